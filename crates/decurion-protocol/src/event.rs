@@ -1,0 +1,369 @@
+//! Everything that can be observed. The journal keeps the durable ones, and every front end, trace and
+//! parent reads the same stream.
+
+use camino::Utf8PathBuf;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    AgentId, Answer, Block, CallId, Decision, Intent, LineId, Message, Mode, Money, Outcome, Question,
+    QuestionId, Reply, RequestId, RunId, RunSpec, SessionId, TaskId, TaskState, ToolOutput, Usage,
+};
+
+/// One event with its place in the session's order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Envelope {
+    /// Counts durable events per session from 1; a transient one repeats the last.
+    pub seq: u64,
+    /// When, for people. Nothing is ordered by it.
+    pub at: Timestamp,
+    /// Whose event; none is the root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentId>,
+    /// During which run.
+    pub run: RunId,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What can happen. An event is a fact that some reader must act on; anything else is a field of one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Event {
+    /// The session's file was begun, or taken up again by another process.
+    SessionOpened {
+        /// The facts that hold for the session.
+        info: Box<SessionInfo>,
+    },
+    /// A run begins.
+    RunStarted {
+        /// All that was decided for it.
+        spec: Box<RunSpec>,
+    },
+    /// A whole message joined the conversation: a prompt, a note, or the model's reply.
+    Message {
+        /// The message.
+        message: Message,
+        /// One id per line it takes in the transcript: one per block of an assistant's message, else one.
+        lines: Vec<LineId>,
+        /// The line before it in the chain.
+        parent: Option<LineId>,
+        /// Where it came from and what it cost.
+        #[serde(default)]
+        meta: Box<MessageMeta>,
+    },
+    /// A call is about to run. After a crash, a call with this and no end has an unknown outcome.
+    CallStarted {
+        /// The call.
+        call: CallId,
+        /// The tool.
+        tool: String,
+        /// What it would touch, and its title.
+        intent: Box<Intent>,
+        /// Why it may.
+        decision: Decision,
+        /// The input as it runs, where a hook or a person changed it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        input: Option<Value>,
+    },
+    /// A call was not run because of a rule, a mode, or an answer.
+    CallRefused {
+        /// The call.
+        call: CallId,
+        /// The tool.
+        tool: String,
+        /// Its input.
+        input: Value,
+        /// Which decision.
+        decision: Decision,
+    },
+    /// A call has its result, which joins the conversation.
+    CallEnded {
+        /// The call.
+        call: CallId,
+        /// The tool, for readers that did not see its start.
+        tool: String,
+        /// The id of the line that holds the result.
+        line: LineId,
+        /// The line of the call's own block.
+        parent: Option<LineId>,
+        /// The result.
+        output: Box<ToolOutput>,
+        /// How long it ran.
+        duration_ms: u64,
+    },
+    /// The conversation was shortened: what came before is now this summary and a preserved tail.
+    Compacted {
+        /// The id of the boundary line.
+        boundary: LineId,
+        /// The id of the summary's line.
+        line: LineId,
+        /// The last line of the conversation before it.
+        logical_parent: Option<LineId>,
+        /// The summary, as the next request will carry it.
+        summary: Message,
+        /// The messages kept after it, by the id of the first line of each.
+        kept: Vec<LineId>,
+        /// Who asked: `auto` or `manual`.
+        trigger: String,
+        /// Tokens before.
+        tokens_before: u64,
+        /// State that a reader starting here must know.
+        checkpoint: Value,
+    },
+    /// A person must decide.
+    Asked {
+        /// What.
+        question: Box<Question>,
+    },
+    /// It was decided.
+    Answered {
+        /// Which question.
+        question: QuestionId,
+        /// How.
+        answer: Answer,
+        /// By whom: `user`, `host`, `nobody`.
+        by: String,
+    },
+    /// A task took a step.
+    TaskChanged {
+        /// Which.
+        task: TaskId,
+        /// Where it stands now.
+        state: TaskState,
+    },
+    /// The session's mode is now this.
+    ModeChanged {
+        /// The mode.
+        mode: Mode,
+    },
+    /// Something a person should know; kept in the transcript.
+    Notice {
+        /// `info`, `warning` or `error`.
+        level: String,
+        /// One line.
+        text: String,
+    },
+    /// A run is over.
+    RunEnded {
+        /// How.
+        outcome: Outcome,
+        /// What it used in all.
+        usage: Usage,
+        /// What that cost.
+        cost: Money,
+        /// Model turns.
+        turns: u32,
+        /// Wall time.
+        duration_ms: u64,
+    },
+
+    /// Part of a reply that is still coming (transient; provisional until its `Message`).
+    Delta {
+        /// Which part.
+        delta: Delta,
+    },
+    /// A running call says something (transient).
+    CallProgress {
+        /// The call.
+        call: CallId,
+        /// What.
+        text: String,
+    },
+    /// Why nothing moves right now, or that it moves again (transient).
+    Waiting {
+        /// For what; none means it goes on.
+        reason: Option<WaitReason>,
+    },
+    /// The answer to a command (transient).
+    Replied {
+        /// Which.
+        request: RequestId,
+        /// What came of it.
+        reply: Reply,
+    },
+    /// A kind of event that this version does not know, kept and passed through.
+    #[serde(untagged)]
+    Unknown(Value),
+}
+
+impl Event {
+    /// Whether the journal keeps it. Everything else is shown and forgotten.
+    pub fn is_durable(&self) -> bool {
+        !matches!(
+            self,
+            Self::Delta { .. } | Self::CallProgress { .. } | Self::Waiting { .. } | Self::Replied { .. }
+        )
+    }
+}
+
+/// The facts that hold for a session and stand on every line of its transcript.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionInfo {
+    /// The session.
+    pub session: SessionId,
+    /// Where it was started.
+    pub cwd: Utf8PathBuf,
+    /// Version of Decurion that wrote it.
+    pub version: String,
+    /// The git branch at the start, if it is a repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_branch: Option<String>,
+    /// Which door it came through, e.g. `cli`.
+    pub entrypoint: String,
+    /// The foreign transcript it continues, as a path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported_from: Option<String>,
+    /// The session it was forked from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<SessionId>,
+}
+
+/// Where a message came from and what it cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MessageMeta {
+    /// Why it is there.
+    pub origin: Origin,
+    /// The provider's id of the message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    /// The provider's id of the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// The model that answered, by its own word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Why the model stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<String>,
+    /// What the response used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// What it cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Money>,
+}
+
+/// Why a message is in the conversation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// Someone asked.
+    #[default]
+    Prompt,
+    /// The model answered.
+    Model,
+    /// The runtime tells the model something; the word says what (`context`, `notification`, `hook` …).
+    Note(String),
+    /// The runtime speaks in the model's place about a failure; not sent to the model.
+    Synthetic,
+}
+
+/// Part of a reply that is still coming, in the order a provider streams it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "delta", rename_all = "snake_case")]
+pub enum Delta {
+    /// A reply begins. Anything provisional before it is void.
+    Started {
+        /// The provider's id.
+        message_id: String,
+        /// The model that answers.
+        model: String,
+        /// What is known of its use so far.
+        usage: Usage,
+    },
+    /// A block begins, empty.
+    BlockStarted {
+        /// Its place.
+        index: u32,
+        /// The block as it begins.
+        block: Block,
+    },
+    /// More text of a block.
+    Text {
+        /// The block's place.
+        index: u32,
+        /// The text.
+        text: String,
+    },
+    /// More reasoning of a block.
+    Thinking {
+        /// The block's place.
+        index: u32,
+        /// The text.
+        text: String,
+    },
+    /// The seal of a reasoning block.
+    Signature {
+        /// The block's place.
+        index: u32,
+        /// The seal.
+        signature: String,
+    },
+    /// More of a call's input, as JSON text.
+    Input {
+        /// The block's place.
+        index: u32,
+        /// Part of the JSON.
+        json: String,
+    },
+    /// A block is whole.
+    BlockEnded {
+        /// Its place.
+        index: u32,
+    },
+    /// The reply is whole.
+    Ended {
+        /// Why the model stopped.
+        stop_reason: Option<String>,
+        /// What it used.
+        usage: Usage,
+    },
+    /// What was shown of this reply is void; it is asked for again.
+    Discarded {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Why a run does not move.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum WaitReason {
+    /// The model works.
+    Model,
+    /// The provider asked us to wait, or a request failed and is tried again.
+    Retry {
+        /// Which try comes next, from 2.
+        attempt: u32,
+        /// How many there may be; none is unlimited.
+        of: Option<u32>,
+        /// How long.
+        delay_ms: u64,
+        /// The HTTP status, if there was one.
+        status: Option<u16>,
+        /// What happened.
+        error: String,
+        /// Whether it is the provider's limit rather than a fault.
+        rate_limited: bool,
+    },
+    /// Others use the provider now.
+    Turn {
+        /// How many are before us.
+        ahead: u32,
+    },
+    /// The transcript cannot be written.
+    Disk {
+        /// What the system said.
+        error: String,
+    },
+    /// A person must answer.
+    Permission {
+        /// Which question.
+        question: QuestionId,
+    },
+    /// The conversation is being shortened.
+    Compaction,
+}

@@ -1,0 +1,113 @@
+//! What a call would touch. Made by a tool from its input alone, read by permission rules, by the choice
+//! of which calls may overlap, by the sandbox and by the screen, so that they cannot disagree.
+
+use camino::Utf8PathBuf;
+use serde::{Deserialize, Serialize};
+
+/// The pure answer to "what would this input do?".
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Intent {
+    /// One line for people: `Read src/main.rs`, `$ cargo test`.
+    pub title: String,
+    /// Whether it may run beside other calls of the same message.
+    pub overlap: Overlap,
+    /// The paths it names, absolute and without `.` or `..`, and what it would do to each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub touches: Vec<Touch>,
+    /// The commands it would run, for a shell call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shell: Option<ShellIntent>,
+    /// The host it would talk to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The agent type it would start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+}
+
+/// Whether calls of one message may run at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Overlap {
+    /// It changes nothing others could see (a read, a read-only command, an agent): may overlap.
+    Together,
+    /// It has effects, or its effects are not known: runs alone.
+    Alone,
+}
+
+/// One path a call would touch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Touch {
+    /// Absolute, lexically normalised.
+    pub path: Utf8PathBuf,
+    /// What would be done to it.
+    pub access: Access,
+}
+
+/// What would be done to a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// Its content or existence would be read.
+    Read,
+    /// It would be created, changed or removed.
+    Write,
+}
+
+/// A shell text, taken apart.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ShellIntent {
+    /// Every simple command in it, also those inside substitutions and behind runners such as `xargs`.
+    pub commands: Vec<ShellCommand>,
+    /// Why the text was not wholly understood; then it is asked about, whatever the parts are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<String>,
+    /// Whether it changes the shell's directory (`cd`, `pushd`, `popd`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub moves: bool,
+}
+
+/// One simple command of a shell text.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ShellCommand {
+    /// Its words as bash would pass them, assignments first, joined by single spaces: what rules match.
+    pub text: String,
+    /// The words themselves.
+    pub words: Vec<String>,
+    /// Whether it is known, by program and flags, to change nothing.
+    pub read_only: bool,
+    /// Why it must be asked about even where a rule would allow its text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<String>,
+    /// The paths in its operands and redirections.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub touches: Vec<Touch>,
+}
+
+impl Intent {
+    /// An intent with only a title, running alone: the safest answer where nothing else is known.
+    pub fn titled(title: impl Into<String>) -> Self {
+        Self {
+            title: title.into(),
+            overlap: Overlap::Alone,
+            touches: Vec::new(),
+            shell: None,
+            host: None,
+            agent: None,
+        }
+    }
+
+    /// The same, allowed to run beside others.
+    #[must_use]
+    pub fn together(mut self) -> Self {
+        self.overlap = Overlap::Together;
+        self
+    }
+
+    /// The same, touching one more path.
+    #[must_use]
+    pub fn touching(mut self, path: impl Into<Utf8PathBuf>, access: Access) -> Self {
+        self.touches.push(Touch { path: path.into(), access });
+        self
+    }
+}

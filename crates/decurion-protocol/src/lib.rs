@@ -1,0 +1,34 @@
+//! The vocabulary every crate shares, in the order the data meets it.
+//!
+//! Plain data and pure rules only: nothing here does I/O, spawns a task or reads a clock. A front end
+//! sends [`Command`]s and reads [`Envelope`]s; everything else in this crate is what those two carry.
+
+pub mod agent;
+pub mod clock;
+pub mod command;
+pub mod event;
+pub mod id;
+pub mod intent;
+pub mod link;
+pub mod message;
+pub mod outcome;
+pub mod output;
+pub mod permission;
+pub mod run;
+pub mod task;
+pub mod usage;
+
+pub use agent::{AgentDefinition, AgentSource, ToolSelection};
+pub use clock::Clock;
+pub use command::{Command, Reply, Request};
+pub use event::{Delta, Envelope, Event, MessageMeta, Origin};
+pub use id::{AgentId, CallId, LineId, QuestionId, RequestId, RunId, SessionId, TaskId};
+pub use intent::{Access, Intent, Overlap, Touch};
+pub use link::{Link, Place, PlaceError, SessionRequest, SessionSummary, Start};
+pub use message::{Block, Message, Role, ToolContent};
+pub use outcome::Outcome;
+pub use output::{ToolEffect, ToolOutput};
+pub use permission::{Answer, Decision, Mode, Question, Rule, RuleSet, Verdict};
+pub use run::{Limits, Opening, Pattern, RunSpec};
+pub use task::{Attention, TaskState, TaskStep};
+pub use usage::{Money, Usage};

@@ -1,0 +1,159 @@
+//! How a front end and a session hold each other: a [`Place`] opens sessions, a [`Link`] is one of them.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use camino::Utf8PathBuf;
+use futures_core::Stream;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::{AgentDefinition, Envelope, Limits, Mode, Request, Rule, SessionId, ToolSelection};
+
+/// A boxed stream, open about being boxed.
+pub type BoxStream<'a, T> = Pin<Box<dyn Stream<Item = T> + Send + 'a>>;
+/// A boxed future, open about being boxed.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// All that a front end, or a parent on another machine, ever holds of a session.
+pub struct Link {
+    /// Which session.
+    pub session: SessionId,
+    /// Where commands go. Dropping it asks for nothing: the session ends by [`crate::Command::Close`].
+    pub commands: mpsc::Sender<Request>,
+    /// What happens, from the point of attachment on, without gaps.
+    pub events: BoxStream<'static, Envelope>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("session", &self.session).finish_non_exhaustive()
+    }
+}
+
+/// Somewhere sessions live: this process, its owner's socket, or workers behind a broker.
+pub trait Place: Send + Sync {
+    /// Opens a session, new or recorded, and attaches to it.
+    fn open(&self, request: SessionRequest) -> BoxFuture<'_, Result<Link, PlaceError>>;
+    /// The sessions known here, newest first.
+    fn sessions(&self) -> BoxFuture<'_, Result<Vec<SessionSummary>, PlaceError>>;
+}
+
+/// What a front end knows when it wants a session. The engine turns it into a `RunSpec`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionRequest {
+    /// New, or which recorded one.
+    pub start: Start,
+    /// Where it works.
+    pub cwd: Utf8PathBuf,
+    /// Further directories it may use.
+    pub directories: Vec<Utf8PathBuf>,
+    /// The main agent.
+    pub definition: AgentDefinition,
+    /// Replaces the rendered system prompt, if given; may be empty.
+    pub system: Option<String>,
+    /// Added to the end of the system prompt.
+    pub append_system: Option<String>,
+    /// The model: alias, id or `provider/model`; none takes the recorded or configured one.
+    pub model: Option<String>,
+    /// The model to change to when that one stays overloaded.
+    pub fallback_model: Option<String>,
+    /// The permission mode; none takes the configured one.
+    pub mode: Option<Mode>,
+    /// Allow rules of the command line.
+    pub allow: Vec<Rule>,
+    /// Deny rules of the command line.
+    pub deny: Vec<Rule>,
+    /// Which of the built-in tools are offered.
+    pub tools: ToolSelection,
+    /// How much it may use.
+    pub limits: Limits,
+    /// A JSON Schema that the final answer must satisfy.
+    pub output_schema: Option<Value>,
+    /// Whether someone at the other end can answer questions.
+    pub answers: bool,
+    /// Whether a transcript is kept.
+    pub persist: bool,
+    /// Which door it came through.
+    pub entrypoint: String,
+}
+
+/// New, or which recorded session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "start", rename_all = "snake_case")]
+pub enum Start {
+    /// A new one, with this id if given.
+    New {
+        /// The id to use.
+        id: Option<SessionId>,
+    },
+    /// This one, going on in its file.
+    Resume {
+        /// Which.
+        id: SessionId,
+    },
+    /// A new one that begins with what this one holds.
+    Fork {
+        /// Which.
+        from: SessionId,
+        /// The id of the new one.
+        id: Option<SessionId>,
+    },
+}
+
+/// Why a place cannot open a session.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// There is no such session here.
+    #[error("no session with this id: {0}")]
+    NoSuchSession(SessionId),
+    /// The id is already in use by a recorded session.
+    #[error("a session with this id exists already: {0}")]
+    SessionExists(SessionId),
+    /// Another process writes it.
+    #[error("session {session} is held by {holder}")]
+    Held {
+        /// Which.
+        session: SessionId,
+        /// By whom: pid, host, since when.
+        holder: String,
+    },
+    /// The model's name means nothing here.
+    #[error("{0}")]
+    Model(String),
+    /// The request contradicts itself or the configuration.
+    #[error("{0}")]
+    Usage(String),
+    /// The state folder cannot be used.
+    #[error("cannot use the state folder {path}: {source}")]
+    Storage {
+        /// Which path.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// One line of a list of sessions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionSummary {
+    /// Which.
+    pub session: SessionId,
+    /// Where it was started.
+    pub cwd: Utf8PathBuf,
+    /// Its first prompt, cut to a line.
+    pub title: String,
+    /// When it was begun.
+    pub created: Option<Timestamp>,
+    /// When it was last written.
+    pub modified: Option<Timestamp>,
+    /// The git branch at the start.
+    pub git_branch: Option<String>,
+    /// Size of its transcript.
+    pub bytes: u64,
+    /// Its transcript.
+    pub path: Utf8PathBuf,
+}

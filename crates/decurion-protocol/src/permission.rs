@@ -1,0 +1,257 @@
+//! Modes, rules, questions and answers: the words permission is decided in. The decision itself is the
+//! engine's; what is here is data and the syntax of a rule.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{AgentId, CallId, Intent, QuestionId};
+
+/// Who is asked about what no rule decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Mode {
+    /// A person is asked.
+    #[default]
+    #[serde(alias = "manual")]
+    Default,
+    /// As `default`, but edits of files in the allowed directories go ahead.
+    AcceptEdits,
+    /// Nothing is changed: only reads go ahead.
+    Plan,
+    /// Everything but deny rules goes ahead; logged.
+    BypassPermissions,
+    /// Nobody is asked: what no rule decides goes ahead and is fully logged.
+    DontAsk,
+    /// As `default`, and the question is shown at the root, naming the asker.
+    Bubble,
+}
+
+impl Mode {
+    /// The name used in flags, files and on the stream.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::AcceptEdits => "acceptEdits",
+            Self::Plan => "plan",
+            Self::BypassPermissions => "bypassPermissions",
+            Self::DontAsk => "dontAsk",
+            Self::Bubble => "bubble",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = UnknownMode;
+    fn from_str(text: &str) -> Result<Self, UnknownMode> {
+        Ok(match text {
+            "default" | "manual" => Self::Default,
+            "acceptEdits" => Self::AcceptEdits,
+            "plan" => Self::Plan,
+            "bypassPermissions" => Self::BypassPermissions,
+            "dontAsk" => Self::DontAsk,
+            "bubble" => Self::Bubble,
+            _ => return Err(UnknownMode(text.to_owned())),
+        })
+    }
+}
+
+/// A mode's name that does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown permission mode (default, acceptEdits, plan, bypassPermissions, dontAsk, bubble): {0:?}"
+)]
+pub struct UnknownMode(pub String);
+
+/// One rule, `Tool` or `Tool(specifier)`, and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Rule {
+    /// The tool's name, `mcp__server__tool`, or a pattern of the latter.
+    pub tool: String,
+    /// What is inside the parentheses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub specifier: Option<String>,
+    /// Where it came from.
+    #[serde(default)]
+    pub source: RuleSource,
+}
+
+/// Where a rule came from, in the ecosystem's words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RuleSource {
+    /// The administrator's settings.
+    PolicySettings,
+    /// The user's settings.
+    UserSettings,
+    /// The project's settings.
+    ProjectSettings,
+    /// The project's settings of this user.
+    LocalSettings,
+    /// A settings file or JSON given on the command line.
+    FlagSettings,
+    /// `--allowedTools`, `--disallowedTools`.
+    #[default]
+    CliArg,
+    /// An answer given in this session.
+    Session,
+    /// A command's or skill's `allowed-tools`.
+    Command,
+}
+
+/// Text that is not a rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}: {rule:?}")]
+pub struct InvalidRule {
+    /// The text given.
+    pub rule: String,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+impl Rule {
+    /// Reads `Tool` or `Tool(specifier)`.
+    pub fn parse(text: &str, source: RuleSource) -> Result<Self, InvalidRule> {
+        let invalid = |reason| InvalidRule { rule: text.to_owned(), reason };
+        let trimmed = text.trim();
+        let (tool, specifier) = match trimmed.split_once('(') {
+            None => (trimmed, None),
+            Some((tool, rest)) => {
+                let inner = rest.strip_suffix(')').ok_or_else(|| invalid("a rule's `(` is not closed"))?;
+                (tool, Some(inner))
+            }
+        };
+        if tool.is_empty() {
+            return Err(invalid("a rule starts with a tool's name"));
+        }
+        if !tool.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-*.:/".contains(&byte)) {
+            return Err(invalid("a tool's name has letters, digits, `_` and `-` only"));
+        }
+        let specifier = match specifier.map(str::trim) {
+            Some("") => return Err(invalid("the parentheses of a rule are empty")),
+            // `Tool(*)` says no more than `Tool`.
+            Some("*") => None,
+            other => other.map(str::to_owned),
+        };
+        Ok(Self { tool: tool.to_owned(), specifier, source })
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.specifier {
+            None => f.write_str(&self.tool),
+            Some(specifier) => write!(f, "{}({specifier})", self.tool),
+        }
+    }
+}
+
+/// The rules in force, by what they do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RuleSet {
+    /// Goes ahead without a question.
+    pub allow: Vec<Rule>,
+    /// A question, whatever allows it.
+    pub ask: Vec<Rule>,
+    /// Never.
+    pub deny: Vec<Rule>,
+}
+
+/// The answer of the policy for one call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// What happens.
+    #[serde(rename = "decision")]
+    pub verdict: Verdict,
+    /// The rule that decided, as written.
+    pub rule: Option<String>,
+    /// Why, in one sentence for a person.
+    pub reason: String,
+}
+
+/// What happens with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It runs.
+    Allow,
+    /// A person is asked; where nobody can be, it is refused.
+    Ask,
+    /// It is refused.
+    Deny,
+}
+
+/// A call that waits for a person.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Question {
+    /// Its id.
+    pub id: QuestionId,
+    /// Who asks; none is the root.
+    pub agent: Option<AgentId>,
+    /// The path of agents from the root to the asker, for people.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub path: Vec<String>,
+    /// The call.
+    pub call: CallId,
+    /// The tool.
+    pub tool: String,
+    /// Its input.
+    pub input: Value,
+    /// What it would touch.
+    pub intent: Intent,
+    /// Why it is asked.
+    pub reason: String,
+}
+
+/// What a person, a program or nobody answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "behavior", rename_all = "snake_case")]
+pub enum Answer {
+    /// Run it, perhaps with another input, and remember these rules for the session.
+    Allow {
+        /// The input to use instead.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        input: Option<Value>,
+        /// Rules to add to the session.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        rules: Vec<Rule>,
+    },
+    /// Do not run it.
+    Deny {
+        /// What to tell the model.
+        message: String,
+        /// Whether the turn ends too.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        interrupt: bool,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_read_and_written_alike() {
+        for text in ["Bash", "Bash(git push *)", "Read(//etc/**)", "mcp__a__b", "Bash(echo (x))", "mcp__a__*"] {
+            assert_eq!(Rule::parse(text, RuleSource::CliArg).unwrap().to_string(), text);
+        }
+        assert_eq!(Rule::parse(" Bash( * ) ", RuleSource::CliArg).unwrap().to_string(), "Bash");
+    }
+
+    #[test]
+    fn bad_rules_say_what_is_wrong() {
+        for text in ["", "(x)", "Bash(", "Bash()", "Ba sh", "Bash(x) y"] {
+            let error = Rule::parse(text, RuleSource::CliArg).unwrap_err().to_string();
+            assert!(error.contains(&format!("{text:?}")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! One run with every decision already taken: the loop looks nothing up.
+
+use std::sync::Arc;
+
+use camino::Utf8PathBuf;
+use serde::{Deserialize, Serialize};
+
+use crate::{AgentDefinition, AgentId, Message, Mode, Money, RunId, SessionId};
+
+/// What the loop is given. The root and every kind of sub-agent are different ways to *build* one of these.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunSpec {
+    /// This start or resume.
+    pub run: RunId,
+    /// The session it belongs to.
+    pub session: SessionId,
+    /// The agent; none for the root.
+    pub agent: Option<AgentId>,
+    /// Who started it.
+    pub parent: Option<RunId>,
+    /// How deep in the tree: 0 for the root.
+    pub depth: u32,
+    /// Which kind of run.
+    pub pattern: Pattern,
+    /// What it is.
+    pub definition: Arc<AgentDefinition>,
+    /// Name of the stored head (system prompt and tool schemas), frozen for the run.
+    pub head: String,
+    /// The tools offered, in the order the model is shown them.
+    pub tools: Arc<[String]>,
+    /// How the conversation begins.
+    pub opening: Opening,
+    /// The model asked for, `provider/model`.
+    pub model: String,
+    /// The model to change to when that one stays overloaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback_model: Option<String>,
+    /// The permission mode at the start.
+    pub mode: Mode,
+    /// Where it works.
+    pub cwd: Utf8PathBuf,
+    /// Further directories it may use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub directories: Vec<Utf8PathBuf>,
+    /// Its limits.
+    pub limits: Limits,
+}
+
+/// Which kind of run: how it was started, and so what happens with its ending.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pattern {
+    /// The session's own conversation.
+    Root,
+    /// An agent by its definition.
+    Named,
+    /// A copy of its parent's conversation with a directive.
+    Fork,
+    /// A coordinator's worker.
+    Worker,
+    /// A member of a team.
+    Member {
+        /// The team's name.
+        team: String,
+    },
+}
+
+/// How a run's conversation begins.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "opening", rename_all = "snake_case")]
+pub enum Opening {
+    /// With nothing before its first prompt.
+    Fresh,
+    /// With these messages before its first prompt.
+    After {
+        /// They are in the journal already; this is only for runs that inherit someone else's.
+        messages: Vec<Message>,
+    },
+    /// With what the journal holds of this agent.
+    Resumed {
+        /// The run that wrote it last, where known.
+        from: Option<RunId>,
+    },
+}
+
+/// How much a run may use. `None` is unlimited.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    /// Model turns.
+    pub turns: Option<u32>,
+    /// Money.
+    pub money: Option<Money>,
+    /// Tokens, all classes together.
+    pub tokens: Option<u64>,
+    /// Wall time in seconds.
+    pub seconds: Option<u64>,
+    /// Sub-agents started.
+    pub spawns: Option<u32>,
+}
