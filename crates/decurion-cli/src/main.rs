@@ -1,2 +1,54 @@
-//! placeholder
-fn main() {}
+//! The decurion program. Takes argv, gives an exit code; everything else is wiring.
+
+mod args;
+mod clock;
+mod command;
+mod discover;
+mod input;
+mod instructions;
+mod models;
+mod report;
+mod wire;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use clap::error::ErrorKind;
+
+use args::{Args, SubCommand};
+use report::Failure;
+
+fn main() -> ExitCode {
+    let argv: Vec<OsString> = std::env::args_os().collect();
+    if args::is_guard(&argv) {
+        // First of all, while there is one thread: this process only guards the processes of another.
+        decurion_exec::guard::serve();
+    }
+    decurion_exec::set_umask_077();
+    decurion_exec::raise_file_limit();
+    let args = match Args::try_parse_from(argv) {
+        Ok(args) => args,
+        Err(error) => {
+            let _ = error.print();
+            let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return ExitCode::from(if is_answer { 0 } else { 2 });
+        }
+    };
+    match dispatch(args) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => failure.report(),
+    }
+}
+
+fn dispatch(args: Args) -> Result<u8, Failure> {
+    match args.command {
+        None => command::run::run(args.prompt, args.run),
+        Some(SubCommand::Demo { keep }) => command::demo::run(keep),
+        Some(SubCommand::Permissions(permissions)) => command::permissions::run(permissions),
+        Some(SubCommand::Config(config)) => command::config::run(&config),
+        Some(SubCommand::Sessions(sessions)) => command::sessions::run(sessions),
+        Some(SubCommand::Trust { revoke }) => command::trust::run(revoke),
+        Some(SubCommand::Doctor { json }) => command::doctor::run(json),
+    }
+}

@@ -1,1 +1,430 @@
-//! placeholder
+//! Everything the program needs to know, with its origins. Takes the working directory, the environment and
+//! the command line's settings, gives [`Loaded`]: settings, rules, providers and paths, decided once at the
+//! start. This is the only crate that reads environment variables, the home folder or settings files.
+
+mod check;
+pub mod env;
+pub mod error;
+pub mod jsonc;
+mod layer;
+pub mod origin;
+pub mod paths;
+pub mod provider;
+mod read;
+pub mod redact;
+pub mod rules;
+mod schema;
+pub mod secret;
+pub mod settings;
+pub mod shell_env;
+pub mod show;
+pub mod trust;
+mod variables;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::permission::Mode;
+
+pub use env::Environment;
+pub use error::{ConfigError, Warning, WarningKind};
+pub use origin::{Layer, Origin};
+pub use paths::{Paths, StateProblem, current_directory};
+pub use provider::{Auth, Candidate, Choice, NoProvider, ProviderConfig, ProviderKind, Providers};
+pub use redact::Redactor;
+pub use rules::Rules;
+pub use secret::Secret;
+pub use settings::Settings;
+pub use shell_env::ChildEnvironment;
+pub use trust::{Part, PartKind, ProjectParts, Trust, TrustMode, TrustState};
+
+use jsonc::{Kind, Member, Node, Position};
+use origin::{Family, Place, Sources};
+use read::ReadError;
+
+/// The administrator's settings.
+pub const MANAGED_SETTINGS: &str = "/etc/decurion/settings.json";
+
+/// What to load from.
+#[derive(Clone, Debug)]
+pub struct LoadRequest {
+    /// The working directory.
+    pub cwd: Utf8PathBuf,
+    /// The environment, captured once.
+    pub environment: Environment,
+    /// The command line.
+    pub flags: FlagSettings,
+    /// The administrator's settings.
+    pub managed_path: Utf8PathBuf,
+    /// Whether the folder is trusted.
+    pub trust: TrustMode,
+}
+
+impl LoadRequest {
+    /// Nothing on the command line, the usual place for the administrator's settings, recorded trust.
+    pub fn new(cwd: Utf8PathBuf, environment: Environment) -> Self {
+        Self {
+            cwd,
+            environment,
+            flags: FlagSettings::default(),
+            managed_path: MANAGED_SETTINGS.into(),
+            trust: TrustMode::default(),
+        }
+    }
+}
+
+/// What the command line says about settings.
+#[derive(Clone, Debug, Default)]
+pub struct FlagSettings {
+    /// `--settings`: a file, or JSON that starts with `{`.
+    pub settings: Option<String>,
+    /// `--setting-sources`: which of user, project and local to read, joined by commas; none reads all.
+    pub setting_sources: Option<String>,
+    /// `--model`.
+    pub model: Option<String>,
+    /// `--permission-mode`.
+    pub permission_mode: Option<Mode>,
+    /// `--allowedTools`, one rule each (see [`rules::split_rules`]).
+    pub allowed_tools: Vec<String>,
+    /// `--disallowedTools`, one rule each.
+    pub disallowed_tools: Vec<String>,
+    /// `--add-dir`.
+    pub directories: Vec<String>,
+}
+
+/// Everything, decided.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The settings.
+    pub settings: Settings,
+    /// The permission rules.
+    pub rules: Rules,
+    /// The providers of models.
+    pub providers: Providers,
+    /// The folders.
+    pub paths: Paths,
+    /// Whether the parts of the project that wait for trust are in effect.
+    pub trust: TrustState,
+    /// These parts, to be handed to [`Trust::trust_folder`] if the user agrees.
+    pub project_parts: ProjectParts,
+    /// Worth saying.
+    pub warnings: Vec<Warning>,
+    tree: Node,
+    sources: Sources,
+}
+
+impl Loaded {
+    /// Where the value of a key came from: `permissions.defaultMode`.
+    pub fn origin(&self, key: &str) -> Option<Origin> {
+        self.tree.at_path(key).map(|node| self.sources.origin(node))
+    }
+
+    /// Every effective value with its origin, secrets replaced.
+    pub fn rows(&self) -> Vec<show::Row> {
+        show::rows(&self.tree, &self.sources, &Redactor::new(self.secrets(), true))
+    }
+
+    /// What cuts secrets out of text, as the settings want it: the exact secrets always, shapes of keys
+    /// unless `redactSecrets` is off.
+    pub fn redactor(&self) -> Redactor {
+        Redactor::new(self.secrets(), self.settings.redact_secrets)
+    }
+
+    /// The model of the settings and the provider that serves it.
+    pub fn choice(&self) -> Result<Choice<'_>, NoProvider> {
+        self.providers.choose(self.settings.model.as_deref())
+    }
+
+    fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        let variables = self.settings.env.values().filter_map(|value| match value {
+            settings::EnvValue::Secret(secret) => Some(secret),
+            settings::EnvValue::Plain(_) => None,
+        });
+        self.providers.secrets().chain(variables)
+    }
+}
+
+/// Reads, checks and layers everything: defaults, user, project, local, environment, flags, managed.
+pub fn load(request: &LoadRequest) -> Result<Loaded, ConfigError> {
+    let wanted = wanted_layers(request.flags.setting_sources.as_deref())?;
+    let paths = Paths::discover(&request.cwd, &request.environment)?;
+    let mut loader =
+        Loader { sources: Sources::default(), warnings: Vec::new(), tree: layer::empty(), paths: &paths };
+    loader.defaults()?;
+    let files = paths.settings_files();
+    let (own, repository): (Vec<_>, Vec<_>) = files
+        .into_iter()
+        .filter(|(layer, ..)| wanted.contains(layer))
+        .partition(|(layer, ..)| *layer == Layer::User);
+    for (layer, family, file) in own {
+        loader.own_file(layer, family, &file)?;
+    }
+    let mut project = loader.project(repository, wanted.contains(&Layer::Project))?;
+    let trust = loader.trust(&project.parts, request.trust);
+    for document in project.documents.drain(..) {
+        layer::merge(&mut loader.tree, document.at_once);
+        if trust.is_trusted() {
+            layer::merge(&mut loader.tree, document.waiting);
+        }
+    }
+    let variables =
+        variables::from_environment(&request.environment, &mut loader.sources, &mut loader.warnings)?;
+    layer::merge(&mut loader.tree, variables);
+    loader.flags(&request.flags)?;
+    loader.own_file(Layer::Managed, Family::Ours, &request.managed_path)?;
+    let Loader { sources, mut warnings, tree, .. } = loader;
+    let providers = Providers::from_tree(&tree, &sources, &request.environment, &paths, &mut warnings);
+    let settings = Settings::from_tree(&tree, &sources, &paths, &mut warnings);
+    let rules = Rules::from_tree(&tree, &sources);
+    Ok(Loaded {
+        settings,
+        rules,
+        providers,
+        paths,
+        trust,
+        project_parts: project.parts,
+        warnings,
+        tree,
+        sources,
+    })
+}
+
+/// The layers that `--setting-sources` asks for.
+fn wanted_layers(words: Option<&str>) -> Result<Vec<Layer>, ConfigError> {
+    let Some(words) = words else { return Ok(vec![Layer::User, Layer::Project, Layer::Local]) };
+    let words = words.split(',').map(str::trim).filter(|word| !word.is_empty());
+    words
+        .map(|word| match word {
+            "user" => Ok(Layer::User),
+            "project" => Ok(Layer::Project),
+            "local" => Ok(Layer::Local),
+            _ => Err(ConfigError::SettingSources { word: word.to_owned() }),
+        })
+        .collect()
+}
+
+/// The settings as far as they are layered.
+struct Loader<'a> {
+    sources: Sources,
+    warnings: Vec<Warning>,
+    tree: Node,
+    paths: &'a Paths,
+}
+
+/// What a repository's files say, told apart and not yet in effect.
+struct Project {
+    documents: Vec<layer::Split>,
+    parts: ProjectParts,
+}
+
+impl Loader<'_> {
+    fn defaults(&mut self) -> Result<(), ConfigError> {
+        let source = self.sources.add(Layer::Default, Family::Ours, Place::Builtin);
+        self.tree = self.document(schema::DEFAULTS, source)?;
+        Ok(())
+    }
+
+    /// A file that the user or the administrator wrote: it takes effect as it is.
+    fn own_file(&mut self, layer: Layer, family: Family, file: &Utf8Path) -> Result<(), ConfigError> {
+        if let Some(document) = self.file(layer, family, file)? {
+            self.own_document(document)?;
+        }
+        Ok(())
+    }
+
+    /// What its `env` says about our own settings comes just below what it says itself.
+    fn own_document(&mut self, document: Node) -> Result<(), ConfigError> {
+        let variables = variables::from_document(&document, &mut self.warnings)?;
+        layer::merge(&mut self.tree, variables);
+        layer::merge(&mut self.tree, document);
+        Ok(())
+    }
+
+    fn project(
+        &mut self,
+        files: Vec<(Layer, Family, Utf8PathBuf)>,
+        with_servers: bool,
+    ) -> Result<Project, ConfigError> {
+        let mut project = Project { documents: Vec::new(), parts: ProjectParts::default() };
+        let mut mode =
+            self.tree.at_path("permissions.defaultMode").and_then(layer::mode_of).unwrap_or_default();
+        if with_servers && let Some((name, document)) = self.project_servers() {
+            self.add_to_project(&mut project, &mut mode, name, document);
+        }
+        for (layer, family, file) in files {
+            let Some(document) = self.file(layer, family, &file)? else { continue };
+            let name = file.strip_prefix(&self.paths.root).unwrap_or(&file).as_str();
+            self.add_to_project(&mut project, &mut mode, name, document);
+        }
+        Ok(project)
+    }
+
+    fn add_to_project(&mut self, project: &mut Project, mode: &mut Mode, name: &str, document: Node) {
+        let split = layer::split(document, *mode, &self.sources, &mut self.warnings);
+        project.parts.add_document(name, &split.waiting, &self.sources);
+        // A later file may not undo what this one narrowed.
+        if let Some(narrower) = split.at_once.at_path("permissions.defaultMode").and_then(layer::mode_of) {
+            *mode = narrower;
+        }
+        project.documents.push(split);
+    }
+
+    /// The servers of `.mcp.json`. A broken one is reported and declares nothing: it is not a settings file,
+    /// and it cannot forbid anything.
+    fn project_servers(&mut self) -> Option<(&'static str, Node)> {
+        let file = self.paths.root.join(".mcp.json");
+        let read = self.text(Layer::Project, &file).and_then(|text| {
+            let Some(text) = text else { return Ok(None) };
+            let source = self.sources.add(Layer::Project, Family::Ours, Place::File(file.clone()));
+            let mut parsed = self.parse(&text, source)?;
+            if let Kind::Object(members) = &mut parsed.root.kind {
+                members.retain(|member| member.key == "mcpServers");
+            }
+            check::document(parsed, &self.sources, &mut self.warnings).map(Some)
+        });
+        match read {
+            Ok(document) => document.map(|document| (".mcp.json", document)),
+            Err(error) => {
+                let text = format!("its servers are not used: {error}");
+                self.warnings.push(Warning { kind: WarningKind::File, origin: None, text });
+                None
+            }
+        }
+    }
+
+    fn trust(&mut self, parts: &ProjectParts, mode: TrustMode) -> TrustState {
+        let recorded = match mode {
+            TrustMode::Granted => return TrustState::Trusted,
+            TrustMode::Refused => Trust::default(),
+            TrustMode::Recorded => {
+                let (trust, warning) = Trust::open(self.paths);
+                self.warnings.extend(warning);
+                trust
+            }
+        };
+        recorded.check(&self.paths.root, parts)
+    }
+
+    fn flags(&mut self, flags: &FlagSettings) -> Result<(), ConfigError> {
+        match flags.settings.as_deref().map(str::trim) {
+            None | Some("") => {}
+            Some(json) if json.starts_with('{') => {
+                let source = self.sources.add(Layer::Flag, Family::Ours, Place::Flag("--settings"));
+                let document = self.document(json, source)?;
+                self.own_document(document)?;
+            }
+            Some(path) => {
+                let file = self.paths.expand(path, &self.paths.cwd);
+                let document = self.file(Layer::Flag, Family::Ours, &file)?;
+                self.own_document(document.ok_or(ConfigError::NoSuchSettings { file })?)?;
+            }
+        }
+        for (flag, document) in flag_documents(flags) {
+            let source = self.sources.add(Layer::Flag, Family::Ours, Place::Flag(flag));
+            let root = with_source(document, source);
+            let document = jsonc::Document { root, repeated: Vec::new() };
+            let checked = check::document(document, &self.sources, &mut self.warnings)?;
+            layer::merge(&mut self.tree, checked);
+        }
+        Ok(())
+    }
+
+    /// A checked settings file, or none if there is no such file.
+    fn file(&mut self, layer: Layer, family: Family, file: &Utf8Path) -> Result<Option<Node>, ConfigError> {
+        let Some(text) = self.text(layer, file)? else { return Ok(None) };
+        let source = self.sources.add(layer, family, Place::File(file.to_owned()));
+        self.document(&text, source).map(Some)
+    }
+
+    fn document(&mut self, text: &str, source: u16) -> Result<Node, ConfigError> {
+        let parsed = self.parse(text, source)?;
+        check::document(parsed, &self.sources, &mut self.warnings)
+    }
+
+    fn parse(&self, text: &str, source: u16) -> Result<jsonc::Document, ConfigError> {
+        jsonc::parse(text, source).map_err(|error| ConfigError::Syntax {
+            origin: self.sources.origin_at(source, error.at),
+            message: error.message,
+        })
+    }
+
+    fn text(&mut self, layer: Layer, file: &Utf8Path) -> Result<Option<String>, ConfigError> {
+        let bytes = match read::whole(file, jsonc::MAX_BYTES) {
+            Ok(None) => return Ok(None),
+            Ok(Some(bytes)) => bytes,
+            Err(ReadError::NotAFile) => return Err(ConfigError::NotAFile { file: file.to_owned() }),
+            Err(ReadError::TooLarge(limit)) => {
+                return Err(ConfigError::TooLarge { file: file.to_owned(), limit });
+            }
+            // A user's folder that cannot be entered at all means a session without memory, which the
+            // caller announces; a file in it that cannot be read may hold rules, so that is an error.
+            Err(ReadError::Io(error)) if layer == Layer::User && !can_enter(file.parent()) => {
+                let text = format!("these settings are not in effect ({error}): {file}");
+                self.warnings.push(Warning { kind: WarningKind::File, origin: None, text });
+                return Ok(None);
+            }
+            Err(ReadError::Io(source)) => {
+                return Err(ConfigError::Unreadable { file: file.to_owned(), source });
+            }
+        };
+        String::from_utf8(bytes).map(Some).map_err(|error| self.not_text(layer, file, &error))
+    }
+
+    fn not_text(&mut self, layer: Layer, file: &Utf8Path, error: &std::string::FromUtf8Error) -> ConfigError {
+        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let good = String::from_utf8_lossy(good);
+        let line = good.matches('\n').count() + 1;
+        let column = good.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let source = self.sources.add(layer, Family::Ours, Place::File(file.to_owned()));
+        let at = Position { line: number(line), column: number(column) };
+        ConfigError::Syntax { origin: self.sources.origin_at(source, at), message: "the file is not UTF-8" }
+    }
+}
+
+fn can_enter(folder: Option<&Utf8Path>) -> bool {
+    folder.is_some_and(|folder| rustix::fs::access(folder.as_std_path(), rustix::fs::Access::EXEC_OK).is_ok())
+}
+
+/// Flags that are settings, each as a document of its own.
+fn flag_documents(flags: &FlagSettings) -> Vec<(&'static str, Node)> {
+    let text = |text: &str| Node { kind: Kind::Text(text.to_owned()), ..layer::empty() };
+    let texts = |list: &[String]| Node {
+        kind: Kind::List(list.iter().map(|item| text(item)).collect()),
+        ..layer::empty()
+    };
+    let mut documents = Vec::new();
+    let mut add = |flag: &'static str, key: &str, value: Node| {
+        let mut document = layer::empty();
+        check::put(&mut document, key, value);
+        documents.push((flag, document));
+    };
+    if let Some(model) = &flags.model {
+        add("--model", "model", text(model));
+    }
+    if let Some(mode) = flags.permission_mode {
+        add("--permission-mode", "permissions.defaultMode", text(mode.name()));
+    }
+    for (flag, key, list) in [
+        ("--allowedTools", "permissions.allow", &flags.allowed_tools),
+        ("--disallowedTools", "permissions.deny", &flags.disallowed_tools),
+        ("--add-dir", "permissions.additionalDirectories", &flags.directories),
+    ] {
+        if !list.is_empty() {
+            add(flag, key, texts(list));
+        }
+    }
+    documents
+}
+
+fn with_source(node: Node, source: u16) -> Node {
+    let kind = match node.kind {
+        Kind::List(items) => Kind::List(items.into_iter().map(|item| with_source(item, source)).collect()),
+        Kind::Object(members) => Kind::Object(
+            members
+                .into_iter()
+                .map(|member| Member { value: with_source(member.value, source), ..member })
+                .collect(),
+        ),
+        other => other,
+    };
+    Node { at: node.at, source, kind }
+}

@@ -1,1 +1,219 @@
-//! placeholder
+//! Sessions, the loop, permission, tasks: a [`Place`] where agents run.
+//!
+//! A prompt walks through these rooms in one direction; each is one file and takes what the one before made.
+//!
+//! | room | file | takes | makes |
+//! |---|---|---|---|
+//! | 1 | `session.rs` | commands | work for a run |
+//! | 2 | `spec.rs`, `prompt.rs` | a request and what was recorded | a `RunSpec` |
+//! | 3 | `run.rs` | a `RunSpec` | turns, until an outcome |
+//! | 4 | `context.rs`, `compact.rs` | the journal so far | the messages of a request |
+//! | 5 | `turn.rs` | a request | one message |
+//! | 6 | `calls.rs` | the message's calls | an order, and what may overlap |
+//! | 7 | `call.rs`, `permission.rs`, `approval.rs`, `rules.rs` | one call | its result |
+//! | 8 | `spawn.rs` | a `RunSpec` | a living run, and its ending on record |
+//! | 9 | `journal.rs`, `resume.rs` | events | numbered lines on disk, then the same to everyone |
+//!
+//! The engine never prints, reads no configuration, and names no front end and no provider.
+
+pub mod approval;
+pub mod budget;
+mod call;
+mod calls;
+mod compact;
+pub mod context;
+pub mod journal;
+pub mod permission;
+pub mod ports;
+pub mod prompt;
+mod resume;
+mod rules;
+mod run;
+mod session;
+mod spawn;
+pub mod spec;
+mod structured;
+pub mod task;
+mod turn;
+
+use std::io;
+use std::sync::Arc;
+
+use camino::Utf8PathBuf;
+use decurion_protocol::link::BoxFuture;
+use decurion_protocol::{
+    CallId, Event, Link, Place, PlaceError, SessionRequest, SessionSummary,
+};
+use decurion_store::SessionFiles;
+use decurion_tools::{Http, Spill, SpillFile};
+use tokio::sync::mpsc;
+
+pub use journal::Durability;
+pub use ports::{Compaction, Instructions, Model, Models, Parts, Redact};
+
+use approval::Rights;
+use journal::{Journal, JournalOptions};
+use ports::Equipment;
+use resume::Opened;
+use session::{Session, first_who};
+
+/// The place in this process.
+pub struct Engine {
+    parts: Arc<Parts>,
+}
+
+impl Engine {
+    /// An engine of these parts.
+    pub fn new(parts: Parts) -> Self {
+        Self { parts: Arc::new(parts) }
+    }
+
+    async fn begin(&self, request: SessionRequest) -> Result<Link, PlaceError> {
+        let opened = resume::open(&self.parts, &request)?;
+        let id = opened.id;
+        let who = first_who(opened.folded.spec.as_ref().map(|spec| spec.run));
+        let first = first_events(&opened);
+        let session = self.session(opened, request)?;
+        let link_events = session.journal.subscribe();
+        let journal = session.journal.clone();
+        journal
+            .write(&who, first)
+            .await
+            .map_err(|lost| PlaceError::Storage { path: id.to_string(), source: io::Error::other(lost) })?;
+        let (commands, inbox) = mpsc::channel(64);
+        session.start(inbox, who);
+        Ok(Link { session: id, commands, events: link_events })
+    }
+
+    /// Everything about a session that is decided before its first run.
+    fn session(&self, opened: Opened, request: SessionRequest) -> Result<Session, PlaceError> {
+        let parts = &self.parts;
+        let recorded = opened.folded.spec.as_ref();
+        let model_name = request.model.clone().or_else(|| recorded.map(|spec| spec.model.clone()));
+        let model_name = model_name.unwrap_or_else(|| parts.models.default_name());
+        let model = parts.models.resolve(&model_name).map_err(PlaceError::Model)?;
+        spec::check_limits(&request.limits, &model)?;
+        let recorded_head = recorded.zip(opened.files.as_ref()).and_then(|(spec, files)| {
+            serde_json::from_slice(&files.get_head(&spec.head).ok()?).ok()
+        });
+        let made = spec::root_head(&request, recorded_head.as_ref(), &parts.tools, &model)?;
+        if !made.unknown.is_empty() {
+            let known: Vec<&str> = parts.tools.names().collect();
+            return Err(PlaceError::Usage(format!(
+                "no such tool: {} (the tools are {})",
+                made.unknown.join(", "),
+                known.join(", ")
+            )));
+        }
+        let head_name = store_head(&made.head, opened.files.as_deref())?;
+        let mut directories = request.directories.clone();
+        directories.extend(parts.directories.iter().cloned());
+        let rights = Rights {
+            mode: request.mode.unwrap_or(parts.mode),
+            rules: spec::rules(&parts.rules, &request.allow, &request.deny),
+            answers: request.answers,
+        };
+        let opening_note = prompt::opening_note(&prompt::Scene {
+            cwd: &request.cwd,
+            directories: &directories,
+            git_branch: parts.git_branch.as_deref(),
+            machine: &parts.machine,
+            date: parts.clock.date(),
+            instructions: &parts.instructions,
+        });
+        let equipment = equipment(parts, opened.files.as_ref());
+        let journal = start_journal(parts, opened.journal)?;
+        Ok(Session {
+            id: opened.id,
+            journal,
+            equipment,
+            wire_head: Arc::new(model.dialect.head(&made.head)),
+            head: Arc::new(made.head),
+            head_name,
+            tools: Arc::new(made.tools),
+            directories,
+            context: opened.folded.context,
+            previous: opened.folded.spec.map(|spec| spec.run),
+            opening_note,
+            rights,
+            model,
+            parts: Arc::clone(parts),
+            request,
+        })
+    }
+}
+
+impl Place for Engine {
+    fn open(&self, request: SessionRequest) -> BoxFuture<'_, Result<Link, PlaceError>> {
+        Box::pin(self.begin(request))
+    }
+
+    fn sessions(&self) -> BoxFuture<'_, Result<Vec<SessionSummary>, PlaceError>> {
+        Box::pin(async {
+            self.parts.archive.list(None).map_err(|source| PlaceError::Storage {
+                path: self.parts.archive.layout().home().to_string(),
+                source,
+            })
+        })
+    }
+}
+
+/// What is recorded before the first run.
+fn first_events(opened: &Opened) -> Vec<Event> {
+    let begun = Event::SessionOpened { info: Box::new(opened.info.clone()) };
+    let notice = |text: &String| Event::Notice { level: "warning".to_owned(), text: text.clone() };
+    std::iter::once(begun).chain(opened.notices.iter().map(notice)).collect()
+}
+
+fn start_journal(
+    parts: &Parts,
+    store: Box<dyn decurion_store::Journal>,
+) -> Result<Journal, PlaceError> {
+    let options = JournalOptions {
+        clock: Arc::clone(&parts.clock),
+        durability: parts.durability,
+        last_seq: store.last_seq(),
+        give_up_after: parts.journal_patience,
+    };
+    Journal::start(store, options)
+        .map_err(|source| PlaceError::Storage { path: "the journal's thread".to_owned(), source })
+}
+
+/// Stores a head under the name of what it holds.
+fn store_head(head: &decurion_model::Head, files: Option<&SessionFiles>) -> Result<String, PlaceError> {
+    let bytes = serde_json::to_vec(head).map_err(|error| PlaceError::Usage(error.to_string()))?;
+    let name = spec::head_name(&bytes);
+    if let Some(files) = files {
+        files
+            .put_head(&name, &bytes)
+            .map_err(|source| PlaceError::Storage { path: files.path().to_string(), source })?;
+    }
+    Ok(name)
+}
+
+fn equipment(parts: &Parts, files: Option<&Arc<SessionFiles>>) -> Arc<Equipment> {
+    Arc::new(Equipment {
+        processes: parts.processes.clone(),
+        environment: Arc::clone(&parts.environment),
+        spill: Arc::new(SpillInto { files: files.cloned(), limit: parts.tool_limits.spill_bytes }),
+        limits: Arc::clone(&parts.tool_limits),
+        http: Http::default(),
+        home: parts.home.clone(),
+        redact: Arc::clone(&parts.redact),
+    })
+}
+
+/// Long output goes into the session's folder.
+struct SpillInto {
+    files: Option<Arc<SessionFiles>>,
+    limit: u64,
+}
+
+impl Spill for SpillInto {
+    fn create(&self, call: &CallId, _extension: &str) -> io::Result<SpillFile> {
+        let files = self.files.as_ref().ok_or_else(|| io::Error::other("this session keeps no files"))?;
+        let output = files.tool_result(call, self.limit)?;
+        let path: Utf8PathBuf = output.path().to_owned();
+        Ok(SpillFile { path, file: output.into_file() })
+    }
+}

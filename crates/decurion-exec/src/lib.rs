@@ -1,1 +1,22 @@
-//! placeholder
+//! Starts, bounds and ends operating-system processes. Takes a [`Launch`], gives back a [`Process`], and
+//! later its [`Exit`]; nothing a process started outlives it, and nothing outlives Decurion.
+//!
+//! Every process is started by a *guard* ([`Guard`]): one small process per session, which forks one
+//! *reaper* per command. The reaper adopts whatever the command leaves behind and ends it. The guard and
+//! its reapers notice when Decurion is gone, however it went, and end everything.
+
+pub mod capture;
+pub mod guard;
+pub mod launch;
+pub mod limits;
+pub mod process;
+pub mod shell;
+
+mod sys;
+mod wire;
+
+pub use capture::{Capture, CaptureBounds, Captured, Rendered};
+pub use guard::{Guard, GuardProgram};
+pub use launch::{Exit, Launch, LaunchError, Output, ResourceLimits, Stdin};
+pub use limits::{raise_file_limit, set_umask_077};
+pub use process::{Process, Stopper};

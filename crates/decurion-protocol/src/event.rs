@@ -1,6 +1,8 @@
 //! Everything that can be observed. The journal keeps the durable ones, and every front end, trace and
 //! parent reads the same stream.
 
+use std::collections::BTreeMap;
+
 use camino::Utf8PathBuf;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -149,14 +151,8 @@ pub enum Event {
     RunEnded {
         /// How.
         outcome: Outcome,
-        /// What it used in all.
-        usage: Usage,
-        /// What that cost.
-        cost: Money,
-        /// Model turns.
-        turns: u32,
-        /// Wall time.
-        duration_ms: u64,
+        /// What it took.
+        totals: Box<Totals>,
     },
 
     /// Part of a reply that is still coming (transient; provisional until its `Message`).
@@ -244,6 +240,61 @@ pub struct MessageMeta {
     /// What it cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Money>,
+}
+
+/// What a run took, from its start to its end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Totals {
+    /// What its responses used, added up.
+    pub usage: Usage,
+    /// What that cost.
+    pub cost: Money,
+    /// Tool results plus one: the ecosystem's count of turns.
+    pub turns: u32,
+    /// Wall time.
+    pub duration_ms: u64,
+    /// Time spent waiting for models.
+    pub api_duration_ms: u64,
+    /// The same per model.
+    pub models: BTreeMap<String, ModelTotals>,
+    /// Calls that were refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub denials: Vec<Denial>,
+    /// Why the model stopped last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<String>,
+    /// The answer in the shape that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub structured: Option<Value>,
+    /// The HTTP status of the failure that ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_status: Option<u16>,
+}
+
+/// What one model was used for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ModelTotals {
+    /// What its responses used.
+    pub usage: Usage,
+    /// What that cost.
+    pub cost: Money,
+    /// The size of its window.
+    pub window: u64,
+    /// The most it writes in one response.
+    pub max_output: u64,
+}
+
+/// A call that was refused.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Denial {
+    /// The tool.
+    pub tool: String,
+    /// The call.
+    pub call: CallId,
+    /// Its input.
+    pub input: Value,
 }
 
 /// Why a message is in the conversation.

@@ -70,18 +70,75 @@ pub struct ShellIntent {
 /// One simple command of a shell text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ShellCommand {
-    /// Its words as bash would pass them, assignments first, joined by single spaces: what rules match.
+    /// Its words as bash would pass them, assignments first, joined by single spaces: what people are shown.
     pub text: String,
-    /// The words themselves.
+    /// The words themselves, assignments first: what rules match.
     pub words: Vec<String>,
+    /// How many of the words are assignments before the program's name.
+    #[serde(default)]
+    pub assigned: usize,
+    /// Which of the words are not known from the text (a variable, a substitution, a glob).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<usize>,
     /// Whether it is known, by program and flags, to change nothing.
     pub read_only: bool,
+    /// Whether all it does is in `touches` and `wide` (`mkdir a`, `echo x > b`), so that the rules for
+    /// paths decide about it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub files_only: bool,
+    /// Whether it only runs the commands inside it and adds nothing (`timeout 5 …`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wrapper: bool,
     /// Why it must be asked about even where a rule would allow its text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
+    /// Why it is not read-only, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
     /// The paths in its operands and redirections.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub touches: Vec<Touch>,
+    /// The sets of paths it may touch: globs, whole directories, and paths that the text does not tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wide: Vec<WideTouch>,
+    /// Operands of a program we do not know that could be paths. They allow nothing; rules that forbid a
+    /// path look at them too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mentions: Vec<Utf8PathBuf>,
+    /// Code for an interpreter other than the shell, given in the command's own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// The command that would run this one, where another does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inside: Option<Inside>,
+}
+
+/// How one command is run by another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inside {
+    /// The index of the command that runs it.
+    pub command: usize,
+    /// Which of that one's words is this one's first, where it is made of the tail of its words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub word: Option<usize>,
+    /// Whether it happens elsewhere (another machine, a container, a package's program): then only rules
+    /// that forbid look at it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elsewhere: bool,
+}
+
+/// A set of paths a command may touch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct WideTouch {
+    /// An absolute glob; a backslash makes the next character stand for itself.
+    pub pattern: String,
+    /// Whether everything below what it matches is meant too.
+    pub below: bool,
+    /// Whether names that start with a dot are left out when going down.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub visible: bool,
+    /// What would be done to them.
+    pub access: Access,
 }
 
 impl Intent {

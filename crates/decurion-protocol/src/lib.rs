@@ -21,10 +21,12 @@ pub mod usage;
 pub use agent::{AgentDefinition, AgentSource, ToolSelection};
 pub use clock::Clock;
 pub use command::{Command, Reply, Request};
-pub use event::{Delta, Envelope, Event, MessageMeta, Origin};
+pub use event::{
+    Delta, Denial, Envelope, Event, MessageMeta, ModelTotals, Origin, SessionInfo, Totals, WaitReason,
+};
 pub use id::{AgentId, CallId, LineId, QuestionId, RequestId, RunId, SessionId, TaskId};
 pub use intent::{Access, Intent, Overlap, Touch};
-pub use link::{Link, Place, PlaceError, SessionRequest, SessionSummary, Start};
+pub use link::{Link, Persistence, Place, PlaceError, SessionRequest, SessionSummary, Start};
 pub use message::{Block, Message, Role, ToolContent};
 pub use outcome::Outcome;
 pub use output::{ToolEffect, ToolOutput};

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use futures_core::Stream;
@@ -25,7 +26,7 @@ pub struct Link {
     /// Where commands go. Dropping it asks for nothing: the session ends by [`crate::Command::Close`].
     pub commands: mpsc::Sender<Request>,
     /// What happens, from the point of attachment on, without gaps.
-    pub events: BoxStream<'static, Envelope>,
+    pub events: BoxStream<'static, Arc<Envelope>>,
 }
 
 impl fmt::Debug for Link {
@@ -76,9 +77,22 @@ pub struct SessionRequest {
     /// Whether someone at the other end can answer questions.
     pub answers: bool,
     /// Whether a transcript is kept.
-    pub persist: bool,
+    pub persistence: Persistence,
     /// Which door it came through.
     pub entrypoint: String,
+}
+
+/// Whether a transcript is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Persistence {
+    /// Where the state folder can be written; else the session lives in memory and says so.
+    #[default]
+    Usual,
+    /// Always: a state folder that cannot be written is an error.
+    Required,
+    /// Never.
+    Off,
 }
 
 /// New, or which recorded session.

@@ -1,0 +1,279 @@
+//! The command line as typed. Takes argv, gives [`Args`]; nothing is decided or looked up here.
+
+use std::ffi::OsString;
+
+use camino::Utf8PathBuf;
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+/// Runs a coding agent on a prompt, with real tools, permissions and a crash-safe transcript.
+#[derive(Debug, Parser)]
+#[command(
+    name = "decurion",
+    version,
+    about = "A runtime and terminal tool for coding agents, with guarantees",
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
+  decurion demo                                   see it work, offline, on a small repository
+  decurion -p \"explain src/main.rs\"               answer and exit
+  git diff | decurion -p \"review this\"            prompt and standard input together
+  decurion -p \"fix the test\" --allowedTools \"Edit,Bash(cargo test:*)\"
+  decurion -p -c \"now add a test\"                 go on with the last session of this folder
+  decurion -p --output-format stream-json --verbose \"…\" one JSON object per event
+
+Exit codes: 0 completed, 1 failed, 2 usage or configuration, 3 denied, 4 out of budget or turns,
+5 stalled, 6 killed, 7 lost, 130 and 143 on signals."
+)]
+pub struct Args {
+    /// What the agent should do; standard input, if piped, is put before it.
+    pub prompt: Option<String>,
+
+    #[command(flatten)]
+    pub run: RunArgs,
+
+    #[command(subcommand)]
+    pub command: Option<SubCommand>,
+}
+
+/// How a run is started and shown.
+#[derive(Debug, ClapArgs)]
+#[allow(clippy::struct_excessive_bools)] // each is one flag of the command line
+pub struct RunArgs {
+    /// Answer the prompt and exit.
+    #[arg(short, long)]
+    pub print: bool,
+
+    /// What is printed: the answer, one JSON object, or one JSON line per event.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub output_format: OutputFormat,
+
+    /// How prompts come in.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub input_format: InputFormat,
+
+    /// With stream-json: also each piece of a reply as it arrives.
+    #[arg(long)]
+    pub include_partial_messages: bool,
+
+    /// Say more on standard error; wanted by other tools together with stream-json.
+    #[arg(long)]
+    pub verbose: bool,
+
+    /// The model: an alias, an id, provider/model, or scripted:FILE.
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+
+    /// The model to change to when that one stays overloaded.
+    #[arg(long, value_name = "MODEL")]
+    pub fallback_model: Option<String>,
+
+    /// Who is asked: default, acceptEdits, plan, bypassPermissions, dontAsk.
+    #[arg(long, value_name = "MODE")]
+    pub permission_mode: Option<String>,
+
+    /// Run every call that no deny rule forbids, without asking.
+    #[arg(long)]
+    pub dangerously_skip_permissions: bool,
+
+    /// Rules that need no question, e.g. "Edit,Bash(git log:*)"; may be given several times.
+    #[arg(id = "allowedTools", long = "allowedTools", alias = "allowed-tools", value_name = "RULES")]
+    pub allowed_tools: Vec<String>,
+
+    /// Rules that are never allowed; may be given several times.
+    #[arg(id = "disallowedTools", long = "disallowedTools", alias = "disallowed-tools", value_name = "RULES")]
+    pub disallowed_tools: Vec<String>,
+
+    /// Offer only these tools, e.g. "Read,Bash"; "" for none, "default" for all.
+    #[arg(long, value_name = "TOOLS")]
+    pub tools: Option<String>,
+
+    /// End after this many model turns.
+    #[arg(long, value_name = "N")]
+    pub max_turns: Option<u32>,
+
+    /// Never spend more than this.
+    #[arg(long, value_name = "DOLLARS")]
+    pub max_budget_usd: Option<f64>,
+
+    /// Use this instead of the built-in system prompt.
+    #[arg(long, value_name = "TEXT", conflicts_with = "system_prompt_file")]
+    pub system_prompt: Option<String>,
+
+    /// The same from a file.
+    #[arg(long, value_name = "FILE")]
+    pub system_prompt_file: Option<Utf8PathBuf>,
+
+    /// Add this to the system prompt.
+    #[arg(long, value_name = "TEXT", conflicts_with = "append_system_prompt_file")]
+    pub append_system_prompt: Option<String>,
+
+    /// The same from a file.
+    #[arg(long, value_name = "FILE")]
+    pub append_system_prompt_file: Option<Utf8PathBuf>,
+
+    /// A further directory the tools may use; may be given several times.
+    #[arg(long, value_name = "DIR")]
+    pub add_dir: Vec<Utf8PathBuf>,
+
+    /// Settings for this run: a file, or JSON itself.
+    #[arg(long, value_name = "FILE-OR-JSON")]
+    pub settings: Option<String>,
+
+    /// Which settings files are read: user,project,local.
+    #[arg(long, value_name = "SOURCES")]
+    pub setting_sources: Option<String>,
+
+    /// Use this UUID for the new session.
+    #[arg(long, value_name = "UUID")]
+    pub session_id: Option<String>,
+
+    /// Go on with the last session of this folder.
+    #[arg(short, long, conflicts_with = "resume")]
+    pub r#continue: bool,
+
+    /// Go on with this session.
+    #[arg(short, long, value_name = "ID")]
+    pub resume: Option<String>,
+
+    /// With --continue or --resume: begin a new session with what that one holds.
+    #[arg(long)]
+    pub fork_session: bool,
+
+    /// Keep no transcript.
+    #[arg(long)]
+    pub no_session_persistence: bool,
+
+    /// Fail rather than run without a transcript where the state folder cannot be written.
+    #[arg(long, conflicts_with = "no_session_persistence")]
+    pub require_persistence: bool,
+
+    /// A JSON Schema the answer must satisfy: JSON, or a file.
+    #[arg(long, value_name = "SCHEMA")]
+    pub json_schema: Option<String>,
+
+    /// Trust this folder's settings for this run (for CI).
+    #[arg(long)]
+    pub trust_folder: bool,
+}
+
+/// What is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// The answer.
+    Text,
+    /// One object with the answer and what it took.
+    Json,
+    /// One object per event, as it happens.
+    StreamJson,
+}
+
+/// How prompts come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum InputFormat {
+    /// From the argument and standard input.
+    Text,
+}
+
+/// Everything else the program does.
+#[derive(Debug, Subcommand)]
+pub enum SubCommand {
+    /// Watch an agent repair a failing test: offline, real tools, a real repository in a temporary folder.
+    Demo {
+        /// Keep the folder and say where it is.
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Test and explain permission rules.
+    #[command(subcommand)]
+    Permissions(PermissionsCommand),
+    /// Show the settings in force.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Look at recorded sessions.
+    #[command(subcommand)]
+    Sessions(SessionsCommand),
+    /// Trust this folder's settings, or take that back.
+    Trust {
+        /// Take it back.
+        #[arg(long)]
+        revoke: bool,
+    },
+    /// Say what this installation has: providers, state folder, sandbox.
+    Doctor {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Test and explain permission rules.
+#[derive(Debug, Subcommand)]
+pub enum PermissionsCommand {
+    /// Read calls as JSON lines and print the decision for each, one JSON line per call.
+    #[command(after_help = "Each line: {\"mode\":\"default\",\"rules\":{\"allow\":[],\"ask\":[],\"deny\":[]},\
+        \"tool\":\"Bash\",\"input\":{\"command\":\"ls\"},\"cwd\":\"/repo\"}
+Prints:    {\"decision\":\"allow\",\"rule\":null,\"reason\":\"…\"}")]
+    Check {
+        /// A file of JSON lines; standard input if left out.
+        file: Option<Utf8PathBuf>,
+    },
+    /// The same for people: what each call would do, part by part, and why it is decided so.
+    Explain {
+        /// A file of JSON lines; standard input if left out.
+        file: Option<Utf8PathBuf>,
+    },
+}
+
+/// Show the settings in force.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Every effective value.
+    Show {
+        /// And where each comes from.
+        #[arg(long)]
+        origin: bool,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Look at recorded sessions.
+#[derive(Debug, Subcommand)]
+pub enum SessionsCommand {
+    /// List sessions, newest first.
+    List {
+        /// Of every folder, not only this one.
+        #[arg(long)]
+        all: bool,
+        /// As JSON lines.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print one conversation.
+    Show {
+        /// Which session.
+        id: String,
+        /// As JSON lines, one per message.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write one session whole.
+    Export {
+        /// Which session.
+        id: String,
+        /// As one JSON object (the default is the transcript's own lines).
+        #[arg(long)]
+        json: bool,
+        /// Where to; standard output if left out.
+        #[arg(short, long)]
+        output: Option<Utf8PathBuf>,
+    },
+}
+
+/// The first argument of the process that guards the processes we start.
+pub const GUARD: &str = "__guard";
+
+/// Whether this process was started to be the guard.
+pub fn is_guard(argv: &[OsString]) -> bool {
+    argv.get(1).is_some_and(|first| first == GUARD)
+}

@@ -1,0 +1,409 @@
+//! `decurion -p`: one prompt, answered and printed. Takes the arguments, decides everything, runs it through
+//! the headless front end, gives the exit code of how it ended.
+
+use std::io::{IsTerminal as _, Read as _};
+use std::sync::Arc;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_config::{Environment, FlagSettings, LoadRequest, Loaded, NoProvider, TrustMode, TrustState, rules};
+use decurion_engine::prompt::MAIN_PROMPT;
+use decurion_protocol::{
+    AgentDefinition, AgentSource, Block, Command, Limits, Mode, Money, Outcome, Persistence, Place,
+    SessionId, SessionRequest, Start, ToolSelection,
+};
+use decurion_serve::{Facts, Finish, Format, Headless, Lines, Progress, Signal, StreamJson};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::args::{OutputFormat, RunArgs};
+use crate::models::Configured;
+use crate::report::{Failure, note};
+use crate::{discover, wire};
+
+/// The longest prompt taken from standard input.
+const MOST_INPUT: u64 = 16 << 20;
+
+/// Runs the prompt.
+pub fn run(prompt: Option<String>, args: RunArgs) -> Result<u8, Failure> {
+    if !args.print {
+        return Err(Failure::usage("the terminal interface is not part of this version")
+            .hint("decurion -p \"…\" answers a prompt and exits; decurion demo shows how it works"));
+    }
+    let (cwd, environment) = wire::surroundings()?;
+    let loaded = Arc::new(load(&args, cwd, &environment)?);
+    announce(&loaded, &args);
+    let prompt = whole_prompt(prompt)?;
+    let request = session_request(&args, &loaded)?;
+    let model = request.model.as_deref().or(loaded.settings.model.as_deref());
+    let models = Arc::new(Configured::new(Arc::clone(&loaded), model));
+    let engine = wire::engine(&loaded, &environment, models);
+    let answer = Answer {
+        request,
+        work: work(&prompt),
+        format: args.output_format.into(),
+        partial: args.include_partial_messages,
+        progress: match (args.verbose, args.output_format) {
+            (true, OutputFormat::Text) => Progress::Apart(lines(std::io::stderr())?),
+            _ => Progress::Off,
+        },
+        api_key_source: key_source(&loaded),
+    };
+    let finish = block_on(answer.run(&engine))??;
+    Ok(conclude(&finish, args.output_format))
+}
+
+/// What is answered, and how it is shown.
+pub struct Answer {
+    /// The session.
+    pub request: SessionRequest,
+    /// What to do in it.
+    pub work: Command,
+    /// What is printed.
+    pub format: Format,
+    /// Whether pieces of replies are printed too.
+    pub partial: bool,
+    /// Where progress is shown.
+    pub progress: Progress,
+    /// Where the key came from.
+    pub api_key_source: String,
+}
+
+impl Answer {
+    /// Opens the session and answers.
+    pub async fn run(self, place: &dyn Place) -> Result<Finish, Failure> {
+        let mut signals = signals().map_err(|error| Failure::failed(format!("no signals: {error}")))?;
+        let link = place.open(self.request).await?;
+        let facts = Facts {
+            api_key_source: self.api_key_source,
+            version: wire::VERSION.to_owned(),
+            sandbox: "none".to_owned(),
+            partial: self.partial,
+        };
+        let stream = StreamJson::new(link.session, facts);
+        let out = lines(std::io::stdout())?;
+        let headless = Headless { link, format: self.format, stream, out, progress: self.progress };
+        headless
+            .answer(self.work, &mut signals)
+            .await
+            .map_err(|error| Failure::failed(format!("cannot print: {error}")))
+    }
+}
+
+fn lines(out: impl std::io::Write + Send + 'static) -> Result<Lines, Failure> {
+    Lines::to(out).map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))
+}
+
+/// Runs a future on the program's one runtime.
+pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::failed(format!("cannot start the runtime: {error}")))?;
+    let value = runtime.block_on(future);
+    // A thread that waits for a disk or a pipe must not keep a finished program alive.
+    runtime.shutdown_background();
+    Ok(value)
+}
+
+/// Signals as they come.
+fn signals() -> std::io::Result<mpsc::Receiver<Signal>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (sender, receiver) = mpsc::channel(4);
+    for (kind, meaning) in [
+        (SignalKind::interrupt(), Signal::Interrupt),
+        (SignalKind::terminate(), Signal::Terminate),
+        (SignalKind::hangup(), Signal::Terminate),
+    ] {
+        let mut stream = signal(kind)?;
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            while stream.recv().await.is_some() {
+                if sender.send(meaning).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    Ok(receiver)
+}
+
+/// Says how it ended where the answer does not, and gives the exit code.
+pub fn conclude(finish: &Finish, format: OutputFormat) -> u8 {
+    match finish.signal {
+        Some(Signal::Interrupt) => return 130,
+        Some(Signal::Terminate) => return 143,
+        None => {}
+    }
+    if format == OutputFormat::Text {
+        match &finish.outcome {
+            Outcome::Completed { .. } => {}
+            Outcome::Failed { error } => note(error),
+            Outcome::Killed { by } => note(format!("stopped by {by}")),
+            Outcome::Stalled { waiting_for } => note(format!("stalled: {waiting_for}")),
+            Outcome::OutOfBudget { budget, .. } => note(format!("the budget is used up: {budget}")),
+            Outcome::Denied { reason, .. } => {
+                note(format!("denied: {reason}; allow it with --allowedTools or a rule in the settings"));
+            }
+            Outcome::Lost => note("the end of the run was not seen"),
+        }
+    }
+    finish.outcome.exit_code()
+}
+
+fn load(args: &RunArgs, cwd: Utf8PathBuf, environment: &Environment) -> Result<Loaded, Failure> {
+    let split = |lists: &[String]| lists.iter().flat_map(|list| rules::split_rules(list)).collect();
+    let flags = FlagSettings {
+        settings: args.settings.clone(),
+        setting_sources: args.setting_sources.clone(),
+        model: args.model.clone(),
+        permission_mode: permission_mode(args)?,
+        allowed_tools: split(&args.allowed_tools),
+        disallowed_tools: split(&args.disallowed_tools),
+        directories: args.add_dir.iter().map(ToString::to_string).collect(),
+    };
+    let trust = if args.trust_folder { TrustMode::Granted } else { TrustMode::Recorded };
+    let request = LoadRequest { flags, trust, ..LoadRequest::new(cwd, environment.clone()) };
+    let loaded = decurion_config::load(&request)?;
+    match loaded.choice() {
+        Ok(_) => Ok(loaded),
+        // Nothing is configured: a server on this machine will do.
+        Err(NoProvider::Nothing { candidates }) => {
+            let local = discover::find(&candidates).ok_or(NoProvider::Nothing { candidates })?;
+            note(format!("using {} at {} with the model {}", local.name, local.base_url, local.model));
+            Ok(decurion_config::load(&with_local(request, &local))?)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The same request with a local server as its provider.
+fn with_local(mut request: LoadRequest, local: &discover::Local) -> LoadRequest {
+    request.environment = request.environment.with([
+        ("OPENAI_BASE_URL", local.base_url.as_str()),
+        ("OPENAI_API_KEY", "none"),
+        ("OPENAI_MODEL", local.model.as_str()),
+    ]);
+    request
+}
+
+fn permission_mode(args: &RunArgs) -> Result<Option<Mode>, Failure> {
+    if args.dangerously_skip_permissions {
+        return Ok(Some(Mode::BypassPermissions));
+    }
+    let parse = |mode: &String| mode.parse().map_err(|error| Failure::usage(format!("{error}")));
+    args.permission_mode.as_ref().map(parse).transpose()
+}
+
+/// What a person should know before it starts.
+fn announce(loaded: &Loaded, args: &RunArgs) {
+    for warning in &loaded.warnings {
+        note(warning);
+    }
+    if args.dangerously_skip_permissions {
+        note("all permission checks but deny rules are skipped");
+    }
+    if let TrustState::Untrusted { .. } = &loaded.trust {
+        let parts = loaded.project_parts.parts().len();
+        note(format!(
+            "this folder is not trusted: {parts} part(s) of its settings are off (`decurion trust` shows them, \
+             --trust-folder trusts it for one run)"
+        ));
+    }
+}
+
+/// The argument and what is piped in, joined.
+fn whole_prompt(argument: Option<String>) -> Result<String, Failure> {
+    let piped = piped_input(argument.is_some())?;
+    let prompt = match (piped, argument) {
+        (Some(piped), Some(argument)) => format!("{piped}\n\n{argument}"),
+        (Some(piped), None) => piped,
+        (None, Some(argument)) => argument,
+        (None, None) => String::new(),
+    };
+    if prompt.trim().is_empty() {
+        return Err(Failure::usage("there is no prompt")
+            .hint("give one as an argument or on standard input: decurion -p \"explain this project\""));
+    }
+    Ok(prompt)
+}
+
+/// What is on standard input, if that is a pipe or a file.
+fn piped_input(has_argument: bool) -> Result<Option<String>, Failure> {
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() || (has_argument && !crate::input::has_data(&stdin)) {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    stdin
+        .lock()
+        .take(MOST_INPUT + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Failure::usage(format!("cannot read standard input: {error}")))?;
+    if bytes.len() as u64 > MOST_INPUT {
+        return Err(Failure::usage(format!("standard input is longer than {MOST_INPUT} bytes")));
+    }
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Failure::usage(format!("standard input is not UTF-8 text, from byte {at} on"))
+            .hint("convert it first, or put it into a file and name the file in the prompt")
+    })?;
+    Ok(Some(text.trim_end().to_owned()).filter(|text| !text.is_empty()))
+}
+
+/// What a prompt asks for: work, or one of the commands that are typed like a prompt.
+fn work(prompt: &str) -> Command {
+    let trimmed = prompt.trim();
+    match trimmed.strip_prefix("/compact") {
+        Some(rest) if rest.is_empty() || rest.starts_with(char::is_whitespace) => {
+            let instructions = Some(rest.trim().to_owned()).filter(|text| !text.is_empty());
+            Command::Compact { instructions }
+        }
+        _ => Command::Prompt { blocks: vec![Block::text(prompt)] },
+    }
+}
+
+fn session_request(args: &RunArgs, loaded: &Loaded) -> Result<SessionRequest, Failure> {
+    let cwd = loaded.paths.cwd.clone();
+    Ok(SessionRequest {
+        start: start(args, loaded)?,
+        directories: Vec::new(),
+        definition: main_definition(),
+        system: text_or_file(args.system_prompt.as_ref(), args.system_prompt_file.as_deref())?,
+        append_system: text_or_file(
+            args.append_system_prompt.as_ref(),
+            args.append_system_prompt_file.as_deref(),
+        )?,
+        model: args.model.clone(),
+        fallback_model: args.fallback_model.clone().or_else(|| loaded.settings.fallback_model.first().cloned()),
+        mode: None,
+        allow: Vec::new(),
+        deny: Vec::new(),
+        tools: tools(args.tools.as_deref()),
+        limits: limits(args, loaded)?,
+        output_schema: args.json_schema.as_deref().map(schema).transpose()?,
+        answers: false,
+        persistence: match (args.no_session_persistence, args.require_persistence) {
+            (true, _) => Persistence::Off,
+            (false, true) => Persistence::Required,
+            (false, false) => Persistence::Usual,
+        },
+        entrypoint: "cli".to_owned(),
+        cwd,
+    })
+}
+
+/// The main agent.
+pub fn main_definition() -> AgentDefinition {
+    AgentDefinition {
+        name: "main".to_owned(),
+        description: "The session's own agent".to_owned(),
+        prompt: MAIN_PROMPT.to_owned(),
+        tools: ToolSelection::default(),
+        model: None,
+        mode: None,
+        limits: Limits::default(),
+        source: AgentSource::Builtin,
+    }
+}
+
+fn start(args: &RunArgs, loaded: &Loaded) -> Result<Start, Failure> {
+    let parse = |text: &str| {
+        text.parse::<SessionId>().map_err(|error| {
+            Failure::usage(error.to_string()).hint("a session id is a UUID; see `decurion sessions list`")
+        })
+    };
+    let id = args.session_id.as_deref().map(parse).transpose()?;
+    let from = match (&args.resume, args.r#continue) {
+        (Some(resume), _) => Some(parse(resume)?),
+        (None, true) => Some(latest(loaded)?),
+        (None, false) => None,
+    };
+    match (from, args.fork_session) {
+        (None, true) => Err(Failure::usage("--fork-session goes with --continue or --resume")),
+        (None, false) => Ok(Start::New { id }),
+        (Some(from), true) => Ok(Start::Fork { from, id }),
+        (Some(_), false) if id.is_some() => {
+            Err(Failure::usage("--session-id goes with a new session or with --fork-session"))
+        }
+        (Some(id), false) => Ok(Start::Resume { id }),
+    }
+}
+
+fn latest(loaded: &Loaded) -> Result<SessionId, Failure> {
+    let none = || Failure::usage("there is no session of this folder to continue").hint("leave --continue out");
+    let state = loaded.paths.state.clone().ok_or_else(none)?;
+    let archive = decurion_store::Archive::new(state);
+    let latest = archive
+        .latest(&loaded.paths.cwd)
+        .map_err(|error| Failure::failed(format!("cannot read the state folder: {error}")))?;
+    latest.map(|summary| summary.session).ok_or_else(none)
+}
+
+/// `--tools`: all, none, or these.
+fn tools(list: Option<&str>) -> ToolSelection {
+    let only = match list {
+        None | Some("default") => None,
+        Some(list) => Some(rules::split_rules(list)),
+    };
+    ToolSelection { only, except: Vec::new() }
+}
+
+fn limits(args: &RunArgs, loaded: &Loaded) -> Result<Limits, Failure> {
+    let money = match args.max_budget_usd {
+        Some(dollars) if !(dollars.is_finite() && dollars > 0.0) => {
+            return Err(Failure::usage(format!("--max-budget-usd must be more than 0: {dollars}")));
+        }
+        dollars => dollars.map(Money::from_dollars),
+    };
+    if args.max_turns == Some(0) {
+        return Err(Failure::usage("--max-turns must be at least 1"));
+    }
+    let usual = &loaded.settings.budget;
+    Ok(Limits {
+        turns: args.max_turns.or(usual.turns),
+        money: money.or(usual.money),
+        ..usual.clone()
+    })
+}
+
+fn text_or_file(text: Option<&String>, file: Option<&Utf8Path>) -> Result<Option<String>, Failure> {
+    match (text, file) {
+        (Some(text), _) => Ok(Some(text.clone())),
+        (None, Some(file)) => std::fs::read_to_string(file)
+            .map(Some)
+            .map_err(|error| Failure::usage(format!("cannot read {file}: {error}"))),
+        (None, None) => Ok(None),
+    }
+}
+
+/// `--json-schema`: JSON itself, or a file of it.
+fn schema(given: &str) -> Result<Value, Failure> {
+    let text = if given.trim_start().starts_with('{') {
+        given.to_owned()
+    } else {
+        std::fs::read_to_string(given)
+            .map_err(|error| Failure::usage(format!("cannot read the schema {given}: {error}")))?
+    };
+    serde_json::from_str(&text)
+        .map_err(|error| Failure::usage(format!("--json-schema is not JSON: {error}")))
+}
+
+fn key_source(loaded: &Loaded) -> String {
+    match loaded.choice() {
+        Ok(decurion_config::Choice::Provider { provider, .. }) => match &provider.auth {
+            decurion_config::Auth::None => "none".to_owned(),
+            _ => provider.origin.variable().map_or_else(|| "settings".to_owned(), str::to_owned),
+        },
+        _ => "none".to_owned(),
+    }
+}
+
+impl From<OutputFormat> for Format {
+    fn from(format: OutputFormat) -> Self {
+        match format {
+            OutputFormat::Text => Self::Text,
+            OutputFormat::Json => Self::Json,
+            OutputFormat::StreamJson => Self::StreamJson,
+        }
+    }
+}

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Checks slug.sh; prints the first mistake and fails.
+check() {
+  local got
+  got=$(bash ./slug.sh "$1")
+  if [ "$got" != "$2" ]; then
+    echo "FAIL: slug of '$1' is '$got', should be '$2'"
+    exit 1
+  fi
+}
+check "Hello World" "hello-world"
+check "Hello   World" "hello-world"
+check "One" "one"
+echo "all tests passed"

@@ -1,0 +1,101 @@
+//! Errors into words. Takes what went wrong, prints one clear message and hints about what to do, gives the
+//! exit code.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+use decurion_config::{ConfigError, NoProvider};
+use decurion_protocol::PlaceError;
+
+/// Something a person must know before the program ends.
+#[derive(Debug)]
+pub struct Failure {
+    /// What happened.
+    pub message: String,
+    /// What to do about it, one line each.
+    pub hints: Vec<String>,
+    /// The exit code.
+    pub code: u8,
+}
+
+/// The exit code of usage and configuration errors.
+pub const USAGE: u8 = 2;
+/// The exit code of work that failed.
+pub const FAILED: u8 = 1;
+
+impl Failure {
+    /// The command line or configuration is wrong.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hints: Vec::new(), code: USAGE }
+    }
+
+    /// Something did not work.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hints: Vec::new(), code: FAILED }
+    }
+
+    /// The same with one more hint.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// Prints it and gives its exit code.
+    pub fn report(self) -> ExitCode {
+        eprintln!("decurion: {}", self.message);
+        for hint in &self.hints {
+            eprintln!("  {hint}");
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+/// One line on standard error.
+pub fn note(text: impl Display) {
+    eprintln!("decurion: {text}");
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+impl From<NoProvider> for Failure {
+    fn from(error: NoProvider) -> Self {
+        match error {
+            NoProvider::Unusable { .. } => Self::usage(error.to_string()),
+            NoProvider::Nothing { candidates } => {
+                let tried: Vec<&str> = candidates.iter().map(|local| local.base_url.as_str()).collect();
+                Self::usage("no model provider is configured; there are three ways to get one:")
+                    .hint("1. a key: export ANTHROPIC_API_KEY=… or OPENAI_API_KEY=… (OPENAI_BASE_URL for others)")
+                    .hint(format!(
+                        "2. a local server: start Ollama or llama.cpp; nothing answered at {}",
+                        tried.join(", ")
+                    ))
+                    .hint("3. a provider of your own: \"providers\" in ~/.decurion/settings.json (see README.md)")
+                    .hint("To see it work without any of them: decurion demo")
+            }
+        }
+    }
+}
+
+impl From<PlaceError> for Failure {
+    fn from(error: PlaceError) -> Self {
+        let message = error.to_string();
+        match error {
+            PlaceError::NoSuchSession(_) => {
+                Self::usage(message).hint("`decurion sessions list --all` shows the sessions there are")
+            }
+            PlaceError::SessionExists(_) => Self::usage(message)
+                .hint("--resume ID goes on with it; leave --session-id out to begin a new one"),
+            PlaceError::Held { .. } => Self::usage(message)
+                .hint("wait for it to end, or begin a copy with --resume ID --fork-session"),
+            PlaceError::Model(_) | PlaceError::Usage(_) => Self::usage(message),
+            PlaceError::Storage { .. } => Self::usage(message).hint(
+                "set DECURION_HOME to a folder you can write, or run with --no-session-persistence",
+            ),
+        }
+    }
+}

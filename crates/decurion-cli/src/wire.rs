@@ -1,0 +1,90 @@
+//! Settings into an engine. Takes what was loaded, gives a place where sessions can be opened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use decurion_config::{Environment, Loaded, settings};
+use decurion_engine::{Compaction, Durability, Engine, Models, Parts};
+use decurion_exec::{Guard, GuardProgram};
+use decurion_store::Archive;
+use decurion_tools::{ToolLimits, ToolSet};
+
+use crate::clock::SystemClock;
+use crate::report::Failure;
+use crate::{args, instructions};
+
+/// Version of the program.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// How long a headless run waits for a disk that refuses.
+const JOURNAL_PATIENCE: Duration = Duration::from_secs(600);
+
+/// The working directory and the environment, captured once.
+pub fn surroundings() -> Result<(Utf8PathBuf, Environment), Failure> {
+    Ok((decurion_config::current_directory()?, Environment::capture()))
+}
+
+/// The engine of these settings.
+pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, models: Arc<dyn Models>) -> Engine {
+    let settings = &loaded.settings;
+    let shell =
+        decurion_config::shell_env::shell_environment(environment, settings, &loaded.providers).into_pairs();
+    let redactor = loaded.redactor();
+    Engine::new(Parts {
+        models,
+        tools: Arc::new(ToolSet::new(decurion_tools::builtin())),
+        archive: Arc::new(Archive::new(state_folder(loaded))),
+        clock: Arc::new(SystemClock::new()),
+        processes: guard(),
+        environment: shell.into(),
+        tool_limits: Arc::new(tool_limits(&settings.limits)),
+        rules: loaded.rules.set.clone(),
+        mode: settings.permissions.default_mode,
+        home: loaded.paths.home.clone(),
+        directories: settings.permissions.additional_directories.clone(),
+        git_branch: instructions::git_branch(&loaded.paths.cwd),
+        foreign: loaded.paths.shared.iter().cloned().collect(),
+        instructions: instructions::load(&loaded.paths),
+        machine: format!("Platform: {}, shell: bash", std::env::consts::OS),
+        durability: match settings.durability {
+            settings::Durability::Process => Durability::Process,
+            settings::Durability::Power => Durability::Power,
+        },
+        journal_patience: Some(JOURNAL_PATIENCE),
+        compaction: compaction(settings.compaction),
+        redact: Arc::new(move |text: &str| match redactor.redact(text) {
+            std::borrow::Cow::Borrowed(_) => None,
+            std::borrow::Cow::Owned(clean) => Some(clean),
+        }),
+        version: VERSION.to_owned(),
+    })
+}
+
+/// The state folder; one that cannot exist where there is no home, so that sessions stay in memory.
+fn state_folder(loaded: &Loaded) -> Utf8PathBuf {
+    loaded.paths.state.clone().unwrap_or_else(|| "/nonexistent/decurion".into())
+}
+
+/// Who starts processes: this program again, as their guard.
+pub fn guard() -> Option<Guard> {
+    let program = std::env::current_exe().ok()?;
+    Some(Guard::new(GuardProgram { program, args: vec![args::GUARD.into()] }))
+}
+
+fn tool_limits(limits: &settings::CallLimits) -> ToolLimits {
+    let usual = ToolLimits::default();
+    let inline_chars = limits.bash_output_chars;
+    ToolLimits {
+        bash_default_timeout: limits.bash_timeout,
+        bash_max_timeout: limits.bash_max_timeout,
+        inline_chars,
+        head_chars: inline_chars / 3,
+        tail_chars: inline_chars - inline_chars / 3,
+        ..usual
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a share between 0 and 1, checked
+fn compaction(settings: settings::Compaction) -> Compaction {
+    Compaction { automatic: settings.enabled, at_percent: (settings.threshold * 100.0).round() as u64 }
+}

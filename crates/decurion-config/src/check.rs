@@ -1,0 +1,397 @@
+//! One settings document against the table of keys. Takes a parsed document, gives the same document with
+//! only known keys in their one spelling, secrets sealed and every value of the type its key takes; or the
+//! first thing that is wrong, with file, line, column and key.
+
+use decurion_protocol::permission::{Mode, Rule};
+
+use crate::error::{ConfigError, Warning, WarningKind};
+use crate::jsonc::{Document, Kind, Member, Node};
+use crate::origin::{Family, Layer, Origin, Sources};
+use crate::redact::Redactor;
+use crate::schema::{self, KEYS, Key, MOVED, Shape};
+use crate::secret::{self, Secret};
+use crate::shell_env;
+
+/// Checks a whole document.
+pub(crate) fn document(
+    document: Document,
+    sources: &Sources,
+    warnings: &mut Vec<Warning>,
+) -> Result<Node, ConfigError> {
+    let source = sources.get(document.root.source);
+    let (family, layer) = (source.family, source.layer);
+    let mut check = Check { sources, warnings, family, layer, path: String::new() };
+    if family == Family::Ours {
+        for (key, at) in &document.repeated {
+            let origin = sources.origin_at(document.root.source, *at);
+            check.warn(
+                WarningKind::RepeatedKey,
+                origin,
+                format!("this key is given twice, the last one counts: {key:?}"),
+            );
+        }
+    }
+    if !matches!(document.root.kind, Kind::Object(_)) {
+        return Err(ConfigError::Syntax {
+            origin: sources.origin(&document.root),
+            message: "expected an object: `{` … `}`",
+        });
+    }
+    let mut root = check.object(document.root, KEYS)?;
+    for (from, to) in MOVED {
+        move_key(&mut root, from, to);
+    }
+    Ok(root)
+}
+
+/// Gives a key of the ecosystem the name it has here; where both are given, ours counts.
+fn move_key(root: &mut Node, from: &str, to: &str) {
+    let Kind::Object(members) = &mut root.kind else { return };
+    let Some(place) = members.iter().position(|member| member.key == from) else { return };
+    let moved = members.remove(place);
+    if root.at_path(to).is_none() {
+        put(root, to, moved.value);
+    }
+}
+
+/// Sets the value at a path of keys, making the objects on the way.
+pub(crate) fn put(root: &mut Node, path: &str, value: Node) {
+    let Kind::Object(members) = &mut root.kind else { return };
+    let (key, rest) = path.split_once('.').map_or((path, None), |(key, rest)| (key, Some(rest)));
+    let place = members.iter().position(|member| member.key == key).unwrap_or_else(|| {
+        let empty = Node { at: value.at, source: value.source, kind: Kind::Object(Vec::new()) };
+        members.push(Member { key: key.to_owned(), at: value.at, value: empty });
+        members.len() - 1
+    });
+    match rest {
+        Some(rest) => put(&mut members[place].value, rest, value),
+        None => members[place].value = value,
+    }
+}
+
+struct Check<'a> {
+    sources: &'a Sources,
+    warnings: &'a mut Vec<Warning>,
+    family: Family,
+    layer: Layer,
+    /// The path of the value at hand, for errors.
+    path: String,
+}
+
+impl Check<'_> {
+    /// Runs a check with one more key on the path.
+    fn below<T>(&mut self, key: &str, check: impl FnOnce(&mut Self) -> T) -> T {
+        let length = self.path.len();
+        if length > 0 && !key.starts_with('[') {
+            self.path.push('.');
+        }
+        // A key is a repository's text: show enough to find it, not all of it.
+        self.path.extend(key.chars().take(80).filter(|character| !character.is_control()));
+        let result = check(self);
+        self.path.truncate(length);
+        result
+    }
+
+    fn object(&mut self, node: Node, keys: &'static [Key]) -> Result<Node, ConfigError> {
+        let (at, source) = (node.at, node.source);
+        let Kind::Object(members) = node.kind else { return Err(self.wrong(&node, "an object")) };
+        let mut kept: Vec<Member> = Vec::with_capacity(members.len());
+        for member in members {
+            let name = self.spelling(&member.key);
+            let key = schema::find(keys, &name).filter(|key| key.shared || self.family == Family::Ours);
+            let Some(key) = key else {
+                self.unknown(&member, source);
+                continue;
+            };
+            // `null` is how one writes "not set".
+            if member.value.kind == Kind::Null {
+                continue;
+            }
+            if kept.iter().any(|other| other.key == key.name) {
+                let origin = self.sources.origin_at(source, member.at);
+                let text = format!("this key is given twice, the first one counts: {name:?}");
+                self.warn(WarningKind::RepeatedKey, origin, text);
+                continue;
+            }
+            if let Some(value) = self.below(key.name, |check| check.value(member.value, &key.shape))? {
+                kept.push(Member { key: key.name.to_owned(), at: member.at, value });
+            }
+        }
+        Ok(Node { at, source, kind: Kind::Object(kept) })
+    }
+
+    /// `max_depth` is `maxDepth`; files of the ecosystem have one spelling only.
+    fn spelling(&self, key: &str) -> String {
+        if self.family == Family::Shared || !key.contains('_') {
+            return key.to_owned();
+        }
+        let mut words = key.split('_');
+        let mut name = words.next().unwrap_or_default().to_owned();
+        for word in words {
+            let mut characters = word.chars();
+            name.extend(characters.next().map(|first| first.to_ascii_uppercase()));
+            name.push_str(characters.as_str());
+        }
+        name
+    }
+
+    fn unknown(&mut self, member: &Member, source: u16) {
+        // The ecosystem's files hold many keys that are not for us.
+        if self.family == Family::Shared || member.key == "$schema" {
+            return;
+        }
+        let origin = self.sources.origin_at(source, member.at);
+        let key = self.below(&member.key, |check| check.path.clone());
+        self.warn(WarningKind::UnknownKey, origin, format!("unknown key: {key}"));
+    }
+
+    /// The value in the form the rest of the program relies on; none if it is left out with a warning.
+    fn value(&mut self, node: Node, shape: &'static Shape) -> Result<Option<Node>, ConfigError> {
+        let fits = match shape {
+            Shape::Bool => node.bool().is_some(),
+            Shape::Text => node.text().is_some_and(is_plain_text),
+            Shape::Url => node.text().is_some_and(is_base_url),
+            Shape::Word(words) => node.text().is_some_and(|text| words.contains(&text)),
+            Shape::Integer(least, most) => {
+                node.integer().is_some_and(|number| (least..=most).contains(&&number))
+            }
+            Shape::Number(least, most) => {
+                node.number().is_some_and(|number| (least..=most).contains(&&number))
+            }
+            Shape::Opaque => matches!(node.kind, Kind::Object(_)),
+            Shape::Mode => return self.mode(node),
+            Shape::Secret => return self.secret(&node).map(Some),
+            Shape::TextOrTexts if node.text().is_some_and(is_plain_text) => {
+                let (at, source) = (node.at, node.source);
+                return Ok(Some(Node { at, source, kind: Kind::List(vec![node]) }));
+            }
+            Shape::TextOrTexts | Shape::Texts | Shape::AddedTexts => return self.texts(node).map(Some),
+            Shape::Rules => return self.rules(node).map(Some),
+            Shape::Variables => {
+                return self
+                    .each(node, "an object", |check, name, value| check.variable(name, &value))
+                    .map(Some);
+            }
+            Shape::Headers => {
+                return self
+                    .each(node, "an object", |check, name, value| check.header(name, &value))
+                    .map(Some);
+            }
+            Shape::Aliases => return self.each(node, "an object", Self::alias).map(Some),
+            Shape::Object(keys) => return self.object(node, keys).map(Some),
+            Shape::Each(inner) => {
+                return self.each(node, "an object", |check, _, value| check.value(value, inner)).map(Some);
+            }
+            Shape::Gathered => return self.gathered(node).map(Some),
+        };
+        if fits { Ok(Some(node)) } else { Err(self.wrong(&node, &shape.expected())) }
+    }
+
+    fn mode(&mut self, node: Node) -> Result<Option<Node>, ConfigError> {
+        match node.text().map(str::parse::<Mode>) {
+            Some(Ok(_)) => Ok(Some(node)),
+            // The ecosystem has modes that we have not; ignoring one widens nothing.
+            Some(Err(_)) if self.family == Family::Shared => {
+                let origin = self.sources.origin(&node);
+                self.warn(
+                    WarningKind::Ignored,
+                    origin,
+                    format!("{}: a mode that is not known here is ignored", self.path),
+                );
+                Ok(None)
+            }
+            _ => Err(self.wrong(&node, &Shape::Mode.expected())),
+        }
+    }
+
+    fn secret(&mut self, node: &Node) -> Result<Node, ConfigError> {
+        let Some(text) = node.text() else { return Err(self.wrong(node, &Shape::Secret.expected())) };
+        if let Err(reason) = secret::check_header_value(text.trim()) {
+            return Err(self.wrong_words(
+                &node,
+                "a key in visible characters",
+                &format!("one that {reason}"),
+            ));
+        }
+        if self.layer != Layer::Environment {
+            let origin = self.sources.origin(node);
+            let text = format!(
+                "{}: a key in a settings file is easily shared; use apiKeyEnv or apiKeyFile",
+                self.path
+            );
+            self.warn(WarningKind::ExposedSecret, origin, text);
+        }
+        Ok(Node { kind: Kind::Secret(Secret::new(text.trim())), at: node.at, source: node.source })
+    }
+
+    fn texts(&mut self, node: Node) -> Result<Node, ConfigError> {
+        if !matches!(node.kind, Kind::List(_)) {
+            return Err(self.wrong(&node, "a list of texts"));
+        }
+        for (index, item) in node.items().iter().enumerate() {
+            if !item.text().is_some_and(is_plain_text) {
+                return Err(
+                    self.below(&format!("[{index}]"), |check| check.wrong(item, "a text that is not empty"))
+                );
+            }
+        }
+        Ok(node)
+    }
+
+    fn rules(&mut self, node: Node) -> Result<Node, ConfigError> {
+        let (at, source) = (node.at, node.source);
+        let Kind::List(items) = node.kind else { return Err(self.wrong(&node, "a list of rules")) };
+        let allows = self.path == "permissions.allow";
+        let mut kept = Vec::with_capacity(items.len());
+        for (index, item) in items.into_iter().enumerate() {
+            let key = format!("[{index}]");
+            let Some(text) = item.text() else {
+                return Err(self.below(&key, |check| check.wrong(&item, "a rule, as a text")));
+            };
+            match Rule::parse(text, self.layer.rule_source()) {
+                Ok(_) => kept.push(item),
+                // Leaving out what would allow something is safe; leaving out what forbids it is not.
+                Err(error) if allows && self.family == Family::Shared => {
+                    let origin = self.sources.origin(&item);
+                    let text = format!("{}{key}: this rule is ignored: {}", self.path, error.reason);
+                    self.warn(WarningKind::Ignored, origin, text);
+                }
+                Err(error) => {
+                    let rule = Redactor::new([], true).redact(&shorten(&error.rule)).into_owned();
+                    let (origin, key) = (self.sources.origin(&item), format!("{}{key}", self.path));
+                    return Err(ConfigError::Rule { origin, key, reason: error.reason, rule });
+                }
+            }
+        }
+        Ok(Node { at, source, kind: Kind::List(kept) })
+    }
+
+    /// An object of any keys: each value goes through `check` with its key.
+    fn each(
+        &mut self,
+        node: Node,
+        expected: &str,
+        check: impl Fn(&mut Self, &str, Node) -> Result<Option<Node>, ConfigError>,
+    ) -> Result<Node, ConfigError> {
+        let (at, source) = (node.at, node.source);
+        let Kind::Object(members) = node.kind else { return Err(self.wrong(&node, expected)) };
+        let mut kept = Vec::with_capacity(members.len());
+        for Member { key, at, value } in members {
+            if value.kind == Kind::Null {
+                continue;
+            }
+            if let Some(value) = self.below(&key, |this| check(this, &key, value))? {
+                kept.push(Member { key, at, value });
+            }
+        }
+        Ok(Node { at, source, kind: Kind::Object(kept) })
+    }
+
+    fn variable(&mut self, name: &str, node: &Node) -> Result<Option<Node>, ConfigError> {
+        if !shell_env::is_variable_name(name) {
+            return Err(self.wrong_words(node, "a variable's name (letters, digits and `_`)", "another key"));
+        }
+        let text = match &node.kind {
+            Kind::Text(text) if !text.contains('\0') => text.clone(),
+            Kind::Number(number) => number.to_string(),
+            Kind::Bool(value) => value.to_string(),
+            _ => return Err(self.wrong(node, "a text")),
+        };
+        let kind =
+            if shell_env::is_secret_name(name) { Kind::Secret(Secret::new(text)) } else { Kind::Text(text) };
+        Ok(Some(Node { at: node.at, source: node.source, kind }))
+    }
+
+    fn header(&mut self, name: &str, node: &Node) -> Result<Option<Node>, ConfigError> {
+        if !is_header_name(name) {
+            return Err(self.wrong_words(node, "a header's name", "another key"));
+        }
+        match node.text().map(|text| (text, secret::check_header_value(text))) {
+            Some((text, Ok(()))) => {
+                Ok(Some(Node { at: node.at, source: node.source, kind: Kind::Secret(Secret::new(text)) }))
+            }
+            Some((_, Err(reason))) => {
+                Err(self.wrong_words(node, "a header's value", &format!("one that {reason}")))
+            }
+            None => Err(self.wrong(node, "a text")),
+        }
+    }
+
+    fn alias(&mut self, _: &str, node: Node) -> Result<Option<Node>, ConfigError> {
+        if node.text().is_some_and(is_plain_text) {
+            return Ok(Some(node));
+        }
+        self.each(node, "a model, or an object of names and models", |check, _, inner| {
+            if inner.text().is_some_and(is_plain_text) {
+                Ok(Some(inner))
+            } else {
+                Err(check.wrong(&inner, "a model"))
+            }
+        })
+        .map(Some)
+    }
+
+    fn gathered(&mut self, node: Node) -> Result<Node, ConfigError> {
+        if !matches!(node.kind, Kind::Object(_)) {
+            return Err(self.wrong(&node, "an object"));
+        }
+        let (at, source) = (node.at, node.source);
+        Ok(Node { at, source, kind: Kind::List(vec![node]) })
+    }
+
+    fn warn(&mut self, kind: WarningKind, origin: Origin, text: String) {
+        self.warnings.push(Warning { kind, origin: Some(origin), text });
+    }
+
+    fn wrong(&self, node: &Node, expected: &str) -> ConfigError {
+        let found = match &node.kind {
+            Kind::Text(text) if text.is_empty() => "an empty text".to_owned(),
+            // A word helps to see the mistake; anything that could be a key or hold one is not repeated.
+            Kind::Text(text) if is_word(text) => format!("{text:?}"),
+            _ => node.kind_name().to_owned(),
+        };
+        self.wrong_words(node, expected, &found)
+    }
+
+    fn wrong_words(&self, node: &Node, expected: &str, found: &str) -> ConfigError {
+        ConfigError::Value {
+            origin: self.sources.origin(node),
+            key: self.path.clone(),
+            expected: expected.to_owned(),
+            found: found.to_owned(),
+        }
+    }
+}
+
+fn is_plain_text(text: &str) -> bool {
+    !text.trim().is_empty() && text.len() <= 4096 && !text.contains('\0')
+}
+
+fn is_word(text: &str) -> bool {
+    text.len() <= 20 && text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-' || byte == b'_')
+}
+
+fn shorten(text: &str) -> String {
+    if text.chars().count() <= 120 {
+        text.to_owned()
+    } else {
+        text.chars().take(119).chain(['…']).collect()
+    }
+}
+
+pub(crate) fn is_header_name(name: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    (1..=128).contains(&name.len()) && name.bytes().all(is_part)
+}
+
+/// An address that requests can be appended to, and that holds no credentials.
+pub(crate) fn is_base_url(text: &str) -> bool {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let Some(rest) = rest else { return false };
+    let host = rest.split('/').next().unwrap_or_default();
+    text.len() <= 2048
+        && !host.is_empty()
+        && !host.starts_with(':')
+        && !rest.contains(['@', '?', '#', '\\'])
+        && rest.bytes().all(|byte| byte.is_ascii_graphic())
+}

@@ -1,0 +1,149 @@
+//! What can go wrong while loading, and what is merely worth saying. Each error names the place a person has
+//! to look at; none of them quotes a value that could be a secret.
+
+use std::fmt;
+use std::io;
+
+use camino::Utf8PathBuf;
+
+use crate::origin::Origin;
+
+/// Loading failed; nothing should start on half of its settings.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Mend the file: it is not JSON (with comments and trailing commas).
+    #[error("{origin}: {message}")]
+    Syntax {
+        /// Where reading stopped.
+        origin: Origin,
+        /// What was expected there.
+        message: &'static str,
+    },
+    /// Mend the value: it is JSON, but not what this key takes.
+    #[error("{origin}: {key}: expected {expected}, found {found}")]
+    Value {
+        /// Where the value is.
+        origin: Origin,
+        /// The key's path, joined by dots.
+        key: String,
+        /// What the key takes.
+        expected: String,
+        /// What is there, in general words.
+        found: String,
+    },
+    /// Mend the rule.
+    #[error("{origin}: {key}: {reason}: {rule:?}")]
+    Rule {
+        /// Where the rule is.
+        origin: Origin,
+        /// The key's path.
+        key: String,
+        /// What is wrong with it.
+        reason: &'static str,
+        /// The rule as written.
+        rule: String,
+    },
+    /// Mend or unset the environment variable.
+    #[error("environment variable {name}: expected {expected}")]
+    Variable {
+        /// Its name.
+        name: String,
+        /// What it takes.
+        expected: String,
+    },
+    /// Make the file readable, or remove it.
+    #[error("cannot read {file}: {source}")]
+    Unreadable {
+        /// The file.
+        file: Utf8PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Replace it by an ordinary file: pipes, devices and folders are not read.
+    #[error("not an ordinary file: {file}")]
+    NotAFile {
+        /// The file.
+        file: Utf8PathBuf,
+    },
+    /// Shorten the file.
+    #[error("longer than {limit} bytes: {file}")]
+    TooLarge {
+        /// The file.
+        file: Utf8PathBuf,
+        /// How long it may be.
+        limit: usize,
+    },
+    /// Give a file that exists, or JSON that starts with `{`.
+    #[error("no such settings file: {file}")]
+    NoSuchSettings {
+        /// The file that `--settings` named.
+        file: Utf8PathBuf,
+    },
+    /// Use the known words.
+    #[error("--setting-sources takes user, project and local, joined by commas, found {word:?}")]
+    SettingSources {
+        /// The word that is none of them.
+        word: String,
+    },
+    /// Change to a folder that exists.
+    #[error("the working directory is gone: {directory}")]
+    DirectoryGone {
+        /// Where it was, as far as known.
+        directory: String,
+    },
+    /// Make the working directory accessible, or change to another.
+    #[error("cannot use the working directory {directory}: {source}")]
+    DirectoryUnusable {
+        /// Which.
+        directory: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Rename it: paths cross JSON here, so they must be UTF-8.
+    #[error("{what} is not UTF-8: {path}")]
+    NotUtf8 {
+        /// Which path.
+        what: &'static str,
+        /// The path with the bad bytes replaced.
+        path: String,
+    },
+}
+
+/// What kind of thing a [`Warning`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WarningKind {
+    /// A key that does not exist; probably a spelling mistake.
+    UnknownKey,
+    /// A key that is given twice; the last one counts.
+    RepeatedKey,
+    /// A key that is never taken from a repository.
+    NotFromProject,
+    /// A value that was left out because it is not usable; it widens nothing.
+    Ignored,
+    /// An environment variable that was left out.
+    Variable,
+    /// A secret in a place where others may see it.
+    ExposedSecret,
+    /// A file with rights that are too wide, or that could not be used.
+    File,
+}
+
+/// Worth saying, once, at the start; nothing stops because of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// About what.
+    pub kind: WarningKind,
+    /// Where, if it is about a place.
+    pub origin: Option<Origin>,
+    /// One sentence; never holds a value that could be a secret.
+    pub text: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.origin {
+            Some(origin) => write!(f, "{origin}: {}", self.text),
+            None => f.write_str(&self.text),
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Every key there is, in one table: what it takes, whether files of the ecosystem (`.claude`) share it, and
+//! what a repository may do with it. Checking, layering, trust and listings all read this table, so a key
+//! that is added here is known everywhere, and one that says nothing about repositories cannot exist.
+
+use crate::jsonc::{Kind, Node};
+
+/// One key.
+pub(crate) struct Key {
+    pub name: &'static str,
+    pub shape: Shape,
+    /// Also read from `.claude` files.
+    pub shared: bool,
+    pub project: FromProject,
+}
+
+/// What happens to a key in a file of a repository (project and local layer).
+#[derive(Clone, Copy)]
+pub(crate) enum FromProject {
+    /// It can only narrow: always in effect.
+    Narrows,
+    /// In effect at once if it narrows, else only when the folder is trusted.
+    NarrowsIf(fn(&Node) -> bool),
+    /// In effect only when the folder is trusted.
+    WhenTrusted,
+    /// Decided by its members.
+    ByMember,
+    /// Never taken from a repository, trusted or not: where data goes, what is paid, what is kept.
+    Never,
+}
+
+/// What a key takes.
+pub(crate) enum Shape {
+    Bool,
+    Text,
+    /// A text that is never shown.
+    Secret,
+    Url,
+    Word(&'static [&'static str]),
+    /// A permission mode.
+    Mode,
+    /// A whole number between these, both included.
+    Integer(u64, u64),
+    /// A number between these, both included.
+    Number(f64, f64),
+    /// A list of texts; a higher layer replaces it.
+    Texts,
+    /// A list of texts; layers add to it.
+    AddedTexts,
+    /// One text or a list of them; a higher layer replaces it.
+    TextOrTexts,
+    /// A list of permission rules; layers add to it.
+    Rules,
+    /// Environment variables: names to texts.
+    Variables,
+    /// HTTP headers: names to texts that are never shown.
+    Headers,
+    /// Aliases of models: name to model, or provider to name to model.
+    Aliases,
+    /// An object of these keys.
+    Object(&'static [Key]),
+    /// An object of any keys, each with this shape.
+    Each(&'static Shape),
+    /// An object that is kept as it is; a higher layer replaces it.
+    Opaque,
+    /// An object that is kept as it is, one per source.
+    Gathered,
+}
+
+impl Shape {
+    /// What to say was expected.
+    pub(crate) fn expected(&self) -> String {
+        match self {
+            Self::Bool => "true or false".to_owned(),
+            Self::Text | Self::Secret => "a text that is not empty".to_owned(),
+            Self::Url => "an http or https address without user, query or fragment".to_owned(),
+            Self::Word(words) => format!("one of {}", words.join(", ")),
+            Self::Mode => "one of default, acceptEdits, plan, bypassPermissions, dontAsk, bubble".to_owned(),
+            Self::Integer(least, most) => format!("a whole number from {least} to {most}"),
+            Self::Number(least, most) => format!("a number from {least} to {most}"),
+            Self::Texts | Self::AddedTexts => "a list of texts".to_owned(),
+            Self::TextOrTexts => "a text or a list of texts".to_owned(),
+            Self::Rules => "a list of rules".to_owned(),
+            Self::Variables => "an object of variable names and texts".to_owned(),
+            Self::Headers => "an object of header names and texts".to_owned(),
+            Self::Aliases => "an object of names and models".to_owned(),
+            Self::Object(_) | Self::Each(_) | Self::Opaque | Self::Gathered => "an object".to_owned(),
+        }
+    }
+}
+
+/// Finds a key in a table.
+pub(crate) fn find<'a>(keys: &'a [Key], name: &str) -> Option<&'a Key> {
+    keys.iter().find(|key| key.name == name)
+}
+
+use FromProject::{ByMember, Narrows, NarrowsIf, Never, WhenTrusted};
+
+const fn ours(name: &'static str, shape: Shape, project: FromProject) -> Key {
+    Key { name, shape, shared: false, project }
+}
+
+const fn shared(name: &'static str, shape: Shape, project: FromProject) -> Key {
+    Key { name, shape, shared: true, project }
+}
+
+fn is_true(node: &Node) -> bool {
+    node.kind == Kind::Bool(true)
+}
+
+fn is_false(node: &Node) -> bool {
+    node.kind == Kind::Bool(false)
+}
+
+fn is_deny(node: &Node) -> bool {
+    node.text() == Some("deny")
+}
+
+const DAY_MS: u64 = 86_400_000;
+const MANY: u64 = 1_000_000_000_000;
+
+/// The keys of a settings file.
+pub(crate) static KEYS: &[Key] = &[
+    // Which model, and who serves it.
+    shared("model", Shape::Text, WhenTrusted),
+    shared("fallbackModel", Shape::TextOrTexts, WhenTrusted),
+    shared("agent", Shape::Text, WhenTrusted),
+    shared("effortLevel", Shape::Text, WhenTrusted),
+    ours("provider", Shape::Text, Never),
+    ours("providers", Shape::Each(&PROVIDER), Never),
+    ours("models", Shape::Object(MODELS), Never),
+    // What may be done.
+    shared("permissions", Shape::Object(PERMISSIONS), ByMember),
+    shared("allowManagedPermissionRulesOnly", Shape::Bool, Never),
+    shared("allowManagedHooksOnly", Shape::Bool, Never),
+    shared("sandbox", Shape::Opaque, WhenTrusted),
+    // What is run besides.
+    shared("env", Shape::Variables, WhenTrusted),
+    ours("envPass", Shape::AddedTexts, WhenTrusted),
+    shared("hooks", Shape::Gathered, WhenTrusted),
+    // It would also switch off the hooks by which a user guards himself.
+    shared("disableAllHooks", Shape::Bool, WhenTrusted),
+    ours("mcpServers", Shape::Each(&Shape::Opaque), WhenTrusted),
+    shared("enableAllProjectMcpServers", Shape::Bool, WhenTrusted),
+    shared("enabledMcpjsonServers", Shape::AddedTexts, WhenTrusted),
+    shared("disabledMcpjsonServers", Shape::AddedTexts, Narrows),
+    shared("enabledPlugins", Shape::Opaque, WhenTrusted),
+    shared("worktree", Shape::Opaque, WhenTrusted),
+    // How much.
+    ours("limits", Shape::Object(LIMITS), WhenTrusted),
+    shared("bashOutputMaxChars", Shape::Integer(1, 10_000_000), WhenTrusted),
+    shared("taskOutputMaxChars", Shape::Integer(1, 10_000_000), WhenTrusted),
+    ours("budget", Shape::Object(BUDGET), WhenTrusted),
+    ours("agents", Shape::Object(AGENTS), WhenTrusted),
+    ours("coordinator", Shape::Bool, WhenTrusted),
+    ours("backgroundTasks", Shape::Bool, NarrowsIf(is_false)),
+    ours("print", Shape::Object(PRINT), WhenTrusted),
+    ours("compaction", Shape::Object(COMPACTION), WhenTrusted),
+    shared("autoCompactEnabled", Shape::Bool, WhenTrusted),
+    // What is kept, and how.
+    ours("durability", Shape::Word(&["process", "power"]), Never),
+    ours("redactSecrets", Shape::Bool, NarrowsIf(is_true)),
+    shared("cleanupPeriodDays", Shape::Integer(0, 36_500), Never),
+];
+
+/// Keys of the ecosystem that say the same as one of ours.
+pub(crate) const MOVED: &[(&str, &str)] = &[
+    ("autoCompactEnabled", "compaction.enabled"),
+    ("bashOutputMaxChars", "limits.bashOutputChars"),
+    ("taskOutputMaxChars", "limits.taskOutputChars"),
+];
+
+const PERMISSIONS: &[Key] = &[
+    shared("allow", Shape::Rules, WhenTrusted),
+    shared("ask", Shape::Rules, Narrows),
+    shared("deny", Shape::Rules, Narrows),
+    shared("defaultMode", Shape::Mode, WhenTrusted),
+    shared("additionalDirectories", Shape::AddedTexts, WhenTrusted),
+    ours("dontAsk", Shape::Word(&["allow", "deny"]), NarrowsIf(is_deny)),
+    ours("answerTimeout", Shape::Integer(1, 31_536_000), WhenTrusted),
+    shared("disableBypassPermissionsMode", Shape::Word(&["disable"]), Narrows),
+];
+
+static PROVIDER: Shape = Shape::Object(&[
+    ours("kind", Shape::Word(&["anthropic", "openai"]), Never),
+    ours("baseUrl", Shape::Url, Never),
+    ours("apiKey", Shape::Secret, Never),
+    ours("apiKeyEnv", Shape::Text, Never),
+    ours("apiKeyFile", Shape::Text, Never),
+    ours("authToken", Shape::Secret, Never),
+    ours("authTokenEnv", Shape::Text, Never),
+    ours("headers", Shape::Headers, Never),
+    ours("betas", Shape::Texts, Never),
+    ours("models", Shape::Texts, Never),
+    ours("maxTokensField", Shape::Word(&["max_tokens", "max_completion_tokens"]), Never),
+    ours(
+        "timeouts",
+        Shape::Object(&[
+            ours("connectMs", Shape::Integer(1, DAY_MS), Never),
+            ours("firstEventMs", Shape::Integer(1, DAY_MS), Never),
+            ours("idleMs", Shape::Integer(1, DAY_MS), Never),
+            ours("turnMs", Shape::Integer(1, DAY_MS), Never),
+        ]),
+        Never,
+    ),
+]);
+
+const MODELS: &[Key] =
+    &[ours("aliases", Shape::Aliases, Never), ours("catalogue", Shape::Each(&CATALOGUE_ENTRY), Never)];
+
+static CATALOGUE_ENTRY: Shape = Shape::Object(&[
+    ours("window", Shape::Integer(1000, 1_000_000_000), Never),
+    ours("maxOutput", Shape::Integer(1, 1_000_000_000), Never),
+    ours(
+        "prices",
+        Shape::Object(&[
+            ours("input", Shape::Number(0.0, 1e6), Never),
+            ours("output", Shape::Number(0.0, 1e6), Never),
+            ours("cacheWrite", Shape::Number(0.0, 1e6), Never),
+            ours("cacheRead", Shape::Number(0.0, 1e6), Never),
+        ]),
+        Never,
+    ),
+]);
+
+const LIMITS: &[Key] = &[
+    ours("bashTimeoutMs", Shape::Integer(1, DAY_MS), WhenTrusted),
+    ours("bashMaxTimeoutMs", Shape::Integer(1, DAY_MS), WhenTrusted),
+    ours("bashOutputChars", Shape::Integer(1, 10_000_000), WhenTrusted),
+    ours("taskOutputChars", Shape::Integer(1, 10_000_000), WhenTrusted),
+    ours("maxOutputTokens", Shape::Integer(1, 10_000_000), WhenTrusted),
+];
+
+const BUDGET: &[Key] = &[
+    ours("turns", Shape::Integer(1, 1_000_000), WhenTrusted),
+    ours("usd", Shape::Number(0.0, 1e9), WhenTrusted),
+    ours("tokens", Shape::Integer(1, MANY), WhenTrusted),
+    ours("seconds", Shape::Integer(1, 31_536_000), WhenTrusted),
+    ours("spawns", Shape::Integer(0, 1_000_000), WhenTrusted),
+];
+
+const AGENTS: &[Key] = &[
+    ours("maxDepth", Shape::Integer(0, 64), WhenTrusted),
+    ours("maxRunning", Shape::Integer(1, 100_000), WhenTrusted),
+    ours("maxTotal", Shape::Integer(0, 1_000_000), WhenTrusted),
+    ours("background", Shape::Word(&["model", "always", "never"]), WhenTrusted),
+    ours("forkByDefault", Shape::Bool, WhenTrusted),
+    ours("defaultModel", Shape::Text, WhenTrusted),
+    // The one model for every sub-agent, whatever calls and definitions say.
+    ours("model", Shape::Text, WhenTrusted),
+    ours("resultBudget", Shape::Integer(1, 10_000_000), WhenTrusted),
+    ours("disabled", Shape::AddedTexts, WhenTrusted),
+];
+
+const PRINT: &[Key] = &[ours("backgroundWait", Shape::Integer(0, 604_800), WhenTrusted)];
+
+const COMPACTION: &[Key] =
+    &[ours("enabled", Shape::Bool, WhenTrusted), ours("threshold", Shape::Number(0.1, 0.99), WhenTrusted)];
+
+/// The lowest layer, as a settings file.
+pub(crate) const DEFAULTS: &str = include_str!("defaults.jsonc");

@@ -1,0 +1,474 @@
+//! The typed result. Takes the layered and checked tree, gives plain values with nothing left to look up.
+//! Every value was checked when its document was read, so nothing here can fail.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::permission::Mode;
+use decurion_protocol::{Limits, Money};
+use serde_json::Value;
+
+use crate::error::{Warning, WarningKind};
+use crate::jsonc::{Kind, Node};
+use crate::layer::mode_of;
+use crate::origin::{Family, Layer, Origin, Sources};
+use crate::paths::Paths;
+use crate::secret::Secret;
+
+/// Everything that can be set, decided. Rules and providers are apart, in `Loaded`.
+#[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch that a person sets on its own")]
+pub struct Settings {
+    /// The model, an alias or `provider/model`; none leaves it to the provider.
+    pub model: Option<String>,
+    /// The models to change to when that one stays overloaded, in order.
+    pub fallback_model: Vec<String>,
+    /// The definition that the main agent runs as.
+    pub agent: Option<String>,
+    /// How hard the model should think, in its provider's words.
+    pub effort: Option<String>,
+    /// Aliases and additions to the list of models.
+    pub models: Models,
+    /// Who is asked, and where work may happen.
+    pub permissions: Permissions,
+    /// Variables to set for shells, hooks and servers.
+    pub env: BTreeMap<String, EnvValue>,
+    /// Names of variables that shells get although they look like secrets.
+    pub env_pass: Vec<String>,
+    /// Hooks as declared, one per source, lowest layer first.
+    pub hooks: Vec<Declared>,
+    /// Whether no hooks run at all.
+    pub disable_all_hooks: bool,
+    /// MCP servers as declared, by name.
+    pub mcp_servers: BTreeMap<String, Declared>,
+    /// Servers of `.mcp.json` that are switched off.
+    pub disabled_mcp_servers: Vec<String>,
+    /// The sandbox as declared, for the sandbox to read.
+    pub sandbox: Option<Declared>,
+    /// Settings for worktrees as declared.
+    pub worktree: Option<Declared>,
+    /// Which plugins are on, as declared.
+    pub enabled_plugins: Option<Declared>,
+    /// What "written" means.
+    pub durability: Durability,
+    /// When the conversation is shortened.
+    pub compaction: Compaction,
+    /// Bounds on single calls.
+    pub limits: CallLimits,
+    /// Bounds on the whole run.
+    pub budget: Limits,
+    /// Sub-agents.
+    pub agents: Agents,
+    /// Whether anything may run in the background.
+    pub background_tasks: bool,
+    /// Whether the main agent only coordinates.
+    pub coordinator: bool,
+    /// How long a headless run waits for its own background shells.
+    pub print_background_wait: Duration,
+    /// Whether key shapes are cut out of what is written.
+    pub redact_secrets: bool,
+    /// After how many days sessions may be removed.
+    pub cleanup_period_days: u32,
+}
+
+/// Aliases and additions to the list of models.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Models {
+    /// Alias to model, for every provider.
+    pub aliases: BTreeMap<String, String>,
+    /// Provider to alias to model; goes before the above.
+    pub provider_aliases: BTreeMap<String, BTreeMap<String, String>>,
+    /// Facts about models by id.
+    pub catalogue: BTreeMap<String, CatalogueEntry>,
+}
+
+impl Models {
+    /// What an alias stands for on a provider.
+    pub fn alias(&self, provider: &str, name: &str) -> Option<&str> {
+        let own = self.provider_aliases.get(provider).and_then(|aliases| aliases.get(name));
+        own.or_else(|| self.aliases.get(name)).map(String::as_str)
+    }
+}
+
+/// Facts about one model; what is not given is left to the built-in list.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CatalogueEntry {
+    /// Tokens it can see.
+    pub window: Option<u64>,
+    /// Tokens it can write in one reply.
+    pub max_output: Option<u64>,
+    /// Dollars for a million tokens read.
+    pub input_price: Option<f64>,
+    /// Dollars for a million tokens written.
+    pub output_price: Option<f64>,
+    /// Dollars for a million tokens put into the cache.
+    pub cache_write_price: Option<f64>,
+    /// Dollars for a million tokens read from the cache.
+    pub cache_read_price: Option<f64>,
+}
+
+/// Who is asked, and where work may happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permissions {
+    /// The mode at the start.
+    pub default_mode: Mode,
+    /// Directories that may be used besides the project's.
+    pub additional_directories: Vec<Utf8PathBuf>,
+    /// What the mode `dontAsk` does with what no rule decides.
+    pub dont_ask: DontAsk,
+    /// How long a question waits; none is for ever.
+    pub answer_timeout: Option<Duration>,
+    /// Whether `bypassPermissions` is not available.
+    pub disable_bypass: bool,
+}
+
+/// What the mode `dontAsk` does with what no rule decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DontAsk {
+    /// It goes ahead and is logged.
+    #[default]
+    Allow,
+    /// It is refused.
+    Deny,
+}
+
+/// The value of a variable that settings add. Never printed: people copy keys into variables of any name.
+#[derive(Clone, PartialEq, Eq)]
+pub enum EnvValue {
+    /// An ordinary one.
+    Plain(String),
+    /// One whose name says that it is a secret.
+    Secret(Secret),
+}
+
+impl std::fmt::Debug for EnvValue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Plain(_) => "a text",
+            Self::Secret(_) => "a secret",
+        })
+    }
+}
+
+impl EnvValue {
+    /// The value itself, for the process that is given it.
+    pub fn expose(&self) -> &str {
+        match self {
+            Self::Plain(text) => text,
+            Self::Secret(secret) => secret.expose(),
+        }
+    }
+}
+
+/// Something that is kept as declared for the part of the program that understands it. It may hold secrets
+/// (a server's variables, a hook's headers), so only its place is printed.
+#[derive(Clone, PartialEq)]
+pub struct Declared {
+    /// The declaration.
+    pub value: Value,
+    /// Where it stands.
+    pub origin: Origin,
+}
+
+impl std::fmt::Debug for Declared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "declared at {}", self.origin)
+    }
+}
+
+/// What "written" means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Handed to the kernel: any death of the process is survived.
+    #[default]
+    Process,
+    /// On the disk: a power cut is survived too.
+    Power,
+}
+
+/// When the conversation is shortened.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Compaction {
+    /// Whether it happens by itself.
+    pub enabled: bool,
+    /// At which share of the window.
+    pub threshold: f64,
+}
+
+/// Bounds on single calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallLimits {
+    /// How long a command runs if it asks for nothing else.
+    pub bash_timeout: Duration,
+    /// How long a command may ask for.
+    pub bash_max_timeout: Duration,
+    /// Characters of a command's output that the model is shown.
+    pub bash_output_chars: usize,
+    /// Characters of a task's output that the model is shown.
+    pub task_output_chars: usize,
+    /// Tokens of one reply; none leaves it to the model's own limit.
+    pub max_output_tokens: Option<u32>,
+}
+
+/// Sub-agents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agents {
+    /// How deep they may start each other.
+    pub max_depth: u32,
+    /// How many run at once in a tree.
+    pub max_running: Option<u32>,
+    /// How many a tree may have in all.
+    pub max_total: Option<u32>,
+    /// Who decides whether one runs in the background.
+    pub background: BackgroundChoice,
+    /// Whether an agent without a type is a fork.
+    pub fork_by_default: bool,
+    /// The model of definitions that name none.
+    pub default_model: Option<String>,
+    /// The model of all, whatever calls and definitions say.
+    pub model: Option<String>,
+    /// Characters of a report that its parent is shown.
+    pub result_budget: usize,
+    /// Built-in definitions that are switched off.
+    pub disabled: Vec<String>,
+}
+
+/// Who decides whether a sub-agent runs in the background.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BackgroundChoice {
+    /// The model, call by call.
+    #[default]
+    Model,
+    /// All do.
+    Always,
+    /// None does.
+    Never,
+}
+
+impl Settings {
+    pub(crate) fn from_tree(
+        tree: &Node,
+        sources: &Sources,
+        paths: &Paths,
+        warnings: &mut Vec<Warning>,
+    ) -> Self {
+        let read = Read { tree, sources };
+        Self {
+            model: read.text("model"),
+            fallback_model: read.texts("fallbackModel"),
+            agent: read.text("agent"),
+            effort: read.text("effortLevel"),
+            models: read.models(),
+            permissions: read.permissions(paths, warnings),
+            env: read.env(),
+            env_pass: read.texts("envPass"),
+            hooks: read.hooks(),
+            disable_all_hooks: read.bool("disableAllHooks"),
+            mcp_servers: read.servers(),
+            disabled_mcp_servers: read.texts("disabledMcpjsonServers"),
+            sandbox: read.declared("sandbox"),
+            worktree: read.declared("worktree"),
+            enabled_plugins: read.declared("enabledPlugins"),
+            durability: match read.text("durability").as_deref() {
+                Some("power") => Durability::Power,
+                _ => Durability::Process,
+            },
+            compaction: Compaction {
+                enabled: read.bool("compaction.enabled"),
+                threshold: read.number("compaction.threshold").unwrap_or(0.8),
+            },
+            limits: read.limits(),
+            budget: Limits {
+                turns: read.small("budget.turns"),
+                money: read.number("budget.usd").map(Money::from_dollars),
+                tokens: read.integer("budget.tokens"),
+                seconds: read.integer("budget.seconds"),
+                spawns: read.small("budget.spawns"),
+            },
+            agents: read.agents(),
+            background_tasks: read.bool("backgroundTasks"),
+            coordinator: read.bool("coordinator"),
+            print_background_wait: Duration::from_secs(read.integer("print.backgroundWait").unwrap_or(600)),
+            redact_secrets: read.bool("redactSecrets"),
+            cleanup_period_days: read.small("cleanupPeriodDays").unwrap_or(30),
+        }
+    }
+}
+
+/// Reads values out of the tree by the path of their key.
+struct Read<'a> {
+    tree: &'a Node,
+    sources: &'a Sources,
+}
+
+impl Read<'_> {
+    fn text(&self, path: &str) -> Option<String> {
+        self.tree.at_path(path)?.text().map(str::to_owned)
+    }
+
+    fn texts(&self, path: &str) -> Vec<String> {
+        let items = self.tree.at_path(path).map_or(&[][..], Node::items);
+        items.iter().filter_map(Node::text).map(str::to_owned).collect()
+    }
+
+    fn bool(&self, path: &str) -> bool {
+        self.tree.at_path(path).and_then(Node::bool).unwrap_or(false)
+    }
+
+    fn integer(&self, path: &str) -> Option<u64> {
+        self.tree.at_path(path)?.integer()
+    }
+
+    fn small(&self, path: &str) -> Option<u32> {
+        self.integer(path).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
+    }
+
+    fn size(&self, path: &str, default: usize) -> usize {
+        self.integer(path).and_then(|number| usize::try_from(number).ok()).unwrap_or(default)
+    }
+
+    fn number(&self, path: &str) -> Option<f64> {
+        self.tree.at_path(path)?.number()
+    }
+
+    fn declared(&self, path: &str) -> Option<Declared> {
+        self.tree.at_path(path).map(|node| self.declaration(node))
+    }
+
+    fn declaration(&self, node: &Node) -> Declared {
+        Declared { value: node.to_value(), origin: self.sources.origin(node) }
+    }
+
+    fn models(&self) -> Models {
+        let mut models = Models::default();
+        for member in self.tree.at_path("models.aliases").map_or(&[][..], Node::members) {
+            match member.value.text() {
+                Some(model) => drop(models.aliases.insert(member.key.clone(), model.to_owned())),
+                None => drop(models.provider_aliases.insert(member.key.clone(), text_map(&member.value))),
+            }
+        }
+        for member in self.tree.at_path("models.catalogue").map_or(&[][..], Node::members) {
+            let integer = |key| member.value.get(key).and_then(Node::integer);
+            let price = |key| member.value.at_path(key).and_then(Node::number);
+            let entry = CatalogueEntry {
+                window: integer("window"),
+                max_output: integer("maxOutput"),
+                input_price: price("prices.input"),
+                output_price: price("prices.output"),
+                cache_write_price: price("prices.cacheWrite"),
+                cache_read_price: price("prices.cacheRead"),
+            };
+            models.catalogue.insert(member.key.clone(), entry);
+        }
+        models
+    }
+
+    fn permissions(&self, paths: &Paths, warnings: &mut Vec<Warning>) -> Permissions {
+        let node = self.tree.at_path("permissions.defaultMode");
+        let mut default_mode = node.and_then(mode_of).unwrap_or_default();
+        let disable_bypass = self.tree.at_path("permissions.disableBypassPermissionsMode").is_some();
+        if disable_bypass && default_mode == Mode::BypassPermissions {
+            default_mode = Mode::Default;
+            let text =
+                "permissions.defaultMode: bypassPermissions is switched off here, default is used".to_owned();
+            let origin = node.map(|node| self.sources.origin(node));
+            warnings.push(Warning { kind: WarningKind::Ignored, origin, text });
+        }
+        // In the ecosystem's files the authors of `dontAsk` meant "deny".
+        let foreign = node.is_some_and(|node| self.sources.get(node.source).family == Family::Shared);
+        let dont_ask = match self.text("permissions.dontAsk").as_deref() {
+            Some("deny") => DontAsk::Deny,
+            None if foreign => DontAsk::Deny,
+            _ => DontAsk::Allow,
+        };
+        Permissions {
+            default_mode,
+            additional_directories: self.directories(paths),
+            dont_ask,
+            answer_timeout: self.integer("permissions.answerTimeout").map(Duration::from_secs),
+            disable_bypass,
+        }
+    }
+
+    /// Relative ones start from the project's root in its files, and from the working directory elsewhere.
+    fn directories(&self, paths: &Paths) -> Vec<Utf8PathBuf> {
+        let items = self.tree.at_path("permissions.additionalDirectories").map_or(&[][..], Node::items);
+        let mut directories: Vec<Utf8PathBuf> = Vec::new();
+        for item in items {
+            let Some(text) = item.text() else { continue };
+            let in_repository = self.sources.layer_of(item).is_in_repository();
+            let base: &Utf8Path = if in_repository { &paths.root } else { &paths.cwd };
+            let directory = paths.expand(text, base);
+            if !directories.contains(&directory) {
+                directories.push(directory);
+            }
+        }
+        directories
+    }
+
+    fn env(&self) -> BTreeMap<String, EnvValue> {
+        let members = self.tree.get("env").map_or(&[][..], Node::members);
+        let values = members.iter().filter_map(|member| {
+            let value = match &member.value.kind {
+                Kind::Text(text) => EnvValue::Plain(text.clone()),
+                Kind::Secret(secret) => EnvValue::Secret(secret.clone()),
+                _ => return None,
+            };
+            Some((member.key.clone(), value))
+        });
+        values.collect()
+    }
+
+    fn hooks(&self) -> Vec<Declared> {
+        let managed_only = self
+            .tree
+            .get("allowManagedHooksOnly")
+            .is_some_and(|node| node.bool() == Some(true) && self.sources.layer_of(node) == Layer::Managed);
+        let items = self.tree.get("hooks").map_or(&[][..], Node::items);
+        let wanted =
+            items.iter().filter(|item| !managed_only || self.sources.layer_of(item) == Layer::Managed);
+        wanted.map(|item| self.declaration(item)).collect()
+    }
+
+    fn servers(&self) -> BTreeMap<String, Declared> {
+        let members = self.tree.get("mcpServers").map_or(&[][..], Node::members);
+        members.iter().map(|member| (member.key.clone(), self.declaration(&member.value))).collect()
+    }
+
+    fn limits(&self) -> CallLimits {
+        let timeout = Duration::from_millis(self.integer("limits.bashTimeoutMs").unwrap_or(120_000));
+        let longest = Duration::from_millis(self.integer("limits.bashMaxTimeoutMs").unwrap_or(600_000));
+        CallLimits {
+            bash_timeout: timeout,
+            // Whoever lengthens the ordinary time-out means commands to have it.
+            bash_max_timeout: longest.max(timeout),
+            bash_output_chars: self.size("limits.bashOutputChars", 30_000),
+            task_output_chars: self.size("limits.taskOutputChars", 32_000),
+            max_output_tokens: self.small("limits.maxOutputTokens"),
+        }
+    }
+
+    fn agents(&self) -> Agents {
+        Agents {
+            max_depth: self.small("agents.maxDepth").unwrap_or(1),
+            max_running: self.small("agents.maxRunning"),
+            max_total: self.small("agents.maxTotal"),
+            background: match self.text("agents.background").as_deref() {
+                Some("always") => BackgroundChoice::Always,
+                Some("never") => BackgroundChoice::Never,
+                _ => BackgroundChoice::Model,
+            },
+            fork_by_default: self.bool("agents.forkByDefault"),
+            default_model: self.text("agents.defaultModel"),
+            model: self.text("agents.model"),
+            result_budget: self.size("agents.resultBudget", 30_000),
+            disabled: self.texts("agents.disabled"),
+        }
+    }
+}
+
+fn text_map(node: &Node) -> BTreeMap<String, String> {
+    let members = node.members().iter();
+    members.filter_map(|member| Some((member.key.clone(), member.value.text()?.to_owned()))).collect()
+}

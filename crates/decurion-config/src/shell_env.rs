@@ -1,0 +1,159 @@
+//! What the processes we start may see of the environment. Takes the environment and the settings, gives the
+//! complete environment of a shell (everything but secrets) or of a hook or server (an allow-list). Keys of
+//! providers are in neither, whatever the settings say.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+
+use crate::env::Environment;
+use crate::provider::Providers;
+use crate::settings::{EnvValue, Settings};
+use crate::variables;
+
+/// The complete environment of a child process. Prints its names only.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ChildEnvironment(Vec<(OsString, OsString)>);
+
+impl ChildEnvironment {
+    /// Names and values, sorted by name.
+    pub fn pairs(&self) -> &[(OsString, OsString)] {
+        &self.0
+    }
+
+    /// The same, to be owned.
+    pub fn into_pairs(self) -> Vec<(OsString, OsString)> {
+        self.0
+    }
+
+    /// The value of one variable.
+    pub fn get(&self, name: &str) -> Option<&OsStr> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_os_str())
+    }
+}
+
+impl fmt::Debug for ChildEnvironment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+/// The environment of shells: all of it, less secrets, plus what the settings add, plus `DECURION=1`.
+pub fn shell_environment(
+    environment: &Environment,
+    settings: &Settings,
+    providers: &Providers,
+) -> ChildEnvironment {
+    build(environment, settings, providers, |_| true)
+}
+
+/// The environment of hooks and servers: an allow-list, plus what the settings add, plus `DECURION=1`.
+pub fn service_environment(
+    environment: &Environment,
+    settings: &Settings,
+    providers: &Providers,
+) -> ChildEnvironment {
+    build(environment, settings, providers, is_ordinary)
+}
+
+fn build(
+    environment: &Environment,
+    settings: &Settings,
+    providers: &Providers,
+    inherits: impl Fn(&str) -> bool,
+) -> ChildEnvironment {
+    let passed = |name: &str| settings.env_pass.iter().any(|pass| pass == name);
+    let filter = Filter { providers };
+    let mut variables: BTreeMap<OsString, OsString> = BTreeMap::new();
+    for (name, value) in environment.iter() {
+        // A name that is not UTF-8 cannot be compared; it matches none of the secret words as far as it can
+        // be read, and the shell may have use for it.
+        let readable = name.to_string_lossy();
+        let wanted = passed(&readable) || (inherits(&readable) && !is_secret_name(&readable));
+        if wanted && !filter.forbids(&readable, value) {
+            variables.insert(name.to_owned(), value.to_owned());
+        }
+    }
+    for (name, value) in &settings.env {
+        let wanted = match value {
+            EnvValue::Plain(_) => true,
+            EnvValue::Secret(_) => passed(name),
+        };
+        if wanted && !filter.forbids(name, OsStr::new(value.expose())) {
+            variables.insert(name.into(), value.expose().into());
+        }
+    }
+    variables.insert("DECURION".into(), "1".into());
+    ChildEnvironment(variables.into_iter().collect())
+}
+
+/// What no setting can add back.
+struct Filter<'a> {
+    providers: &'a Providers,
+}
+
+impl Filter<'_> {
+    fn forbids(&self, name: &str, value: &OsStr) -> bool {
+        variables::CREDENTIALS.contains(&name)
+            || self.providers.key_variables().any(|variable| variable == name)
+            || self.holds_key(value)
+    }
+
+    /// A key may also be there under another name.
+    fn holds_key(&self, value: &OsStr) -> bool {
+        let value = value.as_encoded_bytes();
+        self.providers.secrets().any(|secret| {
+            let key = secret.expose().as_bytes();
+            key.len() >= 8 && memchr::memmem::find(value, key).is_some()
+        })
+    }
+}
+
+/// Whether a variable's name says that its value is a secret.
+pub fn is_secret_name(name: &str) -> bool {
+    const WORDS: &[&str] = &["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL"];
+    let upper = name.to_ascii_uppercase();
+    WORDS.iter().any(|word| upper.contains(word)) || variables::CREDENTIALS.contains(&upper.as_str())
+}
+
+/// Whether a name can be a variable's.
+pub(crate) fn is_variable_name(name: &str) -> bool {
+    (1..=256).contains(&name.len())
+        && !name.as_bytes()[0].is_ascii_digit()
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// Whether a variable decides where requests go, with which key, or where state is kept: by these names a
+/// repository could change that for every program of ours that its commands start.
+pub(crate) fn is_protected(name: &str) -> bool {
+    const PREFIXES: &[&str] = &["ANTHROPIC_", "OPENAI_", "DECURION", "CLAUDE_", "OLLAMA_"];
+    let upper = name.to_ascii_uppercase();
+    PREFIXES.iter().any(|prefix| upper.starts_with(prefix)) || upper == "HOME"
+}
+
+/// The allow-list for hooks and servers.
+fn is_ordinary(name: &str) -> bool {
+    const NAMES: &[&str] = &[
+        "PATH",
+        "HOME",
+        "LANG",
+        "LANGUAGE",
+        "TERM",
+        "COLORTERM",
+        "NO_COLOR",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "TMPDIR",
+        "TZ",
+        "PWD",
+        "XDG_RUNTIME_DIR",
+        "XDG_CONFIG_HOME",
+        "XDG_CACHE_HOME",
+        "XDG_DATA_HOME",
+        "XDG_STATE_HOME",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+    ];
+    NAMES.contains(&name) || name.starts_with("LC_")
+}

@@ -1,0 +1,388 @@
+//! Which folders the user trusts. Takes the parts of a repository's files that run something or widen
+//! something, gives whether the user has agreed to exactly these; and records that agreement. What only
+//! narrows is not asked about, and what is never taken from a repository cannot be agreed to.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::error::{Warning, WarningKind};
+use crate::jsonc::{Kind, Member, Node};
+use crate::origin::{Origin, Sources};
+use crate::paths::Paths;
+use crate::read;
+use crate::schema::{self, KEYS, Key, Shape};
+
+/// How to find out whether the folder is trusted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TrustMode {
+    /// By what the user agreed to before.
+    #[default]
+    Recorded,
+    /// It is, for this run: the user said so on the command line.
+    Granted,
+    /// It is not, whatever was agreed to.
+    Refused,
+}
+
+/// Whether the parts of the project that wait for trust are in effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TrustState {
+    /// They are.
+    Trusted,
+    /// They are not.
+    Untrusted {
+        /// Which; empty if the project's files hold none.
+        parts: Vec<Part>,
+        /// Whether the folder was trusted before these parts changed.
+        changed: bool,
+    },
+}
+
+impl TrustState {
+    /// Whether the folder is trusted.
+    pub fn is_trusted(&self) -> bool {
+        matches!(self, Self::Trusted)
+    }
+}
+
+/// One thing in a repository's files that waits for trust.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What kind of thing.
+    pub kind: PartKind,
+    /// Its key, with the name or place inside: `permissions.allow[0]`, `hooks.PreToolUse`.
+    pub key: String,
+    /// Where it stands.
+    pub origin: Origin,
+}
+
+/// What trusting a part means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PartKind {
+    /// It runs commands at certain moments.
+    Hook,
+    /// It starts a server.
+    Server,
+    /// It lets calls go ahead without a question.
+    AllowRule,
+    /// It changes who is asked.
+    Mode,
+    /// It opens a folder outside of the project.
+    Directory,
+    /// It sets or passes on a variable in every command.
+    Variable,
+    /// It changes which model works, and so who sees the code and what it costs.
+    Model,
+    /// It changes another setting.
+    Setting,
+}
+
+impl PartKind {
+    /// The plural that a one-line summary uses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hook => "hooks",
+            Self::Server => "servers",
+            Self::AllowRule => "allow rules",
+            Self::Mode => "permission mode",
+            Self::Directory => "directories",
+            Self::Variable => "variables",
+            Self::Model => "model",
+            Self::Setting => "settings",
+        }
+    }
+}
+
+/// All parts of a project that wait for trust, and a fingerprint of each file's.
+#[derive(Clone, Default)]
+pub struct ProjectParts {
+    parts: Vec<Part>,
+    files: BTreeMap<String, Sha256>,
+}
+
+impl std::fmt::Debug for ProjectParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(&self.parts).finish()
+    }
+}
+
+impl ProjectParts {
+    /// Adds a part that stands in `file` (relative to the folder) with all bytes that decide what it does.
+    pub fn add(&mut self, file: &str, part: Part, content: &[u8]) {
+        let hasher = self.files.entry(file.to_owned()).or_default();
+        for field in [part.key.as_bytes(), content] {
+            hasher.update((field.len() as u64).to_le_bytes());
+            hasher.update(field);
+        }
+        self.parts.push(part);
+    }
+
+    /// The parts, in the order of the files.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// How many of each kind there are, for a summary in one line.
+    pub fn counts(&self) -> BTreeMap<PartKind, usize> {
+        let mut counts = BTreeMap::new();
+        for part in &self.parts {
+            *counts.entry(part.kind).or_default() += 1;
+        }
+        counts
+    }
+
+    fn fingerprints(&self) -> BTreeMap<String, String> {
+        self.files.iter().map(|(file, hasher)| (file.clone(), hex(&hasher.clone().finalize()))).collect()
+    }
+
+    /// Adds every part of a document that waits for trust.
+    pub(crate) fn add_document(&mut self, file: &str, waiting: &Node, sources: &Sources) {
+        let mut found = Vec::new();
+        collect(waiting, KEYS, "", &mut found);
+        for (kind, key, node) in found {
+            let mut content = Vec::new();
+            encode(node, &mut content);
+            self.add(file, Part { kind, key, origin: sources.origin(node) }, &content);
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits =
+        bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    digits.map(char::from).collect()
+}
+
+/// Takes a document apart into the things a person would count.
+fn collect<'a>(
+    object: &'a Node,
+    keys: &'static [Key],
+    path: &str,
+    found: &mut Vec<(PartKind, String, &'a Node)>,
+) {
+    for Member { key: name, value, .. } in object.members() {
+        let Some(key) = schema::find(keys, name) else { continue };
+        let path = format!("{path}{name}");
+        let kind = part_kind(&path);
+        match &key.shape {
+            Shape::Object(inner) => collect(value, inner, &format!("{path}."), found),
+            Shape::Variables | Shape::Each(_) => {
+                found.extend(
+                    value
+                        .members()
+                        .iter()
+                        .map(|member| (kind, format!("{path}.{}", member.key), &member.value)),
+                );
+            }
+            Shape::Gathered => {
+                let events = value.items().iter().flat_map(Node::members);
+                found.extend(events.map(|event| (kind, format!("{path}.{}", event.key), &event.value)));
+            }
+            Shape::Rules | Shape::AddedTexts => {
+                let items = value.items().iter().enumerate();
+                found.extend(items.map(|(index, item)| (kind, format!("{path}[{index}]"), item)));
+            }
+            _ => found.push((kind, path, value)),
+        }
+    }
+}
+
+fn part_kind(path: &str) -> PartKind {
+    match path {
+        "hooks" => PartKind::Hook,
+        "mcpServers" | "enableAllProjectMcpServers" | "enabledMcpjsonServers" => PartKind::Server,
+        "permissions.allow" => PartKind::AllowRule,
+        "permissions.defaultMode" | "permissions.dontAsk" => PartKind::Mode,
+        "permissions.additionalDirectories" => PartKind::Directory,
+        "env" | "envPass" => PartKind::Variable,
+        "model" | "fallbackModel" | "agents.model" | "agents.defaultModel" => PartKind::Model,
+        _ => PartKind::Setting,
+    }
+}
+
+/// Writes a value so that two values are equal if and only if their bytes are: a tag, then lengths before
+/// contents. Positions and comments do not count; a secret counts by its text.
+fn encode(node: &Node, bytes: &mut Vec<u8>) {
+    let mut text = |tag: u8, text: &str| {
+        bytes.push(tag);
+        bytes.extend((text.len() as u64).to_le_bytes());
+        bytes.extend(text.as_bytes());
+    };
+    match &node.kind {
+        Kind::Null => text(b'0', ""),
+        Kind::Bool(value) => text(b'b', if *value { "1" } else { "0" }),
+        Kind::Number(number) => text(b'n', &number.to_string()),
+        Kind::Text(value) => text(b's', value),
+        Kind::Secret(value) => text(b's', value.expose()),
+        Kind::List(items) => {
+            text(b'l', &items.len().to_string());
+            for item in items {
+                encode(item, bytes);
+            }
+        }
+        Kind::Object(members) => {
+            text(b'o', &members.len().to_string());
+            for member in members {
+                bytes.extend((member.key.len() as u64).to_le_bytes());
+                bytes.extend(member.key.as_bytes());
+                encode(&member.value, bytes);
+            }
+        }
+    }
+}
+
+/// Why an agreement could not be recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// Set `HOME` or `DECURION_HOME`, or trust the folder for this run alone.
+    #[error("there is no state folder to remember trust in")]
+    NoState,
+    /// Look at what the system says about the file.
+    #[error("cannot record trust in {file}: {source}")]
+    Write {
+        /// The file.
+        file: Utf8PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// What the user agreed to, by folder.
+#[derive(Debug, Default)]
+pub struct Trust {
+    file: Option<Utf8PathBuf>,
+    record: Record,
+}
+
+/// The file's content.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Record {
+    version: u32,
+    /// Folder to file (relative to the folder) to fingerprint.
+    folders: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+const VERSION: u32 = 1;
+const MAX_BYTES: usize = 4 << 20;
+
+impl Trust {
+    /// Reads the record. One that cannot be read, or that others could have written, counts as empty: then
+    /// nothing is trusted, and the warning says why.
+    pub fn open(paths: &Paths) -> (Self, Option<Warning>) {
+        let Some(file) = paths.trust_file() else { return (Self::default(), None) };
+        let (record, problem) = match read_record(&file) {
+            Ok(record) => (record, None),
+            Err(problem) => (Record::default(), Some(problem)),
+        };
+        let warning = problem.map(|problem| Warning {
+            kind: WarningKind::File,
+            origin: None,
+            text: format!("no folder counts as trusted, because {problem}: {file}"),
+        });
+        (Self { file: Some(file), record }, warning)
+    }
+
+    /// Whether the user agreed to exactly these parts of this folder.
+    pub fn check(&self, folder: &Utf8Path, parts: &ProjectParts) -> TrustState {
+        let recorded = self.record.folders.get(folder.as_str());
+        let agreed = recorded.is_some_and(|files| {
+            parts.fingerprints().iter().all(|(file, fingerprint)| files.get(file) == Some(fingerprint))
+        });
+        if agreed {
+            TrustState::Trusted
+        } else {
+            TrustState::Untrusted { parts: parts.parts.clone(), changed: recorded.is_some() }
+        }
+    }
+
+    /// Records that the user agrees to these parts of this folder, in place of what was agreed before.
+    pub fn trust_folder(&mut self, folder: &Utf8Path, parts: &ProjectParts) -> Result<(), TrustError> {
+        let fingerprints = parts.fingerprints();
+        self.change(|record| {
+            record.folders.insert(folder.to_string(), fingerprints);
+        })
+    }
+
+    /// Takes the agreement back; says whether there was one.
+    pub fn revoke(&mut self, folder: &Utf8Path) -> Result<bool, TrustError> {
+        let mut found = false;
+        self.change(|record| found = record.folders.remove(folder.as_str()).is_some())?;
+        Ok(found)
+    }
+
+    /// The folders with an agreement.
+    pub fn folders(&self) -> impl Iterator<Item = &Utf8Path> {
+        self.record.folders.keys().map(|folder| Utf8Path::new(folder.as_str()))
+    }
+
+    /// Changes the record as it is on disk now, under a lock, and writes it whole.
+    fn change(&mut self, change: impl FnOnce(&mut Record)) -> Result<(), TrustError> {
+        let file = self.file.clone().ok_or(TrustError::NoState)?;
+        let failed = |source| TrustError::Write { file: file.clone(), source };
+        let folder = file.parent().unwrap_or(&file);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+        let lock = private_file(&file.with_extension("lock"), false).map_err(failed)?;
+        // Where locks do not exist the rename still keeps the file whole; the last writer counts.
+        let _held = rustix::fs::flock(&lock, FlockOperation::LockExclusive);
+        let mut record = read_record(&file).unwrap_or_default();
+        change(&mut record);
+        record.version = VERSION;
+        write_whole(&file, &record).map_err(failed)?;
+        self.record = record;
+        Ok(())
+    }
+}
+
+fn read_record(file: &Utf8Path) -> Result<Record, String> {
+    let opened = read::open(file).map_err(|error| format!("its record cannot be read ({error})"))?;
+    let Some(opened) = opened else { return Ok(Record::default()) };
+    let metadata = opened.metadata().map_err(|error| format!("its record cannot be read ({error})"))?;
+    let user = rustix::process::geteuid().as_raw();
+    if metadata.mode() & 0o022 != 0 || (metadata.uid() != user && user != 0) {
+        return Err("others can change its record".to_owned());
+    }
+    let bytes =
+        read::bounded(opened, MAX_BYTES).map_err(|error| format!("its record cannot be read ({error})"))?;
+    match serde_json::from_slice::<Record>(&bytes) {
+        Ok(record) if record.version == VERSION => Ok(record),
+        Ok(_) => Err("its record is of another version".to_owned()),
+        Err(_) => Err("its record is damaged".to_owned()),
+    }
+}
+
+/// Written beside, synced, then renamed: readers see the old record or the new one.
+fn write_whole(file: &Utf8Path, record: &Record) -> io::Result<()> {
+    let mut random = [0_u8; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let beside = file.with_extension(format!("{}.tmp", hex(&random)));
+    let written = private_file(&beside, true).and_then(|mut output| {
+        output.write_all(&serde_json::to_vec_pretty(record)?)?;
+        output.sync_all()?;
+        fs::rename(&beside, file)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+fn private_file(path: &Utf8Path, new: bool) -> io::Result<File> {
+    let no_follow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0);
+    let mut options = File::options();
+    options.write(true).mode(0o600).custom_flags(no_follow);
+    if new {
+        options.create_new(true)
+    } else {
+        options.create(true).truncate(false)
+    };
+    options.open(path)
+}

@@ -1,0 +1,22 @@
+//! Loading from real folders: each test builds a home and a project and looks at what takes effect.
+
+mod hostile;
+mod layering;
+mod positions;
+mod providers;
+mod redaction;
+mod secrets;
+mod stage;
+mod startup;
+mod trust;
+
+#[test]
+fn no_file_in_this_folder_is_forgotten() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
+    let listed = include_str!("main.rs");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let module = name.strip_suffix(".rs").unwrap();
+        assert!(module == "main" || listed.contains(&format!("mod {module};")), "{name}");
+    }
+}

@@ -1,0 +1,199 @@
+//! What is wrong, and exactly where.
+
+use crate::stage::Stage;
+
+#[test]
+fn a_wrong_value_is_named_with_file_line_column_and_key() {
+    let file = "home/.decurion/settings.json";
+    for (json, expected) in [
+        ("{\n  \"model\": 3\n}", "2:12: model: expected a text that is not empty, found a number"),
+        ("{\"model\": \" \"}", "1:11: model: expected a text that is not empty, found a text"),
+        ("[]", "1:1: expected an object: `{` … `}`"),
+        (
+            "{\"durability\": \"forever\"}",
+            "1:16: durability: expected one of process, power, found \"forever\"",
+        ),
+        ("{\"permissions\": []}", "1:17: permissions: expected an object, found a list"),
+        (
+            "{\"permissions\": {\"allow\": \"Read\"}}",
+            "1:27: permissions.allow: expected a list of rules, found \"Read\"",
+        ),
+        (
+            "{\"permissions\": {\n  \"allow\": [\n    \"Read\",\n    \"Bash(x\"\n]}}",
+            "4:5: permissions.allow[1]: a rule's `(` is not closed: \"Bash(x\"",
+        ),
+        (
+            "{\"permissions\": {\"deny\": [7]}}",
+            "1:27: permissions.deny[0]: expected a rule, as a text, found a number",
+        ),
+        (
+            "{\"permissions\": {\"defaultMode\": \"auto\"}}",
+            "1:33: permissions.defaultMode: expected one of default, acceptEdits, plan, bypassPermissions, dontAsk, \
+             bubble, found \"auto\"",
+        ),
+        (
+            "{\"env\": {\"A B\": \"x\"}}",
+            "1:17: env.A B: expected a variable's name (letters, digits and `_`), found another key",
+        ),
+        ("{\"env\": {\"A\": []}}", "1:15: env.A: expected a text, found a list"),
+        ("{\"envPass\": [\"A\", 1]}", "1:19: envPass[1]: expected a text that is not empty, found a number"),
+        ("{\"hooks\": []}", "1:11: hooks: expected an object, found a list"),
+        (
+            "{\"agents\": {\"max_depth\": 65}}",
+            "1:26: agents.maxDepth: expected a whole number from 0 to 64, found a number",
+        ),
+        (
+            "{\"agents\": {\"maxDepth\": 1.5}}",
+            "1:25: agents.maxDepth: expected a whole number from 0 to 64, found a number",
+        ),
+        (
+            "{\"compaction\": {\"threshold\": 80}}",
+            "1:30: compaction.threshold: expected a number from 0.1 to 0.99, found a number",
+        ),
+        ("{\"redactSecrets\": \"yes\"}", "1:19: redactSecrets: expected true or false, found \"yes\""),
+        (
+            "{\"providers\": {\"x\": {\"kind\": \"gemini\"}}}",
+            "1:30: providers.x.kind: expected one of anthropic, openai, found \"gemini\"",
+        ),
+        (
+            "{\"providers\": {\"x\": {\"baseUrl\": \"https://u:p@h/\"}}}",
+            "1:33: providers.x.baseUrl: expected an http or https address without user, query or fragment, found a text",
+        ),
+        (
+            "{\"providers\": {\"x\": {\"headers\": {\"X-Y\": \"a\\nb\"}}}}",
+            "1:41: providers.x.headers.X-Y: expected a header's value, found one that holds characters that cannot be sent in a header",
+        ),
+        (
+            "{\"models\": {\"catalogue\": {\"m\": {\"window\": -1}}}}",
+            "1:43: models.catalogue.m.window: expected a whole number from 1000 to 1000000000, found a number",
+        ),
+        ("{\"a\": 1,,}", "1:9: expected a key in double quotes or `}`"),
+        ("{\n\t\"é\": \"x\" \"y\"}", "2:11: expected `,` or `}`"),
+    ] {
+        let stage = Stage::new().file(file, json);
+        assert_eq!(stage.error(), format!("{file}:{expected}"), "{json}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_have_a_place_too() {
+    let stage = Stage::new().file("home/.decurion/settings.json", "");
+    std::fs::write(stage.home.join(".decurion/settings.json"), b"{\n \"\xc3\xa9\xff\"}").unwrap();
+    assert_eq!(stage.error(), "home/.decurion/settings.json:2:4: the file is not UTF-8");
+}
+
+#[test]
+fn the_same_mistake_is_found_in_every_file() {
+    for file in [
+        "home/.claude/settings.json",
+        "home/.decurion/settings.json",
+        "project/.claude/settings.json",
+        "project/.decurion/settings.json",
+        "project/.claude/settings.local.json",
+        "project/.decurion/settings.local.json",
+        "managed.json",
+    ] {
+        let stage = Stage::new().file(file, "{\"permissions\":\n{\"deny\": {}}}");
+        assert_eq!(
+            stage.error(),
+            format!("{file}:2:10: permissions.deny: expected a list of rules, found an object")
+        );
+        let stage = Stage::new().file(file, "{\"permissions\":\n{\"deny\": [\"Bash(\"]}}");
+        assert_eq!(
+            stage.error(),
+            format!("{file}:2:11: permissions.deny[0]: a rule's `(` is not closed: \"Bash(\"")
+        );
+    }
+}
+
+#[test]
+fn unknown_keys_are_named_in_our_files_only() {
+    let json =
+        "{\n  \"modle\": 1,\n  \"permissions\": {\"alow\": []},\n  \"$schema\": \"x\", \"statusLine\": {}\n}";
+    for ours in ["home/.decurion/settings.json", "project/.decurion/settings.json", "managed.json"] {
+        let stage = Stage::new().file(ours, json);
+        let loaded = stage.load();
+        assert_eq!(
+            stage.warnings(&loaded),
+            [
+                format!("{ours}:2:3: unknown key: modle"),
+                format!("{ours}:3:19: unknown key: permissions.alow"),
+                format!("{ours}:4:19: unknown key: statusLine"),
+            ]
+        );
+    }
+    for theirs in ["home/.claude/settings.json", "project/.claude/settings.local.json"] {
+        assert_eq!(Stage::new().file(theirs, json).load().warnings, [], "{theirs}");
+    }
+}
+
+#[test]
+fn repeated_keys_are_named() {
+    let stage = Stage::new().file("home/.decurion/settings.json", "{\"model\": \"a\",\n\"model\": \"b\"}");
+    let loaded = stage.load();
+    assert_eq!(loaded.settings.model.as_deref(), Some("b"));
+    assert_eq!(
+        stage.warnings(&loaded),
+        ["home/.decurion/settings.json:2:1: this key is given twice, the last one counts: \"model\""]
+    );
+}
+
+#[test]
+fn what_the_ecosystem_allows_and_we_do_not_know_is_left_out() {
+    let stage = Stage::new().file(
+        "home/.claude/settings.json",
+        "{\"permissions\": {\"allow\": [\"Read\", \"Bash(\"], \"defaultMode\": \"auto\"}}",
+    );
+    let loaded = stage.load();
+    assert_eq!(loaded.rules.set.allow.len(), 1);
+    assert_eq!(
+        stage.warnings(&loaded),
+        [
+            "home/.claude/settings.json:1:36: permissions.allow[1]: this rule is ignored: a rule's `(` is not closed",
+            "home/.claude/settings.json:1:61: permissions.defaultMode: a mode that is not known here is ignored",
+        ]
+    );
+}
+
+#[test]
+fn null_means_not_set() {
+    let stage = Stage::new().file(
+        "home/.decurion/settings.json",
+        r#"{"model": null, "env": {"A": null}, "agents": {"maxDepth": null}}"#,
+    );
+    let loaded = stage.load();
+    assert_eq!(
+        (loaded.settings.model, loaded.settings.env.len(), loaded.settings.agents.max_depth),
+        (None, 0, 1)
+    );
+}
+
+#[test]
+fn files_that_are_no_files_are_refused_without_waiting() {
+    use std::os::unix::fs::symlink;
+    let stage = Stage::new().file("project/.decurion/x", "");
+    let file = stage.project.join(".decurion/settings.json");
+    std::fs::create_dir(&file).unwrap();
+    assert_eq!(stage.error(), "not an ordinary file: project/.decurion/settings.json");
+    std::fs::remove_dir(&file).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        file.as_std_path(),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    assert_eq!(stage.error(), "not an ordinary file: project/.decurion/settings.json");
+    for device in ["/dev/zero", "/dev/tty", "/dev/full"] {
+        std::fs::remove_file(&file).unwrap();
+        symlink(device, &file).unwrap();
+        assert_eq!(stage.error(), "not an ordinary file: project/.decurion/settings.json", "{device}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    symlink(&file, &file).unwrap();
+    assert!(stage.error().starts_with("cannot read project/.decurion/settings.json: "), "{}", stage.error());
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, " ".repeat((1 << 20) + 1)).unwrap();
+    assert_eq!(stage.error(), "longer than 1048576 bytes: project/.decurion/settings.json");
+}

@@ -1,0 +1,202 @@
+//! Hard budgets. Takes what a request may cost at most, gives leave or refusal before it is sent, and is
+//! told the true cost after: what was spent never exceeds a limit.
+//!
+//! Accounts form a tree shaped like the agents': a reservation is made on every account from the asking one
+//! up to the root, or on none.
+
+use decurion_protocol::{Limits, Money};
+
+/// One account of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AccountId(usize);
+
+/// What is set aside for one request until its true cost is known. Give it back with [`Budget::settle`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a reservation that is never settled blocks its amount for good"]
+pub struct Reservation {
+    account: AccountId,
+    amount: Amount,
+}
+
+/// Tokens and money together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Tokens of all classes.
+    pub tokens: u64,
+    /// Money.
+    pub money: Money,
+}
+
+/// Which limit a reservation would break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Exhausted {
+    /// The token limit.
+    #[error("the token budget is used up")]
+    Tokens,
+    /// The money limit.
+    #[error("the money budget is used up")]
+    Money,
+}
+
+impl Exhausted {
+    /// The word for it in an outcome.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Tokens => "tokens",
+            Self::Money => "money",
+        }
+    }
+}
+
+/// The tree of accounts.
+#[derive(Clone, Debug, Default)]
+pub struct Budget {
+    accounts: Vec<Account>,
+}
+
+#[derive(Clone, Debug)]
+struct Account {
+    parent: Option<AccountId>,
+    tokens: Option<u64>,
+    money: Option<Money>,
+    spent: Amount,
+    reserved: Amount,
+}
+
+impl Budget {
+    /// Opens an account with these limits below another, or as a root.
+    pub fn open(&mut self, parent: Option<AccountId>, limits: &Limits) -> AccountId {
+        self.accounts.push(Account {
+            parent,
+            tokens: limits.tokens,
+            money: limits.money,
+            spent: Amount::default(),
+            reserved: Amount::default(),
+        });
+        AccountId(self.accounts.len() - 1)
+    }
+
+    /// Sets an amount aside on the account and everything above it, or says which limit stands against it.
+    pub fn reserve(&mut self, account: AccountId, amount: Amount) -> Result<Reservation, Exhausted> {
+        for id in self.path(account) {
+            self.accounts[id.0].has_room(amount)?;
+        }
+        for id in self.path(account) {
+            self.accounts[id.0].reserved.add(amount);
+        }
+        Ok(Reservation { account, amount })
+    }
+
+    /// Ends a reservation with what was truly used.
+    pub fn settle(&mut self, reservation: Reservation, used: Amount) {
+        for id in self.path(reservation.account) {
+            let account = &mut self.accounts[id.0];
+            account.reserved.take(reservation.amount);
+            account.spent.add(used);
+        }
+    }
+
+    /// How much money is left on the path to the root; none where no account has a limit.
+    pub fn money_left(&self, account: AccountId) -> Option<Money> {
+        let left = |account: &Account| {
+            account.money.map(|limit| {
+                let gone = account.spent.money.plus(account.reserved.money);
+                Money(limit.0.saturating_sub(gone.0))
+            })
+        };
+        self.path(account).into_iter().filter_map(|id| left(&self.accounts[id.0])).min()
+    }
+
+    /// What the account and those below it have used.
+    pub fn spent(&self, account: AccountId) -> Amount {
+        self.accounts[account.0].spent
+    }
+
+    fn path(&self, account: AccountId) -> Vec<AccountId> {
+        let mut path = vec![account];
+        while let Some(parent) = path.last().and_then(|id| self.accounts[id.0].parent) {
+            path.push(parent);
+        }
+        path
+    }
+}
+
+impl Account {
+    fn has_room(&self, amount: Amount) -> Result<(), Exhausted> {
+        let tokens = self.spent.tokens + self.reserved.tokens + amount.tokens;
+        let money = self.spent.money.plus(self.reserved.money).plus(amount.money);
+        if self.tokens.is_some_and(|limit| tokens > limit) {
+            Err(Exhausted::Tokens)
+        } else if self.money.is_some_and(|limit| money > limit) {
+            Err(Exhausted::Money)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Amount {
+    fn add(&mut self, other: Self) {
+        self.tokens = self.tokens.saturating_add(other.tokens);
+        self.money = self.money.plus(other.money);
+    }
+
+    fn take(&mut self, other: Self) {
+        self.tokens = self.tokens.saturating_sub(other.tokens);
+        self.money = Money(self.money.0.saturating_sub(other.money.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn limits(tokens: Option<u64>, money: Option<u64>) -> Limits {
+        Limits { tokens, money: money.map(Money), ..Limits::default() }
+    }
+
+    #[test]
+    fn a_child_cannot_spend_what_its_parent_does_not_have() {
+        let mut budget = Budget::default();
+        let root = budget.open(None, &limits(None, Some(100)));
+        let child = budget.open(Some(root), &limits(None, Some(1_000)));
+        let first = budget.reserve(child, Amount { tokens: 1, money: Money(90) }).unwrap();
+        assert_eq!(budget.reserve(child, Amount { tokens: 1, money: Money(11) }), Err(Exhausted::Money));
+        assert_eq!(budget.money_left(child), Some(Money(10)));
+        budget.settle(first, Amount { tokens: 1, money: Money(40) });
+        assert_eq!(budget.money_left(root), Some(Money(60)));
+        assert_eq!(budget.spent(root).money, Money(40));
+    }
+
+    proptest! {
+        /// Any interleaving of reservations and settlements, as long as nobody uses more than was reserved.
+        #[test]
+        fn spent_never_exceeds_a_limit(
+            caps in prop::collection::vec(0u64..500, 1..6),
+            steps in prop::collection::vec((0usize..6, 0u64..120, 0u64..=100), 1..200),
+        ) {
+            let mut budget = Budget::default();
+            let mut ids = Vec::new();
+            for (index, cap) in caps.iter().enumerate() {
+                let parent = (index > 0).then(|| ids[(index - 1) / 2]);
+                ids.push(budget.open(parent, &limits(Some(*cap), None)));
+            }
+            let mut held = Vec::new();
+            for (who, amount, share) in steps {
+                let account = ids[who % ids.len()];
+                match budget.reserve(account, Amount { tokens: amount, money: Money(0) }) {
+                    Ok(reservation) => held.push((reservation, amount * share / 100)),
+                    Err(refused) => prop_assert_eq!(refused, Exhausted::Tokens),
+                }
+                if held.len() > 3 {
+                    let (reservation, used) = held.remove(0);
+                    budget.settle(reservation, Amount { tokens: used, money: Money(0) });
+                }
+                for (id, cap) in ids.iter().zip(&caps) {
+                    prop_assert!(budget.spent(*id).tokens <= *cap);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Room 7. One tool call, door to door. Takes the model's request, gives back what the model will read.
+//!
+//! The order is the guarantee: the input is understood, the rules are asked, a person is asked where they
+//! say so, the intent is on record, and only then the tool runs; its result is on record before anyone
+//! acts on it.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use decurion_model::event::unparsed_input;
+use decurion_protocol::{
+    Answer, CallId, Decision, Denial, Envelope, Event, Intent, LineId, Question, QuestionId, RunSpec,
+    ToolContent, ToolOutput, Verdict, WaitReason,
+};
+use decurion_tools::{FilesSeen, Surroundings, Tool, ToolContext};
+use futures_util::FutureExt as _;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::journal::JournalLost;
+use crate::permission::{Policy, decide};
+use crate::ports::{Ask, Ports, new_line};
+use crate::rules::DenyRules;
+
+/// A call as the model asked for it.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Its id.
+    pub id: CallId,
+    /// The tool's name, as the model wrote it.
+    pub name: String,
+    /// The input.
+    pub input: Value,
+    /// The line of its block in the transcript.
+    pub line: Option<LineId>,
+}
+
+/// A call that was understood, or its answer if it could not be.
+pub enum Prepared {
+    /// It can run, if it may.
+    Ready(Box<Ready>),
+    /// It cannot: this is the answer.
+    Answered(Call, ToolOutput),
+}
+
+/// A call that can run, if it may.
+pub struct Ready {
+    call: Call,
+    tool: Arc<dyn Tool>,
+    intent: Intent,
+}
+
+/// What the rooms of a call share.
+pub struct Bench<'a> {
+    /// The run.
+    pub spec: &'a RunSpec,
+    /// What it reaches.
+    pub ports: &'a Ports,
+    /// Where its calls happen.
+    pub around: Surroundings,
+    /// What it has read.
+    pub seen: Arc<FilesSeen>,
+}
+
+/// What came of a call.
+pub struct Finished {
+    /// Its events as recorded.
+    pub events: Vec<Arc<Envelope>>,
+    /// The refusal, if it was refused, and whether nobody could be asked.
+    pub denial: Option<(Denial, bool)>,
+    /// Whether whoever refused it wants the turn to end too.
+    pub interrupt: bool,
+}
+
+impl Prepared {
+    /// Whether it may run beside others.
+    pub fn overlaps(&self) -> bool {
+        match self {
+            Self::Ready(ready) => ready.intent.overlap == decurion_protocol::Overlap::Together,
+            Self::Answered(..) => true,
+        }
+    }
+}
+
+/// Understands a call. Pure: nothing has happened yet.
+pub fn prepare(bench: &Bench<'_>, call: Call) -> Prepared {
+    if let Some(raw) = unparsed_input(&call.input) {
+        let start: String = raw.chars().take(200).collect();
+        let text = format!(
+            "InputValidationError: the input of {} is not a JSON object. It was cut off or malformed, and \
+             was not run. It began: {start}",
+            call.name
+        );
+        return Prepared::Answered(call, ToolOutput::usage_error(text));
+    }
+    let (tool, input) = match bench.ports.tools.resolve(&call.name, &call.input) {
+        None => {
+            let known: Vec<&str> = bench.ports.tools.names().collect();
+            let text = format!("No such tool available: {}. The tools are: {}", call.name, known.join(", "));
+            return Prepared::Answered(call, ToolOutput::usage_error(text));
+        }
+        Some(Err(error)) => return Prepared::Answered(call, error.into()),
+        Some(Ok((tool, resolved))) => (Arc::clone(tool), resolved.input.into_owned()),
+    };
+    match tool.intent(&input, &bench.around) {
+        Ok(intent) => Prepared::Ready(Box::new(Ready { call: Call { input, ..call }, tool, intent })),
+        Err(error) => Prepared::Answered(call, error.into()),
+    }
+}
+
+/// Does a call, from its permission to its result on record.
+pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, JournalLost> {
+    let ready = match prepared {
+        Prepared::Ready(ready) => *ready,
+        Prepared::Answered(call, output) => return end(bench, &call, output, 0, Vec::new()).await,
+    };
+    let name = ready.tool.spec().name.clone();
+    match permit(bench, &ready, &name).await? {
+        Permit::Granted { decision, input } => run(bench, ready, name, decision, input).await,
+        Permit::Refused { decision, unanswerable, interrupt } => {
+            refuse(bench, ready, name, decision, unanswerable, interrupt).await
+        }
+    }
+}
+
+enum Permit {
+    Granted { decision: Decision, input: Option<Value> },
+    Refused { decision: Decision, unanswerable: bool, interrupt: bool },
+}
+
+/// Asks the rules, and a person where they say so.
+async fn permit(bench: &Bench<'_>, ready: &Ready, name: &str) -> Result<Permit, JournalLost> {
+    let rights = bench.ports.rights.borrow().clone();
+    let policy = Policy::new(rights.mode, rights.rules, bench.around.clone(), bench.spec.cwd.clone());
+    let decision = decide(&policy, name, &ready.call.input, &ready.intent);
+    match decision.verdict {
+        Verdict::Allow => Ok(Permit::Granted { decision, input: None }),
+        Verdict::Deny => Ok(Permit::Refused { decision, unanswerable: false, interrupt: false }),
+        Verdict::Ask if rights.answers => ask(bench, ready, name, decision).await,
+        Verdict::Ask => {
+            let reason = format!("{}; nobody can be asked in this session", decision.reason);
+            let decision = Decision { verdict: Verdict::Deny, reason, ..decision };
+            Ok(Permit::Refused { decision, unanswerable: true, interrupt: false })
+        }
+    }
+}
+
+async fn ask(
+    bench: &Bench<'_>,
+    ready: &Ready,
+    name: &str,
+    decision: Decision,
+) -> Result<Permit, JournalLost> {
+    let question = Question {
+        id: QuestionId(uuid::Uuid::new_v4()),
+        agent: bench.spec.agent.clone(),
+        path: vec![bench.ports.tag.path.clone()],
+        call: ready.call.id.clone(),
+        tool: name.to_owned(),
+        input: ready.call.input.clone(),
+        intent: ready.intent.clone(),
+        reason: decision.reason.clone(),
+    };
+    let waiting = WaitReason::Permission { question: question.id };
+    bench.ports.journal.publish(&bench.ports.who, Event::Waiting { reason: Some(waiting) });
+    let (answer, answered) = oneshot::channel();
+    let asked = Ask { who: bench.ports.who.clone(), question, answer };
+    let answer = match bench.ports.questions.send(asked).await {
+        Ok(()) => answered.await.ok(),
+        Err(_) => None,
+    };
+    bench.ports.journal.publish(&bench.ports.who, Event::Waiting { reason: None });
+    Ok(match answer {
+        Some(Answer::Allow { input, .. }) => {
+            let decision = Decision { verdict: Verdict::Allow, reason: "answered: allow".into(), ..decision };
+            Permit::Granted { decision, input }
+        }
+        Some(Answer::Deny { message, interrupt }) => Permit::Refused {
+            decision: Decision { verdict: Verdict::Deny, reason: message, rule: None },
+            unanswerable: false,
+            interrupt,
+        },
+        None => Permit::Refused {
+            decision: Decision {
+                verdict: Verdict::Deny,
+                reason: format!("{}; whoever could answer is gone", decision.reason),
+                rule: None,
+            },
+            unanswerable: true,
+            interrupt: false,
+        },
+    })
+}
+
+async fn refuse(
+    bench: &Bench<'_>,
+    ready: Ready,
+    tool: String,
+    decision: Decision,
+    unanswerable: bool,
+    interrupt: bool,
+) -> Result<Finished, JournalLost> {
+    let Ready { call, .. } = ready;
+    let output = ToolOutput::error(format!("Permission denied: {}", decision.reason));
+    let refused = Event::CallRefused {
+        call: call.id.clone(),
+        tool: tool.clone(),
+        input: call.input.clone(),
+        decision,
+    };
+    let denial = Denial { tool, call: call.id.clone(), input: call.input.clone() };
+    let mut finished = end(bench, &call, output, 0, vec![refused]).await?;
+    finished.denial = Some((denial, unanswerable));
+    finished.interrupt = interrupt;
+    Ok(finished)
+}
+
+async fn run(
+    bench: &Bench<'_>,
+    ready: Ready,
+    tool: String,
+    decision: Decision,
+    changed: Option<Value>,
+) -> Result<Finished, JournalLost> {
+    let Ready { mut call, tool: implementation, intent } = ready;
+    let started = Event::CallStarted {
+        call: call.id.clone(),
+        tool: tool.clone(),
+        intent: Box::new(intent),
+        decision,
+        input: changed.clone(),
+    };
+    let mut events = bench.ports.journal.write(&bench.ports.who, vec![started]).await?;
+    call.name = tool;
+    let input = changed.unwrap_or_else(|| call.input.clone());
+    let began = bench.ports.clock.elapsed();
+    let output = work(bench, &call, &*implementation, input).await;
+    let took = bench.ports.clock.elapsed().saturating_sub(began);
+    let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    let output = clean(bench, output);
+    let mut finished = end(bench, &call, output, took, Vec::new()).await?;
+    events.append(&mut finished.events);
+    Ok(Finished { events, ..finished })
+}
+
+/// Runs the tool, showing what it says meanwhile. A tool that panics has failed; nothing else has.
+async fn work(bench: &Bench<'_>, call: &Call, tool: &dyn Tool, input: Value) -> ToolOutput {
+    let equipment = &bench.ports.equipment;
+    let (progress, mut said) = mpsc::channel(16);
+    let cx = ToolContext {
+        run: bench.spec.run,
+        call: call.id.clone(),
+        around: bench.around.clone(),
+        cancel: bench.ports.cancel.child_token(),
+        progress,
+        seen: Arc::clone(&bench.seen),
+        spill: Arc::clone(&equipment.spill),
+        rules: Arc::new(DenyRules::new(bench.ports.rights.borrow().rules.clone(), &bench.around)),
+        processes: equipment.processes.clone(),
+        environment: Arc::clone(&equipment.environment),
+        limits: Arc::clone(&equipment.limits),
+        http: equipment.http.clone(),
+    };
+    let mut running = std::pin::pin!(AssertUnwindSafe(tool.run(&cx, input)).catch_unwind());
+    loop {
+        tokio::select! {
+            biased;
+            output = &mut running => {
+                return output.unwrap_or_else(|_| {
+                    ToolOutput::error(format!("{} failed inside Decurion; this is a bug in it.", call.name))
+                });
+            }
+            Some(text) = said.recv() => {
+                let event = Event::CallProgress { call: call.id.clone(), text };
+                bench.ports.journal.publish(&bench.ports.who, event);
+            }
+        }
+    }
+}
+
+/// Takes secrets out of what goes into the conversation and the transcript.
+fn clean(bench: &Bench<'_>, mut output: ToolOutput) -> ToolOutput {
+    let redact = &bench.ports.equipment.redact;
+    match &mut output.content {
+        ToolContent::Text(text) => clean_text(redact, text),
+        ToolContent::Blocks(blocks) => {
+            for block in blocks {
+                if let decurion_protocol::Block::Text { text } = block {
+                    clean_text(redact, text);
+                }
+            }
+        }
+    }
+    if let Some(structured) = &mut output.structured {
+        clean_value(redact, structured);
+    }
+    output
+}
+
+fn clean_value(redact: &crate::ports::Redact, value: &mut Value) {
+    match value {
+        Value::String(text) => clean_text(redact, text),
+        Value::Array(items) => items.iter_mut().for_each(|item| clean_value(redact, item)),
+        Value::Object(members) => members.values_mut().for_each(|member| clean_value(redact, member)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn clean_text(redact: &crate::ports::Redact, text: &mut String) {
+    if let Some(clean) = redact(text) {
+        *text = clean;
+    }
+}
+
+/// Puts the result on record.
+async fn end(
+    bench: &Bench<'_>,
+    call: &Call,
+    output: ToolOutput,
+    duration_ms: u64,
+    mut before: Vec<Event>,
+) -> Result<Finished, JournalLost> {
+    before.push(Event::CallEnded {
+        call: call.id.clone(),
+        tool: call.name.clone(),
+        line: new_line(),
+        parent: call.line,
+        output: Box::new(output),
+        duration_ms,
+    });
+    let events = bench.ports.journal.write(&bench.ports.who, before).await?;
+    Ok(Finished { events, denial: None, interrupt: false })
+}

@@ -1,0 +1,85 @@
+//! Room 6. Several calls of one message: which may run together, answers in asking order. Takes the calls,
+//! gives back what came of them.
+
+use futures_util::future::join_all;
+
+use crate::call::{Bench, Call, Finished, Prepared, perform, prepare};
+use crate::context::Context;
+use crate::journal::JournalLost;
+use decurion_protocol::Denial;
+use decurion_tools::Surroundings;
+
+/// What came of all calls of a message.
+#[derive(Debug, Default)]
+pub struct Round {
+    /// Calls that were refused, and whether nobody could be asked about each.
+    pub denials: Vec<(Denial, bool)>,
+    /// Whether someone wants the turn to end.
+    pub interrupt: bool,
+}
+
+/// Answers every call. Calls are split in order into runs of calls that may overlap and calls that run
+/// alone; one that runs alone may change the directory, so the next is only then understood.
+pub async fn answer(
+    run: &crate::run::Run,
+    context: &mut Context,
+    calls: Vec<Call>,
+) -> Result<Round, JournalLost> {
+    let mut round = Round::default();
+    let mut together: Vec<Prepared> = Vec::new();
+    for call in calls {
+        let prepared = prepare(&bench(run, context), call);
+        if prepared.overlaps() {
+            together.push(prepared);
+            continue;
+        }
+        flush(run, context, &mut together, &mut round).await?;
+        // What ran before may have moved the shell or changed what was read.
+        let finished = perform(&bench(run, context), prepared).await?;
+        take(context, finished, &mut round);
+    }
+    flush(run, context, &mut together, &mut round).await?;
+    Ok(round)
+}
+
+async fn flush(
+    run: &crate::run::Run,
+    context: &mut Context,
+    together: &mut Vec<Prepared>,
+    round: &mut Round,
+) -> Result<(), JournalLost> {
+    if together.is_empty() {
+        return Ok(());
+    }
+    let bench = bench(run, context);
+    let finished = join_all(together.drain(..).map(|prepared| perform(&bench, prepared))).await;
+    for finished in finished {
+        take(context, finished?, round);
+    }
+    Ok(())
+}
+
+fn take(context: &mut Context, finished: Finished, round: &mut Round) {
+    for envelope in &finished.events {
+        context.apply(&envelope.event);
+    }
+    round.denials.extend(finished.denial);
+    round.interrupt |= finished.interrupt;
+}
+
+/// Where the next call happens and what the run has read by then.
+fn bench<'a>(run: &'a crate::run::Run, context: &Context) -> Bench<'a> {
+    let state = context.state();
+    let mut directories = vec![run.spec.cwd.clone()];
+    directories.extend(run.spec.directories.iter().cloned());
+    Bench {
+        spec: &run.spec,
+        ports: &run.ports,
+        around: Surroundings {
+            cwd: state.cwd.clone().unwrap_or_else(|| run.spec.cwd.clone()),
+            home: run.ports.equipment.home.clone(),
+            directories,
+        },
+        seen: state.seen.clone(),
+    }
+}

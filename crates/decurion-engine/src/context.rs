@@ -1,0 +1,473 @@
+//! The journal so far → what the model is shown. Takes events in the order they were written, gives the
+//! messages of the next request as bytes.
+//!
+//! Live and resumed runs use the same fold: an event is applied here after it was written, and on resume it
+//! is applied again from the file. Whatever the file holds, the request is one a provider accepts: roles
+//! alternate, every call is answered once and at once, nothing is empty.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use camino::Utf8PathBuf;
+use decurion_model::{Dialect, WireMessage};
+use decurion_protocol::{
+    Block, CallId, Event, LineId, Message, Origin, Role, ToolContent, ToolEffect, Usage,
+};
+use decurion_tools::FilesSeen;
+use serde_json::Value;
+
+/// What the model reads where a call has no result on record.
+pub const NO_RESULT: &str = "No result was recorded for this call: it was interrupted before it ended.";
+/// What stands in for a beginning that is not there.
+const MISSING_START: &str = "(The beginning of this conversation is not available.)";
+/// What the model is told when it is asked to go on with nothing new.
+const GO_ON: &str = "Continue.";
+/// What stands between a summary and the messages kept after it, since roles must alternate.
+const SUMMARY_READ: &str = "I have read the summary and continue from it.";
+/// Bytes of JSON per token, on the low side, so that an estimate errs towards compaction.
+const BYTES_PER_TOKEN: u64 = 3;
+
+/// The conversation of one run as a fold over its events.
+#[derive(Debug)]
+pub struct Context {
+    dialect: Dialect,
+    /// Messages that will not change any more, encoded.
+    sealed: Vec<Sealed>,
+    /// The last message, which may still grow.
+    open: Option<Open>,
+    /// Every call id of the conversation, so that one id is never two calls.
+    ids: HashSet<CallId>,
+    /// The line of each call in the last assistant message: the parent of its result.
+    call_lines: HashMap<CallId, LineId>,
+    /// Calls of the last assistant message whose intent is on record.
+    started: HashSet<CallId>,
+    leaf: Option<LineId>,
+    kept: RunState,
+    fill: Fill,
+    media: Media,
+}
+
+/// What is done with images and documents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Media {
+    /// There was none yet.
+    None,
+    /// There was one.
+    Present,
+    /// They are replaced by a remark.
+    LeftOut,
+}
+
+/// What a run keeps between its calls, rebuilt from their effects.
+#[derive(Clone, Debug, Default)]
+pub struct RunState {
+    /// Files it knows the content of.
+    pub seen: Arc<FilesSeen>,
+    /// Its shell's directory, once a call moved it.
+    pub cwd: Option<Utf8PathBuf>,
+    /// Its list of steps.
+    pub todos: Option<Value>,
+}
+
+#[derive(Debug)]
+struct Sealed {
+    wire: WireMessage,
+    line: Option<LineId>,
+    prompt: bool,
+}
+
+/// The last message. A user's holds the answers to the calls before it, in asking order, then its blocks.
+#[derive(Debug)]
+struct Open {
+    message: Message,
+    asked: Vec<CallId>,
+    answers: HashMap<CallId, Block>,
+    line: Option<LineId>,
+    prompt: bool,
+    encoded: Option<WireMessage>,
+}
+
+/// How full the window is: what the provider counted last, and the bytes that came since.
+#[derive(Clone, Copy, Debug, Default)]
+struct Fill {
+    counted: u64,
+    bytes_since: u64,
+}
+
+impl Context {
+    /// An empty conversation for this dialect.
+    pub fn new(dialect: Dialect) -> Self {
+        Self {
+            dialect,
+            sealed: Vec::new(),
+            open: None,
+            ids: HashSet::new(),
+            call_lines: HashMap::new(),
+            started: HashSet::new(),
+            leaf: None,
+            kept: RunState::default(),
+            fill: Fill::default(),
+            media: Media::None,
+        }
+    }
+
+    /// Takes one event in. Events that are not part of a conversation change nothing.
+    pub fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Message { message, lines, meta, .. } => {
+                if meta.origin != Origin::Synthetic {
+                    self.message(message, lines, &meta.origin, meta.usage.as_ref());
+                }
+                self.leaf = lines.last().copied().or(self.leaf);
+            }
+            Event::CallStarted { call, .. } => {
+                self.started.insert(call.clone());
+            }
+            Event::CallEnded { call, line, output, .. } => {
+                self.answer(call, output.content.clone(), output.is_error, Some(*line));
+                self.effects(&output.effects);
+                self.leaf = Some(*line);
+            }
+            Event::Compacted { line, summary, kept, .. } => {
+                self.compact(*line, summary, kept);
+                self.leaf = Some(*line);
+            }
+            _ => {}
+        }
+    }
+
+    /// The messages of the next request. Always one that a provider accepts.
+    pub fn request(&mut self) -> Vec<WireMessage> {
+        self.end_with_user();
+        let dialect = self.dialect;
+        let mut messages: Vec<WireMessage> = self.sealed.iter().map(|sealed| sealed.wire.clone()).collect();
+        messages.extend(self.open.as_mut().map(|open| open.encode(dialect)));
+        messages
+    }
+
+    /// The same with one more thing said at the end, which does not join the conversation.
+    pub fn request_with(&mut self, last: Block) -> Vec<WireMessage> {
+        self.end_with_user();
+        let mut messages: Vec<WireMessage> = self.sealed.iter().map(|sealed| sealed.wire.clone()).collect();
+        if let Some(open) = &self.open {
+            let mut message = open.with_answers();
+            message.blocks.push(last);
+            messages.push(self.dialect.message(&message));
+        }
+        messages
+    }
+
+    /// A fresh fold that leaves images and documents out, for a provider that rejected one of them.
+    #[must_use]
+    pub fn without_media(dialect: Dialect) -> Self {
+        Self { media: Media::LeftOut, ..Self::new(dialect) }
+    }
+
+    /// Whether an image or document is in the conversation.
+    pub fn has_media(&self) -> bool {
+        self.media == Media::Present
+    }
+
+    /// Calls of the last assistant message that have no result, and whether their intent is on record.
+    pub fn unanswered(&self) -> Vec<(CallId, bool)> {
+        let Some(open) = &self.open else { return Vec::new() };
+        open.asked
+            .iter()
+            .filter(|call| !open.answers.contains_key(*call))
+            .map(|call| (call.clone(), self.started.contains(call)))
+            .collect()
+    }
+
+    /// Whether this id was used by any call of the conversation.
+    pub fn knows_call(&self, call: &CallId) -> bool {
+        self.ids.contains(call)
+    }
+
+    /// The line a call's result hangs on.
+    pub fn call_line(&self, call: &CallId) -> Option<LineId> {
+        self.call_lines.get(call).copied()
+    }
+
+    /// The last line of the chain.
+    pub fn leaf(&self) -> Option<LineId> {
+        self.leaf
+    }
+
+    /// What the run keeps between its calls.
+    pub fn state(&self) -> &RunState {
+        &self.kept
+    }
+
+    /// How many tokens the next request will hold, estimated where the provider has not counted.
+    pub fn tokens(&self) -> u64 {
+        self.fill.counted + self.fill.bytes_since / BYTES_PER_TOKEN
+    }
+
+    /// Whether anything was said yet.
+    pub fn is_empty(&self) -> bool {
+        self.sealed.is_empty() && self.open.is_none()
+    }
+
+    /// The lines of the messages from the last prompt on, if together they are at most this many bytes.
+    pub fn tail(&mut self, most_bytes: u64) -> Vec<LineId> {
+        let dialect = self.dialect;
+        let open = self.open.as_mut().map(|open| {
+            let bytes = open.encode(dialect).bytes.len() as u64;
+            (open.line, open.prompt, bytes)
+        });
+        let all: Vec<(Option<LineId>, bool, u64)> = self
+            .sealed
+            .iter()
+            .map(|sealed| (sealed.line, sealed.prompt, sealed.wire.bytes.len() as u64))
+            .chain(open)
+            .collect();
+        let Some(start) = all.iter().rposition(|(_, prompt, _)| *prompt) else { return Vec::new() };
+        let bytes: u64 = all[start..].iter().map(|(_, _, bytes)| bytes).sum();
+        let lines: Option<Vec<LineId>> = all[start..].iter().map(|(line, _, _)| *line).collect();
+        // Keeping everything would make the conversation no shorter.
+        if bytes > most_bytes || start == 0 { Vec::new() } else { lines.unwrap_or_default() }
+    }
+
+    fn message(&mut self, message: &Message, lines: &[LineId], origin: &Origin, usage: Option<&Usage>) {
+        match message.role {
+            Role::Assistant => {
+                self.say(message, lines);
+                if let Some(usage) = usage.filter(|usage| usage.context_tokens() > 0) {
+                    self.fill = Fill { counted: usage.context_tokens(), bytes_since: 0 };
+                }
+            }
+            Role::User => self.hear(message, lines, *origin == Origin::Prompt),
+        }
+    }
+
+    /// A user's message: answers found in it join the calls they belong to, the rest is said after them.
+    fn hear(&mut self, message: &Message, lines: &[LineId], prompt: bool) {
+        let line = lines.first().copied();
+        for block in &message.blocks {
+            match block {
+                Block::ToolResult { id, content, is_error } => {
+                    self.answer(id, content.clone(), *is_error, line);
+                }
+                block if is_blank(block) => {}
+                block => {
+                    let block = self.admit(block.clone());
+                    self.fill.bytes_since += weight(&block);
+                    let open = self.user(line);
+                    open.prompt |= prompt;
+                    open.encoded = None;
+                    open.message.blocks.push(block);
+                }
+            }
+        }
+    }
+
+    /// The model's message.
+    fn say(&mut self, message: &Message, lines: &[LineId]) {
+        let mut blocks = Vec::with_capacity(message.blocks.len());
+        let mut asked = Vec::new();
+        let mut call_lines = HashMap::new();
+        for (index, block) in message.blocks.iter().enumerate() {
+            match block {
+                block if is_blank(block) => continue,
+                Block::ToolUse { id, .. } => {
+                    // An id can only be twice in a damaged file; the second one was never run.
+                    if !self.ids.insert(id.clone()) {
+                        continue;
+                    }
+                    asked.push(id.clone());
+                    if let Some(line) = lines.get(index).or(lines.last()) {
+                        call_lines.insert(id.clone(), *line);
+                    }
+                }
+                _ => {}
+            }
+            self.fill.bytes_since += weight(block);
+            blocks.push(block.clone());
+        }
+        if blocks.is_empty() {
+            return;
+        }
+        let open = self.assistant(lines.first().copied());
+        open.encoded = None;
+        open.message.blocks.append(&mut blocks);
+        open.asked.extend(asked);
+        self.call_lines = call_lines;
+        self.started.clear();
+    }
+
+    fn answer(&mut self, call: &CallId, content: ToolContent, is_error: bool, line: Option<LineId>) {
+        let Some(open) = &self.open else { return };
+        // A result whose call is not in the message before it has no place to stand.
+        if !open.asked.contains(call) || open.answers.contains_key(call) {
+            return;
+        }
+        let content = match content {
+            content if content.is_empty() => ToolContent::from("(no output)"),
+            ToolContent::Blocks(blocks) => {
+                ToolContent::Blocks(blocks.into_iter().map(|block| self.admit(block)).collect())
+            }
+            content @ ToolContent::Text(_) => content,
+        };
+        let block = Block::ToolResult { id: call.clone(), content, is_error };
+        self.fill.bytes_since += weight(&block);
+        let open = self.user(line);
+        open.encoded = None;
+        open.answers.insert(call.clone(), block);
+    }
+
+    /// Lets a block in, or its replacement.
+    fn admit(&mut self, block: Block) -> Block {
+        if !matches!(block, Block::Image { .. } | Block::Document { .. }) {
+            return block;
+        }
+        if self.media == Media::LeftOut {
+            return Block::text("[An image or document was left out: the provider rejected it.]");
+        }
+        self.media = Media::Present;
+        block
+    }
+
+    fn effects(&mut self, effects: &[ToolEffect]) {
+        self.kept.seen = self.kept.seen.with(effects);
+        for effect in effects {
+            match effect {
+                ToolEffect::Saw { .. } => {}
+                ToolEffect::Moved { cwd } => self.kept.cwd = Some(cwd.clone()),
+                ToolEffect::Todos { todos } => self.kept.todos = Some(todos.clone()),
+            }
+        }
+    }
+
+    /// The open user message, begun if the last one was the model's.
+    fn user(&mut self, line: Option<LineId>) -> &mut Open {
+        if self.open.as_ref().is_none_or(|open| open.message.role == Role::Assistant) {
+            let asked = self.open.as_ref().map(|open| open.asked.clone()).unwrap_or_default();
+            self.seal();
+            self.open = Some(Open::new(Role::User, asked, line));
+        }
+        // Just made, if it was not there.
+        self.open.get_or_insert_with(|| Open::new(Role::User, Vec::new(), line))
+    }
+
+    /// The open assistant message, begun if the last one was the user's or had calls.
+    fn assistant(&mut self, line: Option<LineId>) -> &mut Open {
+        let must_answer =
+            self.open.as_ref().is_some_and(|open| open.message.role == Role::Assistant && !open.asked.is_empty());
+        if must_answer {
+            self.user(None);
+        }
+        if self.is_empty() {
+            self.user(None).message.blocks.push(Block::text(MISSING_START));
+        }
+        if self.open.as_ref().is_none_or(|open| open.message.role == Role::User) {
+            self.seal();
+            self.open = Some(Open::new(Role::Assistant, Vec::new(), line));
+        }
+        self.open.get_or_insert_with(|| Open::new(Role::Assistant, Vec::new(), line))
+    }
+
+    fn end_with_user(&mut self) {
+        let last_is_model = self.open.as_ref().is_none_or(|open| open.message.role == Role::Assistant);
+        if !last_is_model {
+            return;
+        }
+        let open = self.user(None);
+        if open.asked.is_empty() {
+            open.message.blocks.push(Block::text(GO_ON));
+        }
+    }
+
+    fn seal(&mut self) {
+        if let Some(mut open) = self.open.take() {
+            let wire = open.encode(self.dialect);
+            self.sealed.push(Sealed { wire, line: open.line, prompt: open.prompt });
+        }
+    }
+
+    fn compact(&mut self, line: LineId, summary: &Message, kept: &[LineId]) {
+        let is_kept = |candidate: Option<LineId>| candidate.is_some_and(|line| kept.contains(&line));
+        self.sealed.retain(|sealed| is_kept(sealed.line));
+        let last = self.open.take().filter(|open| is_kept(open.line));
+        let mut start = Open::new(Role::User, Vec::new(), Some(line));
+        start.message.blocks.extend(summary.blocks.iter().filter(|block| !is_blank(block)).cloned());
+        if self.sealed.is_empty() && last.is_none() {
+            self.open = Some(start);
+        } else {
+            let read = Message::assistant(vec![Block::text(SUMMARY_READ)]);
+            let read = Sealed { wire: self.dialect.message(&read), line: None, prompt: false };
+            let start = Sealed { wire: start.encode(self.dialect), line: Some(line), prompt: false };
+            self.sealed.splice(0..0, [start, read]);
+            self.open = last;
+        }
+        let sealed: u64 = self.sealed.iter().map(|sealed| sealed.wire.bytes.len() as u64).sum();
+        let open = self.open.as_mut().map_or(0, |open| open.encode(self.dialect).bytes.len() as u64);
+        self.fill = Fill { counted: 0, bytes_since: sealed + open };
+    }
+}
+
+impl Open {
+    fn new(role: Role, asked: Vec<CallId>, line: Option<LineId>) -> Self {
+        let message = Message { role, blocks: Vec::new() };
+        Self { message, asked, answers: HashMap::new(), line, prompt: false, encoded: None }
+    }
+
+    fn encode(&mut self, dialect: Dialect) -> WireMessage {
+        if let Some(encoded) = &self.encoded {
+            return encoded.clone();
+        }
+        let encoded = if self.message.role == Role::User && !self.asked.is_empty() {
+            dialect.message(&self.with_answers())
+        } else {
+            dialect.message(&self.message)
+        };
+        self.encoded = Some(encoded.clone());
+        encoded
+    }
+
+    fn with_answers(&self) -> Message {
+        let missing = |id: &CallId| Block::ToolResult {
+            id: id.clone(),
+            content: ToolContent::from(NO_RESULT),
+            is_error: true,
+        };
+        let answers = self.asked.iter().map(|id| self.answers.get(id).cloned().unwrap_or_else(|| missing(id)));
+        Message { role: Role::User, blocks: answers.chain(self.message.blocks.iter().cloned()).collect() }
+    }
+}
+
+/// Text that providers refuse because there is nothing in it.
+fn is_blank(block: &Block) -> bool {
+    matches!(block, Block::Text { text } if text.trim().is_empty())
+}
+
+/// Roughly how many bytes a block takes on the wire.
+fn weight(block: &Block) -> u64 {
+    let bytes = match block {
+        Block::Text { text } => text.len(),
+        Block::Thinking { thinking, signature, .. } => {
+            thinking.len() + signature.as_ref().map_or(0, String::len)
+        }
+        Block::ToolUse { name, input, .. } => name.len() + json_weight(input) + 60,
+        Block::ToolResult { content: ToolContent::Text(text), .. } => text.len() + 60,
+        Block::ToolResult { content: ToolContent::Blocks(blocks), .. } => {
+            return blocks.iter().map(weight).sum::<u64>() + 60;
+        }
+        // An image costs by its size in pixels, not by its bytes; this is about what a large one takes.
+        Block::Image { .. } => 4_800,
+        Block::Document { source } => json_weight(source) / 10,
+        Block::Opaque(value) => json_weight(value),
+    };
+    bytes as u64
+}
+
+fn json_weight(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) => 5,
+        Value::Number(_) => 8,
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => items.iter().map(|item| json_weight(item) + 1).sum::<usize>() + 2,
+        Value::Object(members) => {
+            members.iter().map(|(name, value)| name.len() + json_weight(value) + 4).sum::<usize>() + 2
+        }
+    }
+}

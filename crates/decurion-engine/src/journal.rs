@@ -1,0 +1,381 @@
+//! Room 9. Numbers every event, writes it, then publishes it. Takes events from runs, gives them back
+//! numbered once they are on record: nobody is shown what a restart would not find.
+//!
+//! One thread owns the files. It gathers what is waiting into one write (group commit), and while the disk
+//! refuses, it holds what it has and tries again; whoever waits for an answer simply waits longer.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use decurion_protocol::link::BoxStream;
+use decurion_store::WriteError;
+use decurion_protocol::{AgentId, Clock, Envelope, Event, RunId, WaitReason};
+use futures_util::stream;
+use tokio::sync::{broadcast, oneshot};
+
+/// How long what is written may stay unsynced.
+const SYNC_WITHIN: Duration = Duration::from_millis(200);
+/// How often a write that failed is tried again: the one poll in the program.
+const RETRY_EVERY: Duration = Duration::from_secs(2);
+/// How many events a slow reader may be behind before it must look into the archive.
+const LIVE_CAPACITY: usize = 4096;
+/// How many waiting writes are gathered into one.
+const GATHER_AT_MOST: usize = 512;
+
+/// What "written" means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Handed to the kernel: any death of the process is survived. Synced soon after.
+    #[default]
+    Process,
+    /// Synced before anyone sees it: a loss of power is survived.
+    Power,
+}
+
+/// How a journal behaves.
+pub struct JournalOptions {
+    /// Where dates come from.
+    pub clock: Arc<dyn Clock>,
+    /// What "written" means.
+    pub durability: Durability,
+    /// The last number on record.
+    pub last_seq: u64,
+    /// When to stop trying to write; none is never.
+    pub give_up_after: Option<Duration>,
+}
+
+/// Whose event.
+#[derive(Clone, Debug)]
+pub struct Who {
+    /// The run.
+    pub run: RunId,
+    /// The agent; none for the root.
+    pub agent: Option<AgentId>,
+}
+
+/// The transcript could not be written and nobody tries any more.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the transcript cannot be written: {0}")]
+pub struct JournalLost(pub Arc<str>);
+
+/// A handle to the journal; everyone has one.
+#[derive(Clone)]
+pub struct Journal {
+    jobs: Sender<Job>,
+    live: broadcast::Sender<Arc<Envelope>>,
+    seq: Arc<AtomicU64>,
+    clock: Arc<dyn Clock>,
+}
+
+/// What a writer is told: its events as recorded, in order.
+type Written = Result<Vec<Arc<Envelope>>, JournalLost>;
+
+enum Job {
+    Write { who: Who, events: Vec<Event>, done: oneshot::Sender<Written> },
+    Sync { done: oneshot::Sender<()> },
+    Read { work: Box<dyn FnOnce(&dyn decurion_store::Journal) + Send> },
+    Close { done: oneshot::Sender<()> },
+}
+
+impl Journal {
+    /// Starts the thread that owns these files.
+    pub fn start(
+        store: Box<dyn decurion_store::Journal>,
+        options: JournalOptions,
+    ) -> std::io::Result<Self> {
+        let (jobs, inbox) = mpsc::channel();
+        let (live, _) = broadcast::channel(LIVE_CAPACITY);
+        let seq = Arc::new(AtomicU64::new(options.last_seq));
+        let writer = Writer {
+            store,
+            inbox,
+            live: live.clone(),
+            seq: Arc::clone(&seq),
+            clock: Arc::clone(&options.clock),
+            durability: options.durability,
+            give_up_after: options.give_up_after,
+            unsynced_since: None,
+            lost: None,
+        };
+        std::thread::Builder::new()
+            .name("journal".to_owned())
+            .stack_size(256 * 1024)
+            .spawn(move || writer.work())?;
+        Ok(Self { jobs, live, seq, clock: options.clock })
+    }
+
+    /// Puts events on record, in this order and in one write. When this returns, they are.
+    pub async fn write(&self, who: &Who, events: Vec<Event>) -> Result<Vec<Arc<Envelope>>, JournalLost> {
+        let (done, answer) = oneshot::channel();
+        let gone = || JournalLost(Arc::from("the writer is gone"));
+        self.jobs.send(Job::Write { who: who.clone(), events, done }).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// Shows an event that is not kept.
+    pub fn publish(&self, who: &Who, event: Event) {
+        let seq = self.seq.load(Ordering::Relaxed);
+        let (run, agent) = (who.run, who.agent.clone());
+        // Nobody listening is not a failure.
+        let _ = self.live.send(Arc::new(Envelope { seq, at: self.clock.date(), agent, run, event }));
+    }
+
+    /// Returns once everything written so far is synced.
+    pub async fn sync(&self) {
+        let (done, answer) = oneshot::channel();
+        if self.jobs.send(Job::Sync { done }).is_ok() {
+            let _ = answer.await;
+        }
+    }
+
+    /// Asks for a sync without waiting for it.
+    pub fn sync_soon(&self) {
+        let (done, _) = oneshot::channel();
+        // A journal that is gone was synced when it went.
+        let _ = self.jobs.send(Job::Sync { done });
+    }
+
+    /// Syncs, closes the files and ends the thread.
+    pub async fn close(&self) {
+        let (done, answer) = oneshot::channel();
+        if self.jobs.send(Job::Close { done }).is_ok() {
+            let _ = answer.await;
+        }
+    }
+
+    /// The number of the last event on record.
+    pub fn seq(&self) -> u64 {
+        self.seq.load(Ordering::Relaxed)
+    }
+
+    /// Reads what is on record after a number, in order, everything written before this call included.
+    /// The state goes to the thread that owns the files and comes back; none if that thread is gone.
+    pub async fn fold<S: Send + 'static>(
+        &self,
+        after: u64,
+        mut state: S,
+        mut take: impl FnMut(&mut S, Envelope) + Send + 'static,
+    ) -> Option<S> {
+        let (done, answer) = oneshot::channel();
+        let work = Box::new(move |store: &dyn decurion_store::Journal| {
+            // A record that cannot be read again is passed over, as a restart would.
+            let _ = store.since(after, &mut |envelope| take(&mut state, envelope));
+            let _ = done.send(state);
+        });
+        self.jobs.send(Job::Read { work }).ok()?;
+        answer.await.ok()
+    }
+
+    /// Everything from now on, without gaps: a reader that falls behind is given what it missed from the
+    /// record, and only the transient events are lost to it.
+    pub fn subscribe(&self) -> BoxStream<'static, Arc<Envelope>> {
+        let reader = Reader {
+            live: self.live.subscribe(),
+            journal: self.clone(),
+            last: self.seq(),
+            missed: VecDeque::new(),
+        };
+        Box::pin(stream::unfold(reader, |mut reader| async move {
+            reader.next().await.map(|envelope| (envelope, reader))
+        }))
+    }
+}
+
+/// One subscriber's place in the stream.
+struct Reader {
+    live: broadcast::Receiver<Arc<Envelope>>,
+    journal: Journal,
+    /// The last durable event given out.
+    last: u64,
+    /// What was read back from the record after a gap.
+    missed: VecDeque<Arc<Envelope>>,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Option<Arc<Envelope>> {
+        loop {
+            if let Some(envelope) = self.missed.pop_front() {
+                self.last = envelope.seq;
+                return Some(envelope);
+            }
+            match self.live.recv().await {
+                Ok(envelope) if !envelope.event.is_durable() => return Some(envelope),
+                Ok(envelope) if envelope.seq > self.last => {
+                    self.last = envelope.seq;
+                    return Some(envelope);
+                }
+                // Already given from the record.
+                Ok(_) => {}
+                Err(broadcast::error::RecvError::Lagged(_)) => {
+                    let missed = VecDeque::new();
+                    let read = self.journal.fold(self.last, missed, |all, envelope| {
+                        all.push_back(Arc::new(envelope));
+                    });
+                    self.missed = read.await?;
+                }
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    }
+}
+
+/// Whether trying again can help.
+fn can_wait(error: &WriteError) -> bool {
+    error.holds() || matches!(error, WriteError::TooMuchHeld { .. })
+}
+
+/// The thread that owns the files.
+struct Writer {
+    store: Box<dyn decurion_store::Journal>,
+    /// Every [`Journal`] handle holds the other end.
+    inbox: Receiver<Job>,
+    live: broadcast::Sender<Arc<Envelope>>,
+    seq: Arc<AtomicU64>,
+    clock: Arc<dyn Clock>,
+    durability: Durability,
+    give_up_after: Option<Duration>,
+    unsynced_since: Option<Instant>,
+    lost: Option<JournalLost>,
+}
+
+impl Writer {
+    fn work(mut self) {
+        while let Some(first) = self.next_job() {
+            let mut jobs = VecDeque::from([first]);
+            while jobs.len() < GATHER_AT_MOST
+                && let Ok(job) = self.inbox.try_recv()
+            {
+                jobs.push_back(job);
+            }
+            if self.do_all(jobs) {
+                return;
+            }
+        }
+        // Every handle is gone: nobody can be told, but nothing may stay behind.
+        let _ = self.store.sync();
+    }
+
+    /// The next job; while something is unsynced, waits no longer than that may stay so.
+    fn next_job(&mut self) -> Option<Job> {
+        while let Some(since) = self.unsynced_since {
+            match self.inbox.recv_timeout(SYNC_WITHIN.saturating_sub(since.elapsed())) {
+                Ok(job) => return Some(job),
+                Err(RecvTimeoutError::Timeout) => self.sync(),
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+        self.inbox.recv().ok()
+    }
+
+    /// Does these jobs in order; tells whether the journal was closed.
+    fn do_all(&mut self, mut jobs: VecDeque<Job>) -> bool {
+        let mut batch = Vec::new();
+        let mut waiting = Vec::new();
+        while let Some(job) = jobs.pop_front() {
+            match job {
+                Job::Write { who, events, done } => {
+                    waiting.push((events.len(), done));
+                    for event in events {
+                        batch.push(self.envelope(&who, event, batch.len()));
+                    }
+                }
+                Job::Sync { done } => {
+                    self.commit(std::mem::take(&mut batch), std::mem::take(&mut waiting));
+                    self.sync();
+                    let _ = done.send(());
+                }
+                Job::Read { work } => {
+                    self.commit(std::mem::take(&mut batch), std::mem::take(&mut waiting));
+                    work(&*self.store);
+                }
+                Job::Close { done } => {
+                    self.commit(std::mem::take(&mut batch), std::mem::take(&mut waiting));
+                    self.sync();
+                    let _ = done.send(());
+                    return true;
+                }
+            }
+        }
+        self.commit(batch, waiting);
+        false
+    }
+
+    fn envelope(&self, who: &Who, event: Event, ahead: usize) -> Envelope {
+        let seq = self.seq.load(Ordering::Relaxed) + ahead as u64 + 1;
+        Envelope { seq, at: self.clock.date(), agent: who.agent.clone(), run: who.run, event }
+    }
+
+    fn commit(&mut self, batch: Vec<Envelope>, waiting: Vec<(usize, oneshot::Sender<Written>)>) {
+        if waiting.is_empty() {
+            return;
+        }
+        if let Err(lost) = self.write_until_done(&batch) {
+            for (_, done) in waiting {
+                let _ = done.send(Err(lost.clone()));
+            }
+            return;
+        }
+        self.unsynced_since.get_or_insert_with(Instant::now);
+        if self.durability == Durability::Power {
+            self.sync();
+        }
+        let mut written = batch.into_iter().map(|envelope| self.show(envelope));
+        for (count, done) in waiting {
+            let _ = done.send(Ok(written.by_ref().take(count).collect()));
+        }
+    }
+
+    fn show(&self, envelope: Envelope) -> Arc<Envelope> {
+        self.seq.store(envelope.seq, Ordering::Relaxed);
+        let envelope = Arc::new(envelope);
+        let _ = self.live.send(Arc::clone(&envelope));
+        envelope
+    }
+
+    fn write_until_done(&mut self, batch: &[Envelope]) -> Result<(), JournalLost> {
+        if let Some(lost) = &self.lost {
+            return Err(lost.clone());
+        }
+        let started = Instant::now();
+        let mut told = false;
+        loop {
+            let Err(error) = self.store.append(batch) else {
+                if told {
+                    self.tell(batch, None);
+                }
+                return Ok(());
+            };
+            let give_up = self.give_up_after.is_some_and(|limit| started.elapsed() >= limit);
+            if give_up || !can_wait(&error) {
+                let lost = JournalLost(Arc::from(error.to_string()));
+                self.lost = Some(lost.clone());
+                return Err(lost);
+            }
+            if !told {
+                self.tell(batch, Some(WaitReason::Disk { error: error.to_string() }));
+                told = true;
+            }
+            std::thread::sleep(RETRY_EVERY);
+        }
+    }
+
+    fn tell(&self, batch: &[Envelope], reason: Option<WaitReason>) {
+        let Some(first) = batch.first() else { return };
+        let _ = self.live.send(Arc::new(Envelope {
+            seq: self.seq.load(Ordering::Relaxed),
+            event: Event::Waiting { reason },
+            ..first.clone()
+        }));
+    }
+
+    fn sync(&mut self) {
+        // A failed sync leaves the time set, so that it is tried again; the store rewrites what is in doubt.
+        self.unsynced_since = match self.store.sync() {
+            Ok(()) => None,
+            Err(_) => Some(Instant::now()),
+        };
+    }
+}

@@ -1,0 +1,613 @@
+//! Whether a call goes ahead, is asked about or is refused. Takes the rules, the mode and what the call would
+//! touch; gives a decision with its reason. Pure: it looks at nothing but its arguments.
+//!
+//! The order is the same for every tool: what the agent may use at all, rules that deny, the mode that skips
+//! the rest, rules that ask, the mode that only reads, rules that allow, what is harmless by itself, and last
+//! what the mode says about everything undecided.
+
+mod commands;
+mod glob;
+mod paths;
+mod shell;
+mod suggest;
+mod web;
+
+use std::sync::Arc;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::intent::WideTouch;
+use decurion_protocol::permission::RuleSource;
+use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Rule, RuleSet, Touch, Verdict};
+use serde_json::Value;
+
+use paths::Reading;
+pub use shell::{Part, explain};
+pub use suggest::suggest;
+
+/// Where rules count from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Around {
+    /// The working directory.
+    pub cwd: Utf8PathBuf,
+    /// The directory that `/x` in a rule counts from.
+    pub root: Utf8PathBuf,
+    /// Further directories the run may use.
+    pub directories: Vec<Utf8PathBuf>,
+    /// What `~` stands for.
+    pub home: Option<Utf8PathBuf>,
+}
+
+/// Everything a decision depends on besides the call.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// The mode in force.
+    pub mode: Mode,
+    /// The rules in force.
+    pub rules: Arc<RuleSet>,
+    /// Where rules count from.
+    pub around: Around,
+    /// What the agent may use at all.
+    pub grant: Grant,
+    /// What `dontAsk` does with what no rule decides.
+    pub undecided: Undecided,
+    /// Whether there is anybody who can be asked.
+    pub answerable: bool,
+}
+
+/// What an agent may use, by its definition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// Only these, if given; a specifier narrows the tool to the calls it covers.
+    pub only: Option<Vec<Rule>>,
+    /// Never these.
+    pub except: Vec<Rule>,
+}
+
+/// What `dontAsk` does with what no rule decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Undecided {
+    /// It goes ahead.
+    #[default]
+    Allow,
+    /// It is refused: what authors of foreign definitions mean by it.
+    Deny,
+}
+
+impl Policy {
+    /// A policy for the root of a session.
+    pub fn new(mode: Mode, rules: Arc<RuleSet>, around: Around) -> Self {
+        Self { mode, rules, around, grant: Grant::default(), undecided: Undecided::Allow, answerable: true }
+    }
+}
+
+impl Grant {
+    /// Reads `tools` and `disallowedTools` of a definition. `*` is everything.
+    pub fn parse<'a>(
+        only: Option<impl IntoIterator<Item = &'a str>>,
+        except: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, decurion_protocol::permission::InvalidRule> {
+        let read = |text: &str| Rule::parse(text, RuleSource::Command);
+        let only = match only {
+            None => None,
+            Some(names) => {
+                let rules: Vec<Rule> = names.into_iter().map(read).collect::<Result<_, _>>()?;
+                (!rules.iter().any(|rule| rule.tool == "*")).then_some(rules)
+            }
+        };
+        let except = except.into_iter().map(read).collect::<Result<_, _>>()?;
+        Ok(Self { only, except })
+    }
+}
+
+/// A call on its way to a decision.
+pub(crate) struct Question<'a> {
+    pub policy: &'a Policy,
+    pub tool: &'a str,
+    pub input: &'a Value,
+    pub intent: &'a Intent,
+}
+
+/// Decides about one call.
+pub fn decide(policy: &Policy, tool: &str, input: &Value, intent: &Intent) -> Decision {
+    let question = Question { policy, tool: canonical(tool), input, intent };
+    let decision = question.refused_by_grant().unwrap_or_else(|| match question.class() {
+        Class::Shell => shell::decide(&question),
+        Class::Read | Class::Write => question.decide_paths(),
+        Class::Web => question.decide_web(),
+        Class::Agent | Class::Skill | Class::Mcp | Class::Free | Class::Ask | Class::Other => question.decide_named(),
+    });
+    finish(policy, decision)
+}
+
+/// Nobody can be asked: the question is a refusal, and says so.
+fn finish(policy: &Policy, mut decision: Decision) -> Decision {
+    if decision.verdict != Verdict::Ask {
+        return decision;
+    }
+    let why = if policy.mode == Mode::DontAsk {
+        "mode dontAsk asks nobody"
+    } else if !policy.answerable {
+        "nobody can be asked"
+    } else {
+        return decision;
+    };
+    decision.verdict = Verdict::Deny;
+    decision.reason = format!("{}; {why}, so it is denied", decision.reason);
+    decision
+}
+
+/// The mode a child runs in, and why.
+pub fn effective_mode(parent: Mode, definition: Option<Mode>, source: AgentSource, trusted: bool) -> (Mode, String) {
+    let from_user = match source {
+        AgentSource::Builtin | AgentSource::User | AgentSource::Managed => true,
+        AgentSource::Project => trusted,
+        AgentSource::Plugin => false,
+    };
+    let Some(wanted) = definition else {
+        return (parent, format!("the definition names no mode, so the parent's holds: {parent}"));
+    };
+    if parent == Mode::Plan {
+        return (Mode::Plan, "the parent is in plan mode, and rights only shrink".to_owned());
+    }
+    if wanted == Mode::Plan {
+        return (Mode::Plan, "plan in a definition always holds".to_owned());
+    }
+    if matches!(parent, Mode::BypassPermissions | Mode::AcceptEdits) {
+        return (parent, format!("the parent's mode holds over the definition's: {parent}"));
+    }
+    if source == AgentSource::Plugin {
+        return (parent, format!("a plugin's definition sets no mode; ignored: {wanted}"));
+    }
+    let widens = matches!(wanted, Mode::BypassPermissions | Mode::DontAsk | Mode::AcceptEdits);
+    if widens && !from_user {
+        return (parent, format!("the project is not trusted to widen the mode; ignored: {wanted}"));
+    }
+    (wanted, format!("the definition's mode holds: {wanted}"))
+}
+
+/// Adds the places that the paths of an intent really lead to. `real` follows links and answers none for a
+/// path whose place is the path itself.
+pub fn add_real_paths(intent: &mut Intent, real: impl Fn(&Utf8Path) -> Option<Utf8PathBuf>) {
+    let add = |touches: &mut Vec<Touch>| {
+        let found: Vec<Touch> = touches
+            .iter()
+            .filter_map(|touch| Some(Touch { path: real(&touch.path)?, access: touch.access }))
+            .collect();
+        touches.extend(found);
+    };
+    add(&mut intent.touches);
+    for command in intent.shell.iter_mut().flat_map(|shell| &mut shell.commands) {
+        add(&mut command.touches);
+        let found: Vec<WideTouch> = command
+            .wide
+            .iter()
+            .filter_map(|wide| {
+                let fixed = paths::fixed_part(&wide.pattern);
+                let pattern = real(&fixed)?.to_string();
+                Some(WideTouch { pattern, below: true, ..wide.clone() })
+            })
+            .collect();
+        command.wide.extend(found);
+    }
+}
+
+/// The name rules know a tool by.
+fn canonical(tool: &str) -> &str {
+    match tool {
+        "Task" => "Agent",
+        tool => tool,
+    }
+}
+
+/// What kind of tool it is, for rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Shell,
+    Read,
+    Write,
+    Web,
+    Agent,
+    Skill,
+    Mcp,
+    /// Tools that touch nothing but the session itself.
+    Free,
+    /// Tools that are a question by themselves.
+    Ask,
+    Other,
+}
+
+fn class(tool: &str, input: &Value) -> Class {
+    match tool {
+        "Bash" => Class::Shell,
+        "Monitor" if input.get("command").is_some() => Class::Shell,
+        "Read" | "Grep" | "Glob" | "LS" | "NotebookRead" => Class::Read,
+        "Edit" | "Write" | "NotebookEdit" | "MultiEdit" => Class::Write,
+        "WebFetch" => Class::Web,
+        "Agent" => Class::Agent,
+        "Skill" | "SlashCommand" => Class::Skill,
+        "ExitPlanMode" => Class::Ask,
+        "TodoWrite" | "TodoRead" | "TaskOutput" | "AgentOutput" | "AgentOutputTool" | "BashOutput" | "KillShell"
+        | "KillBash" | "TaskStop" | "SendMessage" | "TaskCreate" | "TaskGet" | "TaskList" | "TaskUpdate" | "ListAgents"
+        | "ReportFindings" | "StructuredOutput" | "ToolSearch" | "AskUserQuestion" | "EnterPlanMode" | "CronList" => Class::Free,
+        _ if is_mcp(tool) => Class::Mcp,
+        _ => Class::Other,
+    }
+}
+
+fn is_mcp(tool: &str) -> bool {
+    tool.strip_prefix("mcp__").and_then(|rest| rest.split_once("__")).is_some_and(|(server, tool)| {
+        let plain = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte));
+        plain(server) && plain(tool)
+    })
+}
+
+pub(crate) fn decision(verdict: Verdict, rule: Option<&Rule>, reason: impl Into<String>) -> Decision {
+    Decision { verdict, rule: rule.map(ToString::to_string), reason: reason.into() }
+}
+
+pub(crate) fn ask(reason: impl Into<String>) -> Decision {
+    decision(Verdict::Ask, None, reason)
+}
+
+pub(crate) fn allow(reason: impl Into<String>) -> Decision {
+    decision(Verdict::Allow, None, reason)
+}
+
+pub(crate) fn deny(reason: impl Into<String>) -> Decision {
+    decision(Verdict::Deny, None, reason)
+}
+
+impl Question<'_> {
+    pub(crate) fn class(&self) -> Class {
+        class(self.tool, self.input)
+    }
+
+    /// What the mode says about what nothing decided.
+    pub(crate) fn undecided(&self, reason: impl Into<String>) -> Decision {
+        let reason = reason.into();
+        match (self.policy.mode, self.policy.undecided) {
+            (Mode::DontAsk, Undecided::Allow) => allow(format!("{reason}; mode dontAsk lets it go ahead")),
+            (Mode::DontAsk, Undecided::Deny) => deny(format!("{reason}; mode dontAsk of this definition denies it")),
+            _ => ask(reason),
+        }
+    }
+
+    /// The refusal of a tool that is not one of the agent's.
+    fn refused_by_grant(&self) -> Option<Decision> {
+        let grant = &self.policy.grant;
+        let only = grant.only.as_deref().filter(|_| !is_mcp(self.tool));
+        if let Some(rules) = only {
+            if !self.granted(rules) {
+                return Some(deny(format!("not one of this agent's tools: {}", self.tool)));
+            }
+        }
+        let rule = grant.except.iter().find(|rule| self.forbidden(rule) == commands::Match::Yes)?;
+        Some(decision(Verdict::Deny, Some(rule), format!("not one of this agent's tools: {}", self.tool)))
+    }
+
+    fn granted(&self, rules: &[Rule]) -> bool {
+        let named: Vec<&Rule> = rules.iter().filter(|rule| canonical(&rule.tool) == self.tool).collect();
+        if named.is_empty() {
+            return false;
+        }
+        // `Agent(a, b)` limits which agents may be started elsewhere; here it grants the tool.
+        if named.iter().any(|rule| rule.specifier.is_none()) {
+            return true;
+        }
+        match self.class() {
+            Class::Shell => shell::granted(self, &named),
+            Class::Read | Class::Write => {
+                let touches = self.touches();
+                !touches.is_empty()
+                    && touches.iter().all(|touch| {
+                        named.iter().any(|rule| {
+                            rule.specifier.as_deref().is_some_and(|specifier| {
+                                paths::covers(specifier, &touch.path, &self.policy.around, Reading::Narrow)
+                            })
+                        })
+                    })
+            }
+            Class::Web => self.host().is_ok_and(|address| {
+                address.odd.is_none()
+                    && named.iter().any(|rule| {
+                        rule.specifier.as_deref().is_some_and(|specifier| web::covers(specifier, &address.host, false))
+                    })
+            }),
+            _ => named.iter().any(|rule| {
+                rule.specifier.as_deref().is_some_and(|specifier| self.name_covered(specifier))
+            }),
+        }
+    }
+
+    /// How a rule that forbids covers this call.
+    pub(crate) fn forbidden(&self, rule: &Rule) -> commands::Match {
+        use commands::Match;
+        match self.class() {
+            Class::Shell => shell::forbidden(self, rule),
+            Class::Read | Class::Write => self.path_forbidden(rule),
+            Class::Web if canonical(&rule.tool) == "WebFetch" => match (&rule.specifier, self.host()) {
+                (None, _) => Match::Yes,
+                (Some(specifier), Ok(address)) if web::covers(specifier, &address.host, true) => Match::Yes,
+                (Some(_), Ok(_)) => Match::No,
+                (Some(_), Err(_)) => Match::Maybe,
+            },
+            _ => {
+                let named = tool_matches(&rule.tool, self.tool, Reading::Wide)
+                    && rule.specifier.as_deref().is_none_or(|specifier| self.name_covered(specifier));
+                if named { Match::Yes } else { Match::No }
+            }
+        }
+    }
+
+    /// The first of these rules that covers the call, certainly if possible.
+    pub(crate) fn first_forbidding<'r>(&self, rules: &'r [Rule]) -> Option<(&'r Rule, commands::Match)> {
+        let mut perhaps = None;
+        for rule in rules {
+            match self.forbidden(rule) {
+                commands::Match::Yes => return Some((rule, commands::Match::Yes)),
+                commands::Match::Maybe => perhaps = perhaps.or(Some((rule, commands::Match::Maybe))),
+                commands::Match::No => {}
+            }
+        }
+        perhaps
+    }
+
+    /// Deny rules, the bypassing mode, ask rules: the part that is the same for all tools.
+    pub(crate) fn forbidden_first(&self) -> Option<Decision> {
+        use commands::Match;
+        let rules = &self.policy.rules;
+        let denied = self.first_forbidding(&rules.deny);
+        if let Some((rule, Match::Yes)) = denied {
+            return Some(decision(Verdict::Deny, Some(rule), format!("denied by {rule}")));
+        }
+        if let Some((rule, _)) = denied {
+            let reason = format!("it cannot be told whether {rule} forbids it");
+            return Some(decision(Verdict::Ask, Some(rule), reason));
+        }
+        if self.policy.mode == Mode::BypassPermissions {
+            return Some(allow("mode bypassPermissions skips all checks but deny rules"));
+        }
+        match self.first_forbidding(&rules.ask) {
+            Some((rule, Match::Yes)) => Some(decision(Verdict::Ask, Some(rule), format!("{rule} asks"))),
+            Some((rule, _)) => {
+                let reason = format!("it cannot be told whether {rule} asks about it");
+                Some(decision(Verdict::Ask, Some(rule), reason))
+            }
+            None => None,
+        }
+    }
+
+    /// The paths the call names.
+    pub(crate) fn touches(&self) -> Vec<Touch> {
+        let mut touches = self.intent.touches.clone();
+        // A glob may lead out of the directory it starts in.
+        if let Some(pattern) = self.input.get("pattern").and_then(Value::as_str).filter(|_| self.tool == "Glob") {
+            let base = touches.first().map_or_else(|| self.policy.around.cwd.clone(), |touch| touch.path.clone());
+            let joined = match (pattern.strip_prefix("~/"), &self.policy.around.home) {
+                (Some(rest), Some(home)) => home.join(rest),
+                _ => base.join(pattern),
+            };
+            let fixed = paths::fixed_part(joined.as_str());
+            let climbs = joined.as_str().strip_prefix(fixed.as_str()).is_some_and(|rest| rest.split('/').any(|part| part == ".."));
+            let path = if climbs { Utf8PathBuf::from("/") } else { paths::normal(&fixed) };
+            touches.push(Touch { path, access: Access::Read });
+        }
+        touches
+    }
+
+    fn path_forbidden(&self, rule: &Rule) -> commands::Match {
+        use commands::Match;
+        let covers_tool = path_rule_covers(&rule.tool, self.tool);
+        let near = path_rule_is_near(&rule.tool, self.tool);
+        if !covers_tool && !near {
+            return if tool_matches(&rule.tool, self.tool, Reading::Wide) { Match::Yes } else { Match::No };
+        }
+        let Some(specifier) = rule.specifier.as_deref() else {
+            return if covers_tool { Match::Yes } else { Match::No };
+        };
+        let around = &self.policy.around;
+        let mut best = Match::No;
+        for touch in self.touches() {
+            let found = if paths::covers(specifier, &touch.path, around, Reading::Wide) {
+                if covers_tool { Match::Yes } else { Match::Maybe }
+            } else if paths::nearly_covers(specifier, &touch.path, around) {
+                Match::Maybe
+            } else if self.tool == "Grep" && covers_tool {
+                let pattern = touch.path.to_string();
+                let wide = WideTouch { pattern, below: true, visible: true, access: Access::Read };
+                if paths::may_cover(specifier, &wide, around) { Match::Maybe } else { Match::No }
+            } else {
+                Match::No
+            };
+            best = best.max(found);
+        }
+        best
+    }
+
+    fn decide_paths(&self) -> Decision {
+        if let Some(decision) = self.forbidden_first() {
+            return decision;
+        }
+        let writes = self.class() == Class::Write;
+        let policy = self.policy;
+        if policy.mode == Mode::Plan && writes {
+            return deny("mode plan changes nothing");
+        }
+        let touches = self.touches();
+        if let Some(odd) = self.odd_path() {
+            return ask(odd);
+        }
+        if touches.is_empty() && !matches!(self.tool, "Grep" | "Glob" | "LS") {
+            return ask("the path is not known");
+        }
+        let mut last = None;
+        for touch in &touches {
+            let access = if writes { Access::Write } else { Access::Read };
+            match self.path_allowed(&touch.path, access) {
+                Ok(found) => last = Some(found),
+                Err(reason) => return self.undecided(reason),
+            }
+        }
+        last.unwrap_or_else(|| allow("it reads inside the working directory"))
+    }
+
+    /// A path that is not what it looks like.
+    fn odd_path(&self) -> Option<String> {
+        let strange = |text: &str| text.chars().any(|c| c.is_control()) || decurion_tools::bash::visible(text) != text;
+        ["file_path", "path", "notebook_path", "pattern"]
+            .iter()
+            .filter(|key| **key != "pattern" || self.tool == "Glob")
+            .filter_map(|key| self.input.get(*key)?.as_str())
+            .find(|text| strange(text))
+            .map(|text| format!("the path has characters that deceive: {}", decurion_tools::bash::visible(text)))
+    }
+
+    /// Whether one path may be used, by rules, place and mode; else why not.
+    pub(crate) fn path_allowed(&self, path: &Utf8Path, access: Access) -> Result<Decision, String> {
+        let policy = self.policy;
+        let inside = paths::is_inside(path, &policy.around);
+        let protected = (access == Access::Write).then(|| paths::protected(path)).flatten();
+        let tool = if self.class() == Class::Shell {
+            if access == Access::Write { "Write" } else { "Read" }
+        } else {
+            self.tool
+        };
+        for rule in &policy.rules.allow {
+            if !path_rule_covers(&rule.tool, tool) {
+                continue;
+            }
+            let covered = match rule.specifier.as_deref() {
+                None => access == Access::Read || (protected.is_none() && (inside || !paths::is_system(path))),
+                Some(specifier) => {
+                    paths::covers(specifier, path, &policy.around, Reading::Narrow)
+                        && protected.as_ref().is_none_or(|part| paths::names_protected(specifier, part))
+                }
+            };
+            if covered {
+                return Ok(decision(Verdict::Allow, Some(rule), format!("allowed by {rule}")));
+            }
+        }
+        match access {
+            Access::Read if inside => Ok(allow("it reads inside the working directory")),
+            Access::Read => Err(format!("it reads outside the working directory: {path}")),
+            Access::Write if protected.is_some() => Err(format!("it writes to a protected path: {path}")),
+            Access::Write if !inside => Err(format!("it writes outside the working directory: {path}")),
+            Access::Write if policy.mode == Mode::AcceptEdits => {
+                Ok(allow("mode acceptEdits lets edits inside the working directory go ahead"))
+            }
+            Access::Write => Err(format!("it writes: {path}")),
+        }
+    }
+
+    fn host(&self) -> Result<web::Address, &'static str> {
+        let url = self.input.get("url").and_then(Value::as_str).unwrap_or("");
+        web::address(url)
+    }
+
+    fn decide_web(&self) -> Decision {
+        if let Some(decision) = self.forbidden_first() {
+            return decision;
+        }
+        let address = match self.host() {
+            Ok(address) => address,
+            Err(reason) => return ask(reason),
+        };
+        if let Some(odd) = address.odd {
+            return ask(odd);
+        }
+        for rule in self.policy.rules.allow.iter().filter(|rule| rule.tool == "WebFetch") {
+            if rule.specifier.as_deref().is_none_or(|specifier| web::covers(specifier, &address.host, false)) {
+                return decision(Verdict::Allow, Some(rule), format!("allowed by {rule}"));
+            }
+        }
+        self.undecided(format!("it talks to a host that no rule names: {}", address.host))
+    }
+
+    /// Whether a specifier names what this call is about: an agent's type, a skill.
+    fn name_covered(&self, specifier: &str) -> bool {
+        let text = |key: &str| self.input.get(key).and_then(Value::as_str);
+        let name = match self.class() {
+            Class::Agent => self.intent.agent.as_deref().or_else(|| text("subagent_type")).unwrap_or("general-purpose"),
+            Class::Skill => text("skill").or_else(|| text("command")).unwrap_or("").trim_start_matches('/'),
+            _ => return specifier == "*",
+        };
+        specifier.split(',').map(str::trim).any(|wanted| {
+            let wanted = wanted.trim_start_matches('/');
+            match wanted.strip_suffix(":*").or_else(|| wanted.strip_suffix(" *")) {
+                Some(prefix) => name == prefix || name.starts_with(&format!("{prefix} ")) || name.starts_with(&format!("{prefix}:")),
+                None => wanted.eq_ignore_ascii_case(name.trim()),
+            }
+        })
+    }
+
+    fn decide_named(&self) -> Decision {
+        if let Some(decision) = self.forbidden_first() {
+            return decision;
+        }
+        let class = self.class();
+        if self.policy.mode == Mode::Plan && matches!(class, Class::Mcp | Class::Other) {
+            return deny("mode plan changes nothing, and what this tool does is not known");
+        }
+        let wider = self.input.get("mode").and_then(Value::as_str).filter(|_| class == Class::Agent);
+        if let Some(mode) = wider {
+            let widens = matches!(mode, "bypassPermissions" | "acceptEdits" | "dontAsk" | "auto");
+            if widens && mode != self.policy.mode.name() {
+                return ask(format!("it starts an agent in a wider mode: {mode}"));
+            }
+        }
+        for rule in &self.policy.rules.allow {
+            let named = tool_matches(&rule.tool, self.tool, Reading::Narrow)
+                && rule.specifier.as_deref().is_none_or(|specifier| self.name_covered(specifier));
+            if named && class != Class::Ask {
+                return decision(Verdict::Allow, Some(rule), format!("allowed by {rule}"));
+            }
+        }
+        match class {
+            Class::Free => allow("it changes nothing outside the session"),
+            Class::Agent => allow("starting an agent is allowed; what it does is decided call by call"),
+            Class::Ask => ask("it is a question to a person"),
+            Class::Skill => self.undecided("no rule allows this skill"),
+            Class::Mcp => self.undecided("no rule allows this tool of an MCP server"),
+            _ => self.undecided("no rule allows this tool"),
+        }
+    }
+}
+
+/// Whether a rule's tool name covers a tool.
+fn tool_matches(rule: &str, tool: &str, reading: Reading) -> bool {
+    let rule = canonical(rule);
+    if rule == tool {
+        return true;
+    }
+    let wide = reading == Reading::Wide;
+    if wide && rule.contains('*') && glob::text_matches(rule, tool) {
+        return true;
+    }
+    if !rule.starts_with("mcp__") || !is_mcp(tool) {
+        return false;
+    }
+    let (rule, tool) = if wide { (rule.to_lowercase(), tool.to_lowercase()) } else { (rule.to_owned(), tool.to_owned()) };
+    // A rule names a server, or a server and a pattern of its tools; the server's name is never a pattern.
+    let rest = rule.strip_prefix("mcp__").unwrap_or("");
+    let (server, wanted) = rest.split_once("__").unwrap_or((rest, "*"));
+    let Some(name) = tool.strip_prefix("mcp__").and_then(|tool| tool.strip_prefix(server)?.strip_prefix("__")) else {
+        return false;
+    };
+    // `mcp__a__b__c` may be the tool `c` of a server `a__b`: a rule for `a` alone does not say so.
+    let unclear = name.contains("__") && wanted.contains('*') && !wide;
+    !server.is_empty() && !server.contains('*') && !unclear && glob::text_matches(wanted, name)
+}
+
+/// Whether rules for one tool are about the paths of another.
+fn path_rule_covers(rule: &str, tool: &str) -> bool {
+    match rule {
+        "Edit" => matches!(tool, "Edit" | "Write" | "NotebookEdit" | "MultiEdit"),
+        "Read" => matches!(tool, "Read" | "Grep" | "Glob" | "LS" | "NotebookRead"),
+        rule => rule == tool,
+    }
+}
+
+/// Whether forbidding the one casts doubt on the other.
+fn path_rule_is_near(rule: &str, tool: &str) -> bool {
+    matches!((rule, tool), ("Write", "Edit" | "NotebookEdit" | "MultiEdit") | ("Read", "Edit" | "Write" | "NotebookEdit" | "MultiEdit"))
+}

@@ -1,0 +1,310 @@
+//! Rules about shell commands. Takes a rule's specifier and a command taken apart; says whether it covers
+//! the command, certainly or perhaps.
+//!
+//! A rule that allows matches the words exactly as written. A rule that forbids also matches behind
+//! assignments, by the program's own name, past git's own options, and however flags are spelled.
+
+use decurion_protocol::intent::ShellCommand;
+use decurion_tools::bash;
+
+use super::glob::text_matches;
+
+/// Whether a rule covers a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Match {
+    /// It does not.
+    No,
+    /// It may: the text does not tell.
+    Maybe,
+    /// It does.
+    Yes,
+}
+
+/// A specifier taken apart.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Form {
+    /// The whole command.
+    Exact(Vec<String>),
+    /// The first words of it.
+    Prefix(Vec<String>),
+    /// A text with `*` for anything.
+    Wildcard(String),
+}
+
+/// Reads a specifier.
+pub(crate) fn form(specifier: &str) -> Form {
+    let trimmed = specifier.trim();
+    let prefix = trimmed.strip_suffix(":*").or_else(|| trimmed.strip_suffix(" *"));
+    match prefix {
+        Some(prefix) if !prefix.contains('*') => Form::Prefix(words(prefix)),
+        None if !trimmed.contains('*') => Form::Exact(words(trimmed)),
+        Some(prefix) if trimmed.ends_with(":*") => Form::Wildcard(format!("{prefix}*")),
+        _ => Form::Wildcard(trimmed.to_owned()),
+    }
+}
+
+fn words(text: &str) -> Vec<String> {
+    bash::rule_words(text).unwrap_or_else(|| text.split_whitespace().map(str::to_owned).collect())
+}
+
+/// How a rule that allows covers a command, and how many of its words it names.
+pub(crate) fn allows(specifier: &str, command: &ShellCommand) -> Option<Allowed> {
+    match form(specifier) {
+        Form::Exact(words) => (words == command.words && !words.is_empty()).then_some(Allowed::Exactly),
+        Form::Prefix(words) => {
+            let known = (0..words.len()).all(|index| !command.unknown.contains(&index));
+            (!words.is_empty() && known && command.words.starts_with(&words))
+                .then_some(Allowed::Prefix(words.len()))
+        }
+        Form::Wildcard(pattern) => {
+            // A `*` never stands for the program itself alone: what is fixed must name something.
+            let named = pattern.chars().any(|c| c.is_alphanumeric());
+            let matches = text_matches(&pattern, &rendered(&command.words))
+                || pattern.strip_suffix(" *").is_some_and(|pattern| text_matches(pattern, &rendered(&command.words)));
+            (named && matches && !command.unknown.contains(&0)).then_some(Allowed::Prefix(fixed_words(&pattern)))
+        }
+    }
+}
+
+/// How far a rule that allows reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Allowed {
+    /// The very command was written down.
+    Exactly,
+    /// This many of its first words were.
+    Prefix(usize),
+}
+
+fn fixed_words(pattern: &str) -> usize {
+    pattern.split(' ').take_while(|word| !word.contains('*')).count()
+}
+
+fn rendered(words: &[String]) -> String {
+    words
+        .iter()
+        .map(|word| if word.is_empty() || word.contains(char::is_whitespace) { bash::quote(word) } else { word.clone() })
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Whether a rule that forbids covers a command.
+pub(crate) fn forbids(specifier: &str, command: &ShellCommand) -> Match {
+    let form = form(specifier);
+    let shown: Vec<Option<String>> = command
+        .words
+        .iter()
+        .enumerate()
+        .map(|(index, word)| (!command.unknown.contains(&index)).then(|| word.clone()))
+        .collect();
+    let own = &shown[command.assigned.min(shown.len())..];
+    let mut best = Match::No;
+    for variant in variants(&shown, own) {
+        best = best.max(compare(&form, &variant));
+    }
+    if let Form::Wildcard(pattern) = &form {
+        let texts = [&command.words[..], &command.words[command.assigned.min(command.words.len())..]];
+        for words in texts {
+            let text = rendered(words);
+            let based = rendered(&with_base(words));
+            let optional = pattern.strip_suffix(" *").unwrap_or(pattern);
+            if [pattern.as_str(), optional].iter().any(|pattern| text_matches(pattern, &text) || text_matches(pattern, &based)) {
+                return Match::Yes;
+            }
+        }
+        if !command.unknown.is_empty() {
+            let first = pattern.split([' ', '*']).next().unwrap_or("");
+            let program = own.first().cloned().flatten();
+            if first.is_empty() || program.is_none_or(|program| base(&program) == base(first)) {
+                best = best.max(Match::Maybe);
+            }
+        }
+    }
+    if let (Some(code), Some(program)) = (&command.code, program_of(&form)) {
+        let mentioned = code.split(|c: char| !(c.is_alphanumeric() || "_-.".contains(c))).any(|word| word == program);
+        if mentioned {
+            best = best.max(Match::Maybe);
+        }
+    }
+    best.max(loosely(&form, own))
+}
+
+/// The name of the program a rule is about.
+pub(crate) fn program_of(form: &Form) -> Option<String> {
+    match form {
+        Form::Exact(words) | Form::Prefix(words) => words.first().map(|word| base(word).to_owned()),
+        Form::Wildcard(pattern) => {
+            let first = pattern.split([' ', '*']).next().unwrap_or("");
+            (!first.is_empty()).then(|| base(first).to_owned())
+        }
+    }
+}
+
+fn base(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
+}
+
+fn with_base(words: &[String]) -> Vec<String> {
+    let mut words = words.to_vec();
+    if let Some(first) = words.first_mut() {
+        *first = base(first).to_lowercase();
+    }
+    words
+}
+
+/// The forms of a command that a rule which forbids may have had in mind.
+fn variants(shown: &[Option<String>], own: &[Option<String>]) -> Vec<Vec<Option<String>>> {
+    let mut found = vec![shown.to_vec(), own.to_vec()];
+    let mut named = own.to_vec();
+    if let Some(Some(program)) = named.first_mut() {
+        *program = base(program).to_lowercase();
+    }
+    if named.first() == Some(&Some("git".to_owned())) {
+        found.push(without_git_options(&named));
+    }
+    found.push(named);
+    found
+}
+
+/// `git -C x -c y=z push` as `git push`.
+fn without_git_options(words: &[Option<String>]) -> Vec<Option<String>> {
+    let mut rest = words.iter().skip(1).peekable();
+    while let Some(Some(word)) = rest.peek() {
+        if !word.starts_with('-') {
+            break;
+        }
+        let valued = matches!(word.as_str(), "-C" | "-c" | "--git-dir" | "--work-tree" | "--namespace" | "--exec-path" | "--config-env" | "--super-prefix");
+        rest.next();
+        if valued {
+            rest.next();
+        }
+    }
+    words.iter().take(1).chain(rest).cloned().collect()
+}
+
+fn compare(form: &Form, command: &[Option<String>]) -> Match {
+    let (wanted, whole) = match form {
+        Form::Exact(words) => (words, true),
+        Form::Prefix(words) => (words, false),
+        Form::Wildcard(_) => return Match::No,
+    };
+    for (index, word) in wanted.iter().enumerate() {
+        match command.get(index) {
+            None => return Match::No,
+            Some(None) => return Match::Maybe,
+            Some(Some(found)) if found == word || (index == 0 && found == base(word)) => {}
+            Some(Some(_)) => return Match::No,
+        }
+    }
+    if whole && command.len() != wanted.len() {
+        return if command.iter().any(Option::is_none) { Match::Maybe } else { Match::No };
+    }
+    Match::Yes
+}
+
+/// The same program, the same words and at least the same flags, in any order and spelling.
+fn loosely(form: &Form, command: &[Option<String>]) -> Match {
+    let (wanted, whole) = match form {
+        Form::Exact(words) => (words, true),
+        Form::Prefix(words) => (words, false),
+        Form::Wildcard(_) => return Match::No,
+    };
+    let Some((program, wanted)) = wanted.split_first() else { return Match::Yes };
+    let Some(Some(found)) = command.first() else { return Match::No };
+    if !base(found).eq_ignore_ascii_case(base(program)) || wanted.is_empty() {
+        return Match::No;
+    }
+    let known: Vec<&str> = command[1..].iter().flatten().map(String::as_str).collect();
+    let (operands, flags) = sorted(&known);
+    let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
+    let (wanted_operands, wanted_flags) = sorted(&wanted);
+    let has_flags = wanted_flags.iter().all(|flag| flags.contains(flag));
+    let has_operands =
+        if whole { operands == wanted_operands } else { operands.starts_with(&wanted_operands) };
+    if has_flags && has_operands && known.len() + 1 == command.len() {
+        return Match::Yes;
+    }
+    if known.len() + 1 < command.len() {
+        return Match::Maybe;
+    }
+    // An option with a value of its own may stand before the subcommand.
+    let option_first = known.first().is_some_and(|word| word.starts_with('-'));
+    let subcommand = wanted_operands.first();
+    if option_first && has_flags && subcommand.is_some_and(|word| operands.contains(word)) {
+        return Match::Maybe;
+    }
+    Match::No
+}
+
+/// Operands, and flags one by one.
+fn sorted<'a>(words: &[&'a str]) -> (Vec<&'a str>, Vec<String>) {
+    let (mut operands, mut flags) = (Vec::new(), Vec::new());
+    for word in words {
+        if let Some(long) = word.strip_prefix("--").filter(|long| !long.is_empty()) {
+            let name = long.split('=').next().unwrap_or(long);
+            flags.push(match name {
+                "recursive" => "r".to_owned(),
+                "force" => "f".to_owned(),
+                name => name.to_owned(),
+            });
+        } else if let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) {
+            for letter in letters.chars() {
+                flags.push(if letter == 'R' { "r".to_owned() } else { letter.to_string() });
+            }
+        } else if *word != "--" {
+            operands.push(*word);
+        }
+    }
+    (operands, flags)
+}
+
+/// Whether a text that could not be taken apart speaks of what a rule forbids.
+pub(crate) fn mentions(specifier: &str, text: &str) -> Match {
+    let wanted = match form(specifier) {
+        Form::Exact(words) | Form::Prefix(words) => words,
+        Form::Wildcard(pattern) => {
+            return if text_matches(&format!("*{pattern}*"), text) { Match::Yes } else { Match::Maybe };
+        }
+    };
+    let plain: String = text.chars().filter(|c| !matches!(c, '\'' | '"' | '\\')).collect();
+    let tokens: Vec<&str> = plain
+        .split(|c: char| c.is_whitespace() || ";|&()<>`${}".contains(c))
+        .filter(|token| !token.is_empty())
+        .collect();
+    let found = tokens.windows(wanted.len().max(1)).any(|window| {
+        window.iter().zip(&wanted).enumerate().all(|(index, (token, word))| {
+            *token == word || (index == 0 && base(token) == base(word))
+        })
+    });
+    if found { Match::Yes } else { Match::Maybe }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(text: &str) -> ShellCommand {
+        let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
+        ShellCommand { text: text.to_owned(), words, ..ShellCommand::default() }
+    }
+
+    #[test]
+    fn a_prefix_ends_at_a_word() {
+        assert!(allows("npm test:*", &command("npm test")).is_some());
+        assert!(allows("npm test *", &command("npm test --x")).is_some());
+        assert!(allows("npm test:*", &command("npm testing")).is_none());
+        assert!(allows("npm test", &command("npm test --x")).is_none());
+        assert!(allows("git * main", &command("git push origin main")).is_some());
+        assert!(allows("*", &command("rm")).is_none());
+    }
+
+    #[test]
+    fn what_forbids_sees_through_spelling() {
+        for text in ["rm -rf x", "/bin/rm -rf x", "rm -r -f x", "rm --force --recursive x", "RM -fr x"] {
+            assert_eq!(forbids("rm -rf:*", &command(text)), Match::Yes, "{text}");
+        }
+        assert_eq!(forbids("rm -rf:*", &command("rm -r x")), Match::No);
+        assert_eq!(forbids("git push:*", &command("git -C /x push")), Match::Yes);
+        assert_eq!(forbids("git push:*", &command("git stash push")), Match::No);
+        assert_eq!(forbids("git push --force:*", &command("git push origin main --force")), Match::Yes);
+    }
+}

@@ -1,0 +1,194 @@
+//! Rules about paths. Takes a rule's pattern and where it counts from; says whether it covers a path or may
+//! cover one of a set, and which paths are never written to without a question.
+
+use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
+use decurion_protocol::intent::WideTouch;
+
+use super::Around;
+use super::glob::{path_matches, paths_meet};
+
+/// A path without `.` and `..`, by its text alone.
+pub(crate) fn normal(path: &Utf8Path) -> Utf8PathBuf {
+    let mut found = Utf8PathBuf::from("/");
+    for component in path.components() {
+        match component {
+            Utf8Component::ParentDir => {
+                found.pop();
+            }
+            Utf8Component::Normal(name) => found.push(name),
+            Utf8Component::RootDir | Utf8Component::CurDir | Utf8Component::Prefix(_) => {}
+        }
+    }
+    found
+}
+
+/// What a rule is used for: one that forbids is read as widely as it can be, one that allows as narrowly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// Allows.
+    Narrow,
+    /// Denies or asks.
+    Wide,
+}
+
+/// The absolute patterns a rule's specifier stands for.
+fn patterns(specifier: &str, around: &Around, reading: Reading) -> Vec<String> {
+    let cwd = around.cwd.as_str().trim_end_matches('/');
+    let root = around.root.as_str().trim_end_matches('/');
+    let wide = reading == Reading::Wide;
+    let mut found = Vec::new();
+    if let Some(rest) = specifier.strip_prefix("//") {
+        found.push(format!("/{rest}"));
+    } else if specifier == "~" || specifier.starts_with("~/") {
+        let rest = specifier[1..].trim_start_matches('/');
+        found.extend(around.home.as_ref().map(|home| format!("{home}/{rest}")));
+        if wide {
+            found.extend(["/home/*/", "/Users/*/", "/root/"].map(|home| format!("{home}{rest}")));
+        }
+    } else if let Some(rest) = specifier.strip_prefix('/') {
+        found.push(format!("{root}/{rest}"));
+        if wide {
+            // Whoever forbids `/etc/passwd` means that one as well.
+            found.push(format!("/{rest}"));
+        }
+    } else {
+        let rest = specifier.strip_prefix("./").unwrap_or(specifier);
+        let named = !rest.trim_end_matches('/').contains('/') && !specifier.starts_with("./");
+        if named {
+            found.push(if wide { format!("/**/{rest}") } else { format!("{cwd}/**/{rest}") });
+        } else {
+            found.push(format!("{cwd}/{rest}"));
+            if wide {
+                found.push(format!("{root}/{rest}"));
+            }
+        }
+    }
+    found.into_iter().flat_map(|pattern| braces(&pattern)).collect()
+}
+
+/// `a{b,c}d` as `abd` and `acd`.
+fn braces(pattern: &str) -> Vec<String> {
+    let Some((open, close)) = pattern.find('{').zip(pattern.find('}')).filter(|(open, close)| open < close) else {
+        return vec![pattern.to_owned()];
+    };
+    pattern[open + 1..close]
+        .split(',')
+        .take(64)
+        .map(|middle| format!("{}{middle}{}", &pattern[..open], &pattern[close + 1..]))
+        .collect()
+}
+
+fn components(path: &str) -> Vec<&str> {
+    let mut found: Vec<&str> = Vec::new();
+    for component in path.split('/') {
+        match component {
+            "" | "." => {}
+            ".." => {
+                found.pop();
+            }
+            name => found.push(name),
+        }
+    }
+    found
+}
+
+/// Whether a rule's specifier covers a path.
+pub(crate) fn covers(specifier: &str, path: &Utf8Path, around: &Around, reading: Reading) -> bool {
+    let names = components(path.as_str());
+    patterns(specifier, around, reading).iter().any(|pattern| {
+        let pattern_names = components(pattern);
+        // `src/*` allows what is in `src`, and not what is further down.
+        let last_is_plain = pattern_names.last().is_some_and(|last| !last.contains(['*', '?', '[']));
+        path_matches(&pattern_names, &names, reading == Reading::Wide || last_is_plain)
+    })
+}
+
+/// Whether a rule's specifier covers a path but for the case of its letters.
+pub(crate) fn nearly_covers(specifier: &str, path: &Utf8Path, around: &Around) -> bool {
+    let lower = Around {
+        cwd: around.cwd.as_str().to_lowercase().into(),
+        root: around.root.as_str().to_lowercase().into(),
+        directories: Vec::new(),
+        home: around.home.as_ref().map(|home| home.as_str().to_lowercase().into()),
+    };
+    covers(&specifier.to_lowercase(), Utf8Path::new(&path.as_str().to_lowercase()), &lower, Reading::Wide)
+}
+
+/// Whether a rule that forbids could cover something a command may touch.
+pub(crate) fn may_cover(specifier: &str, wide: &WideTouch, around: &Around) -> bool {
+    let shell = components(&wide.pattern);
+    patterns(specifier, around, Reading::Wide)
+        .iter()
+        .any(|pattern| paths_meet(&components(pattern), &shell, wide.below, wide.visible))
+}
+
+/// Whether a path is in the directories of the run.
+pub(crate) fn is_inside(path: &Utf8Path, around: &Around) -> bool {
+    path.starts_with(&around.cwd)
+        || path.starts_with(&around.root)
+        || around.directories.iter().any(|directory| path.starts_with(directory))
+}
+
+/// Whether everything a command may touch is in the directories of the run.
+pub(crate) fn stays_inside(wide: &WideTouch, around: &Around) -> bool {
+    is_inside(&fixed_part(&wide.pattern), around)
+}
+
+/// The leading directories of a glob that are plain names.
+pub(crate) fn fixed_part(pattern: &str) -> Utf8PathBuf {
+    let mut fixed = Utf8PathBuf::from("/");
+    for part in pattern.split('/').filter(|part| !part.is_empty()) {
+        let mut escaped = false;
+        let mut name = String::new();
+        for c in part.chars() {
+            match c {
+                _ if escaped => {
+                    escaped = false;
+                    name.push(c);
+                }
+                '\\' => escaped = true,
+                '*' | '?' | '[' => return fixed,
+                c => name.push(c),
+            }
+        }
+        fixed.push(name);
+    }
+    fixed
+}
+
+const PROTECTED_FOLDERS: [&str; 12] = [
+    ".git", ".decurion", ".claude", ".vscode", ".idea", ".husky", ".devcontainer", ".cargo", ".githooks", ".ssh", ".gnupg",
+    ".aws",
+];
+const PROTECTED_FILES: [&str; 30] = [
+    ".mcp.json", ".claude.json", ".gitconfig", ".gitmodules", ".bashrc", ".bash_profile", ".bash_login",
+    ".bash_logout", ".bash_aliases", ".profile", ".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".inputrc",
+    ".envrc", ".ripgreprc", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".pnp.cjs", ".pre-commit-config.yaml",
+    "lefthook.yml", "bunfig.toml", ".vimrc", ".netrc", ".pypirc",
+];
+
+/// The part of a path that makes writing to it a way to run something later or to change our own settings.
+pub(crate) fn protected(path: &Utf8Path) -> Option<String> {
+    let names: Vec<String> = components(path.as_str()).iter().map(|name| name.to_lowercase()).collect();
+    let bare = |name: &String| name.trim_end_matches(['.', ' ']).to_owned();
+    if let Some(folder) = names.iter().map(bare).find(|name| PROTECTED_FOLDERS.contains(&name.as_str())) {
+        return Some(folder);
+    }
+    let last = names.last().map(bare)?;
+    if PROTECTED_FILES.contains(&last.as_str()) || last.starts_with("git~") {
+        return Some(last);
+    }
+    None
+}
+
+/// Places of the system and of the user where a rule without a path of its own does not reach.
+pub(crate) fn is_system(path: &Utf8Path) -> bool {
+    ["/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/boot", "/dev", "/proc", "/sys", "/root", "/opt"]
+        .iter()
+        .any(|place| path.starts_with(place))
+}
+
+/// Whether a rule names the protected part itself, so that whoever wrote it meant it.
+pub(crate) fn names_protected(specifier: &str, part: &str) -> bool {
+    components(specifier).iter().any(|component| component.to_lowercase() == part)
+}

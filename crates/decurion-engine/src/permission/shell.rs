@@ -1,0 +1,305 @@
+//! Decisions about shell calls. Takes a text that was taken apart; decides by its parts, each of which must be
+//! harmless or allowed.
+
+use decurion_protocol::intent::{ShellCommand, ShellIntent, WideTouch};
+use decurion_protocol::{Access, Decision, Mode, Rule, Verdict};
+use serde_json::Value;
+
+use super::commands::{self, Allowed, Match};
+use super::paths::{self, Reading};
+use super::{Question, allow, ask, decision, deny};
+
+/// One command of a shell text with its own verdict, for people.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// The command, with what deceives made visible.
+    pub text: String,
+    /// Whether it would go ahead by itself.
+    pub fine: bool,
+    /// Why, or why not.
+    pub why: String,
+}
+
+/// The parts of a shell call, each with its verdict.
+pub fn explain(policy: &super::Policy, tool: &str, input: &Value, intent: &decurion_protocol::Intent) -> Vec<Part> {
+    let question = Question { policy, tool, input, intent };
+    let Some(shell) = &intent.shell else { return Vec::new() };
+    let show = |(index, command): (usize, &ShellCommand)| {
+        let text = decurion_tools::bash::visible(&command.text);
+        let elsewhere = command.inside.as_ref().is_some_and(|inside| inside.elsewhere);
+        let (fine, why) = if elsewhere {
+            (true, "run elsewhere: only rules that forbid look at it".to_owned())
+        } else {
+            match part(&question, shell, index) {
+                Ok(rule) => (true, rule.map_or_else(|| "harmless".to_owned(), |rule| format!("allowed by {rule}"))),
+                Err(why) => (false, why),
+            }
+        };
+        Part { text, fine, why }
+    };
+    shell.commands.iter().enumerate().map(show).collect()
+}
+
+/// Decides about a shell call.
+pub(crate) fn decide(question: &Question<'_>) -> Decision {
+    let (Some(shell), Some(text)) = (&question.intent.shell, text(question)) else {
+        return question.forbidden_first().unwrap_or_else(|| ask("the command is not known"));
+    };
+    if let Some(decision) = question.forbidden_first() {
+        return decision;
+    }
+    let mode = question.policy.mode;
+    if mode == Mode::Plan {
+        return plan(question, shell);
+    }
+    if question.input.get("dangerouslyDisableSandbox") == Some(&Value::Bool(true)) {
+        return question.undecided("running outside the sandbox is asked about each time");
+    }
+    let allowing = &question.policy.rules.allow;
+    let own = |rule: &&Rule| rule.tool == "Bash" || rule.tool == question.tool;
+    let exact = |rule: &&Rule| rule.specifier.as_deref().is_some_and(|specifier| specifier.trim() == text.trim() && !specifier.contains('*'));
+    if let Some(rule) = allowing.iter().filter(own).find(exact) {
+        return decision(Verdict::Allow, Some(rule), format!("allowed by {rule}"));
+    }
+    let everything = |rule: &&Rule| rule.specifier.as_deref().is_none_or(|specifier| matches!(specifier, "**" | "*"));
+    if let Some(rule) = allowing.iter().filter(own).find(everything) {
+        return match reaches_too_far(question, shell) {
+            Some(reason) => question.undecided(reason),
+            None => decision(Verdict::Allow, Some(rule), format!("allowed by {rule}")),
+        };
+    }
+    if let Some(doubt) = doubt(shell) {
+        return question.undecided(format!("it is not fully understood: {doubt}"));
+    }
+    let mut used = None;
+    for index in 0..shell.commands.len() {
+        match part(question, shell, index) {
+            Ok(rule) => used = used.or(rule),
+            Err(reason) => return question.undecided(reason),
+        }
+    }
+    match used {
+        Some(rule) => decision(Verdict::Allow, Some(rule), format!("every command is harmless or allowed, by {rule}")),
+        None => allow("every command in it only reads, or does what the rules for paths allow"),
+    }
+}
+
+fn text<'a>(question: &Question<'a>) -> Option<&'a str> {
+    question.input.get("command")?.as_str()
+}
+
+/// Why a text is not fully understood.
+fn doubt(shell: &ShellIntent) -> Option<&str> {
+    let inner = |command: &'_ ShellCommand| !command.inside.as_ref().is_some_and(|inside| inside.elsewhere);
+    shell
+        .doubt
+        .as_deref()
+        .or_else(|| shell.commands.iter().filter(|command| inner(command)).find_map(|command| command.doubt.as_deref()))
+}
+
+fn plan(question: &Question<'_>, shell: &ShellIntent) -> Decision {
+    if let Some(doubt) = doubt(shell) {
+        return deny(format!("mode plan changes nothing, and this is not fully understood: {doubt}"));
+    }
+    for command in &shell.commands {
+        if !command.read_only {
+            return deny(format!("mode plan changes nothing: {}", command.text));
+        }
+        if let Err(reason) = touches_allowed(question, command) {
+            return ask(reason);
+        }
+    }
+    allow("every command in it only reads")
+}
+
+/// What a rule for all of Bash does not reach.
+fn reaches_too_far(question: &Question<'_>, shell: &ShellIntent) -> Option<String> {
+    for command in &shell.commands {
+        for touch in command.touches.iter().filter(|touch| touch.access == Access::Write) {
+            let temporary = touch.path.starts_with("/tmp") || touch.path.starts_with("/var/tmp");
+            if paths::protected(&touch.path).is_some() {
+                return Some(format!("it writes to a protected path: {}", touch.path));
+            }
+            if !temporary && question.path_allowed(&touch.path, Access::Write).is_err() && !paths::is_inside(&touch.path, &question.policy.around) {
+                return Some(format!("it writes outside the working directory: {}", touch.path));
+            }
+        }
+    }
+    None
+}
+
+/// Whether one command may go ahead, and by which rule; else why not.
+fn part<'q>(question: &Question<'q>, shell: &ShellIntent, index: usize) -> Result<Option<&'q Rule>, String> {
+    let command = &shell.commands[index];
+    if command.inside.as_ref().is_some_and(|inside| inside.elsewhere) || command.wrapper {
+        return Ok(None);
+    }
+    if let Some(doubt) = &command.doubt {
+        return Err(format!("{doubt}: {}", command.text));
+    }
+    if let Some((rule, Allowed::Exactly)) = allowed(question, shell, index) {
+        return Ok(Some(rule));
+    }
+    let touches = touches_allowed(question, command);
+    if command.read_only {
+        return touches.map(|()| None);
+    }
+    let edits = !command.read_only && command.because.is_some();
+    if command.files_only && (!edits || question.policy.mode == Mode::AcceptEdits) {
+        return touches.map(|()| None);
+    }
+    match allowed(question, shell, index) {
+        Some((rule, _)) => touches.map(|()| Some(rule)),
+        None => Err(match &command.because {
+            Some(because) => format!("{because}, and no rule allows it: {}", command.text),
+            None => format!("no rule allows it: {}", command.text),
+        }),
+    }
+}
+
+/// The rule that allows a command: by its own words, or by those of the command that runs it.
+fn allowed<'q>(question: &Question<'q>, shell: &ShellIntent, index: usize) -> Option<(&'q Rule, Allowed)> {
+    let rules: &'q [Rule] = &question.policy.rules.allow;
+    let find = |command: &ShellCommand, reaches: &dyn Fn(Allowed) -> bool| {
+        let mut best: Option<(&'q Rule, Allowed)> = None;
+        for rule in rules.iter().filter(|rule| rule.tool == "Bash" || rule.tool == question.tool) {
+            let Some(specifier) = rule.specifier.as_deref() else { continue };
+            if let Some(allowed) = commands::allows(specifier, command).filter(|allowed| reaches(*allowed)) {
+                if best.is_none() || allowed == Allowed::Exactly {
+                    best = Some((rule, allowed));
+                }
+            }
+        }
+        best
+    };
+    if let Some(found) = find(&shell.commands[index], &|_| true) {
+        return Some(found);
+    }
+    // A rule that names the runner and what it runs covers both.
+    let mut inner = &shell.commands[index];
+    for _ in 0..64 {
+        let inside = inner.inside.as_ref()?;
+        let outer = shell.commands.get(inside.command)?;
+        let reaches = |allowed: Allowed| match allowed {
+            Allowed::Exactly => true,
+            Allowed::Prefix(words) => inside.word.is_some_and(|word| words > word),
+        };
+        if let Some(found) = find(outer, &reaches) {
+            return Some(found);
+        }
+        inner = outer;
+    }
+    None
+}
+
+fn touches_allowed(question: &Question<'_>, command: &ShellCommand) -> Result<(), String> {
+    for touch in &command.touches {
+        question.path_allowed(&touch.path, touch.access)?;
+    }
+    for wide in &command.wide {
+        wide_allowed(question, wide)?;
+    }
+    Ok(())
+}
+
+fn wide_allowed(question: &Question<'_>, wide: &WideTouch) -> Result<(), String> {
+    let fixed = paths::fixed_part(&wide.pattern);
+    if wide.access == Access::Write {
+        // What a glob would write to may be protected.
+        return Err(format!("which paths it writes to is not known, under {fixed}"));
+    }
+    if paths::stays_inside(wide, &question.policy.around) {
+        return Ok(());
+    }
+    let everywhere = |rule: &Rule| rule.tool == "Read" && rule.specifier.is_none();
+    if question.policy.rules.allow.iter().any(everywhere) {
+        return Ok(());
+    }
+    if fixed == "/" {
+        return Err("which paths it reads is not known".to_owned());
+    }
+    question.path_allowed(&fixed, Access::Read).map(|_| ())
+}
+
+/// Whether a shell call stays within the commands an agent was given.
+pub(crate) fn granted(question: &Question<'_>, rules: &[&Rule]) -> bool {
+    let Some(shell) = &question.intent.shell else { return false };
+    if shell.doubt.is_some() {
+        return false;
+    }
+    let named = |command: &ShellCommand| {
+        rules.iter().any(|rule| {
+            rule.specifier.as_deref().is_some_and(|specifier| commands::allows(specifier, command).is_some())
+        })
+    };
+    shell.commands.iter().any(named)
+        && shell.commands.iter().all(|command| {
+            let elsewhere = command.inside.as_ref().is_some_and(|inside| inside.elsewhere);
+            command.read_only || command.wrapper || elsewhere || named(command)
+        })
+}
+
+/// How a rule that forbids covers a shell call.
+pub(crate) fn forbidden(question: &Question<'_>, rule: &Rule) -> Match {
+    let access = match rule.tool.as_str() {
+        "Bash" => return command_forbidden(question, rule),
+        "Read" => Access::Read,
+        "Edit" | "Write" => Access::Write,
+        tool if super::tool_matches(tool, question.tool, Reading::Wide) => return Match::Yes,
+        _ => return Match::No,
+    };
+    let (Some(shell), Some(text)) = (&question.intent.shell, text(question)) else { return Match::No };
+    let around = &question.policy.around;
+    let mut best = Match::No;
+    for command in &shell.commands {
+        for touch in &command.touches {
+            // What may be read may not be written over, and what may not be written may still be read.
+            let concerned = touch.access == access || (access == Access::Read && touch.access == Access::Write);
+            if !concerned {
+                continue;
+            }
+            best = best.max(match rule.specifier.as_deref() {
+                None if touch.access == access => Match::Yes,
+                None => Match::No,
+                Some(specifier) if paths::covers(specifier, &touch.path, around, Reading::Wide) => Match::Yes,
+                Some(specifier) if paths::nearly_covers(specifier, &touch.path, around) => Match::Maybe,
+                Some(_) => Match::No,
+            });
+        }
+        let Some(specifier) = rule.specifier.as_deref() else { continue };
+        for wide in command.wide.iter().filter(|wide| wide.access == access) {
+            if paths::may_cover(specifier, wide, around) {
+                best = best.max(Match::Maybe);
+            }
+        }
+        for path in &command.mentions {
+            if paths::covers(specifier, path, around, Reading::Wide) {
+                best = best.max(Match::Yes);
+            }
+        }
+        if let Some(code) = command.code.as_deref().filter(|_| !command.read_only) {
+            let name = specifier.trim_end_matches("/**").trim_end_matches('/').rsplit('/').next().unwrap_or("");
+            if name.len() > 2 && !name.contains('*') && code.contains(name) {
+                best = best.max(Match::Maybe);
+            }
+        }
+    }
+    if best == Match::No && rule.specifier.is_some() && doubt(shell).is_some() {
+        let _ = text;
+        return Match::Maybe;
+    }
+    best
+}
+
+fn command_forbidden(question: &Question<'_>, rule: &Rule) -> Match {
+    let Some(specifier) = rule.specifier.as_deref() else { return Match::Yes };
+    let (Some(shell), Some(text)) = (&question.intent.shell, text(question)) else { return Match::Maybe };
+    let mut best = if text.trim() == specifier.trim() { Match::Yes } else { Match::No };
+    for command in &shell.commands {
+        best = best.max(commands::forbids(specifier, command));
+    }
+    if best < Match::Yes && doubt(shell).is_some() {
+        best = best.max(commands::mentions(specifier, text));
+    }
+    best
+}

@@ -1,0 +1,208 @@
+//! What the engine is given. Everything a run reaches outside itself comes through here, decided by whoever
+//! wires the program: the engine reads no configuration and names no provider.
+
+use std::ffi::OsString;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use decurion_model::catalog::ModelInfo;
+use decurion_model::{Dialect, Gateway, Head, RequestTag, WireHead};
+use decurion_protocol::{CallId, Clock, LineId, Mode, Money, Question, RuleSet, RunId};
+use decurion_exec::Guard;
+use decurion_tools::{Http, Spill, ToolLimits, ToolSet};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::approval::Rights;
+use crate::budget::{AccountId, Budget};
+use crate::journal::{Durability, Journal, Who};
+
+/// A model that can be asked.
+pub struct Model {
+    /// `provider/model`.
+    pub name: String,
+    /// As the provider knows it.
+    pub id: String,
+    /// The way to it.
+    pub gateway: Arc<Gateway>,
+    /// How it wants its JSON.
+    pub dialect: Dialect,
+    /// Its window, output limit and price.
+    pub info: ModelInfo,
+    /// The template of its request heads: thinking, effort and the like.
+    pub head: Head,
+}
+
+impl Model {
+    /// The most that a request can cost that reads and writes so many tokens; none without a price.
+    pub fn most(&self, input: u64, output: u64) -> Option<Money> {
+        let price = self.info.price?;
+        let dearest = price.input.max(price.cache_write).max(price.cache_write_hour);
+        Some(Money(input.saturating_mul(dearest).saturating_add(output.saturating_mul(price.output))))
+    }
+}
+
+/// The models at hand.
+pub trait Models: Send + Sync {
+    /// The model of this name: an alias, an id, or `provider/model`. The error is for a person.
+    fn resolve(&self, name: &str) -> Result<Arc<Model>, String>;
+    /// The model to use when nobody names one.
+    fn default_name(&self) -> String;
+}
+
+/// A text that instructs every agent of the project or user, such as AGENTS.md.
+#[derive(Clone, Debug)]
+pub struct Instructions {
+    /// Where it came from, for the model to know.
+    pub path: Utf8PathBuf,
+    /// The text.
+    pub text: String,
+}
+
+/// Takes secrets out of a text; none where there are none.
+pub type Redact = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// When conversations are shortened.
+#[derive(Clone, Copy, Debug)]
+pub struct Compaction {
+    /// Whether it happens by itself.
+    pub automatic: bool,
+    /// At which share of the window less the output limit, in percent.
+    pub at_percent: u64,
+}
+
+impl Default for Compaction {
+    fn default() -> Self {
+        Self { automatic: true, at_percent: 80 }
+    }
+}
+
+/// All that an engine is made of.
+pub struct Parts {
+    /// The models.
+    pub models: Arc<dyn Models>,
+    /// Every tool there is.
+    pub tools: Arc<ToolSet>,
+    /// The recorded sessions.
+    pub archive: Arc<decurion_store::Archive>,
+    /// Where time comes from.
+    pub clock: Arc<dyn Clock>,
+    /// Who starts processes.
+    pub processes: Option<Guard>,
+    /// The environment of shells.
+    pub environment: Arc<[(OsString, OsString)]>,
+    /// What tools may take and give.
+    pub tool_limits: Arc<ToolLimits>,
+    /// The rules of the settings.
+    pub rules: RuleSet,
+    /// The mode of the settings.
+    pub mode: Mode,
+    /// What `~` stands for.
+    pub home: Option<Utf8PathBuf>,
+    /// Further directories of the settings.
+    pub directories: Vec<Utf8PathBuf>,
+    /// The git branch of the working directory.
+    pub git_branch: Option<String>,
+    /// Configuration folders of other programs whose transcripts can be taken up.
+    pub foreign: Vec<Utf8PathBuf>,
+    /// Texts that instruct every agent.
+    pub instructions: Vec<Instructions>,
+    /// Facts about the machine for the model: platform, shell.
+    pub machine: String,
+    /// What "written" means.
+    pub durability: Durability,
+    /// How long a journal that cannot be written is tried; none is for ever.
+    pub journal_patience: Option<Duration>,
+    /// When conversations are shortened.
+    pub compaction: Compaction,
+    /// Takes secrets out of tool output.
+    pub redact: Redact,
+    /// Version of the program, for the record.
+    pub version: String,
+}
+
+/// What one run reaches. Made in `spawn.rs`, dropped with the run.
+pub struct Ports {
+    /// Where events go.
+    pub journal: Journal,
+    /// In whose name.
+    pub who: Who,
+    /// The model.
+    pub model: Arc<Model>,
+    /// What stands before the conversation.
+    pub head: Arc<Head>,
+    /// The same in the model's bytes.
+    pub wire_head: Arc<WireHead>,
+    /// The model to change to, as the same provider knows it.
+    pub fallback: Option<String>,
+    /// Who asks, for the provider's queue and for scripts.
+    pub tag: RequestTag,
+    /// The tools offered.
+    pub tools: Arc<ToolSet>,
+    /// Where questions go; the session's task holds the other end.
+    pub questions: mpsc::Sender<Ask>,
+    /// What the run may do now; the session's task holds the other end.
+    pub rights: watch::Receiver<Rights>,
+    /// The tree of accounts, a small leaf that everyone touches briefly.
+    pub budget: Arc<Mutex<Budget>>,
+    /// This run's account.
+    pub account: AccountId,
+    /// Where time comes from.
+    pub clock: Arc<dyn Clock>,
+    /// What its tools work with.
+    pub equipment: Arc<Equipment>,
+    /// When its conversation is shortened.
+    pub compaction: Compaction,
+    /// Ends the run.
+    pub cancel: CancellationToken,
+}
+
+/// What tools work with, the same for all runs of a session.
+pub struct Equipment {
+    /// Who starts processes.
+    pub processes: Option<Guard>,
+    /// The environment of shells.
+    pub environment: Arc<[(OsString, OsString)]>,
+    /// Where long output goes.
+    pub spill: Arc<dyn Spill>,
+    /// What tools may take and give.
+    pub limits: Arc<ToolLimits>,
+    /// The web client.
+    pub http: Http,
+    /// What `~` stands for.
+    pub home: Option<Utf8PathBuf>,
+    /// Takes secrets out of output.
+    pub redact: Redact,
+}
+
+/// A question on its way to the session's task.
+pub struct Ask {
+    /// Whose.
+    pub who: Who,
+    /// What.
+    pub question: Question,
+    /// Where the answer goes.
+    pub answer: oneshot::Sender<decurion_protocol::Answer>,
+}
+
+/// New ids. Random or time-ordered; nothing depends on which.
+pub fn new_line() -> LineId {
+    LineId(uuid::Uuid::new_v4())
+}
+
+/// A new run's id.
+pub fn new_run() -> RunId {
+    RunId(uuid::Uuid::now_v7())
+}
+
+/// A call's id that is not in use: the model's own, or that with a number behind it.
+pub fn unused_call(wanted: &CallId, in_use: impl Fn(&CallId) -> bool) -> CallId {
+    let mut candidate = wanted.clone();
+    let mut number = 2;
+    while in_use(&candidate) {
+        candidate = CallId(format!("{wanted}-{number}"));
+        number += 1;
+    }
+    candidate
+}

@@ -1,0 +1,68 @@
+//! The words an agent starts with. Takes what is known about the work and the machine, gives the system
+//! prompt (the same for every session, so that a provider's cache holds it) and the note that opens a
+//! conversation (what differs: directory, date, repository, the user's own instructions).
+
+use std::fmt::Write as _;
+
+use camino::Utf8Path;
+use jiff::Timestamp;
+
+use crate::ports::Instructions;
+
+/// What the main agent is told to be.
+pub const MAIN_PROMPT: &str = include_str!("main_prompt.md");
+
+/// The system prompt in blocks: the agent's own, and what the caller adds.
+pub fn system(prompt: &str, append: Option<&str>) -> Vec<String> {
+    [Some(prompt), append]
+        .into_iter()
+        .flatten()
+        .map(str::trim)
+        .filter(|text| !text.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What surrounds a conversation when it begins.
+pub struct Scene<'a> {
+    /// Where the work happens.
+    pub cwd: &'a Utf8Path,
+    /// Further directories.
+    pub directories: &'a [camino::Utf8PathBuf],
+    /// The git branch, if it is a repository.
+    pub git_branch: Option<&'a str>,
+    /// Facts about the machine.
+    pub machine: &'a str,
+    /// Today.
+    pub date: Timestamp,
+    /// The user's and the project's instructions.
+    pub instructions: &'a [Instructions],
+}
+
+/// The note that opens a conversation.
+pub fn opening_note(scene: &Scene<'_>) -> String {
+    let mut note = String::from("<environment>\n");
+    // Writing to a String cannot fail.
+    let _ = writeln!(note, "Working directory: {}", scene.cwd);
+    for directory in scene.directories {
+        let _ = writeln!(note, "Also allowed: {directory}");
+    }
+    match scene.git_branch {
+        Some(branch) => {
+            let _ = writeln!(note, "Git repository, branch: {branch}");
+        }
+        None => note.push_str("Not a git repository\n"),
+    }
+    let _ = writeln!(note, "{}", scene.machine);
+    let _ = writeln!(note, "Date: {}", scene.date.strftime("%Y-%m-%d"));
+    note.push_str("</environment>");
+    for instructions in scene.instructions {
+        let _ = write!(
+            note,
+            "\n\n<instructions file=\"{}\">\n{}\n</instructions>",
+            instructions.path,
+            instructions.text.trim()
+        );
+    }
+    note
+}

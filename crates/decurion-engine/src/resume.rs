@@ -1,0 +1,221 @@
+//! Archive → session. Takes which session is wanted, gives its files, locked and open, with everything they
+//! hold already folded; a foreign transcript is copied into our folder first.
+
+use std::io;
+use std::sync::Arc;
+
+use decurion_protocol::{
+    Envelope, Event, Persistence, PlaceError, RunSpec, SessionId, SessionInfo, SessionRequest, Start,
+};
+use decurion_store::{
+    Found, ImportContext, Journal, MemoryJournal, OpenError, ReplayOptions, ReplayReport, SessionFiles,
+    SessionPaths, SessionWriter, import,
+};
+
+use crate::context::Context;
+use crate::ports::{Models, Parts, new_run};
+
+/// A session whose files are open.
+pub struct Opened {
+    /// Where its events go.
+    pub journal: Box<dyn Journal>,
+    /// Its id.
+    pub id: SessionId,
+    /// What its files held.
+    pub folded: Folded,
+    /// Everything but the transcript; none where nothing is kept.
+    pub files: Option<Arc<SessionFiles>>,
+    /// Things a person should know.
+    pub notices: Vec<String>,
+    /// The facts on every line.
+    pub info: SessionInfo,
+}
+
+/// What a transcript holds, folded.
+pub struct Folded {
+    /// The conversation.
+    pub context: Context,
+    /// The last run of the root.
+    pub spec: Option<RunSpec>,
+    models: Arc<dyn Models>,
+    fixed_dialect: bool,
+}
+
+impl Folded {
+    /// Nothing yet. The dialect is that of the model asked for, or else of the one on record.
+    fn new(parts: &Parts, request: &SessionRequest) -> Self {
+        let name = request.model.clone().unwrap_or_else(|| parts.models.default_name());
+        let dialect = parts.models.resolve(&name).map(|model| model.dialect);
+        Self {
+            context: Context::new(dialect.unwrap_or(decurion_model::Dialect::Anthropic)),
+            spec: None,
+            models: Arc::clone(&parts.models),
+            fixed_dialect: request.model.is_some(),
+        }
+    }
+
+    fn take(&mut self, envelope: &Envelope) {
+        if envelope.agent.is_some() {
+            return;
+        }
+        if let Event::RunStarted { spec } = &envelope.event {
+            self.spec = Some((**spec).clone());
+            if !self.fixed_dialect
+                && self.context.is_empty()
+                && let Ok(model) = self.models.resolve(&spec.model)
+            {
+                self.context = Context::new(model.dialect);
+            }
+        }
+        self.context.apply(&envelope.event);
+    }
+}
+
+/// Opens the session a request names.
+pub fn open(parts: &Parts, request: &SessionRequest) -> Result<Opened, PlaceError> {
+    match &request.start {
+        Start::New { id } => create(parts, request, id.unwrap_or_else(new_session)),
+        Start::Resume { id } => take_up(parts, request, *id),
+        Start::Fork { from, id } => fork(parts, request, *from, id.unwrap_or_else(new_session)),
+    }
+}
+
+fn new_session() -> SessionId {
+    SessionId(uuid::Uuid::new_v4())
+}
+
+fn info(parts: &Parts, request: &SessionRequest, session: SessionId) -> SessionInfo {
+    SessionInfo {
+        session,
+        cwd: request.cwd.clone(),
+        version: parts.version.clone(),
+        git_branch: parts.git_branch.clone(),
+        entrypoint: request.entrypoint.clone(),
+        imported_from: None,
+        forked_from: None,
+    }
+}
+
+fn create(parts: &Parts, request: &SessionRequest, id: SessionId) -> Result<Opened, PlaceError> {
+    let info = info(parts, request, id);
+    if request.persistence == Persistence::Off {
+        return Ok(in_memory(parts, request, info, None));
+    }
+    let paths = parts.archive.layout().session(&request.cwd, id);
+    match SessionWriter::create(&paths, &info, parts.clock.date()) {
+        Ok(writer) => opened(Box::new(writer), &paths, Folded::new(parts, request), info, None),
+        Err(error) if is_unusable(&error) && request.persistence == Persistence::Usual => {
+            let notice = format!("no transcript is kept: {error}");
+            Ok(in_memory(parts, request, info, Some(notice)))
+        }
+        Err(error) => Err(place_error(error)),
+    }
+}
+
+fn take_up(parts: &Parts, request: &SessionRequest, id: SessionId) -> Result<Opened, PlaceError> {
+    match parts.archive.find(id, &parts.foreign) {
+        None => Err(PlaceError::NoSuchSession(id)),
+        Some(Found::Ours(paths)) => {
+            let info = info(parts, request, id);
+            let mut folded = Folded::new(parts, request);
+            let options = ReplayOptions::default();
+            let now = parts.clock.date();
+            let mut sink = |envelope: Envelope| folded.take(&envelope);
+            let (writer, report) =
+                SessionWriter::resume(&paths, &info, now, &options, &mut sink).map_err(place_error)?;
+            opened(Box::new(writer), &paths, folded, info, Some(&report))
+        }
+        Some(Found::Foreign(transcript)) => {
+            let context = ImportContext {
+                session: Some(id),
+                cwd: request.cwd.clone(),
+                version: parts.version.clone(),
+                entrypoint: request.entrypoint.clone(),
+                run: new_run(),
+                now: parts.clock.date(),
+            };
+            let imported = import(&transcript, &context)
+                .map_err(|error| PlaceError::Usage(format!("{transcript} cannot be read: {error}")))?;
+            let paths = parts.archive.layout().session(&request.cwd, id);
+            let mut writer =
+                SessionWriter::create(&paths, &imported.info, parts.clock.date()).map_err(place_error)?;
+            writer.append(&imported.envelopes).map_err(|error| storage(&paths, io::Error::other(error)))?;
+            let mut folded = Folded::new(parts, request);
+            imported.envelopes.iter().for_each(|envelope| folded.take(envelope));
+            opened(Box::new(writer), &paths, folded, imported.info, None)
+        }
+    }
+}
+
+fn fork(
+    parts: &Parts,
+    request: &SessionRequest,
+    from: SessionId,
+    id: SessionId,
+) -> Result<Opened, PlaceError> {
+    let Some(Found::Ours(source)) = parts.archive.find(from, &[]) else {
+        return Err(PlaceError::NoSuchSession(from));
+    };
+    let info = SessionInfo { forked_from: Some(from), ..info(parts, request, id) };
+    let mut folded = Folded::new(parts, request);
+    let mut sink = |envelope: Envelope| folded.take(&envelope);
+    let run = new_run();
+    let (writer, report) = parts
+        .archive
+        .fork(&source, &info, run, parts.clock.date(), &mut sink)
+        .map_err(place_error)?;
+    let paths = writer.paths().clone();
+    opened(Box::new(writer), &paths, folded, info, Some(&report))
+}
+
+fn opened(
+    journal: Box<dyn Journal>,
+    paths: &SessionPaths,
+    folded: Folded,
+    info: SessionInfo,
+    report: Option<&ReplayReport>,
+) -> Result<Opened, PlaceError> {
+    let files = SessionFiles::open(paths).map_err(|source| storage(paths, source))?;
+    let notices = report.and_then(ReplayReport::problems).map(|problems| format!("transcript: {problems}"));
+    Ok(Opened {
+        journal,
+        id: info.session,
+        folded,
+        files: Some(Arc::new(files)),
+        notices: notices.into_iter().collect(),
+        info,
+    })
+}
+
+fn in_memory(parts: &Parts, request: &SessionRequest, info: SessionInfo, notice: Option<String>) -> Opened {
+    Opened {
+        journal: Box::new(MemoryJournal::default()),
+        id: info.session,
+        folded: Folded::new(parts, request),
+        files: None,
+        notices: notice.into_iter().collect(),
+        info,
+    }
+}
+
+/// Whether the state folder itself is the trouble, so that memory would do.
+fn is_unusable(error: &OpenError) -> bool {
+    matches!(error, OpenError::NoLocks { .. } | OpenError::Storage { .. })
+}
+
+fn storage(paths: &SessionPaths, source: io::Error) -> PlaceError {
+    PlaceError::Storage { path: paths.folder().to_string(), source }
+}
+
+fn place_error(error: OpenError) -> PlaceError {
+    match error {
+        OpenError::Exists(id) => PlaceError::SessionExists(id),
+        OpenError::Missing(id) => PlaceError::NoSuchSession(id),
+        OpenError::Held { session, holder } => PlaceError::Held { session, holder: holder.to_string() },
+        OpenError::NoLocks { path } => PlaceError::Storage {
+            path,
+            source: io::Error::other("its file system has no locks"),
+        },
+        OpenError::Storage { path, source } => PlaceError::Storage { path, source },
+    }
+}

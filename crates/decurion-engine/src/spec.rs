@@ -1,0 +1,144 @@
+//! Room 2. Who asks + what is asked → [`RunSpec`]. Takes a front end's request and what was recorded, gives
+//! one plain value with nothing left to look up. Pure, so that every decision can be tested as a table.
+
+use std::sync::Arc;
+
+use decurion_model::{Head, ToolSchema};
+use decurion_protocol::{
+    Limits, Mode, Opening, Pattern, PlaceError, Rule, RuleSet, RunId, RunSpec, SessionId, SessionRequest,
+};
+use decurion_tools::{Tool, ToolSet};
+use sha2::{Digest as _, Sha256};
+
+use crate::ports::{Model, new_run};
+use crate::prompt;
+use crate::structured::StructuredOutput;
+
+/// What stands before a conversation, and the tools it names.
+pub struct HeadAndTools {
+    /// System prompt, tool schemas, settings.
+    pub head: Head,
+    /// The tools it names.
+    pub tools: ToolSet,
+    /// Names that were asked for and do not exist.
+    pub unknown: Vec<String>,
+}
+
+/// The head of the root: what the request says, else what was recorded, else the built-in prompt and tools.
+pub fn root_head(
+    request: &SessionRequest,
+    recorded: Option<&Head>,
+    all: &ToolSet,
+    model: &Model,
+) -> Result<HeadAndTools, PlaceError> {
+    let chosen = all.select(&request.tools);
+    let mut tools = chosen.set;
+    if let Some(schema) = &request.output_schema {
+        let tool = StructuredOutput::new(schema).map_err(PlaceError::Usage)?;
+        tools = ToolSet::new(tools.iter().cloned().chain([Arc::new(tool) as Arc<dyn Tool>]));
+    }
+    let says_system = request.system.is_some() || request.append_system.is_some();
+    let says_tools = request.tools != decurion_protocol::ToolSelection::default();
+    let recorded_system = recorded.filter(|_| !says_system).map(|head| head.system.clone());
+    let base = request.system.as_deref().unwrap_or(&request.definition.prompt);
+    let system = recorded_system.unwrap_or_else(|| prompt::system(base, request.append_system.as_deref()));
+    // A recorded head's schemas are kept to the byte, so that a provider's cache still holds them; a tool
+    // that no longer exists must not be offered.
+    let kept = recorded
+        .filter(|_| !says_tools && request.output_schema.is_none())
+        .map(|head| head.tools.clone())
+        .filter(|schemas| schemas.iter().all(|schema| tools.get(&schema.name).is_some()));
+    let schemas = kept.unwrap_or_else(|| tools.iter().map(|tool| schema(&**tool)).collect());
+    if tools.len() != schemas.len() {
+        let only = Some(schemas.iter().map(|schema| schema.name.clone()).collect());
+        tools = all.select(&decurion_protocol::ToolSelection { only, except: Vec::new() }).set;
+    }
+    let head = Head { model: model.id.clone(), system, tools: schemas, ..model.head.clone() };
+    Ok(HeadAndTools { head, tools, unknown: chosen.unknown })
+}
+
+fn schema(tool: &dyn Tool) -> ToolSchema {
+    let spec = tool.spec();
+    ToolSchema {
+        name: spec.name.clone(),
+        description: spec.description.clone(),
+        input_schema: spec.input_schema.clone(),
+    }
+}
+
+/// The name under which a head is stored: what it holds decides it.
+pub fn head_name(head: &[u8]) -> String {
+    use std::fmt::Write as _;
+    Sha256::digest(head).iter().fold(String::with_capacity(64), |mut name, byte| {
+        let _ = write!(name, "{byte:02x}");
+        name
+    })
+}
+
+/// One run of the root.
+pub fn root(
+    session: SessionId,
+    request: &SessionRequest,
+    decided: &Decided<'_>,
+    previous: Option<RunId>,
+) -> RunSpec {
+    RunSpec {
+        run: new_run(),
+        session,
+        agent: None,
+        parent: None,
+        depth: 0,
+        pattern: Pattern::Root,
+        definition: Arc::new(decurion_protocol::AgentDefinition {
+            // The prompt is in the stored head; a copy on every run's record would only cost bytes.
+            prompt: String::new(),
+            ..request.definition.clone()
+        }),
+        head: decided.head_name.to_owned(),
+        tools: decided.tools.names().map(str::to_owned).collect(),
+        opening: match previous {
+            None => Opening::Fresh,
+            from => Opening::Resumed { from },
+        },
+        model: decided.model.name.clone(),
+        fallback_model: request.fallback_model.clone(),
+        mode: decided.mode,
+        cwd: request.cwd.clone(),
+        directories: decided.directories.to_vec(),
+        limits: request.limits.clone(),
+    }
+}
+
+/// What was decided for the session before its runs.
+pub struct Decided<'a> {
+    /// Name of the stored head.
+    pub head_name: &'a str,
+    /// The tools offered.
+    pub tools: &'a ToolSet,
+    /// The model.
+    pub model: &'a Model,
+    /// The mode.
+    pub mode: Mode,
+    /// Further directories.
+    pub directories: &'a [camino::Utf8PathBuf],
+}
+
+/// The rules in force: those of the settings, and those of the command line.
+pub fn rules(settings: &RuleSet, allow: &[Rule], deny: &[Rule]) -> RuleSet {
+    let mut rules = settings.clone();
+    rules.allow.extend_from_slice(allow);
+    rules.deny.extend_from_slice(deny);
+    rules
+}
+
+/// Refuses limits that cannot be kept.
+pub fn check_limits(limits: &Limits, model: &Model) -> Result<(), PlaceError> {
+    if limits.money.is_some() && model.info.price.is_none() {
+        return Err(PlaceError::Usage(format!(
+            "a money budget needs the price of the model, which is not known; add it under \
+             `models.catalogue` in the settings, or limit turns instead: {}",
+            model.name
+        )));
+    }
+    Ok(())
+}

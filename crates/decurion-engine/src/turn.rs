@@ -1,0 +1,64 @@
+//! Room 5. One model stream → one message. Takes a request, gives the whole reply, and shows its pieces as
+//! they come; what waits and why is shown too.
+
+use decurion_model::{Gateway, GatewayEvent, ModelError, ModelEvent, ModelRequest};
+use decurion_protocol::{Block, Delta, Event, Message, MessageMeta, Origin};
+use futures_util::StreamExt as _;
+
+use crate::journal::{Journal, Who};
+
+/// A whole reply.
+#[derive(Debug)]
+pub struct Reply {
+    /// What the model said.
+    pub message: Message,
+    /// What the provider said about it.
+    pub meta: MessageMeta,
+    /// The model that was changed to, if the one asked for stayed overloaded.
+    pub fell_back_to: Option<String>,
+}
+
+/// Asks and listens until the reply is whole or the gateway gives up. Dropping the future cancels.
+pub async fn turn(
+    gateway: &Gateway,
+    request: ModelRequest,
+    journal: &Journal,
+    who: &Who,
+) -> Result<Reply, ModelError> {
+    let mut stream = gateway.stream(request);
+    let mut blocks: Vec<(u32, Block)> = Vec::new();
+    let mut fell_back_to = None;
+    let mut whole = None;
+    while let Some(item) = stream.next().await {
+        match item? {
+            GatewayEvent::Model(ModelEvent::Accepted(_)) => {}
+            GatewayEvent::Model(ModelEvent::Delta(delta)) => journal.publish(who, Event::Delta { delta }),
+            GatewayEvent::Model(ModelEvent::Block { index, block }) => blocks.push((index, block)),
+            GatewayEvent::Model(ModelEvent::Completed(reply)) => whole = Some(reply),
+            GatewayEvent::Waiting(reason) => journal.publish(who, Event::Waiting { reason: Some(reason) }),
+            GatewayEvent::Resumed => journal.publish(who, Event::Waiting { reason: None }),
+            GatewayEvent::Discarded { reason } => {
+                blocks.clear();
+                whole = None;
+                journal.publish(who, Event::Delta { delta: Delta::Discarded { reason } });
+            }
+            GatewayEvent::FellBack { to, .. } => fell_back_to = Some(to),
+        }
+    }
+    // The gateway ends a stream either with a complete reply or with an error.
+    let reply = whole.ok_or(ModelError::Empty { request_id: None })?;
+    blocks.sort_by_key(|(index, _)| *index);
+    Ok(Reply {
+        message: Message::assistant(blocks.into_iter().map(|(_, block)| block).collect()),
+        meta: MessageMeta {
+            origin: Origin::Model,
+            message_id: Some(reply.message_id),
+            request_id: reply.request_id,
+            model: Some(reply.model),
+            stop_reason: reply.stop_reason,
+            usage: Some(reply.usage),
+            cost: None,
+        },
+        fell_back_to,
+    })
+}

@@ -1,0 +1,240 @@
+//! The handle on the guard process. Takes a [`Launch`], gives back a running [`Process`]; starts the guard
+//! at first need and again after it died.
+
+mod reaper;
+mod serve;
+mod sweep;
+
+use std::ffi::OsString;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use rustix::process::Signal;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{OnceCell, Semaphore};
+
+pub use serve::serve;
+
+use crate::launch::{Launch, LaunchError};
+use crate::process::{Ends, Parcel, Process};
+use crate::{limits, sys, wire};
+
+/// How long a new guard may take to say that it is there.
+const GREETING_LIMIT: Duration = Duration::from_secs(20);
+/// How long a command may take to start.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// How many commands may run at once; more wait. Each costs Decurion three or four descriptors.
+const MOST_AT_ONCE: usize = 256;
+
+/// How to run the guard: a program whose `main` calls [`serve`] when it sees these arguments. On Linux
+/// `/proc/self/exe` stays the right program when its file is replaced.
+#[derive(Clone, Debug)]
+pub struct GuardProgram {
+    /// The program.
+    pub program: PathBuf,
+    /// The arguments that make it a guard.
+    pub args: Vec<OsString>,
+}
+
+/// Starts commands, through one guard process per value (and its clones). When the last clone and the
+/// last [`Process`] are dropped, the guard ends, and everything below it.
+#[derive(Clone)]
+pub struct Guard {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    program: GuardProgram,
+    current: Mutex<Option<Arc<Connection>>>,
+    places: Arc<Semaphore>,
+}
+
+impl Guard {
+    /// A guard that is started when it is first needed.
+    pub fn new(program: GuardProgram) -> Self {
+        // A quarter of the descriptors at most, so that commands queue instead of failing.
+        let places = usize::try_from(limits::open_files() / 8).unwrap_or(MOST_AT_ONCE);
+        Self::with_capacity(program, places.clamp(4, MOST_AT_ONCE))
+    }
+
+    /// The same with another bound on how many commands run at once.
+    pub fn with_capacity(program: GuardProgram, commands: usize) -> Self {
+        let places = Arc::new(Semaphore::new(commands.clamp(1, Semaphore::MAX_PERMITS)));
+        Self { shared: Arc::new(Shared { program, current: Mutex::new(None), places }) }
+    }
+
+    /// Starts a command. Waits first if too many are running. Dropping the future, like dropping the
+    /// process, ends what was started.
+    pub async fn start(&self, launch: Launch) -> Result<Process, LaunchError> {
+        let request = wire::encode(&launch, limits::numbers(launch.limits))?;
+        // The semaphore is never closed.
+        let place = self.shared.places.clone().acquire_owned().await.ok();
+        let (mut ends, parcel) = Ends::open(&launch)?;
+        ends.request(&request)?;
+        let connection = self.hand_over(&parcel).await?;
+        drop(parcel);
+        let mut process = Process::new(ends, place, connection.clone())?;
+        match tokio::time::timeout(START_LIMIT, process.started(&request)).await {
+            Ok(Ok(())) => Ok(process),
+            Ok(Err((stage, errno))) => Err(wire::launch_error(stage, errno, &launch, request.len())),
+            Err(_) => {
+                // Somebody may have stopped it.
+                connection.signal(Signal::CONT);
+                Err(LaunchError::Lost)
+            }
+        }
+    }
+
+    /// Starts the guard now, so that the first command need not wait for it.
+    pub async fn warm(&self) -> Result<(), LaunchError> {
+        self.connection().await.map(drop)
+    }
+
+    /// The process id of the guard, if one was started and not found dead.
+    pub fn pid(&self) -> Option<u32> {
+        self.lock().as_ref().map(|connection| connection.pid)
+    }
+
+    /// Gives a parcel to a living guard. A guard found dead has not taken it, so a new one may.
+    async fn hand_over(&self, parcel: &Parcel) -> Result<Arc<Connection>, LaunchError> {
+        let connection = self.connection().await?;
+        if connection.send(parcel).await.is_ok() {
+            return Ok(connection);
+        }
+        self.forget(&connection);
+        let connection = self.connection().await?;
+        match connection.send(parcel).await {
+            Ok(()) => Ok(connection),
+            Err(error) => {
+                self.forget(&connection);
+                Err(self.no_guard(format!("it does not take orders: {error}")))
+            }
+        }
+    }
+
+    /// A guard that has said it is there.
+    async fn connection(&self) -> Result<Arc<Connection>, LaunchError> {
+        let connection = {
+            let mut current = self.lock();
+            if let Some(connection) = current.as_ref() {
+                connection.clone()
+            } else {
+                let opened = Connection::open(&self.shared.program);
+                let opened = Arc::new(opened.map_err(|error| self.no_guard(error.to_string()))?);
+                current.insert(opened).clone()
+            }
+        };
+        match connection.greeted.get_or_try_init(|| connection.greeting()).await {
+            Ok(()) => Ok(connection),
+            Err(error) => {
+                self.forget(&connection);
+                Err(self.no_guard(error.to_string()))
+            }
+        }
+    }
+
+    fn forget(&self, dead: &Arc<Connection>) {
+        let mut current = self.lock();
+        if current.as_ref().is_some_and(|connection| Arc::ptr_eq(connection, dead)) {
+            *current = None;
+        }
+    }
+
+    fn no_guard(&self, reason: String) -> LaunchError {
+        LaunchError::NoGuard { program: self.shared.program.program.clone(), reason }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<Connection>>> {
+        self.shared.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guard").field("pid", &self.pid()).finish_non_exhaustive()
+    }
+}
+
+/// One guard process. Held by the handle and by every process it started; the last to go ends it.
+pub(crate) struct Connection {
+    /// The guard holds the other end as its descriptor 0.
+    socket: AsyncFd<OwnedFd>,
+    child: Option<Child>,
+    pid: u32,
+    greeted: OnceCell<()>,
+}
+
+impl Connection {
+    fn open(program: &GuardProgram) -> io::Result<Self> {
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        let socket = sys::watched(ours)?;
+        #[expect(clippy::disallowed_methods, reason = "the one process that nobody else can start for us")]
+        let child = Command::new(&program.program)
+            .args(&program.args)
+            .env_clear()
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self { socket, pid: child.id(), child: Some(child), greeted: OnceCell::new() })
+    }
+
+    async fn greeting(&self) -> io::Result<()> {
+        let mut byte = [0_u8; 1];
+        let receive = self.socket.async_io(Interest::READABLE, |socket| {
+            Ok(rustix::net::recv(socket, &mut byte, RecvFlags::empty())?.0)
+        });
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it did not say that it is there");
+        let length = tokio::time::timeout(GREETING_LIMIT, receive).await.map_err(late)??;
+        match (length, byte[0]) {
+            (1, wire::VERSION) => Ok(()),
+            (0, _) => Err(io::Error::other("it ended at once")),
+            _ => Err(io::Error::other("it is of another version")),
+        }
+    }
+
+    async fn send(&self, parcel: &Parcel) -> io::Result<()> {
+        let fds: Vec<BorrowedFd<'_>> = parcel.0.iter().map(AsFd::as_fd).collect();
+        self.socket.async_io(Interest::WRITABLE, |socket| Ok(send_descriptors(socket, &fds)?)).await
+    }
+
+    fn signal(&self, signal: Signal) {
+        // Not buried yet, since `child` is buried only after this value; so the number is still its own.
+        if let Some(child) = &self.child {
+            let _ = rustix::process::kill_process(rustix::process::Pid::from_child(child), signal);
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // The socket closes after this, and the guard ends. Somebody must bury it, and it takes a while.
+        if let Some(mut child) = self.child.take()
+            && !matches!(child.try_wait(), Ok(Some(_)))
+        {
+            let _ = std::thread::Builder::new().stack_size(64 << 10).spawn(move || child.wait());
+        }
+    }
+}
+
+fn send_descriptors(socket: &OwnedFd, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(reaper::MOST_DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::INVAL);
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(&[wire::VERSION])], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}

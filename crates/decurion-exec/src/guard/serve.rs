@@ -1,0 +1,221 @@
+//! The guard process. Takes parcels of descriptors from Decurion, forks a reaper for each, and ends
+//! everything below it when Decurion is gone.
+//!
+//! It has one thread, holds no request (a reaper reads its own), and does nothing while nothing happens.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
+use rustix::process::{Pid, Signal, WaitOptions};
+
+use super::reaper;
+use super::sweep::{self, FIRST_PAUSE, LONGEST_PAUSE, timespec};
+use crate::{sys, wire};
+
+/// Descriptor numbers below this are never given to what arrives, so that a reaper can lay its own out
+/// there without treading on it.
+const RESERVED: i32 = 10;
+/// How long the guard tries to end what is below it once Decurion is gone.
+const LAST_EFFORT: Duration = Duration::from_secs(10);
+/// A reaper that was stopped more often than this is taken for being under attack.
+const STOPS_FORGIVEN: u8 = 3;
+
+/// Runs the guard on descriptor 0, to its end. For `main`, before there is any other thread.
+pub fn serve() -> ! {
+    // A panic here must end as the loss of the guard, which the reapers and Decurion know how to handle.
+    let code = std::panic::catch_unwind(|| Server::open().map_or(70, Server::run)).unwrap_or(70);
+    sys::exit_now(code)
+}
+
+struct Server {
+    /// Decurion holds the other end; its closing is the order to end everything.
+    socket: OwnedFd,
+    signals: OwnedFd,
+    reapers: Vec<Reaper>,
+    /// While orphans of a reaper that was killed are left, which are ours to end: when to look again.
+    orphans: Option<Duration>,
+}
+
+struct Reaper {
+    pid: Pid,
+    /// Kept open until the reaper and all its orphans are gone: closing it tells Decurion so.
+    _control: OwnedFd,
+    stops: u8,
+}
+
+impl Server {
+    fn open() -> Option<Self> {
+        let socket = sys::adopt(0)?;
+        let one_thread = rustix::fs::stat("/proc/self/task").is_ok_and(|status| status.st_nlink == 3);
+        if !one_thread {
+            return None;
+        }
+        sys::set_name(c"decurion-guard");
+        // Fails only where we lead a group already; then the terminal's signals do not reach us either.
+        let _ = rustix::process::setsid();
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok()?;
+        // Not to keep a file system busy.
+        let _ = rustix::process::chdir("/");
+        sys::default_signals();
+        let ends = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE];
+        let signals = reserve_low_numbers().and_then(|()| sys::signal_queue(&ends).ok())?;
+        rustix::net::send(&socket, &[wire::VERSION], SendFlags::NOSIGNAL).ok()?;
+        Some(Self { socket, signals, reapers: Vec::new(), orphans: None })
+    }
+
+    fn run(mut self) -> i32 {
+        loop {
+            let (asked, signalled) = self.wait();
+            if signalled && self.take_signals() {
+                break;
+            }
+            if self.orphans.is_some() {
+                self.sweep_orphans();
+            }
+            if asked && !self.take_parcels() {
+                break;
+            }
+        }
+        self.end_everything()
+    }
+
+    /// Waits for something to do: (a parcel, a signal).
+    fn wait(&self) -> (bool, bool) {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
+        // Orphans that resist are looked at again, without keeping new work waiting.
+        let pause = self.orphans.map(timespec);
+        if poll(&mut fds, pause.as_ref()).is_err() {
+            return (false, true);
+        }
+        (!fds[0].revents().is_empty(), !fds[1].revents().is_empty())
+    }
+
+    /// Whether one of them asks the guard to end.
+    fn take_signals(&mut self) -> bool {
+        let mut end = false;
+        while let Some(signal) = sys::next_signal(&self.signals) {
+            end |= !matches!(signal, libc::SIGCHLD | libc::SIGPIPE);
+        }
+        self.reap();
+        end
+    }
+
+    /// Buries the dead and looks after the stopped. `false` once there are no children.
+    fn reap(&mut self) -> bool {
+        loop {
+            let (pid, status) = match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some(child)) => child,
+                Ok(None) => return true,
+                Err(Errno::INTR) => continue,
+                Err(_) => return false,
+            };
+            let Some(at) = self.reapers.iter().position(|reaper| reaper.pid == pid) else { continue };
+            if status.stopped() {
+                wake(&mut self.reapers[at]);
+            } else if status.exit_status() == Some(0) {
+                self.reapers.swap_remove(at);
+            } else {
+                // Its work is not done. The entry stays, without spared children, until it is.
+                self.orphans = Some(FIRST_PAUSE);
+                self.reapers[at].pid = rustix::process::getpid();
+            }
+        }
+    }
+
+    /// Strikes at what killed reapers left. Their entries go when nothing is left.
+    fn sweep_orphans(&mut self) {
+        let spared: Vec<Pid> = self.reapers.iter().map(|reaper| reaper.pid).collect();
+        if sweep::strike(&spared) > 0 {
+            self.orphans = self.orphans.map(|pause| (pause * 2).min(LONGEST_PAUSE));
+            return;
+        }
+        let own = rustix::process::getpid();
+        self.reapers.retain(|reaper| reaper.pid != own);
+        self.orphans = None;
+    }
+
+    /// `false` when Decurion is gone.
+    fn take_parcels(&mut self) -> bool {
+        loop {
+            match receive(&self.socket) {
+                Ok(Some(parcel)) => self.launch(parcel),
+                Err(Errno::AGAIN | Errno::INTR) => return true,
+                // Descriptors could not be made; their other ends see that as a failed start.
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {}
+                Ok(None) | Err(_) => return false,
+            }
+        }
+    }
+
+    fn launch(&mut self, mut parcel: Vec<OwnedFd>) {
+        if parcel.len() < reaper::LEAST_DESCRIPTORS {
+            return;
+        }
+        let guard = rustix::process::getpid();
+        match sys::fork() {
+            Ok(None) => reaper::run(&parcel, guard),
+            Ok(Some(pid)) => {
+                let control = parcel.swap_remove(reaper::CONTROL);
+                self.reapers.push(Reaper { pid, _control: control, stops: 0 });
+            }
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
+                let report = wire::Report::Failed(wire::Stage::Fork, errno).to_bytes();
+                let _ = rustix::net::send(&parcel[reaper::CONTROL], &report, SendFlags::NOSIGNAL);
+            }
+        }
+    }
+
+    /// Strikes everything below, reapers first, until nothing is left or nothing helps.
+    fn end_everything(&mut self) -> i32 {
+        let begun = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        while self.reap() && begun.elapsed() < LAST_EFFORT {
+            sweep::strike(&[]);
+            pause = sweep::rest(&self.signals, pause);
+        }
+        0
+    }
+}
+
+fn wake(reaper: &mut Reaper) {
+    reaper.stops = reaper.stops.saturating_add(1);
+    let signal = if reaper.stops > STOPS_FORGIVEN { Signal::KILL } else { Signal::CONT };
+    let _ = rustix::process::kill_process(reaper.pid, signal);
+}
+
+/// One parcel of descriptors; `None` when Decurion is gone.
+fn receive(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, Errno> {
+    let mut byte = [0_u8; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(reaper::MOST_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags)?;
+    if message.bytes == 0 {
+        return Ok(None);
+    }
+    let mut parcel = Vec::with_capacity(reaper::MOST_DESCRIPTORS);
+    for item in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = item {
+            parcel.extend(descriptors);
+        }
+    }
+    Ok(Some(parcel))
+}
+
+fn reserve_low_numbers() -> Option<()> {
+    use std::os::fd::{AsRawFd, IntoRawFd};
+    loop {
+        let null = std::fs::File::open("/dev/null").ok()?;
+        if null.as_raw_fd() >= RESERVED {
+            return Some(());
+        }
+        // Left open on purpose, for as long as the guard lives.
+        let _ = null.into_raw_fd();
+    }
+}

@@ -1,0 +1,52 @@
+//! The limits of Decurion's own process, and how commands are shielded from them: what was in force when
+//! Decurion started is what a command gets.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::Mode;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::launch::ResourceLimits;
+use crate::wire::Numbers;
+
+const UNCHANGED: u64 = u64::MAX;
+/// The soft limit on open files before it was raised.
+static OPEN_FILES: AtomicU64 = AtomicU64::new(UNCHANGED);
+/// The mask for new files before it was set.
+static UMASK: AtomicU64 = AtomicU64::new(UNCHANGED);
+
+/// Raises the soft limit on open files to the hard one. Gives the limit now in force. Commands still get
+/// the old soft limit, since old programs walk through all numbers below it.
+pub fn raise_file_limit() -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum
+        && setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_ok()
+    {
+        OPEN_FILES.store(limit.current.unwrap_or(UNCHANGED), Ordering::Relaxed);
+        return limit.maximum;
+    }
+    limit.current
+}
+
+/// From now on Decurion's own files are for the user alone. Commands still get the old mask.
+pub fn set_umask_077() {
+    let old = rustix::process::umask(Mode::from_raw_mode(0o077));
+    let _ =
+        UMASK.compare_exchange(UNCHANGED, u64::from(old.as_raw_mode()), Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// The soft limit on open files now in force.
+pub(crate) fn open_files() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// The numbers a command gets.
+pub(crate) fn numbers(limits: ResourceLimits) -> Numbers {
+    let known = |value: u64| (value != UNCHANGED).then_some(value);
+    Numbers {
+        umask: known(UMASK.load(Ordering::Relaxed)).and_then(|mask| u32::try_from(mask).ok()),
+        open_files: known(OPEN_FILES.load(Ordering::Relaxed)),
+        processes: limits.processes,
+        file_bytes: limits.file_bytes,
+    }
+}

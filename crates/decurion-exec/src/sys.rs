@@ -1,0 +1,174 @@
+//! The system calls that safe wrappers do not offer: forking, replacing a process, its signals and its
+//! descriptor numbers. Takes and gives plain values; every `unsafe` of the crate is here.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::process::Pid;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Splits the process in two. `None` in the new one.
+///
+/// Only called in the guard and its reapers, which have one thread each (checked by the guard at its
+/// start), so the copy is complete and may go on using the allocator.
+pub(crate) fn fork() -> io::Result<Option<Pid>> {
+    // SAFETY: the process has one thread, so no lock can be held by a thread that the copy lacks.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        pid => Ok(Pid::from_raw(pid)),
+    }
+}
+
+/// Ends the process at once, running nothing that was registered for its end.
+pub(crate) fn exit_now(code: c_int) -> ! {
+    // SAFETY: takes a number and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// Replaces the process by the first of `programs` that can be run. Comes back only to say why not.
+/// Every string must end with a NUL; one that does not is refused.
+pub(crate) fn execute(programs: &[Vec<u8>], argv: &[&[u8]], envp: &[&[u8]]) -> c_int {
+    let whole = |text: &[u8]| CStr::from_bytes_with_nul(text).is_ok();
+    if !programs.iter().all(|program| whole(program)) || !argv.iter().chain(envp).all(|text| whole(text)) {
+        return libc::EINVAL;
+    }
+    let arguments = pointers(argv);
+    let variables = pointers(envp);
+    let mut reason = libc::ENOENT;
+    for program in programs {
+        // SAFETY: program is NUL-terminated; both arrays end with a null pointer and point to
+        // NUL-terminated strings that outlive the call (checked and built above).
+        unsafe { libc::execve(program.as_ptr().cast(), arguments.as_ptr(), variables.as_ptr()) };
+        match io::Error::last_os_error().raw_os_error() {
+            // Like a shell: go on looking, and remember a file that was there but could not be run.
+            Some(libc::ENOENT | libc::ENOTDIR) => {}
+            Some(libc::EACCES) => reason = libc::EACCES,
+            other => return other.unwrap_or(libc::EIO),
+        }
+    }
+    reason
+}
+
+fn pointers(texts: &[&[u8]]) -> Vec<*const c_char> {
+    texts.iter().map(|text| text.as_ptr().cast()).chain([std::ptr::null()]).collect()
+}
+
+/// Makes `number` another name of `fd`, kept when the process is replaced.
+pub(crate) fn place(fd: impl AsFd, number: RawFd) -> io::Result<()> {
+    // SAFETY: dup2 takes two numbers; the callers pass numbers no Rust value of the process owns.
+    checked(unsafe { libc::dup2(fd.as_fd().as_raw_fd(), number) }).map(drop)
+}
+
+/// The same, closed when the process is replaced, and owned.
+pub(crate) fn place_owned(fd: impl AsFd, number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: dup3 takes two numbers and flags; see `place`.
+    checked(unsafe { libc::dup3(fd.as_fd().as_raw_fd(), number, libc::O_CLOEXEC) })?;
+    // SAFETY: dup3 just made the number valid, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Takes charge of a descriptor that was passed to the program by its number.
+pub(crate) fn adopt(number: RawFd) -> Option<OwnedFd> {
+    // SAFETY: fcntl with F_GETFD only asks about a number.
+    let open = unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0;
+    // SAFETY: the number is open; it was passed for this purpose and the caller takes it once.
+    open.then(|| unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Lets the runtime tell when a descriptor can be read or written.
+pub(crate) fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` gives the same open number for as long as it exists, and it is moved in.
+    let watched = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE | Interest::WRITABLE) };
+    watched.map_err(Into::into)
+}
+
+/// Closes all descriptors from `first` to `last`.
+pub(crate) fn close_range(first: u32, last: u32) {
+    // SAFETY: only numbers are passed; the callers close ranges in a fresh copy of the process, in which
+    // the values that owned them are never used or dropped.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0;
+    if !done {
+        let last = last.min(rustix::process::getrlimit(rustix::process::Resource::Nofile).current_max());
+        for number in first..=last {
+            // SAFETY: as above; closing a number that is not open does nothing.
+            unsafe { libc::close(number.cast_signed()) };
+        }
+    }
+}
+
+trait CurrentMax {
+    fn current_max(self) -> u32;
+}
+
+impl CurrentMax for rustix::process::Rlimit {
+    fn current_max(self) -> u32 {
+        self.current.and_then(|limit| u32::try_from(limit).ok()).unwrap_or(65_536)
+    }
+}
+
+/// Holds these signals back and gives a descriptor to read them from.
+pub(crate) fn signal_queue(signals: &[c_int]) -> io::Result<OwnedFd> {
+    let set = signal_set(signals);
+    // SAFETY: set is initialised; the old mask is not asked for.
+    checked(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) })?;
+    // SAFETY: set is initialised; -1 asks for a new descriptor.
+    let fd = checked(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })?;
+    // SAFETY: signalfd just made it, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The next signal waiting in a queue.
+pub(crate) fn next_signal(queue: &OwnedFd) -> Option<c_int> {
+    // Only the number at the start is of interest, but the kernel gives whole records.
+    let mut record = [0_u8; size_of::<libc::signalfd_siginfo>()];
+    let length = rustix::io::read(queue, &mut record).ok()?;
+    let number = record.first_chunk().filter(|_| length >= 4)?;
+    c_int::try_from(u32::from_ne_bytes(*number)).ok()
+}
+
+/// Holds no signal back.
+pub(crate) fn release_signals() {
+    let set = signal_set(&[]);
+    // SAFETY: set is initialised; the old mask is not asked for.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) };
+}
+
+/// Gives every signal its default meaning, whatever the program that started us ignored.
+pub(crate) fn default_signals() {
+    // The kernel's own record of a signal's meaning, zero for the default. Asked without libc, which
+    // would refuse the numbers it keeps for itself.
+    const DEFAULT: [u64; 4] = [0; 4];
+    let none = std::ptr::null_mut::<u64>();
+    for signal in 1..=64_i64 {
+        // SAFETY: the kernel reads a record of at most 32 bytes and writes none; the last argument is the
+        // size of its signal set. The two signals that cannot be changed are refused harmlessly.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, DEFAULT.as_ptr(), none, 8_usize) };
+    }
+}
+
+fn signal_set(signals: &[c_int]) -> libc::sigset_t {
+    let mut set = std::mem::MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the whole set before it is taken.
+    let mut set: libc::sigset_t = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        set.assume_init()
+    };
+    for signal in signals {
+        // SAFETY: set is initialised; the numbers are constants of libc.
+        unsafe { libc::sigaddset(&raw mut set, *signal) };
+    }
+    set
+}
+
+/// The name shown in process lists, at most 15 bytes.
+pub(crate) fn set_name(name: &CStr) {
+    // SAFETY: PR_SET_NAME reads a NUL-terminated string, at most 16 bytes of it.
+    unsafe { libc::prctl(libc::PR_SET_NAME as c_int, name.as_ptr(), 0 as c_uint, 0 as c_uint, 0 as c_uint) };
+}
+
+fn checked(result: c_int) -> io::Result<c_int> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

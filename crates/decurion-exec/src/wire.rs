@@ -1,0 +1,355 @@
+//! The bytes between Decurion, the guard and its reapers: a [`Launch`] in, a blob out and back into a
+//! [`Request`]; and the eight-byte [`Report`]s and [`Order`]s of a running command. Pure.
+//!
+//! Not JSON, because arguments are bytes and not text, and because the reaper can point the kernel at the
+//! strings where they lie.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use crate::launch::{Launch, LaunchError};
+
+/// Spoken first by the guard and at the head of every request; changes with any change in this file.
+pub(crate) const VERSION: u8 = 1;
+/// More than any system takes as arguments and environment together.
+pub(crate) const MAX_REQUEST: usize = 8 << 20;
+/// Bytes before the strings of a request.
+pub(crate) const HEADER: usize = 48;
+/// Bytes of a report and of an order.
+pub(crate) const FRAME: usize = 8;
+
+/// Settings of the command that are numbers. `None` leaves what the guard inherited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Numbers {
+    pub umask: Option<u32>,
+    pub open_files: Option<u64>,
+    pub processes: Option<u64>,
+    pub file_bytes: Option<u64>,
+}
+
+/// A launch as the reaper holds it: offsets into the blob it arrived in.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub numbers: Numbers,
+    blob: Vec<u8>,
+    /// Where each string starts: program, directory, then arguments, then environment.
+    starts: Vec<usize>,
+    arguments: usize,
+}
+
+/// Where a start failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Request,
+    Fork,
+    Setup,
+    Directory,
+    Program,
+}
+
+/// What a reaper says about its command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// It runs, with this process id.
+    Started(i32),
+    /// It never ran.
+    Failed(Stage, i32),
+    /// It ended by itself; `clean` if it left nothing behind, else [`Report::Swept`] follows.
+    Exited { code: i32, clean: bool },
+    /// It was ended by a signal.
+    Signalled { signal: i32, clean: bool },
+    /// It was ended because the guard was lost.
+    Unknown,
+    /// Nothing of it is left.
+    Swept,
+}
+
+/// What Decurion tells a reaper. The end of the stream means "end everything now".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Ask the command to end, and end everything after this time.
+    Stop(Duration),
+}
+
+/// The blob for a launch.
+pub(crate) fn encode(launch: &Launch, numbers: Numbers) -> Result<Vec<u8>, LaunchError> {
+    let mut blob = Vec::with_capacity(4096);
+    blob.resize(HEADER, 0);
+    push(&mut blob, &launch.program, || "the program's name".to_owned())?;
+    push(&mut blob, launch.cwd.as_os_str(), || "the working directory".to_owned())?;
+    for (index, argument) in launch.args.iter().enumerate() {
+        push(&mut blob, argument, || format!("argument {}", index + 1))?;
+    }
+    for (name, value) in &launch.env {
+        if name.is_empty() || name.as_bytes().iter().any(|byte| matches!(byte, b'=' | 0)) {
+            return Err(LaunchError::Unpassable { what: format!("environment name {}", shown(name)) });
+        }
+        blob.extend_from_slice(name.as_bytes());
+        blob.push(b'=');
+        push(&mut blob, value, || format!("the value of environment variable {}", shown(name)))?;
+    }
+    if blob.len() > MAX_REQUEST {
+        return Err(LaunchError::TooLarge { bytes: blob.len() });
+    }
+    write_header(&mut blob, launch, numbers);
+    Ok(blob)
+}
+
+fn push(blob: &mut Vec<u8>, text: &OsStr, what: impl Fn() -> String) -> Result<(), LaunchError> {
+    if text.as_bytes().contains(&0) {
+        return Err(LaunchError::Unpassable { what: what() });
+    }
+    blob.extend_from_slice(text.as_bytes());
+    blob.push(0);
+    Ok(())
+}
+
+fn shown(name: &OsStr) -> String {
+    format!("{:.80}", format!("{name:?}"))
+}
+
+fn write_header(blob: &mut [u8], launch: &Launch, numbers: Numbers) {
+    // Checked against MAX_REQUEST before, so the counts fit.
+    let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes();
+    let large = |value: Option<u64>| value.map_or(u64::MAX, |value| value.min(u64::MAX - 1)).to_le_bytes();
+    let length = small(blob.len());
+    blob[0..4].copy_from_slice(&length);
+    blob[4..8].copy_from_slice(&u32::from(VERSION).to_le_bytes());
+    blob[8..12].copy_from_slice(&small(launch.args.len()));
+    blob[12..16].copy_from_slice(&small(launch.env.len()));
+    blob[16..20].copy_from_slice(&numbers.umask.unwrap_or(u32::MAX).to_le_bytes());
+    blob[24..32].copy_from_slice(&large(numbers.open_files));
+    blob[32..40].copy_from_slice(&large(numbers.processes));
+    blob[40..48].copy_from_slice(&large(numbers.file_bytes));
+}
+
+/// The length of the whole blob, from its header, if the header can be trusted.
+pub(crate) fn request_length(header: &[u8; HEADER]) -> Option<usize> {
+    let length = usize::try_from(u32_at(header, 0)).ok()?;
+    let known = u32_at(header, 4) == u32::from(VERSION);
+    (known && (HEADER..=MAX_REQUEST).contains(&length)).then_some(length)
+}
+
+/// The launch in a blob; `None` if it is not one.
+pub(crate) fn decode(blob: Vec<u8>) -> Option<Request> {
+    let header: &[u8; HEADER] = blob.first_chunk()?;
+    if request_length(header)? != blob.len() {
+        return None;
+    }
+    let arguments = usize::try_from(u32_at(header, 8)).ok()?;
+    let variables = usize::try_from(u32_at(header, 12)).ok()?;
+    let numbers = Numbers {
+        umask: Some(u32_at(header, 16)).filter(|mask| *mask != u32::MAX),
+        open_files: limit_at(header, 24),
+        processes: limit_at(header, 32),
+        file_bytes: limit_at(header, 40),
+    };
+    let ends = blob.iter().enumerate().skip(HEADER).filter(|(_, byte)| **byte == 0).map(|(at, _)| at + 1);
+    let mut starts: Vec<usize> = std::iter::once(HEADER).chain(ends).collect();
+    // The last entry is where a further string would start: it must be the end of the blob.
+    let whole = starts.pop()? == blob.len();
+    let expected = arguments.checked_add(variables)?.checked_add(2)?;
+    (whole && starts.len() == expected).then_some(Request { numbers, blob, starts, arguments })
+}
+
+impl Request {
+    /// The program as given.
+    pub fn program(&self) -> &[u8] {
+        self.string(0)
+    }
+
+    /// The directory, with its closing NUL.
+    pub fn directory(&self) -> &[u8] {
+        self.terminated(1)
+    }
+
+    /// Program name and arguments, each with its closing NUL.
+    pub fn argv(&self) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(0).chain(2..2 + self.arguments).map(|index| self.terminated(index))
+    }
+
+    /// `NAME=value` strings, each with its closing NUL.
+    pub fn envp(&self) -> impl Iterator<Item = &[u8]> {
+        (2 + self.arguments..self.starts.len()).map(|index| self.terminated(index))
+    }
+
+    /// The value of `PATH` in the command's own environment.
+    pub fn search_path(&self) -> Option<&[u8]> {
+        self.envp().find_map(|variable| variable.strip_prefix(b"PATH=")).map(|path| &path[..path.len() - 1])
+    }
+
+    fn string(&self, index: usize) -> &[u8] {
+        let terminated = self.terminated(index);
+        &terminated[..terminated.len() - 1]
+    }
+
+    fn terminated(&self, index: usize) -> &[u8] {
+        let start = self.starts[index];
+        let end = self.starts.get(index + 1).copied().unwrap_or(self.blob.len());
+        &self.blob[start..end]
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|slice| slice.try_into().ok()).map_or(u32::MAX, u32::from_le_bytes)
+}
+
+fn limit_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let value = bytes.get(at..at + 8).and_then(|slice| slice.try_into().ok()).map(u64::from_le_bytes);
+    value.filter(|value| *value != u64::MAX)
+}
+
+impl Stage {
+    const ALL: [Self; 5] = [Self::Request, Self::Fork, Self::Setup, Self::Directory, Self::Program];
+
+    fn byte(self) -> u8 {
+        Self::ALL.iter().position(|stage| *stage == self).map_or(u8::MAX, |at| u8::try_from(at).unwrap_or(0))
+    }
+}
+
+impl Report {
+    pub fn to_bytes(self) -> [u8; FRAME] {
+        let (kind, detail, value) = match self {
+            Self::Started(pid) => (1, 0, pid),
+            Self::Failed(stage, errno) => (2, stage.byte(), errno),
+            Self::Exited { code, clean } => (3, u8::from(clean), code),
+            Self::Signalled { signal, clean } => (4, u8::from(clean), signal),
+            Self::Unknown => (5, 0, 0),
+            Self::Swept => (6, 0, 0),
+        };
+        frame(kind, detail, value)
+    }
+
+    pub fn from_bytes(bytes: [u8; FRAME]) -> Option<Self> {
+        let (kind, detail, value) = unframe(bytes);
+        Some(match kind {
+            1 => Self::Started(value),
+            2 => Self::Failed(*Stage::ALL.get(usize::from(detail))?, value),
+            3 => Self::Exited { code: value, clean: detail == 1 },
+            4 => Self::Signalled { signal: value, clean: detail == 1 },
+            5 => Self::Unknown,
+            6 => Self::Swept,
+            _ => return None,
+        })
+    }
+}
+
+impl Order {
+    pub fn to_bytes(self) -> [u8; FRAME] {
+        let Self::Stop(grace) = self;
+        frame(1, 0, i32::try_from(grace.as_millis()).unwrap_or(i32::MAX))
+    }
+
+    pub fn from_bytes(bytes: [u8; FRAME]) -> Option<Self> {
+        let (kind, _, value) = unframe(bytes);
+        let grace = u64::try_from(value).ok()?;
+        (kind == 1).then(|| Self::Stop(Duration::from_millis(grace)))
+    }
+}
+
+fn frame(kind: u8, detail: u8, value: i32) -> [u8; FRAME] {
+    let [a, b, c, d] = value.to_le_bytes();
+    [kind, detail, 0, 0, a, b, c, d]
+}
+
+fn unframe([kind, detail, _, _, a, b, c, d]: [u8; FRAME]) -> (u8, u8, i32) {
+    (kind, detail, i32::from_le_bytes([a, b, c, d]))
+}
+
+/// What a failed start means to the caller.
+pub(crate) fn launch_error(stage: Stage, errno: i32, launch: &Launch, bytes: usize) -> LaunchError {
+    let source = io::Error::from_raw_os_error(errno);
+    let program = || launch.program.clone();
+    match (stage, errno) {
+        (Stage::Directory, _) => LaunchError::Directory { cwd: launch.cwd.clone(), source },
+        (Stage::Program, libc::ENOENT | libc::ENOTDIR) => LaunchError::NoProgram { program: program() },
+        (Stage::Program, libc::E2BIG) => LaunchError::TooLarge { bytes },
+        (Stage::Program, libc::ENOMEM | libc::EAGAIN | libc::ENFILE | libc::EMFILE) => {
+            LaunchError::Resources { what: "the program", source }
+        }
+        (Stage::Program, _) => LaunchError::NotExecutable { program: program(), source },
+        (Stage::Fork, _) => LaunchError::Resources { what: "a process", source },
+        (Stage::Setup, _) => LaunchError::Resources { what: "the process's limits", source },
+        (Stage::Request, _) => LaunchError::Unpassable { what: format!("the request ({source})") },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    fn sample() -> Launch {
+        let mut launch = Launch::new("prog", "/some/where").args(["", "two words", "ü"]);
+        launch.args.push(std::ffi::OsString::from_vec(vec![0xff, 0xfe]));
+        launch.env([("PATH".into(), "/bin:/usr/bin".into()), ("EMPTY".into(), "".into())])
+    }
+
+    #[test]
+    fn a_launch_comes_back_as_it_went() {
+        let numbers =
+            Numbers { umask: Some(0o22), open_files: Some(1024), processes: None, file_bytes: Some(0) };
+        let request = decode(encode(&sample(), numbers).unwrap()).unwrap();
+        assert_eq!(request.numbers, numbers);
+        assert_eq!(request.program(), b"prog");
+        assert_eq!(request.directory(), b"/some/where\0");
+        let argv: Vec<_> = request.argv().collect();
+        assert_eq!(argv, [&b"prog\0"[..], b"\0", b"two words\0", "ü\0".as_bytes(), b"\xff\xfe\0"]);
+        assert_eq!(request.envp().collect::<Vec<_>>(), [&b"PATH=/bin:/usr/bin\0"[..], b"EMPTY=\0"]);
+        assert_eq!(request.search_path(), Some(&b"/bin:/usr/bin"[..]));
+    }
+
+    #[test]
+    fn no_cut_or_changed_header_is_taken_for_a_launch() {
+        let blob = encode(&sample(), Numbers::default()).unwrap();
+        for length in 0..blob.len() {
+            assert!(decode(blob[..length].to_vec()).is_none(), "{length}");
+        }
+        for at in 0..16 {
+            for bit in 0..8 {
+                let mut changed = blob.clone();
+                changed[at] ^= 1 << bit;
+                // Moving one string between arguments and environment keeps the total; nothing else may pass.
+                let decoded = decode(changed);
+                assert!(decoded.is_none(), "byte {at} bit {bit}: {decoded:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_process_can_be_given_is_named() {
+        let bad = |launch: Launch| encode(&launch, Numbers::default()).unwrap_err().to_string();
+        assert!(bad(Launch::new("a\0b", "/")).contains("program"));
+        assert!(bad(Launch::new("a", "/\0")).contains("directory"));
+        assert!(bad(Launch::new("a", "/").args(["x", "y\0"])).contains("argument 2"));
+        assert!(bad(Launch::new("a", "/").env([("A=B".into(), "".into())])).contains("A=B"));
+        assert!(bad(Launch::new("a", "/").env([("".into(), "".into())])).contains("name"));
+        assert!(bad(Launch::new("a", "/").env([("KEY".into(), "\0".into())])).contains("KEY"));
+        let large = Launch::new("a", "/").args(["x".repeat(MAX_REQUEST)]);
+        assert!(matches!(encode(&large, Numbers::default()), Err(LaunchError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn frames_come_back_and_unknown_ones_do_not() {
+        let reports = [
+            Report::Started(i32::MAX),
+            Report::Failed(Stage::Program, libc::ENOENT),
+            Report::Failed(Stage::Request, 0),
+            Report::Exited { code: 255, clean: true },
+            Report::Exited { code: -1, clean: false },
+            Report::Signalled { signal: 9, clean: true },
+            Report::Unknown,
+            Report::Swept,
+        ];
+        for report in reports {
+            assert_eq!(Report::from_bytes(report.to_bytes()), Some(report));
+        }
+        assert_eq!(Report::from_bytes([0; FRAME]), None);
+        assert_eq!(Report::from_bytes([2, 9, 0, 0, 0, 0, 0, 0]), None);
+        let stop = Order::Stop(Duration::from_secs(2));
+        assert_eq!(Order::from_bytes(stop.to_bytes()), Some(stop));
+        assert_eq!(Order::from_bytes([2; FRAME]), None);
+    }
+}

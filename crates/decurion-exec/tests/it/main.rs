@@ -1,0 +1,10 @@
+//! The crate through its public face, with real processes under a real guard.
+#![allow(clippy::disallowed_methods, reason = "tests watch and start processes from outside")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that meets the unexpected has failed")]
+
+mod ends;
+mod flood;
+mod house;
+mod scopes;
+mod shell;
+mod strangers;

@@ -1,0 +1,533 @@
+//! The one way to a provider. A request comes in; what goes out is the reply's events, between them what
+//! is waited for, and at the end either a complete reply or the error that could not be waited out.
+//!
+//! All waiting, limiting and trying again of the whole program is here. A reply that fails is asked for
+//! again from the beginning, and what was shown of it is declared void; a reply that is complete is never
+//! asked for again. Every wait has a deadline or an announced end, and dropping the stream ends it at once.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use decurion_protocol::Delta;
+use decurion_protocol::event::WaitReason;
+use futures_core::stream::BoxStream;
+use futures_util::{StreamExt, stream};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::limiter::{Limiter, Permit, Waiter, Why, Woken};
+use crate::{Dialect, ModelError, ModelEvent, ModelProvider, ModelRequest, Reply, StallKind};
+
+pub use crate::limiter::Load;
+
+/// What comes out of a gateway.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GatewayEvent {
+    /// A piece of the reply. [`ModelEvent::Accepted`] stays inside.
+    Model(ModelEvent),
+    /// Nothing comes for a while, and why. A later one replaces it.
+    Waiting(WaitReason),
+    /// The wait is over.
+    Resumed,
+    /// Everything shown of this reply is void; it is asked for again.
+    Discarded {
+        /// Why.
+        reason: String,
+    },
+    /// Another model answers from here on.
+    FellBack {
+        /// The one asked for.
+        from: String,
+        /// The one that answers.
+        to: String,
+    },
+}
+
+/// How patient a gateway is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatewaySettings {
+    /// The longest time until a reply begins.
+    pub first_event: Duration,
+    /// The longest time without content; keep-alives and empty pieces do not count.
+    pub content: Duration,
+    /// The longest time one turn may be under way, all its tries together, waits left out.
+    pub turn: Duration,
+    /// How often a request is tried when the provider or the way to it fails.
+    pub tries: u32,
+    /// How long it is tried.
+    pub retry_time: Duration,
+    /// How often a request is tried whose answers make no sense.
+    pub malformed_tries: u32,
+    /// The bound of the first wait; it doubles each time.
+    pub backoff: Duration,
+    /// The bound of the longest.
+    pub longest_backoff: Duration,
+    /// After how many overloads in a row the fallback model is asked.
+    pub overloads_before_fallback: u32,
+    /// What the waits' chance begins with.
+    pub seed: u64,
+}
+
+impl Default for GatewaySettings {
+    fn default() -> Self {
+        Self {
+            first_event: Duration::from_mins(1),
+            content: Duration::from_secs(90),
+            turn: Duration::from_mins(30),
+            tries: 10,
+            retry_time: Duration::from_mins(10),
+            malformed_tries: 3,
+            backoff: Duration::from_millis(500),
+            longest_backoff: Duration::from_secs(32),
+            overloads_before_fallback: 3,
+            seed: 0,
+        }
+    }
+}
+
+/// The gateway to one provider with one key; clones are the same gateway. It has a limiter for each model.
+#[derive(Clone)]
+pub struct Gateway {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    provider: Arc<dyn ModelProvider>,
+    settings: GatewaySettings,
+    limiters: Mutex<HashMap<String, Limiter>>,
+    tickets: AtomicU64,
+}
+
+impl Gateway {
+    /// A gateway to this provider. Make one for each key: what shares a key must share its gateway.
+    pub fn new(provider: Arc<dyn ModelProvider>, settings: GatewaySettings) -> Self {
+        let limiters = Mutex::new(HashMap::new());
+        Self { inner: Arc::new(Inner { provider, settings, limiters, tickets: AtomicU64::new(0) }) }
+    }
+
+    /// How the provider wants heads and messages written.
+    pub fn dialect(&self) -> Dialect {
+        self.inner.provider.dialect()
+    }
+
+    /// Asks, and keeps asking as far as it makes sense. The stream ends after [`ModelEvent::Completed`], or
+    /// with one `Err` as its last item.
+    pub fn stream(&self, request: ModelRequest) -> BoxStream<'static, Result<GatewayEvent, ModelError>> {
+        let turn = Turn::new(self.inner.clone(), request);
+        stream::unfold(turn, |mut turn| async move { Some((turn.next().await?, turn)) }).boxed()
+    }
+
+    /// What is under way and what waits, by model.
+    pub fn load(&self) -> Vec<(String, Load)> {
+        let limiters = self.inner.limiters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loads: Vec<_> = limiters.iter().map(|(model, one)| (model.clone(), one.load())).collect();
+        loads.sort_by(|one, other| one.0.cmp(&other.0));
+        loads
+    }
+}
+
+impl Inner {
+    fn limiter(&self, model: &str) -> Limiter {
+        let mut limiters = self.limiters.lock().unwrap_or_else(PoisonError::into_inner);
+        limiters.entry(model.to_owned()).or_default().clone()
+    }
+}
+
+/// One request on its way to one reply.
+struct Turn {
+    gateway: Arc<Inner>,
+    request: ModelRequest,
+    ticket: u64,
+    chance: Chance,
+    phase: Phase,
+    /// What goes out before the phase goes on.
+    out: VecDeque<GatewayEvent>,
+    /// Whether the last thing said about waiting was that we wait.
+    waiting: bool,
+    /// Whether something of the reply under way was shown.
+    shown: bool,
+    count: Count,
+}
+
+enum Phase {
+    /// About to stand in line.
+    Ready,
+    Queued {
+        waiter: Waiter,
+        told: Option<Why>,
+    },
+    Resting {
+        until: Instant,
+    },
+    Streaming(Box<Try>),
+    /// Out of patience; the error is still to be said.
+    Failed(ModelError),
+    Over,
+}
+
+/// One attempt.
+struct Try {
+    stream: BoxStream<'static, Result<ModelEvent, ModelError>>,
+    permit: Permit,
+    started: Instant,
+    /// When something of substance last came; none before the first event.
+    content_at: Option<Instant>,
+    request_id: Option<String>,
+    blocks: usize,
+}
+
+/// What has been tried.
+#[derive(Default)]
+struct Count {
+    attempts: u32,
+    faults: u32,
+    malformed: u32,
+    empty: u32,
+    overloads: u32,
+    /// Time spent under way in all tries.
+    active: Duration,
+    /// Time spent since the first fault, waiting in line left out.
+    failing: Duration,
+}
+
+/// What to do after a failed try.
+enum Next {
+    GiveUp,
+    /// Stand in line again; the limiter knows for how long.
+    Requeue,
+    /// Rest this long first; so many tries there may be.
+    Rest(Duration, u32),
+}
+
+type Item = Result<GatewayEvent, ModelError>;
+
+impl Turn {
+    fn new(gateway: Arc<Inner>, request: ModelRequest) -> Self {
+        let ticket = gateway.tickets.fetch_add(1, Ordering::Relaxed);
+        let chance = Chance::new(gateway.settings.seed, &request.tag.path, ticket);
+        Self {
+            gateway,
+            request,
+            ticket,
+            chance,
+            phase: Phase::Ready,
+            out: VecDeque::new(),
+            waiting: false,
+            shown: false,
+            count: Count::default(),
+        }
+    }
+
+    async fn next(&mut self) -> Option<Item> {
+        loop {
+            if let Some(event) = self.out.pop_front() {
+                return Some(Ok(event));
+            }
+            match &mut self.phase {
+                Phase::Ready => self.stand_in_line(),
+                Phase::Queued { .. } => self.wait_for_turn().await,
+                Phase::Resting { until } => {
+                    sleep_until(*until).await;
+                    self.phase = Phase::Ready;
+                }
+                Phase::Streaming(_) => self.read().await,
+                Phase::Failed(_) => {
+                    let failed = std::mem::replace(&mut self.phase, Phase::Over);
+                    return match failed {
+                        Phase::Failed(error) => Some(Err(error)),
+                        _ => None,
+                    };
+                }
+                Phase::Over => return None,
+            }
+        }
+    }
+
+    fn stand_in_line(&mut self) {
+        let limiter = self.gateway.limiter(&self.request.head.model);
+        let mut waiter = limiter.queue(&self.request.tag, self.ticket);
+        match waiter.try_take() {
+            Some(permit) => self.begin(permit),
+            None => self.phase = Phase::Queued { waiter, told: None },
+        }
+    }
+
+    async fn wait_for_turn(&mut self) {
+        let Phase::Queued { waiter, told } = &mut self.phase else { return };
+        let why = waiter.why();
+        if *told != Some(why) {
+            *told = Some(why);
+            let reason = self.reason(why);
+            return self.tell_waiting(reason);
+        }
+        if let Woken::Admitted(permit) = waiter.wait().await {
+            self.begin(permit);
+        }
+    }
+
+    fn reason(&self, why: Why) -> WaitReason {
+        match why {
+            Why::Behind(ahead) => WaitReason::Turn { ahead: u32::try_from(ahead).unwrap_or(u32::MAX) },
+            Why::Paused(until) => WaitReason::Retry {
+                attempt: self.count.attempts + 1,
+                of: None,
+                delay_ms: milliseconds(until.saturating_duration_since(Instant::now())),
+                status: Some(429),
+                error: "the provider asked us to wait".to_owned(),
+                rate_limited: true,
+            },
+        }
+    }
+
+    fn begin(&mut self, permit: Permit) {
+        if std::mem::take(&mut self.waiting) {
+            self.out.push_back(GatewayEvent::Resumed);
+        }
+        self.count.attempts += 1;
+        self.shown = false;
+        self.phase = Phase::Streaming(Box::new(Try {
+            stream: self.gateway.provider.stream(self.request.clone()),
+            permit,
+            started: Instant::now(),
+            content_at: None,
+            request_id: None,
+            blocks: 0,
+        }));
+    }
+
+    async fn read(&mut self) {
+        let Phase::Streaming(attempt) = &mut self.phase else { return };
+        let (deadline, kind, limit) = attempt.deadline(&self.gateway.settings, self.count.active);
+        let item = timeout_at(deadline, attempt.stream.next()).await;
+        match item {
+            Ok(Some(Ok(event))) => self.take(event),
+            Ok(Some(Err(error))) => self.failed(error),
+            Ok(None) => self.failed(ModelError::reset("the reply stopped without an end")),
+            Err(_) => {
+                let request_id = attempt.request_id.clone();
+                self.failed(ModelError::Stalled { what: kind, after: limit, request_id });
+            }
+        }
+    }
+
+    fn take(&mut self, event: ModelEvent) {
+        let Phase::Streaming(attempt) = &mut self.phase else { return };
+        attempt.note(&event);
+        match event {
+            ModelEvent::Accepted(accepted) => {
+                attempt.permit.accepted(&accepted.limits);
+                attempt.request_id = accepted.request_id;
+                return;
+            }
+            ModelEvent::Completed(reply)
+                if attempt.blocks == 0 && self.count.empty == 0 && may_ask_again(&reply) =>
+            {
+                return self.failed(ModelError::Empty { request_id: reply.request_id });
+            }
+            ModelEvent::Completed(_) => self.phase = Phase::Over,
+            ModelEvent::Block { .. } => self.count.overloads = 0,
+            ModelEvent::Delta(_) => {}
+        }
+        self.shown = true;
+        self.out.push_back(GatewayEvent::Model(event));
+    }
+
+    /// A try is over without a reply: what was shown is void, and either there is another or it was the last.
+    fn failed(&mut self, error: ModelError) {
+        let Phase::Streaming(attempt) = std::mem::replace(&mut self.phase, Phase::Over) else { return };
+        let Try { permit, started, request_id, .. } = *attempt;
+        let error = error.with_request_id(request_id.as_deref());
+        let spent = started.elapsed();
+        self.count.active += spent;
+        if self.count.faults > 0 {
+            self.count.failing += spent;
+        }
+        if std::mem::take(&mut self.shown) {
+            self.out.push_back(GatewayEvent::Discarded { reason: error.to_string() });
+        }
+        tracing::debug!(path = self.request.tag.path, attempt = self.count.attempts, %error, "a model request failed");
+        match self.judge(&error) {
+            Next::GiveUp => self.phase = Phase::Failed(error),
+            Next::Requeue => self.requeue(&error, permit),
+            Next::Rest(delay, of) => {
+                drop(permit);
+                self.rest(&error, delay, of);
+            }
+        }
+    }
+
+    fn judge(&mut self, error: &ModelError) -> Next {
+        let settings = &self.gateway.settings;
+        match error {
+            ModelError::Busy { retry: false, .. }
+            | ModelError::Failed { retry: false, .. }
+            | ModelError::Stalled { what: StallKind::Turn, .. }
+            | ModelError::TooLong { .. }
+            | ModelError::Unauthorized { .. }
+            | ModelError::ModelNotFound { .. }
+            | ModelError::Rejected { .. }
+            | ModelError::Misconfigured { .. } => Next::GiveUp,
+            ModelError::Busy { .. } => Next::Requeue,
+            ModelError::Failed { .. }
+            | ModelError::Unreachable { .. }
+            | ModelError::Reset { .. }
+            | ModelError::Stalled { .. } => {
+                self.count.faults += 1;
+                let asked = match error {
+                    ModelError::Failed { after, .. } => after.unwrap_or_default(),
+                    _ => Duration::ZERO,
+                };
+                let delay = self.chance.backoff(settings, self.count.faults - 1).max(asked);
+                let in_time = self.count.failing + delay <= settings.retry_time;
+                if self.count.faults < settings.tries && in_time {
+                    Next::Rest(delay, settings.tries)
+                } else {
+                    Next::GiveUp
+                }
+            }
+            ModelError::Malformed { .. } => {
+                self.count.malformed += 1;
+                if self.count.malformed < settings.malformed_tries {
+                    let delay = self.chance.backoff(settings, self.count.malformed - 1);
+                    Next::Rest(delay, settings.malformed_tries)
+                } else {
+                    Next::GiveUp
+                }
+            }
+            ModelError::Empty { .. } => {
+                self.count.empty += 1;
+                Next::Rest(Duration::ZERO, 2)
+            }
+        }
+    }
+
+    /// The provider's limit: everyone who asks for this model waits, and we stay where we are in the line.
+    fn requeue(&mut self, error: &ModelError, permit: Permit) {
+        let ModelError::Busy { after, status, .. } = error else { return };
+        let (settings, chance) = (&self.gateway.settings, &mut self.chance);
+        permit.throttled(*after, |refusals| chance.backoff(settings, refusals));
+        if *status == 529 {
+            self.count.overloads += 1;
+        }
+        self.phase = Phase::Ready;
+        if self.count.overloads >= settings.overloads_before_fallback && self.fall_back() {
+            return;
+        }
+        let limiter = self.gateway.limiter(&self.request.head.model);
+        let mut waiter = limiter.queue(&self.request.tag, self.ticket);
+        if let Some(permit) = waiter.try_take() {
+            return self.begin(permit);
+        }
+        let why = waiter.why();
+        let delay = match why {
+            Why::Paused(until) => until.saturating_duration_since(Instant::now()),
+            Why::Behind(_) => Duration::ZERO,
+        };
+        self.phase = Phase::Queued { waiter, told: Some(why) };
+        self.tell_waiting(self.retry_reason(error, delay, None));
+    }
+
+    /// Changes to the fallback model, once.
+    fn fall_back(&mut self) -> bool {
+        let Some(to) = self.request.fallback.take().filter(|to| *to != self.request.head.model) else {
+            return false;
+        };
+        let from = self.request.head.model.clone();
+        self.request.head = Arc::new(self.request.head.with_model(&to));
+        self.count.overloads = 0;
+        self.out.push_back(GatewayEvent::FellBack { from, to });
+        true
+    }
+
+    fn rest(&mut self, error: &ModelError, delay: Duration, of: u32) {
+        self.count.failing += delay;
+        self.phase = Phase::Resting { until: Instant::now() + delay };
+        self.tell_waiting(self.retry_reason(error, delay, Some(of)));
+    }
+
+    fn retry_reason(&self, error: &ModelError, delay: Duration, of: Option<u32>) -> WaitReason {
+        WaitReason::Retry {
+            attempt: self.count.attempts + 1,
+            of,
+            delay_ms: milliseconds(delay),
+            status: error.status(),
+            error: error.to_string(),
+            rate_limited: matches!(error, ModelError::Busy { .. }),
+        }
+    }
+
+    fn tell_waiting(&mut self, reason: WaitReason) {
+        self.waiting = true;
+        self.out.push_back(GatewayEvent::Waiting(reason));
+    }
+}
+
+impl Try {
+    /// Until when the next event must come, what it would otherwise be called, and the limit that says so.
+    fn deadline(&self, settings: &GatewaySettings, active: Duration) -> (Instant, StallKind, Duration) {
+        let silence = match self.content_at {
+            None => (self.started + settings.first_event, StallKind::FirstEvent, settings.first_event),
+            Some(last) => (last + settings.content, StallKind::Content, settings.content),
+        };
+        let end = self.started + settings.turn.saturating_sub(active);
+        if end < silence.0 { (end, StallKind::Turn, settings.turn) } else { silence }
+    }
+
+    fn note(&mut self, event: &ModelEvent) {
+        let counts = match event {
+            ModelEvent::Accepted(_) => false,
+            // White space alone can go on for hours and says nothing.
+            ModelEvent::Delta(Delta::Text { text, .. } | Delta::Thinking { text, .. }) => {
+                !text.trim().is_empty()
+            }
+            ModelEvent::Delta(Delta::Input { json, .. }) => !json.trim().is_empty(),
+            ModelEvent::Delta(Delta::Signature { signature, .. }) => !signature.is_empty(),
+            ModelEvent::Delta(_) | ModelEvent::Completed(_) => true,
+            ModelEvent::Block { .. } => {
+                self.blocks += 1;
+                true
+            }
+        };
+        if counts {
+            self.content_at = Some(Instant::now());
+        }
+    }
+}
+
+/// An empty reply that is not itself an answer.
+fn may_ask_again(reply: &Reply) -> bool {
+    matches!(reply.stop_reason.as_deref(), None | Some("end_turn" | "tool_use" | "stop_sequence"))
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Seeded chance (SplitMix64), so that a run can be repeated.
+struct Chance(u64);
+
+impl Chance {
+    fn new(seed: u64, path: &str, ticket: u64) -> Self {
+        let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
+        for byte in path.bytes().chain(ticket.to_le_bytes()) {
+            state = (state ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        Self(state)
+    }
+
+    /// Anything from nothing to the bound, which doubles up to its own bound.
+    fn backoff(&mut self, settings: &GatewaySettings, earlier: u32) -> Duration {
+        let bound = settings.backoff.saturating_mul(1_u32.checked_shl(earlier).unwrap_or(u32::MAX));
+        bound.min(settings.longest_backoff).mul_f64(self.fraction())
+    }
+
+    #[allow(clippy::cast_precision_loss)] // 53 bits fit
+    fn fraction(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}

@@ -1,0 +1,382 @@
+//! Scripts: what a scripted model answers. Text comes in and becomes a [`Script`]; what a request holds
+//! ([`Seen`]) goes in and a [`Plan`] of the reply comes out; [`render()`] turns a plan into the bytes a
+//! provider of either dialect would send. All of it is pure; playing it is [`crate::scripted`]'s and the
+//! loopback server's work. The format is taught in `docs/scripts.md`.
+
+mod parse;
+mod render;
+mod seen;
+mod substitute;
+
+use std::time::Duration;
+
+use decurion_protocol::Usage;
+use regex::Regex;
+use serde_json::{Map, Value};
+
+pub use render::{Ids, WireStep, render};
+pub use seen::Seen;
+
+/// A script: rules in order; the first that fits a request answers it.
+#[derive(Clone, Debug)]
+pub struct Script {
+    rules: Vec<Rule>,
+}
+
+/// A script that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {message}")]
+pub struct ScriptError {
+    /// Counted from 1.
+    pub line: u32,
+    /// Counted in characters from 1.
+    pub column: u32,
+    /// What is wrong there.
+    pub message: String,
+}
+
+/// A request that no rule fits: the script has a hole, and whoever wrote it should see where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no rule of the script fits agent {agent:?} (path {path:?}), turn {turn}, try {attempt}, whose last message is: {last}"
+)]
+pub struct NoMatch {
+    /// The agent's type.
+    pub agent: String,
+    /// Its path.
+    pub path: String,
+    /// Which turn.
+    pub turn: u32,
+    /// Which try of the same request.
+    pub attempt: u32,
+    /// The beginning of the last message.
+    pub last: String,
+}
+
+/// How to answer one request: everything decided, all captures filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The line of the rule that decided it.
+    pub line: u32,
+    /// The answer is this failure instead of a stream.
+    pub failure: Option<Failure>,
+    /// The stream, in order.
+    pub steps: Vec<Step>,
+    /// Why the model stops; none means `tool_use` if there is a call, else `end_turn`.
+    pub stop: Option<String>,
+    /// What the reply is said to have used.
+    pub usage: Usage,
+    /// The model that is said to answer; none means the one asked for.
+    pub model: Option<String>,
+    /// The message's id; none means one made from the request.
+    pub message_id: Option<String>,
+    /// Where writes are separated.
+    pub splits: Vec<Split>,
+    /// Where the stream breaks off.
+    pub cut: Option<Cut>,
+}
+
+/// One step of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// A text block.
+    Say {
+        /// The text.
+        text: String,
+        /// How many characters per piece.
+        chunk: usize,
+    },
+    /// A thinking block.
+    Think {
+        /// The text.
+        text: String,
+        /// How many characters per piece.
+        chunk: usize,
+    },
+    /// A tool call.
+    Call {
+        /// The tool.
+        name: String,
+        /// The call's id; none means one made from the request.
+        id: Option<String>,
+        /// What it is called with.
+        input: CallInput,
+    },
+    /// A content block of any kind, sent as it is (Anthropic only).
+    Block(Value),
+    /// Wait.
+    Delay(Duration),
+    /// An error in mid stream.
+    Error {
+        /// Its kind, e.g. `overloaded_error`.
+        kind: String,
+        /// Its message.
+        message: String,
+    },
+    /// These bytes, whatever they are.
+    Raw(Vec<u8>),
+    /// The connection breaks here.
+    Reset,
+    /// The stream ends here as if it were complete.
+    Close,
+    /// Nothing more of substance ever comes.
+    Stall(Stall),
+}
+
+/// The input of a scripted call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CallInput {
+    /// An object.
+    Json(Map<String, Value>),
+    /// Text in the place of JSON, for inputs that cannot be parsed.
+    Raw(String),
+}
+
+/// How a stream stalls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stall {
+    /// Nothing at all.
+    Silent,
+    /// Keep-alives.
+    Pings(Duration),
+    /// Pieces with nothing in them.
+    Empty(Duration),
+}
+
+/// An answer that is not a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The status.
+    pub status: u16,
+    /// Further headers.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: FailureBody,
+}
+
+/// The body of a failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FailureBody {
+    /// An error object as the dialect writes them.
+    Error {
+        /// Its kind; none means the usual one for the status.
+        kind: Option<String>,
+        /// Its message.
+        message: String,
+    },
+    /// This text.
+    Raw(String),
+}
+
+/// Where writes are separated, counted in bytes of the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// After so many bytes.
+    At(usize),
+    /// After each so many bytes.
+    Every(usize),
+}
+
+/// Where a stream breaks off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// After how many.
+    pub after: usize,
+    /// Of what.
+    pub unit: CutUnit,
+    /// How.
+    pub ending: CutEnding,
+}
+
+/// What a cut counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutUnit {
+    /// Bytes of the body.
+    Bytes,
+    /// Events of the stream.
+    Events,
+}
+
+/// How a stream breaks off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutEnding {
+    /// The connection is reset.
+    Reset,
+    /// The connection is closed in order.
+    Close,
+    /// Nothing more comes.
+    Stall,
+}
+
+impl Script {
+    /// Reads a script.
+    pub fn parse(text: &str) -> Result<Self, ScriptError> {
+        parse::script(text).map(|rules| Self { rules })
+    }
+
+    /// The answer to a request: that of the first rule that fits.
+    pub fn reply(&self, seen: &Seen) -> Result<Plan, NoMatch> {
+        self.rules.iter().find_map(|rule| rule.plan(seen)).ok_or_else(|| NoMatch {
+            agent: seen.agent.clone(),
+            path: seen.path.clone(),
+            turn: seen.turn,
+            attempt: seen.attempt,
+            last: format!("{:?}", beginning(&seen.last_message, 200)),
+        })
+    }
+
+    /// Whether a rule asks which try of the same request this is, so that someone must count them.
+    pub fn counts_tries(&self) -> bool {
+        self.rules.iter().any(|rule| rule.conditions.iter().any(|one| matches!(one, Condition::Try(_))))
+    }
+
+    /// Whether a rule asks how long the player has been running.
+    pub fn looks_at_time(&self) -> bool {
+        self.rules.iter().any(|rule| rule.conditions.iter().any(|one| matches!(one, Condition::Within(_))))
+    }
+}
+
+/// What must hold, and what is then answered; texts still hold their `$1`s.
+#[derive(Clone, Debug)]
+struct Rule {
+    conditions: Vec<Condition>,
+    usage: Option<Usage>,
+    template: Plan,
+}
+
+#[derive(Clone, Debug)]
+enum Condition {
+    /// A glob on type, last part of the path, or path.
+    Agent(String),
+    /// A glob on the model's name.
+    Model(String),
+    Turn(Numbers),
+    Try(Numbers),
+    Within(Duration),
+    Text(Place, Pattern),
+}
+
+/// Which text of a request a pattern looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The whole last message.
+    Last,
+    /// Its text without tool results.
+    Text,
+    /// Its tool results.
+    Result,
+    /// The text of the first message.
+    First,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Numbers {
+    from: u32,
+    to: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Pattern {
+    Contains(String),
+    Regex(Regex),
+}
+
+impl Rule {
+    fn plan(&self, seen: &Seen) -> Option<Plan> {
+        let mut captures = substitute::Captures::new(seen);
+        for condition in &self.conditions {
+            if !condition.holds(seen, &mut captures) {
+                return None;
+            }
+        }
+        let mut plan = self.template.clone();
+        substitute::plan(&mut plan, &captures);
+        plan.usage = self.usage.clone().unwrap_or_else(|| estimate(&plan, seen));
+        Some(plan)
+    }
+}
+
+impl Condition {
+    fn holds(&self, seen: &Seen, captures: &mut substitute::Captures) -> bool {
+        match self {
+            Self::Agent(glob) => {
+                let name = seen.path.rsplit('/').next().unwrap_or_default();
+                [&seen.agent, name, &seen.path].into_iter().any(|text| glob_fits(glob, text))
+            }
+            Self::Model(glob) => glob_fits(glob, &seen.model),
+            Self::Turn(numbers) => numbers.hold(seen.turn),
+            Self::Try(numbers) => numbers.hold(seen.attempt),
+            Self::Within(time) => seen.elapsed < *time,
+            Self::Text(place, pattern) => pattern.fits(place.of(seen), captures),
+        }
+    }
+}
+
+impl Place {
+    fn of(self, seen: &Seen) -> &str {
+        match self {
+            Self::Last => &seen.last_message,
+            Self::Text => &seen.last_text,
+            Self::Result => &seen.last_result,
+            Self::First => &seen.first_text,
+        }
+    }
+}
+
+impl Numbers {
+    fn hold(self, number: u32) -> bool {
+        (self.from..=self.to).contains(&number)
+    }
+}
+
+impl Pattern {
+    fn fits(&self, text: &str, captures: &mut substitute::Captures) -> bool {
+        match self {
+            Self::Contains(part) => text.contains(part.as_str()),
+            Self::Regex(regex) => {
+                let Some(found) = regex.captures(text) else { return false };
+                captures.add(regex, &found);
+                true
+            }
+        }
+    }
+}
+
+/// Tokens at the usual four bytes each, so that budgets and windows have something to count.
+fn estimate(plan: &Plan, seen: &Seen) -> Usage {
+    let written: usize = plan
+        .steps
+        .iter()
+        .map(|step| match step {
+            Step::Say { text, .. } | Step::Think { text, .. } => text.len(),
+            Step::Call { name, input: CallInput::Json(input), .. } => {
+                name.len() + Value::Object(input.clone()).to_string().len()
+            }
+            Step::Call { name, input: CallInput::Raw(text), .. } => name.len() + text.len(),
+            _ => 0,
+        })
+        .sum();
+    Usage {
+        input_tokens: seen.bytes.div_ceil(4),
+        output_tokens: (written as u64).div_ceil(4).max(1),
+        ..Usage::default()
+    }
+}
+
+/// `*` stands for any text, also for slashes; everything else for itself.
+fn glob_fits(glob: &str, text: &str) -> bool {
+    let mut parts = glob.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(last) = parts.pop() else { return rest.is_empty() };
+    for part in parts {
+        let Some(found) = rest.find(part) else { return false };
+        rest = &rest[found + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+/// At most so many characters.
+fn beginning(text: &str, characters: usize) -> &str {
+    text.char_indices().nth(characters).map_or(text, |(end, _)| &text[..end])
+}

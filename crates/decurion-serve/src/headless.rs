@@ -1,0 +1,250 @@
+//! A prompt answered without a terminal. Takes a [`Link`], a prompt and a format, prints until the work is
+//! quiet, and gives how it ended.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use decurion_protocol::{
+    Command, Envelope, Event, Link, Outcome, Reply, Request, RequestId, SessionId, Totals,
+};
+use futures_util::StreamExt as _;
+use tokio::sync::mpsc;
+
+use crate::progress;
+use crate::stream_json::StreamJson;
+
+/// What is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The answer.
+    Text,
+    /// The result object.
+    Json,
+    /// A line per event.
+    StreamJson,
+}
+
+/// What came from outside while the work ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Stop what is under way; a second one leaves.
+    Interrupt,
+    /// Leave.
+    Terminate,
+}
+
+/// How it ended.
+#[derive(Clone, Debug)]
+pub struct Finish {
+    /// Which session.
+    pub session: SessionId,
+    /// The outcome of the last run.
+    pub outcome: Outcome,
+    /// What it took.
+    pub totals: Totals,
+    /// The signal that ended it, if one did.
+    pub signal: Option<Signal>,
+    /// Whether nobody reads what is printed any more.
+    pub unread: bool,
+}
+
+/// Where lines go, each whole.
+pub struct Lines {
+    out: mpsc::Sender<Vec<u8>>,
+    writer: std::thread::JoinHandle<io::Result<()>>,
+}
+
+impl Lines {
+    /// Lines to this writer. A thread writes them, so that a reader that stops reading stops nothing but
+    /// the next line.
+    pub fn to(mut writer: impl Write + Send + 'static) -> io::Result<Self> {
+        let (out, mut lines) = mpsc::channel::<Vec<u8>>(256);
+        let writer = std::thread::Builder::new().name("lines".to_owned()).stack_size(128 * 1024).spawn(
+            move || {
+                while let Some(mut line) = lines.blocking_recv() {
+                    // What is waiting goes out in one write.
+                    while line.len() < 64 * 1024
+                        && let Ok(more) = lines.try_recv()
+                    {
+                        line.extend_from_slice(&more);
+                    }
+                    writer.write_all(&line)?;
+                    writer.flush()?;
+                }
+                Ok(())
+            },
+        )?;
+        Ok(Self { out, writer })
+    }
+
+    /// Queues one line; tells whether anyone still reads.
+    async fn send(&self, mut line: Vec<u8>) -> bool {
+        line.push(b'\n');
+        self.out.send(line).await.is_ok()
+    }
+
+    /// Waits until everything is written.
+    pub fn finish(self) -> io::Result<()> {
+        drop(self.out);
+        self.writer.join().unwrap_or(Ok(()))
+    }
+}
+
+/// One headless answer.
+pub struct Headless {
+    /// The session.
+    pub link: Link,
+    /// What is printed.
+    pub format: Format,
+    /// The events as JSON.
+    pub stream: StreamJson,
+    /// Where the answer goes.
+    pub out: Lines,
+    /// Where progress goes.
+    pub progress: Progress,
+}
+
+/// Where progress goes.
+pub enum Progress {
+    /// Nowhere.
+    Off,
+    /// Between the lines of the answer.
+    Inline,
+    /// Elsewhere.
+    Apart(Lines),
+}
+
+impl Headless {
+    /// Sends the prompt (or another command that makes a run) and prints until its end.
+    pub async fn answer(mut self, work: Command, signals: &mut mpsc::Receiver<Signal>) -> io::Result<Finish> {
+        let mut state = State { sent: 0, interrupts: 0, signal: None, unread: false, ended: None };
+        self.ask(&mut state, work).await;
+        while state.ended.is_none() {
+            tokio::select! {
+                biased;
+                Some(signal) = signals.recv() => {
+                    if self.signalled(&mut state, signal).await {
+                        break;
+                    }
+                }
+                event = self.link.events.next() => match event {
+                    Some(envelope) => self.take(&mut state, &envelope).await,
+                    None => break,
+                },
+            }
+        }
+        self.close(&mut state, signals).await;
+        let (outcome, totals) = state.ended.unwrap_or_else(|| (Outcome::Lost, Totals::default()));
+        if let Progress::Apart(progress) = self.progress {
+            // Progress that cannot be shown is no failure.
+            let _ = progress.finish();
+        }
+        let unread = state.unread | self.out.finish().is_err();
+        Ok(Finish { session: self.link.session, outcome, totals, signal: state.signal, unread })
+    }
+
+    async fn ask(&self, state: &mut State, command: Command) -> RequestId {
+        state.sent += 1;
+        let id = RequestId(state.sent);
+        // A session that is gone shows itself by the end of its events.
+        let _ = self.link.commands.send(Request { id, command }).await;
+        id
+    }
+
+    /// Acts on a signal; tells whether to stop listening at once.
+    async fn signalled(&self, state: &mut State, signal: Signal) -> bool {
+        state.signal = Some(signal);
+        state.interrupts += 1;
+        if signal == Signal::Terminate || state.interrupts > 1 {
+            return true;
+        }
+        self.ask(state, Command::Interrupt).await;
+        false
+    }
+
+    async fn take(&mut self, state: &mut State, envelope: &Arc<Envelope>) {
+        self.show(state, envelope).await;
+        match &envelope.event {
+            Event::RunEnded { outcome, totals } => {
+                state.ended = Some((outcome.clone(), (**totals).clone()));
+            }
+            Event::Replied { reply: Reply::Refused { reason }, .. } => {
+                let error = reason.clone();
+                state.ended = Some((Outcome::Failed { error }, Totals::default()));
+            }
+            _ => {}
+        }
+        if state.unread {
+            self.ask(state, Command::Interrupt).await;
+        }
+    }
+
+    async fn show(&mut self, state: &mut State, envelope: &Envelope) {
+        let progress = match &self.progress {
+            Progress::Off => None,
+            Progress::Inline => Some(&self.out),
+            Progress::Apart(lines) => Some(lines),
+        };
+        if let Some(out) = progress {
+            for line in progress::lines(envelope) {
+                out.send(line.into_bytes()).await;
+            }
+        }
+        let is_end = matches!(envelope.event, Event::RunEnded { .. });
+        let lines: Vec<Vec<u8>> = match (self.format, &envelope.event) {
+            (Format::StreamJson, _) => json_lines(&mut self.stream, envelope),
+            (Format::Json, _) if is_end => json_lines(&mut self.stream, envelope),
+            (Format::Text, Event::RunEnded { outcome, .. }) => answer_of(outcome).into_iter().collect(),
+            _ => Vec::new(),
+        };
+        for line in lines {
+            if !self.out.send(line).await {
+                state.unread = true;
+            }
+        }
+    }
+
+    /// Ends the session and hears it out: what it still says is shown, and its files are closed after it.
+    async fn close(&mut self, state: &mut State, signals: &mut mpsc::Receiver<Signal>) {
+        let id = self.ask(state, Command::Close { reason: "the answer is given".to_owned() }).await;
+        loop {
+            tokio::select! {
+                biased;
+                Some(_) = signals.recv() => return,
+                event = self.link.events.next() => match event {
+                    Some(envelope) => {
+                        let closed = matches!(&envelope.event,
+                            Event::Replied { request, .. } if *request == id);
+                        self.take(state, &envelope).await;
+                        if closed {
+                            return;
+                        }
+                    }
+                    None => return,
+                },
+            }
+        }
+    }
+}
+
+struct State {
+    sent: u64,
+    interrupts: u32,
+    signal: Option<Signal>,
+    unread: bool,
+    ended: Option<(Outcome, Totals)>,
+}
+
+fn json_lines(stream: &mut StreamJson, envelope: &Envelope) -> Vec<Vec<u8>> {
+    stream.lines(envelope).iter().map(|line| line.to_string().into_bytes()).collect()
+}
+
+/// What text mode prints: the answer, or what there is of one.
+fn answer_of(outcome: &Outcome) -> Option<Vec<u8>> {
+    let text = match outcome {
+        Outcome::Completed { report, .. } => report,
+        Outcome::OutOfBudget { partial, .. } | Outcome::Denied { partial, .. } => partial,
+        _ => return None,
+    };
+    (!text.is_empty()).then(|| text.clone().into_bytes())
+}

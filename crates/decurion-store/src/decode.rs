@@ -1,0 +1,561 @@
+//! A line as an event. Takes the bytes of one line without its end, gives what it says, or that it is not to
+//! be trusted. Never fails in any other way.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use decurion_protocol::event::{Event, MessageMeta, Origin};
+use decurion_protocol::{
+    AgentId, Block, CallId, Envelope, LineId, Message, Money, Role, RunId, ToolContent, ToolEffect,
+    ToolOutput, Usage,
+};
+use jiff::Timestamp;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, de};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::blob;
+use crate::folder::Folder;
+use crate::line::{SYNTHETIC_MODEL, VERSION};
+
+/// `,"crc":"` + 8 + `"}`.
+const SEAL_LENGTH: usize = 8 + 8 + 2;
+
+/// The end of one of our lines: its run, if it says, and its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trailer {
+    pub(crate) run: Option<RunId>,
+    pub(crate) seq: u64,
+    pub(crate) ordinal: u64,
+}
+
+/// What a line turned out to be.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Checked {
+    /// One of ours, unharmed.
+    Ours(Trailer),
+    /// A whole JSON object that some other program added.
+    Foreign(Value),
+    /// Blank.
+    Empty,
+    /// Damaged.
+    Bad,
+}
+
+/// Tells our own unharmed lines from others. Only a line without our seal is parsed here.
+pub(crate) fn check(line: &[u8]) -> Checked {
+    if let Some(covered) = covered(line) {
+        return match trailer(covered) {
+            Some(trailer) => Checked::Ours(trailer),
+            None => Checked::Bad,
+        };
+    }
+    if line.iter().all(u8::is_ascii_whitespace) {
+        return Checked::Empty;
+    }
+    // A number with our names on it and no seal is a line of ours that lost it.
+    match serde_json::from_slice::<Value>(line) {
+        Ok(value) if value.is_object() && value.get("ordinal").is_none() => Checked::Foreign(value),
+        _ => Checked::Bad,
+    }
+}
+
+/// The bytes before the last member, if the line ends with a checksum that is right.
+fn covered(line: &[u8]) -> Option<&[u8]> {
+    let (covered, seal) = line.split_at_checked(line.len().checked_sub(SEAL_LENGTH)?)?;
+    let digits = seal.strip_prefix(br#","crc":""#)?.strip_suffix(br#""}"#)?;
+    let text = std::str::from_utf8(digits).ok()?;
+    let checksum = u32::from_str_radix(text, 16).ok()?;
+    (checksum == crc32c::crc32c(covered)).then_some(covered)
+}
+
+/// Reads `,"run":"…","seq":n,"ordinal":n` from the end.
+fn trailer(covered: &[u8]) -> Option<Trailer> {
+    let (rest, ordinal) = trailing_number(covered)?;
+    let (rest, seq) = trailing_number(rest.strip_suffix(br#","ordinal":"#)?)?;
+    let rest = rest.strip_suffix(br#","seq":"#)?;
+    Some(Trailer { run: trailing_run(rest), seq, ordinal })
+}
+
+fn trailing_run(bytes: &[u8]) -> Option<RunId> {
+    let (rest, id) = bytes.strip_suffix(b"\"")?.split_last_chunk::<36>()?;
+    rest.strip_suffix(br#","run":""#)?;
+    Uuid::try_parse_ascii(id).ok().map(RunId)
+}
+
+fn trailing_number(bytes: &[u8]) -> Option<(&[u8], u64)> {
+    let digits = bytes.iter().rev().take(20).take_while(|byte| byte.is_ascii_digit()).count();
+    let (rest, digits) = bytes.split_at(bytes.len() - digits);
+    Some((rest, std::str::from_utf8(digits).ok()?.parse().ok()?))
+}
+
+/// The lines that a lost line end ran together, if that is what happened: each ends with our seal and the
+/// next begins right after it, which cannot happen inside one JSON text.
+pub(crate) fn split_joined(line: &[u8]) -> Vec<&[u8]> {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for at in memchr::memmem::find_iter(line, br#""}{""#) {
+        let end = at + 2;
+        if end - start > SEAL_LENGTH && covered(&line[start..end]).is_some() {
+            parts.push(&line[start..end]);
+            start = end;
+        }
+    }
+    if start > 0 {
+        parts.push(&line[start..]);
+    }
+    parts
+}
+
+/// What one unharmed line of ours says.
+pub(crate) enum Decoded {
+    /// A whole event.
+    Whole(Envelope),
+    /// One line of several that make an event.
+    Part(Part),
+    /// It passed its checksum and yet makes no sense.
+    Nonsense,
+}
+
+/// One line of several.
+pub(crate) struct Part {
+    pub(crate) envelope: Envelope,
+    pub(crate) index: usize,
+    pub(crate) count: usize,
+}
+
+impl Part {
+    /// Adds the next line; false when it does not belong.
+    pub(crate) fn join(&mut self, next: Self) -> bool {
+        let fits = self.envelope.seq == next.envelope.seq
+            && self.count == next.count
+            && self.index + 1 == next.index;
+        if !fits {
+            return false;
+        }
+        let joined = match (&mut self.envelope.event, next.envelope.event) {
+            (
+                Event::Message { message, lines, meta, .. },
+                Event::Message { message: more, lines: ids, meta: last, .. },
+            ) => {
+                message.blocks.extend(more.blocks);
+                lines.extend(ids);
+                *meta = last;
+                true
+            }
+            (Event::Compacted { summary, line, .. }, Event::Message { message, lines, .. }) => {
+                *summary = message;
+                lines.first().is_some_and(|id| {
+                    *line = *id;
+                    true
+                })
+            }
+            _ => false,
+        };
+        self.index = next.index;
+        joined
+    }
+
+    /// Whether all lines are here.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.index + 1 == self.count
+    }
+}
+
+/// What decoding needs to know beside the line.
+pub(crate) struct Decoder<'a> {
+    /// Whether results for programs are wanted.
+    pub(crate) structured: bool,
+    /// The session's folder, for blobs.
+    pub(crate) session: Option<&'a Folder>,
+    /// Counts blobs that could not be found.
+    pub(crate) missing_blobs: &'a mut u64,
+    /// The run of a line that does not say.
+    pub(crate) run: RunId,
+}
+
+impl Decoder<'_> {
+    /// Reads a line that passed [`check`].
+    pub(crate) fn decode(&mut self, line: &[u8], trailer: Trailer) -> Decoded {
+        let Ok(raw) = serde_json::from_slice::<RawLine<'_>>(line) else {
+            return self.decode_spilled(line, trailer);
+        };
+        if raw.blobs.is_some() {
+            return self.decode_spilled(line, trailer);
+        }
+        raw.into_event(trailer, trailer.run.unwrap_or(self.run), self.structured).unwrap_or(Decoded::Nonsense)
+    }
+
+    fn decode_spilled(&mut self, line: &[u8], trailer: Trailer) -> Decoded {
+        let Ok(mut record) = serde_json::from_slice::<Value>(line) else { return Decoded::Nonsense };
+        let names: Vec<String> =
+            record.get("blobs").and_then(|names| Vec::deserialize(names).ok()).unwrap_or_default();
+        if names.is_empty() {
+            return Decoded::Nonsense;
+        }
+        *self.missing_blobs += blob::resolve(&mut record, &names, self.session) as u64;
+        let Ok(whole) = serde_json::to_vec(&record) else { return Decoded::Nonsense };
+        match serde_json::from_slice::<RawLine<'_>>(&whole) {
+            Ok(raw) => raw.into_event(trailer, trailer.run.unwrap_or(self.run), self.structured).unwrap_or(Decoded::Nonsense),
+            Err(_) => Decoded::Nonsense,
+        }
+    }
+}
+
+/// Every member we write, on any kind of line.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawLine<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(default)]
+    parent_uuid: Option<LineId>,
+    #[serde(default)]
+    logical_parent_uuid: Option<LineId>,
+    #[serde(default)]
+    agent_id: Option<AgentId>,
+    #[serde(default)]
+    message: Option<RawMessage>,
+    #[serde(default)]
+    uuid: Option<LineId>,
+    timestamp: Timestamp,
+    #[serde(default)]
+    v: Option<u64>,
+    #[serde(borrow, default)]
+    event: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    tool_use_result: Option<&'a RawValue>,
+    #[serde(default)]
+    tool: Option<String>,
+    #[serde(default)]
+    duration_ms: Option<u64>,
+    #[serde(default)]
+    effects: Vec<ToolEffect>,
+    #[serde(default)]
+    note: Option<String>,
+    #[serde(default)]
+    from: Option<Origin>,
+    #[serde(default)]
+    meta: Option<Box<MessageMeta>>,
+    #[serde(default)]
+    request_id: Option<String>,
+    #[serde(default)]
+    is_api_error_message: bool,
+    #[serde(default)]
+    cost_nanos: Option<Money>,
+    #[serde(default)]
+    block: usize,
+    #[serde(default)]
+    blocks: Option<usize>,
+    #[serde(default)]
+    compact_metadata: Option<CompactMetadata>,
+    #[serde(default)]
+    checkpoint: Option<Value>,
+    #[serde(borrow, default)]
+    blobs: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct RawMessage {
+    role: Role,
+    content: Content,
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    stop_reason: Option<String>,
+    #[serde(default)]
+    usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CompactMetadata {
+    trigger: String,
+    pre_tokens: u64,
+    preserved_messages: Preserved,
+}
+
+#[derive(Deserialize)]
+struct Preserved {
+    uuids: Vec<LineId>,
+}
+
+impl RawLine<'_> {
+    fn into_event(mut self, trailer: Trailer, run: RunId, structured: bool) -> Option<Decoded> {
+        let (at, agent) = (self.timestamp, self.agent_id.take());
+        let (index, count) = (self.block, self.blocks);
+        let event = match &*self.kind {
+            "decurion" => self.ours()?,
+            "user" if self.tool.is_some() => self.call_ended(structured)?,
+            "user" => self.user()?,
+            "assistant" => self.assistant()?,
+            "system" => self.boundary()?,
+            _ => return None,
+        };
+        let envelope = Envelope { seq: trailer.seq, at, agent, run, event };
+        Some(match count {
+            Some(count) if count != 1 => Decoded::Part(Part { envelope, index, count }),
+            _ => Decoded::Whole(envelope),
+        })
+    }
+
+    fn ours(self) -> Option<Event> {
+        let event = self.event?.get();
+        if self.v == Some(VERSION)
+            && let Ok(event) = serde_json::from_str(event)
+        {
+            return Some(event);
+        }
+        Some(Event::Unknown(serde_json::from_str(event).ok()?))
+    }
+
+    fn user(self) -> Option<Event> {
+        let message = self.message?;
+        let mut meta = self.meta.unwrap_or_default();
+        meta.origin = match (self.note, self.from) {
+            (Some(kind), _) => Origin::Note(kind),
+            (None, Some(origin)) => origin,
+            (None, None) => Origin::Prompt,
+        };
+        let message = Message { role: message.role, blocks: message.content.0 };
+        Some(Event::Message { message, lines: vec![self.uuid?], parent: self.parent_uuid, meta })
+    }
+
+    fn assistant(self) -> Option<Event> {
+        let message = self.message?;
+        let origin = match self.from {
+            Some(origin) => origin,
+            None if self.is_api_error_message => Origin::Synthetic,
+            None => Origin::Model,
+        };
+        let made_up = origin == Origin::Synthetic && message.model.as_deref() == Some(SYNTHETIC_MODEL);
+        let meta = MessageMeta {
+            origin,
+            message_id: message.id,
+            request_id: self.request_id,
+            model: if made_up { None } else { message.model },
+            stop_reason: message.stop_reason,
+            usage: message.usage,
+            cost: self.cost_nanos,
+        };
+        Some(Event::Message {
+            message: Message { role: message.role, blocks: message.content.0 },
+            lines: vec![self.uuid?],
+            parent: self.parent_uuid,
+            meta: Box::new(meta),
+        })
+    }
+
+    fn call_ended(self, structured: bool) -> Option<Event> {
+        let block = self.message?.content.0.into_iter().next()?;
+        let Block::ToolResult { id, content, is_error } = block else { return None };
+        let structured = match self.tool_use_result {
+            // For a failure without a structure, that member only repeats the text.
+            Some(raw) if structured && !(is_error && raw.get().starts_with(r#""Error: "#)) => {
+                serde_json::from_str(raw.get()).ok()
+            }
+            _ => None,
+        };
+        Some(Event::CallEnded {
+            call: id,
+            tool: self.tool?,
+            line: self.uuid?,
+            parent: self.parent_uuid,
+            output: Box::new(ToolOutput { content, is_error, structured, effects: self.effects }),
+            duration_ms: self.duration_ms?,
+        })
+    }
+
+    /// The first half of a compaction; its summary is on the next line.
+    fn boundary(self) -> Option<Event> {
+        let metadata = self.compact_metadata?;
+        Some(Event::Compacted {
+            boundary: self.uuid?,
+            line: self.uuid?,
+            logical_parent: self.logical_parent_uuid,
+            summary: Message { role: Role::User, blocks: Vec::new() },
+            kept: metadata.preserved_messages.uuids,
+            trigger: metadata.trigger,
+            tokens_before: metadata.pre_tokens,
+            checkpoint: self.checkpoint.unwrap_or(Value::Null),
+        })
+    }
+}
+
+/// The content of a message, read straight into blocks: most of a transcript is here, and the way through a
+/// tree of values would copy it twice.
+struct Content(Vec<Block>);
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = Content;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text or blocks")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Content, E> {
+        Ok(Content(vec![Block::text(text)]))
+    }
+
+    fn visit_string<E: de::Error>(self, text: String) -> Result<Content, E> {
+        Ok(Content(vec![Block::Text { text }]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Content, A::Error> {
+        let mut blocks = Vec::new();
+        while let Some(QuickBlock(block)) = items.next_element()? {
+            blocks.push(block);
+        }
+        Ok(Content(blocks))
+    }
+}
+
+/// A block in the member order we write, without a detour; any other is read the protocol's own way.
+struct QuickBlock(Block);
+
+impl<'de> Deserialize<'de> for QuickBlock {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(BlockVisitor).map(QuickBlock)
+    }
+}
+
+struct BlockVisitor;
+
+impl<'de> Visitor<'de> for BlockVisitor {
+    type Value = Block;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a block")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Block, A::Error> {
+        let mut seen = Map::new();
+        match members.next_key::<Name<'de>>()? {
+            None => return Ok(Block::Opaque(Value::Object(seen))),
+            Some(Name(first)) if first == "type" => {}
+            Some(Name(first)) => {
+                seen.insert(first.into_owned(), members.next_value()?);
+                return rest(seen, members);
+            }
+        }
+        let kind: Value = members.next_value()?;
+        match kind.as_str() {
+            Some("text") => text_block(kind, members),
+            Some("tool_use") => tool_use_block(kind, members),
+            Some("tool_result") => tool_result_block(kind, members),
+            _ => {
+                seen.insert("type".to_owned(), kind);
+                rest(seen, members)
+            }
+        }
+    }
+
+    // A block that is no object is kept as it is.
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Block, E> {
+        Ok(Block::Opaque(Value::from(text)))
+    }
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Block, E> {
+        Ok(Block::Opaque(Value::from(number)))
+    }
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Block, E> {
+        Ok(Block::Opaque(Value::from(number)))
+    }
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Block, E> {
+        Ok(Block::Opaque(Value::from(number)))
+    }
+    fn visit_bool<E: de::Error>(self, truth: bool) -> Result<Block, E> {
+        Ok(Block::Opaque(Value::from(truth)))
+    }
+    fn visit_unit<E: de::Error>(self) -> Result<Block, E> {
+        Ok(Block::Opaque(Value::Null))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Block, A::Error> {
+        let mut all = Vec::new();
+        while let Some(item) = items.next_element::<Value>()? {
+            all.push(item);
+        }
+        Ok(Block::Opaque(Value::Array(all)))
+    }
+}
+
+/// A member's name, borrowed where it can be.
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// The slow way: everything into a tree, then the protocol decides.
+fn rest<'de, A: MapAccess<'de>>(mut seen: Map<String, Value>, mut members: A) -> Result<Block, A::Error> {
+    while let Some((name, value)) = members.next_entry::<String, Value>()? {
+        seen.insert(name, value);
+    }
+    Ok(Block::from_value(Value::Object(seen)))
+}
+
+/// Reads the members of a kind we know into places of their own; `build` makes the block of them, or gives
+/// them back when they do not fit. Whatever is unusual goes the slow way.
+fn known<'de, A: MapAccess<'de>, const N: usize>(
+    kind: Value,
+    names: [&str; N],
+    mut members: A,
+    build: impl FnOnce([Option<Value>; N]) -> Result<Block, [Option<Value>; N]>,
+) -> Result<Block, A::Error> {
+    let tree = |places: [Option<Value>; N]| {
+        let mut seen = Map::new();
+        seen.insert("type".to_owned(), kind);
+        for (name, value) in names.iter().zip(places) {
+            value.and_then(|value| seen.insert((*name).to_owned(), value));
+        }
+        seen
+    };
+    let mut places = [const { None }; N];
+    while let Some(Name(name)) = members.next_key::<Name<'de>>()? {
+        match names.iter().position(|known| *known == name) {
+            Some(place) if places[place].is_none() => places[place] = Some(members.next_value()?),
+            _ => {
+                let mut seen = tree(places);
+                seen.insert(name.into_owned(), members.next_value()?);
+                return rest(seen, members);
+            }
+        }
+    }
+    Ok(build(places).unwrap_or_else(|places| Block::from_value(Value::Object(tree(places)))))
+}
+
+fn text_block<'de, A: MapAccess<'de>>(kind: Value, members: A) -> Result<Block, A::Error> {
+    known(kind, ["text"], members, |places| match places {
+        [Some(Value::String(text))] => Ok(Block::Text { text }),
+        other => Err(other),
+    })
+}
+
+fn tool_use_block<'de, A: MapAccess<'de>>(kind: Value, members: A) -> Result<Block, A::Error> {
+    known(kind, ["id", "name", "input"], members, |places| match places {
+        [Some(Value::String(id)), Some(Value::String(name)), Some(input)] => {
+            Ok(Block::ToolUse { id: CallId(id), name, input })
+        }
+        other => Err(other),
+    })
+}
+
+fn tool_result_block<'de, A: MapAccess<'de>>(kind: Value, members: A) -> Result<Block, A::Error> {
+    known(kind, ["tool_use_id", "content", "is_error"], members, |places| match places {
+        [Some(Value::String(id)), Some(Value::String(text)), None] => {
+            Ok(Block::ToolResult { id: CallId(id), content: ToolContent::Text(text), is_error: false })
+        }
+        [Some(Value::String(id)), Some(Value::String(text)), Some(Value::Bool(is_error))] => {
+            Ok(Block::ToolResult { id: CallId(id), content: ToolContent::Text(text), is_error })
+        }
+        other => Err(other),
+    })
+}

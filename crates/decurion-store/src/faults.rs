@@ -1,0 +1,316 @@
+//! Disks that fail, for the writer's tests: every write, cut and sync can be made to.
+
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use camino::Utf8Path;
+use decurion_protocol::event::SessionInfo;
+use decurion_protocol::{Block, CallId, Envelope, Event, LineId, Message, RunId, SessionId, ToolOutput};
+use jiff::Timestamp;
+use rustix::io::Errno;
+use uuid::Uuid;
+
+use crate::disk::{Disk, DiskFile};
+use crate::{Journal, Layout, ReplayOptions, Scope, SessionPaths, SessionWriter, WriteError, replay};
+
+/// How a disk fails.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    /// With this error.
+    Error(Errno),
+    /// After this many bytes, with no room.
+    Short(usize),
+    /// The same, and the half line cannot be taken back either.
+    ShortForGood(usize),
+}
+
+#[derive(Default)]
+struct State {
+    writes: usize,
+    syncs: usize,
+    /// Which write fails, how, and how many tries after it do too.
+    write_fault: Option<(usize, Fault, usize)>,
+    sync_fault: Option<(usize, usize)>,
+    /// What was written since the last good sync; gone when a sync fails.
+    rewritten: usize,
+}
+
+#[derive(Clone, Default)]
+struct FaultyDisk(Arc<Mutex<State>>);
+
+struct FaultyFile {
+    file: File,
+    disk: FaultyDisk,
+}
+
+impl Disk for FaultyDisk {
+    fn adopt(&self, file: File) -> Box<dyn DiskFile> {
+        Box::new(FaultyFile { file, disk: self.clone() })
+    }
+}
+
+impl FaultyDisk {
+    fn fault(&self) -> Option<Fault> {
+        let mut state = self.0.lock().unwrap();
+        state.writes += 1;
+        let (at, fault, tries) = state.write_fault?;
+        (at..=at + tries).contains(&state.writes).then_some(fault)
+    }
+}
+
+impl DiskFile for FaultyFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.disk.fault() {
+            None => DiskFile::write(&mut self.file, bytes),
+            Some(Fault::Error(error)) => Err(error.into()),
+            Some(Fault::Short(count) | Fault::ShortForGood(count)) if count > 0 => {
+                // The rest of it fails in the next call.
+                let count = count.min(bytes.len());
+                let mut state = self.disk.0.lock().unwrap();
+                if let Some((_, Fault::Short(left) | Fault::ShortForGood(left), _)) = &mut state.write_fault {
+                    *left = 0;
+                }
+                DiskFile::write(&mut self.file, &bytes[..count])
+            }
+            Some(_) => Err(Errno::NOSPC.into()),
+        }
+    }
+
+    fn truncate(&mut self, length: u64) -> io::Result<()> {
+        if let Some((_, Fault::ShortForGood(_), _)) = self.disk.0.lock().unwrap().write_fault {
+            return Err(Errno::IO.into());
+        }
+        self.file.truncate(length)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let mut state = self.disk.0.lock().unwrap();
+        state.syncs += 1;
+        match state.sync_fault {
+            Some((at, tries)) if (at..=at + tries).contains(&state.syncs) => Err(Errno::IO.into()),
+            _ => self.file.sync(),
+        }
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.disk.0.lock().unwrap().rewritten += bytes.len();
+        self.file.write_at(bytes, offset)
+    }
+
+    fn twin(&self) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(Self { file: self.file.try_clone()?, disk: self.disk.clone() }))
+    }
+}
+
+fn info() -> SessionInfo {
+    SessionInfo {
+        session: SessionId(Uuid::from_u128(1)),
+        cwd: "/work".into(),
+        version: "0".into(),
+        git_branch: None,
+        entrypoint: "test".into(),
+        imported_from: None,
+        forked_from: None,
+    }
+}
+
+/// Two hundred events of the root and of two agents.
+fn events() -> Vec<Envelope> {
+    let line = |number: u64| LineId(Uuid::from_u128(number.into()));
+    let event = |seq: u64| match seq % 4 {
+        0 => Event::Notice { level: "info".into(), text: format!("notice {seq}") },
+        1 => Event::Message {
+            message: Message::user(format!("prompt {seq}")),
+            lines: vec![line(seq * 10)],
+            parent: None,
+            meta: Box::default(),
+        },
+        2 => Event::Message {
+            message: Message::assistant(vec![Block::text("one"), Block::text("two"), Block::text("three")]),
+            lines: vec![line(seq * 10), line(seq * 10 + 1), line(seq * 10 + 2)],
+            parent: None,
+            meta: Box::default(),
+        },
+        _ => Event::CallEnded {
+            call: CallId(format!("call {seq}")),
+            tool: "Bash".into(),
+            line: line(seq * 10),
+            parent: None,
+            output: Box::new(ToolOutput::text("x".repeat(usize::try_from(seq).unwrap()))),
+            duration_ms: 1,
+        },
+    };
+    let agent = |seq: u64| match seq % 3 {
+        0 => None,
+        number => Some(format!("a{number}").parse().unwrap()),
+    };
+    let run = RunId(Uuid::from_u128(7));
+    let at = Timestamp::UNIX_EPOCH;
+    (1..=200).map(|seq| Envelope { seq, at, agent: agent(seq), run, event: event(seq) }).collect()
+}
+
+struct Stage {
+    _folder: tempfile::TempDir,
+    paths: SessionPaths,
+    disk: FaultyDisk,
+    writer: SessionWriter,
+}
+
+fn stage() -> Stage {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Utf8Path::from_path(folder.path()).unwrap();
+    let paths = Layout::new(home).session(&info().cwd, info().session);
+    let disk = FaultyDisk::default();
+    let writer =
+        SessionWriter::create_on(Box::new(disk.clone()), &paths, &info(), Timestamp::UNIX_EPOCH).unwrap();
+    Stage { _folder: folder, paths, disk, writer }
+}
+
+fn read(paths: &SessionPaths) -> Vec<Envelope> {
+    let mut events = Vec::new();
+    let options = ReplayOptions { scope: Scope::Everything, structured: true, after: 0 };
+    let report = replay(paths, &options, &mut |envelope| events.push(envelope)).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    events
+}
+
+/// Every file of a session ends with a whole line at any time, unless even the cutting fails.
+fn check_no_half_lines(paths: &SessionPaths) {
+    let agents = ["a1", "a2"].map(|agent| paths.agent(&agent.parse().unwrap()));
+    for path in agents.iter().chain([&paths.transcript()]) {
+        let bytes = std::fs::read(path).unwrap_or_default();
+        assert!(bytes.is_empty() || bytes.ends_with(b"}\n"), "{path}");
+    }
+}
+
+#[test]
+fn a_disk_that_refuses_any_one_write_loses_and_repeats_nothing() {
+    let faults = [
+        Fault::Error(Errno::NOSPC),
+        Fault::Error(Errno::DQUOT),
+        Fault::Error(Errno::IO),
+        Fault::Short(1),
+        Fault::Short(700),
+        Fault::ShortForGood(300),
+    ];
+    let events = events();
+    for nth in 1..=200 {
+        let fault = faults[nth % faults.len()];
+        let tries = nth % 4;
+        let mut stage = stage();
+        stage.disk.0.lock().unwrap().write_fault = Some((nth, fault, tries));
+        let mut failures = 0;
+        for (number, batch) in events.chunks(3).enumerate() {
+            let mut result = stage.writer.append(batch);
+            while let Err(error) = result {
+                assert!(error.holds(), "{error}");
+                assert!(stage.writer.held_bytes() > 0);
+                let full = matches!(error, WriteError::Full { .. });
+                assert_eq!(full, fault != Fault::Error(Errno::IO), "{error}");
+                if !matches!(fault, Fault::ShortForGood(_)) {
+                    check_no_half_lines(&stage.paths);
+                }
+                failures += 1;
+                // The caller may come back with nothing or with the same batch.
+                result = stage.writer.append(if number % 2 == 0 { &[] } else { batch });
+            }
+            assert_eq!(stage.writer.held_bytes(), 0);
+        }
+        check_no_half_lines(&stage.paths);
+        assert_eq!(read(&stage.paths), events, "write {nth} {fault:?}");
+        let writes = stage.disk.0.lock().unwrap().writes;
+        assert!(failures > 0 || writes < nth, "the fault was never met: {nth} of {writes}");
+    }
+}
+
+#[test]
+fn what_comes_while_the_disk_is_full_waits_its_turn() {
+    let events = events();
+    let mut stage = stage();
+    stage.disk.0.lock().unwrap().write_fault = Some((4, Fault::Error(Errno::NOSPC), 60));
+    let mut held = 0;
+    for batch in events.chunks(5) {
+        if let Err(error) = stage.writer.append(batch) {
+            assert!(error.holds());
+            held = held.max(stage.writer.held_bytes());
+            // What is on disk is a beginning of the whole, never a later part without an earlier one.
+            let root: Vec<u64> = read(&stage.paths).iter().map(|event| event.seq).collect();
+            assert!(root.len() < 40, "{root:?}");
+        }
+    }
+    assert!(held > 10_000);
+    stage.disk.0.lock().unwrap().write_fault = None;
+    stage.writer.append(&[]).unwrap();
+    assert_eq!(read(&stage.paths), events);
+}
+
+#[test]
+fn more_than_may_be_held_is_refused_and_may_come_again() {
+    let mut stage = stage();
+    stage.disk.0.lock().unwrap().write_fault = Some((1, Fault::Error(Errno::NOSPC), 1_000_000));
+    let template = events().remove(0);
+    // Below the size at which a string would go to a file of its own.
+    let text = "x".repeat(900_000);
+    let mut refused = None;
+    for seq in 1..100 {
+        let message = Message::user(text.as_str());
+        let lines = vec![LineId(Uuid::from_u128(seq.into()))];
+        let event = Event::Message { message, lines, parent: None, meta: Box::default() };
+        let envelope = Envelope { seq, agent: None, event, ..template.clone() };
+        match stage.writer.append(std::slice::from_ref(&envelope)) {
+            Err(WriteError::TooMuchHeld { held }) => {
+                assert!(held <= crate::jsonl::HELD_LIMIT);
+                refused = Some(envelope);
+                break;
+            }
+            Err(error) => assert!(error.holds()),
+            Ok(()) => panic!("the disk is full"),
+        }
+    }
+    let refused = refused.expect("a limit");
+    stage.disk.0.lock().unwrap().write_fault = None;
+    stage.writer.append(std::slice::from_ref(&refused)).unwrap();
+    assert_eq!(stage.writer.last_seq(), refused.seq);
+    assert_eq!(read(&stage.paths).len() as u64, refused.seq);
+}
+
+#[test]
+fn after_a_failed_sync_the_end_is_written_again() {
+    let events = events();
+    for (nth, tries) in (1..=20).flat_map(|nth| [(nth, 0), (nth, 1), (nth, 4)]) {
+        let mut stage = stage();
+        stage.disk.0.lock().unwrap().sync_fault = Some((nth, tries));
+        for batch in events.chunks(20) {
+            stage.writer.append(batch).unwrap();
+            let mut again = 0;
+            while let Err(error) = stage.writer.sync() {
+                assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()));
+                again += 1;
+                assert!(again < 10);
+            }
+        }
+        let state = stage.disk.0.lock().unwrap();
+        assert!(state.rewritten > 0, "sync {nth}");
+        drop(state);
+        assert!(stage.writer.begin_sync().unwrap().is_none(), "all is synced");
+        assert_eq!(read(&stage.paths), events);
+    }
+}
+
+#[test]
+fn what_is_appended_during_a_sync_is_synced_by_the_next() {
+    let events = events();
+    let mut stage = stage();
+    stage.writer.append(&events[..50]).unwrap();
+    let job = stage.writer.begin_sync().unwrap().expect("something to sync");
+    stage.writer.append(&events[50..]).unwrap();
+    // It fails, and what came during it is rewritten with the rest.
+    stage.disk.0.lock().unwrap().sync_fault = Some((1, 2));
+    let synced = job.run();
+    stage.writer.end_sync(synced).unwrap();
+    assert!(stage.disk.0.lock().unwrap().rewritten > 0);
+    stage.writer.sync().unwrap();
+    assert!(stage.writer.begin_sync().unwrap().is_none());
+    assert_eq!(read(&stage.paths), events);
+}

@@ -1,0 +1,192 @@
+//! One directory, held open. Takes single names, gives files opened relative to the handle: no link is
+//! followed, nothing but a regular file is opened, and what is made is private to its owner.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+/// A directory by its handle; its path is kept for messages only.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    handle: OwnedFd,
+    path: Utf8PathBuf,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// To read what is there.
+    Read,
+    /// To read and to add at the end; made if it is not there.
+    Append,
+    /// The same, and it must be there.
+    AppendExisting,
+    /// The same, and it must not be there yet.
+    New,
+    /// To overwrite parts of what is there.
+    InPlace,
+}
+
+impl Folder {
+    /// The state folder, or another root that the caller vouches for: links on the way to it are followed.
+    pub(crate) fn root(path: &Utf8Path, create: bool) -> io::Result<Self> {
+        if create && !path.is_dir() {
+            DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = rustix::fs::open(path.as_std_path(), flags, Mode::empty())?;
+        Ok(Self { handle, path: path.to_owned() })
+    }
+
+    /// A folder in this one.
+    pub(crate) fn sub(&self, name: &str, create: bool) -> io::Result<Self> {
+        check(name)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = match rustix::fs::openat(&self.handle, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) if create => {
+                match rustix::fs::mkdirat(&self.handle, name, Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                rustix::fs::openat(&self.handle, name, flags, Mode::empty())?
+            }
+            other => other?,
+        };
+        Ok(Self { handle, path: self.path.join(name) })
+    }
+
+    /// A regular file in this folder.
+    pub(crate) fn file(&self, name: &str, how: How) -> io::Result<File> {
+        check(name)?;
+        // Non-blocking, so that a pipe put in a file's place cannot hold us up before we see what it is.
+        let common = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let flags = common
+            | match how {
+                How::Read => OFlags::RDONLY,
+                How::Append => OFlags::RDWR | OFlags::APPEND | OFlags::CREATE,
+                How::AppendExisting => OFlags::RDWR | OFlags::APPEND,
+                How::New => OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL,
+                How::InPlace => OFlags::RDWR,
+            };
+        let handle = rustix::fs::openat(&self.handle, name, flags, Mode::RUSR | Mode::WUSR)?;
+        if FileType::from_raw_mode(rustix::fs::fstat(&handle)?.st_mode) != FileType::RegularFile {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(File::from(handle))
+    }
+
+    /// A small file's content; one larger than `limit` is an error.
+    pub(crate) fn read(&self, name: &str, limit: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.file(name, How::Read)?.take(limit + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limit {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "file is larger than it may be"));
+        }
+        Ok(bytes)
+    }
+
+    /// Writes a file whose name stands for its content: one that is there and whole stays as it is. Gives
+    /// back the handle of what was written.
+    pub(crate) fn put_once(&self, name: &str, bytes: &[u8]) -> io::Result<Option<File>> {
+        check(name)?;
+        // A power loss can leave the name with nothing behind it; then it is written again.
+        match self.stat(name) {
+            Ok(stat) if u64::try_from(stat.st_size).is_ok_and(|size| size == bytes.len() as u64) => Ok(None),
+            _ => self.replace(name, bytes).map(Some),
+        }
+    }
+
+    /// Writes a file that is either the old one or the new one, never a part.
+    pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<File> {
+        check(name)?;
+        let temporary = format!(".{}.tmp", random_word());
+        let mut file = self.file(&temporary, How::New)?;
+        match file.write_all(bytes).and_then(|()| self.rename(&temporary, name)) {
+            Ok(()) => Ok(file),
+            Err(error) => {
+                let _ = self.remove(&temporary);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a file another name.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        check(from)?;
+        check(to)?;
+        Ok(rustix::fs::renameat(&self.handle, from, &self.handle, to)?)
+    }
+
+    /// Removes a file.
+    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
+        check(name)?;
+        Ok(rustix::fs::unlinkat(&self.handle, name, AtFlags::empty())?)
+    }
+
+    /// Whether there is something of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        check(name).is_ok() && self.stat(name).is_ok()
+    }
+
+    /// What is known of a name, without following a link.
+    pub(crate) fn stat(&self, name: &str) -> io::Result<rustix::fs::Stat> {
+        Ok(rustix::fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// The names in it that are text, in no order.
+    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.handle)? {
+            if let Ok(name) = entry?.file_name().to_str()
+                && name != "."
+                && name != ".."
+            {
+                names.push(name.to_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Another handle of the same folder.
+    pub(crate) fn twin(&self) -> io::Result<Self> {
+        Ok(Self { handle: self.handle.try_clone()?, path: self.path.clone() })
+    }
+
+    /// Makes the names in it survive a power loss.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(&self.handle)?)
+    }
+
+    /// Its path, for messages.
+    pub(crate) fn path(&self) -> &Utf8Path {
+        &self.path
+    }
+}
+
+/// Sixteen hex digits nobody can guess.
+pub(crate) fn random_word() -> String {
+    let mut bytes = [0u8; 8];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            // Without a source of randomness the exclusive creation still refuses a name that is taken.
+            Err(_) => break,
+        }
+    }
+    format!("{:016x}", u64::from_le_bytes(bytes))
+}
+
+/// A name is one step, never a path.
+fn check(name: &str) -> io::Result<()> {
+    if name.is_empty() || name == "." || name == ".." || name.len() > 255 || name.contains(['/', '\0']) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("not a file name: {name:?}")));
+    }
+    Ok(())
+}

@@ -1,0 +1,618 @@
+//! The append-only writer. Takes batches of envelopes, hands whole lines to the kernel in one write per
+//! touched file, and keeps what could not be written until it can be.
+//!
+//! A file never keeps half a line: after a failed write it is cut back to its last whole record, or, where
+//! even that fails, the very bytes that are missing are written first. Lines of agents are written before the
+//! session's own, so that a session record never names a line that is not there.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+
+use decurion_protocol::event::SessionInfo;
+use decurion_protocol::{AgentId, Envelope, Event, SessionId};
+use jiff::Timestamp;
+
+use crate::blob::BlobFolder;
+use crate::disk::{Disk, DiskFile, FileKey, RealDisk, SyncFile, SyncJob, Synced};
+use crate::folder::{Folder, How};
+use crate::layout::{PROJECTS, SUBAGENTS, SessionPaths, agent_name, agent_of};
+use crate::line::{Encoder, FileEnd, is_conversation};
+use crate::lock::{Holder, Lock, LockError};
+use crate::read::{self, ReplayOptions, ReplayReport};
+use crate::tail::{self, Tail};
+use crate::{Journal, Scope};
+
+/// How much may wait for a disk that takes nothing.
+pub const HELD_LIMIT: usize = 64 << 20;
+/// How much may be written without being synced; beyond it, appending syncs.
+const UNSYNCED_LIMIT: usize = 64 << 20;
+/// How many agents' files are kept open.
+const OPEN_LIMIT: usize = 64;
+
+/// Why a session cannot be opened for writing.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Choose another id, or resume it.
+    #[error("a session with this id exists already: {0}")]
+    Exists(SessionId),
+    /// There is nothing to resume.
+    #[error("no session with this id: {0}")]
+    Missing(SessionId),
+    /// Read it, fork it, or ask the holder.
+    #[error("session {session} is held by {holder}")]
+    Held {
+        /// Which.
+        session: SessionId,
+        /// By whom.
+        holder: Holder,
+    },
+    /// The file system gives no locks: go on in memory, or refuse.
+    #[error("the state folder is on a file system without locks: {path}")]
+    NoLocks {
+        /// Where.
+        path: String,
+    },
+    /// The state folder cannot be written: go on in memory, or refuse.
+    #[error("cannot use {path}: {source}")]
+    Storage {
+        /// Where.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Why a batch is not written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// There is no room. The batch is held; try again later.
+    #[error("the disk is full, {held} bytes wait: {source}")]
+    Full {
+        /// How many bytes wait.
+        held: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The disk does not take it. The batch is held; try again later.
+    #[error("the transcript cannot be written, {held} bytes wait: {source}")]
+    Failed {
+        /// How many bytes wait.
+        held: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Too much waits already. What of this batch was not taken may be passed again; nothing new may start.
+    #[error("too much waits for the disk, at most {HELD_LIMIT} bytes: {held}")]
+    TooMuchHeld {
+        /// How many bytes wait.
+        held: usize,
+    },
+    /// A mistake of the caller: this batch was not taken.
+    #[error("events must come in the order of their numbers, after {last}: {seq}")]
+    OutOfOrder {
+        /// The number that came.
+        seq: u64,
+        /// The last number taken.
+        last: u64,
+    },
+}
+
+impl WriteError {
+    /// Whether the batch is kept inside and the next call will try again.
+    pub fn holds(&self) -> bool {
+        matches!(self, Self::Full { .. } | Self::Failed { .. })
+    }
+}
+
+/// The one writer of a session's files.
+pub struct SessionWriter {
+    paths: SessionPaths,
+    disk: Box<dyn Disk>,
+    encoder: Encoder,
+    project: Folder,
+    session: Folder,
+    subagents: Option<Folder>,
+    blobs: BlobFolder,
+    root: Target,
+    agents: HashMap<AgentId, Target>,
+    /// Events taken but not yet turned into lines, because their file could not be opened.
+    backlog: VecDeque<Envelope>,
+    backlog_bytes: usize,
+    last_seq: u64,
+    /// Whether the last append failed, so that its batch may come again.
+    retrying: bool,
+    /// Counts appends, to tell which file was used last.
+    tick: u64,
+    /// Folders with names that are not synced yet.
+    new_names: Vec<Folder>,
+    /// Held for the writer's life, and dropped last.
+    _lock: Lock,
+}
+
+impl SessionWriter {
+    /// Begins a new session's file.
+    pub fn create(paths: &SessionPaths, info: &SessionInfo, now: Timestamp) -> Result<Self, OpenError> {
+        Self::create_on(Box::new(RealDisk), paths, info, now)
+    }
+
+    pub(crate) fn create_on(
+        disk: Box<dyn Disk>,
+        paths: &SessionPaths,
+        info: &SessionInfo,
+        now: Timestamp,
+    ) -> Result<Self, OpenError> {
+        let folders = Folders::open(paths, true).map_err(|source| storage(paths, source))?;
+        if folders.project.has(&paths.transcript_name()) {
+            return Err(OpenError::Exists(paths.session()));
+        }
+        let lock = folders.lock(paths, now)?;
+        let file = match folders.project.file(&paths.transcript_name(), How::New) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(OpenError::Exists(paths.session()));
+            }
+            other => other.map_err(|source| storage(paths, source))?,
+        };
+        let root = Target::new(paths.transcript_name(), disk.adopt(file), Tail::default());
+        Self::assemble(disk, paths, info, folders, lock, root)
+            .map_err(|source| storage(paths, source))
+    }
+
+    /// Takes up a recorded session: cuts what a crash left unfinished, gives every event that `options` asks
+    /// for to `sink`, and is then ready to add. `info` stands on the lines that follow.
+    pub fn resume(
+        paths: &SessionPaths,
+        info: &SessionInfo,
+        now: Timestamp,
+        options: &ReplayOptions,
+        sink: &mut dyn FnMut(Envelope),
+    ) -> Result<(Self, ReplayReport), OpenError> {
+        Self::resume_on(Box::new(RealDisk), paths, info, now, options, sink)
+    }
+
+    pub(crate) fn resume_on(
+        disk: Box<dyn Disk>,
+        paths: &SessionPaths,
+        info: &SessionInfo,
+        now: Timestamp,
+        options: &ReplayOptions,
+        sink: &mut dyn FnMut(Envelope),
+    ) -> Result<(Self, ReplayReport), OpenError> {
+        let missing = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => OpenError::Missing(paths.session()),
+            _ => storage(paths, source),
+        };
+        let failed = |source| storage(paths, source);
+        let name = paths.transcript_name();
+        // Looked at before anything is made, so that asking for what is not there leaves nothing behind.
+        read::project_folder(paths).and_then(|project| project.stat(&name)).map_err(missing)?;
+        let folders = Folders::open(paths, true).map_err(failed)?;
+        let lock = folders.lock(paths, now)?;
+        let file = folders.project.file(&name, How::AppendExisting).map_err(missing)?;
+        let tail = tail::find(&file).map_err(failed)?;
+        let moved = tail::cut(&folders.project, &name, &file, &tail).map_err(failed)?;
+        let root = Target::new(name, disk.adopt(file), tail);
+        let mut writer = Self::assemble(disk, paths, info, folders, lock, root).map_err(failed)?;
+        writer.last_seq = tail.seq;
+        let torn = writer.mend_agents().map_err(failed)? + tail.torn;
+        let mut report = read::replay(paths, options, sink).map_err(failed)?;
+        report.torn_bytes += torn;
+        report.torn_moved = moved || torn > tail.torn;
+        report.last_seq = report.last_seq.max(writer.last_seq);
+        writer.last_seq = report.last_seq;
+        Ok((writer, report))
+    }
+
+    fn assemble(
+        disk: Box<dyn Disk>,
+        paths: &SessionPaths,
+        info: &SessionInfo,
+        folders: Folders,
+        lock: Lock,
+        root: Target,
+    ) -> io::Result<Self> {
+        let new_names = vec![folders.project.twin()?, folders.session.twin()?];
+        Ok(Self {
+            paths: paths.clone(),
+            disk,
+            encoder: Encoder::new(info),
+            blobs: BlobFolder::new(folders.session.twin()?),
+            project: folders.project,
+            session: folders.session,
+            subagents: None,
+            root,
+            agents: HashMap::new(),
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            last_seq: 0,
+            retrying: false,
+            tick: 0,
+            new_names,
+            _lock: lock,
+        })
+    }
+
+    /// Where it writes.
+    pub fn paths(&self) -> &SessionPaths {
+        &self.paths
+    }
+
+    /// Cuts the unfinished ends of all agents' files and learns the last number used in them; gives the
+    /// bytes cut. An agent's line is written before the session's, so theirs may be the highest.
+    fn mend_agents(&mut self) -> io::Result<u64> {
+        let Ok(folder) = self.session.sub(SUBAGENTS, false) else { return Ok(0) };
+        let mut torn = 0;
+        for name in folder.names()? {
+            if agent_of(&name).is_none() {
+                continue;
+            }
+            let file = folder.file(&name, How::AppendExisting)?;
+            let tail = tail::find(&file)?;
+            tail::cut(&folder, &name, &file, &tail)?;
+            torn += tail.torn;
+            self.last_seq = self.last_seq.max(tail.seq);
+        }
+        Ok(torn)
+    }
+
+    /// Takes a batch's durable events that are new, or says which one is out of order.
+    fn new_events<'a>(&self, batch: &'a [Envelope]) -> Result<Vec<&'a Envelope>, WriteError> {
+        let mut last = self.last_seq;
+        let mut events = Vec::with_capacity(batch.len());
+        for envelope in batch.iter().filter(|envelope| envelope.event.is_durable()) {
+            if envelope.seq > last {
+                last = envelope.seq;
+                events.push(envelope);
+            } else if !(self.retrying && envelope.seq <= self.last_seq) {
+                return Err(WriteError::OutOfOrder { seq: envelope.seq, last });
+            }
+        }
+        Ok(events)
+    }
+
+    fn append_new(&mut self, events: &[&Envelope]) -> Result<(), WriteError> {
+        self.tick += 1;
+        if self.held_bytes() > 0
+            && let Err(error) = self.flush()
+        {
+            // In order or not at all: what comes later waits behind what waits already.
+            self.hold(events)?;
+            return Err(self.refusal(error));
+        }
+        for (index, envelope) in events.iter().enumerate() {
+            if let Err(error) = self.take(envelope) {
+                self.hold(&events[index..])?;
+                return Err(self.refusal(error));
+            }
+        }
+        self.flush().map_err(|error| self.refusal(error))
+    }
+
+    /// Turns one event into lines that wait to be written. On an error nothing has changed.
+    fn take(&mut self, envelope: &Envelope) -> io::Result<()> {
+        if let Event::SessionOpened { info } = &envelope.event {
+            self.encoder = Encoder::new(info);
+        }
+        let key = envelope.agent.as_ref().filter(|_| is_conversation(&envelope.event));
+        if let Some(agent) = key {
+            self.open_agent(agent)?;
+        }
+        let target = match key.and_then(|agent| self.agents.get_mut(agent)) {
+            Some(target) => target,
+            None => &mut self.root,
+        };
+        target.used = self.tick;
+        self.encoder.encode(envelope, &mut target.end, &mut target.pending, &mut self.blobs)?;
+        self.last_seq = self.last_seq.max(envelope.seq);
+        Ok(())
+    }
+
+    /// Keeps events whose lines could not be made.
+    fn hold(&mut self, events: &[&Envelope]) -> Result<(), WriteError> {
+        let size = |envelope: &&Envelope| serde_json::to_vec(envelope).map_or(0, |text| text.len());
+        let bytes: usize = events.iter().map(size).sum();
+        if self.held_bytes() + bytes > HELD_LIMIT {
+            return Err(WriteError::TooMuchHeld { held: self.held_bytes() });
+        }
+        for envelope in events {
+            self.last_seq = envelope.seq;
+            self.backlog.push_back((*envelope).clone());
+        }
+        self.backlog_bytes += bytes;
+        Ok(())
+    }
+
+    /// Writes everything that waits: agents' files first, then the session's.
+    fn flush(&mut self) -> io::Result<()> {
+        while let Some(envelope) = self.backlog.pop_front() {
+            if let Err(error) = self.take(&envelope) {
+                self.backlog.push_front(envelope);
+                return Err(error);
+            }
+        }
+        self.backlog_bytes = 0;
+        let waiting: Vec<AgentId> = self
+            .agents
+            .iter()
+            .filter(|(_, target)| !target.pending.is_empty())
+            .map(|(agent, _)| agent.clone())
+            .collect();
+        for agent in waiting {
+            self.open_agent(&agent)?;
+            if let Some(target) = self.agents.get_mut(&agent) {
+                target.flush()?;
+            }
+        }
+        if !self.root.pending.is_empty() {
+            if self.root.file.is_none() {
+                let file = self.project.file(&self.root.name, How::AppendExisting)?;
+                self.root.file = Some(self.disk.adopt(file));
+            }
+            self.root.flush()?;
+        }
+        if self.unsynced_bytes() > UNSYNCED_LIMIT {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that an agent's file is open.
+    fn open_agent(&mut self, agent: &AgentId) -> io::Result<()> {
+        if self.agents.get(agent).is_some_and(|target| target.file.is_some()) {
+            return Ok(());
+        }
+        self.close_oldest();
+        if self.subagents.is_none() {
+            self.subagents = Some(self.session.sub(SUBAGENTS, true)?);
+            self.new_names.push(self.session.twin()?);
+        }
+        let Some(folder) = &self.subagents else { return Ok(()) };
+        if let Some(target) = self.agents.get_mut(agent) {
+            let file = folder.file(&target.name, How::AppendExisting)?;
+            target.file = Some(self.disk.adopt(file));
+            return Ok(());
+        }
+        let name = agent_name(agent);
+        let file = folder.file(&name, How::Append)?;
+        let tail = tail::find(&file)?;
+        tail::cut(folder, &name, &file, &tail)?;
+        if tail == Tail::default() {
+            self.new_names.push(folder.twin()?);
+        }
+        self.agents.insert(agent.clone(), Target::new(name, self.disk.adopt(file), tail));
+        Ok(())
+    }
+
+    /// Closes the file that was used longest ago, when there are too many. One with lines that wait stays.
+    fn close_oldest(&mut self) {
+        let open = self.agents.values().filter(|target| target.file.is_some()).count();
+        if open < OPEN_LIMIT {
+            return;
+        }
+        let idle = self.agents.values_mut().filter(|target| target.file.is_some() && target.pending.is_empty());
+        if let Some(oldest) = idle.min_by_key(|target| target.used) {
+            oldest.file = None;
+        }
+    }
+
+    fn targets(&self) -> impl Iterator<Item = &Target> {
+        std::iter::once(&self.root).chain(self.agents.values())
+    }
+
+    fn unsynced_bytes(&self) -> usize {
+        self.targets().map(|target| target.unsynced.len()).sum()
+    }
+
+    fn refusal(&self, source: io::Error) -> WriteError {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        let held = self.held_bytes();
+        match source.kind() {
+            StorageFull | QuotaExceeded | FileTooLarge => WriteError::Full { held, source },
+            _ => WriteError::Failed { held, source },
+        }
+    }
+
+    fn reopen(&self, key: &FileKey, how: How) -> io::Result<Box<dyn DiskFile>> {
+        let file = match key {
+            None => self.project.file(&self.root.name, how)?,
+            Some(agent) => {
+                self.subagents.as_ref().ok_or(io::ErrorKind::NotFound)?.file(&agent_name(agent), how)?
+            }
+        };
+        Ok(self.disk.adopt(file))
+    }
+
+    /// After a failed sync the kernel may have dropped what it could not write: everything since the last
+    /// good one is written again, to the same place, through a fresh handle.
+    fn rewrite(&mut self, key: &FileKey) -> io::Result<()> {
+        let mut fresh = self.reopen(key, How::InPlace)?;
+        let again = self.reopen(key, How::AppendExisting)?;
+        let Some(target) = self.target_mut(key) else { return Ok(()) };
+        fresh.write_at(&target.unsynced, target.synced)?;
+        fresh.sync()?;
+        target.file = Some(again);
+        target.settle(target.length);
+        Ok(())
+    }
+
+    fn target_mut(&mut self, key: &FileKey) -> Option<&mut Target> {
+        match key {
+            None => Some(&mut self.root),
+            Some(agent) => self.agents.get_mut(agent),
+        }
+    }
+}
+
+impl Journal for SessionWriter {
+    fn append(&mut self, batch: &[Envelope]) -> Result<(), WriteError> {
+        let events = self.new_events(batch)?;
+        let result = self.append_new(&events);
+        self.retrying = result.is_err();
+        result
+    }
+
+    fn begin_sync(&mut self) -> io::Result<Option<SyncJob>> {
+        let keys: Vec<FileKey> = std::iter::once(None)
+            .filter(|_| !self.root.unsynced.is_empty())
+            .chain(
+                self.agents
+                    .iter()
+                    .filter(|(_, target)| !target.unsynced.is_empty())
+                    .map(|(agent, _)| Some(agent.clone())),
+            )
+            .collect();
+        if keys.is_empty() && self.blobs.unsynced.is_empty() {
+            return Ok(None);
+        }
+        let mut files = Vec::with_capacity(keys.len());
+        for key in keys {
+            let closed = self.target_mut(&key).is_some_and(|target| target.file.is_none());
+            let opened = if closed { Some(self.reopen(&key, How::AppendExisting)?) } else { None };
+            if let Some(target) = self.target_mut(&key) {
+                let through = target.length;
+                let file = match (opened, &target.file) {
+                    (Some(file), _) => file,
+                    (None, Some(file)) => file.twin()?,
+                    (None, None) => continue,
+                };
+                files.push(SyncFile { key, file, through });
+            }
+        }
+        let blobs = std::mem::take(&mut self.blobs.unsynced);
+        let folders = std::mem::take(&mut self.new_names);
+        Ok(Some(SyncJob { files, blobs, folders }))
+    }
+
+    fn end_sync(&mut self, synced: Synced) -> io::Result<()> {
+        let mut failure = synced.error;
+        self.blobs.unsynced.extend(synced.blobs);
+        self.new_names.extend(synced.folders);
+        for (key, through, result) in synced.files {
+            let result = match result {
+                Ok(()) => {
+                    if let Some(target) = self.target_mut(&key) {
+                        target.settle(through);
+                    }
+                    Ok(())
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a sync failed; the end of the file is written again");
+                    self.rewrite(&key)
+                }
+            };
+            if let Err(error) = result {
+                failure = Some(error);
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn last_seq(&self) -> u64 {
+        self.last_seq
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.backlog_bytes + self.targets().map(|target| target.pending.len()).sum::<usize>()
+    }
+
+    fn since(&self, seq: u64, sink: &mut dyn FnMut(Envelope)) -> io::Result<ReplayReport> {
+        let options = ReplayOptions { scope: Scope::Everything, structured: true, after: seq };
+        read::replay(&self.paths, &options, sink)
+    }
+}
+
+/// One file and what is known of it.
+struct Target {
+    name: String,
+    /// None while closed to keep the number of open files down.
+    file: Option<Box<dyn DiskFile>>,
+    /// How long the file is when it holds whole batches only.
+    length: u64,
+    /// Its last line, those that wait included.
+    end: FileEnd,
+    /// Whole lines that wait to be written.
+    pending: Vec<u8>,
+    /// How many of those bytes are in the file and could not be taken back.
+    written: usize,
+    /// Up to where the file is known to be on the device.
+    synced: u64,
+    /// The bytes from there to `length`.
+    unsynced: Vec<u8>,
+    /// When it was last used.
+    used: u64,
+}
+
+impl Target {
+    fn new(name: String, file: Box<dyn DiskFile>, tail: Tail) -> Self {
+        Self {
+            name,
+            file: Some(file),
+            length: tail.length,
+            end: FileEnd { ordinal: tail.ordinal, run: None },
+            pending: Vec::new(),
+            written: 0,
+            synced: tail.length,
+            unsynced: Vec::new(),
+            used: 0,
+        }
+    }
+
+    /// Writes what waits, all of it or, as far as the disk allows, nothing.
+    fn flush(&mut self) -> io::Result<()> {
+        let file = self.file.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        while self.written < self.pending.len() {
+            let error = match file.write(&self.pending[self.written..]) {
+                Ok(0) => io::Error::from(io::ErrorKind::WriteZero),
+                Ok(count) => {
+                    self.written += count;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => error,
+            };
+            // Half a line may be in the file. It is taken back, or finished by the next try.
+            if self.written > 0 && file.truncate(self.length).is_ok() {
+                self.written = 0;
+            }
+            return Err(error);
+        }
+        self.length += self.pending.len() as u64;
+        self.unsynced.append(&mut self.pending);
+        self.written = 0;
+        Ok(())
+    }
+
+    /// Takes note that the file is on the device up to here.
+    fn settle(&mut self, through: u64) {
+        let count = usize::try_from(through.saturating_sub(self.synced)).unwrap_or(usize::MAX);
+        let count = count.min(self.unsynced.len());
+        self.unsynced.drain(..count);
+        self.synced += count as u64;
+    }
+}
+
+/// The folders a session's files are in.
+struct Folders {
+    project: Folder,
+    session: Folder,
+}
+
+impl Folders {
+    fn open(paths: &SessionPaths, create: bool) -> io::Result<Self> {
+        let project =
+            Folder::root(paths.home(), create)?.sub(PROJECTS, create)?.sub(paths.project(), create)?;
+        let session = project.sub(&paths.session().to_string(), create)?;
+        Ok(Self { project, session })
+    }
+
+    fn lock(&self, paths: &SessionPaths, now: Timestamp) -> Result<Lock, OpenError> {
+        Lock::take(&self.session, now).map_err(|error| match error {
+            LockError::Held(holder) => OpenError::Held { session: paths.session(), holder },
+            LockError::Unsupported => OpenError::NoLocks { path: paths.lock().into_string() },
+            LockError::Io(source) => OpenError::Storage { path: paths.lock().into_string(), source },
+        })
+    }
+}
+
+fn storage(paths: &SessionPaths, source: io::Error) -> OpenError {
+    OpenError::Storage { path: paths.folder().into_string(), source }
+}

@@ -1,0 +1,81 @@
+//! The same journal without a disk, for sessions that leave nothing behind or have nowhere to write. Takes
+//! envelopes, keeps the newest of them up to a limit.
+
+use std::collections::VecDeque;
+use std::io;
+
+use decurion_protocol::Envelope;
+
+use crate::disk::{SyncJob, Synced};
+use crate::{Journal, ReplayReport, WriteError};
+
+/// Keeps events for as long as the process lives.
+#[derive(Debug)]
+pub struct MemoryJournal {
+    kept: VecDeque<Envelope>,
+    limit: usize,
+    dropped: u64,
+    last_seq: u64,
+}
+
+impl MemoryJournal {
+    /// How many events are kept unless told otherwise.
+    pub const DEFAULT_LIMIT: usize = 10_000;
+
+    /// A journal that keeps at most this many events, the newest ones.
+    pub fn new(limit: usize) -> Self {
+        Self { kept: VecDeque::new(), limit, dropped: 0, last_seq: 0 }
+    }
+}
+
+impl Default for MemoryJournal {
+    fn default() -> Self {
+        Self::new(Self::DEFAULT_LIMIT)
+    }
+}
+
+impl Journal for MemoryJournal {
+    fn append(&mut self, batch: &[Envelope]) -> Result<(), WriteError> {
+        let durable = || batch.iter().filter(|envelope| envelope.event.is_durable());
+        let mut last = self.last_seq;
+        for envelope in durable() {
+            if envelope.seq <= last {
+                return Err(WriteError::OutOfOrder { seq: envelope.seq, last });
+            }
+            last = envelope.seq;
+        }
+        self.last_seq = last;
+        self.kept.extend(durable().cloned());
+        while self.kept.len() > self.limit {
+            self.kept.pop_front();
+            self.dropped += 1;
+        }
+        Ok(())
+    }
+
+    fn begin_sync(&mut self) -> io::Result<Option<SyncJob>> {
+        Ok(None)
+    }
+
+    fn end_sync(&mut self, _synced: Synced) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn last_seq(&self) -> u64 {
+        self.last_seq
+    }
+
+    fn held_bytes(&self) -> usize {
+        0
+    }
+
+    fn since(&self, seq: u64, sink: &mut dyn FnMut(Envelope)) -> io::Result<ReplayReport> {
+        let mut report = ReplayReport { last_seq: self.last_seq, gaps: self.dropped, ..Default::default() };
+        for envelope in self.kept.iter().filter(|envelope| envelope.seq > seq) {
+            report.events += 1;
+            report.lines += 1;
+            sink(envelope.clone());
+        }
+        Ok(report)
+    }
+}

@@ -1,0 +1,542 @@
+//! The tolerant reader. Takes a session's files, gives its envelopes one by one in order and a report of what
+//! was not as it should be. It holds one line at a time, refuses nothing and changes nothing.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
+
+use decurion_protocol::{AgentId, Envelope, Event, RunId};
+use jiff::Timestamp;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::decode::{Checked, Decoded, Decoder, Part, Trailer, check, split_joined};
+use crate::folder::{Folder, How};
+use crate::layout::{PROJECTS, SUBAGENTS, SessionPaths, agent_name, agent_of};
+
+/// A line longer than this is not read.
+pub(crate) const LONGEST_LINE: usize = 256 << 20;
+/// How much is read at once from a file that is read alone.
+const CHUNK: usize = 256 << 10;
+/// How much is read at once where many files are read together.
+const SMALL_CHUNK: usize = 16 << 10;
+/// Files that are read together beyond this are not kept open between reads.
+const OPEN_LIMIT: usize = 64;
+
+/// What to read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplayOptions {
+    /// Which files.
+    pub scope: Scope,
+    /// Whether results for programs (`toolUseResult`) are wanted; a resume does not need them.
+    pub structured: bool,
+    /// Only what comes after this `seq`.
+    pub after: u64,
+}
+
+/// Which files of a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// The session's own: the root's conversation and every session-level record.
+    #[default]
+    Session,
+    /// The conversation of one agent.
+    Agent(AgentId),
+    /// All of them, merged by `seq`.
+    Everything,
+}
+
+/// What was read, and what was wrong with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplayReport {
+    /// Lines seen, of any kind.
+    pub lines: u64,
+    /// Events given out.
+    pub events: u64,
+    /// Damaged lines passed over.
+    pub skipped: u64,
+    /// Lines that another program added, given out as unknown events.
+    pub foreign: u64,
+    /// Records whose lines are not all there, left out.
+    pub incomplete: u64,
+    /// Lines that are missing by the count in the file.
+    pub gaps: u64,
+    /// Lines that were there twice, given out once.
+    pub duplicates: u64,
+    /// Large strings whose blob is gone; a sentence stands in their place.
+    pub missing_blobs: u64,
+    /// Bytes after the last whole record.
+    pub torn_bytes: u64,
+    /// Whether those bytes were moved to a side file. Only opening for writing does that.
+    pub torn_moved: bool,
+    /// The highest `seq` seen.
+    pub last_seq: u64,
+    /// Bytes read.
+    pub bytes: u64,
+}
+
+impl ReplayReport {
+    /// Whether everything was as it was written.
+    pub fn is_clean(&self) -> bool {
+        self.problems().is_none()
+    }
+
+    /// One line for a person, if there is something to say.
+    pub fn problems(&self) -> Option<String> {
+        let counts = [
+            (self.torn_bytes, "bytes of an unfinished record cut off"),
+            (self.skipped, "damaged lines skipped"),
+            (self.incomplete, "incomplete messages left out"),
+            (self.gaps, "lines missing"),
+            (self.duplicates, "repeated lines left out"),
+            (self.missing_blobs, "large contents lost"),
+        ];
+        let words: Vec<String> = counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        (!words.is_empty()).then(|| words.join(", "))
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.lines += other.lines;
+        self.events += other.events;
+        self.skipped += other.skipped;
+        self.foreign += other.foreign;
+        self.incomplete += other.incomplete;
+        self.gaps += other.gaps;
+        self.duplicates += other.duplicates;
+        self.missing_blobs += other.missing_blobs;
+        self.torn_bytes += other.torn_bytes;
+        self.torn_moved |= other.torn_moved;
+        self.last_seq = self.last_seq.max(other.last_seq);
+        self.bytes += other.bytes;
+    }
+}
+
+/// Reads a session's files and gives each event to `sink`. An error is one of the system, never of the
+/// content; a session or agent without a file is `NotFound`.
+pub fn replay(
+    paths: &SessionPaths,
+    options: &ReplayOptions,
+    sink: &mut dyn FnMut(Envelope),
+) -> io::Result<ReplayReport> {
+    let project = Arc::new(project_folder(paths)?);
+    let session = project.sub(&paths.session().to_string(), false).ok();
+    match &options.scope {
+        Scope::Session => one(&project, paths.transcript_name(), session, options, sink),
+        Scope::Agent(agent) => {
+            let folder = session.as_ref().ok_or(io::ErrorKind::NotFound)?.sub(SUBAGENTS, false)?;
+            one(&Arc::new(folder), agent_name(agent), session, options, sink)
+        }
+        Scope::Everything => merged(&project, paths, session, options, sink),
+    }
+}
+
+/// The folder of a session's project.
+pub(crate) fn project_folder(paths: &SessionPaths) -> io::Result<Folder> {
+    Folder::root(paths.home(), false)?.sub(PROJECTS, false)?.sub(paths.project(), false)
+}
+
+fn one(
+    folder: &Arc<Folder>,
+    name: String,
+    session: Option<Folder>,
+    options: &ReplayOptions,
+    sink: &mut dyn FnMut(Envelope),
+) -> io::Result<ReplayReport> {
+    let lines = LineReader::alone(folder, name)?;
+    let mut file = FileReplay::new(lines, options);
+    while let Some(envelope) = file.next(session.as_ref())? {
+        sink(envelope);
+    }
+    Ok(file.report)
+}
+
+/// All files of a session at once, each of which is in order by itself.
+fn merged(
+    project: &Arc<Folder>,
+    paths: &SessionPaths,
+    session: Option<Folder>,
+    options: &ReplayOptions,
+    sink: &mut dyn FnMut(Envelope),
+) -> io::Result<ReplayReport> {
+    let subagents = session.as_ref().and_then(|folder| folder.sub(SUBAGENTS, false).ok()).map(Arc::new);
+    let mut names: Vec<String> = match &subagents {
+        Some(folder) => folder.names()?.into_iter().filter(|name| agent_of(name).is_some()).collect(),
+        None => Vec::new(),
+    };
+    names.sort_unstable();
+    let keep_open = names.len() < OPEN_LIMIT;
+    let root = LineReader::alone(project, paths.transcript_name())?;
+    let mut files = vec![FileReplay::new(root, options)];
+    for name in names {
+        if let Some(folder) = &subagents {
+            let lines = LineReader::open(folder, name, SMALL_CHUNK, keep_open)?;
+            files.push(FileReplay::new(lines, options));
+        }
+    }
+    merge(&mut files, session.as_ref(), sink)?;
+    let mut report = ReplayReport::default();
+    for file in &files {
+        report.add(&file.report);
+    }
+    Ok(report)
+}
+
+fn merge(
+    files: &mut [FileReplay],
+    session: Option<&Folder>,
+    sink: &mut dyn FnMut(Envelope),
+) -> io::Result<()> {
+    let mut heads: Vec<Option<Envelope>> = Vec::with_capacity(files.len());
+    let mut order = BinaryHeap::with_capacity(files.len());
+    for (index, file) in files.iter_mut().enumerate() {
+        let head = file.next(session)?;
+        if let Some(head) = &head {
+            order.push(Reverse((head.seq, index)));
+        }
+        heads.push(head);
+    }
+    while let Some(Reverse((_, index))) = order.pop() {
+        let next = files[index].next(session)?;
+        if let Some(next) = &next {
+            order.push(Reverse((next.seq, index)));
+        }
+        if let Some(head) = std::mem::replace(&mut heads[index], next) {
+            sink(head);
+        }
+    }
+    Ok(())
+}
+
+/// One file, event by event.
+struct FileReplay {
+    lines: LineReader,
+    report: ReplayReport,
+    structured: bool,
+    after: u64,
+    /// A record of which more lines must come.
+    group: Option<Part>,
+    /// Lines that a lost line end ran together, waiting to be read.
+    joined: Vec<Vec<u8>>,
+    last_ordinal: u64,
+    last_date: Timestamp,
+    /// The run of the last line of the chain, which those after it share until one says otherwise.
+    chain_run: RunId,
+    /// Where the last whole record ends, and how many damaged lines came after it.
+    whole_end: u64,
+    skipped_since: u64,
+}
+
+impl FileReplay {
+    fn new(lines: LineReader, options: &ReplayOptions) -> Self {
+        Self {
+            lines,
+            report: ReplayReport::default(),
+            structured: options.structured,
+            after: options.after,
+            group: None,
+            joined: Vec::new(),
+            last_ordinal: 0,
+            last_date: Timestamp::UNIX_EPOCH,
+            chain_run: RunId(Uuid::nil()),
+            whole_end: 0,
+            skipped_since: 0,
+        }
+    }
+
+    fn next(&mut self, session: Option<&Folder>) -> io::Result<Option<Envelope>> {
+        loop {
+            if let Some(line) = self.joined.pop() {
+                if let Some(envelope) = self.line(&line, session) {
+                    return Ok(Some(envelope));
+                }
+                continue;
+            }
+            let Some(span) = self.lines.next()? else {
+                self.finish();
+                return Ok(None);
+            };
+            self.report.lines += 1;
+            // The buffer leaves its owner while the line is read from it, so that nothing is copied.
+            let buffer = std::mem::take(&mut self.lines.buffer);
+            let envelope = match span {
+                Span::Whole { start, end } => self.line(&buffer[start..end], session),
+                Span::Torn | Span::TooLong => {
+                    self.skipped_since += 1;
+                    None
+                }
+            };
+            self.lines.buffer = buffer;
+            if envelope.is_some() {
+                return Ok(envelope);
+            }
+        }
+    }
+
+    fn line(&mut self, line: &[u8], session: Option<&Folder>) -> Option<Envelope> {
+        // A power loss may leave NULs where a line should have been, and the next line right behind them.
+        let line = &line[line.iter().take_while(|byte| **byte == 0).count()..];
+        match check(line) {
+            Checked::Empty => None,
+            Checked::Ours(trailer) => self.ours(line, trailer, session),
+            Checked::Foreign(value) => {
+                self.whole();
+                self.report.foreign += 1;
+                Some(self.unknown(value))
+            }
+            Checked::Bad => {
+                let parts = split_joined(line);
+                if parts.is_empty() {
+                    self.skipped_since += 1;
+                } else {
+                    self.joined.extend(parts.iter().rev().map(|part| part.to_vec()));
+                }
+                None
+            }
+        }
+    }
+
+    fn ours(&mut self, line: &[u8], trailer: Trailer, session: Option<&Folder>) -> Option<Envelope> {
+        // Both numbers must have been seen: a new event is never taken for an old one.
+        if trailer.ordinal <= self.last_ordinal && trailer.seq <= self.report.last_seq {
+            self.whole();
+            self.report.duplicates += 1;
+            return None;
+        }
+        self.report.gaps += trailer.ordinal.saturating_sub(self.last_ordinal + 1);
+        self.last_ordinal = trailer.ordinal;
+        self.report.last_seq = self.report.last_seq.max(trailer.seq);
+        if let Some(run) = trailer.run
+            && line.starts_with(br#"{"parentUuid":"#)
+        {
+            self.chain_run = run;
+        }
+        if trailer.seq <= self.after {
+            self.whole();
+            return None;
+        }
+        let mut decoder = Decoder {
+            structured: self.structured,
+            session,
+            missing_blobs: &mut self.report.missing_blobs,
+            run: self.chain_run,
+        };
+        match decoder.decode(line, trailer) {
+            Decoded::Whole(envelope) => {
+                self.drop_group();
+                Some(self.give(envelope))
+            }
+            Decoded::Part(part) => self.part(part),
+            Decoded::Nonsense => {
+                self.drop_group();
+                self.skipped_since += 1;
+                self.whole();
+                None
+            }
+        }
+    }
+
+    fn part(&mut self, part: Part) -> Option<Envelope> {
+        let ends = part.is_whole();
+        if part.index == 0 {
+            self.drop_group();
+            self.group = Some(part);
+            return None;
+        }
+        if let Some(mut group) = self.group.take()
+            && group.join(part)
+        {
+            if ends {
+                return Some(self.give(group.envelope));
+            }
+            self.group = Some(group);
+            return None;
+        }
+        // A line before it is gone. Counted once, with the record's last line.
+        if ends {
+            self.report.incomplete += 1;
+            self.whole();
+        }
+        None
+    }
+
+    fn give(&mut self, envelope: Envelope) -> Envelope {
+        self.whole();
+        self.last_date = envelope.at;
+        self.report.events += 1;
+        envelope
+    }
+
+    /// A line of another program, in the place where it stands.
+    fn unknown(&mut self, value: Value) -> Envelope {
+        let date = value.get("timestamp").and_then(Value::as_str).and_then(|text| text.parse().ok());
+        let agent = value.get("agentId").and_then(Value::as_str).and_then(|text| text.parse().ok());
+        self.report.events += 1;
+        Envelope {
+            seq: self.report.last_seq,
+            at: date.unwrap_or(self.last_date),
+            agent,
+            run: self.chain_run,
+            event: Event::Unknown(value),
+        }
+    }
+
+    fn drop_group(&mut self) {
+        if self.group.take().is_some() {
+            self.report.incomplete += 1;
+        }
+    }
+
+    /// Everything up to here is whole: what was damaged before it is in the middle, not a torn end.
+    fn whole(&mut self) {
+        self.whole_end = self.lines.consumed;
+        self.report.skipped += std::mem::take(&mut self.skipped_since);
+    }
+
+    fn finish(&mut self) {
+        // An unfinished record at the end is a torn one, counted by its bytes.
+        self.group = None;
+        self.report.bytes = self.lines.consumed;
+        self.report.torn_bytes = self.lines.consumed - self.whole_end;
+        self.skipped_since = 0;
+    }
+}
+
+/// Where a line is in the reader's buffer.
+pub(crate) enum Span {
+    /// A line and its end.
+    Whole {
+        start: usize,
+        end: usize,
+    },
+    /// The last line, which has no end.
+    Torn,
+    /// A line longer than any may be.
+    TooLong,
+}
+
+/// A file line by line, through a buffer that grows only as far as the longest line.
+pub(crate) struct LineReader {
+    folder: Arc<Folder>,
+    name: String,
+    file: Option<File>,
+    keep_open: bool,
+    chunk: usize,
+    pub(crate) buffer: Vec<u8>,
+    /// The part of the buffer that is read and not given out yet.
+    start: usize,
+    filled: usize,
+    /// Where in the file the next read begins.
+    offset: u64,
+    /// Where in the file the last line given out ends.
+    pub(crate) consumed: u64,
+}
+
+impl LineReader {
+    /// A file that is read from its beginning to its end, and nothing else with it.
+    pub(crate) fn alone(folder: &Arc<Folder>, name: String) -> io::Result<Self> {
+        Self::open(folder, name, CHUNK, true)
+    }
+
+    pub(crate) fn open(
+        folder: &Arc<Folder>,
+        name: String,
+        chunk: usize,
+        keep_open: bool,
+    ) -> io::Result<Self> {
+        let file = folder.file(&name, How::Read)?;
+        Ok(Self {
+            folder: Arc::clone(folder),
+            name,
+            file: keep_open.then_some(file),
+            keep_open,
+            chunk,
+            buffer: Vec::new(),
+            start: 0,
+            filled: 0,
+            offset: 0,
+            consumed: 0,
+        })
+    }
+
+    /// The next line, none at the end of the file.
+    pub(crate) fn next(&mut self) -> io::Result<Option<Span>> {
+        let mut searched = self.start;
+        loop {
+            if let Some(at) = memchr::memchr(b'\n', &self.buffer[searched..self.filled]) {
+                let (start, end) = (self.start, searched + at);
+                self.start = end + 1;
+                self.consumed += (self.start - start) as u64;
+                return Ok(Some(Span::Whole { start, end }));
+            }
+            if self.filled - self.start > LONGEST_LINE {
+                return self.pass_over().map(Some);
+            }
+            self.make_room();
+            searched = self.filled;
+            if self.fill()? == 0 {
+                let left = self.filled - self.start;
+                self.start = self.filled;
+                self.consumed += left as u64;
+                return Ok((left > 0).then_some(Span::Torn));
+            }
+        }
+    }
+
+    /// Drops the rest of a line that is too long.
+    fn pass_over(&mut self) -> io::Result<Span> {
+        loop {
+            self.consumed += (self.filled - self.start) as u64;
+            (self.start, self.filled) = (0, 0);
+            if self.fill()? == 0 {
+                return Ok(Span::TooLong);
+            }
+            if let Some(at) = memchr::memchr(b'\n', &self.buffer[..self.filled]) {
+                self.start = at + 1;
+                self.consumed += self.start as u64;
+                return Ok(Span::TooLong);
+            }
+        }
+    }
+
+    fn make_room(&mut self) {
+        self.buffer.copy_within(self.start..self.filled, 0);
+        self.filled -= self.start;
+        self.start = 0;
+        let wanted = self.filled + self.chunk;
+        if self.buffer.len() < wanted {
+            // Doubling, so that a long line is not copied for every chunk of it.
+            let size = wanted.max(if self.filled == 0 { 0 } else { self.buffer.len() * 2 });
+            self.buffer.resize(size, 0);
+        }
+    }
+
+    fn fill(&mut self) -> io::Result<usize> {
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => {
+                let mut file = self.folder.file(&self.name, How::Read)?;
+                file.seek(SeekFrom::Start(self.offset))?;
+                file
+            }
+        };
+        let end = self.buffer.len();
+        let count = loop {
+            match file.read(&mut self.buffer[self.filled..end]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => break other?,
+            }
+        };
+        self.filled += count;
+        self.offset += count as u64;
+        if self.keep_open {
+            self.file = Some(file);
+        }
+        Ok(count)
+    }
+}

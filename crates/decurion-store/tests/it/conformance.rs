@@ -1,0 +1,68 @@
+//! What every journal must do, whatever it writes to.
+
+use decurion_protocol::event::WaitReason;
+use decurion_protocol::{Envelope, Event};
+use decurion_store::{Journal, MemoryJournal, WriteError};
+
+use crate::samples::{Home, conversation, envelope, prompt};
+
+fn since(journal: &dyn Journal, seq: u64) -> Vec<Envelope> {
+    let mut events = Vec::new();
+    journal.since(seq, &mut |envelope| events.push(envelope)).unwrap();
+    events
+}
+
+/// The suite. Takes an empty journal.
+fn check(journal: &mut dyn Journal) {
+    let events = conversation(1, 5);
+    assert_eq!(journal.last_seq(), 0);
+    journal.append(&[]).unwrap();
+    journal.append(&events[..3]).unwrap();
+    journal.append(&events[3..]).unwrap();
+    assert_eq!(journal.last_seq(), 21);
+    assert_eq!(journal.held_bytes(), 0);
+    assert_eq!(since(journal, 0), events);
+    assert_eq!(since(journal, 17), events[17..]);
+    assert_eq!(since(journal, 21), []);
+
+    // Transient events leave no trace.
+    journal.append(&[envelope(21, Event::Waiting { reason: Some(WaitReason::Model) })]).unwrap();
+    assert_eq!(since(journal, 20).len(), 1);
+
+    // An event that was written is never written again, and one from the past is refused loudly.
+    for seq in [21, 1, 0] {
+        let again = journal.append(&[envelope(22, prompt(900, "x")), envelope(seq, prompt(901, "y"))]);
+        assert!(matches!(again, Err(WriteError::OutOfOrder { last: 22, .. })), "{again:?}");
+        assert_eq!(journal.last_seq(), 21);
+    }
+
+    journal.sync().unwrap();
+    let job = journal.begin_sync().unwrap();
+    assert!(job.is_none(), "nothing was written since");
+    journal.append(&[envelope(30, prompt(902, "after a gap in the numbers"))]).unwrap();
+    if let Some(job) = journal.begin_sync().unwrap() {
+        let synced = std::thread::spawn(|| job.run()).join().unwrap();
+        journal.end_sync(synced).unwrap();
+    }
+    assert_eq!(since(journal, 21).len(), 1);
+}
+
+#[test]
+fn a_session_writer_conforms() {
+    let home = Home::new();
+    check(&mut home.create(1));
+}
+
+#[test]
+fn a_memory_journal_conforms() {
+    check(&mut MemoryJournal::default());
+}
+
+#[test]
+fn a_memory_journal_keeps_the_newest_and_counts_the_rest() {
+    let mut journal = MemoryJournal::new(4);
+    let events = conversation(1, 5);
+    journal.append(&events).unwrap();
+    assert_eq!(since(&journal, 0), events[17..]);
+    assert_eq!(journal.since(0, &mut drop).unwrap().gaps, 17);
+}

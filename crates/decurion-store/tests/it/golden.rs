@@ -1,0 +1,172 @@
+//! Every kind of line, as it stands in the file.
+
+use decurion_protocol::event::{Event, MessageMeta, Origin};
+use decurion_protocol::{Block, Message, ToolOutput};
+use decurion_store::Journal;
+use expect_test::{Expect, expect};
+use serde_json::json;
+
+use crate::samples::{
+    Home, agent, bash, bash_output, call_ended, call_started, envelope, line, opened, prompt, reply,
+};
+
+fn check(event: Event, expected: &Expect) {
+    let home = Home::new();
+    home.create(1).append(&[envelope(7, event)]).unwrap();
+    expected.assert_eq(&String::from_utf8(home.transcript(1)).unwrap());
+}
+
+#[test]
+fn an_opening() {
+    check(opened(1), &expect![[r#"
+        {"type":"decurion","v":1,"sessionId":"5e550000-0000-0000-0000-000000000001","timestamp":"2026-11-15T06:35:22.007Z","run":"01990000-0000-7000-8000-000000000001","event":{"type":"session_opened","info":{"session":"5e550000-0000-0000-0000-000000000001","cwd":"/home/someone/projects/a-program-of-some-sixty-characters-long","version":"0.1.0","git_branch":"main","entrypoint":"cli"}},"seq":7,"ordinal":1,"crc":"945136e1"}
+    "#]]);
+}
+
+#[test]
+fn a_prompt() {
+    check(prompt(2, "make it \"so\"\nplease"), &expect![[r#"
+        {"parentUuid":"11e00000-0000-0000-0000-000000000001","isSidechain":false,"type":"user","message":{"role":"user","content":"make it \"so\"\nplease"},"uuid":"11e00000-0000-0000-0000-000000000002","timestamp":"2026-11-15T06:35:22.007Z","userType":"external","entrypoint":"cli","cwd":"/home/someone/projects/a-program-of-some-sixty-characters-long","sessionId":"5e550000-0000-0000-0000-000000000001","version":"0.1.0","gitBranch":"main","run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":1,"crc":"19ca267a"}
+    "#]]);
+}
+
+#[test]
+fn a_prompt_of_several_blocks() {
+    let message = Message {
+        role: decurion_protocol::Role::User,
+        blocks: vec![
+            Block::text("what is this?"),
+            Block::Image { source: json!({"type": "base64", "media_type": "image/png", "data": "AA=="}) },
+        ],
+    };
+    check(
+        Event::Message { message, lines: vec![line(1)], parent: None, meta: Box::default() },
+        &expect![[r#"
+            {"parentUuid":null,"isSidechain":false,"type":"user","message":{"role":"user","content":[{"type":"text","text":"what is this?"},{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AA=="}}]},"uuid":"11e00000-0000-0000-0000-000000000001","timestamp":"2026-11-15T06:35:22.007Z","userType":"external","entrypoint":"cli","cwd":"/home/someone/projects/a-program-of-some-sixty-characters-long","sessionId":"5e550000-0000-0000-0000-000000000001","version":"0.1.0","gitBranch":"main","run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":1,"crc":"09ea76c5"}
+        "#]],
+    );
+}
+
+#[test]
+fn a_note() {
+    let meta = MessageMeta { origin: Origin::Note("notification".into()), ..MessageMeta::default() };
+    check(
+        Event::Message {
+            message: Message::user("<task-notification>"),
+            lines: vec![line(2)],
+            parent: Some(line(1)),
+            meta: Box::new(meta),
+        },
+        &expect![[r#"
+            {"parentUuid":"11e00000-0000-0000-0000-000000000001","isSidechain":false,"type":"user","message":{"role":"user","content":"<task-notification>"},"isMeta":true,"note":"notification","uuid":"11e00000-0000-0000-0000-000000000002","timestamp":"2026-11-15T06:35:22.007Z","userType":"external","entrypoint":"cli","cwd":"/home/someone/projects/a-program-of-some-sixty-characters-long","sessionId":"5e550000-0000-0000-0000-000000000001","version":"0.1.0","gitBranch":"main","run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":1,"crc":"303f165c"}
+        "#]],
+    );
+}
+
+#[test]
+fn a_reply_of_two_blocks() {
+    check(reply(2, vec![Block::text("Looking."), bash("toolu_1", "ls")]), &expect![[r#"
+        {"parentUuid":"11e00000-0000-0000-0000-000000000001","isSidechain":false,"type":"assistant","message":{"type":"message","role":"assistant","id":"msg_01AbCdEfGhIjKlMnOpQrStUv","model":"some-model-4-5","content":[{"type":"text","text":"Looking."}]},"requestId":"req_011CAbCdEfGhIjKlMnOpQrSt","block":0,"blocks":2,"uuid":"11e00000-0000-0000-0000-000000000002","timestamp":"2026-11-15T06:35:22.007Z","userType":"external","entrypoint":"cli","cwd":"/home/someone/projects/a-program-of-some-sixty-characters-long","sessionId":"5e550000-0000-0000-0000-000000000001","version":"0.1.0","gitBranch":"main","run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":1,"crc":"453a979b"}
+        {"parentUuid":"11e00000-0000-0000-0000-000000000002","isSidechain":false,"type":"assistant","message":{"type":"message","role":"assistant","id":"msg_01AbCdEfGhIjKlMnOpQrStUv","model":"some-model-4-5","content":[{"type":"tool_use","id":"toolu_1","name":"Bash","input":{"command":"ls"}}],"stop_reason":"tool_use","usage":{"input_tokens":1200,"output_tokens":50,"cache_creation_input_tokens":0,"cache_read_input_tokens":1100}},"requestId":"req_011CAbCdEfGhIjKlMnOpQrSt","costNanos":5816000,"block":1,"blocks":2,"uuid":"11e00000-0000-0000-0000-000000000003","timestamp":"2026-11-15T06:35:22.007Z","userType":"external","entrypoint":"cli","cwd":"/home/someone/projects/a-program-of-some-sixty-characters-long","sessionId":"5e550000-0000-0000-0000-000000000001","version":"0.1.0","gitBranch":"main","run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":2,"crc":"e4c8d6db"}
+    "#]]);
+}
+
+#[test]
+fn a_reply_in_the_models_place() {
+    let meta = MessageMeta { origin: Origin::Synthetic, ..MessageMeta::default() };
+    check(
+        Event::Message {
+            message: Message::assistant(vec![Block::text("the provider is overloaded")]),
+            lines: vec![line(2)],
+            parent: Some(line(1)),
+            meta: Box::new(meta),
+        },
+        &expect![[r#"
+            {"parentUuid":"11e00000-0000-0000-0000-000000000001","isSidechain":false,"type":"assistant","message":{"type":"message","role":"assistant","model":"<synthetic>","content":[{"type":"text","text":"the provider is overloaded"}],"stop_reason":null},"isApiErrorMessage":true,"block":0,"blocks":1,"uuid":"11e00000-0000-0000-0000-000000000002","timestamp":"2026-11-15T06:35:22.007Z","userType":"external","entrypoint":"cli","cwd":"/home/someone/projects/a-program-of-some-sixty-characters-long","sessionId":"5e550000-0000-0000-0000-000000000001","version":"0.1.0","gitBranch":"main","run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":1,"crc":"2bb7d2e3"}
+        "#]],
+    );
+}
+
+#[test]
+fn an_intent() {
+    check(call_started("toolu_1", "ls"), &expect![[r#"
+        {"type":"decurion","v":1,"sessionId":"5e550000-0000-0000-0000-000000000001","timestamp":"2026-11-15T06:35:22.007Z","run":"01990000-0000-7000-8000-000000000001","event":{"type":"call_started","call":"toolu_1","tool":"Bash","intent":{"title":"$ ls","overlap":"alone"},"decision":{"decision":"allow","rule":"Bash(cargo test *)","reason":"an allow rule matches"}},"seq":7,"ordinal":1,"crc":"d3585871"}
+    "#]]);
+}
+
+#[test]
+fn a_result() {
+    check(call_ended("toolu_1", 4, bash_output("a\nb")), &expect![[r#"
+        {"parentUuid":"11e00000-0000-0000-0000-000000000003","isSidechain":false,"type":"user","message":{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_1","content":"a\nb"}]},"toolUseResult":{"stdout":"a\nb","stderr":"","interrupted":false,"isImage":false},"sourceToolAssistantUUID":"11e00000-0000-0000-0000-000000000003","tool":"Bash","durationMs":1234,"effects":[{"effect":"moved","cwd":"/tmp"}],"uuid":"11e00000-0000-0000-0000-000000000004","timestamp":"2026-11-15T06:35:22.007Z","userType":"external","entrypoint":"cli","cwd":"/home/someone/projects/a-program-of-some-sixty-characters-long","sessionId":"5e550000-0000-0000-0000-000000000001","version":"0.1.0","gitBranch":"main","run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":1,"crc":"abfc564f"}
+    "#]]);
+}
+
+#[test]
+fn a_failed_result() {
+    check(call_ended("toolu_1", 4, ToolOutput::error("Exit code 1")), &expect![[r#"
+        {"parentUuid":"11e00000-0000-0000-0000-000000000003","isSidechain":false,"type":"user","message":{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_1","content":"Exit code 1","is_error":true}]},"toolUseResult":"Error: Exit code 1","sourceToolAssistantUUID":"11e00000-0000-0000-0000-000000000003","tool":"Bash","durationMs":1234,"uuid":"11e00000-0000-0000-0000-000000000004","timestamp":"2026-11-15T06:35:22.007Z","userType":"external","entrypoint":"cli","cwd":"/home/someone/projects/a-program-of-some-sixty-characters-long","sessionId":"5e550000-0000-0000-0000-000000000001","version":"0.1.0","gitBranch":"main","run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":1,"crc":"f4bdfa20"}
+    "#]]);
+}
+
+#[test]
+fn a_compaction() {
+    check(
+        Event::Compacted {
+            boundary: line(10),
+            line: line(11),
+            logical_parent: Some(line(9)),
+            summary: Message::user("what happened so far"),
+            kept: vec![line(8), line(9)],
+            trigger: "auto".into(),
+            tokens_before: 150_000,
+            checkpoint: json!({"todos": []}),
+        },
+        &expect![[r#"
+            {"parentUuid":null,"isSidechain":false,"type":"system","subtype":"compact_boundary","content":"Conversation compacted","isMeta":false,"level":"info","logicalParentUuid":"11e00000-0000-0000-0000-000000000009","compactMetadata":{"trigger":"auto","preTokens":150000,"preservedMessages":{"anchorUuid":"11e00000-0000-0000-0000-00000000000b","uuids":["11e00000-0000-0000-0000-000000000008","11e00000-0000-0000-0000-000000000009"]}},"checkpoint":{"todos":[]},"block":0,"blocks":2,"uuid":"11e00000-0000-0000-0000-00000000000a","timestamp":"2026-11-15T06:35:22.007Z","userType":"external","entrypoint":"cli","cwd":"/home/someone/projects/a-program-of-some-sixty-characters-long","sessionId":"5e550000-0000-0000-0000-000000000001","version":"0.1.0","gitBranch":"main","run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":1,"crc":"796c9d3f"}
+            {"parentUuid":"11e00000-0000-0000-0000-00000000000a","isSidechain":false,"type":"user","message":{"role":"user","content":"what happened so far"},"isCompactSummary":true,"isVisibleInTranscriptOnly":true,"block":1,"blocks":2,"uuid":"11e00000-0000-0000-0000-00000000000b","timestamp":"2026-11-15T06:35:22.007Z","userType":"external","entrypoint":"cli","cwd":"/home/someone/projects/a-program-of-some-sixty-characters-long","sessionId":"5e550000-0000-0000-0000-000000000001","version":"0.1.0","gitBranch":"main","run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":2,"crc":"6a45ed58"}
+        "#]],
+    );
+}
+
+#[test]
+fn an_event_of_a_later_version() {
+    check(Event::Unknown(json!({"type": "later", "value": 1})), &expect![[r#"
+        {"type":"decurion","v":1,"sessionId":"5e550000-0000-0000-0000-000000000001","timestamp":"2026-11-15T06:35:22.007Z","run":"01990000-0000-7000-8000-000000000001","event":{"type":"later","value":1},"seq":7,"ordinal":1,"crc":"1bd0f9b4"}
+    "#]]);
+}
+
+#[test]
+fn an_agents_line() {
+    let home = Home::new();
+    let agent = agent("a0123456789abcdef");
+    let mut event = envelope(7, prompt(1, "look around"));
+    event.agent = Some(agent.clone());
+    home.create(1).append(&[event]).unwrap();
+    assert_eq!(home.transcript(1), b"");
+    let text = std::fs::read_to_string(home.paths(1).agent(&agent)).unwrap();
+    expect![[r#"
+        {"parentUuid":null,"isSidechain":true,"agentId":"a0123456789abcdef","type":"user","message":{"role":"user","content":"look around"},"uuid":"11e00000-0000-0000-0000-000000000001","timestamp":"2026-11-15T06:35:22.007Z","userType":"external","entrypoint":"cli","cwd":"/home/someone/projects/a-program-of-some-sixty-characters-long","sessionId":"5e550000-0000-0000-0000-000000000001","version":"0.1.0","gitBranch":"main","run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":1,"crc":"bb9e0b3c"}
+    "#]].assert_eq(&text);
+}
+
+/// The promise is 2,000 bytes beyond the messages' own content; this leaves room for a real intent.
+#[test]
+fn one_round_costs_little() {
+    let home = Home::new();
+    let mut writer = home.create(1);
+    let command = "cargo test --workspace";
+    let output = "test result: ok. 12 passed";
+    let block = bash("toolu_01AbCdEfGhIjKlMnOpQrStUv", command);
+    let content = serde_json::to_string(&block).unwrap().len() + output.len();
+    let plain = ToolOutput::text(output);
+    writer
+        .append(&[
+            envelope(101, reply(12, vec![block])),
+            envelope(102, call_started("toolu_01AbCdEfGhIjKlMnOpQrStUv", command)),
+            envelope(103, call_ended("toolu_01AbCdEfGhIjKlMnOpQrStUv", 13, plain)),
+        ])
+        .unwrap();
+    let overhead = home.transcript(1).len() - content;
+    println!("overhead of a round: {overhead} bytes");
+    assert!(overhead <= 1800, "{overhead}");
+}

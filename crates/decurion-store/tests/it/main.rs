@@ -1,0 +1,29 @@
+//! What the store promises, seen from outside.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod agents;
+mod archive;
+mod blobs;
+mod conformance;
+mod damaged;
+mod golden;
+mod import;
+mod locks;
+mod outputs;
+mod places;
+mod round_trip;
+mod samples;
+mod size;
+mod torn;
+
+/// A test file that is not named above would never run.
+#[test]
+fn no_file_is_forgotten() {
+    let main = include_str!("main.rs");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let module = name.strip_suffix(".rs").unwrap_or("main");
+        assert!(module == "main" || main.contains(&format!("mod {module};")), "{name}");
+    }
+}

@@ -1,0 +1,687 @@
+//! Programs known to change nothing. Takes a program's name and arguments; says whether this call of it
+//! only reads, which paths it would read, and if not, why.
+//!
+//! The list is by program *and by flag*: a flag that is not listed makes the call an ordinary one, about
+//! which rules or people decide. So a flag that writes or runs something need not be known to be refused.
+
+use super::expand::Field;
+use super::{git, text};
+
+/// What is known about one call of a program.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Call {
+    /// What kind of call it is.
+    pub kind: Kind,
+    /// Why it is not read-only.
+    pub because: Option<String>,
+    /// Why nothing can be said about it.
+    pub doubt: Option<String>,
+    /// Operands that are read.
+    pub reads: Vec<Field>,
+    /// Operands that are written.
+    pub writes: Vec<Field>,
+    /// Whether what is read includes all that lies below.
+    pub below: bool,
+    /// Whether it reads the directory it runs in, with all that lies below.
+    pub here: bool,
+    /// Whether names that start with a dot are left out when going down.
+    pub visible: bool,
+    /// Whether its paths cannot be told.
+    pub anywhere: bool,
+}
+
+/// The kinds of call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Nothing is known about it.
+    #[default]
+    Other,
+    /// It changes nothing.
+    Reads,
+    /// It changes the paths it names and nothing else.
+    Edits,
+}
+
+impl Call {
+    /// A call that changes nothing and names no path.
+    pub fn harmless() -> Self {
+        Self { kind: Kind::Reads, ..Self::default() }
+    }
+
+    /// A call that reads these.
+    pub fn reading(reads: Vec<Field>) -> Self {
+        Self { kind: Kind::Reads, reads, ..Self::default() }
+    }
+
+    /// A call that is not known to be harmless.
+    pub fn other(because: impl Into<String>) -> Self {
+        Self { because: Some(because.into()), ..Self::default() }
+    }
+
+    /// A call about which nothing can be said.
+    pub fn doubtful(doubt: impl Into<String>) -> Self {
+        Self { doubt: Some(doubt.into()), ..Self::default() }
+    }
+}
+
+/// What operands of a program are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operands {
+    /// Paths to read.
+    Paths,
+    /// A pattern, unless a flag gave one, then paths.
+    PatternPaths,
+    /// Text that names nothing.
+    Text,
+    /// At most one path: a second one would be written to.
+    OnePath,
+    /// None may be there.
+    Absent,
+}
+
+/// One row of the table.
+struct Program {
+    names: &'static str,
+    /// Flags without a value: letters and `--words`.
+    flags: &'static str,
+    /// Flags with a value that is not a path.
+    values: &'static str,
+    /// Flags with a value that is a path to read.
+    paths: &'static str,
+    operands: Operands,
+    /// Whether no flag it has at all could do harm, so that an operand which turns out to be a flag may pass.
+    tame: bool,
+    /// Whether `-5` is a flag.
+    numbers: bool,
+}
+
+const fn row(names: &'static str, flags: &'static str, operands: Operands) -> Program {
+    Program { names, flags, values: "", paths: "", operands, tame: true, numbers: false }
+}
+
+impl Program {
+    const fn values(mut self, values: &'static str) -> Self {
+        self.values = values;
+        self
+    }
+    const fn paths(mut self, paths: &'static str) -> Self {
+        self.paths = paths;
+        self
+    }
+    const fn wild(mut self) -> Self {
+        self.tame = false;
+        self
+    }
+    const fn numbers(mut self) -> Self {
+        self.numbers = true;
+        self
+    }
+}
+
+use Operands::{Absent, OnePath, Paths, PatternPaths, Text};
+
+static PROGRAMS: &[Program] = &[
+    row("true false : exit return break continue shift wait times", "", Text),
+    row("pwd", "L P --logical --physical", Absent),
+    row("whoami tty logname nproc arch groups users hostid", "s --silent --quiet --all", Text).values("--ignore"),
+    row("id", "a g G n r u z --group --groups --name --real --user --zero --context", Text),
+    row("uname", "a s n r v m p i o --all --kernel-name --nodename --kernel-release --kernel-version --machine --processor --hardware-platform --operating-system", Absent),
+    row("hostname", "f s d i I A --fqdn --short --domain --ip-address --all-ip-addresses --long", Absent),
+    row("uptime", "p s --pretty --since", Absent),
+    row("free", "b k m g h t w l --bytes --kilo --mega --giga --kibi --mebi --gibi --human --total --wide --lohi --si", Absent),
+    row("lscpu", "a b c e J p x y --all --online --offline --json --extended --parse --hex", Absent),
+    row("lsblk", "a b d f i J l m n p P r S t --all --bytes --fs --json --list --perms --noheadings --paths --pairs --raw --topology", Absent).values("o --output"),
+    row("locale", "a m k c --all-locales --charmaps", Text),
+    row("cal ncal", "1 3 y j m s --monday --sunday --julian --year", Text),
+    row("getconf", "a", Text),
+    row("df", "a h H i k l m P T --all --human-readable --si --inodes --local --portability --print-type --total", Text).values("B t x --block-size --type --exclude-type --output"),
+    row("echo", "", Text),
+    row("basename", "a z --multiple --zero", Text).values("s --suffix"),
+    row("dirname", "z --zero", Text),
+    row("seq", "w --equal-width", Text).values("f s --format --separator"),
+    row("sleep yes expr factor", "", Text),
+    row("which", "a --all", Text),
+    row("type", "a t p P f", Text),
+    row("printenv", "0 --null", Text),
+    row("tr", "c C d s t --complement --delete --squeeze-repeats --truncate-set1", Text),
+    row("cat", "A b e E n s t T u v --show-all --number-nonblank --show-ends --number --squeeze-blank --show-tabs --show-nonprinting", Paths),
+    row("tac", "b r --before --regex", Paths).values("s --separator"),
+    row("rev", "", Paths),
+    row("head", "q v z --quiet --silent --verbose --zero-terminated", Paths).values("n c --lines --bytes").numbers(),
+    row("tail", "q v z f F r --quiet --silent --verbose --zero-terminated --follow --retry", Paths).values("n c s --lines --bytes --pid --sleep-interval").numbers(),
+    row("wc", "c m l L w --bytes --chars --lines --max-line-length --words", Paths).values("--total").paths("--files0-from"),
+    row("ls dir vdir", "a A b B c C d D f F g G h H i k l L m n N o p q Q r R s S t u U v x X Z 1 --all --almost-all --author --escape --ignore-backups --directory --dired --classify --file-type --full-time --group-directories-first --no-group --human-readable --si --dereference-command-line --dereference-command-line-symlink-to-dir --inode --kibibytes --dereference --literal --hide-control-chars --show-control-chars --quote-name --reverse --recursive --size --context --zero --color --hyperlink", Paths).values("I T w --hide --ignore --indicator-style --format --sort --time --time-style --block-size --quoting-style --tabsize --width"),
+    row("stat", "L f t --dereference --file-system --terse", Paths).values("c --format --printf --cached"),
+    row("file", "b i k L h N r s v z Z 0 --brief --mime --mime-type --mime-encoding --keep-going --dereference --no-dereference --no-pad --raw --special-files --extension --print0", Paths).values("F e P --separator --exclude --parameter").wild(),
+    row("du", "a b c h H k l L m P s S x 0 --all --apparent-size --bytes --total --human-readable --si --count-links --dereference --no-dereference --summarize --separate-dirs --one-file-system --null --inodes --time", Paths).values("d t B --max-depth --threshold --block-size --exclude --time-style").paths("X --exclude-from --files0-from"),
+    row("readlink", "f e m n q s v z --canonicalize --canonicalize-existing --canonicalize-missing --no-newline --quiet --silent --verbose --zero", Paths),
+    row("realpath", "e m L P q s z --canonicalize-existing --canonicalize-missing --logical --physical --quiet --strip --no-symlinks --zero", Paths).values("--relative-to --relative-base"),
+    row("cut", "n s z --complement --only-delimited --zero-terminated", Paths).values("b c d f --bytes --characters --delimiter --fields --output-delimiter"),
+    row("paste", "s z --serial --zero-terminated", Paths).values("d --delimiters"),
+    row("join", "i z --ignore-case --check-order --nocheck-order --header", Paths).values("a e o t v 1 2 j"),
+    row("nl", "p", Paths).values("b d f h i l n s v w --body-numbering --number-format --number-separator --number-width --starting-line-number --line-increment"),
+    row("fold", "b s --bytes --spaces", Paths).values("w --width").numbers(),
+    row("fmt", "c s t u --crown-margin --split-only --tagged-paragraph --uniform-spacing", Paths).values("w p g --width --prefix --goal").numbers(),
+    row("pr", "a d F f J m r t T", Paths).values("l w o h N").wild(),
+    row("expand unexpand", "i a --initial --all --first-only", Paths).values("t --tabs"),
+    row("column", "t e n x J --table --table-noheadings --json --fillrows", Paths).values("s o c N R H W --separator --output-separator --output-width --table-columns --table-right"),
+    row("comm", "1 2 3 z --check-order --nocheck-order --total --zero-terminated", Paths).values("--output-delimiter"),
+    row("cmp", "b l s --print-bytes --verbose --quiet --silent", Paths).values("i n --ignore-initial --bytes"),
+    row("diff", "a b B c d E e i n N p q r s t T u w y Z --text --ignore-space-change --ignore-blank-lines --brief --ed --ignore-case --new-file --unidirectional-new-file --show-c-function --recursive --report-identical-files --expand-tabs --initial-tab --ignore-all-space --ignore-trailing-space --ignore-tab-expansion --side-by-side --minimal --no-dereference --speed-large-files --suppress-common-lines --left-column --strip-trailing-cr --color --unified --context --normal", Paths).values("U C W I x L --width --ignore-matching-lines --exclude --label --horizon-lines --tabsize").numbers().wild(),
+    row("sort", "b d f g i h M n R r V c C m s u z --ignore-leading-blanks --dictionary-order --ignore-case --general-numeric-sort --ignore-nonprinting --human-numeric-sort --month-sort --numeric-sort --random-sort --reverse --version-sort --check --merge --stable --unique --zero-terminated --debug", Paths).values("k t S --key --field-separator --buffer-size --sort --parallel").wild(),
+    row("uniq", "c d D i u z --count --repeated --ignore-case --unique --zero-terminated --all-repeated --group", OnePath).values("f s w --skip-fields --skip-chars --check-chars").wild(),
+    row("tsort numfmt sum", "r s d z --debug --grouping", Paths).values("--from --to --field --format --padding --suffix --header"),
+    row("md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum shasum", "b c t z --binary --check --tag --text --zero --ignore-missing --quiet --status --strict --warn", Paths).values("a l --algorithm --length"),
+    row("od", "a b c d f h i l o s v x --output-duplicates --traditional", Paths).values("A j N S t w --address-radix --skip-bytes --read-bytes --strings --format --width"),
+    row("hexdump hd", "b c C d o v x", Paths).values("n s e L"),
+    row("xxd", "a b C e E i p ps u v --autoskip --bits --plain --uppercase", OnePath).values("c g l s o n").wild(),
+    row("strings", "a d f w --all --data --print-file-name --include-all-whitespace", Paths).values("n t e o s --bytes --radix --encoding").numbers(),
+    row("base64 base32", "d i D --decode --ignore-garbage", Paths).values("w --wrap --break").wild(),
+    row("iconv", "c l s --list --silent", Paths).values("f t --from-code --to-code").wild(),
+    row("grep egrep fgrep", "a b c E F G h H i I l L n o P q r R s T U v w x y z Z --text --byte-offset --count --extended-regexp --fixed-strings --basic-regexp --no-filename --with-filename --ignore-case --no-ignore-case --files-with-matches --files-without-match --line-number --only-matching --perl-regexp --quiet --silent --recursive --dereference-recursive --no-messages --initial-tab --binary --invert-match --word-regexp --line-regexp --null-data --null --color --colour --line-buffered", PatternPaths).values("e m A B C D d --regexp --max-count --after-context --before-context --context --binary-files --devices --directories --include --exclude --exclude-dir --label --group-separator").paths("f --file --exclude-from").numbers(),
+    row("rg", "a b c F H h i I l L n N o P q s S u U v w x 0 p . --text --byte-offset --count --count-matches --fixed-strings --with-filename --no-filename --ignore-case --files-with-matches --files-without-match --files --follow --line-number --no-line-number --only-matching --pcre2 --quiet --case-sensitive --smart-case --unrestricted --multiline --multiline-dotall --invert-match --word-regexp --line-regexp --null --pretty --hidden --no-hidden --no-ignore --no-ignore-vcs --no-ignore-parent --no-ignore-global --no-heading --heading --column --no-column --json --stats --trim --vimgrep --crlf --no-messages --no-config --no-unicode --type-list --block-buffered --line-buffered --one-file-system --passthru --glob-case-insensitive --max-columns-preview --null-data --color --version", PatternPaths).values("A B C d e E g j m M r t T --after-context --before-context --context --max-depth --maxdepth --regexp --encoding --glob --iglob --threads --max-count --max-columns --replace --type --type-not --color --colors --sort --sortr --max-filesize --engine --context-separator --field-match-separator").paths("f --file --ignore-file").wild(),
+    row("fd fdfind", "H I u s i g F a l L p 0 1 q --hidden --no-ignore --unrestricted --case-sensitive --ignore-case --glob --regex --fixed-strings --absolute-path --list-details --follow --full-path --print0 --quiet --no-ignore-vcs --show-errors --prune --one-file-system", PatternPaths).values("d t e E S c j --max-depth --min-depth --exact-depth --type --extension --exclude --size --changed-within --changed-before --owner --color --threads --max-results").wild(),
+    row("tree", "a d f i l x p s h u g D F q N Q n C r t c U v A S J X --dirsfirst --noreport --prune --du --si --inodes --device --gitignore --filesfirst --ignore-case --matchdirs --metafirst", Paths).values("L P I --filelimit --charset --sort --timefmt").wild(),
+    row("jobs", "l n p r s", Text),
+    row("zcat gzcat", "", Paths).wild(),
+    row("test [", "", Text),
+];
+
+/// Programs of which only the question for their version is known to be harmless.
+const VERSIONED: &str = "cargo rustc rustup rustfmt node npm npx yarn pnpm bun deno python python2 python3 pip pip3 \
+    uv poetry ruby gem bundle perl php composer go java javac mvn gradle kotlin scala swift dotnet gcc g++ cc clang \
+    clang++ make cmake ninja meson docker podman kubectl helm terraform ansible aws gcloud az gh git bash zsh fish sh \
+    curl wget ssh tar gzip zip unzip sqlite3 psql mysql redis-cli jq yq sed awk gawk grep rg fd find ls cat vim nvim \
+    emacs code tmux tsc eslint prettier jest pytest mypy ruff black flake8 tox rake rails elixir mix erl ghc cabal \
+    stack julia R lua luajit ocaml opam nix brew apt dpkg systemctl openssl gpg ffmpeg ld as objdump gdb lldb \
+    valgrind strace hg svn fossil just task bazel buck2 sbt lein nasm zig nim crystal dart flutter protoc buf";
+
+/// Programs that change the paths they name and nothing else, with the flags that keep it so.
+const EDITING: &[(&str, &str, &str)] = &[
+    ("mkdir", "p v --parents --verbose", "m --mode"),
+    ("rmdir", "p v --parents --verbose --ignore-fail-on-non-empty", ""),
+    ("touch", "a c m h --no-create --no-dereference", "t d --time --date"),
+    ("cp", "a d f i n p r R T u v x --archive --force --interactive --no-clobber --recursive --no-target-directory --update --verbose --one-file-system --preserve --no-dereference", ""),
+    ("mv", "f i n u v T --force --interactive --no-clobber --update --verbose --no-target-directory", ""),
+];
+
+/// Judges one call. `extra` says that operands nobody knows will be added to it.
+pub(crate) fn judge(name: &str, arguments: &[Field], extra: bool) -> Call {
+    if extra && !is_tame(name) {
+        return Call::other("it is given words that are not known");
+    }
+    if let [only] = arguments {
+        if asks_version(name, only) && !extra {
+            return Call::harmless();
+        }
+    }
+    match name {
+        "git" => git::judge(arguments),
+        "find" => find(arguments),
+        "sed" => text::sed(arguments),
+        "awk" | "gawk" | "mawk" => text::awk(arguments),
+        "jq" => text::jq(arguments),
+        "printf" => printf(arguments),
+        "date" => date(arguments),
+        "ps" => ps(arguments),
+        "tar" => tar(arguments),
+        "unzip" | "zipinfo" => archive_list(name, arguments),
+        "env" if arguments.is_empty() => Call::harmless(),
+        "set" => set(arguments),
+        "command" => command_lookup(arguments),
+        "test" | "[" => test(arguments),
+        "docker" | "podman" => docker(arguments),
+        "go" if arguments.len() == 1 && arguments[0].known() == Some("version") => Call::harmless(),
+        "printenv" => printenv(arguments),
+        "mkdir" | "rmdir" | "touch" | "cp" | "mv" => edit(name, arguments),
+        _ => listed(name, arguments),
+    }
+}
+
+fn is_tame(name: &str) -> bool {
+    find_row(name).is_some_and(|row| row.tame && row.operands != Absent)
+}
+
+fn find_row(name: &str) -> Option<&'static Program> {
+    PROGRAMS.iter().find(|row| row.names.split(' ').any(|known| known == name))
+}
+
+fn has(list: &str, wanted: &str) -> bool {
+    list.split(' ').any(|known| known == wanted)
+}
+
+fn asks_version(name: &str, argument: &Field) -> bool {
+    let asked = match argument.known() {
+        Some("--version") => true,
+        Some("-v") => has("node npm yarn pnpm ruby bun php", name),
+        Some("-V") => has("python python3 cargo rustc perl make sed", name),
+        Some("-version") => name == "java",
+        _ => false,
+    };
+    asked && VERSIONED.split_whitespace().any(|known| known == name)
+}
+
+/// Arguments taken apart by one of the lists.
+#[derive(Default)]
+pub(crate) struct Parsed {
+    /// Flags seen, with their values.
+    pub flags: Vec<(String, Option<Field>)>,
+    /// Operands.
+    pub operands: Vec<Field>,
+}
+
+impl Parsed {
+    /// Whether one of these flags was seen.
+    pub fn saw(&self, flags: &[&str]) -> bool {
+        self.flags.iter().any(|(seen, _)| flags.contains(&seen.as_str()))
+    }
+}
+
+/// The flags a program is known by.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Flags<'a> {
+    /// Without a value.
+    pub flags: &'a str,
+    /// With a value.
+    pub values: &'a str,
+    /// With a path to read as value.
+    pub paths: &'a str,
+    /// Whether `-5` is a flag.
+    pub numbers: bool,
+    /// Whether an argument that may turn out to be a flag passes as an operand.
+    pub tame: bool,
+    /// Whether flags end at the first operand.
+    pub leading: bool,
+}
+
+/// Takes arguments apart; an error says which argument is not known.
+pub(crate) fn parse(arguments: &[Field], known: Flags<'_>) -> Result<Parsed, String> {
+    let mut parsed = Parsed::default();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let Some(text) = argument.known() else {
+            if argument.may_be_flag() && !known.tame {
+                return Err(format!("it may be given flags that are not known, by {}", argument.text));
+            }
+            parsed.operands.push(argument.clone());
+            continue;
+        };
+        if text == "--" {
+            parsed.operands.extend(rest.cloned());
+            break;
+        }
+        if !text.starts_with('-') || text == "-" {
+            if known.leading {
+                parsed.operands.push(argument.clone());
+                parsed.operands.extend(rest.cloned());
+                break;
+            }
+            parsed.operands.push(argument.clone());
+            continue;
+        }
+        let unknown = || format!("it has a flag that is not known to be harmless, {text}");
+        if text.starts_with("--") {
+            let (name, value) = match text.split_once('=') {
+                Some((name, value)) => (name, Some(Field::literal(value))),
+                None => (text, None),
+            };
+            if has(known.flags, name) {
+                parsed.flags.push((name.to_owned(), value));
+            } else if has(known.values, name) || has(known.paths, name) {
+                let value = match value {
+                    Some(value) => value,
+                    None => rest.next().cloned().ok_or_else(unknown)?,
+                };
+                known.check_value(&value)?;
+                parsed.flags.push((name.to_owned(), Some(value)));
+            } else {
+                return Err(unknown());
+            }
+            continue;
+        }
+        short(text, known, &mut rest, &mut parsed).ok_or_else(unknown)?;
+        if let Some((_, Some(value))) = parsed.flags.last() {
+            known.check_value(value)?;
+        }
+    }
+    Ok(parsed)
+}
+
+impl Flags<'_> {
+    /// A value that may become several words would shift what follows.
+    fn check_value(&self, value: &Field) -> Result<(), String> {
+        if value.splits && !self.tame {
+            return Err(format!("it may be given flags that are not known, by {}", value.text));
+        }
+        Ok(())
+    }
+}
+
+/// One `-abc` argument.
+fn short<'f>(
+    text: &str,
+    known: Flags<'_>,
+    rest: &mut impl Iterator<Item = &'f Field>,
+    parsed: &mut Parsed,
+) -> Option<()> {
+    let letters = &text[1..];
+    if known.numbers && letters.bytes().all(|byte| byte.is_ascii_digit()) {
+        parsed.flags.push((letters.to_owned(), None));
+        return Some(());
+    }
+    // A few programs have words behind one dash.
+    if letters.len() > 1 && has(known.flags, letters) {
+        parsed.flags.push((letters.to_owned(), None));
+        return Some(());
+    }
+    let mut characters = letters.char_indices();
+    while let Some((index, letter)) = characters.next() {
+        let name = letter.to_string();
+        if has(known.values, &name) || has(known.paths, &name) {
+            let tail = &letters[index + letter.len_utf8()..];
+            let value = if tail.is_empty() { rest.next()?.clone() } else { Field::literal(tail) };
+            parsed.flags.push((name, Some(value)));
+            return Some(());
+        }
+        if !has(known.flags, &name) {
+            return None;
+        }
+        parsed.flags.push((name, None));
+    }
+    Some(())
+}
+
+fn listed(name: &str, arguments: &[Field]) -> Call {
+    let Some(row) = find_row(name) else {
+        return Call::other("it is not on the list of read-only programs");
+    };
+    // `echo` takes everything as text and never fails.
+    if name == "echo" || matches!(name, "yes" | "expr" | ":" | "true" | "false") {
+        return Call::harmless();
+    }
+    let flags = Flags {
+        flags: row.flags,
+        values: row.values,
+        paths: row.paths,
+        numbers: row.numbers,
+        tame: row.tame,
+        leading: false,
+    };
+    let mut parsed = match parse(arguments, flags) {
+        Ok(parsed) => parsed,
+        Err(because) => return Call::other(because),
+    };
+    let recursive = match name {
+        "grep" | "egrep" | "fgrep" => {
+            parsed.saw(&["r", "R", "--recursive", "--dereference-recursive"])
+                || parsed.flags.iter().any(|(flag, value)| {
+                    matches!(flag.as_str(), "d" | "--directories")
+                        && value.as_ref().and_then(Field::known) != Some("skip")
+                })
+        }
+        "rg" | "fd" | "fdfind" => true,
+        "diff" => parsed.saw(&["r", "--recursive"]),
+        _ => false,
+    };
+    let mut call = Call { kind: Kind::Reads, below: recursive, ..Call::default() };
+    if matches!(name, "rg" | "fd" | "fdfind") {
+        call.visible = !parsed.saw(&[".", "u", "uu", "uuu", "H", "--hidden", "--unrestricted"]);
+    }
+    for (flag, value) in &parsed.flags {
+        if has(row.paths, flag) {
+            call.reads.extend(value.clone());
+            if flag.contains("files0-from") {
+                call.anywhere = true;
+            }
+        }
+    }
+    match row.operands {
+        Operands::Text => {}
+        Absent if parsed.operands.is_empty() => {}
+        Absent => return Call::other("it is given an operand"),
+        OnePath if parsed.operands.len() > 1 || parsed.operands.iter().any(|operand| operand.splits || operand.options.iter().any(|option| option.glob)) => {
+            return Call::other("its second operand would be written to");
+        }
+        PatternPaths => {
+            let given = parsed.saw(&["e", "f", "--regexp", "--file", "--files", "--type-list"]);
+            // A pattern that may become several words makes paths of them.
+            if !given && !parsed.operands.is_empty() {
+                let pattern = parsed.operands.remove(0);
+                if pattern.splits || pattern.options.iter().any(|option| option.glob) {
+                    parsed.operands.push(pattern);
+                }
+            }
+            call.here = recursive && parsed.operands.is_empty();
+            call.reads.append(&mut parsed.operands);
+        }
+        Paths | OnePath => call.reads.append(&mut parsed.operands),
+    }
+    call
+}
+
+fn edit(name: &str, arguments: &[Field]) -> Call {
+    let Some((_, flags, values)) = EDITING.iter().find(|(known, _, _)| *known == name) else {
+        return Call::other("it changes files");
+    };
+    let parsed = match parse(arguments, Flags { flags, values, ..Flags::default() }) {
+        Ok(parsed) => parsed,
+        Err(because) => return Call::other(because),
+    };
+    let mut call = Call { kind: Kind::Edits, because: Some("it changes files".to_owned()), ..Call::default() };
+    call.below = parsed.saw(&["r", "R", "a", "--recursive", "--archive"]) || name == "mv";
+    call.writes = parsed.operands;
+    if name == "cp" {
+        let last = call.writes.pop();
+        call.reads = std::mem::take(&mut call.writes);
+        call.writes.extend(last);
+    }
+    if call.writes.is_empty() {
+        return Call::other("it changes files");
+    }
+    call
+}
+
+fn printf(arguments: &[Field]) -> Call {
+    match arguments.first() {
+        None => Call::harmless(),
+        Some(format) if format.known() == Some("--") => Call::harmless(),
+        // `-v` assigns, and evaluates subscripts.
+        Some(format) if format.may_be_flag() => Call::other("its first word may be a flag"),
+        Some(_) => Call::harmless(),
+    }
+}
+
+fn printenv(arguments: &[Field]) -> Call {
+    if arguments.iter().all(|argument| argument.known().is_some_and(|text| !text.starts_with('-') || text == "-0")) {
+        Call::harmless()
+    } else {
+        Call::other("its words are not known")
+    }
+}
+
+fn date(arguments: &[Field]) -> Call {
+    let known = Flags {
+        flags: "u R I --utc --universal --rfc-email --iso-8601 --rfc-3339 --debug",
+        values: "d --date",
+        paths: "r f --reference --file",
+        ..Flags::default()
+    };
+    // `-Iseconds` carries its value inside.
+    let kept: Vec<Field> = arguments
+        .iter()
+        .filter(|argument| {
+            !argument.known().is_some_and(|text| {
+                matches!(text, "-Idate" | "-Ihours" | "-Iminutes" | "-Iseconds" | "-Ins")
+            })
+        })
+        .cloned()
+        .collect();
+    let parsed = match parse(&kept, known) {
+        Ok(parsed) => parsed,
+        Err(because) => return Call::other(because),
+    };
+    let shows = |operand: &Field| {
+        !operand.options.is_empty() && operand.options.iter().all(|option| option.text.starts_with('+'))
+            || (operand.text.starts_with('+') || operand.text.starts_with("\"+"))
+    };
+    if !parsed.operands.iter().all(shows) {
+        return Call::other("it may set the clock");
+    }
+    let reads = parsed
+        .flags
+        .into_iter()
+        .filter(|(flag, _)| has(known.paths, flag))
+        .filter_map(|(_, value)| value)
+        .collect();
+    Call::reading(reads)
+}
+
+fn ps(arguments: &[Field]) -> Call {
+    let mut wants_value = false;
+    for argument in arguments {
+        let Some(text) = argument.known() else { return Call::other("its words are not known") };
+        if std::mem::take(&mut wants_value) {
+            continue;
+        }
+        let harmless = if let Some(long) = text.strip_prefix("--") {
+            let name = long.split('=').next().unwrap_or(long);
+            wants_value = matches!(name, "pid" | "ppid" | "user" | "sort" | "format") && !long.contains('=');
+            has("pid ppid user sort format forest headers no-headers cols columns width", name)
+        } else if let Some(letters) = text.strip_prefix('-') {
+            wants_value = letters.ends_with(['o', 'p', 'u', 'U', 'C', 't', 'g', 'G']);
+            letters.chars().all(|letter| "AaNdefFlLjMTyHcmopuUCtgGwZ".contains(letter))
+        } else {
+            // Without a dash an `e` shows the environment of processes.
+            wants_value = text.ends_with(['o', 'p', 'U']);
+            text.chars().all(|letter| "aAfhHjlLmnOoprsStTuUvwxX0123456789,".contains(letter))
+        };
+        if !harmless {
+            return Call::other(format!("it has a flag that is not known to be harmless, {text}"));
+        }
+    }
+    Call::harmless()
+}
+
+/// `tar tf archive`.
+fn tar(arguments: &[Field]) -> Call {
+    let [mode, archive] = arguments else { return Call::other("it may unpack or run something") };
+    let lists = mode.known().is_some_and(|text| {
+        let letters = text.strip_prefix('-').unwrap_or(text);
+        letters.starts_with('t') && letters.ends_with('f') && letters.chars().all(|letter| "tvzjJf".contains(letter))
+    });
+    // A name with a colon is a remote machine, reached by running a program.
+    if lists && !archive.may_be_flag() && archive.options.iter().all(|option| !option.text.contains(':')) {
+        return Call::reading(vec![archive.clone()]);
+    }
+    Call::other("it may unpack or run something")
+}
+
+fn archive_list(name: &str, arguments: &[Field]) -> Call {
+    match arguments {
+        [flag, archive] if matches!(flag.known(), Some("-l" | "-v" | "-Z" | "-Z1")) && !archive.may_be_flag() => {
+            Call::reading(vec![archive.clone()])
+        }
+        [archive] if name == "zipinfo" && !archive.may_be_flag() => Call::reading(vec![archive.clone()]),
+        _ => Call::other("it may unpack something"),
+    }
+}
+
+fn set(arguments: &[Field]) -> Call {
+    let harmless = !arguments.is_empty()
+        && arguments.iter().all(|argument| {
+            argument.known().is_some_and(|text| {
+                matches!(
+                    text,
+                    "-e" | "-u" | "-eu" | "-ue" | "-o" | "+o" | "pipefail" | "errexit" | "nounset" | "-euo"
+                        | "-eo" | "-uo" | "+e" | "+u" | "-x" | "+x" | "-ex" | "-eux" | "-euxo" | "-f" | "-n"
+                )
+            })
+        });
+    if harmless { Call::harmless() } else { Call::other("it changes how the shell works") }
+}
+
+fn command_lookup(arguments: &[Field]) -> Call {
+    match arguments.first().and_then(Field::known) {
+        Some("-v" | "-V") => Call::harmless(),
+        _ => Call::other("it runs another program"),
+    }
+}
+
+fn test(arguments: &[Field]) -> Call {
+    // `-v` evaluates the subscript of what it is given.
+    let evaluates = arguments.iter().enumerate().any(|(index, argument)| {
+        matches!(argument.known(), Some("-v" | "-R"))
+            && arguments
+                .get(index + 1)
+                .is_some_and(|name| name.known().is_none_or(|name| name.contains('[')))
+    });
+    if evaluates || arguments.iter().any(|argument| argument.splits && !argument.listed) {
+        return Call::other("it may evaluate a name");
+    }
+    Call::harmless()
+}
+
+fn docker(arguments: &[Field]) -> Call {
+    let Some(first) = arguments.first().and_then(Field::known) else {
+        return Call::other("it is not on the list of read-only programs");
+    };
+    let known = Flags {
+        flags: "a q s l --all --quiet --no-trunc --size --latest --digests",
+        values: "n f --format --filter --last",
+        ..Flags::default()
+    };
+    if matches!(first, "ps" | "images" | "version" | "info")
+        && parse(&arguments[1..], known).is_ok_and(|parsed| parsed.operands.len() <= 1)
+    {
+        return Call::harmless();
+    }
+    Call::other("it may start or change something")
+}
+
+/// `find` without anything that writes or runs. What `-exec` runs is looked at before this is asked.
+fn find(arguments: &[Field]) -> Call {
+    let mut call = Call { kind: Kind::Reads, below: true, ..Call::default() };
+    let mut rest = arguments.iter().peekable();
+    while let Some(argument) = rest.peek() {
+        match argument.known() {
+            Some("-L" | "-H" | "-P") => {}
+            Some(text) if text.starts_with('-') || matches!(text, "(" | "!" | ")" | ",") => break,
+            None if argument.may_be_flag() => {
+                return Call::other(format!("it may be given flags that are not known, by {}", argument.text));
+            }
+            _ => call.reads.push((*argument).clone()),
+        }
+        rest.next();
+    }
+    call.here = call.reads.is_empty();
+    while let Some(argument) = rest.next() {
+        let Some(text) = argument.known() else {
+            return Call::other(format!("it may be given flags that are not known, by {}", argument.text));
+        };
+        if has(FIND_TESTS, text) {
+            continue;
+        }
+        if has(FIND_VALUES, text) || (text.starts_with("-newer") && text.len() == 8) {
+            match rest.next() {
+                None => return Call::other("it is not complete"),
+                Some(value) if value.splits || value.options.iter().any(|option| option.glob) => {
+                    return Call::other(format!("it may be given flags that are not known, by {}", value.text));
+                }
+                Some(value) if matches!(text, "-newer" | "-anewer" | "-cnewer" | "-samefile") => {
+                    call.reads.push(value.clone());
+                }
+                Some(_) => {}
+            }
+            continue;
+        }
+        return Call::other(format!("it has a flag that is not known to be harmless, {text}"));
+    }
+    call
+}
+
+const FIND_TESTS: &str = "-a -and -o -or -not ! ( ) , -print -print0 -ls -prune -quit -true -false -empty -readable \
+-writable -executable -nouser -nogroup -daystart -depth -d -follow -mount -xdev -noleaf -ignore_readdir_race \
+-noignore_readdir_race -warn -nowarn";
+const FIND_VALUES: &str = "-name -iname -path -ipath -wholename -iwholename -regex -iregex -regextype -lname -ilname \
+-type -xtype -size -mtime -atime -ctime -mmin -amin -cmin -newer -anewer -cnewer -samefile -perm -user -group -uid \
+-gid -links -inum -maxdepth -mindepth -fstype -used -printf";

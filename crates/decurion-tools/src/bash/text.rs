@@ -1,0 +1,273 @@
+//! Programs that carry a program: `sed`, `awk`, `jq`. Takes their arguments; says whether the little program
+//! given only turns its input into output.
+
+use super::expand::Field;
+use super::program::{Call, Flags, Kind, parse};
+
+/// `sed`: addresses and commands that only print, delete or substitute.
+pub(crate) fn sed(arguments: &[Field]) -> Call {
+    let known = Flags {
+        flags: "n E r s u z --quiet --silent --regexp-extended --separate --unbuffered --null-data --posix --sandbox",
+        values: "e --expression",
+        ..Flags::default()
+    };
+    let mut parsed = match parse(arguments, known) {
+        Ok(parsed) => parsed,
+        Err(because) => return Call::other(because),
+    };
+    let mut scripts: Vec<Field> = Vec::new();
+    for (flag, value) in &parsed.flags {
+        if flag == "e" || flag == "--expression" {
+            scripts.extend(value.clone());
+        }
+    }
+    if scripts.is_empty() {
+        if parsed.operands.is_empty() {
+            return Call::other("it has no script");
+        }
+        scripts.push(parsed.operands.remove(0));
+    }
+    for script in &scripts {
+        let harmless = script.known().is_some_and(|text| sed_script(&text.chars().collect::<Vec<_>>()).is_some());
+        if !harmless {
+            return Call::other("its script is not known to be harmless");
+        }
+    }
+    Call::reading(parsed.operands)
+}
+
+/// Some where every command of the script is on the list.
+fn sed_script(script: &[char]) -> Option<()> {
+    let mut at = 0;
+    let mut open = 0usize;
+    loop {
+        while script.get(at).is_some_and(|c| c.is_ascii_whitespace() || *c == ';') {
+            at += 1;
+        }
+        if at >= script.len() {
+            return (open == 0).then_some(());
+        }
+        if let Some(after) = sed_address(script, at)? {
+            at = after;
+            if script.get(at) == Some(&',') {
+                at += 1;
+                if matches!(script.get(at), Some('+' | '~')) {
+                    at += 1;
+                }
+                at = sed_address(script, at)??;
+            }
+        }
+        while script.get(at).is_some_and(|c| *c == ' ' || *c == '!') {
+            at += 1;
+        }
+        match script.get(at)? {
+            '{' => {
+                open += 1;
+                at += 1;
+                continue;
+            }
+            '}' => {
+                open = open.checked_sub(1)?;
+                at += 1;
+            }
+            'p' | 'd' | 'D' | 'P' | '=' | 'n' | 'N' | 'g' | 'G' | 'h' | 'H' | 'x' => at += 1,
+            'q' | 'Q' => {
+                at += 1;
+                while script.get(at).is_some_and(char::is_ascii_digit) {
+                    at += 1;
+                }
+            }
+            command @ ('s' | 'y') => {
+                let delimiter = *script.get(at + 1)?;
+                at = sed_delimited(script, at + 2, delimiter)?;
+                at = sed_delimited(script, at, delimiter)?;
+                if *command == 's' {
+                    while script.get(at).is_some_and(|c| c.is_ascii_digit() || "gpiI".contains(*c)) {
+                        at += 1;
+                    }
+                }
+            }
+            _ => return None,
+        }
+        while script.get(at) == Some(&' ') {
+            at += 1;
+        }
+        if !matches!(script.get(at), None | Some(';' | '\n' | '}')) {
+            return None;
+        }
+    }
+}
+
+/// Where the address at `at` ends: `Some(None)` where there is none, `None` where it is not understood.
+fn sed_address(script: &[char], at: usize) -> Option<Option<usize>> {
+    match script.get(at) {
+        Some('$') => Some(Some(at + 1)),
+        Some(c) if c.is_ascii_digit() => {
+            let mut end = at;
+            while script.get(end).is_some_and(|c| c.is_ascii_digit() || *c == '~') {
+                end += 1;
+            }
+            Some(Some(end))
+        }
+        Some('/') => {
+            let mut end = sed_delimited(script, at + 1, '/')?;
+            if script.get(end) == Some(&'I') {
+                end += 1;
+            }
+            Some(Some(end))
+        }
+        Some('\\') => None,
+        _ => Some(None),
+    }
+}
+
+/// The end of a text that `delimiter` closes. What makes implementations disagree is not understood.
+fn sed_delimited(script: &[char], mut at: usize, delimiter: char) -> Option<usize> {
+    if delimiter.is_alphanumeric() || delimiter.is_whitespace() || "\\;{}[]".contains(delimiter) {
+        return None;
+    }
+    let mut bracket = false;
+    loop {
+        match *script.get(at)? {
+            '\n' => return None,
+            '\\' => at += 1,
+            '[' => bracket = true,
+            ']' => bracket = false,
+            // Inside brackets some take it as closing and some do not.
+            c if c == delimiter && bracket => return None,
+            c if c == delimiter => return Some(at + 1),
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+/// `awk`: programs that neither run, nor write, nor open anything.
+pub(crate) fn awk(arguments: &[Field]) -> Call {
+    let known = Flags { values: "F v --field-separator --assign", leading: true, ..Flags::default() };
+    let mut parsed = match parse(arguments, known) {
+        Ok(parsed) => parsed,
+        Err(because) => return Call::other(because),
+    };
+    if parsed.operands.is_empty() {
+        return Call::other("it has no script");
+    }
+    let script = parsed.operands.remove(0);
+    if !script.known().is_some_and(awk_script) {
+        return Call::other("its script is not known to be harmless");
+    }
+    // After the script every word is an operand, even one that starts with a dash.
+    let assigns = |operand: &Field| {
+        operand.known().is_some_and(|text| {
+            text.split_once('=').is_some_and(|(name, _)| super::syntax::is_identifier(name))
+        })
+    };
+    Call::reading(parsed.operands.into_iter().filter(|operand| !assigns(operand)).collect())
+}
+
+fn awk_script(script: &str) -> bool {
+    const BANNED: [&str; 10] =
+        ["system", "getline", "ENVIRON", "ARGV", "ARGC", "PROCINFO", "@", "close", "fflush", "function"];
+    if BANNED.iter().any(|word| script.contains(word)) || script.contains("func") {
+        return false;
+    }
+    let chars: Vec<char> = script.chars().collect();
+    let (mut at, mut braces, mut before) = (0, 0usize, '{');
+    while let Some(&c) = chars.get(at) {
+        match c {
+            '"' => {
+                let Some(end) = awk_quoted(&chars, at + 1, '"') else { return false };
+                at = end;
+            }
+            '/' if "{}(,;~!&|\n".contains(before) => {
+                let Some(end) = awk_quoted(&chars, at + 1, '/') else { return false };
+                at = end;
+            }
+            '/' if !before.is_ascii_digit() => return false,
+            '{' => braces += 1,
+            '}' => braces = braces.saturating_sub(1),
+            '>' if braces > 0 => return false,
+            '|' if chars.get(at + 1) == Some(&'|') => at += 1,
+            '|' | '`' | '#' | '\\' => return false,
+            _ => {}
+        }
+        if let Some(last) = chars.get(at).filter(|c| !matches!(c, ' ' | '\t')) {
+            // What a regular expression or a string leaves behind is a value.
+            before = if c == '"' || (c == '/' && *last == '/') { ')' } else { *last };
+        }
+        at += 1;
+    }
+    true
+}
+
+/// The index of the closing character.
+fn awk_quoted(chars: &[char], mut at: usize, close: char) -> Option<usize> {
+    loop {
+        match *chars.get(at)? {
+            '\\' => at += 1,
+            '\n' => return None,
+            // A slash inside brackets closes for some and not for others.
+            '[' if close == '/' => return awk_bracket(chars, at, close),
+            c if c == close => return Some(at),
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+fn awk_bracket(chars: &[char], mut at: usize, close: char) -> Option<usize> {
+    // The first character after `[` or `[^` is literal even if it is `]`.
+    at += 1;
+    if chars.get(at) == Some(&'^') {
+        at += 1;
+    }
+    at += 1;
+    while *chars.get(at)? != ']' {
+        if matches!(chars[at], '/' | '\\' | '\n' | '[') {
+            return None;
+        }
+        at += 1;
+    }
+    if chars[at - 1] == '/' {
+        return None;
+    }
+    awk_quoted(chars, at + 1, close)
+}
+
+/// `jq`, without modules, files by flag, or the environment.
+pub(crate) fn jq(arguments: &[Field]) -> Call {
+    let known = Flags {
+        flags: "r c n s S e a j M C R --raw-output --compact-output --null-input --slurp --sort-keys --exit-status \
+            --ascii-output --join-output --monochrome-output --color-output --raw-input --tab --stream --seq",
+        values: "--indent",
+        ..Flags::default()
+    };
+    let mut kept = Vec::new();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        if matches!(argument.known(), Some("--arg" | "--argjson")) {
+            let values = [rest.next(), rest.next()];
+            if values.iter().any(|value| value.is_none_or(|value| value.splits)) {
+                return Call::other("its words are not known");
+            }
+            continue;
+        }
+        kept.push(argument.clone());
+    }
+    let mut parsed = match parse(&kept, known) {
+        Ok(parsed) => parsed,
+        Err(because) => return Call::other(because),
+    };
+    if parsed.operands.is_empty() {
+        return Call::other("it has no program");
+    }
+    let program = parsed.operands.remove(0);
+    let words = |text: &str| {
+        text.split(|c: char| !(c.is_alphanumeric() || c == '_'))
+            .any(|word| matches!(word, "env" | "ENV" | "import" | "include" | "modulemeta" | "input_filename"))
+    };
+    match program.known() {
+        Some(text) if !words(text) => Call { kind: Kind::Reads, reads: parsed.operands, ..Call::default() },
+        _ => Call::other("its program is not known to be harmless"),
+    }
+}

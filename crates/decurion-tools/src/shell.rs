@@ -1,0 +1,385 @@
+//! Bash: one command line in the run's working directory. Takes the text, gives its output as the model
+//! reads it, bounded, and the directory the shell ended in as an effect.
+
+use std::collections::HashSet;
+use std::io::{self, Write};
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_exec::{Capture, CaptureBounds, Captured, Exit, Launch, LaunchError, Process, Rendered, shell};
+use decurion_protocol::intent::ShellIntent;
+use decurion_protocol::link::BoxFuture;
+use decurion_protocol::{Intent, ToolEffect, ToolOutput};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::{InputError, Surroundings, Tool, ToolContext, ToolLimits, ToolSpec, bash, paths, typed};
+
+const NAME: &str = "Bash";
+/// How long a command that must end may take to do so by itself.
+const GRACE: Duration = Duration::from_secs(2);
+/// After the grace, how long until a command is given up that nothing ends.
+const GIVEN_UP: Duration = Duration::from_secs(10);
+/// The least time between two lines of progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+const PROGRESS_CHARS: usize = 200;
+const NO_OUTPUT: &str = "(no output)";
+
+/// The tool.
+#[derive(Debug)]
+pub struct Bash {
+    spec: ToolSpec,
+}
+
+impl Default for Bash {
+    fn default() -> Self {
+        let input_schema = json!({
+            "type": "object",
+            "properties": {
+                "command": {"type": "string", "minLength": 1},
+                "timeout": {"type": "number", "exclusiveMinimum": 0},
+                "description": {"type": "string"},
+                "dangerouslyDisableSandbox": {"type": "boolean"}
+            },
+            "required": ["command"],
+            "additionalProperties": false
+        });
+        Self { spec: ToolSpec::new(NAME, include_str!("shell.md"), input_schema) }
+    }
+}
+
+#[derive(Deserialize)]
+struct Input {
+    command: String,
+    /// In milliseconds.
+    timeout: Option<f64>,
+}
+
+impl Tool for Bash {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn intent(&self, input: &Value, around: &Surroundings) -> Result<Intent, InputError> {
+        let input = self.parse(input)?;
+        let analysis = bash::analyse(&input.command, around);
+        let mut intent = Intent::titled(paths::title("$", &input.command));
+        if may_overlap(&analysis) {
+            intent = intent.together();
+        }
+        let mut known = HashSet::new();
+        let touches = analysis.commands.iter().flat_map(|command| &command.touches);
+        intent.touches = touches.filter(|touch| known.insert(*touch)).cloned().collect();
+        intent.shell = Some(analysis);
+        Ok(intent)
+    }
+
+    fn run<'a>(&'a self, cx: &'a ToolContext, input: Value) -> BoxFuture<'a, ToolOutput> {
+        Box::pin(async move {
+            match self.parse(&input) {
+                Ok(input) => run(cx, &input).await,
+                Err(error) => error.into(),
+            }
+        })
+    }
+}
+
+impl Bash {
+    fn parse(&self, input: &Value) -> Result<Input, InputError> {
+        let parsed: Input = match input.get("run_in_background") {
+            None => typed::parse(&self.spec, input)?,
+            // Known to models though not offered; asking for nothing special is no fault.
+            Some(Value::Bool(false)) => {
+                let mut input = input.clone();
+                input.as_object_mut().map(|members| members.shift_remove("run_in_background"));
+                typed::parse(&self.spec, &input)?
+            }
+            Some(_) => {
+                let issue = "`run_in_background`: background commands are not available in this version";
+                return Err(InputError::new(NAME, issue));
+            }
+        };
+        if parsed.command.contains('\0') {
+            return Err(InputError::new(NAME, "`command` has a NUL character, which no command line has"));
+        }
+        Ok(parsed)
+    }
+}
+
+/// Commands that change nothing may run beside others.
+fn may_overlap(analysis: &ShellIntent) -> bool {
+    let harmless = analysis.commands.iter().all(|command| command.read_only && command.doubt.is_none());
+    harmless && analysis.doubt.is_none() && !analysis.moves
+}
+
+/// Whether the shell may end elsewhere than it began. To ask it costs a process, so it is not asked
+/// where the text shows that it stays.
+fn may_move(analysis: &ShellIntent) -> bool {
+    const RUNNERS: [&str; 5] = [".", "source", "eval", "builtin", "command"];
+    let runs_text = |word: &String| RUNNERS.contains(&word.as_str());
+    analysis.moves
+        || analysis.doubt.is_some()
+        || analysis.commands.iter().any(|command| command.doubt.is_some() || command.words.iter().any(runs_text))
+}
+
+async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
+    let Some(guard) = &cx.processes else {
+        return ToolOutput::error("commands cannot be started in this run");
+    };
+    let limit = time_limit(&cx.limits, input.timeout);
+    let report_cwd = may_move(&bash::analyse(&input.command, &cx.around));
+    let launch = Launch {
+        env: cx.environment.to_vec(),
+        ..shell::bash(&input.command, cx.around.cwd.as_std_path(), report_cwd)
+    };
+    let started = tokio::select! {
+        biased;
+        () = cx.cancel.cancelled() => return ToolOutput::error("interrupted before the command was started"),
+        started = guard.start(launch) => started,
+    };
+    let mut process = match started {
+        Ok(process) => process,
+        Err(error) => return not_started(cx, error).await,
+    };
+    let path = Arc::new(OnceLock::new());
+    let mut capture = capture(cx, &path);
+    let ending = see_through(cx, &mut process, &mut capture, limit).await;
+    let place = if report_cwd { place_after(cx, &mut process).await } else { Place::Same };
+    drop(process);
+    let output = Shown::new(cx, capture.finish(), path).await;
+    answer(&ending, limit, &output, place)
+}
+
+fn time_limit(limits: &ToolLimits, asked: Option<f64>) -> Duration {
+    let most = limits.bash_max_timeout;
+    let asked = asked.map(|asked| Duration::try_from_secs_f64(asked / 1000.0).unwrap_or(most));
+    asked.unwrap_or(limits.bash_default_timeout).min(most)
+}
+
+/// How a command ended, and whether we made it.
+struct Ending {
+    exit: Exit,
+    stopped: Option<Stopped>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stopped {
+    Cancelled,
+    TimedOut,
+}
+
+/// Reads the output until the command ends, by itself or because its time is up or it is not wanted.
+async fn see_through(cx: &ToolContext, process: &mut Process, capture: &mut Capture, limit: Duration) -> Ending {
+    let stopper = process.stopper();
+    let mut progress = Progress::new(cx);
+    let mut collecting = pin!(process.collect(capture, None, |piece| progress.see(piece)));
+    let stopped = tokio::select! {
+        biased;
+        exit = &mut collecting => return Ending { exit, stopped: None },
+        () = cx.cancel.cancelled() => Stopped::Cancelled,
+        () = tokio::time::sleep(limit) => Stopped::TimedOut,
+    };
+    stopper.stop(GRACE);
+    let exit = tokio::time::timeout(GRACE + GIVEN_UP, collecting).await.unwrap_or(Exit::Unknown);
+    Ending { exit, stopped: Some(stopped) }
+}
+
+/// Shows the last line of the output now and then, when something comes.
+struct Progress<'a> {
+    cx: &'a ToolContext,
+    last: Instant,
+}
+
+impl<'a> Progress<'a> {
+    fn new(cx: &'a ToolContext) -> Self {
+        Self { cx, last: Instant::now() }
+    }
+
+    fn see(&mut self, piece: &[u8]) {
+        if self.last.elapsed() < PROGRESS_EVERY {
+            return;
+        }
+        let end = &piece[piece.len().saturating_sub(4 * PROGRESS_CHARS)..];
+        let line = end.rsplit(|byte| matches!(byte, b'\n' | b'\r')).find(|line| !line.trim_ascii().is_empty());
+        if let Some(line) = line {
+            let text = String::from_utf8_lossy(line);
+            let shown = text.chars().filter(|character| !character.is_control()).take(PROGRESS_CHARS).collect();
+            if self.cx.progress.try_send(shown).is_ok() {
+                self.last = Instant::now();
+            }
+        }
+    }
+}
+
+fn capture(cx: &ToolContext, path: &Arc<OnceLock<Utf8PathBuf>>) -> Capture {
+    let limits = &cx.limits;
+    // What is shown whole must be held whole, whatever the width of its characters.
+    let tail = limits.tail_chars.max(limits.inline_chars.saturating_sub(limits.head_chars));
+    let bounds =
+        CaptureBounds { file: limits.spill_bytes, ..CaptureBounds::for_chars(limits.head_chars, tail) };
+    let (spill, call, path) = (cx.spill.clone(), cx.call.clone(), path.clone());
+    Capture::with_spill(
+        bounds,
+        Box::new(move || {
+            let made = spill.create(&call, "txt")?;
+            let _ = path.set(made.path);
+            Ok(made.file)
+        }),
+    )
+}
+
+/// The output as the model reads it.
+struct Shown {
+    text: String,
+    /// Where all of it is, if it was cut, and how much of it is there.
+    file: Option<(Utf8PathBuf, u64)>,
+}
+
+impl Shown {
+    async fn new(cx: &ToolContext, captured: Captured, path: Arc<OnceLock<Utf8PathBuf>>) -> Self {
+        let limits = &cx.limits;
+        let Rendered { mut head, tail, cut } =
+            captured.render(limits.inline_chars, limits.head_chars, limits.tail_chars);
+        if cut == 0 {
+            head.truncate(head.trim_end_matches(['\n', '\r']).len());
+            return Self { text: head, file: None };
+        }
+        let total = captured.total;
+        let kept = match captured.file_bytes {
+            Some(bytes) => Ok(path.get().cloned().map(|path| (path, bytes))),
+            None => match captured.whole() {
+                Some(whole) => keep(cx, whole).await.map(Some),
+                None => Err(captured.file_error.unwrap_or_else(|| io::ErrorKind::Other.into())),
+            },
+        };
+        let place = match &kept {
+            Ok(Some((path, bytes))) if *bytes == total => format!("; all of it ({total} bytes) is in {path}"),
+            Ok(Some((path, bytes))) => format!("; the first {bytes} of {total} bytes are in {path}"),
+            Ok(None) => String::new(),
+            Err(error) => format!("; it could not be kept in a file: {error}"),
+        };
+        let text = format!("{head}\n\n[{cut} bytes cut here{place}]\n\n{}", tail.trim_end_matches(['\n', '\r']));
+        Self { text, file: kept.ok().flatten() }
+    }
+}
+
+/// Writes an output to a file that was short enough to be held, but is too long to be shown.
+async fn keep(cx: &ToolContext, whole: Vec<u8>) -> io::Result<(Utf8PathBuf, u64)> {
+    let (spill, call) = (cx.spill.clone(), cx.call.clone());
+    let writing = tokio::task::spawn_blocking(move || {
+        let mut made = spill.create(&call, "txt")?;
+        made.file.write_all(&whole)?;
+        Ok((made.path, whole.len() as u64))
+    });
+    writing.await.map_err(io::Error::other)?
+}
+
+/// Where the shell ended.
+enum Place {
+    Same,
+    Moved(Utf8PathBuf),
+    /// Outside the directories of the run; it goes back.
+    Outside(Utf8PathBuf, Utf8PathBuf),
+}
+
+async fn place_after(cx: &ToolContext, process: &mut Process) -> Place {
+    let told = process.cwd().await.and_then(|path| Utf8PathBuf::from_path_buf(path).ok());
+    let Some(told) = told.filter(|told| *told != cx.around.cwd) else { return Place::Same };
+    let around = cx.around.clone();
+    let unknown = told.clone();
+    // The shell tells a path without links; ours may have some.
+    let compare = move || {
+        let resolved = |path: &Utf8Path| path.canonicalize_utf8().unwrap_or_else(|_| path.to_owned());
+        if resolved(&around.cwd) == told {
+            return Place::Same;
+        }
+        let inside = paths::is_inside(&told, &around.directories)
+            || around.directories.iter().any(|directory| told.starts_with(resolved(directory)));
+        if inside { Place::Moved(told) } else { Place::Outside(told, around.cwd) }
+    };
+    let fallback = Place::Outside(unknown, cx.around.cwd.clone());
+    tokio::task::spawn_blocking(compare).await.unwrap_or(fallback)
+}
+
+fn answer(ending: &Ending, limit: Duration, output: &Shown, place: Place) -> ToolOutput {
+    let failure = failure(ending, limit);
+    let mut text = match (&failure, output.text.is_empty()) {
+        (None, true) => NO_OUTPUT.to_owned(),
+        (None, false) => output.text.clone(),
+        (Some(failure), true) => failure.clone(),
+        (Some(failure), false) => format!("{failure}\n{}", output.text),
+    };
+    if let Place::Outside(there, here) = &place {
+        text.push_str(&format!(
+            "\n[the shell is back in {here}: {there} is outside the directories of this run]"
+        ));
+    }
+    let interrupted = ending.stopped == Some(Stopped::Cancelled);
+    let mut answer = ToolOutput { is_error: failure.is_some(), ..ToolOutput::text(text) };
+    if failure.is_none() || interrupted {
+        answer.structured = Some(structured(output, interrupted));
+    }
+    if let Place::Moved(cwd) = place {
+        answer = answer.with_effect(ToolEffect::Moved { cwd });
+    }
+    answer
+}
+
+/// The first line of the answer, for a command that did not succeed.
+fn failure(ending: &Ending, limit: Duration) -> Option<String> {
+    match (ending.stopped, ending.exit) {
+        (Some(Stopped::Cancelled), _) => Some("interrupted: the command was stopped; its output so far:".into()),
+        (Some(Stopped::TimedOut), _) => {
+            let seconds = limit.as_secs_f64();
+            Some(format!("Exit code 143\nCommand timed out after {seconds} s and was stopped"))
+        }
+        (None, Exit::Unknown) => Some(
+            "outcome unknown: the process that watched the command was killed, and the command with it. \
+             It may have done part of its work: check before running it again"
+                .into(),
+        ),
+        (None, exit) => exit.shell_code().filter(|code| *code != 0).map(|code| format!("Exit code {code}")),
+    }
+}
+
+fn structured(output: &Shown, interrupted: bool) -> Value {
+    let mut value = json!({
+        "stdout": output.text, "stderr": "", "interrupted": interrupted, "isImage": false, "noOutputExpected": false,
+    });
+    if let Some((path, bytes)) = &output.file {
+        value["persistedOutputPath"] = json!(path);
+        value["persistedOutputSize"] = json!(bytes);
+    }
+    value
+}
+
+async fn not_started(cx: &ToolContext, error: LaunchError) -> ToolOutput {
+    match error {
+        LaunchError::Directory { .. } => directory_gone(cx).await,
+        LaunchError::TooLarge { .. } => {
+            ToolOutput::error(format!("{error}\nWrite the long part to a file and use that in the command."))
+        }
+        LaunchError::Lost => ToolOutput::error(format!("outcome unknown: {error}")),
+        other => ToolOutput::error(format!("the command was not started: {other}")),
+    }
+}
+
+/// Goes back to the first directory of the run that is there, so that the next command can start.
+async fn directory_gone(cx: &ToolContext) -> ToolOutput {
+    let gone = cx.around.cwd.clone();
+    let directories = cx.around.directories.clone();
+    let find = move || directories.into_iter().find(|directory| directory.is_dir());
+    let found = tokio::task::spawn_blocking(find).await.ok().flatten();
+    match found.filter(|found| *found != gone) {
+        Some(cwd) => ToolOutput::error(format!(
+            "working directory is gone: {gone}\nThe command was not run. The shell is now in {cwd}; run it again from there if it fits."
+        ))
+        .with_effect(ToolEffect::Moved { cwd }),
+        None => ToolOutput::error(format!(
+            "working directory is gone or cannot be entered: {gone}\nThe command was not run. Make the directory again (the Write tool makes missing parents) before the next command."
+        )),
+    }
+}

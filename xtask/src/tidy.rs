@@ -1,0 +1,240 @@
+//! What machines can check about the shape of the tree. Takes the workspace, gives every violation at once.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+/// Which crate may know which. ARCHITECTURE.md draws the same table; change it there first.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("protocol", &[]),
+    ("model", &["protocol"]),
+    ("store", &["protocol"]),
+    ("exec", &["protocol"]),
+    ("config", &["protocol"]),
+    ("tools", &["protocol", "exec"]),
+    ("engine", &["protocol", "model", "store", "tools", "exec"]),
+    ("serve", &["protocol"]),
+    ("cli", &["protocol", "model", "store", "exec", "config", "tools", "engine", "serve"]),
+    ("testkit", &["protocol", "model", "store", "exec", "tools", "engine"]),
+];
+
+/// Licences that may be linked in.
+const LICENCES: &[&str] = &[
+    "MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Unicode-3.0", "Zlib", "Unlicense", "0BSD",
+    "CC0-1.0", "MIT-0", "CDLA-Permissive-2.0", "BSL-1.0", "Apache-2.0 WITH LLVM-exception",
+];
+
+/// The workspace's root.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
+}
+
+/// Runs every check and prints the mirror: the longest functions and files.
+pub fn run() -> Result<()> {
+    let metadata = metadata()?;
+    let mut problems = Vec::new();
+    layers(&metadata, &mut problems);
+    packages(&metadata, &mut problems);
+    let sources = rust_files(&root().join("crates"))?;
+    module_docs(&sources, &mut problems);
+    forgotten_tests(&mut problems)?;
+    machine_paths(&mut problems)?;
+    mirror(&sources);
+    if problems.is_empty() {
+        eprintln!("tidy: {} files, layers, docs, tests and licences in order", sources.len());
+        return Ok(());
+    }
+    bail!("tidy found {} problem(s):\n{}", problems.len(), problems.join("\n"));
+}
+
+fn metadata() -> Result<Value> {
+    let output = Command::new("cargo")
+        .args(["metadata", "--format-version", "1", "--locked"])
+        .current_dir(root())
+        .output()
+        .context("cannot run cargo metadata")?;
+    if !output.status.success() {
+        bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn ours(name: &str) -> Option<&str> {
+    name.strip_prefix("decurion-")
+}
+
+fn array<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+    value[key].as_array().into_iter().flatten()
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default()
+}
+
+fn layers(metadata: &Value, problems: &mut Vec<String>) {
+    for package in array(metadata, "packages").filter(|package| package["source"].is_null()) {
+        let Some(name) = ours(text(package, "name")) else { continue };
+        let Some((_, allowed)) = LAYERS.iter().find(|(layer, _)| *layer == name) else {
+            problems.push(format!("decurion-{name}: not in the table of layers"));
+            continue;
+        };
+        for dependency in array(package, "dependencies") {
+            let Some(to) = ours(text(dependency, "name")) else { continue };
+            let for_tests = dependency["kind"] == "dev" && (to == "testkit" || to == name);
+            if !for_tests && !allowed.contains(&to) {
+                problems.push(format!("decurion-{name} may not know decurion-{to}"));
+            }
+        }
+    }
+}
+
+/// Sources and licences of everything that is linked in: no git sources, no licence outside the list.
+fn packages(metadata: &Value, problems: &mut Vec<String>) {
+    for package in array(metadata, "packages") {
+        let name = text(package, "name");
+        let source = package["source"].as_str();
+        if source.is_some_and(|source| !source.starts_with("registry+")) {
+            problems.push(format!("{name}: comes from outside the registry: {}", source.unwrap_or_default()));
+        }
+        let licence = text(package, "license");
+        let fits = |part: &str| LICENCES.contains(&part.trim().trim_matches(['(', ')']));
+        // "A OR B" needs one that fits, "A AND B" needs all; the old form "A/B" means OR.
+        let fine = licence
+            .replace('/', " OR ")
+            .split(" OR ")
+            .any(|choice| choice.split(" AND ").all(|part| fits(part)));
+        if !fine {
+            problems.push(format!("{name}: licence not in the list: {licence:?}"));
+        }
+    }
+}
+
+fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+            let path = entry?.path();
+            if path.is_dir() && !path.ends_with("target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn module_docs(sources: &[PathBuf], problems: &mut Vec<String>) {
+    for path in sources {
+        let content = fs::read_to_string(path).unwrap_or_default();
+        if !content.trim_start().starts_with("//!") {
+            problems.push(format!("{}: does not open with what comes in and what goes out (//!)", short(path)));
+        }
+    }
+}
+
+/// One test binary per crate, and every file in it declared.
+fn forgotten_tests(problems: &mut Vec<String>) -> Result<()> {
+    for entry in fs::read_dir(root().join("crates"))? {
+        let tests = entry?.path().join("tests");
+        if !tests.is_dir() {
+            continue;
+        }
+        for entry in fs::read_dir(&tests)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "rs") {
+                problems.push(format!("{}: tests belong in tests/it/, one binary per crate", short(&path)));
+            }
+        }
+        let main = fs::read_to_string(tests.join("it/main.rs")).unwrap_or_default();
+        let declared: BTreeSet<&str> = main
+            .lines()
+            .filter_map(|line| line.trim().trim_start_matches("pub ").strip_prefix("mod "))
+            .filter_map(|rest| rest.split([';', ' ']).next())
+            .collect();
+        for entry in fs::read_dir(tests.join("it"))? {
+            let path = entry?.path();
+            let is_module = path.extension().is_some_and(|extension| extension == "rs");
+            let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            if is_module && stem != "main" && !declared.contains(stem) {
+                problems.push(format!("{}: a forgotten test, not declared in main.rs", short(&path)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Nothing committed may name a folder of the machine it was written on.
+fn machine_paths(problems: &mut Vec<String>) -> Result<()> {
+    let files = Command::new("git").args(["ls-files"]).current_dir(root()).output()?;
+    let mark = format!("/{}/main", "work");
+    for name in String::from_utf8_lossy(&files.stdout).lines() {
+        let content = fs::read_to_string(root().join(name)).unwrap_or_default();
+        if content.contains(&mark) {
+            problems.push(format!("{name}: names a folder of one machine"));
+        }
+    }
+    Ok(())
+}
+
+/// A mirror, not a gate.
+fn mirror(sources: &[PathBuf]) {
+    let mut functions: Vec<(usize, String)> = sources.iter().flat_map(|path| function_lengths(path)).collect();
+    functions.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
+    eprintln!("longest functions:");
+    for (length, name) in functions.iter().take(10) {
+        eprintln!("  {length:>4}  {name}");
+    }
+    let mut files: Vec<(usize, String)> = sources
+        .iter()
+        .map(|path| (fs::read_to_string(path).unwrap_or_default().lines().count(), short(path)))
+        .collect();
+    files.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
+    eprintln!("longest files:");
+    for (length, name) in files.iter().take(10) {
+        eprintln!("  {length:>4}  {name}");
+    }
+}
+
+/// Length of each function, by the closing brace at the indentation of its `fn` line.
+fn function_lengths(path: &Path) -> Vec<(usize, String)> {
+    let content = fs::read_to_string(path).unwrap_or_default();
+    let mut open: Option<(usize, usize, String)> = None;
+    let mut lengths = Vec::new();
+    for (number, line) in content.lines().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        match &open {
+            None if is_function(line.trim_start()) && !line.trim_end().ends_with(';') => {
+                let name = line.trim_start().split('(').next().unwrap_or_default().to_owned();
+                if !line.trim_end().ends_with('}') {
+                    open = Some((number, indent, name));
+                }
+            }
+            Some((start, at, name)) if indent == *at && line.trim_start().starts_with('}') => {
+                lengths.push((number - start + 1, format!("{}:{} {name}", short(path), start + 1)));
+                open = None;
+            }
+            _ => {}
+        }
+    }
+    lengths
+}
+
+fn is_function(line: &str) -> bool {
+    let words = ["pub ", "pub(crate) ", "pub(super) ", "const ", "async ", "unsafe "];
+    let mut rest = line;
+    while let Some(word) = words.iter().find(|word| rest.starts_with(**word)) {
+        rest = &rest[word.len()..];
+    }
+    rest.starts_with("fn ")
+}
+
+fn short(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
