@@ -20,7 +20,8 @@ cargo xtask <command>
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let (command, rest) = args.split_first().map_or(("help", &[][..]), |(first, rest)| (first.as_str(), rest));
+    let (command, rest) =
+        args.split_first().map_or(("help", &[][..]), |(first, rest)| (first.as_str(), rest));
     let result = match command {
         "test" => test(rest),
         "check" => check(),

@@ -24,8 +24,20 @@ const LAYERS: &[(&str, &[&str])] = &[
 
 /// Licences that may be linked in.
 const LICENCES: &[&str] = &[
-    "MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Unicode-3.0", "Zlib", "Unlicense", "0BSD",
-    "CC0-1.0", "MIT-0", "CDLA-Permissive-2.0", "BSL-1.0", "Apache-2.0 WITH LLVM-exception",
+    "MIT",
+    "Apache-2.0",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "Unicode-3.0",
+    "Zlib",
+    "Unlicense",
+    "0BSD",
+    "CC0-1.0",
+    "MIT-0",
+    "CDLA-Permissive-2.0",
+    "BSL-1.0",
+    "Apache-2.0 WITH LLVM-exception",
 ];
 
 /// The workspace's root.
@@ -134,7 +146,8 @@ fn module_docs(sources: &[PathBuf], problems: &mut Vec<String>) {
     for path in sources {
         let content = fs::read_to_string(path).unwrap_or_default();
         if !content.trim_start().starts_with("//!") {
-            problems.push(format!("{}: does not open with what comes in and what goes out (//!)", short(path)));
+            problems
+                .push(format!("{}: does not open with what comes in and what goes out (//!)", short(path)));
         }
     }
 }
@@ -185,7 +198,8 @@ fn machine_paths(problems: &mut Vec<String>) -> Result<()> {
 
 /// A mirror, not a gate.
 fn mirror(sources: &[PathBuf]) {
-    let mut functions: Vec<(usize, String)> = sources.iter().flat_map(|path| function_lengths(path)).collect();
+    let mut functions: Vec<(usize, String)> =
+        sources.iter().flat_map(|path| function_lengths(path)).collect();
     functions.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
     eprintln!("longest functions:");
     for (length, name) in functions.iter().take(10) {

@@ -79,7 +79,12 @@ pub struct RunArgs {
     pub allowed_tools: Vec<String>,
 
     /// Rules that are never allowed; may be given several times.
-    #[arg(id = "disallowedTools", long = "disallowedTools", alias = "disallowed-tools", value_name = "RULES")]
+    #[arg(
+        id = "disallowedTools",
+        long = "disallowedTools",
+        alias = "disallowed-tools",
+        value_name = "RULES"
+    )]
     pub disallowed_tools: Vec<String>,
 
     /// Offer only these tools, e.g. "Read,Bash"; "" for none, "default" for all.
@@ -209,9 +214,11 @@ pub enum SubCommand {
 #[derive(Debug, Subcommand)]
 pub enum PermissionsCommand {
     /// Read calls as JSON lines and print the decision for each, one JSON line per call.
-    #[command(after_help = "Each line: {\"mode\":\"default\",\"rules\":{\"allow\":[],\"ask\":[],\"deny\":[]},\
+    #[command(
+        after_help = "Each line: {\"mode\":\"default\",\"rules\":{\"allow\":[],\"ask\":[],\"deny\":[]},\
         \"tool\":\"Bash\",\"input\":{\"command\":\"ls\"},\"cwd\":\"/repo\"}
-Prints:    {\"decision\":\"allow\",\"rule\":null,\"reason\":\"…\"}")]
+Prints:    {\"decision\":\"allow\",\"rule\":null,\"reason\":\"…\"}"
+    )]
     Check {
         /// A file of JSON lines; standard input if left out.
         file: Option<Utf8PathBuf>,

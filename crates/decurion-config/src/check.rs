@@ -207,11 +207,7 @@ impl Check<'_> {
     fn secret(&mut self, node: &Node) -> Result<Node, ConfigError> {
         let Some(text) = node.text() else { return Err(self.wrong(node, &Shape::Secret.expected())) };
         if let Err(reason) = secret::check_header_value(text.trim()) {
-            return Err(self.wrong_words(
-                &node,
-                "a key in visible characters",
-                &format!("one that {reason}"),
-            ));
+            return Err(self.wrong_words(node, "a key in visible characters", &format!("one that {reason}")));
         }
         if self.layer != Layer::Environment {
             let origin = self.sources.origin(node);
@@ -244,21 +240,21 @@ impl Check<'_> {
         let allows = self.path == "permissions.allow";
         let mut kept = Vec::with_capacity(items.len());
         for (index, item) in items.into_iter().enumerate() {
-            let key = format!("[{index}]");
+            let key = || format!("[{index}]");
             let Some(text) = item.text() else {
-                return Err(self.below(&key, |check| check.wrong(&item, "a rule, as a text")));
+                return Err(self.below(&key(), |check| check.wrong(&item, "a rule, as a text")));
             };
             match Rule::parse(text, self.layer.rule_source()) {
                 Ok(_) => kept.push(item),
                 // Leaving out what would allow something is safe; leaving out what forbids it is not.
                 Err(error) if allows && self.family == Family::Shared => {
                     let origin = self.sources.origin(&item);
-                    let text = format!("{}{key}: this rule is ignored: {}", self.path, error.reason);
+                    let text = format!("{}{}: this rule is ignored: {}", self.path, key(), error.reason);
                     self.warn(WarningKind::Ignored, origin, text);
                 }
                 Err(error) => {
                     let rule = Redactor::new([], true).redact(&shorten(&error.rule)).into_owned();
-                    let (origin, key) = (self.sources.origin(&item), format!("{}{key}", self.path));
+                    let (origin, key) = (self.sources.origin(&item), format!("{}{}", self.path, key()));
                     return Err(ConfigError::Rule { origin, key, reason: error.reason, rule });
                 }
             }

@@ -174,6 +174,11 @@ pub fn load(request: &LoadRequest) -> Result<Loaded, ConfigError> {
     let providers = Providers::from_tree(&tree, &sources, &request.environment, &paths, &mut warnings);
     let settings = Settings::from_tree(&tree, &sources, &paths, &mut warnings);
     let rules = Rules::from_tree(&tree, &sources);
+    warnings.extend(shell_env::not_passed(&settings, &providers).map(|name| Warning {
+        kind: WarningKind::Ignored,
+        origin: None,
+        text: format!("envPass: a provider's key is never passed on: {name}"),
+    }));
     Ok(Loaded {
         settings,
         rules,

@@ -152,8 +152,19 @@ fn join(found: &mut Vec<Range<usize>>) {
 }
 
 fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_'
+    TOKEN[byte as usize]
 }
+
+/// A table, because this is asked for every byte of a long run.
+static TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        table[byte as usize] = byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        byte += 1;
+    }
+    table
+};
 
 /// Looks at every `HOP`-th byte: a run of `HOP` token bytes cannot hide between two that are none.
 fn find_tokens(bytes: &[u8], found: &mut Vec<Range<usize>>) {
@@ -169,19 +180,21 @@ fn find_tokens(bytes: &[u8], found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Compares the shapes inside of one run; gives where to go on.
+/// Compares the shapes inside of one run; gives where to go on. A key starts where the run does, or after one
+/// of the two token characters that are no letter or digit.
 fn find_in_run(bytes: &[u8], run: Range<usize>, found: &mut Vec<Range<usize>>) -> usize {
     let mut start = run.start;
     while start + HOP <= run.end {
-        let at_boundary = start == run.start || !bytes[start - 1].is_ascii_alphanumeric();
-        if at_boundary && let Some(end) = key_at(bytes, start, run.end) {
+        if let Some(end) = key_at(bytes, start, run.end) {
             found.push(start..end);
             if end >= run.end {
                 return end;
             }
             start = end;
-        } else {
-            start += 1;
+        }
+        match memchr::memchr2(b'-', b'_', &bytes[start..run.end]) {
+            Some(joint) => start += joint + 1,
+            None => break,
         }
     }
     run.end

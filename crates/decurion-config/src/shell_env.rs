@@ -87,6 +87,15 @@ fn build(
     ChildEnvironment(variables.into_iter().collect())
 }
 
+/// The names in `envPass` that are a provider's credentials, and so are not passed on.
+pub(crate) fn not_passed<'a>(
+    settings: &'a Settings,
+    providers: &'a Providers,
+) -> impl Iterator<Item = &'a str> {
+    let filter = Filter { providers };
+    settings.env_pass.iter().map(String::as_str).filter(move |name| filter.is_credential(name))
+}
+
 /// What no setting can add back.
 struct Filter<'a> {
     providers: &'a Providers,
@@ -94,9 +103,12 @@ struct Filter<'a> {
 
 impl Filter<'_> {
     fn forbids(&self, name: &str, value: &OsStr) -> bool {
+        self.is_credential(name) || self.holds_key(value)
+    }
+
+    fn is_credential(&self, name: &str) -> bool {
         variables::CREDENTIALS.contains(&name)
             || self.providers.key_variables().any(|variable| variable == name)
-            || self.holds_key(value)
     }
 
     /// A key may also be there under another name.

@@ -105,8 +105,12 @@ impl PartKind {
 #[derive(Clone, Default)]
 pub struct ProjectParts {
     parts: Vec<Part>,
+    counts: BTreeMap<PartKind, usize>,
     files: BTreeMap<String, Sha256>,
 }
+
+/// A file made to be long is counted and fingerprinted whole, but nobody reads more than this.
+const MAX_LISTED: usize = 1000;
 
 impl std::fmt::Debug for ProjectParts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -122,21 +126,20 @@ impl ProjectParts {
             hasher.update((field.len() as u64).to_le_bytes());
             hasher.update(field);
         }
-        self.parts.push(part);
+        *self.counts.entry(part.kind).or_default() += 1;
+        if self.parts.len() < MAX_LISTED {
+            self.parts.push(part);
+        }
     }
 
-    /// The parts, in the order of the files.
+    /// The parts, in the order of the files; the first thousand if there are more.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
     /// How many of each kind there are, for a summary in one line.
-    pub fn counts(&self) -> BTreeMap<PartKind, usize> {
-        let mut counts = BTreeMap::new();
-        for part in &self.parts {
-            *counts.entry(part.kind).or_default() += 1;
-        }
-        counts
+    pub fn counts(&self) -> &BTreeMap<PartKind, usize> {
+        &self.counts
     }
 
     fn fingerprints(&self) -> BTreeMap<String, String> {

@@ -2,6 +2,7 @@
 //! answered. The session's task owns the open ones; a call holds the other end of one of them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use decurion_protocol::{Answer, Mode, Question, QuestionId, RuleSet};
 use tokio::sync::oneshot;
@@ -12,7 +13,7 @@ pub struct Rights {
     /// The mode in force.
     pub mode: Mode,
     /// The rules in force.
-    pub rules: RuleSet,
+    pub rules: Arc<RuleSet>,
     /// Whether anyone attached can answer a question.
     pub answers: bool,
 }

@@ -7,20 +7,22 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use camino::{Utf8Path, Utf8PathBuf};
 use decurion_model::event::unparsed_input;
 use decurion_protocol::{
     Answer, CallId, Decision, Denial, Envelope, Event, Intent, LineId, Question, QuestionId, RunSpec,
     ToolContent, ToolOutput, Verdict, WaitReason,
 };
+use decurion_tools::set::CallError;
 use decurion_tools::{FilesSeen, Surroundings, Tool, ToolContext};
 use futures_util::FutureExt as _;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::journal::JournalLost;
-use crate::permission::{Policy, decide};
+use crate::permission::{Policy, add_real_paths, decide};
 use crate::ports::{Ask, Ports, new_line};
-use crate::rules::DenyRules;
+use crate::rules::{DenyRules, around};
 
 /// A call as the model asked for it.
 #[derive(Clone, Debug)]
@@ -94,13 +96,15 @@ pub fn prepare(bench: &Bench<'_>, call: Call) -> Prepared {
         return Prepared::Answered(call, ToolOutput::usage_error(text));
     }
     let (tool, input) = match bench.ports.tools.resolve(&call.name, &call.input) {
-        None => {
+        Ok(found) => (Arc::clone(found.tool), found.input.into_owned()),
+        Err(error) => {
             let known: Vec<&str> = bench.ports.tools.names().collect();
-            let text = format!("No such tool available: {}. The tools are: {}", call.name, known.join(", "));
+            let text = match error {
+                CallError::NoSuchTool(_) => format!("{error}. The tools are: {}", known.join(", ")),
+                CallError::Input(_) => error.to_string(),
+            };
             return Prepared::Answered(call, ToolOutput::usage_error(text));
         }
-        Some(Err(error)) => return Prepared::Answered(call, error.into()),
-        Some(Ok((tool, resolved))) => (Arc::clone(tool), resolved.input.into_owned()),
     };
     match tool.intent(&input, &bench.around) {
         Ok(intent) => Prepared::Ready(Box::new(Ready { call: Call { input, ..call }, tool, intent })),
@@ -131,8 +135,11 @@ enum Permit {
 /// Asks the rules, and a person where they say so.
 async fn permit(bench: &Bench<'_>, ready: &Ready, name: &str) -> Result<Permit, JournalLost> {
     let rights = bench.ports.rights.borrow().clone();
-    let policy = Policy::new(rights.mode, rights.rules, bench.around.clone(), bench.spec.cwd.clone());
-    let decision = decide(&policy, name, &ready.call.input, &ready.intent);
+    let policy = Policy::new(rights.mode, rights.rules, around(&bench.around, &bench.spec.cwd));
+    // The rules see the paths as named and as what they lead to.
+    let mut intent = ready.intent.clone();
+    add_real_paths(&mut intent, real_path);
+    let decision = decide(&policy, name, &ready.call.input, &intent);
     match decision.verdict {
         Verdict::Allow => Ok(Permit::Granted { decision, input: None }),
         Verdict::Deny => Ok(Permit::Refused { decision, unanswerable: false, interrupt: false }),
@@ -143,6 +150,16 @@ async fn permit(bench: &Bench<'_>, ready: &Ready, name: &str) -> Result<Permit, 
             Ok(Permit::Refused { decision, unanswerable: true, interrupt: false })
         }
     }
+}
+
+/// Where a path leads, if that is another path. One that does not exist yet leads where its folder does.
+fn real_path(path: &Utf8Path) -> Option<Utf8PathBuf> {
+    let real = path.canonicalize_utf8().or_else(|_| {
+        let (folder, name) = (path.parent(), path.file_name());
+        let folder = folder.unwrap_or(path).canonicalize_utf8()?;
+        std::io::Result::Ok(name.map_or(folder.clone(), |name| folder.join(name)))
+    });
+    real.ok().filter(|real| real != path)
 }
 
 async fn ask(
@@ -202,12 +219,8 @@ async fn refuse(
 ) -> Result<Finished, JournalLost> {
     let Ready { call, .. } = ready;
     let output = ToolOutput::error(format!("Permission denied: {}", decision.reason));
-    let refused = Event::CallRefused {
-        call: call.id.clone(),
-        tool: tool.clone(),
-        input: call.input.clone(),
-        decision,
-    };
+    let refused =
+        Event::CallRefused { call: call.id.clone(), tool: tool.clone(), input: call.input.clone(), decision };
     let denial = Denial { tool, call: call.id.clone(), input: call.input.clone() };
     let mut finished = end(bench, &call, output, 0, vec![refused]).await?;
     finished.denial = Some((denial, unanswerable));
@@ -255,7 +268,10 @@ async fn work(bench: &Bench<'_>, call: &Call, tool: &dyn Tool, input: Value) -> 
         progress,
         seen: Arc::clone(&bench.seen),
         spill: Arc::clone(&equipment.spill),
-        rules: Arc::new(DenyRules::new(bench.ports.rights.borrow().rules.clone(), &bench.around)),
+        rules: Arc::new(DenyRules::new(
+            &bench.ports.rights.borrow().rules,
+            around(&bench.around, &bench.spec.cwd),
+        )),
         processes: equipment.processes.clone(),
         environment: Arc::clone(&equipment.environment),
         limits: Arc::clone(&equipment.limits),

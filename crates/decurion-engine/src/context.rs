@@ -351,8 +351,10 @@ impl Context {
 
     /// The open assistant message, begun if the last one was the user's or had calls.
     fn assistant(&mut self, line: Option<LineId>) -> &mut Open {
-        let must_answer =
-            self.open.as_ref().is_some_and(|open| open.message.role == Role::Assistant && !open.asked.is_empty());
+        let must_answer = self
+            .open
+            .as_ref()
+            .is_some_and(|open| open.message.role == Role::Assistant && !open.asked.is_empty());
         if must_answer {
             self.user(None);
         }
@@ -430,7 +432,8 @@ impl Open {
             content: ToolContent::from(NO_RESULT),
             is_error: true,
         };
-        let answers = self.asked.iter().map(|id| self.answers.get(id).cloned().unwrap_or_else(|| missing(id)));
+        let answers =
+            self.asked.iter().map(|id| self.answers.get(id).cloned().unwrap_or_else(|| missing(id)));
         Message { role: Role::User, blocks: answers.chain(self.message.blocks.iter().cloned()).collect() }
     }
 }

@@ -11,8 +11,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use decurion_protocol::link::BoxStream;
-use decurion_store::WriteError;
 use decurion_protocol::{AgentId, Clock, Envelope, Event, RunId, WaitReason};
+use decurion_store::WriteError;
 use futures_util::stream;
 use tokio::sync::{broadcast, oneshot};
 
@@ -82,10 +82,7 @@ enum Job {
 
 impl Journal {
     /// Starts the thread that owns these files.
-    pub fn start(
-        store: Box<dyn decurion_store::Journal>,
-        options: JournalOptions,
-    ) -> std::io::Result<Self> {
+    pub fn start(store: Box<dyn decurion_store::Journal>, options: JournalOptions) -> std::io::Result<Self> {
         let (jobs, inbox) = mpsc::channel();
         let (live, _) = broadcast::channel(LIVE_CAPACITY);
         let seq = Arc::new(AtomicU64::new(options.last_seq));
@@ -250,7 +247,10 @@ impl Writer {
             {
                 jobs.push_back(job);
             }
-            if self.do_all(jobs) {
+            if let Some(done) = self.do_all(jobs) {
+                // The files are closed, and their lock free, before anyone hears of it.
+                drop(self);
+                let _ = done.send(());
                 return;
             }
         }
@@ -270,8 +270,8 @@ impl Writer {
         self.inbox.recv().ok()
     }
 
-    /// Does these jobs in order; tells whether the journal was closed.
-    fn do_all(&mut self, mut jobs: VecDeque<Job>) -> bool {
+    /// Does these jobs in order; gives whoever wants to know that the journal is closed, if it is to be.
+    fn do_all(&mut self, mut jobs: VecDeque<Job>) -> Option<oneshot::Sender<()>> {
         let mut batch = Vec::new();
         let mut waiting = Vec::new();
         while let Some(job) = jobs.pop_front() {
@@ -294,13 +294,12 @@ impl Writer {
                 Job::Close { done } => {
                     self.commit(std::mem::take(&mut batch), std::mem::take(&mut waiting));
                     self.sync();
-                    let _ = done.send(());
-                    return true;
+                    return Some(done);
                 }
             }
         }
         self.commit(batch, waiting);
-        false
+        None
     }
 
     fn envelope(&self, who: &Who, event: Event, ahead: usize) -> Envelope {

@@ -41,9 +41,7 @@ use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use decurion_protocol::link::BoxFuture;
-use decurion_protocol::{
-    CallId, Event, Link, Place, PlaceError, SessionRequest, SessionSummary,
-};
+use decurion_protocol::{CallId, Event, Link, Place, PlaceError, SessionRequest, SessionSummary};
 use decurion_store::SessionFiles;
 use decurion_tools::{Http, Spill, SpillFile};
 use tokio::sync::mpsc;
@@ -93,9 +91,9 @@ impl Engine {
         let model_name = model_name.unwrap_or_else(|| parts.models.default_name());
         let model = parts.models.resolve(&model_name).map_err(PlaceError::Model)?;
         spec::check_limits(&request.limits, &model)?;
-        let recorded_head = recorded.zip(opened.files.as_ref()).and_then(|(spec, files)| {
-            serde_json::from_slice(&files.get_head(&spec.head).ok()?).ok()
-        });
+        let recorded_head = recorded
+            .zip(opened.files.as_ref())
+            .and_then(|(spec, files)| serde_json::from_slice(&files.get_head(&spec.head).ok()?).ok());
         let made = spec::root_head(&request, recorded_head.as_ref(), &parts.tools, &model)?;
         if !made.unknown.is_empty() {
             let known: Vec<&str> = parts.tools.names().collect();
@@ -110,7 +108,7 @@ impl Engine {
         directories.extend(parts.directories.iter().cloned());
         let rights = Rights {
             mode: request.mode.unwrap_or(parts.mode),
-            rules: spec::rules(&parts.rules, &request.allow, &request.deny),
+            rules: Arc::new(spec::rules(&parts.rules, &request.allow, &request.deny)),
             answers: request.answers,
         };
         let opening_note = prompt::opening_note(&prompt::Scene {
@@ -165,10 +163,7 @@ fn first_events(opened: &Opened) -> Vec<Event> {
     std::iter::once(begun).chain(opened.notices.iter().map(notice)).collect()
 }
 
-fn start_journal(
-    parts: &Parts,
-    store: Box<dyn decurion_store::Journal>,
-) -> Result<Journal, PlaceError> {
+fn start_journal(parts: &Parts, store: Box<dyn decurion_store::Journal>) -> Result<Journal, PlaceError> {
     let options = JournalOptions {
         clock: Arc::clone(&parts.clock),
         durability: parts.durability,

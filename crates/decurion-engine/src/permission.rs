@@ -8,6 +8,7 @@
 mod commands;
 mod glob;
 mod paths;
+pub mod rows;
 mod shell;
 mod suggest;
 mod web;
@@ -114,7 +115,9 @@ pub fn decide(policy: &Policy, tool: &str, input: &Value, intent: &Intent) -> De
         Class::Shell => shell::decide(&question),
         Class::Read | Class::Write => question.decide_paths(),
         Class::Web => question.decide_web(),
-        Class::Agent | Class::Skill | Class::Mcp | Class::Free | Class::Ask | Class::Other => question.decide_named(),
+        Class::Agent | Class::Skill | Class::Mcp | Class::Free | Class::Ask | Class::Other => {
+            question.decide_named()
+        }
     });
     finish(policy, decision)
 }
@@ -137,7 +140,12 @@ fn finish(policy: &Policy, mut decision: Decision) -> Decision {
 }
 
 /// The mode a child runs in, and why.
-pub fn effective_mode(parent: Mode, definition: Option<Mode>, source: AgentSource, trusted: bool) -> (Mode, String) {
+pub fn effective_mode(
+    parent: Mode,
+    definition: Option<Mode>,
+    source: AgentSource,
+    trusted: bool,
+) -> (Mode, String) {
     let from_user = match source {
         AgentSource::Builtin | AgentSource::User | AgentSource::Managed => true,
         AgentSource::Project => trusted,
@@ -226,9 +234,10 @@ fn class(tool: &str, input: &Value) -> Class {
         "Agent" => Class::Agent,
         "Skill" | "SlashCommand" => Class::Skill,
         "ExitPlanMode" => Class::Ask,
-        "TodoWrite" | "TodoRead" | "TaskOutput" | "AgentOutput" | "AgentOutputTool" | "BashOutput" | "KillShell"
-        | "KillBash" | "TaskStop" | "SendMessage" | "TaskCreate" | "TaskGet" | "TaskList" | "TaskUpdate" | "ListAgents"
-        | "ReportFindings" | "StructuredOutput" | "ToolSearch" | "AskUserQuestion" | "EnterPlanMode" | "CronList" => Class::Free,
+        "TodoWrite" | "TodoRead" | "TaskOutput" | "AgentOutput" | "AgentOutputTool" | "BashOutput"
+        | "KillShell" | "KillBash" | "TaskStop" | "SendMessage" | "TaskCreate" | "TaskGet" | "TaskList"
+        | "TaskUpdate" | "ListAgents" | "ReportFindings" | "StructuredOutput" | "ToolSearch"
+        | "AskUserQuestion" | "EnterPlanMode" | "CronList" => Class::Free,
         _ if is_mcp(tool) => Class::Mcp,
         _ => Class::Other,
     }
@@ -236,7 +245,10 @@ fn class(tool: &str, input: &Value) -> Class {
 
 fn is_mcp(tool: &str) -> bool {
     tool.strip_prefix("mcp__").and_then(|rest| rest.split_once("__")).is_some_and(|(server, tool)| {
-        let plain = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte));
+        let plain = |name: &str| {
+            !name.is_empty()
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte))
+        };
         plain(server) && plain(tool)
     })
 }
@@ -267,7 +279,9 @@ impl Question<'_> {
         let reason = reason.into();
         match (self.policy.mode, self.policy.undecided) {
             (Mode::DontAsk, Undecided::Allow) => allow(format!("{reason}; mode dontAsk lets it go ahead")),
-            (Mode::DontAsk, Undecided::Deny) => deny(format!("{reason}; mode dontAsk of this definition denies it")),
+            (Mode::DontAsk, Undecided::Deny) => {
+                deny(format!("{reason}; mode dontAsk of this definition denies it"))
+            }
             _ => ask(reason),
         }
     }
@@ -276,10 +290,8 @@ impl Question<'_> {
     fn refused_by_grant(&self) -> Option<Decision> {
         let grant = &self.policy.grant;
         let only = grant.only.as_deref().filter(|_| !is_mcp(self.tool));
-        if let Some(rules) = only {
-            if !self.granted(rules) {
-                return Some(deny(format!("not one of this agent's tools: {}", self.tool)));
-            }
+        if only.is_some_and(|rules| !self.granted(rules)) {
+            return Some(deny(format!("not one of this agent's tools: {}", self.tool)));
         }
         let rule = grant.except.iter().find(|rule| self.forbidden(rule) == commands::Match::Yes)?;
         Some(decision(Verdict::Deny, Some(rule), format!("not one of this agent's tools: {}", self.tool)))
@@ -310,12 +322,14 @@ impl Question<'_> {
             Class::Web => self.host().is_ok_and(|address| {
                 address.odd.is_none()
                     && named.iter().any(|rule| {
-                        rule.specifier.as_deref().is_some_and(|specifier| web::covers(specifier, &address.host, false))
+                        rule.specifier
+                            .as_deref()
+                            .is_some_and(|specifier| web::covers(specifier, &address.host, false))
                     })
             }),
-            _ => named.iter().any(|rule| {
-                rule.specifier.as_deref().is_some_and(|specifier| self.name_covered(specifier))
-            }),
+            _ => named
+                .iter()
+                .any(|rule| rule.specifier.as_deref().is_some_and(|specifier| self.name_covered(specifier))),
         }
     }
 
@@ -381,14 +395,20 @@ impl Question<'_> {
     pub(crate) fn touches(&self) -> Vec<Touch> {
         let mut touches = self.intent.touches.clone();
         // A glob may lead out of the directory it starts in.
-        if let Some(pattern) = self.input.get("pattern").and_then(Value::as_str).filter(|_| self.tool == "Glob") {
-            let base = touches.first().map_or_else(|| self.policy.around.cwd.clone(), |touch| touch.path.clone());
+        if let Some(pattern) =
+            self.input.get("pattern").and_then(Value::as_str).filter(|_| self.tool == "Glob")
+        {
+            let base =
+                touches.first().map_or_else(|| self.policy.around.cwd.clone(), |touch| touch.path.clone());
             let joined = match (pattern.strip_prefix("~/"), &self.policy.around.home) {
                 (Some(rest), Some(home)) => home.join(rest),
                 _ => base.join(pattern),
             };
             let fixed = paths::fixed_part(joined.as_str());
-            let climbs = joined.as_str().strip_prefix(fixed.as_str()).is_some_and(|rest| rest.split('/').any(|part| part == ".."));
+            let climbs = joined
+                .as_str()
+                .strip_prefix(fixed.as_str())
+                .is_some_and(|rest| rest.split('/').any(|part| part == ".."));
             let path = if climbs { Utf8PathBuf::from("/") } else { paths::normal(&fixed) };
             touches.push(Touch { path, access: Access::Read });
         }
@@ -453,13 +473,16 @@ impl Question<'_> {
 
     /// A path that is not what it looks like.
     fn odd_path(&self) -> Option<String> {
-        let strange = |text: &str| text.chars().any(|c| c.is_control()) || decurion_tools::bash::visible(text) != text;
+        let strange =
+            |text: &str| text.chars().any(char::is_control) || decurion_tools::bash::visible(text) != text;
         ["file_path", "path", "notebook_path", "pattern"]
             .iter()
             .filter(|key| **key != "pattern" || self.tool == "Glob")
             .filter_map(|key| self.input.get(*key)?.as_str())
             .find(|text| strange(text))
-            .map(|text| format!("the path has characters that deceive: {}", decurion_tools::bash::visible(text)))
+            .map(|text| {
+                format!("the path has characters that deceive: {}", decurion_tools::bash::visible(text))
+            })
     }
 
     /// Whether one path may be used, by rules, place and mode; else why not.
@@ -477,7 +500,9 @@ impl Question<'_> {
                 continue;
             }
             let covered = match rule.specifier.as_deref() {
-                None => access == Access::Read || (protected.is_none() && (inside || !paths::is_system(path))),
+                None => {
+                    access == Access::Read || (protected.is_none() && (inside || !paths::is_system(path)))
+                }
                 Some(specifier) => {
                     paths::covers(specifier, path, &policy.around, Reading::Narrow)
                         && protected.as_ref().is_none_or(|part| paths::names_protected(specifier, part))
@@ -516,7 +541,8 @@ impl Question<'_> {
             return ask(odd);
         }
         for rule in self.policy.rules.allow.iter().filter(|rule| rule.tool == "WebFetch") {
-            if rule.specifier.as_deref().is_none_or(|specifier| web::covers(specifier, &address.host, false)) {
+            if rule.specifier.as_deref().is_none_or(|specifier| web::covers(specifier, &address.host, false))
+            {
                 return decision(Verdict::Allow, Some(rule), format!("allowed by {rule}"));
             }
         }
@@ -527,14 +553,20 @@ impl Question<'_> {
     fn name_covered(&self, specifier: &str) -> bool {
         let text = |key: &str| self.input.get(key).and_then(Value::as_str);
         let name = match self.class() {
-            Class::Agent => self.intent.agent.as_deref().or_else(|| text("subagent_type")).unwrap_or("general-purpose"),
+            Class::Agent => {
+                self.intent.agent.as_deref().or_else(|| text("subagent_type")).unwrap_or("general-purpose")
+            }
             Class::Skill => text("skill").or_else(|| text("command")).unwrap_or("").trim_start_matches('/'),
             _ => return specifier == "*",
         };
         specifier.split(',').map(str::trim).any(|wanted| {
             let wanted = wanted.trim_start_matches('/');
             match wanted.strip_suffix(":*").or_else(|| wanted.strip_suffix(" *")) {
-                Some(prefix) => name == prefix || name.starts_with(&format!("{prefix} ")) || name.starts_with(&format!("{prefix}:")),
+                Some(prefix) => {
+                    name == prefix
+                        || name.starts_with(&format!("{prefix} "))
+                        || name.starts_with(&format!("{prefix}:"))
+                }
                 None => wanted.eq_ignore_ascii_case(name.trim()),
             }
         })
@@ -577,7 +609,7 @@ impl Question<'_> {
 fn tool_matches(rule: &str, tool: &str, reading: Reading) -> bool {
     let rule = canonical(rule);
     if rule == tool {
-        return true;
+        return reading == Reading::Wide || is_mcp(tool) || !tool.starts_with("mcp__");
     }
     let wide = reading == Reading::Wide;
     if wide && rule.contains('*') && glob::text_matches(rule, tool) {
@@ -586,11 +618,14 @@ fn tool_matches(rule: &str, tool: &str, reading: Reading) -> bool {
     if !rule.starts_with("mcp__") || !is_mcp(tool) {
         return false;
     }
-    let (rule, tool) = if wide { (rule.to_lowercase(), tool.to_lowercase()) } else { (rule.to_owned(), tool.to_owned()) };
+    let (rule, tool) =
+        if wide { (rule.to_lowercase(), tool.to_lowercase()) } else { (rule.to_owned(), tool.to_owned()) };
     // A rule names a server, or a server and a pattern of its tools; the server's name is never a pattern.
     let rest = rule.strip_prefix("mcp__").unwrap_or("");
     let (server, wanted) = rest.split_once("__").unwrap_or((rest, "*"));
-    let Some(name) = tool.strip_prefix("mcp__").and_then(|tool| tool.strip_prefix(server)?.strip_prefix("__")) else {
+    let Some(name) =
+        tool.strip_prefix("mcp__").and_then(|tool| tool.strip_prefix(server)?.strip_prefix("__"))
+    else {
         return false;
     };
     // `mcp__a__b__c` may be the tool `c` of a server `a__b`: a rule for `a` alone does not say so.
@@ -609,5 +644,9 @@ fn path_rule_covers(rule: &str, tool: &str) -> bool {
 
 /// Whether forbidding the one casts doubt on the other.
 fn path_rule_is_near(rule: &str, tool: &str) -> bool {
-    matches!((rule, tool), ("Write", "Edit" | "NotebookEdit" | "MultiEdit") | ("Read", "Edit" | "Write" | "NotebookEdit" | "MultiEdit"))
+    matches!(
+        (rule, tool),
+        ("Write", "Edit" | "NotebookEdit" | "MultiEdit")
+            | ("Read", "Edit" | "Write" | "NotebookEdit" | "MultiEdit")
+    )
 }

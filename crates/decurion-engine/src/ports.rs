@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use decurion_exec::Guard;
 use decurion_model::catalog::ModelInfo;
 use decurion_model::{Dialect, Gateway, Head, RequestTag, WireHead};
 use decurion_protocol::{CallId, Clock, LineId, Mode, Money, Question, RuleSet, RunId};
-use decurion_exec::Guard;
 use decurion_tools::{Http, Spill, ToolLimits, ToolSet};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;

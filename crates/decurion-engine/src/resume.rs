@@ -160,10 +160,8 @@ fn fork(
     let mut folded = Folded::new(parts, request);
     let mut sink = |envelope: Envelope| folded.take(&envelope);
     let run = new_run();
-    let (writer, report) = parts
-        .archive
-        .fork(&source, &info, run, parts.clock.date(), &mut sink)
-        .map_err(place_error)?;
+    let (writer, report) =
+        parts.archive.fork(&source, &info, run, parts.clock.date(), &mut sink).map_err(place_error)?;
     let paths = writer.paths().clone();
     opened(Box::new(writer), &paths, folded, info, Some(&report))
 }
@@ -212,10 +210,9 @@ fn place_error(error: OpenError) -> PlaceError {
         OpenError::Exists(id) => PlaceError::SessionExists(id),
         OpenError::Missing(id) => PlaceError::NoSuchSession(id),
         OpenError::Held { session, holder } => PlaceError::Held { session, holder: holder.to_string() },
-        OpenError::NoLocks { path } => PlaceError::Storage {
-            path,
-            source: io::Error::other("its file system has no locks"),
-        },
+        OpenError::NoLocks { path } => {
+            PlaceError::Storage { path, source: io::Error::other("its file system has no locks") }
+        }
         OpenError::Storage { path, source } => PlaceError::Storage { path, source },
     }
 }

@@ -47,8 +47,10 @@ pub struct Progress {
     began: Duration,
     /// Why the last round of calls was refused with nobody to ask, if it was.
     denied: Option<String>,
-    /// What the last reply said.
+    /// What the last reply said, with the replies it continues.
     said: String,
+    /// Whether the next reply continues the last.
+    continues: bool,
     repaired: Repair,
 }
 
@@ -79,6 +81,7 @@ impl Progress {
             began: run.ports.clock.elapsed(),
             denied: None,
             said: String::new(),
+            continues: false,
             repaired: Repair::Nothing,
         }
     }
@@ -224,12 +227,7 @@ pub(crate) fn reserve(run: &Run, bytes: u64) -> Result<(Reservation, u64), Exhau
 }
 
 /// Replaces what was set aside by what was used, and adds it to the totals.
-pub(crate) fn settle(
-    run: &Run,
-    progress: &mut Progress,
-    reservation: Reservation,
-    reply: Option<&Reply>,
-) {
+pub(crate) fn settle(run: &Run, progress: &mut Progress, reservation: Reservation, reply: Option<&Reply>) {
     let model = &run.ports.model;
     let usage = &reply.and_then(|reply| reply.meta.usage.clone()).unwrap_or_default();
     let cost = model.info.cost(usage);
@@ -309,8 +307,10 @@ async fn record_reply(run: &Run, progress: &mut Progress, reply: Reply) -> Resul
     let info = &run.ports.model.info;
     meta.cost = meta.usage.as_ref().filter(|_| info.price.is_some()).map(|usage| info.cost(usage));
     let text = message.text();
-    if !text.is_empty() {
-        progress.said = text;
+    match std::mem::take(&mut progress.continues) {
+        true => progress.said.push_str(&text),
+        false if !text.is_empty() => progress.said = text,
+        false => {}
     }
     let lines: Vec<LineId> = message.blocks.iter().map(|_| new_line()).collect();
     let calls = message
@@ -318,12 +318,9 @@ async fn record_reply(run: &Run, progress: &mut Progress, reply: Reply) -> Resul
         .iter()
         .zip(&lines)
         .filter_map(|(block, line)| match block {
-            Block::ToolUse { id, name, input } => Some(Call {
-                id: id.clone(),
-                name: name.clone(),
-                input: input.clone(),
-                line: Some(*line),
-            }),
+            Block::ToolUse { id, name, input } => {
+                Some(Call { id: id.clone(), name: name.clone(), input: input.clone(), line: Some(*line) })
+            }
             _ => None,
         })
         .collect();
@@ -374,7 +371,10 @@ async fn finish(run: &Run, progress: &mut Progress) -> Result<Option<Outcome>, S
             let error = "the model refused to answer".to_owned();
             return Ok(Some(Outcome::Failed { error }));
         }
-        Some("max_tokens") => "Your reply was cut off at the output limit. Continue exactly where it stopped.",
+        Some("max_tokens") => {
+            progress.continues = true;
+            "Your reply was cut off at the output limit. Continue exactly where it stopped."
+        }
         _ if run.ports.tools.get(structured::NAME).is_some() => structured::NUDGE,
         _ => {
             return Ok(Some(match progress.denied.take() {

@@ -77,7 +77,8 @@ struct Owner {
     queue: VecDeque<(RequestId, Work)>,
     running: Option<Running>,
     who: Who,
-    closing: Option<RequestId>,
+    /// Whether the session ends, and who asked for that.
+    closing: Option<Option<RequestId>>,
 }
 
 /// What can be queued.
@@ -137,11 +138,10 @@ impl Owner {
                 break;
             }
         }
-        self.session.journal.sync().await;
-        if let Some(request) = self.closing.filter(|request| request.0 != u64::MAX) {
+        self.session.journal.close().await;
+        if let Some(request) = self.closing.flatten() {
             self.reply(request, done());
         }
-        self.session.journal.close().await;
     }
 
     async fn command(&mut self, Request { id, command }: Request) {
@@ -260,7 +260,9 @@ impl Owner {
             return self.reply(id, Reply::Refused { reason: lost.to_string() });
         }
         if let decurion_protocol::Answer::Allow { rules, .. } = &answer {
-            self.rights.send_modify(|rights| rights.rules.allow.extend(rules.iter().cloned()));
+            self.rights.send_modify(|rights| {
+                Arc::make_mut(&mut rights.rules).allow.extend(rules.iter().cloned());
+            });
         }
         self.approvals.answer(question, answer);
         self.reply(id, done());
@@ -309,7 +311,7 @@ impl Owner {
         if let Some(running) = &self.running {
             running.cancel.cancel();
         }
-        self.closing = Some(request.unwrap_or(RequestId(u64::MAX)));
+        self.closing = Some(request);
     }
 }
 

@@ -36,7 +36,12 @@ pub enum StepError {
 
 impl TaskTable {
     /// Registers a task, pending. One that is known is taken up again, as a resume does.
-    pub fn open(&mut self, task: TaskId, run: RunId, cancel: CancellationToken) -> watch::Receiver<TaskState> {
+    pub fn open(
+        &mut self,
+        task: TaskId,
+        run: RunId,
+        cancel: CancellationToken,
+    ) -> watch::Receiver<TaskState> {
         let (state, watcher) = watch::channel(TaskState::Pending);
         self.rows.insert(task, Row { run, state, cancel });
         watcher

@@ -174,6 +174,8 @@ struct Try {
     /// When something of substance last came; none before the first event.
     content_at: Option<Instant>,
     request_id: Option<String>,
+    /// Whether anything of the reply itself has come.
+    answered: bool,
     blocks: usize,
 }
 
@@ -292,6 +294,7 @@ impl Turn {
             started: Instant::now(),
             content_at: None,
             request_id: None,
+            answered: false,
             blocks: 0,
         }));
     }
@@ -316,7 +319,7 @@ impl Turn {
         attempt.note(&event);
         match event {
             ModelEvent::Accepted(accepted) => {
-                attempt.permit.accepted(&accepted.limits);
+                attempt.permit.limited(&accepted.limits);
                 attempt.request_id = accepted.request_id;
                 return;
             }
@@ -491,6 +494,10 @@ impl Try {
         };
         if counts {
             self.content_at = Some(Instant::now());
+        }
+        let is_answer = !matches!(event, ModelEvent::Accepted(_) | ModelEvent::Delta(Delta::Started { .. }));
+        if is_answer && !std::mem::replace(&mut self.answered, true) {
+            self.permit.answered();
         }
     }
 }

@@ -222,7 +222,7 @@ fn unreachable_or_reset(error: &reqwest::Error) -> ModelError {
         UnreachableCause::Dns
     } else if text.contains("proxy") || text.contains("tunnel") {
         UnreachableCause::Proxy
-    } else if text.contains("certificate") || text.contains("tls") || text.contains("handshake") {
+    } else if is_tls(error) {
         UnreachableCause::Tls
     } else if error.is_connect() || error.is_timeout() {
         UnreachableCause::Connect
@@ -230,6 +230,14 @@ fn unreachable_or_reset(error: &reqwest::Error) -> ModelError {
         return ModelError::reset(detail);
     };
     ModelError::Unreachable { cause, detail }
+}
+
+/// Whether TLS is among the causes; an I/O error hides what it wraps from its own chain.
+fn is_tls(error: &(dyn Error + 'static)) -> bool {
+    let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    error.is::<rustls::Error>()
+        || wrapped.is_some_and(|inner| is_tls(inner))
+        || error.source().is_some_and(is_tls)
 }
 
 /// An error with its causes, without the address, which may hold a key.

@@ -166,12 +166,18 @@ impl Drop for Waiter {
 }
 
 impl Permit {
-    /// The provider took the request.
-    pub fn accepted(&mut self, limits: &RateLimits) {
-        let pauses = self.limiter.lock().rate.accepted(&mut self.facts, limits, Instant::now());
-        if pauses {
+    /// What the provider said about its limits: if nothing is left, nobody asks until there is.
+    pub fn limited(&self, limits: &RateLimits) {
+        if let (Some(0), Some(reset)) = (limits.remaining, limits.reset)
+            && self.limiter.lock().rate.pause(Instant::now() + reset)
+        {
             self.limiter.shared.paused.notify_waiters();
         }
+    }
+
+    /// The provider answers the request. Its status alone is no answer: an overload may follow it.
+    pub fn answered(&mut self) {
+        self.limiter.lock().rate.answered(&mut self.facts);
         self.limiter.admit();
     }
 
@@ -259,8 +265,7 @@ impl Rate {
         }
     }
 
-    /// Says whether a pause began or grew.
-    fn accepted(&mut self, facts: &mut PermitFacts, limits: &RateLimits, now: Instant) -> bool {
+    fn answered(&mut self, facts: &mut PermitFacts) {
         if facts.epoch == self.epoch {
             self.refusals = 0;
             if let Some(limit) = &mut self.limit {
@@ -269,11 +274,6 @@ impl Rate {
         }
         if std::mem::take(&mut facts.probe) {
             self.probe = Probe::NotNeeded;
-        }
-        // Nothing left until then: do not ask for a refusal.
-        match (limits.remaining, limits.reset) {
-            (Some(0), Some(reset)) => self.pause(now + reset),
-            _ => false,
         }
     }
 
@@ -303,6 +303,7 @@ impl Rate {
         wait.is_some_and(|wait| self.pause(now + wait))
     }
 
+    /// Says whether that is longer than what was known.
     fn pause(&mut self, until: Instant) -> bool {
         let grows = self.paused_until < Some(until);
         self.paused_until = self.paused_until.max(Some(until));

@@ -147,7 +147,7 @@ fn user_messages(blocks: &[Block]) -> Vec<Value> {
             Block::Text { text } if !text.trim().is_empty() => parts.push(text_part(text)),
             Block::Image { source } => parts.push(image_part(source)),
             Block::Document { .. } => {
-                parts.push(text_part("[a document was left out: this provider takes none]"))
+                parts.push(text_part("[a document was left out: this provider takes none]"));
             }
             Block::Text { .. } | Block::Thinking { .. } | Block::ToolUse { .. } | Block::Opaque(_) => {}
         }
@@ -159,7 +159,16 @@ fn user_messages(blocks: &[Block]) -> Vec<Value> {
 }
 
 fn result_text(content: &ToolContent, is_error: bool) -> String {
-    let text = content.text();
+    let text = match content {
+        ToolContent::Text(text) => text.clone(),
+        ToolContent::Blocks(blocks) => {
+            let texts = blocks.iter().filter_map(|block| match block {
+                Block::Text { text } if !text.trim().is_empty() => Some(text.as_str()),
+                _ => None,
+            });
+            texts.collect::<Vec<_>>().join("\n\n")
+        }
+    };
     let only_images = matches!(content, ToolContent::Blocks(blocks) if !blocks.is_empty());
     match (text.trim().is_empty(), is_error) {
         (true, true) => "Error: the tool failed without a message".to_owned(),

@@ -197,7 +197,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #![proptest_config(ProptestConfig::with_cases(500))]
         #[test]
         fn any_chunking_gives_the_same_frames(text in stream_like(), cuts in prop::collection::vec(0_usize..200, 0..12)) {
             let whole = frames([text.as_slice()]).unwrap();

@@ -131,9 +131,7 @@ impl ToolContent {
     pub fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
-            Self::Blocks(blocks) => {
-                Message { role: Role::User, blocks: blocks.clone() }.text()
-            }
+            Self::Blocks(blocks) => Message { role: Role::User, blocks: blocks.clone() }.text(),
         }
     }
 
@@ -272,7 +270,9 @@ impl Block {
         }
         match Known::deserialize(&value) {
             Ok(Known::Text { text }) => Self::Text { text },
-            Ok(Known::Thinking { thinking, signature, extra }) => Self::Thinking { thinking, signature, extra },
+            Ok(Known::Thinking { thinking, signature, extra }) => {
+                Self::Thinking { thinking, signature, extra }
+            }
             Ok(Known::ToolUse { id, name, input }) => Self::ToolUse { id, name, input },
             Ok(Known::ToolResult { tool_use_id, content, is_error }) => {
                 Self::ToolResult { id: tool_use_id, content, is_error }

@@ -49,7 +49,12 @@ pub enum ToolEffect {
 impl ToolOutput {
     /// A success of plain text.
     pub fn text(text: impl Into<String>) -> Self {
-        Self { content: ToolContent::Text(text.into()), is_error: false, structured: None, effects: Vec::new() }
+        Self {
+            content: ToolContent::Text(text.into()),
+            is_error: false,
+            structured: None,
+            effects: Vec::new(),
+        }
     }
 
     /// A failure the model should read.

@@ -66,9 +66,7 @@ impl FromStr for Mode {
 
 /// A mode's name that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown permission mode (default, acceptEdits, plan, bypassPermissions, dontAsk, bubble): {0:?}"
-)]
+#[error("unknown permission mode (default, acceptEdits, plan, bypassPermissions, dontAsk, bubble): {0:?}")]
 pub struct UnknownMode(pub String);
 
 /// One rule, `Tool` or `Tool(specifier)`, and where it came from.
@@ -241,7 +239,8 @@ mod tests {
 
     #[test]
     fn rules_are_read_and_written_alike() {
-        for text in ["Bash", "Bash(git push *)", "Read(//etc/**)", "mcp__a__b", "Bash(echo (x))", "mcp__a__*"] {
+        for text in ["Bash", "Bash(git push *)", "Read(//etc/**)", "mcp__a__b", "Bash(echo (x))", "mcp__a__*"]
+        {
             assert_eq!(Rule::parse(text, RuleSource::CliArg).unwrap().to_string(), text);
         }
         assert_eq!(Rule::parse(" Bash( * ) ", RuleSource::CliArg).unwrap().to_string(), "Bash");

@@ -104,7 +104,9 @@ impl TaskState {
             (Self::Pending | Self::Queued, TaskStep::Start { attention }) => Ok(Self::Running { attention }),
             (Self::Idle, TaskStep::Wake) => Ok(Self::Running { attention: Background }),
             (Self::Running { .. }, TaskStep::Rest) => Ok(Self::Idle),
-            (Self::Running { attention }, TaskStep::Wait { reason }) => Ok(Self::Waiting { reason, attention }),
+            (Self::Running { attention }, TaskStep::Wait { reason }) => {
+                Ok(Self::Waiting { reason, attention })
+            }
             (Self::Running { attention }, TaskStep::Pause { reason, until }) => {
                 Ok(Self::Paused { reason, until, attention })
             }

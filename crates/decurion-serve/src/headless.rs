@@ -59,8 +59,8 @@ impl Lines {
     /// the next line.
     pub fn to(mut writer: impl Write + Send + 'static) -> io::Result<Self> {
         let (out, mut lines) = mpsc::channel::<Vec<u8>>(256);
-        let writer = std::thread::Builder::new().name("lines".to_owned()).stack_size(128 * 1024).spawn(
-            move || {
+        let writer =
+            std::thread::Builder::new().name("lines".to_owned()).stack_size(128 * 1024).spawn(move || {
                 while let Some(mut line) = lines.blocking_recv() {
                     // What is waiting goes out in one write.
                     while line.len() < 64 * 1024
@@ -72,8 +72,7 @@ impl Lines {
                     writer.flush()?;
                 }
                 Ok(())
-            },
-        )?;
+            })?;
         Ok(Self { out, writer })
     }
 

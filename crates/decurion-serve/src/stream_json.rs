@@ -86,13 +86,20 @@ impl StreamJson {
                 "model": spec.model.split_once('/').map_or(spec.model.as_str(), |(_, model)| model),
                 "permissionMode": spec.mode,
                 "slash_commands": ["compact"],
+                "terminal_slash_commands": [],
                 "apiKeySource": self.facts.api_key_source,
                 "claude_code_version": STREAM_VERSION,
                 "output_style": "default",
                 "agents": [],
                 "skills": [],
                 "plugins": [],
+                "capabilities": [],
+                "memory_paths": {},
+                "original_cwd": spec.cwd,
                 "additional_directories": spec.directories,
+                "messaging_socket_path": null,
+                "fast_mode_state": "off",
+                "view_mode": "default",
                 "decurion_version": self.facts.version,
                 "sandbox": self.facts.sandbox,
             }),
@@ -160,10 +167,11 @@ impl StreamJson {
         trigger: &str,
         tokens: u64,
     ) -> Value {
-        let mut line = self.system(
-            "compact_boundary",
-            json!({"compact_metadata": {"trigger": trigger, "pre_tokens": tokens}, "logical_parent_uuid": parent}),
-        );
+        let metadata = json!({"compact_metadata": {"trigger": trigger, "pre_tokens": tokens}});
+        let mut line = self.system("compact_boundary", metadata);
+        if let Some(parent) = parent {
+            line["logical_parent_uuid"] = json!(parent);
+        }
         line["uuid"] = json!(boundary);
         line
     }
@@ -173,7 +181,8 @@ impl StreamJson {
             WaitReason::Retry { attempt, of, delay_ms, status, error, .. } => vec![self.system(
                 "api_retry",
                 json!({
-                    "attempt": attempt.saturating_sub(1), "max_retries": of, "retry_delay_ms": delay_ms,
+                    // One that waits in the pause of another has not failed itself.
+                    "attempt": attempt.saturating_sub(1).max(1), "max_retries": of, "retry_delay_ms": delay_ms,
                     "error_status": status, "error": error,
                 }),
             )],
@@ -341,9 +350,7 @@ fn model_usage(totals: &Totals) -> Value {
 }
 
 fn denials(totals: &Totals) -> Vec<Value> {
-    let denial = |denial: &decurion_protocol::Denial| {
-        json!({"tool_name": denial.tool, "tool_use_id": denial.call, "tool_input": denial.input})
-    };
+    let denial = |denial: &decurion_protocol::Denial| json!({"tool_name": denial.tool, "tool_use_id": denial.call, "tool_input": denial.input});
     totals.denials.iter().map(denial).collect()
 }
 

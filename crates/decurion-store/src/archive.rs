@@ -140,7 +140,8 @@ impl Archive {
             Ok(report) => Ok((writer, report)),
             Err(source) => {
                 drop(writer);
-                let removed = project_folder(&paths).and_then(|folder| folder.remove(&paths.transcript_name()));
+                let removed =
+                    project_folder(&paths).and_then(|folder| folder.remove(&paths.transcript_name()));
                 if let Err(error) = removed {
                     tracing::warn!(%error, "the file of a failed fork could not be removed");
                 }
@@ -168,10 +169,11 @@ impl Archive {
 
     /// The project folders that may hold sessions of this directory.
     fn projects(&self, cwd: Option<&Utf8Path>) -> io::Result<Vec<Folder>> {
-        let projects = match Folder::root(self.layout.home(), false).and_then(|home| home.sub(PROJECTS, false)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other?,
-        };
+        let projects =
+            match Folder::root(self.layout.home(), false).and_then(|home| home.sub(PROJECTS, false)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+                other => other?,
+            };
         if let Some(cwd) = cwd {
             return Ok(projects.sub(&slug(cwd.as_str()), false).into_iter().collect());
         }

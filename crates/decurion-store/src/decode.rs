@@ -6,8 +6,8 @@ use std::fmt;
 
 use decurion_protocol::event::{Event, MessageMeta, Origin};
 use decurion_protocol::{
-    AgentId, Block, CallId, Envelope, LineId, Message, Money, Role, RunId, ToolContent, ToolEffect,
-    ToolOutput, Usage,
+    AgentId, Block, CallId, Decision, Envelope, Intent, LineId, Message, Money, Role, RunId, ToolContent,
+    ToolEffect, ToolOutput, Usage,
 };
 use jiff::Timestamp;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
@@ -89,6 +89,17 @@ fn trailing_number(bytes: &[u8]) -> Option<(&[u8], u64)> {
     let digits = bytes.iter().rev().take(20).take_while(|byte| byte.is_ascii_digit()).count();
     let (rest, digits) = bytes.split_at(bytes.len() - digits);
     Some((rest, std::str::from_utf8(digits).ok()?.parse().ok()?))
+}
+
+/// Whether a line is one of the agent whose file it is in: any of the chain, and of our own type those that
+/// name no other agent.
+pub(crate) fn is_of_file(line: &[u8], agents_file: bool) -> bool {
+    if agents_file || !line.starts_with(br#"{"type":"decurion""#) {
+        return true;
+    }
+    // Only the few members before the event are looked at; what is inside it is not ours to read.
+    let head = memchr::memmem::find(line, br#","event":"#).map_or(line, |at| &line[..at]);
+    memchr::memmem::find(head, br#","agentId":"#).is_none()
 }
 
 /// The lines that a lost line end ran together, if that is what happened: each ends with our seal and the
@@ -198,7 +209,9 @@ impl Decoder<'_> {
         *self.missing_blobs += blob::resolve(&mut record, &names, self.session) as u64;
         let Ok(whole) = serde_json::to_vec(&record) else { return Decoded::Nonsense };
         match serde_json::from_slice::<RawLine<'_>>(&whole) {
-            Ok(raw) => raw.into_event(trailer, trailer.run.unwrap_or(self.run), self.structured).unwrap_or(Decoded::Nonsense),
+            Ok(raw) => raw
+                .into_event(trailer, trailer.run.unwrap_or(self.run), self.structured)
+                .unwrap_or(Decoded::Nonsense),
             Err(_) => Decoded::Nonsense,
         }
     }
@@ -268,7 +281,7 @@ struct RawMessage {
     #[serde(default)]
     stop_reason: Option<String>,
     #[serde(default)]
-    usage: Option<Usage>,
+    usage: Option<QuickUsage>,
 }
 
 #[derive(Deserialize)]
@@ -305,10 +318,13 @@ impl RawLine<'_> {
 
     fn ours(self) -> Option<Event> {
         let event = self.event?.get();
-        if self.v == Some(VERSION)
-            && let Ok(event) = serde_json::from_str(event)
-        {
-            return Some(event);
+        if self.v == Some(VERSION) {
+            if let Some(intent) = quick_intent(event) {
+                return Some(intent);
+            }
+            if let Ok(event) = serde_json::from_str(event) {
+                return Some(event);
+            }
         }
         Some(Event::Unknown(serde_json::from_str(event).ok()?))
     }
@@ -339,7 +355,7 @@ impl RawLine<'_> {
             request_id: self.request_id,
             model: if made_up { None } else { message.model },
             stop_reason: message.stop_reason,
-            usage: message.usage,
+            usage: message.usage.map(|usage| usage.0),
             cost: self.cost_nanos,
         };
         Some(Event::Message {
@@ -383,6 +399,61 @@ impl RawLine<'_> {
             tokens_before: metadata.pre_tokens,
             checkpoint: self.checkpoint.unwrap_or(Value::Null),
         })
+    }
+}
+
+/// The event that is on every other line, without first reading it into a tree to look for its type.
+fn quick_intent(event: &str) -> Option<Event> {
+    #[derive(Deserialize)]
+    struct Started {
+        call: CallId,
+        tool: String,
+        intent: Box<Intent>,
+        decision: Decision,
+        #[serde(default)]
+        input: Option<Value>,
+    }
+    if !event.starts_with(r#"{"type":"call_started","#) {
+        return None;
+    }
+    let Started { call, tool, intent, decision, input } = serde_json::from_str(event).ok()?;
+    Some(Event::CallStarted { call, tool, intent, decision, input })
+}
+
+/// The same for what a response used.
+struct QuickUsage(Usage);
+
+impl<'de> Deserialize<'de> for QuickUsage {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(UsageVisitor).map(QuickUsage)
+    }
+}
+
+struct UsageVisitor;
+
+impl<'de> Visitor<'de> for UsageVisitor {
+    type Value = Usage;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("counts of tokens")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Usage, A::Error> {
+        let mut usage = Usage::default();
+        while let Some(Name(name)) = members.next_key::<Name<'de>>()? {
+            match &*name {
+                "input_tokens" => usage.input_tokens = members.next_value()?,
+                "output_tokens" => usage.output_tokens = members.next_value()?,
+                "cache_creation_input_tokens" => {
+                    usage.cache_creation_input_tokens = members.next_value()?;
+                }
+                "cache_read_input_tokens" => usage.cache_read_input_tokens = members.next_value()?,
+                _ => {
+                    usage.other.insert(name.into_owned(), members.next_value()?);
+                }
+            }
+        }
+        Ok(usage)
     }
 }
 
@@ -539,6 +610,8 @@ fn text_block<'de, A: MapAccess<'de>>(kind: Value, members: A) -> Result<Block, 
     })
 }
 
+// The members that do not fit are given back by value, once, on a rare path.
+#[allow(clippy::result_large_err)]
 fn tool_use_block<'de, A: MapAccess<'de>>(kind: Value, members: A) -> Result<Block, A::Error> {
     known(kind, ["id", "name", "input"], members, |places| match places {
         [Some(Value::String(id)), Some(Value::String(name)), Some(input)] => {
@@ -548,6 +621,8 @@ fn tool_use_block<'de, A: MapAccess<'de>>(kind: Value, members: A) -> Result<Blo
     })
 }
 
+// The members that do not fit are given back by value, once, on a rare path.
+#[allow(clippy::result_large_err)]
 fn tool_result_block<'de, A: MapAccess<'de>>(kind: Value, members: A) -> Result<Block, A::Error> {
     known(kind, ["tool_use_id", "content", "is_error"], members, |places| match places {
         [Some(Value::String(id)), Some(Value::String(text)), None] => {

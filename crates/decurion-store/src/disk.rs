@@ -70,7 +70,18 @@ pub struct SyncJob {
     /// Content that lines refer to, with no repair but writing the line again.
     pub(crate) blobs: Vec<File>,
     /// Folders with new names in them.
-    pub(crate) folders: Vec<Folder>,
+    pub(crate) folders: Vec<(Place, Folder)>,
+}
+
+/// A folder of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The project's.
+    Project,
+    /// The session's own.
+    Session,
+    /// That of its agents' files.
+    Subagents,
 }
 
 pub(crate) struct SyncFile {
@@ -84,7 +95,7 @@ pub(crate) struct SyncFile {
 pub struct Synced {
     pub(crate) files: Vec<(FileKey, u64, io::Result<()>)>,
     pub(crate) blobs: Vec<File>,
-    pub(crate) folders: Vec<Folder>,
+    pub(crate) folders: Vec<Place>,
     pub(crate) error: Option<io::Error>,
 }
 
@@ -102,9 +113,9 @@ impl SyncJob {
             let result = file.sync();
             synced.files.push((key, through, result));
         }
-        for folder in self.folders {
+        for (place, folder) in self.folders {
             if let Err(error) = folder.sync() {
-                synced.folders.push(folder);
+                synced.folders.push(place);
                 synced.error = Some(error);
             }
         }

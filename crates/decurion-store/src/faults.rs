@@ -197,11 +197,13 @@ fn a_disk_that_refuses_any_one_write_loses_and_repeats_nothing() {
     let events = events();
     for nth in 1..=200 {
         let fault = faults[nth % faults.len()];
-        let tries = nth % 4;
+        let tries = 1 + nth % 4;
+        // Enough writes for every one of the two hundred to be met.
+        let size = if nth > 150 { 1 } else { 3 };
         let mut stage = stage();
         stage.disk.0.lock().unwrap().write_fault = Some((nth, fault, tries));
         let mut failures = 0;
-        for (number, batch) in events.chunks(3).enumerate() {
+        for (number, batch) in events.chunks(size).enumerate() {
             let mut result = stage.writer.append(batch);
             while let Err(error) = result {
                 assert!(error.holds(), "{error}");
@@ -219,8 +221,7 @@ fn a_disk_that_refuses_any_one_write_loses_and_repeats_nothing() {
         }
         check_no_half_lines(&stage.paths);
         assert_eq!(read(&stage.paths), events, "write {nth} {fault:?}");
-        let writes = stage.disk.0.lock().unwrap().writes;
-        assert!(failures > 0 || writes < nth, "the fault was never met: {nth} of {writes}");
+        assert!(failures > 0, "the fault was never met: {nth}");
     }
 }
 

@@ -150,6 +150,7 @@ enum Kind {
 }
 
 /// One step of the conversation, by the number of its entry.
+#[derive(Clone, Copy)]
 enum Step {
     /// A boundary and the summary after it.
     Compacted(usize, usize),
@@ -370,9 +371,7 @@ fn preserved(line: &[u8]) -> Option<Preserved> {
     }
     let boundary: Boundary = serde_json::from_slice(line).ok()?;
     match (boundary.compact_metadata.preserved_messages, boundary.compact_metadata.preserved_segment) {
-        (Some(messages), _) => {
-            Some(Preserved::Lines(messages.uuids.iter().map(|id| line_id(id)).collect()))
-        }
+        (Some(messages), _) => Some(Preserved::Lines(messages.uuids.iter().map(|id| line_id(id)).collect())),
         (None, Some(segment)) => {
             Some(Preserved::Between(line_id(&segment.head_uuid), line_id(&segment.tail_uuid)))
         }
@@ -467,7 +466,9 @@ impl<'a> Rebuild<'a> {
     }
 
     fn compacted(&mut self, boundary: usize, summary: usize) -> io::Result<()> {
-        let (Some(edge), Some(text)) = (self.content(boundary)?, self.content(summary)?) else { return Ok(()) };
+        let (Some(edge), Some(text)) = (self.content(boundary)?, self.content(summary)?) else {
+            return Ok(());
+        };
         let Some(message) = text.message else { return Ok(()) };
         let member = |name: &str| edge.compact_metadata.as_ref().and_then(|metadata| metadata.get(name));
         let line = self.index.entries[summary].id;

@@ -13,7 +13,7 @@ use decurion_protocol::{AgentId, Envelope, Event, SessionId};
 use jiff::Timestamp;
 
 use crate::blob::BlobFolder;
-use crate::disk::{Disk, DiskFile, FileKey, RealDisk, SyncFile, SyncJob, Synced};
+use crate::disk::{Disk, DiskFile, FileKey, Place, RealDisk, SyncFile, SyncJob, Synced};
 use crate::folder::{Folder, How};
 use crate::layout::{PROJECTS, SUBAGENTS, SessionPaths, agent_name, agent_of};
 use crate::line::{Encoder, FileEnd, is_conversation};
@@ -124,7 +124,7 @@ pub struct SessionWriter {
     /// Counts appends, to tell which file was used last.
     tick: u64,
     /// Folders with names that are not synced yet.
-    new_names: Vec<Folder>,
+    new_names: Vec<Place>,
     /// Held for the writer's life, and dropped last.
     _lock: Lock,
 }
@@ -153,8 +153,7 @@ impl SessionWriter {
             other => other.map_err(|source| storage(paths, source))?,
         };
         let root = Target::new(paths.transcript_name(), disk.adopt(file), Tail::default());
-        Self::assemble(disk, paths, info, folders, lock, root)
-            .map_err(|source| storage(paths, source))
+        Self::assemble(disk, paths, info, folders, lock, root).map_err(|source| storage(paths, source))
     }
 
     /// Takes up a recorded session: cuts what a crash left unfinished, gives every event that `options` asks
@@ -210,7 +209,6 @@ impl SessionWriter {
         lock: Lock,
         root: Target,
     ) -> io::Result<Self> {
-        let new_names = vec![folders.project.twin()?, folders.session.twin()?];
         Ok(Self {
             paths: paths.clone(),
             disk,
@@ -226,7 +224,7 @@ impl SessionWriter {
             last_seq: 0,
             retrying: false,
             tick: 0,
-            new_names,
+            new_names: vec![Place::Project, Place::Session],
             _lock: lock,
         })
     }
@@ -363,7 +361,7 @@ impl SessionWriter {
         self.close_oldest();
         if self.subagents.is_none() {
             self.subagents = Some(self.session.sub(SUBAGENTS, true)?);
-            self.new_names.push(self.session.twin()?);
+            self.new_names.push(Place::Session);
         }
         let Some(folder) = &self.subagents else { return Ok(()) };
         if let Some(target) = self.agents.get_mut(agent) {
@@ -375,8 +373,8 @@ impl SessionWriter {
         let file = folder.file(&name, How::Append)?;
         let tail = tail::find(&file)?;
         tail::cut(folder, &name, &file, &tail)?;
-        if tail == Tail::default() {
-            self.new_names.push(folder.twin()?);
+        if tail == Tail::default() && !self.new_names.contains(&Place::Subagents) {
+            self.new_names.push(Place::Subagents);
         }
         self.agents.insert(agent.clone(), Target::new(name, self.disk.adopt(file), tail));
         Ok(())
@@ -388,7 +386,8 @@ impl SessionWriter {
         if open < OPEN_LIMIT {
             return;
         }
-        let idle = self.agents.values_mut().filter(|target| target.file.is_some() && target.pending.is_empty());
+        let idle =
+            self.agents.values_mut().filter(|target| target.file.is_some() && target.pending.is_empty());
         if let Some(oldest) = idle.min_by_key(|target| target.used) {
             oldest.file = None;
         }
@@ -478,7 +477,15 @@ impl Journal for SessionWriter {
             }
         }
         let blobs = std::mem::take(&mut self.blobs.unsynced);
-        let folders = std::mem::take(&mut self.new_names);
+        let mut folders = Vec::with_capacity(self.new_names.len());
+        for place in std::mem::take(&mut self.new_names) {
+            let folder = match place {
+                Place::Project => &self.project,
+                Place::Session => &self.session,
+                Place::Subagents => self.subagents.as_ref().unwrap_or(&self.session),
+            };
+            folders.push((place, folder.twin()?));
+        }
         Ok(Some(SyncJob { files, blobs, folders }))
     }
 
@@ -547,7 +554,7 @@ impl Target {
             name,
             file: Some(file),
             length: tail.length,
-            end: FileEnd { ordinal: tail.ordinal, run: None },
+            end: FileEnd { ordinal: tail.ordinal, ..FileEnd::default() },
             pending: Vec::new(),
             written: 0,
             synced: tail.length,

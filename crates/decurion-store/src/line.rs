@@ -2,8 +2,8 @@
 //! shape where that shape can say it, else in a line type of ours that other readers skip.
 //!
 //! Every line ends `,"run":"…","seq":n,"ordinal":n,"crc":"xxxxxxxx"}`: the run, left out on a line of the chain
-//! where it is that of the chain's line before it; the place in the session; the place in the file; and
-//! CRC32C over all bytes before the last member.
+//! where two lines of the same agent before it have said it; the place in the session; the place in the file;
+//! and CRC32C over all bytes before the last member.
 
 use std::io::{self, Write as _};
 
@@ -75,8 +75,21 @@ impl Encoder {
 pub(crate) struct FileEnd {
     /// The count of its last line.
     pub(crate) ordinal: u64,
-    /// The run of its chain's last line, where this process wrote it.
+    /// The run of the last line of the agent whose file it is, where this process wrote it.
     pub(crate) run: Option<RunId>,
+    /// How many lines of the chain have said that run.
+    pub(crate) said: u8,
+}
+
+impl FileEnd {
+    /// Takes note of a line of this run; gives whether the chain still has to say it. It is said twice, so
+    /// that no single damaged line takes it along.
+    fn must_say(&mut self, run: RunId) -> bool {
+        if self.run.replace(run) != Some(run) {
+            self.said = 0;
+        }
+        self.said < 2
+    }
 }
 
 /// The state while one envelope is written.
@@ -149,9 +162,7 @@ impl Pen<'_> {
         let count = lines.len();
         let mut parent = parent;
         for (index, (block, id)) in message.blocks.iter().zip(lines).enumerate() {
-            self.chain("assistant", *id, parent, |line| {
-                line.assistant(block, meta, Part { index, count })
-            })?;
+            self.chain("assistant", *id, parent, |line| line.assistant(block, meta, Part { index, count }))?;
             parent = Some(*id);
         }
         Ok(())
@@ -251,8 +262,9 @@ impl Pen<'_> {
         line.date(self.envelope.at)?;
         line.bytes(&self.encoder.constant);
         // Most lines are of the same run, and forty bytes on each of them add up.
-        let known = self.end.run.replace(self.envelope.run) == Some(self.envelope.run);
-        self.finish(start, (!known).then_some(self.envelope.run))
+        let say = self.end.must_say(self.envelope.run);
+        self.end.said += u8::from(say);
+        self.finish(start, say.then_some(self.envelope.run))
     }
 
     /// A line of our own type.
@@ -266,6 +278,9 @@ impl Pen<'_> {
             line.text("agentId", agent.as_str());
         }
         line.json("event", &self.envelope.event)?;
+        if self.envelope.agent.is_none() || is_conversation(&self.envelope.event) {
+            self.end.must_say(self.envelope.run);
+        }
         self.finish(start, Some(self.envelope.run))
     }
 

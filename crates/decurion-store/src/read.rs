@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::decode::{Checked, Decoded, Decoder, Part, Trailer, check, split_joined};
+use crate::decode::{Checked, Decoded, Decoder, Part, Trailer, check, is_of_file, split_joined};
 use crate::folder::{Folder, How};
 use crate::layout::{PROJECTS, SUBAGENTS, SessionPaths, agent_name, agent_of};
 
@@ -127,12 +127,12 @@ pub fn replay(
     let project = Arc::new(project_folder(paths)?);
     let session = project.sub(&paths.session().to_string(), false).ok();
     match &options.scope {
-        Scope::Session => one(&project, paths.transcript_name(), session, options, sink),
+        Scope::Session => one(&project, paths.transcript_name(), session.as_ref(), options, sink),
         Scope::Agent(agent) => {
             let folder = session.as_ref().ok_or(io::ErrorKind::NotFound)?.sub(SUBAGENTS, false)?;
-            one(&Arc::new(folder), agent_name(agent), session, options, sink)
+            one(&Arc::new(folder), agent_name(agent), session.as_ref(), options, sink)
         }
-        Scope::Everything => merged(&project, paths, session, options, sink),
+        Scope::Everything => merged(&project, paths, session.as_ref(), options, sink),
     }
 }
 
@@ -144,13 +144,13 @@ pub(crate) fn project_folder(paths: &SessionPaths) -> io::Result<Folder> {
 fn one(
     folder: &Arc<Folder>,
     name: String,
-    session: Option<Folder>,
+    session: Option<&Folder>,
     options: &ReplayOptions,
     sink: &mut dyn FnMut(Envelope),
 ) -> io::Result<ReplayReport> {
     let lines = LineReader::alone(folder, name)?;
     let mut file = FileReplay::new(lines, options);
-    while let Some(envelope) = file.next(session.as_ref())? {
+    while let Some(envelope) = file.next(session)? {
         sink(envelope);
     }
     Ok(file.report)
@@ -160,11 +160,11 @@ fn one(
 fn merged(
     project: &Arc<Folder>,
     paths: &SessionPaths,
-    session: Option<Folder>,
+    session: Option<&Folder>,
     options: &ReplayOptions,
     sink: &mut dyn FnMut(Envelope),
 ) -> io::Result<ReplayReport> {
-    let subagents = session.as_ref().and_then(|folder| folder.sub(SUBAGENTS, false).ok()).map(Arc::new);
+    let subagents = session.and_then(|folder| folder.sub(SUBAGENTS, false).ok()).map(Arc::new);
     let mut names: Vec<String> = match &subagents {
         Some(folder) => folder.names()?.into_iter().filter(|name| agent_of(name).is_some()).collect(),
         None => Vec::new(),
@@ -179,7 +179,7 @@ fn merged(
             files.push(FileReplay::new(lines, options));
         }
     }
-    merge(&mut files, session.as_ref(), sink)?;
+    merge(&mut files, session, sink)?;
     let mut report = ReplayReport::default();
     for file in &files {
         report.add(&file.report);
@@ -225,8 +225,9 @@ struct FileReplay {
     joined: Vec<Vec<u8>>,
     last_ordinal: u64,
     last_date: Timestamp,
-    /// The run of the last line of the chain, which those after it share until one says otherwise.
-    chain_run: RunId,
+    /// The run that the next lines of the chain share until one says otherwise.
+    run: RunId,
+    agents_file: bool,
     /// Where the last whole record ends, and how many damaged lines came after it.
     whole_end: u64,
     skipped_since: u64,
@@ -235,6 +236,7 @@ struct FileReplay {
 impl FileReplay {
     fn new(lines: LineReader, options: &ReplayOptions) -> Self {
         Self {
+            agents_file: agent_of(&lines.name).is_some(),
             lines,
             report: ReplayReport::default(),
             structured: options.structured,
@@ -243,7 +245,7 @@ impl FileReplay {
             joined: Vec::new(),
             last_ordinal: 0,
             last_date: Timestamp::UNIX_EPOCH,
-            chain_run: RunId(Uuid::nil()),
+            run: RunId(Uuid::nil()),
             whole_end: 0,
             skipped_since: 0,
         }
@@ -312,9 +314,9 @@ impl FileReplay {
         self.last_ordinal = trailer.ordinal;
         self.report.last_seq = self.report.last_seq.max(trailer.seq);
         if let Some(run) = trailer.run
-            && line.starts_with(br#"{"parentUuid":"#)
+            && is_of_file(line, self.agents_file)
         {
-            self.chain_run = run;
+            self.run = run;
         }
         if trailer.seq <= self.after {
             self.whole();
@@ -324,7 +326,7 @@ impl FileReplay {
             structured: self.structured,
             session,
             missing_blobs: &mut self.report.missing_blobs,
-            run: self.chain_run,
+            run: self.run,
         };
         match decoder.decode(line, trailer) {
             Decoded::Whole(envelope) => {
@@ -381,7 +383,7 @@ impl FileReplay {
             seq: self.report.last_seq,
             at: date.unwrap_or(self.last_date),
             agent,
-            run: self.chain_run,
+            run: self.run,
             event: Event::Unknown(value),
         }
     }
@@ -410,10 +412,7 @@ impl FileReplay {
 /// Where a line is in the reader's buffer.
 pub(crate) enum Span {
     /// A line and its end.
-    Whole {
-        start: usize,
-        end: usize,
-    },
+    Whole { start: usize, end: usize },
     /// The last line, which has no end.
     Torn,
     /// A line longer than any may be.
@@ -517,13 +516,12 @@ impl LineReader {
     }
 
     fn fill(&mut self) -> io::Result<usize> {
-        let mut file = match self.file.take() {
-            Some(file) => file,
-            None => {
-                let mut file = self.folder.file(&self.name, How::Read)?;
-                file.seek(SeekFrom::Start(self.offset))?;
-                file
-            }
+        let mut file = if let Some(file) = self.file.take() {
+            file
+        } else {
+            let mut file = self.folder.file(&self.name, How::Read)?;
+            file.seek(SeekFrom::Start(self.offset))?;
+            file
         };
         let end = self.buffer.len();
         let count = loop {

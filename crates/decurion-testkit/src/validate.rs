@@ -1,12 +1,13 @@
 //! What a provider would say to a request. Takes the request's headers and body, gives nothing back if it
 //! is good and the provider's own error (status, type, message) if it is not.
 //!
-//! The checks are at least as strict as the strictest server of each dialect: a request that passes here
-//! passes there. The messages follow the providers' wording closely enough for a client that reads them.
+//! The checks lean to the strict side (roles alternate, unknown members are refused), but they are not a
+//! provider: left alone are models that take no prefilled reply, and calls in a request that offers no tools.
+//! The messages are worded like the providers' for clients that read them; the wording is not a promise.
 
 use std::collections::{HashMap, HashSet};
 
-use hyper::HeaderMap;
+pub use hyper::HeaderMap;
 use serde_json::{Map, Value, json};
 
 mod anthropic;

@@ -168,7 +168,7 @@ fn is_link_local(url: &Url) -> bool {
 }
 
 async fn fetch(cx: &ToolContext, request: &Request) -> Result<ToolOutput, FetchError> {
-    let client = cx.http.client().map_err(|error| FetchError::failed(&request.url, &error))?;
+    let client = client(cx, &request.url).await?;
     let mut url = request.url.clone();
     for _ in 0..=cx.limits.fetch_redirects {
         // Nobody waits for this line; where there is no room for it, it is dropped.
@@ -189,6 +189,19 @@ async fn fetch(cx: &ToolContext, request: &Request) -> Result<ToolOutput, FetchE
         url = next;
     }
     Err(FetchError::TooManyRedirects(cx.limits.fetch_redirects, request.url.clone()))
+}
+
+/// The shared client; making it reads the system's certificates, so that happens on a blocking thread.
+async fn client(cx: &ToolContext, url: &Url) -> Result<reqwest::Client, FetchError> {
+    let http = cx.http.clone();
+    let made = if http.is_made() {
+        http.client().cloned()
+    } else {
+        tokio::task::spawn_blocking(move || http.client().cloned())
+            .await
+            .map_err(|error| FetchError::Failed { url: url.clone(), reason: error.to_string() })?
+    };
+    made.map_err(|error| FetchError::failed(url, &error))
 }
 
 fn is_redirect(status: StatusCode) -> bool {

@@ -415,7 +415,8 @@ impl From<Errno> for Stop {
 }
 
 fn mode_of(mode: u32) -> Mode {
-    Mode::from_raw_mode(mode & 0o7777)
+    // Narrower than 32 bits on some systems; permissions fit everywhere.
+    Mode::from_raw_mode((mode & 0o777) as rustix::fs::RawMode)
 }
 
 fn identity(stat: &Stat) -> impl PartialEq + use<> {
@@ -433,9 +434,8 @@ fn give_attributes(file: &File, existing: Option<&Existing>, new_mode: u32) -> R
         }
     }
     // Bits that hand on rights (set-uid, set-gid) do not survive a change of content.
-    let mode = existing.map_or(Mode::from_raw_mode(new_mode & 0o777), |existing| {
-        Mode::from_raw_mode(existing.stat.st_mode & 0o777)
-    });
+    let mode =
+        existing.map_or(mode_of(new_mode), |existing| Mode::from_raw_mode(existing.stat.st_mode & 0o777));
     Ok(rustix::fs::fchmod(file, mode)?)
 }
 
@@ -546,6 +546,82 @@ fn check_writable(access: &FileAccess, lexical: &Utf8Path, path: &Utf8Path) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn project() -> (tempfile::TempDir, FileAccess) {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
+        let around = Surroundings { cwd: root.clone(), home: None, directories: vec![root] };
+        let access = FileAccess {
+            around,
+            rules: Arc::new(crate::NoRules),
+            seen: Arc::default(),
+            limits: Arc::default(),
+            cancel: CancellationToken::new(),
+        };
+        (folder, access)
+    }
+
+    fn names(access: &FileAccess) -> Vec<String> {
+        let entries = access.around.cwd.read_dir_utf8().unwrap();
+        entries.map(|entry| entry.unwrap().file_name().to_owned()).collect()
+    }
+
+    /// Between looking at a file and replacing it someone else may be quicker; their work stays.
+    #[test]
+    fn a_change_made_meanwhile_is_not_overwritten() {
+        let (_folder, access) = project();
+        let path = access.around.cwd.join("f");
+        std::fs::write(&path, "seen").unwrap();
+        let target = Target::open(&access, &path).unwrap();
+        let existing = target.existing(99).unwrap().unwrap();
+        std::fs::write(&path, "longer than before").unwrap();
+        let error = target.write(&access, b"ours", Some(&existing)).unwrap_err();
+        assert!(matches!(error, FileError::Changed(_)), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "longer than before");
+        assert_eq!(names(&access), ["f"]);
+    }
+
+    #[test]
+    fn a_file_that_appears_or_vanishes_meanwhile_is_left_so() {
+        let (_folder, access) = project();
+        let path = access.around.cwd.join("f");
+        let target = Target::open(&access, &path).unwrap();
+        assert!(target.existing(99).unwrap().is_none());
+        std::fs::write(&path, "theirs").unwrap();
+        assert!(matches!(target.write(&access, b"ours", None), Err(FileError::Changed(_))));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "theirs");
+
+        let target = Target::open(&access, &path).unwrap();
+        let existing = target.existing(99).unwrap().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(target.write(&access, b"ours", Some(&existing)), Err(FileError::Changed(_))));
+        assert!(names(&access).is_empty());
+    }
+
+    /// The last step of a new file cannot replace anything, even if it appeared after the last look.
+    #[test]
+    fn a_new_file_never_replaces_one() {
+        let (_folder, access) = project();
+        let root = &access.around.cwd;
+        std::fs::write(root.join("from"), "ours").unwrap();
+        std::fs::write(root.join("to"), "theirs").unwrap();
+        let directory = open_without_links(root, PASSING).unwrap();
+        assert_eq!(rename_to_new(&directory, "from", "to"), Err(Errno::EXIST));
+        assert_eq!(std::fs::read_to_string(root.join("to")).unwrap(), "theirs");
+    }
+
+    #[test]
+    fn bits_that_hand_on_rights_are_not_kept() {
+        use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+        let (_folder, access) = project();
+        let path = access.around.cwd.join("f");
+        std::fs::write(&path, "x").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o6755)).unwrap();
+        let target = Target::open(&access, &path).unwrap();
+        let existing = target.existing(99).unwrap();
+        target.write(&access, b"y", existing.as_ref()).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o755);
+    }
 
     #[test]
     fn walking_name_by_name_refuses_links_like_the_system_does() {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8Path;
 use decurion_protocol::ToolEffect;
 use sha2::{Digest, Sha256};
 
@@ -13,7 +13,8 @@ use sha2::{Digest, Sha256};
 /// comes back as effects from which the run makes the next one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilesSeen {
-    files: HashMap<Utf8PathBuf, String>,
+    // Shared text, so that the next snapshot costs a count per file and no copy.
+    files: HashMap<Arc<str>, Arc<str>>,
 }
 
 /// How a file's content now relates to what the run knows of it.
@@ -34,7 +35,7 @@ impl FilesSeen {
         let mut next = Arc::clone(self);
         for effect in effects {
             if let ToolEffect::Saw { path, hash } = effect {
-                Arc::make_mut(&mut next).files.insert(path.clone(), hash.clone());
+                Arc::make_mut(&mut next).files.insert(path.as_str().into(), hash.as_str().into());
             }
         }
         next
@@ -42,9 +43,9 @@ impl FilesSeen {
 
     /// How this content of a file relates to what was seen. The path is the one without links.
     pub fn freshness(&self, path: &Utf8Path, content_hash: &str) -> Freshness {
-        match self.files.get(path) {
+        match self.files.get(path.as_str()) {
             None => Freshness::Unseen,
-            Some(hash) if hash == content_hash => Freshness::Current,
+            Some(hash) if **hash == *content_hash => Freshness::Current,
             Some(_) => Freshness::Changed,
         }
     }

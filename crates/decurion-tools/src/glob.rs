@@ -117,7 +117,7 @@ fn glob(access: &FileAccess, request: &Request) -> Result<ToolOutput, FileError>
         return Err(FileError::NotDirectory(request.base.clone()));
     }
     let matches = |path: &Utf8Path| path.strip_prefix(&root).is_ok_and(|rest| request.matcher.is_match(rest));
-    let filter = Filter { depth: request.depth, ..Filter::default() };
+    let filter = Filter { depth: request.depth, times: true, ..Filter::default() };
     let mut walked = search::walk(access, &root, filter, &matches)?;
     search::newest_first(&mut walked.files);
     let total = walked.files.len();

@@ -248,7 +248,8 @@ fn filter(request: &Request, root: &Utf8Path) -> Result<Filter, FileError> {
             Some(builder.build().map_err(unknown)?)
         }
     };
-    Ok(Filter { overrides, types, depth: None })
+    let times = request.mode == Mode::FilesWithMatches;
+    Ok(Filter { overrides, types, depth: None, times })
 }
 
 /// The entries given, of all that are found.

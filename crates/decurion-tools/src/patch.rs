@@ -10,21 +10,30 @@ use similar::{ChangeTag, DiffOp, TextDiff};
 const CONTEXT: usize = 3;
 /// A patch of more lines than this is left out: whoever wants it has both files.
 const MAX_LINES: usize = 4_000;
+/// Nor are texts compared, or lines carried, beyond these sizes.
+const MAX_TEXT_BYTES: usize = 4 << 20;
+const MAX_PATCH_BYTES: usize = 256 << 10;
 /// After this the difference found is no longer the smallest, only a correct one.
 const EFFORT: Duration = Duration::from_millis(250);
 
 /// The hunks as `[{oldStart, oldLines, newStart, newLines, lines}]`.
 pub(crate) fn structured_patch(old: &str, new: &str) -> Value {
+    if old.len() + new.len() > MAX_TEXT_BYTES {
+        return json!([]);
+    }
     let diff = TextDiff::configure().timeout(EFFORT).diff_lines(old, new);
     let groups = diff.grouped_ops(CONTEXT);
     let lines: usize = groups.iter().flatten().map(|op| op.old_range().len() + op.new_range().len()).sum();
     if lines > MAX_LINES {
         return json!([]);
     }
-    Value::Array(groups.iter().filter_map(|group| hunk(&diff, group)).collect())
+    let mut room = MAX_PATCH_BYTES;
+    let hunks: Option<Vec<Value>> = groups.iter().map(|group| hunk(&diff, group, &mut room)).collect();
+    hunks.map_or_else(|| json!([]), Value::Array)
 }
 
-fn hunk(diff: &TextDiff<'_, '_, str>, group: &[DiffOp]) -> Option<Value> {
+/// One hunk; none where it does not fit any more.
+fn hunk(diff: &TextDiff<'_, '_, str>, group: &[DiffOp], room: &mut usize) -> Option<Value> {
     let (first, last) = (group.first()?, group.last()?);
     let old = first.old_range().start..last.old_range().end;
     let new = first.new_range().start..last.new_range().end;
@@ -36,6 +45,7 @@ fn hunk(diff: &TextDiff<'_, '_, str>, group: &[DiffOp]) -> Option<Value> {
             ChangeTag::Insert => '+',
         };
         let text = change.value();
+        *room = room.checked_sub(text.len())?;
         lines.push(format!("{sign}{}", text.strip_suffix('\n').unwrap_or(text)));
         if change.missing_newline() {
             lines.push("\\ No newline at end of file".to_owned());
@@ -77,5 +87,7 @@ mod tests {
     fn a_huge_patch_is_left_out() {
         let old = "x\n".repeat(MAX_LINES);
         assert_eq!(structured_patch(&old, &old.replace('x', "y")), json!([]));
+        assert_eq!(structured_patch(&"x".repeat(MAX_PATCH_BYTES), "y"), json!([]));
+        assert_eq!(structured_patch(&"x\n".repeat(MAX_TEXT_BYTES), "y"), json!([]));
     }
 }

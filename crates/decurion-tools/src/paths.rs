@@ -97,26 +97,26 @@ mod tests {
 
     fn around() -> Surroundings {
         Surroundings {
-            cwd: "/work/project".into(),
+            cwd: "/srv/project".into(),
             home: Some("/home/ann".into()),
-            directories: vec!["/work/project".into()],
+            directories: vec!["/srv/project".into()],
         }
     }
 
     #[test]
     fn a_path_has_one_absolute_spelling() {
         let cases = [
-            ("a.rs", "/work/project/a.rs"),
-            ("./a/./b//c", "/work/project/a/b/c"),
-            ("../x", "/work/x"),
+            ("a.rs", "/srv/project/a.rs"),
+            ("./a/./b//c", "/srv/project/a/b/c"),
+            ("../x", "/srv/x"),
             ("a/../../../../..", "/"),
             ("/etc//passwd", "/etc/passwd"),
             ("/../../etc", "/etc"),
             ("~", "/home/ann"),
             ("~/x/../y", "/home/ann/y"),
             ("~//etc", "/home/ann/etc"),
-            ("~bob/x", "/work/project/~bob/x"),
-            ("a/", "/work/project/a"),
+            ("~bob/x", "/srv/project/~bob/x"),
+            ("a/", "/srv/project/a"),
         ];
         for (text, expected) in cases {
             assert_eq!(absolute("T", "f", text, &around()).unwrap(), expected, "{text}");
@@ -132,18 +132,18 @@ mod tests {
 
     #[test]
     fn inside_is_by_whole_names() {
-        let directories = ["/work/project".into()];
-        assert!(is_inside("/work/project".into(), &directories));
-        assert!(is_inside("/work/project/a".into(), &directories));
-        assert!(!is_inside("/work/project2".into(), &directories));
-        assert!(!is_inside("/work".into(), &directories));
+        let directories = ["/srv/project".into()];
+        assert!(is_inside("/srv/project".into(), &directories));
+        assert!(is_inside("/srv/project/a".into(), &directories));
+        assert!(!is_inside("/srv/project2".into(), &directories));
+        assert!(!is_inside("/srv".into(), &directories));
     }
 
     #[test]
     fn titles_are_short_single_honest_lines() {
-        assert_eq!(shown("/work/project/a/b".into(), &around()), "a/b");
-        assert_eq!(shown("/work/project".into(), &around()), ".");
-        assert_eq!(shown("/work/projects".into(), &around()), "/work/projects");
+        assert_eq!(shown("/srv/project/a/b".into(), &around()), "a/b");
+        assert_eq!(shown("/srv/project".into(), &around()), ".");
+        assert_eq!(shown("/srv/projects".into(), &around()), "/srv/projects");
         assert_eq!(title("Read", "a\nb\u{202e}c"), "Read a\\u{a}b\\u{202e}c");
         assert_eq!(title("Read", &"x".repeat(999)).chars().count(), 5 + TITLE_CHARS + 1);
     }

@@ -12,7 +12,7 @@ use ignore::{DirEntry, WalkBuilder, WalkState, overrides::Override, types::Types
 use crate::files::{FileAccess, FileError, refusal};
 
 /// Files looked at in one walk; a tree beyond this is too large to be listed in one call.
-const MAX_FILES: usize = 1_000_000;
+const MAX_FILES: usize = 400_000;
 /// Threads that walk or search. More gain little: the directory cache is the limit.
 const MAX_THREADS: usize = 4;
 
@@ -25,13 +25,15 @@ pub(crate) struct Filter {
     pub types: Option<Types>,
     /// How deep to go.
     pub depth: Option<usize>,
+    /// Whether to look up when each file was changed.
+    pub times: bool,
 }
 
 /// A file found.
 pub(crate) struct Found {
     /// Without links: what is opened.
     pub path: Utf8PathBuf,
-    /// When it was last changed, where the system says.
+    /// When it was last changed, if that was asked for and the system says.
     pub modified: Option<SystemTime>,
 }
 
@@ -47,8 +49,7 @@ pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }
 
-/// The files at or below a place (which holds no links) that `keep` wants, in no order. Times are looked
-/// up only for those.
+/// The files at or below a place (which holds no links) that `keep` wants, in no order.
 pub(crate) fn walk(
     access: &FileAccess,
     root: &Utf8Path,
@@ -58,6 +59,7 @@ pub(crate) fn walk(
     let files = Mutex::new(Vec::new());
     let looked_at = AtomicUsize::new(0);
     let cut = AtomicBool::new(false);
+    let times = filter.times;
     builder(root, filter).build_parallel().run(|| {
         Box::new(|entry| {
             if access.cancel.is_cancelled() {
@@ -70,7 +72,7 @@ pub(crate) fn walk(
                 return WalkState::Quit;
             }
             if keep(path) && refusal(access, path, Access::Read).is_none() {
-                let modified = entry.as_ref().ok().and_then(modified);
+                let modified = entry.as_ref().ok().filter(|_| times).and_then(modified);
                 let found = Found { path: path.to_owned(), modified };
                 files.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(found);
             }

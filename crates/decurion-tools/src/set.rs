@@ -152,13 +152,18 @@ impl<'a> Wanted<'a> {
         Self { written, name: alias::tool(name) }
     }
 
-    /// `*` is every tool; `mcp__server` and `mcp__server__*` are the tools of one server.
+    /// `*` is every tool; `mcp__server` and `mcp__server__*` are the tools of one server, `mcp__*` of all.
     fn means(&self, tool: &str) -> bool {
         if self.name == "*" || self.name == tool {
             return true;
         }
-        let server = self.name.strip_suffix("__*").unwrap_or(self.name);
-        server.starts_with("mcp__") && tool.strip_prefix(server).is_some_and(|rest| rest.starts_with("__"))
+        if !self.name.starts_with("mcp__") {
+            return false;
+        }
+        match self.name.strip_suffix('*') {
+            Some(start) => tool.starts_with(start),
+            None => tool.strip_prefix(self.name).is_some_and(|rest| rest.starts_with("__")),
+        }
     }
 }
 
@@ -218,6 +223,7 @@ mod tests {
             (Some(&["Read", "Bash(git log:*)", "Nope(x)"]), &[], "Bash Read", "Nope(x)"),
             (Some(&["Task", "mcp__git__*"]), &["mcp__git__log"], "Agent mcp__git__show", ""),
             (None, &["Task", "Bash", "Gone"], "Read mcp__git__log mcp__git__show mcp__github__pull", "Gone"),
+            (None, &["mcp__*"], "Agent Bash Read", ""),
             (Some(&["Read", "Read"]), &["Read"], "", ""),
         ];
         for (only, except, left, unknown) in cases {

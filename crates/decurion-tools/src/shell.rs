@@ -14,6 +14,7 @@ use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{Intent, ToolEffect, ToolOutput};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::{InputError, Surroundings, Tool, ToolContext, ToolLimits, ToolSpec, bash, paths, typed};
@@ -122,7 +123,10 @@ fn may_move(analysis: &ShellIntent) -> bool {
     let runs_text = |word: &String| RUNNERS.contains(&word.as_str());
     analysis.moves
         || analysis.doubt.is_some()
-        || analysis.commands.iter().any(|command| command.doubt.is_some() || command.words.iter().any(runs_text))
+        || analysis
+            .commands
+            .iter()
+            .any(|command| command.doubt.is_some() || command.words.iter().any(runs_text))
 }
 
 async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
@@ -172,9 +176,14 @@ enum Stopped {
 }
 
 /// Reads the output until the command ends, by itself or because its time is up or it is not wanted.
-async fn see_through(cx: &ToolContext, process: &mut Process, capture: &mut Capture, limit: Duration) -> Ending {
+async fn see_through(
+    cx: &ToolContext,
+    process: &mut Process,
+    capture: &mut Capture,
+    limit: Duration,
+) -> Ending {
     let stopper = process.stopper();
-    let mut progress = Progress::new(cx);
+    let mut progress = Progress { lines: &cx.progress, last: Instant::now() };
     let mut collecting = pin!(process.collect(capture, None, |piece| progress.see(piece)));
     let stopped = tokio::select! {
         biased;
@@ -189,25 +198,24 @@ async fn see_through(cx: &ToolContext, process: &mut Process, capture: &mut Capt
 
 /// Shows the last line of the output now and then, when something comes.
 struct Progress<'a> {
-    cx: &'a ToolContext,
+    lines: &'a mpsc::Sender<String>,
+    /// When the command began, then when a line was shown last.
     last: Instant,
 }
 
-impl<'a> Progress<'a> {
-    fn new(cx: &'a ToolContext) -> Self {
-        Self { cx, last: Instant::now() }
-    }
-
+impl Progress<'_> {
     fn see(&mut self, piece: &[u8]) {
         if self.last.elapsed() < PROGRESS_EVERY {
             return;
         }
         let end = &piece[piece.len().saturating_sub(4 * PROGRESS_CHARS)..];
-        let line = end.rsplit(|byte| matches!(byte, b'\n' | b'\r')).find(|line| !line.trim_ascii().is_empty());
+        let line =
+            end.rsplit(|byte| matches!(byte, b'\n' | b'\r')).find(|line| !line.trim_ascii().is_empty());
         if let Some(line) = line {
             let text = String::from_utf8_lossy(line);
-            let shown = text.chars().filter(|character| !character.is_control()).take(PROGRESS_CHARS).collect();
-            if self.cx.progress.try_send(shown).is_ok() {
+            let shown =
+                text.chars().filter(|character| !character.is_control()).take(PROGRESS_CHARS).collect();
+            if self.lines.try_send(shown).is_ok() {
                 self.last = Instant::now();
             }
         }
@@ -261,7 +269,8 @@ impl Shown {
             Ok(None) => String::new(),
             Err(error) => format!("; it could not be kept in a file: {error}"),
         };
-        let text = format!("{head}\n\n[{cut} bytes cut here{place}]\n\n{}", tail.trim_end_matches(['\n', '\r']));
+        let text =
+            format!("{head}\n\n[{cut} bytes cut here{place}]\n\n{}", tail.trim_end_matches(['\n', '\r']));
         Self { text, file: kept.ok().flatten() }
     }
 }
@@ -313,9 +322,8 @@ fn answer(ending: &Ending, limit: Duration, output: &Shown, place: Place) -> Too
         (Some(failure), false) => format!("{failure}\n{}", output.text),
     };
     if let Place::Outside(there, here) = &place {
-        text.push_str(&format!(
-            "\n[the shell is back in {here}: {there} is outside the directories of this run]"
-        ));
+        text =
+            format!("{text}\n[the shell is back in {here}: {there} is outside the directories of this run]");
     }
     let interrupted = ending.stopped == Some(Stopped::Cancelled);
     let mut answer = ToolOutput { is_error: failure.is_some(), ..ToolOutput::text(text) };
@@ -331,7 +339,9 @@ fn answer(ending: &Ending, limit: Duration, output: &Shown, place: Place) -> Too
 /// The first line of the answer, for a command that did not succeed.
 fn failure(ending: &Ending, limit: Duration) -> Option<String> {
     match (ending.stopped, ending.exit) {
-        (Some(Stopped::Cancelled), _) => Some("interrupted: the command was stopped; its output so far:".into()),
+        (Some(Stopped::Cancelled), _) => {
+            Some("interrupted: the command was stopped; its output so far:".into())
+        }
         (Some(Stopped::TimedOut), _) => {
             let seconds = limit.as_secs_f64();
             Some(format!("Exit code 143\nCommand timed out after {seconds} s and was stopped"))
@@ -381,5 +391,30 @@ async fn directory_gone(cx: &ToolContext) -> ToolOutput {
         None => ToolOutput::error(format!(
             "working directory is gone or cannot be entered: {gone}\nThe command was not run. Make the directory again (the Write tool makes missing parents) before the next command."
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn progress_is_the_last_line_now_and_then() {
+        let (sender, mut lines) = mpsc::channel(2);
+        let mut progress = Progress { lines: &sender, last: Instant::now() };
+        let mut see = async |after: u64, piece: &[u8]| {
+            tokio::time::advance(Duration::from_millis(after)).await;
+            progress.see(piece);
+            lines.try_recv().ok()
+        };
+        // What a short command says is in its result soon enough.
+        assert_eq!(see(0, b"first\n").await, None);
+        assert_eq!(see(999, b"second\n").await, None);
+        assert_eq!(see(1, b"third\nfo\x1b[1mur\xffth\r\n \n").await.as_deref(), Some("fo[1mur\u{FFFD}th"));
+        assert_eq!(see(999, b"fifth\n").await, None);
+        // Nothing to show is not counted as shown.
+        assert_eq!(see(1, b" \n\n").await, None);
+        assert_eq!(see(0, b"sixth").await.as_deref(), Some("sixth"));
+        assert_eq!(see(1000, &vec![b'x'; 100_000]).await, Some("x".repeat(PROGRESS_CHARS)));
     }
 }

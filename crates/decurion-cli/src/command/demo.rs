@@ -10,7 +10,9 @@ use decurion_config::shell_env::shell_environment;
 use decurion_config::{Environment, LoadRequest, Loaded};
 use decurion_exec::{Capture, CaptureBounds, Guard, Launch};
 use decurion_protocol::permission::RuleSource;
-use decurion_protocol::{Block, Command, Limits, Mode, Persistence, Rule, SessionRequest, Start, ToolSelection};
+use decurion_protocol::{
+    Block, Command, Limits, Mode, Persistence, Rule, SessionRequest, Start, ToolSelection,
+};
 use decurion_serve::{Finish, Format, Progress};
 use decurion_store::{Archive, Found};
 
@@ -146,9 +148,8 @@ impl Play {
     async fn start(&self, program: &str, args: &[&str]) -> Result<(Option<i32>, String), Failure> {
         let loaded = &self.loaded;
         let environment = shell_environment(&self.environment, &loaded.settings, &loaded.providers);
-        let launch = Launch::new(program, &self.repository)
-            .args(args.iter().copied())
-            .env(environment.into_pairs());
+        let launch =
+            Launch::new(program, &self.repository).args(args.iter().copied()).env(environment.into_pairs());
         let mut process = self
             .guard
             .start(launch)

@@ -1,5 +1,157 @@
-//! stub until the real one lands
+//! `permissions check` and `permissions explain`. Takes rows, one JSON object a line, each a call with the
+//! rules and the mode it is made under; gives the decision about each, for programs or for people.
+//!
+//! A row that cannot be read gets an error in its place, and the others are still answered.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_engine::permission::explain;
+use decurion_engine::permission::rows::{Answered, RealPath, answer};
+use decurion_protocol::{Access, Verdict};
+use decurion_tools::bash;
+use serde_json::json;
+
 use crate::args::PermissionsCommand;
 use crate::report::Failure;
-/// stub
-pub fn run(_command: PermissionsCommand) -> Result<u8, Failure> { Ok(0) }
+
+/// What is written for each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// One JSON line.
+    Json,
+    /// The parts of the call and what is thought of each.
+    Prose,
+}
+
+/// Answers the rows of a file or of standard input; the exit code is 2 if a row could not be read.
+pub fn run(command: PermissionsCommand) -> Result<u8, Failure> {
+    let (file, style) = match command {
+        PermissionsCommand::Check { file } => (file, Style::Json),
+        PermissionsCommand::Explain { file } => (file, Style::Prose),
+    };
+    let output = BufWriter::new(io::stdout().lock());
+    let result = match file {
+        None => check(io::stdin().lock(), output, style, &real_path),
+        Some(path) => {
+            let file = File::open(&path)
+                .map_err(|error| Failure::usage(format!("the rows cannot be read: {path}: {error}")))?;
+            check(BufReader::new(file), output, style, &real_path)
+        }
+    };
+    match result {
+        // Whoever reads may stop reading.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
+        result => result.map_err(|error| Failure::failed(format!("the rows cannot be answered: {error}"))),
+    }
+}
+
+/// Answers every row of `input` on `output`. The result is the exit code: 0, or 2 if a row could not be read.
+pub fn check(
+    input: impl BufRead,
+    mut output: impl Write,
+    style: Style,
+    real: RealPath<'_>,
+) -> io::Result<u8> {
+    let mut code = 0;
+    for (index, line) in input.split(b'\n').enumerate() {
+        let line = line?;
+        let number = index + 1;
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        match answer(&line, real) {
+            Ok(answered) => match style {
+                Style::Json => writeln!(output, "{}", serde_json::to_string(&answered.decision)?)?,
+                Style::Prose => prose(&mut output, number, &answered)?,
+            },
+            Err(error) => {
+                code = 2;
+                match style {
+                    Style::Json => {
+                        writeln!(output, "{}", json!({ "error": format!("line {number}: {error}") }))?;
+                    }
+                    Style::Prose => writeln!(output, "line {number}: {error}\n")?,
+                }
+            }
+        }
+    }
+    output.flush()?;
+    Ok(code)
+}
+
+/// Follows the links of a path, or of the part of it that exists.
+pub fn real_path(path: &Utf8Path) -> Option<Utf8PathBuf> {
+    let mut rest: Vec<&str> = Vec::new();
+    let mut existing = path;
+    loop {
+        if let Ok(found) = existing.canonicalize_utf8() {
+            let mut found = found;
+            found.extend(rest.iter().rev());
+            return (found != path).then_some(found);
+        }
+        rest.push(existing.file_name()?);
+        existing = existing.parent()?;
+    }
+}
+
+fn prose(output: &mut impl Write, number: usize, answered: &Answered) -> io::Result<()> {
+    let decision = &answered.decision;
+    let verdict = match decision.verdict {
+        Verdict::Allow => "allow",
+        Verdict::Ask => "ask",
+        Verdict::Deny => "deny",
+    };
+    writeln!(output, "line {number}: {} → {verdict}", answered.tool)?;
+    writeln!(output, "  because {}", bash::visible(&decision.reason))?;
+    writeln!(output, "  mode {}", answered.policy.mode)?;
+    if let Some(because) = &answered.mode_because {
+        writeln!(output, "    {because}")?;
+    }
+    for touch in &answered.intent.touches {
+        let access = if touch.access == Access::Write { "writes" } else { "reads" };
+        writeln!(output, "  {access} {}", bash::visible(touch.path.as_str()))?;
+    }
+    if let Some(doubt) = answered.intent.shell.as_ref().and_then(|shell| shell.doubt.as_ref()) {
+        writeln!(output, "  not understood: {doubt}")?;
+    }
+    for part in explain(&answered.policy, &answered.tool, &answered.input, &answered.intent) {
+        let mark = if part.fine { "ok " } else { "ask" };
+        writeln!(output, "  {mark} {}\n      {}", part.text, bash::visible(&part.why))?;
+    }
+    writeln!(output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(rows: &str, style: Style) -> (String, u8) {
+        let mut output = Vec::new();
+        let code = check(rows.as_bytes(), &mut output, style, &|_| None).unwrap();
+        (String::from_utf8(output).unwrap(), code)
+    }
+
+    #[test]
+    fn a_bad_row_is_named_and_the_others_are_answered() {
+        let rows = "{\"tool\":\"Bash\",\"input\":{\"command\":\"ls\"}}\n{oops\n\n{\"tool\":\"Bash\",\"input\":{\"command\":\"rm x\"}}\n";
+        let (output, code) = checked(rows, Style::Json);
+        let lines: Vec<serde_json::Value> =
+            output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(code, 2);
+        assert_eq!(lines.len(), 3);
+        assert_eq!(lines[0]["decision"], "allow");
+        assert!(lines[0]["rule"].is_null());
+        assert!(lines[1]["error"].as_str().unwrap().contains("line 2"));
+        assert_eq!(lines[2]["decision"], "ask");
+    }
+
+    #[test]
+    fn an_explanation_names_every_part() {
+        let (output, code) =
+            checked("{\"tool\":\"Bash\",\"input\":{\"command\":\"ls && rm x\"}}", Style::Prose);
+        assert_eq!(code, 0);
+        assert!(output.contains("ask") && output.contains("rm x") && output.contains("ls"), "{output}");
+    }
+}

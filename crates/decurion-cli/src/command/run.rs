@@ -5,7 +5,9 @@ use std::io::{IsTerminal as _, Read as _};
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_config::{Environment, FlagSettings, LoadRequest, Loaded, NoProvider, TrustMode, TrustState, rules};
+use decurion_config::{
+    Environment, FlagSettings, LoadRequest, Loaded, NoProvider, TrustMode, TrustState, rules,
+};
 use decurion_engine::prompt::MAIN_PROMPT;
 use decurion_protocol::{
     AgentDefinition, AgentSource, Block, Command, Limits, Mode, Money, Outcome, Persistence, Place,
@@ -274,7 +276,10 @@ fn session_request(args: &RunArgs, loaded: &Loaded) -> Result<SessionRequest, Fa
             args.append_system_prompt_file.as_deref(),
         )?,
         model: args.model.clone(),
-        fallback_model: args.fallback_model.clone().or_else(|| loaded.settings.fallback_model.first().cloned()),
+        fallback_model: args
+            .fallback_model
+            .clone()
+            .or_else(|| loaded.settings.fallback_model.first().cloned()),
         mode: None,
         allow: Vec::new(),
         deny: Vec::new(),
@@ -330,7 +335,8 @@ fn start(args: &RunArgs, loaded: &Loaded) -> Result<Start, Failure> {
 }
 
 fn latest(loaded: &Loaded) -> Result<SessionId, Failure> {
-    let none = || Failure::usage("there is no session of this folder to continue").hint("leave --continue out");
+    let none =
+        || Failure::usage("there is no session of this folder to continue").hint("leave --continue out");
     let state = loaded.paths.state.clone().ok_or_else(none)?;
     let archive = decurion_store::Archive::new(state);
     let latest = archive
@@ -359,11 +365,7 @@ fn limits(args: &RunArgs, loaded: &Loaded) -> Result<Limits, Failure> {
         return Err(Failure::usage("--max-turns must be at least 1"));
     }
     let usual = &loaded.settings.budget;
-    Ok(Limits {
-        turns: args.max_turns.or(usual.turns),
-        money: money.or(usual.money),
-        ..usual.clone()
-    })
+    Ok(Limits { turns: args.max_turns.or(usual.turns), money: money.or(usual.money), ..usual.clone() })
 }
 
 fn text_or_file(text: Option<&String>, file: Option<&Utf8Path>) -> Result<Option<String>, Failure> {
@@ -384,8 +386,7 @@ fn schema(given: &str) -> Result<Value, Failure> {
         std::fs::read_to_string(given)
             .map_err(|error| Failure::usage(format!("cannot read the schema {given}: {error}")))?
     };
-    serde_json::from_str(&text)
-        .map_err(|error| Failure::usage(format!("--json-schema is not JSON: {error}")))
+    serde_json::from_str(&text).map_err(|error| Failure::usage(format!("--json-schema is not JSON: {error}")))
 }
 
 fn key_source(loaded: &Loaded) -> String {

@@ -71,6 +71,9 @@ fn without_any_file_the_defaults_hold() {
 
 #[test]
 fn rules_add_up_over_the_layers_and_keep_their_place() {
+    use RuleSource::{
+        CliArg, FlagSettings as Flag, LocalSettings, PolicySettings, ProjectSettings, UserSettings,
+    };
     let stage = Stage::new()
         .file("home/.claude/settings.json", r#"{"permissions": {"allow": ["Read"], "deny": ["Bash(rm *)"]}}"#)
         .file("home/.decurion/settings.json", r#"{"permissions": {"allow": ["Edit"]}}"#)
@@ -96,9 +99,6 @@ fn rules_add_up_over_the_layers_and_keep_their_place() {
     };
     let expected = |rows: &[(&str, RuleSource)]| {
         rows.iter().map(|(rule, source)| ((*rule).to_owned(), *source)).collect::<Vec<_>>()
-    };
-    use RuleSource::{
-        CliArg, FlagSettings as Flag, LocalSettings, PolicySettings, ProjectSettings, UserSettings,
     };
     assert_eq!(
         named(&rules.set.allow),

@@ -1,5 +1,8 @@
 //! Loading from real folders: each test builds a home and a project and looks at what takes effect.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
+#![allow(clippy::type_complexity, reason = "tables of rows are read as rows")]
+
 mod hostile;
 mod layering;
 mod positions;

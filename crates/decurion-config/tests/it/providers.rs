@@ -186,6 +186,20 @@ fn the_highest_layer_decides_about_the_key() {
 }
 
 #[test]
+fn a_higher_layer_wins_over_the_order_of_keys_and_that_order_decides_inside_a_layer() {
+    let user = |json: &str| {
+        let json = format!(r#"{{"providers": {{"anthropic": {json}}}}}"#);
+        Stage::new().file("home/.decurion/settings.json", &json).variable("MINE", "key-by-name")
+    };
+    let stage = user(r#"{"authToken": "token-of-the-user"}"#);
+    assert_eq!(auth(&stage.load(), "anthropic"), "bearer token-of-the-user");
+    let stage = stage.variable("ANTHROPIC_API_KEY", "key-of-the-environment");
+    assert_eq!(auth(&stage.load(), "anthropic"), "key key-of-the-environment");
+    let stage = user(r#"{"apiKey": "key-written-down", "apiKeyEnv": "MINE"}"#);
+    assert_eq!(auth(&stage.load(), "anthropic"), "key key-by-name");
+}
+
+#[test]
 fn what_people_keep_in_the_env_of_their_settings_counts() {
     let stage = Stage::new().file(
         "home/.claude/settings.json",

@@ -113,6 +113,16 @@ fn a_secret_of_the_settings_is_passed_on_only_by_name() {
 }
 
 #[test]
+fn a_providers_key_is_not_passed_on_and_that_is_said() {
+    let stage = stage();
+    let warnings = stage.warnings(&stage.load());
+    for name in ["ANTHROPIC_API_KEY", "MY_OWN"] {
+        let text = format!("envPass: a provider's key is never passed on: {name}");
+        assert!(warnings.contains(&text), "{warnings:?}");
+    }
+}
+
+#[test]
 fn values_that_are_not_text_are_passed_on() {
     use std::os::unix::ffi::OsStringExt;
     let stage = Stage::new();
@@ -152,7 +162,7 @@ fn errors_do_not_repeat_what_could_be_a_key() {
         r#"{"providers": {"x": {"kind": "canary99canary99canary99"}}}"#,
         r#"{"providers": {"x": {"headers": {"A": "canary\r\nB: c"}}}}"#,
         r#"{"redactSecrets": "canary-1"}"#,
-        r#"{"permissions": {"deny": ["Bash(sk-ant-REDACTED"]}}"#,
+        r#"{"permissions": {"deny": ["Bash(sk-ant-api03-abcdefgh12345678"]}}"#,
         r#"{"apiKey": "canary-1" "x"}"#,
     ] {
         let error = Stage::new().file("home/.decurion/settings.json", json).error();

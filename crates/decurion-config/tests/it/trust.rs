@@ -92,7 +92,7 @@ fn parts_are_counted_by_what_they_mean() {
         r#"{"hooks": {"Stop": [], "PreToolUse": []}, "model": "x", "agents": {"maxDepth": 2},
             "permissions": {"defaultMode": "acceptEdits", "additionalDirectories": ["/a", "/b"]}}"#,
     );
-    let counts = stage.load().project_parts.counts();
+    let counts = stage.load().project_parts.counts().clone();
     let expected = [
         (PartKind::Hook, 2),
         (PartKind::Server, 1),
@@ -171,4 +171,18 @@ fn without_a_state_folder_nothing_is_recorded() {
     assert_eq!(warning, None);
     let error = trust.trust_folder(&loaded.paths.root, &loaded.project_parts).unwrap_err();
     assert_eq!(error.to_string(), "there is no state folder to remember trust in");
+}
+
+#[test]
+fn a_file_made_to_be_long_is_counted_whole_and_listed_in_part() {
+    let rules =
+        |last: &str| format!(r#"{{"permissions": {{"allow": [{}"{last}"]}}}}"#, "\"a\",".repeat(50_000));
+    let stage = Stage::new().file("project/.claude/settings.json", &rules("x"));
+    let loaded = stage.load();
+    assert_eq!(loaded.project_parts.counts()[&PartKind::AllowRule], 50_001);
+    assert_eq!(loaded.project_parts.parts().len(), 1000);
+    trust(&stage);
+    assert!(is_trusted(&stage));
+    let stage = stage.file("project/.claude/settings.json", &rules("y"));
+    assert!(!is_trusted(&stage), "what is not listed counts too");
 }

@@ -58,10 +58,13 @@ pub(crate) fn allows(specifier: &str, command: &ShellCommand) -> Option<Allowed>
         }
         Form::Wildcard(pattern) => {
             // A `*` never stands for the program itself alone: what is fixed must name something.
-            let named = pattern.chars().any(|c| c.is_alphanumeric());
+            let named = pattern.chars().any(char::is_alphanumeric);
             let matches = text_matches(&pattern, &rendered(&command.words))
-                || pattern.strip_suffix(" *").is_some_and(|pattern| text_matches(pattern, &rendered(&command.words)));
-            (named && matches && !command.unknown.contains(&0)).then_some(Allowed::Prefix(fixed_words(&pattern)))
+                || pattern
+                    .strip_suffix(" *")
+                    .is_some_and(|pattern| text_matches(pattern, &rendered(&command.words)));
+            (named && matches && !command.unknown.contains(&0))
+                .then_some(Allowed::Prefix(fixed_words(&pattern)))
         }
     }
 }
@@ -82,7 +85,13 @@ fn fixed_words(pattern: &str) -> usize {
 fn rendered(words: &[String]) -> String {
     words
         .iter()
-        .map(|word| if word.is_empty() || word.contains(char::is_whitespace) { bash::quote(word) } else { word.clone() })
+        .map(|word| {
+            if word.is_empty() || word.contains(char::is_whitespace) {
+                bash::quote(word)
+            } else {
+                word.clone()
+            }
+        })
         .collect::<Vec<_>>()
         .join(" ")
 }
@@ -107,7 +116,10 @@ pub(crate) fn forbids(specifier: &str, command: &ShellCommand) -> Match {
             let text = rendered(words);
             let based = rendered(&with_base(words));
             let optional = pattern.strip_suffix(" *").unwrap_or(pattern);
-            if [pattern.as_str(), optional].iter().any(|pattern| text_matches(pattern, &text) || text_matches(pattern, &based)) {
+            if [pattern.as_str(), optional]
+                .iter()
+                .any(|pattern| text_matches(pattern, &text) || text_matches(pattern, &based))
+            {
                 return Match::Yes;
             }
         }
@@ -120,7 +132,8 @@ pub(crate) fn forbids(specifier: &str, command: &ShellCommand) -> Match {
         }
     }
     if let (Some(code), Some(program)) = (&command.code, program_of(&form)) {
-        let mentioned = code.split(|c: char| !(c.is_alphanumeric() || "_-.".contains(c))).any(|word| word == program);
+        let mentioned =
+            code.split(|c: char| !(c.is_alphanumeric() || "_-.".contains(c))).any(|word| word == program);
         if mentioned {
             best = best.max(Match::Maybe);
         }
@@ -172,7 +185,16 @@ fn without_git_options(words: &[Option<String>]) -> Vec<Option<String>> {
         if !word.starts_with('-') {
             break;
         }
-        let valued = matches!(word.as_str(), "-C" | "-c" | "--git-dir" | "--work-tree" | "--namespace" | "--exec-path" | "--config-env" | "--super-prefix");
+        let valued = matches!(
+            word.as_str(),
+            "-C" | "-c"
+                | "--git-dir"
+                | "--work-tree"
+                | "--namespace"
+                | "--exec-path"
+                | "--config-env"
+                | "--super-prefix"
+        );
         rest.next();
         if valued {
             rest.next();
@@ -189,10 +211,9 @@ fn compare(form: &Form, command: &[Option<String>]) -> Match {
     };
     for (index, word) in wanted.iter().enumerate() {
         match command.get(index) {
-            None => return Match::No,
             Some(None) => return Match::Maybe,
             Some(Some(found)) if found == word || (index == 0 && found == base(word)) => {}
-            Some(Some(_)) => return Match::No,
+            None | Some(Some(_)) => return Match::No,
         }
     }
     if whole && command.len() != wanted.len() {
@@ -203,14 +224,25 @@ fn compare(form: &Form, command: &[Option<String>]) -> Match {
 
 /// The same program, the same words and at least the same flags, in any order and spelling.
 fn loosely(form: &Form, command: &[Option<String>]) -> Match {
+    let fixed: Vec<String>;
+    let mut partial = None;
     let (wanted, whole) = match form {
         Form::Exact(words) => (words, true),
         Form::Prefix(words) => (words, false),
-        Form::Wildcard(_) => return Match::No,
+        Form::Wildcard(pattern) => {
+            // `rm -rf /*`: the last word is only begun.
+            let Some(begun) = pattern.strip_suffix('*').filter(|begun| !begun.contains('*')) else {
+                return Match::No;
+            };
+            let mut words = words(begun);
+            partial = words.pop();
+            fixed = words;
+            (&fixed, false)
+        }
     };
     let Some((program, wanted)) = wanted.split_first() else { return Match::Yes };
     let Some(Some(found)) = command.first() else { return Match::No };
-    if !base(found).eq_ignore_ascii_case(base(program)) || wanted.is_empty() {
+    if !base(found).eq_ignore_ascii_case(base(program)) || (wanted.is_empty() && partial.is_none()) {
         return Match::No;
     }
     let known: Vec<&str> = command[1..].iter().flatten().map(String::as_str).collect();
@@ -220,6 +252,12 @@ fn loosely(form: &Form, command: &[Option<String>]) -> Match {
     let has_flags = wanted_flags.iter().all(|flag| flags.contains(flag));
     let has_operands =
         if whole { operands == wanted_operands } else { operands.starts_with(&wanted_operands) };
+    let has_operands = has_operands
+        && partial.as_ref().is_none_or(|begun| {
+            operands
+                .get(wanted_operands.len()..)
+                .is_some_and(|rest| rest.iter().any(|word| word.starts_with(begun.as_str())))
+        });
     if has_flags && has_operands && known.len() + 1 == command.len() {
         return Match::Yes;
     }
@@ -271,9 +309,11 @@ pub(crate) fn mentions(specifier: &str, text: &str) -> Match {
         .filter(|token| !token.is_empty())
         .collect();
     let found = tokens.windows(wanted.len().max(1)).any(|window| {
-        window.iter().zip(&wanted).enumerate().all(|(index, (token, word))| {
-            *token == word || (index == 0 && base(token) == base(word))
-        })
+        window
+            .iter()
+            .zip(&wanted)
+            .enumerate()
+            .all(|(index, (token, word))| *token == word || (index == 0 && base(token) == base(word)))
     });
     if found { Match::Yes } else { Match::Maybe }
 }

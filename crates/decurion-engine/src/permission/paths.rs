@@ -68,7 +68,8 @@ fn patterns(specifier: &str, around: &Around, reading: Reading) -> Vec<String> {
 
 /// `a{b,c}d` as `abd` and `acd`.
 fn braces(pattern: &str) -> Vec<String> {
-    let Some((open, close)) = pattern.find('{').zip(pattern.find('}')).filter(|(open, close)| open < close) else {
+    let Some((open, close)) = pattern.find('{').zip(pattern.find('}')).filter(|(open, close)| open < close)
+    else {
         return vec![pattern.to_owned()];
     };
     pattern[open + 1..close]
@@ -157,14 +158,50 @@ pub(crate) fn fixed_part(pattern: &str) -> Utf8PathBuf {
 }
 
 const PROTECTED_FOLDERS: [&str; 12] = [
-    ".git", ".decurion", ".claude", ".vscode", ".idea", ".husky", ".devcontainer", ".cargo", ".githooks", ".ssh", ".gnupg",
+    ".git",
+    ".decurion",
+    ".claude",
+    ".vscode",
+    ".idea",
+    ".husky",
+    ".devcontainer",
+    ".cargo",
+    ".githooks",
+    ".ssh",
+    ".gnupg",
     ".aws",
 ];
 const PROTECTED_FILES: [&str; 30] = [
-    ".mcp.json", ".claude.json", ".gitconfig", ".gitmodules", ".bashrc", ".bash_profile", ".bash_login",
-    ".bash_logout", ".bash_aliases", ".profile", ".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".inputrc",
-    ".envrc", ".ripgreprc", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".pnp.cjs", ".pre-commit-config.yaml",
-    "lefthook.yml", "bunfig.toml", ".vimrc", ".netrc", ".pypirc",
+    ".mcp.json",
+    ".claude.json",
+    ".gitconfig",
+    ".gitmodules",
+    ".bashrc",
+    ".bash_profile",
+    ".bash_login",
+    ".bash_logout",
+    ".bash_aliases",
+    ".profile",
+    ".zshrc",
+    ".zshenv",
+    ".zprofile",
+    ".zlogin",
+    ".zlogout",
+    ".kshrc",
+    ".inputrc",
+    ".envrc",
+    ".ripgreprc",
+    ".npmrc",
+    ".yarnrc",
+    ".yarnrc.yml",
+    ".pnpmfile.cjs",
+    ".pnp.cjs",
+    ".pre-commit-config.yaml",
+    "lefthook.yml",
+    "bunfig.toml",
+    ".vimrc",
+    ".netrc",
+    ".pypirc",
 ];
 
 /// The part of a path that makes writing to it a way to run something later or to change our own settings.

@@ -21,7 +21,12 @@ pub struct Part {
 }
 
 /// The parts of a shell call, each with its verdict.
-pub fn explain(policy: &super::Policy, tool: &str, input: &Value, intent: &decurion_protocol::Intent) -> Vec<Part> {
+pub fn explain(
+    policy: &super::Policy,
+    tool: &str,
+    input: &Value,
+    intent: &decurion_protocol::Intent,
+) -> Vec<Part> {
     let question = Question { policy, tool, input, intent };
     let Some(shell) = &intent.shell else { return Vec::new() };
     let show = |(index, command): (usize, &ShellCommand)| {
@@ -31,7 +36,9 @@ pub fn explain(policy: &super::Policy, tool: &str, input: &Value, intent: &decur
             (true, "run elsewhere: only rules that forbid look at it".to_owned())
         } else {
             match part(&question, shell, index) {
-                Ok(rule) => (true, rule.map_or_else(|| "harmless".to_owned(), |rule| format!("allowed by {rule}"))),
+                Ok(rule) => {
+                    (true, rule.map_or_else(|| "harmless".to_owned(), |rule| format!("allowed by {rule}")))
+                }
                 Err(why) => (false, why),
             }
         };
@@ -57,11 +64,16 @@ pub(crate) fn decide(question: &Question<'_>) -> Decision {
     }
     let allowing = &question.policy.rules.allow;
     let own = |rule: &&Rule| rule.tool == "Bash" || rule.tool == question.tool;
-    let exact = |rule: &&Rule| rule.specifier.as_deref().is_some_and(|specifier| specifier.trim() == text.trim() && !specifier.contains('*'));
+    let exact = |rule: &&Rule| {
+        rule.specifier
+            .as_deref()
+            .is_some_and(|specifier| specifier.trim() == text.trim() && !specifier.contains('*'))
+    };
     if let Some(rule) = allowing.iter().filter(own).find(exact) {
         return decision(Verdict::Allow, Some(rule), format!("allowed by {rule}"));
     }
-    let everything = |rule: &&Rule| rule.specifier.as_deref().is_none_or(|specifier| matches!(specifier, "**" | "*"));
+    let everything =
+        |rule: &&Rule| rule.specifier.as_deref().is_none_or(|specifier| matches!(specifier, "**" | "*"));
     if let Some(rule) = allowing.iter().filter(own).find(everything) {
         return match reaches_too_far(question, shell) {
             Some(reason) => question.undecided(reason),
@@ -79,7 +91,9 @@ pub(crate) fn decide(question: &Question<'_>) -> Decision {
         }
     }
     match used {
-        Some(rule) => decision(Verdict::Allow, Some(rule), format!("every command is harmless or allowed, by {rule}")),
+        Some(rule) => {
+            decision(Verdict::Allow, Some(rule), format!("every command is harmless or allowed, by {rule}"))
+        }
         None => allow("every command in it only reads, or does what the rules for paths allow"),
     }
 }
@@ -91,10 +105,9 @@ fn text<'a>(question: &Question<'a>) -> Option<&'a str> {
 /// Why a text is not fully understood.
 fn doubt(shell: &ShellIntent) -> Option<&str> {
     let inner = |command: &'_ ShellCommand| !command.inside.as_ref().is_some_and(|inside| inside.elsewhere);
-    shell
-        .doubt
-        .as_deref()
-        .or_else(|| shell.commands.iter().filter(|command| inner(command)).find_map(|command| command.doubt.as_deref()))
+    shell.doubt.as_deref().or_else(|| {
+        shell.commands.iter().filter(|command| inner(command)).find_map(|command| command.doubt.as_deref())
+    })
 }
 
 fn plan(question: &Question<'_>, shell: &ShellIntent) -> Decision {
@@ -120,7 +133,10 @@ fn reaches_too_far(question: &Question<'_>, shell: &ShellIntent) -> Option<Strin
             if paths::protected(&touch.path).is_some() {
                 return Some(format!("it writes to a protected path: {}", touch.path));
             }
-            if !temporary && question.path_allowed(&touch.path, Access::Write).is_err() && !paths::is_inside(&touch.path, &question.policy.around) {
+            if !temporary
+                && question.path_allowed(&touch.path, Access::Write).is_err()
+                && !paths::is_inside(&touch.path, &question.policy.around)
+            {
                 return Some(format!("it writes outside the working directory: {}", touch.path));
             }
         }
@@ -141,11 +157,12 @@ fn part<'q>(question: &Question<'q>, shell: &ShellIntent, index: usize) -> Resul
         return Ok(Some(rule));
     }
     let touches = touches_allowed(question, command);
-    if command.read_only {
+    let lends = lends(shell, index);
+    if command.read_only && !lends {
         return touches.map(|()| None);
     }
     let edits = !command.read_only && command.because.is_some();
-    if command.files_only && (!edits || question.policy.mode == Mode::AcceptEdits) {
+    if command.files_only && !lends && (!edits || question.policy.mode == Mode::AcceptEdits) {
         return touches.map(|()| None);
     }
     match allowed(question, shell, index) {
@@ -157,6 +174,16 @@ fn part<'q>(question: &Question<'q>, shell: &ShellIntent, index: usize) -> Resul
     }
 }
 
+/// Whether a command that is harmless in itself runs one that is not: then a rule for the inner one does not
+/// speak for both.
+fn lends(shell: &ShellIntent, index: usize) -> bool {
+    shell.commands.iter().enumerate().skip(index + 1).any(|(inner, command)| {
+        command.inside.as_ref().is_some_and(|inside| {
+            inside.command == index && !inside.elsewhere && (!command.read_only || lends(shell, inner))
+        })
+    })
+}
+
 /// The rule that allows a command: by its own words, or by those of the command that runs it.
 fn allowed<'q>(question: &Question<'q>, shell: &ShellIntent, index: usize) -> Option<(&'q Rule, Allowed)> {
     let rules: &'q [Rule] = &question.policy.rules.allow;
@@ -164,10 +191,10 @@ fn allowed<'q>(question: &Question<'q>, shell: &ShellIntent, index: usize) -> Op
         let mut best: Option<(&'q Rule, Allowed)> = None;
         for rule in rules.iter().filter(|rule| rule.tool == "Bash" || rule.tool == question.tool) {
             let Some(specifier) = rule.specifier.as_deref() else { continue };
-            if let Some(allowed) = commands::allows(specifier, command).filter(|allowed| reaches(*allowed)) {
-                if best.is_none() || allowed == Allowed::Exactly {
-                    best = Some((rule, allowed));
-                }
+            if let Some(allowed) = commands::allows(specifier, command).filter(|allowed| reaches(*allowed))
+                && (best.is_none() || allowed == Allowed::Exactly)
+            {
+                best = Some((rule, allowed));
             }
         }
         best
@@ -248,22 +275,22 @@ pub(crate) fn forbidden(question: &Question<'_>, rule: &Rule) -> Match {
         tool if super::tool_matches(tool, question.tool, Reading::Wide) => return Match::Yes,
         _ => return Match::No,
     };
-    let (Some(shell), Some(text)) = (&question.intent.shell, text(question)) else { return Match::No };
+    let Some(shell) = &question.intent.shell else { return Match::No };
     let around = &question.policy.around;
     let mut best = Match::No;
     for command in &shell.commands {
         for touch in &command.touches {
             // What may be read may not be written over, and what may not be written may still be read.
-            let concerned = touch.access == access || (access == Access::Read && touch.access == Access::Write);
+            let concerned =
+                touch.access == access || (access == Access::Read && touch.access == Access::Write);
             if !concerned {
                 continue;
             }
             best = best.max(match rule.specifier.as_deref() {
                 None if touch.access == access => Match::Yes,
-                None => Match::No,
                 Some(specifier) if paths::covers(specifier, &touch.path, around, Reading::Wide) => Match::Yes,
                 Some(specifier) if paths::nearly_covers(specifier, &touch.path, around) => Match::Maybe,
-                Some(_) => Match::No,
+                None | Some(_) => Match::No,
             });
         }
         let Some(specifier) = rule.specifier.as_deref() else { continue };
@@ -278,14 +305,14 @@ pub(crate) fn forbidden(question: &Question<'_>, rule: &Rule) -> Match {
             }
         }
         if let Some(code) = command.code.as_deref().filter(|_| !command.read_only) {
-            let name = specifier.trim_end_matches("/**").trim_end_matches('/').rsplit('/').next().unwrap_or("");
+            let name =
+                specifier.trim_end_matches("/**").trim_end_matches('/').rsplit('/').next().unwrap_or("");
             if name.len() > 2 && !name.contains('*') && code.contains(name) {
                 best = best.max(Match::Maybe);
             }
         }
     }
     if best == Match::No && rule.specifier.is_some() && doubt(shell).is_some() {
-        let _ = text;
         return Match::Maybe;
     }
     best

@@ -9,15 +9,49 @@ use super::{Around, Class, class, web};
 
 /// Programs and subcommands of which a prefix is safe to remember.
 const REVIEWED: [&str; 34] = [
-    "npm test", "npm run build", "npm run test", "npm run lint", "npm ci", "npm install", "yarn test", "pnpm test", "cargo build",
-    "cargo test", "cargo check", "cargo clippy", "cargo fmt", "cargo doc", "cargo bench", "go test", "go build", "go vet", "go fmt",
-    "git add", "git commit", "git stash", "git fetch", "git pull", "git switch", "git checkout", "git branch", "git merge",
-    "pytest", "ruff check", "mypy", "tsc", "eslint", "prettier",
+    "npm test",
+    "npm run build",
+    "npm run test",
+    "npm run lint",
+    "npm ci",
+    "npm install",
+    "yarn test",
+    "pnpm test",
+    "cargo build",
+    "cargo test",
+    "cargo check",
+    "cargo clippy",
+    "cargo fmt",
+    "cargo doc",
+    "cargo bench",
+    "go test",
+    "go build",
+    "go vet",
+    "go fmt",
+    "git add",
+    "git commit",
+    "git stash",
+    "git fetch",
+    "git pull",
+    "git switch",
+    "git checkout",
+    "git branch",
+    "git merge",
+    "pytest",
+    "ruff check",
+    "mypy",
+    "tsc",
+    "eslint",
+    "prettier",
 ];
 
 /// Rules that would have allowed this call.
 pub fn suggest(tool: &str, input: &Value, intent: &Intent, around: &Around) -> Vec<Rule> {
-    let rule = |tool: &str, specifier: Option<String>| Rule { tool: tool.to_owned(), specifier, source: RuleSource::Session };
+    let rule = |tool: &str, specifier: Option<String>| Rule {
+        tool: tool.to_owned(),
+        specifier,
+        source: RuleSource::Session,
+    };
     match class(tool, input) {
         Class::Shell => shell(intent),
         Class::Read | Class::Write => intent
@@ -35,7 +69,9 @@ pub fn suggest(tool: &str, input: &Value, intent: &Intent, around: &Around) -> V
         Class::Web => {
             let url = input.get("url").and_then(Value::as_str).unwrap_or("");
             match web::address(url) {
-                Ok(address) if address.odd.is_none() => vec![rule("WebFetch", Some(format!("domain:{}", address.host)))],
+                Ok(address) if address.odd.is_none() => {
+                    vec![rule("WebFetch", Some(format!("domain:{}", address.host)))]
+                }
                 _ => Vec::new(),
             }
         }

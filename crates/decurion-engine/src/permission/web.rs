@@ -44,7 +44,9 @@ pub(crate) fn address(url: &str) -> Result<Address, &'static str> {
         return Err("the address has no host");
     }
     let mut lower = host.to_lowercase();
-    if !lower.starts_with('[') && !lower.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
+    if !lower.starts_with('[')
+        && !lower.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+    {
         return Err("the host has characters that deceive");
     }
     if let Some(plain) = lower.strip_suffix('.') {
@@ -105,7 +107,8 @@ pub(crate) fn covers(specifier: &str, host: &str, forbids: bool) -> bool {
     if named.is_empty() {
         return forbids;
     }
-    let under = |parent: &str| host.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.') && rest.len() > 1);
+    let under =
+        |parent: &str| host.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.') && rest.len() > 1);
     if let Some(parent) = named.strip_prefix("*.") {
         return under(parent) || (forbids && host == parent);
     }
@@ -137,7 +140,14 @@ mod tests {
         ] {
             assert_eq!(address(url).unwrap().host, host, "{url}");
         }
-        for url in ["file:///etc/passwd", "javascript:x", "https://", "https://ex\u{430}mple.com", "https://a\\@b.org", "https://a%2eb/"] {
+        for url in [
+            "file:///etc/passwd",
+            "javascript:x",
+            "https://",
+            "https://ex\u{430}mple.com",
+            "https://a\\@b.org",
+            "https://a%2eb/",
+        ] {
             assert!(address(url).is_err(), "{url}");
         }
     }

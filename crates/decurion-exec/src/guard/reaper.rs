@@ -314,9 +314,13 @@ impl Watch {
         // A second order can only make it sooner.
         self.until = Some(self.until.map_or(until, |earlier| earlier.min(until)));
         if self.status.is_none() && !grace.is_zero() {
-            let _ = rustix::process::kill_process_group(self.main, Signal::TERM);
-            // A stopped process would not hear it.
-            let _ = rustix::process::kill_process_group(self.main, Signal::CONT);
+            // A stopped process would not hear it, so it is woken as well.
+            for signal in [Signal::TERM, Signal::CONT] {
+                if rustix::process::kill_process_group(self.main, signal).is_err() {
+                    // It has left its own group.
+                    let _ = rustix::process::kill_process(self.main, signal);
+                }
+            }
         }
     }
 

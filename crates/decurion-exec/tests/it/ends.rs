@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use decurion_exec::{Capture, CaptureBounds, Exit, Guard, GuardProgram, Launch, LaunchError, Output, Stdin};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::house::{House, within};
@@ -175,11 +176,18 @@ async fn many_commands_at_once_queue_and_all_end() {
 
 #[tokio::test]
 async fn commands_get_the_umask_and_the_file_limit_decurion_was_started_with() {
+    // Where the limit is as high as can be already, there would be nothing to raise.
+    let hard = getrlimit(Resource::Nofile).maximum;
+    setrlimit(
+        Resource::Nofile,
+        Rlimit { current: hard.map_or(Some(4096), |hard| Some(hard.min(4096) - 1)), maximum: hard },
+    )
+    .unwrap();
     let house = House::new();
     let (before, _) = house.run(house.bash("umask; ulimit -Sn")).await;
     decurion_exec::set_umask_077();
     let raised = decurion_exec::raise_file_limit();
-    assert_eq!(raised, rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum);
+    assert_eq!(raised, hard);
     // Also under a guard that inherited the changed values.
     let changed = House::new();
     for house in [&house, &changed] {
@@ -221,4 +229,16 @@ async fn somebody_outside_who_holds_the_output_keeps_nobody_waiting() {
     assert_eq!(exit, Exit::Code(4));
     assert!(held.is_some());
     assert_eq!(capture.finish().head, b"up\n");
+}
+
+#[tokio::test]
+async fn an_output_that_the_command_closes_is_at_its_end() {
+    let house = House::new();
+    let launch = Launch { stdin: Stdin::Piped, ..house.bash("echo last; exec >&- 2>&-; read; exit 6") };
+    let mut process = house.guard.start(launch).await.unwrap();
+    let mut output = String::new();
+    within(process.stdout.take().unwrap().read_to_string(&mut output)).await.unwrap();
+    assert_eq!(output, "last\n");
+    drop(process.stdin.take());
+    assert_eq!(within(process.wait()).await, Exit::Code(6));
 }

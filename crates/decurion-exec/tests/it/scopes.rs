@@ -49,6 +49,7 @@ const STAYERS: &[(&str, &str)] = &[
     ("catches everything", "trap 'echo caught' TERM INT HUP QUIT; echo up; while :; do sleep 0.01; done"),
     ("stops itself", "echo up; kill -STOP $$; exit 3"),
     ("reads what never comes", "echo up; cat; sleep 1000"),
+    ("in its reaper's group", "exec perl -e '$| = 1; setpgrp(0, getppid) or die; fork; $SIG{TERM} = q(IGNORE); print qq(up\n); sleep 1000'"),
     ("detached helper", "setsid sleep 1000 & echo up; sleep 1000"),
     // Each generation leaves its group and its session and ends: there is never anything to hold on to.
     ("runs away", "echo up; exec perl -MPOSIX -e 'for (1..3) { next if fork; while (1) { fork and _exit(0); setsid } } sleep 1000'"),
@@ -113,6 +114,10 @@ async fn a_command_that_kills_its_reaper_is_ended_by_the_guard() {
     let command = "setsid sleep 1000 & sleep 1000 & (sleep 1000 & sleep 1000) & kill -9 $PPID; sleep 1000";
     let (_, exit) = house.run(house.bash(command)).await;
     assert_eq!(exit, Exit::Unknown);
+    house.assert_empty();
+    // So many that the guard takes a while: the end is told when it is done.
+    let many = "for i in {1..300}; do setsid sleep 1000 & done; kill -9 $PPID; sleep 1000";
+    assert_eq!(house.run(house.bash(many)).await.1, Exit::Unknown);
     house.assert_empty();
     // Others of the same guard are not touched by that.
     let mut other =

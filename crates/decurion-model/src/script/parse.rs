@@ -192,7 +192,7 @@ impl Cursor<'_> {
     fn spoken(&mut self) -> Result<(String, usize), ScriptError> {
         let (mut chunk, mut repeat) = (DEFAULT_CHUNK, 1_usize);
         self.spaces();
-        while self.peek().is_some_and(|next| next.is_ascii_lowercase()) {
+        while self.option_follows() {
             let start = self.at;
             match self.key()? {
                 "chunk" => chunk = self.number()?.max(1),
@@ -489,6 +489,12 @@ impl<'a> Cursor<'a> {
         }
         self.at += 1;
         Ok(name)
+    }
+
+    /// Whether `name=` comes next.
+    fn option_follows(&self) -> bool {
+        let after = self.rest().trim_start_matches(|c: char| c.is_ascii_lowercase());
+        after.len() < self.rest().len() && after.starts_with('=')
     }
 
     /// Whether this word comes next; if so it is passed.

@@ -136,7 +136,7 @@ impl Seen {
             match block.get("type").and_then(Value::as_str) {
                 Some("text") => self.add_text(block.get("text").and_then(Value::as_str).unwrap_or_default()),
                 Some("tool_result") => {
-                    self.add_result(&text_of(block.get("content").unwrap_or(&Value::Null)))
+                    self.add_result(&text_of(block.get("content").unwrap_or(&Value::Null)));
                 }
                 _ => {}
             }

@@ -70,7 +70,12 @@ fn corpora() -> Vec<(Dialect, String)> {
         json!({"type":"content_block_stop","index":1}),
     ];
     let rich = message(
-        &[thinking, redacted, text(2, "héllo\n\"wörld\" 🦀"), call(3, "toolu_1", &["{\"comm", "and\":\"ls \\u00e9\"}"])],
+        &[
+            thinking,
+            redacted,
+            text(2, "héllo\n\"wörld\" 🦀"),
+            call(3, "toolu_1", &["{\"comm", "and\":\"ls \\u00e9\"}"]),
+        ],
         "tool_use",
     );
     let windows = rich.replace('\n', "\r\n");
@@ -86,7 +91,12 @@ fn corpora() -> Vec<(Dialect, String)> {
         "data: {\"id\":\"c1\",\"choices\":[],\"usage\":{\"prompt_tokens\":12,\"completion_tokens\":5,\"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\n",
         "data: [DONE]\n\n"
     );
-    vec![(ANTHROPIC, rich), (ANTHROPIC, windows), (CHAT, chat.to_owned()), (CHAT, chat.replace("\n\n", "\r\r"))]
+    vec![
+        (ANTHROPIC, rich),
+        (ANTHROPIC, windows),
+        (CHAT, chat.to_owned()),
+        (CHAT, chat.replace("\n\n", "\r\r")),
+    ]
 }
 
 #[test]
@@ -172,7 +182,9 @@ fn outcome(dialect: Dialect, stream: &str) -> String {
     let mut lines: Vec<String> = events
         .iter()
         .filter_map(|event| match event {
-            ModelEvent::Block { index, block } => Some(format!("{index} {}", serde_json::to_string(block).unwrap())),
+            ModelEvent::Block { index, block } => {
+                Some(format!("{index} {}", serde_json::to_string(block).unwrap()))
+            }
             _ => None,
         })
         .collect();
@@ -190,10 +202,14 @@ fn row(dialect: Dialect, stream: &str, expected: &Expect) {
 fn oddities_of_anthropic_streams() {
     let a = ANTHROPIC;
     // 1 duplicate ids are renamed
-    row(a, &message(&[call(0, "t", &["{}"]), call(1, "t", &["{}"])], "tool_use"), &expect![[r#"
+    row(
+        a,
+        &message(&[call(0, "t", &["{}"]), call(1, "t", &["{}"])], "tool_use"),
+        &expect![[r#"
         0 {"type":"tool_use","id":"t","name":"Bash","input":{}}
         1 {"type":"tool_use","id":"t_2","name":"Bash","input":{}}
-        stop tool_use"#]]);
+        stop tool_use"#]],
+    );
     // 2 an unknown block is kept whole
     let unknown = |kind: &str| {
         vec![
@@ -202,42 +218,70 @@ fn oddities_of_anthropic_streams() {
             json!({"type":"content_block_stop","index":0}),
         ]
     };
-    row(a, &message(&[unknown("hologram")], "end_turn"), &expect![[r#"
+    row(
+        a,
+        &message(&[unknown("hologram")], "end_turn"),
+        &expect![[r#"
         0 {"type":"hologram","z":1,"a":{"b":2}}
-        stop end_turn"#]]);
+        stop end_turn"#]],
+    );
     // 3 an unknown stop reason is passed on
-    row(a, &message(&[text(0, "x")], "bored"), &expect![[r#"
+    row(
+        a,
+        &message(&[text(0, "x")], "bored"),
+        &expect![[r#"
         0 {"type":"text","text":"x"}
-        stop bored"#]]);
+        stop bored"#]],
+    );
     // 4 an empty message has no blocks
     row(a, &message(&[], "end_turn"), &expect!["stop end_turn"]);
     // 5 an empty text is no block
     row(a, &message(&[text(0, "")], "end_turn"), &expect!["stop end_turn"]);
     // 6 a call cut by max_tokens is kept as text, not as input
-    row(a, &message(&[call(0, "t", &["{\"command\":\"rm -rf /tm"])], "max_tokens"), &expect![[r#"
+    row(
+        a,
+        &message(&[call(0, "t", &["{\"command\":\"rm -rf /tm"])], "max_tokens"),
+        &expect![[r#"
         0 {"type":"tool_use","id":"t","name":"Bash","input":{"__unparsedToolInput":{"raw":"{\"command\":\"rm -rf /tm","len":22}}}
-        stop max_tokens"#]]);
+        stop max_tokens"#]],
+    );
     // 7 input that is JSON but no object
-    row(a, &message(&[call(0, "t", &["[1]"])], "tool_use"), &expect![[r#"
+    row(
+        a,
+        &message(&[call(0, "t", &["[1]"])], "tool_use"),
+        &expect![[r#"
         0 {"type":"tool_use","id":"t","name":"Bash","input":{"__unparsedToolInput":{"raw":"[1]","len":3}}}
-        stop tool_use"#]]);
+        stop tool_use"#]],
+    );
     // 8 a call without input
-    row(a, &message(&[call(0, "t", &[])], "tool_use"), &expect![[r#"
+    row(
+        a,
+        &message(&[call(0, "t", &[])], "tool_use"),
+        &expect![[r#"
         0 {"type":"tool_use","id":"t","name":"Bash","input":{}}
-        stop tool_use"#]]);
+        stop tool_use"#]],
+    );
     // 9 a call whose input came at once
     let at_once = vec![
         json!({"type":"content_block_start","index":0,
             "content_block":{"type":"tool_use","id":"t","name":"Bash","input":{"command":"ls"}}}),
         json!({"type":"content_block_stop","index":0}),
     ];
-    row(a, &message(&[at_once], "tool_use"), &expect![[r#"
+    row(
+        a,
+        &message(&[at_once], "tool_use"),
+        &expect![[r#"
         0 {"type":"tool_use","id":"t","name":"Bash","input":{"command":"ls"}}
-        stop tool_use"#]]);
+        stop tool_use"#]],
+    );
     // 10 a call without an id
-    row(a, &message(&[call(0, "", &["{}"])], "tool_use"), &expect![[r#"
+    row(
+        a,
+        &message(&[call(0, "", &["{}"])], "tool_use"),
+        &expect![[r#"
         0 {"type":"tool_use","id":"call_0000000000000007_0","name":"Bash","input":{}}
-        stop tool_use"#]]);
+        stop tool_use"#]],
+    );
     // 11 a server tool's input is put together too
     let server = vec![
         json!({"type":"content_block_start","index":0,
@@ -246,20 +290,33 @@ fn oddities_of_anthropic_streams() {
         json!({"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":"1}"}}),
         json!({"type":"content_block_stop","index":0}),
     ];
-    row(a, &message(&[server], "pause_turn"), &expect![[r#"
+    row(
+        a,
+        &message(&[server], "pause_turn"),
+        &expect![[r#"
         0 {"type":"server_tool_use","id":"s","name":"web_search","input":{"q":1}}
-        stop pause_turn"#]]);
+        stop pause_turn"#]],
+    );
     // 12 blocks that are never ended
     let mut open = text(0, "x");
     open.pop();
-    row(a, &message(&[open], "end_turn"), &expect![[r#"
+    row(
+        a,
+        &message(&[open], "end_turn"),
+        &expect![[r#"
         0 {"type":"text","text":"x"}
-        stop end_turn"#]]);
+        stop end_turn"#]],
+    );
     // 13 events nobody knows, and after the end
-    let late = message(&[text(0, "x")], "end_turn") + "event: future\ndata: {\"type\":\"future\"}\n\ndata: garbage\n\n";
-    row(a, &late, &expect![[r#"
+    let late = message(&[text(0, "x")], "end_turn")
+        + "event: future\ndata: {\"type\":\"future\"}\n\ndata: garbage\n\n";
+    row(
+        a,
+        &late,
+        &expect![[r#"
         0 {"type":"text","text":"x"}
-        stop end_turn"#]]);
+        stop end_turn"#]],
+    );
     // 14 thinking keeps members we do not know
     let thinking = vec![
         json!({"type":"content_block_start","index":0,
@@ -268,16 +325,27 @@ fn oddities_of_anthropic_streams() {
         json!({"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"s"}}),
         json!({"type":"content_block_stop","index":0}),
     ];
-    row(a, &message(&[thinking], "end_turn"), &expect![[r#"
+    row(
+        a,
+        &message(&[thinking], "end_turn"),
+        &expect![[r#"
         0 {"type":"thinking","thinking":"a","signature":"s","later":{"z":1}}
-        stop end_turn"#]]);
+        stop end_turn"#]],
+    );
     // 15 citations do not disturb the text
     let mut cited = text(0, "x");
-    cited.insert(1, json!({"type":"content_block_delta","index":0,
-        "delta":{"type":"citations_delta","citation":{"type":"page"}}}));
-    row(a, &message(&[cited], "end_turn"), &expect![[r#"
+    cited.insert(
+        1,
+        json!({"type":"content_block_delta","index":0,
+        "delta":{"type":"citations_delta","citation":{"type":"page"}}}),
+    );
+    row(
+        a,
+        &message(&[cited], "end_turn"),
+        &expect![[r#"
         0 {"type":"text","text":"x"}
-        stop end_turn"#]]);
+        stop end_turn"#]],
+    );
 }
 
 #[test]
@@ -285,16 +353,37 @@ fn broken_anthropic_streams() {
     let a = ANTHROPIC;
     let wrong = |events: &[Value], expected: &Expect| row(a, &anthropic(events), expected);
     let delta = json!({"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"x"}});
-    wrong(&[delta.clone()], &expect!["the provider's answer makes no sense: an event of a block that is not open, index Some(0)"]);
-    wrong(&[start(), delta], &expect!["the provider's answer makes no sense: an event of a block that is not open, index Some(0)"]);
+    wrong(
+        std::slice::from_ref(&delta),
+        &expect!["the provider's answer makes no sense: an event of a block that is not open, index Some(0)"],
+    );
+    wrong(
+        &[start(), delta],
+        &expect!["the provider's answer makes no sense: an event of a block that is not open, index Some(0)"],
+    );
     wrong(&[start(), start()], &expect!["the provider's answer makes no sense: the message starts twice"]);
-    wrong(&text(0, "x"), &expect!["the provider's answer makes no sense: a block starts out of order, index 0"]);
-    wrong(&[vec![start()], text(1, "x"), text(1, "y")].concat(), &expect!["the provider's answer makes no sense: a block starts out of order, index 1"]);
-    wrong(&end("end_turn"), &expect!["the provider's answer makes no sense: the message changes before it starts"]);
-    wrong(&[json!({"type":"message_stop"})], &expect!["the provider's answer makes no sense: the message stops before it starts"]);
+    wrong(
+        &text(0, "x"),
+        &expect!["the provider's answer makes no sense: a block starts out of order, index 0"],
+    );
+    wrong(
+        &[vec![start()], text(1, "x"), text(1, "y")].concat(),
+        &expect!["the provider's answer makes no sense: a block starts out of order, index 1"],
+    );
+    wrong(
+        &end("end_turn"),
+        &expect!["the provider's answer makes no sense: the message changes before it starts"],
+    );
+    wrong(
+        &[json!({"type":"message_stop"})],
+        &expect!["the provider's answer makes no sense: the message stops before it starts"],
+    );
     let mut mixed = text(0, "x");
     mixed[1]["delta"] = json!({"type":"input_json_delta","partial_json":"{"});
-    wrong(&[vec![start()], mixed].concat(), &expect!["the provider's answer makes no sense: a input_json_delta in a block of another kind"]);
+    wrong(
+        &[vec![start()], mixed].concat(),
+        &expect!["the provider's answer makes no sense: a input_json_delta in a block of another kind"],
+    );
     wrong(
         &[start(), json!({"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}})],
         &expect!["the provider asked us to wait (status 529): Overloaded"],
@@ -304,11 +393,23 @@ fn broken_anthropic_streams() {
         &expect!["the provider failed (status 500): Oh"],
     );
     wrong(
-        &[json!({"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 > 8"}})],
+        &[
+            json!({"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 > 8"}}),
+        ],
         &expect!["the conversation is too long for the model: prompt is too long: 9 > 8"],
     );
-    row(a, "data: {\"type\":\n\n", &expect!["the provider's answer makes no sense: an event that cannot be read: EOF while parsing a value at line 1 column 8"]);
-    row(a, "", &expect!["the connection ended before the reply was complete: the stream ended without message_stop"]);
+    row(
+        a,
+        "data: {\"type\":\n\n",
+        &expect![
+            "the provider's answer makes no sense: an event that cannot be read: EOF while parsing a value at line 1 column 8"
+        ],
+    );
+    row(
+        a,
+        "",
+        &expect!["the connection ended before the reply was complete: the stream ended without message_stop"],
+    );
     let (_, error) = decode(a, [b"data: {\"type\":\"message_\xff\"}\n\n".as_slice()]);
     assert!(matches!(error, Some(ModelError::Malformed { .. })), "{error:?}");
 }
@@ -329,11 +430,13 @@ fn a_flood_is_cut_off() {
             break error;
         }
     };
-    expect!["the provider's answer makes no sense: the reply is longer than 8388608 bytes"].assert_eq(&error.to_string());
+    expect!["the provider's answer makes no sense: the reply is longer than 8388608 bytes"]
+        .assert_eq(&error.to_string());
     let mut decoder = decurion_model::reply::StreamDecoder::new(CHAT, 0);
     let pings = ": ping\n\n".repeat(100_000);
     let error = (0..200).find_map(|_| decoder.feed(pings.as_bytes(), &mut out).err()).unwrap();
-    expect!["the provider's answer makes no sense: the stream is longer than 67108864 bytes"].assert_eq(&error.to_string());
+    expect!["the provider's answer makes no sense: the stream is longer than 67108864 bytes"]
+        .assert_eq(&error.to_string());
 }
 
 /// A chat stream of these deltas, then the rest.
@@ -345,7 +448,10 @@ fn chat(deltas: &[Value], rest: &str) -> String {
 }
 
 fn finish(reason: &str) -> String {
-    format!("data: {}\n\ndata: [DONE]\n\n", json!({"choices":[{"index":0,"delta":{},"finish_reason":reason}]}))
+    format!(
+        "data: {}\n\ndata: [DONE]\n\n",
+        json!({"choices":[{"index":0,"delta":{},"finish_reason":reason}]})
+    )
 }
 
 fn piece(index: Option<u32>, id: Option<&str>, name: Option<&str>, arguments: &Value) -> Value {
@@ -368,28 +474,36 @@ fn oddities_of_chat_streams() {
         ("", "end_turn"),
         ("weird", "weird"),
     ] {
-        text_row(&chat(&[hello.clone()], &finish(reason)), ours);
+        text_row(&chat(std::slice::from_ref(&hello), &finish(reason)), ours);
     }
     // 23 closed without [DONE]
     let closed = finish("stop").replace("data: [DONE]\n\n", "");
-    text_row(&chat(&[hello.clone()], &closed), "end_turn");
+    text_row(&chat(std::slice::from_ref(&hello), &closed), "end_turn");
     // 24 [DONE] without a reason
-    text_row(&chat(&[hello.clone()], "data: [DONE]\n\n"), "end_turn");
+    text_row(&chat(std::slice::from_ref(&hello), "data: [DONE]\n\n"), "end_turn");
     // 25 neither
-    row(c, &chat(&[hello.clone()], ""), &expect!["the connection ended before the reply was complete: the stream ended without a finish_reason"]);
+    row(
+        c,
+        &chat(std::slice::from_ref(&hello), ""),
+        &expect![
+            "the connection ended before the reply was complete: the stream ended without a finish_reason"
+        ],
+    );
     // 26 content as parts, a refusal, a message in place of a delta
     text_row(&chat(&[json!({"content":[{"type":"text","text":"hi"}]})], &finish("stop")), "end_turn");
     text_row(&chat(&[json!({"refusal":"hi"})], &finish("stop")), "refusal");
     text_row(&chat(&[hello], &finish("stop")).replace("\"delta\"", "\"message\""), "end_turn");
     // 27 no ids
-    let nameless = [
-        piece(Some(0), None, Some("A"), &json!("{}")),
-        piece(Some(1), None, Some("B"), &json!("{}")),
-    ];
-    row(c, &chat(&nameless, &finish("tool_calls")), &expect![[r#"
+    let nameless =
+        [piece(Some(0), None, Some("A"), &json!("{}")), piece(Some(1), None, Some("B"), &json!("{}"))];
+    row(
+        c,
+        &chat(&nameless, &finish("tool_calls")),
+        &expect![[r#"
         0 {"type":"tool_use","id":"call_0000000000000007_0","name":"A","input":{}}
         1 {"type":"tool_use","id":"call_0000000000000007_1","name":"B","input":{}}
-        stop tool_use"#]]);
+        stop tool_use"#]],
+    );
     // 28 no numbers, pieces after each other
     let unnumbered = [
         piece(None, Some("x"), Some("A"), &json!("{\"a\"")),
@@ -413,28 +527,66 @@ fn oddities_of_chat_streams() {
         piece(Some(0), Some("x"), Some("A"), &json!({"a": 1})),
         piece(Some(0), Some("x"), Some("A"), &json!(null)),
     ];
-    row(c, &chat(&object, &finish("function_call")), &expect![[r#"
+    row(
+        c,
+        &chat(&object, &finish("function_call")),
+        &expect![[r#"
         0 {"type":"tool_use","id":"x","name":"A","input":{"a":1}}
-        stop tool_use"#]]);
-    let old = [json!({"function_call":{"name":"A","arguments":"{\"a\""}}), json!({"function_call":{"arguments":":1}"}})];
-    row(c, &chat(&old, &finish("function_call")), &expect![[r#"
+        stop tool_use"#]],
+    );
+    let old = [
+        json!({"function_call":{"name":"A","arguments":"{\"a\""}}),
+        json!({"function_call":{"arguments":":1}"}}),
+    ];
+    row(
+        c,
+        &chat(&old, &finish("function_call")),
+        &expect![[r#"
         0 {"type":"tool_use","id":"call_0000000000000007_0","name":"A","input":{"a":1}}
-        stop tool_use"#]]);
+        stop tool_use"#]],
+    );
     // 31 reasoning under its other name, twice around text
-    let reasoning = [json!({"reasoning":"a"}), json!({"content":"b"}), json!({"reasoning":"c","content":null})];
-    row(c, &chat(&reasoning, &finish("stop")), &expect![[r#"
+    let reasoning =
+        [json!({"reasoning":"a"}), json!({"content":"b"}), json!({"reasoning":"c","content":null})];
+    row(
+        c,
+        &chat(&reasoning, &finish("stop")),
+        &expect![[r#"
         0 {"type":"thinking","thinking":"a"}
         1 {"type":"text","text":"b"}
         2 {"type":"thinking","thinking":"c"}
-        stop end_turn"#]]);
+        stop end_turn"#]],
+    );
     // 32 errors in mid stream
-    row(c, &chat(&[json!({"content":"x"})], "data: {\"error\":{\"message\":\"boom\",\"code\":502}}\n\n"), &expect!["the provider failed (status 502): boom"]);
+    row(
+        c,
+        &chat(&[json!({"content":"x"})], "data: {\"error\":{\"message\":\"boom\",\"code\":502}}\n\n"),
+        &expect!["the provider failed (status 502): boom"],
+    );
     row(c, "data: {\"error\":\"flat\"}\n\n", &expect!["the provider failed (status 500): flat"]);
-    row(c, "data: {\"error\":{\"message\":\"slow\",\"type\":\"rate_limit_error\"}}\n\n", &expect!["the provider asked us to wait (status 429): slow"]);
+    row(
+        c,
+        "data: {\"error\":{\"message\":\"slow\",\"type\":\"rate_limit_error\"}}\n\n",
+        &expect!["the provider asked us to wait (status 429): slow"],
+    );
     // 33 nonsense
-    row(c, "data: [DONE]\n\n", &expect!["the provider's answer makes no sense: the stream is done before it starts"]);
-    row(c, &chat(&[piece(Some(0), Some("x"), None, &json!("{}"))], ""), &expect!["the provider's answer makes no sense: a call without a tool's name"]);
-    row(c, "data: <html>\n\n", &expect!["the provider's answer makes no sense: a chunk that cannot be read: expected value at line 1 column 1"]);
+    row(
+        c,
+        "data: [DONE]\n\n",
+        &expect!["the provider's answer makes no sense: the stream is done before it starts"],
+    );
+    row(
+        c,
+        &chat(&[piece(Some(0), Some("x"), None, &json!("{}"))], ""),
+        &expect!["the provider's answer makes no sense: a call without a tool's name"],
+    );
+    row(
+        c,
+        "data: <html>\n\n",
+        &expect![
+            "the provider's answer makes no sense: a chunk that cannot be read: expected value at line 1 column 1"
+        ],
+    );
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use decurion_model::Dialect;
-use decurion_model::script::{CallInput, Cut, CutEnding, CutUnit, Ids, Script, Seen, Stall, Step, WireStep, render};
+use decurion_model::script::{
+    CallInput, Cut, CutEnding, CutUnit, Ids, Script, Seen, Stall, Step, WireStep, render,
+};
 use decurion_protocol::{Block, Message, ToolContent};
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
@@ -83,7 +85,10 @@ fn the_first_rule_that_fits_answers() {
 
 #[test]
 fn no_rule_is_a_visible_error_that_names_the_request() {
-    let hole = said("when turn=2\n say \"x\"", &Seen { agent: "explore".into(), path: "main/e".into(), ..seen("hi") });
+    let hole = said(
+        "when turn=2\n say \"x\"",
+        &Seen { agent: "explore".into(), path: "main/e".into(), ..seen("hi") },
+    );
     expect![[r#"no rule of the script fits agent "explore" (path "main/e"), turn 1, try 1, whose last message is: "hi""#]]
         .assert_eq(&hole);
 }
@@ -139,7 +144,11 @@ when try=1..2 within=1m
     assert_eq!(json!(input), json!({"file_path": "/x", "content": "line one\nline two"}));
     let Step::Call { input: CallInput::Json(input), .. } = &plan.steps[3] else { panic!() };
     assert_eq!(json!(input), json!({"command": "ls", "timeout": 5, "flags": ["a", "b"]}));
-    let cut = Step::Call { name: "Bash".into(), id: Some("toolu_same".into()), input: CallInput::Raw("{\"cut".into()) };
+    let cut = Step::Call {
+        name: "Bash".into(),
+        id: Some("toolu_same".into()),
+        input: CallInput::Raw("{\"cut".into()),
+    };
     assert_eq!(plan.steps[4], cut);
     assert_eq!(plan.steps[6], Step::Delay(Duration::from_millis(1500)));
     assert_eq!(plan.stop.as_deref(), Some("max_tokens"));
@@ -168,30 +177,51 @@ fn mistakes_are_shown_where_they_are() {
     wrong("when agent", &expect![[r#"line 1, column 6: expected name=value, not "agent""#]]);
     wrong(
         "when who=me",
-        &expect![[r#"line 1, column 6: no such condition (there are agent, model, turn, try, within, match, text, result, first): "who""#]],
+        &expect![[
+            r#"line 1, column 6: no such condition (there are agent, model, turn, try, within, match, text, result, first): "who""#
+        ]],
     );
-    wrong("when turn=0", &expect![[r#"line 1, column 11: expected a number from 1 on, `2..4` or `2..`, not "0""#]]);
+    wrong(
+        "when turn=0",
+        &expect![[r#"line 1, column 11: expected a number from 1 on, `2..4` or `2..`, not "0""#]],
+    );
     wrong("when match=/a(/", &expect!["line 1, column 12: the pattern cannot be read: unclosed group"]);
     wrong("when match=/a", &expect!["line 1, column 12: the pattern has no closing `/`"]);
     wrong(
         "when\n  shout \"x\"",
-        &expect![[r#"line 2, column 3: no such step (there are say, think, call, block, stop, usage, model, message-id, delay, fail, status, error, raw, malformed, reset, close, stall, split): "shout""#]],
+        &expect![[
+            r#"line 2, column 3: no such step (there are say, think, call, block, stop, usage, model, message-id, delay, fail, status, error, raw, malformed, reset, close, stall, split): "shout""#
+        ]],
     );
-    wrong("when\n  say x", &expect![[r#"line 2, column 7: expected name=value, not "x""#]]);
+    wrong(
+        "when\n  say x",
+        &expect!["line 2, column 7: expected a text in double quotes, or <<END and lines up to END"],
+    );
     wrong("when\n  say \"x\" y", &expect![[r#"line 2, column 11: expected the end of the line, not "y""#]]);
     wrong("when\n  say <<END\n  text\n", &expect!["line 2, column 7: no line closes this text: END"]);
     wrong(
         "when\n  call Bash {\"a\": 1,\n  }",
         &expect!["line 3, column 3: expected a JSON object: trailing comma"],
     );
-    wrong("when\n  call Bash {\"a\": 1} a=2", &expect!["line 2, column 22: the input has this member already"]);
-    wrong("when\n  delay soon", &expect![[r#"line 2, column 9: expected a time such as 200ms, 2s or 3m, not "soon""#]]);
+    wrong(
+        "when\n  call Bash {\"a\": 1} a=2",
+        &expect!["line 2, column 22: the input has this member already"],
+    );
+    wrong(
+        "when\n  delay soon",
+        &expect![[r#"line 2, column 9: expected a time such as 200ms, 2s or 3m, not "soon""#]],
+    );
     wrong("when\n  fail 9999", &expect!["line 2, column 8: not an HTTP status: 9999"]);
     wrong("when\n  fail 429 when=now", &expect![[r#"line 2, column 12: no such part of a failure: "when""#]]);
-    wrong("when\n  reset after 3 apples", &expect![[r#"line 2, column 17: expected bytes or events, not "apples""#]]);
+    wrong(
+        "when\n  reset after 3 apples",
+        &expect![[r#"line 2, column 17: expected bytes or events, not "apples""#]],
+    );
     wrong(
         "when\n  malformed everything",
-        &expect![[r#"line 2, column 13: no such damage (there are json, utf8, order, html, line N; for other bytes use raw): "everything""#]],
+        &expect![[
+            r#"line 2, column 13: no such damage (there are json, utf8, order, html, line N; for other bytes use raw): "everything""#
+        ]],
     );
 }
 
@@ -301,13 +331,16 @@ fn anonymous(log: &str) -> String {
 
 #[test]
 fn failures_waits_cuts_and_splits_become_steps() {
-    let all = steps("when\n delay 2s\n fail 429 retry-after=2 header.X-Test=1 \"slow down\"", Dialect::Anthropic);
+    let all =
+        steps("when\n delay 2s\n fail 429 retry-after=2 header.X-Test=1 \"slow down\"", Dialect::Anthropic);
     let WireStep::Head { status: 429, headers } = &all[1] else { panic!("{all:?}") };
     assert_eq!(all[0], WireStep::Wait(Duration::from_secs(2)));
     for (name, value) in [("retry-after", "2"), ("x-test", "1"), ("content-type", "application/json")] {
         assert!(headers.contains(&(name.into(), value.into())), "{headers:?}");
     }
-    assert!(String::from_utf8(body(&all)).unwrap().contains(r#""type":"rate_limit_error","message":"slow down""#));
+    assert!(
+        String::from_utf8(body(&all)).unwrap().contains(r#""type":"rate_limit_error","message":"slow down""#)
+    );
     assert_eq!(steps("when\n reset", Dialect::Anthropic), [WireStep::Reset]);
     assert_eq!(steps("when\n stall", Dialect::OpenAiChat), [WireStep::Stall]);
     let whole = body(&steps(RICH, Dialect::Anthropic));
@@ -329,7 +362,8 @@ fn failures_waits_cuts_and_splits_become_steps() {
 
 #[tokio::test]
 async fn what_a_script_sees_is_the_same_in_both_dialects() {
-    let call = Block::ToolUse { id: decurion_protocol::CallId("t".into()), name: "Bash".into(), input: json!({}) };
+    let call =
+        Block::ToolUse { id: decurion_protocol::CallId("t".into()), name: "Bash".into(), input: json!({}) };
     let result = Block::ToolResult {
         id: decurion_protocol::CallId("t".into()),
         content: ToolContent::Text("exit 1".into()),
@@ -353,7 +387,8 @@ async fn what_a_script_sees_is_the_same_in_both_dialects() {
 
 #[tokio::test]
 async fn a_request_sent_again_gets_the_same_reply_with_the_same_ids() {
-    let player = crate::stage::Player::new("when\n call Bash {\"command\":\"ls\"}\n call Bash {\"command\":\"ls\"}");
+    let player =
+        crate::stage::Player::new("when\n call Bash {\"command\":\"ls\"}\n call Bash {\"command\":\"ls\"}");
     let first = all(&*player, crate::stage::request("go")).await;
     let again = all(&*player, crate::stage::request("go")).await;
     assert_eq!(first, again);
@@ -363,9 +398,39 @@ async fn a_request_sent_again_gets_the_same_reply_with_the_same_ids() {
         .0
         .iter()
         .filter_map(|event| match event {
-            decurion_model::ModelEvent::Block { block: Block::ToolUse { id, .. }, .. } => Some(id.to_string()),
+            decurion_model::ModelEvent::Block { block: Block::ToolUse { id, .. }, .. } => {
+                Some(id.to_string())
+            }
             _ => None,
         })
         .collect();
     assert!(ids.len() == 2 && ids[0] != ids[1] && ids[0].starts_with("toolu_"), "{ids:?}");
+}
+
+#[test]
+fn every_script_of_the_manual_can_be_read() {
+    let manual = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scripts.md");
+    let manual = std::fs::read_to_string(manual).unwrap();
+    let scripts: Vec<&str> =
+        manual.split("```text\n").skip(1).map(|part| part.split("```").next().unwrap()).collect();
+    assert!(scripts.len() >= 5);
+    for script in &scripts {
+        Script::parse(script).unwrap_or_else(|error| panic!("{error} in\n{script}"));
+    }
+    // The steps in the tables too: each is one in backquotes at the start of a row.
+    for row in manual.lines().filter_map(|line| line.strip_prefix("| `")) {
+        let first = row.split('`').next().unwrap();
+        let script = match first.split_once('=') {
+            Some((word, _)) if !word.contains(' ') => format!("when {first}\n say \"x\""),
+            _ => format!("when\n {first}"),
+        };
+        let script =
+            script.replace("match=…", "match=x").replace("text=…", "text=x").replace("first=…", "first=x");
+        let script = script.replace("result=…", "result=x").replace("{…}", "{}");
+        Script::parse(&script).unwrap_or_else(|error| panic!("{error} in {script}"));
+    }
+    let first = Script::parse(scripts[0]).unwrap();
+    let second = Seen { turn: 2, last_result: "fn add(a: i32)".into(), ..seen("x") };
+    let plan = first.reply(&second).unwrap();
+    assert_eq!(plan.steps[0], Step::Say { text: "The function is add.".into(), chunk: 64 });
 }

@@ -46,6 +46,7 @@ pub struct Player {
     pub requests: AtomicUsize,
     pub paths: Mutex<Vec<String>>,
     pub models: Mutex<Vec<String>>,
+    pub times: Mutex<Vec<tokio::time::Instant>>,
 }
 
 impl Player {
@@ -59,6 +60,7 @@ impl Player {
             requests: AtomicUsize::new(0),
             paths: Mutex::default(),
             models: Mutex::default(),
+            times: Mutex::default(),
         })
     }
 
@@ -80,12 +82,16 @@ impl ModelProvider for Player {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.paths.lock().unwrap().push(request.tag.path.clone());
         self.models.lock().unwrap().push(request.head.model.clone());
+        self.times.lock().unwrap().push(tokio::time::Instant::now());
         self.script.stream(request)
     }
 }
 
 /// Everything a provider gave.
-pub async fn all(provider: &dyn ModelProvider, request: ModelRequest) -> (Vec<ModelEvent>, Option<ModelError>) {
+pub async fn all(
+    provider: &dyn ModelProvider,
+    request: ModelRequest,
+) -> (Vec<ModelEvent>, Option<ModelError>) {
     let mut stream = provider.stream(request);
     let (mut events, mut error) = (Vec::new(), None);
     while let Some(item) = stream.next().await {
@@ -153,7 +159,9 @@ pub fn log(events: &[ModelEvent]) -> String {
 fn line(event: &ModelEvent) -> String {
     match event {
         ModelEvent::Accepted(accepted) => format!("accepted {:?}", accepted.request_id),
-        ModelEvent::Delta(Delta::Started { message_id, model, .. }) => format!("started {message_id} {model}"),
+        ModelEvent::Delta(Delta::Started { message_id, model, .. }) => {
+            format!("started {message_id} {model}")
+        }
         ModelEvent::Delta(Delta::BlockStarted { index, block }) => {
             format!("{index} starts {}", serde_json::to_string(block).unwrap())
         }

@@ -70,7 +70,11 @@ fn conversation() -> Vec<Message> {
     vec![
         Message { role: Role::User, blocks: vec![Block::text("look"), Block::text(""), image()] },
         Message::assistant(vec![
-            Block::Thinking { thinking: "hm".into(), signature: Some("s".into()), extra: serde_json::Map::new() },
+            Block::Thinking {
+                thinking: "hm".into(),
+                signature: Some("s".into()),
+                extra: serde_json::Map::new(),
+            },
             Block::Thinking { thinking: "unsealed".into(), signature: None, extra: serde_json::Map::new() },
             Block::Opaque(json!({"type":"redacted_thinking","data":"zz"})),
             Block::text("I look"),
@@ -111,7 +115,7 @@ fn a_chat_conversation() {
         {"role":"system","content":"be brief"}
         {"role":"user","content":[{"type":"text","text":"look"},{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}
         {"role":"assistant","content":"I look","tool_calls":[{"id":"t1","type":"function","function":{"name":"Bash","arguments":"{\"z\":1,\"a\":\"b\"}"}},{"id":"f.B:0","type":"function","function":{"name":"Read","arguments":"{}"}}]}
-        {"role":"tool","tool_call_id":"t1","content":"seen\n\n"}
+        {"role":"tool","tool_call_id":"t1","content":"seen"}
         {"role":"tool","tool_call_id":"f.B:0","content":"Error: gone"}
         {"role":"user","content":[{"type":"text","text":"[from the result of the call t1]"},{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}},{"type":"text","text":"a note"}]}"#]]
     .assert_eq(&lines(&value));
@@ -133,7 +137,8 @@ fn small_rules_of_chat_messages() {
     };
     let call = vec![Block::ToolUse { id: CallId("t".into()), name: "B".into(), input: json!({}) }];
     expect![[r#"{"role":"assistant","content":null,"tool_calls":[{"id":"t","type":"function","function":{"name":"B","arguments":"{}"}}]}"#]].assert_eq(&one(call, Role::Assistant));
-    expect![[r#"{"role":"tool","tool_call_id":"t","content":"(no output)"}"#]].assert_eq(&one(result("".into(), false), Role::User));
+    expect![[r#"{"role":"tool","tool_call_id":"t","content":"(no output)"}"#]]
+        .assert_eq(&one(result("".into(), false), Role::User));
     expect![[r#"{"role":"tool","tool_call_id":"t","content":"<tool_use_error>x</tool_use_error>"}"#]]
         .assert_eq(&one(result("<tool_use_error>x</tool_use_error>".into(), true), Role::User));
     let thinking = Block::Thinking { thinking: "x".into(), signature: None, extra: serde_json::Map::new() };
@@ -171,7 +176,11 @@ fn the_cache_mark_moves_and_nothing_else_changes() {
 #[test]
 fn a_message_that_cannot_be_marked_leaves_the_mark_to_one_before() {
     let dialect = Dialect::Anthropic;
-    let sealed = Block::Thinking { thinking: String::new(), signature: Some("s".into()), extra: serde_json::Map::new() };
+    let sealed = Block::Thinking {
+        thinking: String::new(),
+        signature: Some("s".into()),
+        extra: serde_json::Map::new(),
+    };
     let messages = [Message::user("a"), Message::assistant(vec![sealed])];
     let body = body_of(&request_in(dialect, &messages));
     assert!(body.contains(r#"{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}"#), "{body}");

@@ -64,10 +64,16 @@ fn any_block() -> impl Strategy<Value = Block> {
         any_text().prop_map(Block::text),
         (any_text(), prop::option::of(any_text()), extra)
             .prop_map(|(thinking, signature, extra)| Block::Thinking { thinking, signature, extra }),
-        (any_text(), any_text(), any_value())
-            .prop_map(|(id, name, input)| Block::ToolUse { id: CallId(id), name, input }),
-        (any_text(), any_content(), any::<bool>())
-            .prop_map(|(id, content, is_error)| Block::ToolResult { id: CallId(id), content, is_error }),
+        (any_text(), any_text(), any_value()).prop_map(|(id, name, input)| Block::ToolUse {
+            id: CallId(id),
+            name,
+            input
+        }),
+        (any_text(), any_content(), any::<bool>()).prop_map(|(id, content, is_error)| Block::ToolResult {
+            id: CallId(id),
+            content,
+            is_error
+        }),
         any_value().prop_map(|source| Block::Document { source }),
         any_value().prop_map(|data| Block::Opaque(serde_json::json!({"type": "later_kind", "data": data}))),
         // Known kinds that lack what makes them known, and things that are no blocks at all.
@@ -95,8 +101,8 @@ fn any_meta() -> impl Strategy<Value = MessageMeta> {
         usage
     });
     let text = || prop::option::of(any_text());
-    (origin, text(), text(), text(), text(), prop::option::of(usage), prop::option::of(any::<u64>())).prop_map(
-        |(origin, message_id, request_id, model, stop_reason, usage, cost)| MessageMeta {
+    (origin, text(), text(), text(), text(), prop::option::of(usage), prop::option::of(any::<u64>()))
+        .prop_map(|(origin, message_id, request_id, model, stop_reason, usage, cost)| MessageMeta {
             origin,
             message_id,
             request_id,
@@ -104,8 +110,7 @@ fn any_meta() -> impl Strategy<Value = MessageMeta> {
             stop_reason,
             usage,
             cost: cost.map(Money),
-        },
-    )
+        })
 }
 
 fn any_message() -> impl Strategy<Value = Event> {
@@ -116,7 +121,8 @@ fn any_message() -> impl Strategy<Value = Event> {
             // Now and then a number of lines that does not fit, which must not be lost either.
             let count = if role == Role::User { 1 } else { blocks.len() };
             let count = if odd && id % 5 == 0 { count + 1 } else { count };
-            let lines = (0..count as u128).map(|place| LineId(Uuid::from_u128(id.wrapping_add(place)))).collect();
+            let lines =
+                (0..count as u128).map(|place| LineId(Uuid::from_u128(id.wrapping_add(place)))).collect();
             Event::Message { message: Message { role, blocks }, lines, parent, meta: Box::new(meta) }
         },
     )
@@ -128,9 +134,13 @@ fn any_output() -> impl Strategy<Value = ToolOutput> {
         any_value().prop_map(|todos| ToolEffect::Todos { todos }),
         any_text().prop_map(|hash| ToolEffect::Saw { path: "/x".into(), hash }),
     ];
-    (any_content(), any::<bool>(), prop::option::of(any_value()), prop::collection::vec(effect, 0..3)).prop_map(
-        |(content, is_error, structured, effects)| ToolOutput { content, is_error, structured, effects },
-    )
+    (any_content(), any::<bool>(), prop::option::of(any_value()), prop::collection::vec(effect, 0..3))
+        .prop_map(|(content, is_error, structured, effects)| ToolOutput {
+            content,
+            is_error,
+            structured,
+            effects,
+        })
 }
 
 fn any_event() -> impl Strategy<Value = Event> {

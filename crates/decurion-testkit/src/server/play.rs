@@ -118,3 +118,55 @@ impl Player {
         done
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::body::Body as _;
+    use std::task::Waker;
+
+    fn player(steps: Vec<WireStep>) -> Player {
+        Player { steps: steps.into(), reset: Arc::new(Notify::new()), sleep: None, flushed: true }
+    }
+
+    /// What a connection gets by asking so often: pieces, `…` for "not yet", `.` for the end.
+    fn asked(player: &mut Player, times: usize) -> Vec<String> {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut answer = || match Pin::new(&mut *player).poll_frame(&mut context) {
+            Poll::Pending => "…".to_owned(),
+            Poll::Ready(None) => ".".to_owned(),
+            Poll::Ready(Some(Ok(frame))) => {
+                String::from_utf8_lossy(frame.data_ref().map_or(&[][..], |data| &data[..])).into_owned()
+            }
+            Poll::Ready(Some(Err(never))) => match never {},
+        };
+        (0..times).map(|_| answer()).collect()
+    }
+
+    fn bytes(text: &'static str) -> WireStep {
+        WireStep::Bytes(Bytes::from_static(text.as_bytes()))
+    }
+
+    #[test]
+    fn between_two_pieces_the_connection_has_time_to_write() {
+        let mut player = player(vec![bytes("a"), bytes("b"), WireStep::End]);
+        assert_eq!(asked(&mut player, 4), ["a", "…", "b", "."]);
+    }
+
+    #[test]
+    fn a_reset_is_told_only_after_what_precedes_it_was_written() {
+        let mut player = player(vec![bytes("a"), WireStep::Reset]);
+        let mut told = std::pin::pin!(Arc::clone(&player.reset).notified_owned());
+        let mut context = Context::from_waker(Waker::noop());
+        assert_eq!(asked(&mut player, 2), ["a", "…"]);
+        assert!(told.as_mut().poll(&mut context).is_pending());
+        assert_eq!(asked(&mut player, 1), ["…"]);
+        assert!(told.as_mut().poll(&mut context).is_ready());
+    }
+
+    #[test]
+    fn a_stalled_reply_never_goes_on() {
+        let mut player = player(vec![bytes("a"), WireStep::Stall]);
+        assert_eq!(asked(&mut player, 4), ["a", "…", "…", "…"]);
+    }
+}

@@ -1,6 +1,7 @@
 //! The kit's own tests, in one binary.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::needless_pass_by_value)] // in a test a panic is the report
 
+mod dialects;
 mod programs;
 mod server;
 mod stream_schema;

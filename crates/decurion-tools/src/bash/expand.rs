@@ -10,6 +10,9 @@ use super::syntax::{Part, Word};
 /// A word gives at most this many fields, and a field has at most this many possible texts.
 const MOST: usize = 64;
 
+/// What a process substitution becomes.
+pub(crate) const PIPE: &str = "/dev/fd/63";
+
 /// One argument.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Field {
@@ -98,6 +101,9 @@ impl Field {
 /// The fields of a word, or why they cannot be told.
 pub(crate) fn fields(word: &Word, around: &Expansion<'_>) -> Result<Vec<Field>, String> {
     let mut found = Vec::new();
+    if word.parts.iter().filter(|part| **part == Part::Mark('{')).count() > 16 {
+        return Err("too many braces in one word".to_owned());
+    }
     for parts in braces(&word.parts, 0)? {
         if found.len() >= MOST {
             return Err("braces that expand to too many words".to_owned());
@@ -132,11 +138,30 @@ fn quote(part: &Part) -> Part {
     }
 }
 
+/// The parts with a `[` that nothing closes, which is no glob, as text.
+fn settled(parts: &[Part]) -> Vec<Part> {
+    let closes = |part: &Part| match part {
+        Part::Text { text, .. } => text.contains(']'),
+        Part::Glob(_) | Part::Mark(_) | Part::Tilde(_) => false,
+        _ => true,
+    };
+    parts
+        .iter()
+        .enumerate()
+        .map(|(index, part)| match part {
+            Part::Glob('[') if !parts[index + 1..].iter().any(closes) => {
+                Part::Text { text: "[".to_owned(), quoted: true }
+            }
+            part => part.clone(),
+        })
+        .collect()
+}
+
 fn field(parts: &[Part], word: &Word, around: &Expansion<'_>) -> Field {
+    let parts = &settled(parts);
     let mut options = vec![Pattern { text: String::new(), glob: false }];
     let dynamic = parts.iter().any(|part| !matches!(part, Part::Text { .. } | Part::Mark(_)));
-    let mut field =
-        Field { text: String::new(), options: Vec::new(), splits: false, listed: false, dynamic };
+    let mut field = Field { text: String::new(), options: Vec::new(), splits: false, listed: false, dynamic };
     let globs = parts.iter().any(|part| matches!(part, Part::Glob(_)));
     for part in parts {
         match values(part, around, &mut field, globs) {
@@ -177,8 +202,7 @@ fn splitting(part: &Part) -> bool {
         Part::Param(param) if matches!(param.name.as_str(), "?" | "#" | "$" | "!") && param.plain => false,
         Part::Param(param) => !param.quoted || param.name == "@" || param.name.ends_with(']'),
         Part::Command { quoted, .. } => !quoted,
-        Part::Arithmetic(_) | Part::Process(_) | Part::Text { .. } => false,
-        Part::Tilde(_) | Part::Mark(_) | Part::Glob(_) => false,
+        _ => false,
     }
 }
 
@@ -223,7 +247,9 @@ fn values(part: &Part, around: &Expansion<'_>, field: &mut Field, globs: bool) -
         Part::Mark(mark) => plain(mark.encode_utf8(&mut [0; 4])),
         Part::Glob(mark) => Some(vec![Pattern { text: mark.to_string(), glob: true }]),
         Part::Tilde(name) if name.is_empty() => plain(around.home?.as_str()),
-        Part::Tilde(_) | Part::Arithmetic(_) | Part::Process(_) => None,
+        // The name of a pipe, whatever its number.
+        Part::Process(_) => plain(PIPE),
+        Part::Tilde(_) | Part::Arithmetic(_) => None,
         Part::Command { quoted, .. } => {
             field.listed = around.listed;
             field.splits |= !quoted;
@@ -242,8 +268,11 @@ fn values(part: &Part, around: &Expansion<'_>, field: &mut Field, globs: bool) -
                 }
                 Some(Value::Unknown) => None,
                 None => match param.name.as_str() {
-                    "PWD" => plain(around.directory?.as_str()).filter(|_| param.quoted),
-                    "HOME" => plain(around.home?.as_str()).filter(|_| param.quoted),
+                    "PWD" => plain(around.directory?.as_str())
+                        .filter(|values| param.quoted || unsplit(&values[0].text)),
+                    "HOME" => {
+                        plain(around.home?.as_str()).filter(|values| param.quoted || unsplit(&values[0].text))
+                    }
                     _ => None,
                 },
             }
@@ -263,8 +292,12 @@ fn known(values: &[Pattern], quoted: bool, field: &mut Field) -> Option<Vec<Patt
         field.listed = values.iter().all(|value| within(&value.text));
         return None;
     }
-    let simple = |text: &str| !text.is_empty() && !text.contains([' ', '\t', '\n', '*', '?', '[', '\\']);
-    values.iter().all(|value| simple(&value.text)).then(|| values.to_vec())
+    values.iter().all(|value| unsplit(&value.text)).then(|| values.to_vec())
+}
+
+/// Whether a value stays one field without quotes.
+fn unsplit(text: &str) -> bool {
+    !text.is_empty() && !text.contains([' ', '\t', '\n', '*', '?', '[', '\\'])
 }
 
 /// Whether a relative glob stays where it starts.
@@ -288,12 +321,15 @@ fn braces(parts: &[Part], depth: usize) -> Result<Vec<Vec<Part>>, String> {
     };
     if commas.is_empty() {
         let inner = &parts[open + 1..close];
-        let range = inner.iter().any(|part| matches!(part, Part::Text { text, quoted: false } if text.contains("..")));
+        let range = inner
+            .iter()
+            .any(|part| matches!(part, Part::Text { text, quoted: false } if text.contains("..")));
         let marks = inner.iter().any(|part| matches!(part, Part::Mark(_)));
         if range {
             return sequence(parts, open, close, depth);
         }
-        if marks {
+        // A later comma or brace that belongs to nothing changes what this one belongs to.
+        if marks || stray(&parts[close + 1..]) {
             return unclear();
         }
         let mut all = Vec::new();
@@ -318,6 +354,20 @@ fn braces(parts: &[Part], depth: usize) -> Result<Vec<Vec<Part>>, String> {
     }
     // An alternative that is empty and stands alone gives no word at all.
     Ok(all.into_iter().filter(|parts| !parts.is_empty()).collect())
+}
+
+/// Whether a comma or a closing brace stands outside of any pair.
+fn stray(parts: &[Part]) -> bool {
+    let mut nested = 0usize;
+    for part in parts {
+        match part {
+            Part::Mark('{') => nested += 1,
+            Part::Mark('}') if nested > 0 => nested -= 1,
+            Part::Mark('}' | ',') if nested == 0 => return true,
+            _ => {}
+        }
+    }
+    false
 }
 
 /// The `}` that closes the `{` at `open`, and the commas between them.

@@ -15,10 +15,10 @@ const SHOW: &str = "p u s w b a z R --oneline --graph --all --decorate --no-deco
     --ignore-cr-at-eol --find-renames --find-copies --find-copies-harder --no-renames --full-index --binary --text \
     --exit-code --quiet --check --relative --no-relative --relative-date --no-ext-diff --no-textconv --no-prefix \
     --pickaxe-all --pickaxe-regex --extended-regexp --fixed-strings --perl-regexp --basic-regexp --regexp-ignore-case \
-    --all-match --invert-grep --parents --children --show-signature --no-notes --notes --show-notes --cc \
+    --all-match --invert-grep --parents --children --no-notes --notes --show-notes --cc \
     --combined-all-paths --function-context --log-size --no-expand-tabs --expand-tabs --no-walk --source --use-mailmap \
     --mailmap --no-mailmap --compact-summary --ita-invisible-in-index --merge-base --submodule --ignore-submodules \
-    --walk-reflogs --reflog --stdin --pretty --format --root --remerge-diff --no-index --indent-heuristic \
+    --walk-reflogs --reflog --stdin --pretty --format --root --no-index --indent-heuristic \
     --no-indent-heuristic --exclude-first-parent-only --sparse --do-walk --dense \
     c m t r g h i E F P M C B D W";
 const SHOW_VALUES: &str = "n S G L U l X --max-count --skip --since --after --until --before --author --committer \
@@ -44,7 +44,11 @@ const fn bare(name: &'static str, flags: &'static str, values: &'static str) -> 
 }
 
 static SHOWING: &[Shows] = &[
-    shows("status", "s b v z --short --branch --show-stash --porcelain --long --verbose --ignored --ignore-submodules --untracked-files --column --no-column --ahead-behind --no-ahead-behind --renames --no-renames --find-renames u uno uall unormal", ""),
+    shows(
+        "status",
+        "s b v z --short --branch --show-stash --porcelain --long --verbose --ignored --ignore-submodules --untracked-files --column --no-column --ahead-behind --no-ahead-behind --renames --no-renames --find-renames u uno uall unormal",
+        "",
+    ),
     shows("log", SHOW, SHOW_VALUES),
     shows("show", SHOW, SHOW_VALUES),
     shows("diff", SHOW, SHOW_VALUES),
@@ -54,25 +58,65 @@ static SHOWING: &[Shows] = &[
     shows("diff-files", SHOW, SHOW_VALUES),
     shows("rev-list", concat_flags::REV_LIST, SHOW_VALUES),
     shows("range-diff", "--no-color --color --no-patch --stat --left-only --right-only", "--creation-factor"),
-    shows("shortlog", "n s e c --numbered --summary --email --committer --no-merges --merges --all --first-parent", "w --format --since --until --after --before --author --group --grep"),
-    shows("blame", "b c e f l n p s t w C M --root --show-stats --show-name --show-number --show-email --porcelain --line-porcelain --incremental --date --color-lines --color-by-age --minimal --first-parent", "L S --ignore-rev --since --abbrev --date"),
+    shows(
+        "shortlog",
+        "n s e c --numbered --summary --email --committer --no-merges --merges --all --first-parent",
+        "w --format --since --until --after --before --author --group --grep",
+    ),
+    shows(
+        "blame",
+        "b c e f l n p s t w C M --root --show-stats --show-name --show-number --show-email --porcelain --line-porcelain --incremental --date --color-lines --color-by-age --minimal --first-parent",
+        "L S --ignore-rev --since --abbrev --date",
+    ),
     shows("annotate", "l r t", "L S"),
-    shows("ls-files", "c d i k m o s t u v z f --cached --deleted --modified --others --ignored --stage --killed --unmerged --directory --no-empty-directory --exclude-standard --error-unmatch --full-name --abbrev --deduplicate --eol --recurse-submodules --debug --sparse", "x --exclude --with-tree"),
-    shows("ls-tree", "d r t l z --long --name-only --name-status --full-name --full-tree --abbrev --object-only", ""),
+    shows(
+        "ls-files",
+        "c d i k m o s t u v z f --cached --deleted --modified --others --ignored --stage --killed --unmerged --directory --no-empty-directory --exclude-standard --error-unmatch --full-name --abbrev --deduplicate --eol --recurse-submodules --debug --sparse",
+        "x --exclude --with-tree",
+    ),
+    shows(
+        "ls-tree",
+        "d r t l z --long --name-only --name-status --full-name --full-tree --abbrev --object-only",
+        "",
+    ),
     shows("cat-file", "e p t s --batch-all-objects --follow-symlinks --unordered", ""),
-    shows("rev-parse", "q --verify --short --abbrev-ref --symbolic --symbolic-full-name --show-toplevel --show-prefix --show-cdup --git-dir --absolute-git-dir --git-common-dir --is-inside-work-tree --is-inside-git-dir --is-bare-repository --is-shallow-repository --all --branches --tags --remotes --quiet --show-superproject-working-tree --show-object-format --local-env-vars --revs-only --no-revs --flags --no-flags --not --sq", "--git-path --default --since --after --until --before --glob --exclude --path-format --disambiguate"),
-    shows("describe", "--all --tags --contains --long --always --exact-match --first-parent --debug --dirty --broken --abbrev", "--candidates --match --exclude"),
+    shows(
+        "rev-parse",
+        "q --verify --short --abbrev-ref --symbolic --symbolic-full-name --show-toplevel --show-prefix --show-cdup --git-dir --absolute-git-dir --git-common-dir --is-inside-work-tree --is-inside-git-dir --is-bare-repository --is-shallow-repository --all --branches --tags --remotes --quiet --show-superproject-working-tree --show-object-format --local-env-vars --revs-only --no-revs --flags --no-flags --not --sq",
+        "--git-path --default --since --after --until --before --glob --exclude --path-format --disambiguate",
+    ),
+    shows(
+        "describe",
+        "--all --tags --contains --long --always --exact-match --first-parent --debug --dirty --broken --abbrev",
+        "--candidates --match --exclude",
+    ),
     shows("name-rev", "--tags --all --name-only --always --no-undefined", "--refs --exclude"),
     shows("merge-base", "a --all --octopus --independent --is-ancestor --fork-point", ""),
-    shows("show-ref", "d s q --heads --head --branches --tags --dereference --hash --verify --quiet --exists --abbrev", ""),
-    shows("show-branch", "a r --all --remotes --current --topo-order --date-order --sparse --no-name --sha1-name --topics --no-color --color", ""),
-    shows("for-each-ref", "s p --shell --perl --python --tcl --ignore-case --omit-empty --stdin", "--count --sort --format --points-at --merged --no-merged --contains --no-contains --exclude --color"),
+    shows(
+        "show-ref",
+        "d s q --heads --head --branches --tags --dereference --hash --verify --quiet --exists --abbrev",
+        "",
+    ),
+    shows(
+        "show-branch",
+        "a r --all --remotes --current --topo-order --date-order --sparse --no-name --sha1-name --topics --no-color --color",
+        "",
+    ),
+    shows(
+        "for-each-ref",
+        "s p --shell --perl --python --tcl --ignore-case --omit-empty --stdin",
+        "--count --sort --format --points-at --merged --no-merged --contains --no-contains --exclude --color",
+    ),
     shows("cherry", "v --verbose --abbrev", ""),
     shows("check-ignore", "q v n z --quiet --verbose --non-matching --no-index", ""),
     shows("check-attr", "a z --all --cached", ""),
     bare("count-objects", "v H --verbose --human-readable", ""),
     bare("version", "--build-options", ""),
-    shows("grep", "a i I w v h H E F G P n l L o q c p W r z --text --ignore-case --word-regexp --invert-match --extended-regexp --fixed-strings --basic-regexp --perl-regexp --line-number --column --files-with-matches --name-only --files-without-match --null --only-matching --count --color --no-color --break --heading --show-function --function-context --quiet --cached --untracked --no-index --exclude-standard --recurse-submodules --full-name --all-match --and --or --not --recursive --no-recursive", "e A B C m --max-depth --threads --max-count --context --after-context --before-context"),
+    shows(
+        "grep",
+        "a i I w v h H E F G P n l L o q c p W r z --text --ignore-case --word-regexp --invert-match --extended-regexp --fixed-strings --basic-regexp --perl-regexp --line-number --column --files-with-matches --name-only --files-without-match --null --only-matching --count --color --no-color --break --heading --show-function --function-context --quiet --cached --untracked --no-index --exclude-standard --recurse-submodules --full-name --all-match --and --or --not --recursive --no-recursive",
+        "e A B C m --max-depth --threads --max-count --context --after-context --before-context",
+    ),
 ];
 
 mod concat_flags {
@@ -84,7 +128,8 @@ mod concat_flags {
 }
 
 /// Options of git itself that change nothing.
-const GLOBAL: [&str; 5] = ["--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--no-replace-objects"];
+const GLOBAL: [&str; 5] =
+    ["--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--no-replace-objects"];
 
 /// Judges one call of git.
 pub(crate) fn judge(arguments: &[Field]) -> Call {
@@ -113,14 +158,16 @@ pub(crate) fn judge(arguments: &[Field]) -> Call {
         "stash" => stash(arguments),
         "config" => config(arguments),
         "reflog" => reflog(arguments),
-        "worktree" | "notes" | "submodule" | "bisect" | "lfs" | "sparse-checkout" => second(subcommand, arguments),
+        "worktree" | "notes" | "submodule" | "bisect" | "lfs" | "sparse-checkout" => {
+            second(subcommand, arguments)
+        }
         "symbolic-ref" => symbolic_ref(arguments),
         _ => Call::other(format!("`git {subcommand}` is not on the list of questions to git")),
     }
 }
 
 fn parsed(arguments: &[Field], flags: &str, values: &str) -> Result<Parsed, Call> {
-    parse(arguments, Flags { flags, values, numbers: true, ..Flags::default() }).map_err(Call::other)
+    parse(arguments, Flags { plain: flags, values, numbers: true, ..Flags::default() }).map_err(Call::other)
 }
 
 fn show(row: &Shows, arguments: &[Field]) -> Call {
@@ -143,11 +190,11 @@ fn show(row: &Shows, arguments: &[Field]) -> Call {
     }
     for operand in operands {
         // `revision:path` shows a path as it was.
-        if let Some((_, path)) = operand.known().and_then(|text| text.split_once(':')) {
-            if !path.is_empty() {
-                call.reads.push(Field::literal(path));
-                continue;
-            }
+        if let Some((_, path)) = operand.known().and_then(|text| text.split_once(':'))
+            && !path.is_empty()
+        {
+            call.reads.push(Field::literal(path));
+            continue;
         }
         // A revision in a variable or made by a command is no path; what could be one is read.
         if operand.options.is_empty() && !operand.splits && !matches!(row.name, "diff" | "grep" | "blame") {
@@ -190,7 +237,8 @@ fn branch(arguments: &[Field]) -> Call {
         Ok(parsed) => parsed,
         Err(call) => return call,
     };
-    let lists = parsed.saw(&["--list", "l", "--merged", "--no-merged", "--contains", "--no-contains", "--points-at"]);
+    let lists =
+        parsed.saw(&["--list", "l", "--merged", "--no-merged", "--contains", "--no-contains", "--points-at"]);
     if lists || parsed.operands.is_empty() {
         return Call::harmless();
     }
@@ -198,13 +246,15 @@ fn branch(arguments: &[Field]) -> Call {
 }
 
 fn tag(arguments: &[Field]) -> Call {
-    const FLAGS: &str = "l n i --list --ignore-case --column --no-column --no-color --color --merged --no-merged";
+    const FLAGS: &str =
+        "l n i --list --ignore-case --column --no-column --no-color --color --merged --no-merged";
     const VALUES: &str = "--contains --no-contains --points-at --sort --format";
     let kept: Vec<Field> = arguments
         .iter()
         .filter(|argument| {
             !argument.known().is_some_and(|text| {
-                text.strip_prefix("-n").is_some_and(|tail| !tail.is_empty() && tail.bytes().all(|b| b.is_ascii_digit()))
+                text.strip_prefix("-n")
+                    .is_some_and(|tail| !tail.is_empty() && tail.bytes().all(|b| b.is_ascii_digit()))
             })
         })
         .cloned()
@@ -213,7 +263,8 @@ fn tag(arguments: &[Field]) -> Call {
         Ok(parsed) => parsed,
         Err(call) => return call,
     };
-    let lists = parsed.saw(&["--list", "l", "--merged", "--no-merged", "--contains", "--no-contains", "--points-at"]);
+    let lists =
+        parsed.saw(&["--list", "l", "--merged", "--no-merged", "--contains", "--no-contains", "--points-at"]);
     if lists || parsed.operands.is_empty() {
         return Call::harmless();
     }
@@ -225,7 +276,8 @@ fn remote(arguments: &[Field]) -> Call {
     match texts.as_deref() {
         Some([] | ["-v" | "--verbose"]) => Call::harmless(),
         Some(["get-url", rest @ ..])
-            if rest.len() <= 3 && rest.iter().all(|word| !word.starts_with('-') || matches!(*word, "--all" | "--push")) =>
+            if rest.len() <= 3
+                && rest.iter().all(|word| !word.starts_with('-') || matches!(*word, "--all" | "--push")) =>
         {
             Call::harmless()
         }
@@ -254,10 +306,8 @@ fn config(arguments: &[Field]) -> Call {
     let words: Vec<Option<&str>> = parsed.operands.iter().map(Field::known).collect();
     let asks = parsed.saw(&["--list", "l", "--get", "--get-all", "--get-regexp", "--get-urlmatch"]);
     match words.as_slice() {
-        [] if asks => Call::harmless(),
-        [Some("list" | "get"), ..] => Call::harmless(),
-        [Some(_)] => Call::harmless(),
-        [Some(_), Some(_)] if asks => Call::harmless(),
+        [] | [Some(_), Some(_)] if asks => Call::harmless(),
+        [Some("list" | "get"), ..] | [Some(_)] => Call::harmless(),
         _ => Call::other("it may change the settings of git"),
     }
 }

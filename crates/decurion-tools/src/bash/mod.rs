@@ -33,7 +33,8 @@ pub fn analyse(command: &str, around: &Surroundings) -> ShellIntent {
     let parsed = syntax::parse(command);
     let mut walker = Walker::new(around, parsed.bodies);
     walker.script(&parsed.script);
-    let too_many = (walker.commands.len() > MAX_COMMANDS).then(|| "there are too many commands in it".to_owned());
+    let too_many =
+        (walker.commands.len() > MAX_COMMANDS).then(|| "there are too many commands in it".to_owned());
     let doubt = deceiving(command).or(parsed.doubt).or(walker.doubt).or(too_many);
     ShellIntent { commands: walker.commands, doubt, moves: walker.moves }
 }
@@ -61,7 +62,7 @@ pub fn rule_words(text: &str) -> Option<Vec<String>> {
                 syntax::Part::Text { text: piece, .. } => text.push_str(piece),
                 syntax::Part::Glob(mark) | syntax::Part::Mark(mark) => text.push(*mark),
                 _ => {
-                    text = word.source.clone();
+                    text.clone_from(&word.source);
                     break;
                 }
             }
@@ -85,7 +86,7 @@ pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         if (is_deceiving(c) || c.is_control()) && c != '\n' && c != '\t' {
-            shown.push_str(&format!("\\u{{{:x}}}", u32::from(c)));
+            shown.extend(c.escape_unicode());
         } else {
             shown.push(c);
         }
@@ -105,4 +106,149 @@ fn is_deceiving(c: char) -> bool {
         0x00A0 | 0x00AD | 0x034F | 0x061C | 0x115F | 0x1160 | 0x1680 | 0x17B4 | 0x17B5 | 0x180B..=0x180E
         | 0x2000..=0x200F | 0x2028..=0x202F | 0x205F..=0x206F | 0x3000 | 0x3164 | 0xFEFF | 0xFFA0
         | 0xFFF0..=0xFFFB | 0x1D173..=0x1D17A | 0xE0000..=0xE0FFF)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn around() -> Surroundings {
+        Surroundings { cwd: "/w".into(), home: Some("/home/user".into()), directories: Vec::new() }
+    }
+
+    /// The commands found, with `?` before those in doubt, and the doubt about the whole.
+    fn found(text: &str) -> (Vec<String>, bool) {
+        let shell = analyse(text, &around());
+        let show = |command: &decurion_protocol::intent::ShellCommand| {
+            format!("{}{}", if command.doubt.is_some() { "?" } else { "" }, command.words.join("|"))
+        };
+        (shell.commands.iter().map(show).collect(), shell.doubt.is_some())
+    }
+
+    #[test]
+    fn words_are_what_bash_would_pass() {
+        for (text, words) in [
+            ("a b  c", "a|b|c"),
+            ("a 'b c' \"d e\"", "a|b c|d e"),
+            ("a b\\ c \\'", "a|b c|'"),
+            ("a \"b\\\"c\\$d\\e\"", "a|b\"c$d\\e"),
+            ("a $'b\\tc\\x41\\101\\u0042'", "a|b\tcAAB"),
+            ("a b\\\nc", "a|bc"),
+            ("a b#c #d", "a|b#c"),
+            ("a {b,c}d", "a|bd|cd"),
+            ("a {1..3} {x} @{u}", "a|1|2|3|{x}|@{u}"),
+            ("a '' \"\"", "a||"),
+            ("X=1 Y='2 3' a", "X=1|Y=2 3|a"),
+            ("a >x 2>&1 b", "a|b"),
+            ("a ~/x", "a|/home/user/x"),
+            ("a x=~/y", "a|x=/home/user/y"),
+        ] {
+            assert_eq!(found(text), (vec![words.to_owned()], false), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_command_is_found() {
+        for (text, commands) in [
+            ("a; b && c || d | e & f", "a b c d e f"),
+            ("(a; { b; })", "a b"),
+            ("if a; then b; elif c; then d; else e; fi", "a b c d e"),
+            ("while a; do b; done; until c; do d; done", "a b c d"),
+            ("for x in 1; do a; done", "a"),
+            ("case x in a) a;; (b|c) b;; esac", "a b"),
+            ("echo $(a) `b` \"$(c)\" <(d) ${x:-$(e)}", "a b c d e"),
+            ("timeout 5 nice -n 3 a", "timeout nice a"),
+            ("bash -c 'a; b'", "bash a b"),
+            ("find . -exec a {} \\; -exec b {} +", "find a b"),
+        ] {
+            let (found, doubt) = found(text);
+            let programs: Vec<&str> = found
+                .iter()
+                .map(|command| command.split('|').next().unwrap())
+                .filter(|name| *name != "echo")
+                .collect();
+            assert_eq!((programs.join(" "), doubt), (commands.to_owned(), false), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_a_doubt() {
+        for text in [
+            "'a",
+            "\"a",
+            "`a",
+            "$(a",
+            "a)",
+            "a;;",
+            "if a",
+            "if a; then b",
+            "for x",
+            "a <",
+            "a <<E",
+            "a <<E\nx",
+            "{ a",
+            "(a",
+            "x=(a b)",
+            "x[0]=1",
+            "${!x}",
+            "${x@P}",
+            "${x:=y}",
+            "$((x))",
+            "$((a[0]))",
+            "f() { a; }",
+            "function f { a; }",
+            "coproc a",
+            "select x in a; do b; done",
+            "a {1..9999}",
+            "$[1]",
+            "$\"a\"",
+            "a {b,{c}",
+            "a\r",
+            "a\u{200b}",
+            "[[ $x -eq 1 ]]",
+            "time -p a",
+            "cat <<E\n$(a)\nE\nb",
+            "$x",
+            "a$(b)",
+            "eval $x",
+            "cd -",
+            "pushd x",
+            "PATH=x a",
+            "a > /dev/tcp/b/1",
+        ] {
+            let shell = analyse(text, &around());
+            let doubt = shell.doubt.is_some() || shell.commands.iter().any(|command| command.doubt.is_some());
+            assert!(doubt, "{text}: {shell:?}");
+        }
+    }
+
+    #[test]
+    fn directories_are_followed() {
+        let touched = |text: &str| -> Vec<String> {
+            let shell = analyse(text, &around());
+            assert!(shell.moves);
+            let last = shell.commands.last().unwrap();
+            last.touches.iter().map(|touch| touch.path.to_string()).collect()
+        };
+        assert_eq!(touched("cd a && cat ../x"), ["/w/x"]);
+        assert_eq!(touched("cd a; cat x"), ["/w/a/x", "/w/x"]);
+        assert_eq!(touched("(cd a); cat x"), ["/w/x"]);
+        assert_eq!(touched("cd a && cd b && cat x"), ["/w/a/b/x"]);
+    }
+
+    #[test]
+    fn deep_and_long_texts_end() {
+        for text in [
+            "(".repeat(10_000),
+            "$(".repeat(10_000),
+            "`".repeat(9_999),
+            "{".repeat(10_000),
+            "a;".repeat(20_000),
+            "a{b,c}".repeat(2_000),
+            "a ".repeat(30_000),
+        ] {
+            let shell = analyse(&text, &around());
+            assert!(shell.doubt.is_some() || shell.commands.len() <= MAX_COMMANDS);
+        }
+    }
 }

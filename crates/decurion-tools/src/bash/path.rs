@@ -26,8 +26,11 @@ pub(crate) fn normal(path: &Utf8Path) -> Utf8PathBuf {
 /// The absolute form of a glob. One that climbs after a part which is not fixed may lead anywhere, and
 /// becomes `/`.
 pub(crate) fn absolute_glob(directory: &Utf8Path, glob: &str) -> String {
-    let joined =
-        if glob.starts_with('/') { glob.to_owned() } else { format!("{}/{glob}", super::expand::escape(directory.as_str())) };
+    let joined = if glob.starts_with('/') {
+        glob.to_owned()
+    } else {
+        format!("{}/{glob}", super::expand::escape(directory.as_str()))
+    };
     let mut parts: Vec<&str> = Vec::new();
     for part in joined.split('/') {
         match part {
@@ -74,8 +77,9 @@ pub(crate) fn fixed_part(glob: &str) -> &str {
 pub(crate) fn program(word: &str) -> (String, bool) {
     match word.rsplit_once('/') {
         None => (word.to_owned(), true),
-        Some((directory, name)) => {
-            (name.to_owned(), matches!(directory, "/bin" | "/usr/bin" | "/usr/local/bin" | "/sbin" | "/usr/sbin"))
-        }
+        Some((directory, name)) => (
+            name.to_owned(),
+            matches!(directory, "/bin" | "/usr/bin" | "/usr/local/bin" | "/sbin" | "/usr/sbin"),
+        ),
     }
 }

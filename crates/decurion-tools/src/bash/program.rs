@@ -8,6 +8,7 @@ use super::expand::Field;
 use super::{git, text};
 
 /// What is known about one call of a program.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and any may go with any")]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Call {
     /// What kind of call it is.
@@ -201,7 +202,11 @@ const EDITING: &[(&str, &str, &str)] = &[
     ("mkdir", "p v --parents --verbose", "m --mode"),
     ("rmdir", "p v --parents --verbose --ignore-fail-on-non-empty", ""),
     ("touch", "a c m h --no-create --no-dereference", "t d --time --date"),
-    ("cp", "a d f i n p r R T u v x --archive --force --interactive --no-clobber --recursive --no-target-directory --update --verbose --one-file-system --preserve --no-dereference", ""),
+    (
+        "cp",
+        "a d f i n p r R T u v x --archive --force --interactive --no-clobber --recursive --no-target-directory --update --verbose --one-file-system --preserve --no-dereference",
+        "",
+    ),
     ("mv", "f i n u v T --force --interactive --no-clobber --update --verbose --no-target-directory", ""),
 ];
 
@@ -210,10 +215,11 @@ pub(crate) fn judge(name: &str, arguments: &[Field], extra: bool) -> Call {
     if extra && !is_tame(name) {
         return Call::other("it is given words that are not known");
     }
-    if let [only] = arguments {
-        if asks_version(name, only) && !extra {
-            return Call::harmless();
-        }
+    if let [only] = arguments
+        && asks_version(name, only)
+        && !extra
+    {
+        return Call::harmless();
     }
     match name {
         "git" => git::judge(arguments),
@@ -253,12 +259,14 @@ fn has(list: &str, wanted: &str) -> bool {
 fn asks_version(name: &str, argument: &Field) -> bool {
     let asked = match argument.known() {
         Some("--version") => true,
+        // The shells and some others would open a pager or do more.
+        Some("--help") => !has("bash sh zsh fish man aws npm git", name),
         Some("-v") => has("node npm yarn pnpm ruby bun php", name),
         Some("-V") => has("python python3 cargo rustc perl make sed", name),
         Some("-version") => name == "java",
         _ => false,
     };
-    asked && VERSIONED.split_whitespace().any(|known| known == name)
+    asked && (find_row(name).is_some() || VERSIONED.split_whitespace().any(|known| known == name))
 }
 
 /// Arguments taken apart by one of the lists.
@@ -281,7 +289,7 @@ impl Parsed {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Flags<'a> {
     /// Without a value.
-    pub flags: &'a str,
+    pub plain: &'a str,
     /// With a value.
     pub values: &'a str,
     /// With a path to read as value.
@@ -325,7 +333,7 @@ pub(crate) fn parse(arguments: &[Field], known: Flags<'_>) -> Result<Parsed, Str
                 Some((name, value)) => (name, Some(Field::literal(value))),
                 None => (text, None),
             };
-            if has(known.flags, name) {
+            if has(known.plain, name) {
                 parsed.flags.push((name.to_owned(), value));
             } else if has(known.values, name) || has(known.paths, name) {
                 let value = match value {
@@ -370,12 +378,11 @@ fn short<'f>(
         return Some(());
     }
     // A few programs have words behind one dash.
-    if letters.len() > 1 && has(known.flags, letters) {
+    if letters.len() > 1 && has(known.plain, letters) {
         parsed.flags.push((letters.to_owned(), None));
         return Some(());
     }
-    let mut characters = letters.char_indices();
-    while let Some((index, letter)) = characters.next() {
+    for (index, letter) in letters.char_indices() {
         let name = letter.to_string();
         if has(known.values, &name) || has(known.paths, &name) {
             let tail = &letters[index + letter.len_utf8()..];
@@ -383,7 +390,7 @@ fn short<'f>(
             parsed.flags.push((name, Some(value)));
             return Some(());
         }
-        if !has(known.flags, &name) {
+        if !has(known.plain, &name) {
             return None;
         }
         parsed.flags.push((name, None));
@@ -400,7 +407,7 @@ fn listed(name: &str, arguments: &[Field]) -> Call {
         return Call::harmless();
     }
     let flags = Flags {
-        flags: row.flags,
+        plain: row.flags,
         values: row.values,
         paths: row.paths,
         numbers: row.numbers,
@@ -439,7 +446,13 @@ fn listed(name: &str, arguments: &[Field]) -> Call {
         Operands::Text => {}
         Absent if parsed.operands.is_empty() => {}
         Absent => return Call::other("it is given an operand"),
-        OnePath if parsed.operands.len() > 1 || parsed.operands.iter().any(|operand| operand.splits || operand.options.iter().any(|option| option.glob)) => {
+        OnePath
+            if parsed.operands.len() > 1
+                || parsed
+                    .operands
+                    .iter()
+                    .any(|operand| operand.splits || operand.options.iter().any(|option| option.glob)) =>
+        {
             return Call::other("its second operand would be written to");
         }
         PatternPaths => {
@@ -463,17 +476,32 @@ fn edit(name: &str, arguments: &[Field]) -> Call {
     let Some((_, flags, values)) = EDITING.iter().find(|(known, _, _)| *known == name) else {
         return Call::other("it changes files");
     };
-    let parsed = match parse(arguments, Flags { flags, values, ..Flags::default() }) {
+    let parsed = match parse(arguments, Flags { plain: flags, values, ..Flags::default() }) {
         Ok(parsed) => parsed,
         Err(because) => return Call::other(because),
     };
-    let mut call = Call { kind: Kind::Edits, because: Some("it changes files".to_owned()), ..Call::default() };
-    call.below = parsed.saw(&["r", "R", "a", "--recursive", "--archive"]) || name == "mv";
+    let mut call =
+        Call { kind: Kind::Edits, because: Some("it changes files".to_owned()), ..Call::default() };
+    call.below = parsed.saw(&["r", "R", "a", "--recursive", "--archive"]);
     call.writes = parsed.operands;
-    if name == "cp" {
-        let last = call.writes.pop();
-        call.reads = std::mem::take(&mut call.writes);
-        call.writes.extend(last);
+    if matches!(name, "cp" | "mv") {
+        let Some(target) = call.writes.pop() else { return Call::other("it changes files") };
+        let sources = std::mem::take(&mut call.writes);
+        // The target may be a directory: then it is the name inside it that is written.
+        for source in &sources {
+            let (Some(place), Some(source)) = (target.known(), source.known()) else {
+                return Call::other("which files it changes is not known");
+            };
+            let source = source.trim_end_matches('/');
+            let last = source.rsplit('/').next().unwrap_or(source);
+            call.writes.push(Field::literal(&format!("{place}/{last}")));
+        }
+        if name == "mv" {
+            call.writes.extend(sources);
+        } else {
+            call.reads = sources;
+        }
+        call.writes.push(target);
     }
     if call.writes.is_empty() {
         return Call::other("it changes files");
@@ -483,16 +511,19 @@ fn edit(name: &str, arguments: &[Field]) -> Call {
 
 fn printf(arguments: &[Field]) -> Call {
     match arguments.first() {
-        None => Call::harmless(),
-        Some(format) if format.known() == Some("--") => Call::harmless(),
         // `-v` assigns, and evaluates subscripts.
-        Some(format) if format.may_be_flag() => Call::other("its first word may be a flag"),
-        Some(_) => Call::harmless(),
+        Some(format) if format.may_be_flag() && format.known() != Some("--") => {
+            Call::other("its first word may be a flag")
+        }
+        _ => Call::harmless(),
     }
 }
 
 fn printenv(arguments: &[Field]) -> Call {
-    if arguments.iter().all(|argument| argument.known().is_some_and(|text| !text.starts_with('-') || text == "-0")) {
+    if arguments
+        .iter()
+        .all(|argument| argument.known().is_some_and(|text| !text.starts_with('-') || text == "-0"))
+    {
         Call::harmless()
     } else {
         Call::other("its words are not known")
@@ -501,7 +532,7 @@ fn printenv(arguments: &[Field]) -> Call {
 
 fn date(arguments: &[Field]) -> Call {
     let known = Flags {
-        flags: "u R I --utc --universal --rfc-email --iso-8601 --rfc-3339 --debug",
+        plain: "u R I --utc --universal --rfc-email --iso-8601 --rfc-3339 --debug",
         values: "d --date",
         paths: "r f --reference --file",
         ..Flags::default()
@@ -510,9 +541,9 @@ fn date(arguments: &[Field]) -> Call {
     let kept: Vec<Field> = arguments
         .iter()
         .filter(|argument| {
-            !argument.known().is_some_and(|text| {
-                matches!(text, "-Idate" | "-Ihours" | "-Iminutes" | "-Iseconds" | "-Ins")
-            })
+            !argument
+                .known()
+                .is_some_and(|text| matches!(text, "-Idate" | "-Ihours" | "-Iminutes" | "-Iseconds" | "-Ins"))
         })
         .cloned()
         .collect();
@@ -567,7 +598,9 @@ fn tar(arguments: &[Field]) -> Call {
     let [mode, archive] = arguments else { return Call::other("it may unpack or run something") };
     let lists = mode.known().is_some_and(|text| {
         let letters = text.strip_prefix('-').unwrap_or(text);
-        letters.starts_with('t') && letters.ends_with('f') && letters.chars().all(|letter| "tvzjJf".contains(letter))
+        letters.starts_with('t')
+            && letters.ends_with('f')
+            && letters.chars().all(|letter| "tvzjJf".contains(letter))
     });
     // A name with a colon is a remote machine, reached by running a program.
     if lists && !archive.may_be_flag() && archive.options.iter().all(|option| !option.text.contains(':')) {
@@ -578,7 +611,9 @@ fn tar(arguments: &[Field]) -> Call {
 
 fn archive_list(name: &str, arguments: &[Field]) -> Call {
     match arguments {
-        [flag, archive] if matches!(flag.known(), Some("-l" | "-v" | "-Z" | "-Z1")) && !archive.may_be_flag() => {
+        [flag, archive]
+            if matches!(flag.known(), Some("-l" | "-v" | "-Z" | "-Z1")) && !archive.may_be_flag() =>
+        {
             Call::reading(vec![archive.clone()])
         }
         [archive] if name == "zipinfo" && !archive.may_be_flag() => Call::reading(vec![archive.clone()]),
@@ -592,8 +627,26 @@ fn set(arguments: &[Field]) -> Call {
             argument.known().is_some_and(|text| {
                 matches!(
                     text,
-                    "-e" | "-u" | "-eu" | "-ue" | "-o" | "+o" | "pipefail" | "errexit" | "nounset" | "-euo"
-                        | "-eo" | "-uo" | "+e" | "+u" | "-x" | "+x" | "-ex" | "-eux" | "-euxo" | "-f" | "-n"
+                    "-e" | "-u"
+                        | "-eu"
+                        | "-ue"
+                        | "-o"
+                        | "+o"
+                        | "pipefail"
+                        | "errexit"
+                        | "nounset"
+                        | "-euo"
+                        | "-eo"
+                        | "-uo"
+                        | "+e"
+                        | "+u"
+                        | "-x"
+                        | "+x"
+                        | "-ex"
+                        | "-eux"
+                        | "-euxo"
+                        | "-f"
+                        | "-n"
                 )
             })
         });
@@ -611,9 +664,7 @@ fn test(arguments: &[Field]) -> Call {
     // `-v` evaluates the subscript of what it is given.
     let evaluates = arguments.iter().enumerate().any(|(index, argument)| {
         matches!(argument.known(), Some("-v" | "-R"))
-            && arguments
-                .get(index + 1)
-                .is_some_and(|name| name.known().is_none_or(|name| name.contains('[')))
+            && arguments.get(index + 1).is_some_and(|name| name.known().is_none_or(|name| name.contains('[')))
     });
     if evaluates || arguments.iter().any(|argument| argument.splits && !argument.listed) {
         return Call::other("it may evaluate a name");
@@ -626,7 +677,7 @@ fn docker(arguments: &[Field]) -> Call {
         return Call::other("it is not on the list of read-only programs");
     };
     let known = Flags {
-        flags: "a q s l --all --quiet --no-trunc --size --latest --digests",
+        plain: "a q s l --all --quiet --no-trunc --size --latest --digests",
         values: "n f --format --filter --last",
         ..Flags::default()
     };
@@ -647,7 +698,10 @@ fn find(arguments: &[Field]) -> Call {
             Some("-L" | "-H" | "-P") => {}
             Some(text) if text.starts_with('-') || matches!(text, "(" | "!" | ")" | ",") => break,
             None if argument.may_be_flag() => {
-                return Call::other(format!("it may be given flags that are not known, by {}", argument.text));
+                return Call::other(format!(
+                    "it may be given flags that are not known, by {}",
+                    argument.text
+                ));
             }
             _ => call.reads.push((*argument).clone()),
         }
@@ -665,7 +719,10 @@ fn find(arguments: &[Field]) -> Call {
             match rest.next() {
                 None => return Call::other("it is not complete"),
                 Some(value) if value.splits || value.options.iter().any(|option| option.glob) => {
-                    return Call::other(format!("it may be given flags that are not known, by {}", value.text));
+                    return Call::other(format!(
+                        "it may be given flags that are not known, by {}",
+                        value.text
+                    ));
                 }
                 Some(value) if matches!(text, "-newer" | "-anewer" | "-cnewer" | "-samefile") => {
                     call.reads.push(value.clone());

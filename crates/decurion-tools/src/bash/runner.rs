@@ -57,7 +57,13 @@ const ELSEWHERE: &str = "npx bunx pnpx uvx pipx docker podman nerdctl kubectl ss
 
 /// What a call of `name` would run; none where it is not known to run anything.
 pub(crate) fn runs(name: &str, arguments: &[Field]) -> Option<Runs> {
-    let wrapper = |flags: &str, values: &str, skip: usize| Some(prefix(arguments, flags, values, skip, Style::Wrapper));
+    if let [only] = arguments
+        && only.known() == Some("--version")
+    {
+        return None;
+    }
+    let wrapper =
+        |flags: &str, values: &str, skip: usize| Some(prefix(arguments, flags, values, skip, Style::Wrapper));
     match name {
         "timeout" => wrapper("v --foreground --preserve-status --verbose", "k s --kill-after --signal", 1),
         "time" => wrapper("p v", "", 0),
@@ -86,7 +92,7 @@ pub(crate) fn runs(name: &str, arguments: &[Field]) -> Option<Runs> {
 
 /// Options, then `skip` operands, then a command.
 fn prefix(arguments: &[Field], flags: &str, values: &str, skip: usize, style: Style) -> Runs {
-    let known = Flags { flags, values, numbers: true, leading: true, ..Flags::default() };
+    let known = Flags { plain: flags, values, numbers: true, leading: true, ..Flags::default() };
     let Ok(Parsed { operands, .. }) = parse(arguments, known) else {
         return guess(arguments, "it has a flag that is not known");
     };
@@ -119,10 +125,11 @@ fn tails(arguments: &[Field]) -> Vec<Inner> {
         if text.contains([' ', ';', '|', '&']) || (after_flag && !text.starts_with('-')) {
             inner.push(Inner::Text { text: text.to_owned(), elsewhere: true });
         }
-        if let Some((_, value)) = text.split_once('=') {
-            if text.starts_with('-') && value.contains(' ') {
-                inner.push(Inner::Text { text: value.to_owned(), elsewhere: true });
-            }
+        if let Some((_, value)) = text.split_once('=')
+            && text.starts_with('-')
+            && value.contains(' ')
+        {
+            inner.push(Inner::Text { text: value.to_owned(), elsewhere: true });
         }
     }
     inner
@@ -134,14 +141,16 @@ fn guessed(arguments: &[Field], name: &str) -> Runs {
 
 fn elsewhere(name: &str, arguments: &[Field]) -> Option<Runs> {
     let runs_something = match name {
-        "docker" | "podman" | "nerdctl" | "kubectl" | "npm" | "pnpm" | "yarn" | "bun" | "uv" | "poetry" | "pipenv"
-        | "bundle" | "mise" | "asdf" | "direnv" | "devbox" | "nix" | "conda" | "mamba" | "micromamba" | "vagrant"
-        | "lxc" | "gcloud" | "aws" | "heroku" | "fly" | "adb" | "pipx" => arguments.iter().any(|argument| {
-            matches!(
-                argument.known(),
-                Some("exec" | "run" | "x" | "dlx" | "compose" | "shell" | "ssh" | "develop" | "ssm")
-            )
-        }),
+        "docker" | "podman" | "nerdctl" | "kubectl" | "npm" | "pnpm" | "yarn" | "bun" | "uv" | "poetry"
+        | "pipenv" | "bundle" | "mise" | "asdf" | "direnv" | "devbox" | "nix" | "conda" | "mamba"
+        | "micromamba" | "vagrant" | "lxc" | "gcloud" | "aws" | "heroku" | "fly" | "adb" | "pipx" => {
+            arguments.iter().any(|argument| {
+                matches!(
+                    argument.known(),
+                    Some("exec" | "run" | "x" | "dlx" | "compose" | "shell" | "ssh" | "develop" | "ssm")
+                )
+            })
+        }
         _ => true,
     };
     if !runs_something {
@@ -151,7 +160,9 @@ fn elsewhere(name: &str, arguments: &[Field]) -> Option<Runs> {
         .iter()
         .filter_map(Field::known)
         .map(str::to_lowercase)
-        .any(|text| ["proxycommand", "localcommand", "knownhostscommand"].iter().any(|word| text.contains(word)))
+        .any(|text| {
+            ["proxycommand", "localcommand", "knownhostscommand"].iter().any(|word| text.contains(word))
+        })
         .then(|| "it runs a program of its own to connect".to_owned());
     let because = Some("it runs something that is not in sight".to_owned());
     Some(Runs { inner: tails(arguments), doubt, because, ..Runs::default() })
@@ -159,7 +170,7 @@ fn elsewhere(name: &str, arguments: &[Field]) -> Option<Runs> {
 
 fn sudo(arguments: &[Field]) -> Runs {
     let known = Flags {
-        flags: "A b B E H i k K n P S s v --askpass --background --bell --preserve-env --set-home --login --non-interactive --stdin --shell",
+        plain: "A b B E H i k K n P S s v --askpass --background --bell --preserve-env --set-home --login --non-interactive --stdin --shell",
         values: "C D g h p R r t T U u --user --group --host --prompt --chdir --close-from --chroot --command-timeout",
         leading: true,
         ..Flags::default()
@@ -176,7 +187,7 @@ fn sudo(arguments: &[Field]) -> Runs {
     let shell = flags.iter().any(|(flag, _)| matches!(flag.as_str(), "s" | "i" | "--shell" | "--login"));
     if operands.is_empty() {
         let doubt = shell.then(|| "it starts a shell".to_owned());
-        return Runs { because, doubt, ..Runs::default() };
+        return Runs { doubt, because, ..Runs::default() };
     }
     Runs { because, assigns, inner: vec![words(arguments, from)], ..Runs::default() }
 }
@@ -214,7 +225,7 @@ fn env(arguments: &[Field]) -> Option<Runs> {
 
 fn xargs(arguments: &[Field]) -> Runs {
     let known = Flags {
-        flags: "0 r t x --null --no-run-if-empty --verbose --exit",
+        plain: "0 r t x --null --no-run-if-empty --verbose --exit",
         values: "I n P L d E s a --arg-file --delimiter --max-args --max-procs --max-lines --replace --max-chars",
         leading: true,
         ..Flags::default()
@@ -239,12 +250,24 @@ fn xargs(arguments: &[Field]) -> Runs {
                 let Some(text) = word.known() else { continue };
                 if text.contains(&mark) {
                     let listed = text == mark && !from_file;
-                    *word = Field { text: text.to_owned(), options: Vec::new(), splits: false, listed, dynamic: true };
+                    *word = Field {
+                        text: text.to_owned(),
+                        options: Vec::new(),
+                        splits: false,
+                        listed,
+                        dynamic: true,
+                    };
                 }
             }
         }
         None => {
-            words.push(Field { text: "…".to_owned(), options: Vec::new(), splits: true, listed: !from_file, dynamic: true });
+            words.push(Field {
+                text: "…".to_owned(),
+                options: Vec::new(),
+                splits: true,
+                listed: !from_file,
+                dynamic: true,
+            });
         }
     }
     Runs {
@@ -257,7 +280,8 @@ fn xargs(arguments: &[Field]) -> Runs {
 
 /// `find` with `-exec` and its like; none without.
 fn find(arguments: &[Field]) -> Option<Runs> {
-    let executes = |argument: &Field| matches!(argument.known(), Some("-exec" | "-execdir" | "-ok" | "-okdir"));
+    let executes =
+        |argument: &Field| matches!(argument.known(), Some("-exec" | "-execdir" | "-ok" | "-okdir"));
     if !arguments.iter().any(executes) {
         return None;
     }
@@ -305,7 +329,7 @@ fn find(arguments: &[Field]) -> Option<Runs> {
 
 fn watch(arguments: &[Field]) -> Runs {
     let known = Flags {
-        flags: "b c d e g p t w x --beep --color --differences --errexit --chgexit --precise --no-title --exec",
+        plain: "b c d e g p t w x --beep --color --differences --errexit --chgexit --precise --no-title --exec",
         values: "n --interval",
         leading: true,
         ..Flags::default()
@@ -322,9 +346,11 @@ fn text_of(arguments: &[Field], style: Style) -> Runs {
     let texts: Option<Vec<&str>> = arguments.iter().map(Field::known).collect();
     match texts {
         Some(texts) if texts.is_empty() => Runs { style, ..Runs::default() },
-        Some(texts) => {
-            Runs { style, inner: vec![Inner::Text { text: texts.join(" "), elsewhere: false }], ..Runs::default() }
-        }
+        Some(texts) => Runs {
+            style,
+            inner: vec![Inner::Text { text: texts.join(" "), elsewhere: false }],
+            ..Runs::default()
+        },
         None => guess(arguments, "the text it runs is not known"),
     }
 }
@@ -378,7 +404,9 @@ fn shell(arguments: &[Field]) -> Runs {
         }
         (true, None) => guess(arguments, "the text it runs is not known"),
         (false, Some(_)) => Runs { because: Some("it runs a script".to_owned()), ..Runs::default() },
-        (false, None) => Runs { doubt: Some("it runs what it is given as input".to_owned()), ..Runs::default() },
+        (false, None) => {
+            Runs { doubt: Some("it runs what it is given as input".to_owned()), ..Runs::default() }
+        }
     }
 }
 
@@ -391,7 +419,9 @@ fn git(arguments: &[Field]) -> Option<Runs> {
         let before = index.checked_sub(1).and_then(|before| arguments[before].known()).unwrap_or("");
         let setting = match before {
             "-c" | "--config" | "--config-env" => Some(text),
-            _ => text.strip_prefix("--config=").or_else(|| text.strip_prefix("-c").filter(|rest| rest.contains('='))),
+            _ => text
+                .strip_prefix("--config=")
+                .or_else(|| text.strip_prefix("-c").filter(|rest| rest.contains('='))),
         };
         if let Some(setting) = setting.filter(|setting| setting.contains('=')) {
             let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
@@ -403,16 +433,26 @@ fn git(arguments: &[Field]) -> Option<Runs> {
             }
             continue;
         }
-        let named = ["--upload-pack", "--receive-pack", "--exec-path", "--exec", "--ext-diff", "--open-files-in-pager"];
-        if let Some(flag) = named.iter().find(|flag| text == **flag || text.starts_with(&format!("{flag}="))) {
+        let named = [
+            "--upload-pack",
+            "--receive-pack",
+            "--exec-path",
+            "--exec",
+            "--ext-diff",
+            "--open-files-in-pager",
+        ];
+        if let Some(flag) = named.iter().find(|flag| text == **flag || text.starts_with(&format!("{flag}=")))
+        {
             found = true;
             runs.doubt = Some(format!("{flag} may run something"));
-            let value = text.split_once('=').map(|(_, value)| value).or_else(|| arguments.get(index + 1)?.known());
+            let value =
+                text.split_once('=').map(|(_, value)| value).or_else(|| arguments.get(index + 1)?.known());
             if let Some(value) = value {
                 runs.inner.push(Inner::Text { text: value.to_owned(), elsewhere: true });
             }
         }
-        let text_follows = (text == "-x" && arguments.iter().any(|word| matches!(word.known(), Some("rebase" | "difftool"))))
+        let text_follows = (text == "-x"
+            && arguments.iter().any(|word| matches!(word.known(), Some("rebase" | "difftool"))))
             || (text == "foreach" && before == "submodule")
             || (text == "run" && before == "bisect")
             || text.ends_with("-filter");
@@ -439,5 +479,8 @@ fn harmless_setting(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     key.starts_with("color.")
         || key.starts_with("advice.")
-        || matches!(key.as_str(), "core.quotepath" | "user.name" | "user.email" | "init.defaultbranch" | "commit.gpgsign")
+        || matches!(
+            key.as_str(),
+            "core.quotepath" | "user.name" | "user.email" | "init.defaultbranch" | "commit.gpgsign"
+        )
 }

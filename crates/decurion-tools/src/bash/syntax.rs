@@ -265,13 +265,10 @@ impl Parser {
     /// The character after the next one, after any line continuations between them.
     fn second(&mut self) -> Option<char> {
         let start = self.at;
-        let found = match self.next() {
-            None => None,
-            Some(_) => {
-                self.at += 1;
-                self.next()
-            }
-        };
+        let found = self.next().and_then(|_| {
+            self.at += 1;
+            self.next()
+        });
         self.at = start;
         found
     }
@@ -374,18 +371,14 @@ impl Parser {
             result?;
             self.blanks();
             match self.next() {
-                Some('\n') => {}
+                Some('\n') | None => {}
                 Some(';') if self.second() == Some(';') || self.second() == Some('&') => {
                     return if end == End::Case { Ok(()) } else { doubt("an unexpected `;;`") };
                 }
                 Some(';' | '&') => self.at += 1,
                 Some(')') if end == End::Paren => {}
-                None => {}
-                Some(_) => {
-                    if !(matches!(end, End::Words(_) | End::Case) && self.at_end(end)?) {
-                        return doubt("something unexpected follows a command");
-                    }
-                }
+                Some(_) if matches!(end, End::Words(_) | End::Case) && self.at_end(end)? => {}
+                Some(_) => return doubt("something unexpected follows a command"),
             }
         }
     }
@@ -398,10 +391,8 @@ impl Parser {
             End::Text => Ok(false),
             End::Paren => Ok(next == ')'),
             End::Words(words) => Ok(self.keyword().is_some_and(|word| words.contains(&word.as_str()))),
-            End::Case => {
-                Ok((next == ';' && matches!(self.second(), Some(';' | '&')))
-                    || self.keyword().as_deref() == Some("esac"))
-            }
+            End::Case => Ok((next == ';' && matches!(self.second(), Some(';' | '&')))
+                || self.keyword().as_deref() == Some("esac")),
         }
     }
 
@@ -477,8 +468,8 @@ impl Parser {
                 Some("[[") => self.deeper(Self::test)?,
                 Some("function") => return self.deeper(Self::function_keyword),
                 Some(
-                    word @ ("then" | "do" | "done" | "fi" | "elif" | "else" | "esac" | "}" | "select" | "coproc"
-                    | "!" | "time"),
+                    word @ ("then" | "do" | "done" | "fi" | "elif" | "else" | "esac" | "}" | "select"
+                    | "coproc" | "!" | "time"),
                 ) => return Err(format!("`{word}` where a command should be")),
                 _ => return self.simple(),
             },
@@ -502,10 +493,19 @@ impl Parser {
 
     /// A list and its `)`.
     fn paren_list(&mut self) -> Parse<Script> {
-        let pending = self.pending.len();
+        let (pending, bodies) = (self.pending.len(), self.bodies.len());
         let mut script = Script::default();
         self.list(&mut script, End::Paren)?;
         self.at += 1;
+        // Some versions of bash lose a separator after a here-document inside a substitution, so only one that
+        // stands alone is understood.
+        let alone = |list: &AndOr| {
+            list.rest.is_empty()
+                && matches!(list.first.as_slice(), [Command { body: Body::Simple { .. }, .. }])
+        };
+        if self.bodies.len() > bodies && !matches!(script.lists.as_slice(), [only] if alone(only)) {
+            return doubt("a here-document beside other commands inside parentheses");
+        }
         if self.pending.len() > pending {
             return doubt("a here-document whose body lies outside its command");
         }
@@ -764,14 +764,14 @@ impl Parser {
             if matches!(self.next(), Some('<' | '>')) && names_descriptor(&word) {
                 return doubt("a redirection through a named descriptor");
             }
-            if words.is_empty() {
-                if let Some(assign) = assignment(&word)? {
-                    if self.next() == Some('(') {
-                        return doubt("an array is assigned");
-                    }
-                    assigns.push(assign);
-                    continue;
+            if words.is_empty()
+                && let Some(assign) = assignment(&word)?
+            {
+                if self.next() == Some('(') {
+                    return doubt("an array is assigned");
                 }
+                assigns.push(assign);
+                continue;
             }
             words.push(word);
         }
@@ -920,8 +920,7 @@ impl Parser {
         let start = self.at;
         let lines = self.pending.len();
         let mut parts: Vec<Part> = Vec::new();
-        loop {
-            let Some(c) = self.next() else { break };
+        while let Some(c) = self.next() {
             match c {
                 '<' | '>' if self.second() == Some('(') => {
                     self.at += 1;
@@ -994,7 +993,10 @@ impl Parser {
             name.push(c);
             self.at += 1;
         }
-        // A quoted or expanded continuation stops tilde expansion in ways not worth following.
+        // Anything else before the slash is part of a user's name, or stops the expansion: not worth following.
+        if self.next().is_some_and(|c| !is_meta(c) && c != '/' && c != ':') {
+            name.push('?');
+        }
         Part::Tilde(name)
     }
 
@@ -1280,11 +1282,11 @@ fn tilde_follows(parts: &[Part]) -> bool {
 }
 
 fn push_text(parts: &mut Vec<Part>, text: &str, quoted: bool) {
-    if let Some(Part::Text { text: before, quoted: same }) = parts.last_mut() {
-        if *same == quoted {
-            before.push_str(text);
-            return;
-        }
+    if let Some(Part::Text { text: before, quoted: same }) = parts.last_mut()
+        && *same == quoted
+    {
+        before.push_str(text);
+        return;
     }
     parts.push(Part::Text { text: text.to_owned(), quoted });
 }
@@ -1335,9 +1337,5 @@ fn assignment(word: &Word) -> Parse<Option<Assign>> {
             *part = Part::Text { text: mark.to_string(), quoted: true };
         }
     }
-    Ok(Some(Assign {
-        name: name.to_owned(),
-        append,
-        value: Word { parts, source: word.source.clone() },
-    }))
+    Ok(Some(Assign { name: name.to_owned(), append, value: Word { parts, source: word.source.clone() } }))
 }

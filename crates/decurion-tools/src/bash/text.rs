@@ -7,7 +7,7 @@ use super::program::{Call, Flags, Kind, parse};
 /// `sed`: addresses and commands that only print, delete or substitute.
 pub(crate) fn sed(arguments: &[Field]) -> Call {
     let known = Flags {
-        flags: "n E r s u z --quiet --silent --regexp-extended --separate --unbuffered --null-data --posix --sandbox",
+        plain: "n E r s u z --quiet --silent --regexp-extended --separate --unbuffered --null-data --posix --sandbox",
         values: "e --expression",
         ..Flags::default()
     };
@@ -28,7 +28,8 @@ pub(crate) fn sed(arguments: &[Field]) -> Call {
         scripts.push(parsed.operands.remove(0));
     }
     for script in &scripts {
-        let harmless = script.known().is_some_and(|text| sed_script(&text.chars().collect::<Vec<_>>()).is_some());
+        let harmless =
+            script.known().is_some_and(|text| sed_script(&text.chars().collect::<Vec<_>>()).is_some());
         if !harmless {
             return Call::other("its script is not known to be harmless");
         }
@@ -47,15 +48,19 @@ fn sed_script(script: &[char]) -> Option<()> {
         if at >= script.len() {
             return (open == 0).then_some(());
         }
-        if let Some(after) = sed_address(script, at)? {
-            at = after;
-            if script.get(at) == Some(&',') {
+        let first = sed_address(script, at)?;
+        let has_address = first > at;
+        at = first;
+        if has_address && script.get(at) == Some(&',') {
+            at += 1;
+            if matches!(script.get(at), Some('+' | '~')) {
                 at += 1;
-                if matches!(script.get(at), Some('+' | '~')) {
-                    at += 1;
-                }
-                at = sed_address(script, at)??;
             }
+            let second = sed_address(script, at)?;
+            if second == at {
+                return None;
+            }
+            at = second;
         }
         while script.get(at).is_some_and(|c| *c == ' ' || *c == '!') {
             at += 1;
@@ -98,26 +103,23 @@ fn sed_script(script: &[char]) -> Option<()> {
     }
 }
 
-/// Where the address at `at` ends: `Some(None)` where there is none, `None` where it is not understood.
-fn sed_address(script: &[char], at: usize) -> Option<Option<usize>> {
+/// Where the address at `at` ends, which is `at` where there is none; none where it is not understood.
+fn sed_address(script: &[char], at: usize) -> Option<usize> {
     match script.get(at) {
-        Some('$') => Some(Some(at + 1)),
+        Some('$') => Some(at + 1),
         Some(c) if c.is_ascii_digit() => {
             let mut end = at;
             while script.get(end).is_some_and(|c| c.is_ascii_digit() || *c == '~') {
                 end += 1;
             }
-            Some(Some(end))
+            Some(end)
         }
         Some('/') => {
-            let mut end = sed_delimited(script, at + 1, '/')?;
-            if script.get(end) == Some(&'I') {
-                end += 1;
-            }
-            Some(Some(end))
+            let end = sed_delimited(script, at + 1, '/')?;
+            Some(end + usize::from(script.get(end) == Some(&'I')))
         }
         Some('\\') => None,
-        _ => Some(None),
+        _ => Some(at),
     }
 }
 
@@ -172,7 +174,7 @@ fn awk_script(script: &str) -> bool {
         return false;
     }
     let chars: Vec<char> = script.chars().collect();
-    let (mut at, mut braces, mut before) = (0, 0usize, '{');
+    let (mut at, mut braces, mut parens, mut before) = (0, 0usize, 0usize, '{');
     while let Some(&c) = chars.get(at) {
         match c {
             '"' => {
@@ -186,7 +188,10 @@ fn awk_script(script: &str) -> bool {
             '/' if !before.is_ascii_digit() => return false,
             '{' => braces += 1,
             '}' => braces = braces.saturating_sub(1),
-            '>' if braces > 0 => return false,
+            '(' => parens += 1,
+            ')' => parens = parens.saturating_sub(1),
+            // Inside braces it writes to a file, except in parentheses, where it compares.
+            '>' if braces > 0 && parens == 0 => return false,
             '|' if chars.get(at + 1) == Some(&'|') => at += 1,
             '|' | '`' | '#' | '\\' => return false,
             _ => {}
@@ -237,7 +242,7 @@ fn awk_bracket(chars: &[char], mut at: usize, close: char) -> Option<usize> {
 /// `jq`, without modules, files by flag, or the environment.
 pub(crate) fn jq(arguments: &[Field]) -> Call {
     let known = Flags {
-        flags: "r c n s S e a j M C R --raw-output --compact-output --null-input --slurp --sort-keys --exit-status \
+        plain: "r c n s S e a j M C R --raw-output --compact-output --null-input --slurp --sort-keys --exit-status \
             --ascii-output --join-output --monochrome-output --color-output --raw-input --tab --stream --seq",
         values: "--indent",
         ..Flags::default()
@@ -263,8 +268,9 @@ pub(crate) fn jq(arguments: &[Field]) -> Call {
     }
     let program = parsed.operands.remove(0);
     let words = |text: &str| {
-        text.split(|c: char| !(c.is_alphanumeric() || c == '_'))
-            .any(|word| matches!(word, "env" | "ENV" | "import" | "include" | "modulemeta" | "input_filename"))
+        text.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| {
+            matches!(word, "env" | "ENV" | "import" | "include" | "modulemeta" | "input_filename")
+        })
     };
     match program.known() {
         Some(text) if !words(text) => Call { kind: Kind::Reads, reads: parsed.operands, ..Call::default() },

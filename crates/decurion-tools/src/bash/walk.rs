@@ -7,12 +7,12 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::intent::{Inside, ShellCommand, WideTouch};
 use decurion_protocol::{Access, Touch};
 
-use super::expand::{Expansion, Field, Value, Variables, escape, fields, single};
+use super::expand::{Expansion, Field, PIPE, Value, Variables, escape, fields, single};
 use super::program::{Call, Kind, judge};
 use super::runner::{Inner, Style, runs};
 use super::syntax::{
-    AndOr, Arithmetic, Assign, Body, Command, MAX_DEPTH, Part, Redirect, RedirectKind, Script, Word, is_identifier,
-    parse,
+    AndOr, Arithmetic, Assign, Body, Command, MAX_DEPTH, Part, Redirect, RedirectKind, Script, Word,
+    is_identifier, parse,
 };
 use super::{MAX_COMMANDS, path, variable};
 use crate::Surroundings;
@@ -156,26 +156,23 @@ impl<'a> Walker<'a> {
         let lists = match words.as_slice() {
             ["find", ..] => !has(&["-printf", "-ls"]),
             ["fd" | "fdfind", ..] => true,
-            ["ls", ..] => !words[1..].iter().any(|word| word.starts_with('-') && *word != "-1" && *word != "-a"),
+            ["ls", ..] => {
+                !words[1..].iter().any(|word| word.starts_with('-') && *word != "-1" && *word != "-a")
+            }
             ["git", "ls-files", ..] => !has(&["-s", "--stage", "-t", "-v", "--eol", "--debug"]),
             ["git", "diff", ..] => has(&["--name-only"]),
             ["git", "grep", ..] => has(&["-l", "--files-with-matches", "--name-only"]),
             ["rg", ..] => has(&["-l", "--files", "--files-with-matches"]),
             ["grep", ..] => {
                 let names = words.iter().any(|word| {
-                    word.starts_with('-') && !word.starts_with("--") && word.contains('l') || *word == "--files-with-matches"
+                    word.starts_with('-') && !word.starts_with("--") && word.contains('l')
+                        || *word == "--files-with-matches"
                 });
                 names && !words.iter().any(|word| word.starts_with("--label")) && !command.wide.is_empty()
             }
             _ => false,
         };
-        let filters = match words.as_slice() {
-            ["sort" | "head" | "tail" | "uniq" | "cat" | "grep", ..] => {
-                command.touches.is_empty() && command.wide.is_empty() && !has(&["-c", "--count", "-n", "-o", "-b"])
-                    || matches!(words.as_slice(), ["head" | "tail", ..]) && command.touches.is_empty()
-            }
-            _ => false,
-        };
+        let filters = command.touches.is_empty() && command.wide.is_empty() && keeps_lines(&words);
         if lists || (filters && feed == Feed::Listed) { Feed::Listed } else { Feed::Other }
     }
 
@@ -185,7 +182,8 @@ impl<'a> Walker<'a> {
     }
 
     fn is_inside(&self, path: &Utf8Path) -> bool {
-        path.starts_with(&self.around.cwd) || self.around.directories.iter().any(|root| path.starts_with(root))
+        path.starts_with(&self.around.cwd)
+            || self.around.directories.iter().any(|root| path.starts_with(root))
     }
 
     /// Walks something that runs in a shell of its own.
@@ -416,11 +414,13 @@ impl<'a> Walker<'a> {
             return true;
         }
         match self.state.variables.get(name) {
-            Some(Value::Known(values)) => values.iter().all(|value| {
-                !value.text.is_empty() && value.text.bytes().all(|byte| byte.is_ascii_digit())
-            }),
+            Some(Value::Known(values)) => values
+                .iter()
+                .all(|value| !value.text.is_empty() && value.text.bytes().all(|byte| byte.is_ascii_digit())),
             Some(_) => false,
-            None => matches!(name, "RANDOM" | "SECONDS" | "LINENO" | "UID" | "EUID" | "PPID" | "EPOCHSECONDS"),
+            None => {
+                matches!(name, "RANDOM" | "SECONDS" | "LINENO" | "UID" | "EUID" | "PPID" | "EPOCHSECONDS")
+            }
         }
     }
 
@@ -443,12 +443,16 @@ impl<'a> Walker<'a> {
             let bare = word.bare();
             match bare.as_deref() {
                 Some("-eq" | "-ne" | "-lt" | "-le" | "-gt" | "-ge")
-                    if index == 0 || index + 1 >= words.len() || !number(self, index - 1) || !number(self, index + 1) =>
+                    if index == 0
+                        || index + 1 >= words.len()
+                        || !number(self, index - 1)
+                        || !number(self, index + 1) =>
                 {
                     self.doubt("arithmetic with something that is not known to be a number");
                 }
                 Some("-v" | "-R") => {
-                    let plain = words.get(index + 1).and_then(Word::bare).is_some_and(|name| is_identifier(&name));
+                    let plain =
+                        words.get(index + 1).and_then(Word::bare).is_some_and(|name| is_identifier(&name));
                     if !plain {
                         self.doubt("it evaluates a name");
                     }
@@ -462,6 +466,12 @@ impl<'a> Walker<'a> {
         let mut job = Job::default();
         for assign in assigns {
             self.assign(assign, words.is_empty(), &mut job);
+        }
+        // `IFS= read -r line` changes nothing but how that line is read.
+        let reads = words.first().and_then(Word::bare).as_deref() == Some("read");
+        if reads && assigns.iter().all(|assign| assign.name == "IFS") {
+            job.assigns.clear();
+            job.doubt = None;
         }
         for word in words {
             let fields = self.fields(word);
@@ -597,8 +607,11 @@ impl<'a> Walker<'a> {
             return self.runner(job, &name, trusted, runs);
         }
         let call = if trusted {
-            let call = judge(&name, &arguments, false);
-            if name == "git" && call.kind == Kind::Reads && self.state.directories != [self.around.cwd.clone()] {
+            let call = judge(&name, self.here(&name, &arguments), false);
+            if name == "git"
+                && call.kind == Kind::Reads
+                && self.state.directories != [self.around.cwd.clone()]
+            {
                 // Another directory may be a repository whose settings run programs.
                 Call::other("git runs in another directory")
             } else {
@@ -608,6 +621,24 @@ impl<'a> Walker<'a> {
             Call::other("it is a program from an unusual place")
         };
         self.push(job, call);
+    }
+
+    /// The arguments of `git` without a `-C` that leads to where it is anyway.
+    fn here<'f>(&self, name: &str, arguments: &'f [Field]) -> &'f [Field] {
+        match arguments {
+            [flag, place, rest @ ..] if name == "git" && flag.known() == Some("-C") => {
+                let stays = place.known().is_some_and(|place| {
+                    !place.is_empty()
+                        && self
+                            .state
+                            .directories
+                            .iter()
+                            .all(|from| path::absolute(from, place) == self.around.cwd)
+                });
+                if stays { rest } else { arguments }
+            }
+            _ => arguments,
+        }
     }
 
     fn runner(&mut self, job: Job, name: &str, trusted: bool, runs: super::runner::Runs) {
@@ -621,7 +652,8 @@ impl<'a> Walker<'a> {
         if let Some(doubt) = runs.doubt {
             call = Call { doubt: Some(doubt), ..Call::default() };
         } else if runs.style == Style::Own || !trusted {
-            let because = if trusted { runs.because } else { Some("it is a program from an unusual place".into()) };
+            let because =
+                if trusted { runs.because } else { Some("it is a program from an unusual place".into()) };
             call = Call::other(because.unwrap_or_else(|| "it runs another command".to_owned()));
         }
         if runs.assigns.iter().any(|assign| variable::is_dangerous(assign.split('=').next().unwrap_or(""))) {
@@ -713,8 +745,8 @@ impl<'a> Walker<'a> {
                 let call = self.read(arguments);
                 self.push(job.clone(), call);
             }
-            "export" | "declare" | "typeset" | "local" | "readonly" | "unset" | "mapfile" | "readarray" | "getopts"
-            | "let" => {
+            "export" | "declare" | "typeset" | "local" | "readonly" | "unset" | "mapfile" | "readarray"
+            | "getopts" | "let" => {
                 for argument in arguments {
                     let name = argument.text.split('=').next().unwrap_or("").trim_end_matches('+').to_owned();
                     self.state.numbers.remove(&name);
@@ -748,7 +780,10 @@ impl<'a> Walker<'a> {
         };
         let plain = |field: &Field| {
             !field.options.is_empty()
-                && field.options.iter().all(|option| !option.glob && !option.text.starts_with('-') && !option.text.is_empty())
+                && field
+                    .options
+                    .iter()
+                    .all(|option| !option.glob && !option.text.starts_with('-') && !option.text.is_empty())
         };
         match target {
             Some(target) if plain(&target) && !self.state.repeats => {
@@ -774,7 +809,7 @@ impl<'a> Walker<'a> {
     }
 
     fn read(&mut self, arguments: &[Field]) -> Call {
-        let known = super::program::Flags { flags: "r s e", values: "p n t d N u", ..Default::default() };
+        let known = super::program::Flags { plain: "r s e", values: "p n t d N u", ..Default::default() };
         let parsed = match super::program::parse(arguments, known) {
             Ok(parsed) => parsed,
             Err(because) => return Call::other(because),
@@ -782,7 +817,9 @@ impl<'a> Walker<'a> {
         for operand in &parsed.operands {
             match operand.known() {
                 Some(name) if is_identifier(name) && !variable::is_dangerous(name) => {
-                    let value = if self.state.feed == Feed::Listed { Value::Listed } else { Value::Unknown };
+                    // With several names a line is taken apart at its blanks.
+                    let whole = parsed.operands.len() == 1 && self.state.feed == Feed::Listed;
+                    let value = if whole { Value::Listed } else { Value::Unknown };
                     self.state.numbers.remove(name);
                     self.state.variables.insert(name.to_owned(), value);
                 }
@@ -860,7 +897,11 @@ impl<'a> Walker<'a> {
             let text = option.text.as_str();
             let after = |mark: char| text.split_once(mark).map(|(_, tail)| tail);
             for candidate in [Some(text), after('='), after('@'), after(':')].into_iter().flatten() {
-                if candidate.is_empty() || candidate.starts_with('-') || candidate.len() > 4096 || found.len() >= 256 {
+                if candidate.is_empty()
+                    || candidate.starts_with('-')
+                    || candidate.len() > 4096
+                    || found.len() >= 256
+                {
                     continue;
                 }
                 for directory in &self.state.directories {
@@ -870,6 +911,22 @@ impl<'a> Walker<'a> {
         }
         found
     }
+}
+
+/// Whether a filter gives out lines only as they came in: a part of a path may be a path to elsewhere.
+fn keeps_lines(words: &[&str]) -> bool {
+    let letters: &str = match words.first() {
+        Some(&"grep") => "viEFGwxqse",
+        Some(&"sort") => "rnufVbdhs",
+        Some(&"uniq") => "dui",
+        Some(&("head" | "tail")) => "n0123456789",
+        Some(&"cat") => "",
+        _ => return false,
+    };
+    words[1..].iter().all(|word| {
+        !word.starts_with("--")
+            && word.strip_prefix('-').is_none_or(|flags| flags.chars().all(|flag| letters.contains(flag)))
+    })
 }
 
 fn merge(into: &mut Vec<Utf8PathBuf>, from: &[Utf8PathBuf]) {
@@ -882,7 +939,16 @@ fn merge(into: &mut Vec<Utf8PathBuf>, from: &[Utf8PathBuf]) {
 
 /// Streams that every process has.
 fn is_stream(path: &Utf8Path) -> bool {
-    matches!(path.as_str(), "/dev/null" | "/dev/stdin" | "/dev/stdout" | "/dev/stderr" | "/dev/fd/0" | "/dev/fd/1" | "/dev/fd/2")
+    matches!(
+        path.as_str(),
+        PIPE | "/dev/null"
+            | "/dev/stdin"
+            | "/dev/stdout"
+            | "/dev/stderr"
+            | "/dev/fd/0"
+            | "/dev/fd/1"
+            | "/dev/fd/2"
+    )
 }
 
 fn is_network(text: &str) -> bool {
@@ -910,9 +976,12 @@ fn inline_code(fields: &[Field]) -> Option<String> {
         "awk" | "gawk" | "mawk" | "sed" => return Some(texts(&fields[1..])),
         _ => return None,
     };
-    let found = fields.iter().any(|field| field.known().is_some_and(|text| {
-        flags.contains(&text) || (text.starts_with('-') && !text.starts_with("--") && text.contains(['c', 'e', 'E', 'r']))
-    }));
+    let found = fields.iter().any(|field| {
+        field.known().is_some_and(|text| {
+            flags.contains(&text)
+                || (text.starts_with('-') && !text.starts_with("--") && text.contains(['c', 'e', 'E', 'r']))
+        })
+    });
     found.then(|| texts(&fields[1..]))
 }
 
@@ -936,9 +1005,14 @@ fn names_set_by(command: &Command, names: &mut BTreeSet<String>) {
             names.extend(assigns.iter().map(|assign| assign.name.clone()));
             // Builtins set the variables they are given; taking every word for one costs nothing.
             let bare = words.iter().filter_map(Word::bare);
-            names.extend(bare.map(|text| text.split('=').next().unwrap_or("").to_owned()).filter(|name| is_identifier(name)));
+            names.extend(
+                bare.map(|text| text.split('=').next().unwrap_or("").to_owned())
+                    .filter(|name| is_identifier(name)),
+            );
         }
-        Body::Subshell(script) | Body::Group(script) | Body::ForArithmetic(_, script) => names_set(script, names),
+        Body::Subshell(script) | Body::Group(script) | Body::ForArithmetic(_, script) => {
+            names_set(script, names);
+        }
         Body::If(scripts) => scripts.iter().for_each(|script| names_set(script, names)),
         Body::Loop(condition, body) => {
             names_set(condition, names);

@@ -84,7 +84,8 @@ async fn long_pages_come_in_parts_and_endless_ones_are_cut() {
     }
     stage.limits.fetch_bytes = 25;
     let text = stage.ok("WebFetch", json!({"url": url, "prompt": "p"})).await;
-    let expected = "\n\n0123456789012345678901234\n[the page is larger than what is fetched; the rest is missing]";
+    let expected =
+        "\n\n0123456789012345678901234\n[the page is larger than what is fetched; the rest is missing]";
     assert!(text.ends_with(expected), "{text}");
 }
 
@@ -118,7 +119,8 @@ async fn what_is_no_text_or_no_server_is_said() {
     assert!(text.starts_with("this is image/png, not text"), "{text}");
     // A port that was free a moment ago.
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-    let text = stage.fails("WebFetch", json!({"url": format!("http://127.0.0.1:{port}"), "prompt": "p"})).await;
+    let text =
+        stage.fails("WebFetch", json!({"url": format!("http://127.0.0.1:{port}"), "prompt": "p"})).await;
     assert!(text.starts_with("cannot fetch") && text.to_lowercase().contains("refused"), "{text}");
 }
 
@@ -148,7 +150,8 @@ async fn latin_pages_are_read() {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut start = [0; 512];
         let _ = stream.read(&mut start).await.unwrap();
-        let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; charset=ISO-8859-1\r\ncontent-length: 4\r\n\r\n";
+        let head =
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; charset=ISO-8859-1\r\ncontent-length: 4\r\n\r\n";
         stream.write_all(head).await.unwrap();
         stream.write_all(b"caf\xe9").await.unwrap();
     });

@@ -133,7 +133,9 @@ async fn cells_without_ids_are_named_by_their_place() {
     stage.file("n.ipynb", r#"{"cells":[{"cell_type":"code","source":"a"}],"nbformat":4,"nbformat_minor":2}"#);
     let text = stage.ok("Read", json!({"file_path": "n.ipynb"})).await;
     assert!(text.starts_with("<cell id=\"cell-0\""), "{text}");
-    stage.ok("NotebookEdit", json!({"notebook_path": "n.ipynb", "cell_id": "cell-0", "new_source": "b"})).await;
+    stage
+        .ok("NotebookEdit", json!({"notebook_path": "n.ipynb", "cell_id": "cell-0", "new_source": "b"}))
+        .await;
     assert_eq!(
         stage.content("n.ipynb"),
         r#"{"cells":[{"cell_type":"code","source":"b","outputs":[],"execution_count":null}],"nbformat":4,"nbformat_minor":2}"#

@@ -33,7 +33,10 @@ async fn a_part_has_its_own_numbers_and_the_whole_counts_as_seen() {
     let output = stage.run("Read", json!({"file_path": path, "offset": 2, "limit": 2})).await;
     assert_eq!(output.content.text(), "2\t2\n3\t3");
     let file = &output.structured.as_ref().unwrap()["file"];
-    assert_eq!((&file["startLine"], &file["numLines"], &file["totalLines"]), (&json!(2), &json!(2), &json!(5)));
+    assert_eq!(
+        (&file["startLine"], &file["numLines"], &file["totalLines"]),
+        (&json!(2), &json!(2), &json!(5))
+    );
     assert_eq!(output.effects, [ToolEffect::Saw { path, hash: content_hash(b"1\n2\n3\n4\n5") }]);
     assert_eq!(stage.ok("Read", json!({"file_path": "a", "offset": 0, "limit": 1})).await, "1\t1");
     assert_eq!(
@@ -88,7 +91,10 @@ async fn every_other_kind_is_shown_as_what_it_is_or_refused() {
         (json!({"file_path": "nope"}), "there is no such file: OUTSIDE/project/nope"),
         (json!({"file_path": "empty/x"}), "this is not a directory: OUTSIDE/project/empty/x"),
         (json!({"file_path": "/dev/zero"}), "this is a device, pipe or socket and is not opened: /dev/zero"),
-        (json!({"file_path": "/proc/self/environ"}), "memory and environment of processes are not opened: /proc/self/environ"),
+        (
+            json!({"file_path": "/proc/self/environ"}),
+            "memory and environment of processes are not opened: /proc/self/environ",
+        ),
         (
             json!({"file_path": "image.txt", "limit": 3}),
             "<tool_use_error>`offset` and `limit` are for text; this is an image</tool_use_error>",
@@ -138,7 +144,9 @@ async fn a_pipe_does_not_hold_us() {
     )
     .unwrap();
     assert!(stage.fails("Read", json!({"file_path": "pipe"})).await.contains("pipe or socket"));
-    assert!(stage.fails("Write", json!({"file_path": "pipe", "content": ""})).await.contains("pipe or socket"));
+    assert!(
+        stage.fails("Write", json!({"file_path": "pipe", "content": ""})).await.contains("pipe or socket")
+    );
 }
 
 #[tokio::test]
@@ -155,7 +163,10 @@ async fn links_are_followed_inside_and_named_outside() {
     assert!(matches!(&output.effects[..], [ToolEffect::Saw { path: seen, .. }] if *seen == path));
     for path in ["door", "up/secret"] {
         let text = stage.fails("Read", json!({"file_path": path})).await;
-        assert!(text.contains("outside the allowed directories") && text.contains("(OUTSIDE/secret)"), "{text}");
+        assert!(
+            text.contains("outside the allowed directories") && text.contains("(OUTSIDE/secret)"),
+            "{text}"
+        );
     }
     // Named by its own path it is permission's matter, which has been asked.
     let outside = stage.outside.join("secret");

@@ -48,9 +48,17 @@ async fn malformed_inputs_are_refused_alike_by_intent_and_run() {
         ("Read", json!({"file_path": "a\0b"}), "`file_path` has a NUL"),
         ("Read", json!("a"), "the input must be an object, got a string"),
         ("Write", json!({"file_path": "a"}), "`content` is missing"),
-        ("Write", json!({"file_path": "a", "content": {"a": 1}}), "`content` must be a string, got an object"),
+        (
+            "Write",
+            json!({"file_path": "a", "content": {"a": 1}}),
+            "`content` must be a string, got an object",
+        ),
         ("Edit", json!({"file_path": "a", "old_string": "x", "new_string": "x"}), "nothing would change"),
-        ("Edit", json!({"file_path": "a", "old_string": "x", "new_string": "y", "replace_all": "yes"}), "`replace_all`"),
+        (
+            "Edit",
+            json!({"file_path": "a", "old_string": "x", "new_string": "y", "replace_all": "yes"}),
+            "`replace_all`",
+        ),
         ("Glob", json!({"pattern": ""}), "`pattern` is empty"),
         ("Glob", json!({"pattern": "a[", "path": "."}), "`pattern` is not a glob"),
         ("Glob", json!({"pattern": "*/../x"}), "`pattern` goes up"),
@@ -61,7 +69,11 @@ async fn malformed_inputs_are_refused_alike_by_intent_and_run() {
         ("Grep", json!({"pattern": "a", "-C": 1, "context": 2}), "`-C` and `context`"),
         ("Grep", json!({"pattern": "a", "output_mode": "all"}), "`output_mode` must be one of"),
         ("WebFetch", json!({"url": "ftp://a.org", "prompt": "p"}), "`url` must begin with https"),
-        ("TodoWrite", json!({"todos": [{"content": "", "status": "done", "activeForm": "x"}]}), "`todos[0].status`"),
+        (
+            "TodoWrite",
+            json!({"todos": [{"content": "", "status": "done", "activeForm": "x"}]}),
+            "`todos[0].status`",
+        ),
         ("NotebookEdit", json!({"notebook_path": "a.txt", "new_source": ""}), ".ipynb"),
         ("NotebookEdit", json!({"notebook_path": "a.ipynb", "new_source": ""}), "`cell_id` is missing"),
         (
@@ -74,7 +86,11 @@ async fn malformed_inputs_are_refused_alike_by_intent_and_run() {
     for (tool, input, expected) in cases {
         let before = stage.intent(tool, &input).unwrap_err();
         assert!(before.contains(expected), "{before}");
-        assert!(before.starts_with(&format!("InputValidationError: {tool} failed due to the following issue(s):\n")));
+        assert!(
+            before.starts_with(&format!(
+                "InputValidationError: {tool} failed due to the following issue(s):\n"
+            ))
+        );
         let text = stage.fails(tool, input).await;
         assert_eq!(text, format!("<tool_use_error>{before}</tool_use_error>"));
     }

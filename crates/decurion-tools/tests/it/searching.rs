@@ -83,6 +83,9 @@ async fn contents_are_found_in_every_form() {
         (json!({"pattern": "helper", "glob": "!*.rs"}), "README.md\n.github/ci.yml"),
         (json!({"pattern": "helper", "type": "md"}), "README.md"),
         (json!({"pattern": "Helper"}), "README.md"),
+        (json!({"pattern": "helper", "path": "debug.log"}), "debug.log"),
+        (json!({"pattern": "helper", "path": "target"}), "target/out.rs"),
+        (json!({"pattern": "helper", "path": "data.bin"}), "No matches."),
         (json!({"pattern": "HELPER", "-i": true, "type": "md"}), "README.md"),
         (json!({"pattern": "nothing"}), "No matches."),
         (
@@ -95,7 +98,10 @@ async fn contents_are_found_in_every_form() {
         ),
         (content(json!({"-n": false, "type": "md"})), "README.md:helper"),
         (content(json!({"path": "src/main.rs"})), "2:    helper();"),
-        (content(json!({"path": "src", "-o": true, "pattern": "hel\\w+r|fn"})), "src/lib/helper.rs:3:fn\nsrc/lib/helper.rs:3:helper\nsrc/lib/helper.rs:6:fn\nsrc/main.rs:1:fn\nsrc/main.rs:2:helper"),
+        (
+            content(json!({"path": "src", "-o": true, "pattern": "hel\\w+r|fn"})),
+            "src/lib/helper.rs:3:fn\nsrc/lib/helper.rs:3:helper\nsrc/lib/helper.rs:6:fn\nsrc/main.rs:1:fn\nsrc/main.rs:2:helper",
+        ),
         (
             content(json!({"path": "src/lib", "-C": 1, "pattern": "two|five"})),
             "src/lib/helper.rs-1-// one\nsrc/lib/helper.rs:2:// two\nsrc/lib/helper.rs-3-pub fn helper() {}\nsrc/lib/helper.rs-4-// four\nsrc/lib/helper.rs:5:// five\nsrc/lib/helper.rs-6-fn other() {}",
@@ -104,13 +110,28 @@ async fn contents_are_found_in_every_form() {
             content(json!({"path": "src", "-A": 1, "pattern": "one|five|main"})),
             "src/lib/helper.rs:1:// one\nsrc/lib/helper.rs-2-// two\n--\nsrc/lib/helper.rs:5:// five\nsrc/lib/helper.rs-6-fn other() {}\n--\nsrc/main.rs:1:fn main() {\nsrc/main.rs-2-    helper();",
         ),
-        (content(json!({"path": "src/lib", "-B": 1, "context": 0, "pattern": "four"})), "src/lib/helper.rs-3-pub fn helper() {}\nsrc/lib/helper.rs:4:// four"),
-        (content(json!({"multiline": true, "pattern": "one.*two", "path": "src"})), "src/lib/helper.rs:1:// one\nsrc/lib/helper.rs:2:// two"),
-        (content(json!({"head_limit": 1})), ".github/ci.yml:1:run: helper\n[there is more; go on with offset 1, or narrow the search]"),
-        (content(json!({"head_limit": 1, "offset": 1})), "README.md:2:helper\n[there is more; go on with offset 2, or narrow the search]"),
+        (
+            content(json!({"path": "src/lib", "-B": 1, "context": 0, "pattern": "four"})),
+            "src/lib/helper.rs-3-pub fn helper() {}\nsrc/lib/helper.rs:4:// four",
+        ),
+        (
+            content(json!({"multiline": true, "pattern": "one.*two", "path": "src"})),
+            "src/lib/helper.rs:1:// one\nsrc/lib/helper.rs:2:// two",
+        ),
+        (
+            content(json!({"head_limit": 1})),
+            ".github/ci.yml:1:run: helper\n[there is more; go on with offset 1, or narrow the search]",
+        ),
+        (
+            content(json!({"head_limit": 1, "offset": 1})),
+            "README.md:2:helper\n[there is more; go on with offset 2, or narrow the search]",
+        ),
         (content(json!({"head_limit": 0, "offset": 3})), "src/main.rs:2:    helper();"),
         (content(json!({"offset": 9})), "No more matches."),
-        (json!({"pattern": "helper", "head_limit": 2}), "src/main.rs\nsrc/lib/helper.rs\n[there is more; go on with offset 2, or narrow the search]"),
+        (
+            json!({"pattern": "helper", "head_limit": 2}),
+            "src/main.rs\nsrc/lib/helper.rs\n[there is more; go on with offset 2, or narrow the search]",
+        ),
     ] {
         assert_eq!(stage.ok("Grep", input.clone()).await, expected, "{input}");
     }
@@ -119,8 +140,9 @@ async fn contents_are_found_in_every_form() {
 #[tokio::test]
 async fn programs_get_the_same_structured() {
     let mut stage = project();
-    let output =
-        stage.run("Grep", json!({"pattern": "helper", "output_mode": "content", "head_limit": 1, "offset": 1})).await;
+    let output = stage
+        .run("Grep", json!({"pattern": "helper", "output_mode": "content", "head_limit": 1, "offset": 1}))
+        .await;
     assert_eq!(
         output.structured.unwrap(),
         json!({"mode": "content", "numFiles": 1, "filenames": ["README.md"], "content": "README.md:2:helper",
@@ -153,6 +175,10 @@ async fn long_lines_and_floods_are_bounded() {
     let text = stage.ok("Grep", json!({"pattern": "match", "output_mode": "content", "head_limit": 0})).await;
     assert!(text.len() < 31_000, "{}", text.len());
     assert!(text.contains("there is more; go on with offset"));
+    // Found out to be binary only after the match.
+    stage.file("late.bin", format!("match{}\0", "text\n".repeat(100_000)));
+    let late = json!({"pattern": "match", "output_mode": "content", "path": "late.bin"});
+    assert_eq!(stage.ok("Grep", late).await, "No matches.");
     stage.limits.grep_file_bytes = 1_000;
     assert_eq!(stage.ok("Grep", json!({"pattern": "match"})).await, "No matches.");
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::{Access, CallId, Intent, RunId, ToolOutput};
 use decurion_tools::{
-    FilesSeen, Http, NoRules, PathRules, Spill, SpillFile, Surroundings, ToolContext, ToolLimits, ToolSet, builtin,
+    FilesSeen, Http, NoRules, PathRules, Spill, SpillFile, Surroundings, ToolContext, ToolLimits, ToolSet,
+    builtin,
 };
 use serde_json::Value;
 use tokio::sync::mpsc;

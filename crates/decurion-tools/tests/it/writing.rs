@@ -24,7 +24,10 @@ async fn a_new_file_is_created_with_its_directories() {
     let mode = |path: &str| std::fs::metadata(stage.project.join(path)).unwrap().mode() & 0o7777;
     assert_eq!((mode("a"), mode("a/b"), mode("a/b/c.txt")), (0o755, 0o755, 0o644));
     // What one wrote oneself is seen.
-    assert_eq!(stage.ok("Write", json!({"file_path": "a/b/c.txt", "content": "ho\n"})).await, "Wrote a/b/c.txt.");
+    assert_eq!(
+        stage.ok("Write", json!({"file_path": "a/b/c.txt", "content": "ho\n"})).await,
+        "Wrote a/b/c.txt."
+    );
     assert_eq!(stage.everything().len(), 4, "{:?}", stage.everything());
 }
 
@@ -152,12 +155,32 @@ async fn what_cannot_be_written_is_said_and_left_alone() {
     stage.ok("Read", json!({"file_path": "latin"})).await;
     let before = stage.everything();
     for (tool, input, expected) in [
-        ("Write", json!({"file_path": "dir", "content": ""}), "this is a directory, not a file: OUTSIDE/project/dir"),
+        (
+            "Write",
+            json!({"file_path": "dir", "content": ""}),
+            "this is a directory, not a file: OUTSIDE/project/dir",
+        ),
         ("Write", json!({"file_path": "/", "content": ""}), "this is a directory, not a file: /"),
-        ("Write", json!({"file_path": "file/x", "content": ""}), "this is not a directory: OUTSIDE/project/file/x"),
-        ("Write", json!({"file_path": "dangling", "content": ""}), "this is a link to a file that does not exist: OUTSIDE/project/dangling"),
-        ("Edit", json!({"file_path": "latin", "old_string": "c", "new_string": "d"}), "the file is not UTF-8 text and cannot be edited here: latin"),
-        ("Edit", json!({"file_path": "dir", "old_string": "c", "new_string": "d"}), "this is a directory, not a file: OUTSIDE/project/dir"),
+        (
+            "Write",
+            json!({"file_path": "file/x", "content": ""}),
+            "this is not a directory: OUTSIDE/project/file/x",
+        ),
+        (
+            "Write",
+            json!({"file_path": "dangling", "content": ""}),
+            "this is a link to a file that does not exist: OUTSIDE/project/dangling",
+        ),
+        (
+            "Edit",
+            json!({"file_path": "latin", "old_string": "c", "new_string": "d"}),
+            "the file is not UTF-8 text and cannot be edited here: latin",
+        ),
+        (
+            "Edit",
+            json!({"file_path": "dir", "old_string": "c", "new_string": "d"}),
+            "this is a directory, not a file: OUTSIDE/project/dir",
+        ),
     ] {
         assert_eq!(stage.fails(tool, input).await, expected);
     }

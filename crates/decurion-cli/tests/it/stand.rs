@@ -1,0 +1,98 @@
+//! Where the program is tried: a home that nobody has used, and a model on loopback that checks every request.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use decurion_testkit::proc::{Finished, Home, Program};
+use decurion_testkit::server::FakeModel;
+use serde_json::Value;
+
+/// The program under test.
+pub const DECURION: &str = env!("CARGO_BIN_EXE_decurion");
+/// A run that takes longer hangs. Far from what any of them needs.
+pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// A home and a model.
+pub struct Stand {
+    pub home: Home,
+    pub model: FakeModel,
+}
+
+impl Stand {
+    /// One whose model plays this script.
+    pub fn new(script: &str) -> Self {
+        Self::in_home(Home::new().unwrap(), script)
+    }
+
+    /// The same in a home whose paths the script names.
+    pub fn in_home(home: Home, script: &str) -> Self {
+        Self { home, model: FakeModel::start(script).unwrap() }
+    }
+
+    /// The program, asking this model in Anthropic's dialect.
+    pub fn decurion(&self) -> Program {
+        self.home
+            .program(DECURION)
+            .env("ANTHROPIC_BASE_URL", self.model.url())
+            .env("ANTHROPIC_API_KEY", "test-key-that-nobody-else-has")
+    }
+
+    /// The program, asking this model in the other dialect.
+    pub fn decurion_openai(&self) -> Program {
+        self.home
+            .program(DECURION)
+            .env("OPENAI_BASE_URL", self.model.openai_url())
+            .env("OPENAI_API_KEY", "test-key-that-nobody-else-has")
+    }
+
+    /// Runs the program with these arguments to its end.
+    pub fn run(&self, arguments: &[&str]) -> Finished {
+        finished(self.decurion().args(arguments))
+    }
+
+    /// The path of a file in the folder the program works in.
+    pub fn file(&self, name: &str) -> String {
+        file_in(&self.home, name)
+    }
+
+    /// Every file below the state folder.
+    pub fn written(&self) -> Vec<PathBuf> {
+        files_below(self.home.state())
+    }
+}
+
+/// The path of a file in the folder where programs of this home work.
+pub fn file_in(home: &Home, name: &str) -> String {
+    home.work().join(name).to_str().unwrap().to_owned()
+}
+
+/// Runs a program to its end, which must come by itself.
+pub fn finished(program: Program) -> Finished {
+    let finished = program.run(LIMIT).unwrap();
+    assert!(!finished.timed_out, "it hangs: {finished:?}");
+    finished
+}
+
+/// The files below a folder.
+pub fn files_below(folder: PathBuf) -> Vec<PathBuf> {
+    let mut folders = vec![folder];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() { folders.push(entry.path()) } else { files.push(entry.path()) }
+        }
+    }
+    files
+}
+
+/// The lines of a stream as JSON.
+pub fn stream(finished: &Finished) -> Vec<Value> {
+    finished.lines.iter().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
+}
+
+/// The last result line of a stream.
+pub fn result(finished: &Finished) -> Value {
+    let last = stream(finished).into_iter().rfind(|line| line["type"] == "result");
+    last.unwrap_or_else(|| panic!("no result: {finished:?}"))
+}

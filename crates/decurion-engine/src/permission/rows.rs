@@ -1,0 +1,252 @@
+//! Calls as rows of text, to try rules on. Takes one JSON object: a call with the rules and the mode it is made
+//! under; gives the decision about it with all that led to it.
+//!
+//! A row without `cwd` is decided as if it ran in [`NEUTRAL_DIRECTORY`]; what is outside of that is outside the
+//! workspace.
+
+use std::sync::Arc;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::permission::RuleSource;
+use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Rule, RuleSet};
+use decurion_tools::{Surroundings, bash};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::paths::normal;
+use super::{Around, Grant, Policy, Undecided, add_real_paths, decide, effective_mode};
+
+/// Where a row without a directory of its own happens.
+pub const NEUTRAL_DIRECTORY: &str = "/home/user/project";
+
+/// A row longer than this is refused.
+const LONGEST_ROW: usize = 4 * 1024 * 1024;
+
+/// Finds where a path really leads; none where it is the path itself.
+pub type RealPath<'a> = &'a dyn Fn(&Utf8Path) -> Option<Utf8PathBuf>;
+
+/// What is wrong with a row.
+#[derive(Debug, thiserror::Error)]
+pub enum RowError {
+    /// Shorten it.
+    #[error("the row is longer than {LONGEST_ROW} bytes")]
+    TooLong,
+    /// Write it as described.
+    #[error("the row is not the JSON of a call: {0}")]
+    Shape(#[from] serde_json::Error),
+    /// Name a mode that exists.
+    #[error(transparent)]
+    Mode(#[from] decurion_protocol::permission::UnknownMode),
+    /// Correct the rule.
+    #[error("a rule cannot be read: {0}")]
+    Rule(#[from] decurion_protocol::permission::InvalidRule),
+    /// Give an absolute directory.
+    #[error("the directory is not absolute: {0:?}")]
+    Directory(String),
+    /// Name a source that exists.
+    #[error("the agent's source is unknown (user, project, plugin, builtin, managed): {0:?}")]
+    Source(String),
+}
+
+#[derive(Deserialize)]
+struct Row {
+    mode: Option<String>,
+    rules: Option<Rules>,
+    tool: String,
+    #[serde(default)]
+    input: Value,
+    cwd: Option<String>,
+    home: Option<String>,
+    #[serde(alias = "additionalDirectories", default)]
+    directories: Option<Vec<String>>,
+    agent: Option<Agent>,
+}
+
+#[derive(Default, Deserialize)]
+struct Rules {
+    allow: Option<Vec<String>>,
+    ask: Option<Vec<String>>,
+    deny: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Agent {
+    source: Option<String>,
+    permission_mode: Option<String>,
+    tools: Option<Names>,
+    disallowed_tools: Option<Names>,
+    prompts: Option<bool>,
+    trusted: Option<bool>,
+}
+
+/// A list, or a text with commas.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Names {
+    List(Vec<String>),
+    Text(String),
+}
+
+/// A decision with what it was made from.
+pub struct Answered {
+    /// The tool called.
+    pub tool: String,
+    /// What the decision was made by.
+    pub policy: Policy,
+    /// Why the mode is what it is, for an agent.
+    pub mode_because: Option<String>,
+    /// The call's input.
+    pub input: Value,
+    /// What the call would touch.
+    pub intent: Intent,
+    /// The decision.
+    pub decision: Decision,
+}
+
+/// Decides about one row.
+pub fn answer(line: &[u8], real: RealPath<'_>) -> Result<Answered, RowError> {
+    if line.len() > LONGEST_ROW {
+        return Err(RowError::TooLong);
+    }
+    let row: Row = serde_json::from_slice(line)?;
+    let cwd = row.cwd.as_deref().unwrap_or(NEUTRAL_DIRECTORY);
+    if !cwd.starts_with('/') {
+        return Err(RowError::Directory(cwd.to_owned()));
+    }
+    let cwd = normal(Utf8Path::new(cwd));
+    let home = row.home.map_or_else(|| home_of(&cwd), Utf8PathBuf::from);
+    let mut directories = Vec::new();
+    for directory in row.directories.unwrap_or_default() {
+        directories.push(normal(&cwd.join(directory)));
+    }
+    directories.extend(real(&cwd));
+    let around = Around { root: cwd.clone(), cwd, directories, home: Some(home) };
+    let parent = row.mode.as_deref().map_or(Ok(Mode::Default), str::parse)?;
+    let mut policy = Policy::new(parent, Arc::new(rules(row.rules.unwrap_or_default())?), around);
+    let mode_because = row.agent.map(|agent| for_agent(&mut policy, agent)).transpose()?;
+    let mut intent = intent_for(&row.tool, &row.input, &policy.around);
+    add_real_paths(&mut intent, real);
+    let decision = decide(&policy, &row.tool, &row.input, &intent);
+    Ok(Answered { tool: row.tool, policy, mode_because, input: row.input, intent, decision })
+}
+
+fn rules(rules: Rules) -> Result<RuleSet, RowError> {
+    let read = |list: Option<Vec<String>>| {
+        list.unwrap_or_default()
+            .iter()
+            .map(|text| Rule::parse(text, RuleSource::CliArg))
+            .collect::<Result<Vec<_>, _>>()
+    };
+    Ok(RuleSet { allow: read(rules.allow)?, ask: read(rules.ask)?, deny: read(rules.deny)? })
+}
+
+/// Narrows a policy to what an agent's definition says, and gives the reason for its mode.
+fn for_agent(policy: &mut Policy, agent: Agent) -> Result<String, RowError> {
+    let source = match agent.source.as_deref() {
+        Some("user") => AgentSource::User,
+        // Where nothing is said, the one that is trusted least but for plugins.
+        Some("project") | None => AgentSource::Project,
+        Some("plugin") => AgentSource::Plugin,
+        Some("builtin" | "built-in") => AgentSource::Builtin,
+        Some("managed") => AgentSource::Managed,
+        Some(other) => return Err(RowError::Source(other.to_owned())),
+    };
+    let wanted = agent.permission_mode.as_deref().map(str::parse::<Mode>).transpose()?;
+    let trusted = agent.trusted.unwrap_or(false);
+    let parent = policy.mode;
+    let (mode, because) = effective_mode(parent, wanted, source, trusted);
+    policy.mode = mode;
+    // In a file of a repository `dontAsk` was written to mean "deny", which narrows and so needs no trust.
+    let narrows = wanted == Some(Mode::DontAsk) && source == AgentSource::Project;
+    if narrows && matches!(parent, Mode::Default | Mode::Bubble | Mode::DontAsk) {
+        policy.mode = Mode::DontAsk;
+        policy.undecided = Undecided::Deny;
+    }
+    policy.answerable = agent.prompts.unwrap_or(true);
+    let only = agent.tools.map(Names::split);
+    let except = agent.disallowed_tools.map(Names::split).unwrap_or_default();
+    policy.grant = Grant::parse(
+        only.as_ref().map(|names| names.iter().map(String::as_str)),
+        except.iter().map(String::as_str),
+    )?;
+    Ok(because)
+}
+
+impl Names {
+    /// The names; a comma inside parentheses belongs to the name.
+    fn split(self) -> Vec<String> {
+        let text = match self {
+            Self::List(names) => return names,
+            Self::Text(text) => text,
+        };
+        let (mut names, mut name, mut open) = (Vec::new(), String::new(), 0usize);
+        for c in text.chars() {
+            match c {
+                ',' if open == 0 => names.push(std::mem::take(&mut name)),
+                c => {
+                    open = match c {
+                        '(' => open + 1,
+                        ')' => open.saturating_sub(1),
+                        _ => open,
+                    };
+                    name.push(c);
+                }
+            }
+        }
+        names.push(name);
+        names.into_iter().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+    }
+}
+
+fn home_of(cwd: &Utf8Path) -> Utf8PathBuf {
+    let mut parts = cwd.as_str().split('/').skip(1);
+    match (parts.next(), parts.next()) {
+        (Some(place @ ("home" | "Users")), Some(name)) if !name.is_empty() => {
+            format!("/{place}/{name}").into()
+        }
+        (Some("root"), _) => "/root".into(),
+        _ => "/home/user".into(),
+    }
+}
+
+/// What a call would touch, by its tool's name and input alone.
+fn intent_for(tool: &str, input: &Value, around: &Around) -> Intent {
+    let text = |key: &str| input.get(key).and_then(Value::as_str);
+    let mut intent = Intent::titled(tool);
+    let path = |text: &str| {
+        let home = around.home.as_deref().unwrap_or(Utf8Path::new("/"));
+        match text.strip_prefix('~') {
+            Some("") => home.to_owned(),
+            Some(rest) if rest.starts_with('/') => normal(&home.join(rest.trim_start_matches('/'))),
+            _ => normal(&around.cwd.join(text)),
+        }
+    };
+    match tool {
+        "Bash" | "Monitor" => {
+            if let Some(command) = text("command") {
+                let surroundings = Surroundings {
+                    cwd: around.cwd.clone(),
+                    home: around.home.clone(),
+                    directories: around.directories.clone(),
+                };
+                intent.shell = Some(bash::analyse(command, &surroundings));
+            }
+        }
+        "Read" | "NotebookRead" | "LS" | "Grep" | "Glob" => {
+            let named = text("file_path").or_else(|| text("notebook_path")).or_else(|| text("path"));
+            if let Some(named) = named.or(matches!(tool, "LS" | "Grep" | "Glob").then_some(".")) {
+                intent = intent.touching(path(named), Access::Read);
+            }
+        }
+        "Write" | "Edit" | "MultiEdit" | "NotebookEdit" => {
+            if let Some(named) = text("file_path").or_else(|| text("notebook_path")).or_else(|| text("path"))
+            {
+                intent = intent.touching(path(named), Access::Write);
+            }
+        }
+        "Agent" | "Task" => intent.agent = text("subagent_type").map(str::to_owned),
+        _ => {}
+    }
+    intent
+}

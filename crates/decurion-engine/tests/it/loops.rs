@@ -1,0 +1,210 @@
+//! The loop: turns, calls, their order and their answers.
+
+use decurion_testkit::stage::{Stage, check};
+use expect_test::expect;
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_without_calls_ends_the_run() {
+    check(
+        r#"
+when turn=1
+  say "hello"
+"#,
+        &expect![[r#"
+            user   "go"
+            model  "hello"
+            end    completed "hello"
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_overlap_and_effects_run_alone_in_asking_order() {
+    check(
+        r#"
+when turn=1
+  say "looking"
+  call Echo {"text": "one"}
+  call Echo {"text": "two"}
+  call Poke {"text": "three"}
+  call Echo {"text": "four"}
+when turn=2
+  say "done"
+"#,
+        &expect![[r#"
+            user   "go"
+            model  "looking"
+            model  calls Echo {"text":"one"}
+            model  calls Echo {"text":"two"}
+            model  calls Poke {"text":"three"}
+            model  calls Echo {"text":"four"}
+            start  Echo (Echo)
+            start  Echo (Echo)
+            →      "one"
+            →      "two"
+            start  Poke (Poke)
+            →      "three"
+            start  Echo (Echo)
+            →      "four"
+            model  "done"
+            end    completed "done"
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_tool_got_wrong_is_an_answer_and_the_run_goes_on() {
+    check(
+        r#"
+when turn=1
+  call Echo {"text": "fail"}
+  call Echo {"text": "panic"}
+  call Echo {"wrong": 1}
+  call Nothing {"x": 1}
+  call Echo raw "{\"text\": \"cut of"
+when turn=2
+  say "I see"
+"#,
+        &expect![[r#"
+            user   "go"
+            model  calls Echo {"text":"fail"}
+            model  calls Echo {"text":"panic"}
+            model  calls Echo {"wrong":1}
+            model  calls Nothing {"x":1}
+            model  calls Echo {"__unparsedToolInput":{"raw":"{\"text\": \"cut of","len":16}}
+            start  Echo (Echo)
+            start  Echo (Echo)
+            ✗      "<tool_use_error>InputValidationError: Echo failed due to the following issue(s):\nthe required field `text` is missing</tool_use_error>"
+            ✗      "<tool_use_error>Error: No such tool available: Nothing. The tools are: Echo, Poke</tool_use_error>"
+            ✗      "<tool_use_error>InputValidationError: the input of Echo is not a JSON object. It was cut off or malformed, and was not run. It began: {\"text\": \"cut of</tool_use_error>"
+            ✗      "failed as asked"
+            ✗      "Echo failed inside Decurion; this is a bug in it."
+            model  "I see"
+            end    completed "I see"
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_must_be_asked_about_is_refused_where_nobody_is() {
+    let mut stage = Stage::new(
+        r#"
+when turn=1
+  call Poke {"text": "x"}
+when turn=2
+  say "I could not"
+"#,
+    );
+    stage.rules.allow.clear();
+    expect![[r#"
+        user   "go"
+        model  calls Poke {"text":"x"}
+        refuse Poke: no rule allows this tool; nobody can be asked in this session
+        ✗      "Permission denied: no rule allows this tool; nobody can be asked in this session"
+        model  "I could not"
+        end    {"outcome":"denied","reason":"Poke was not allowed and nobody could be asked","partial":"I could not"}
+    "#]].assert_eq(&stage.log("go").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_waits_for_its_answer() {
+    let mut stage = Stage::new(
+        r#"
+when turn=1
+  call Poke {"text": "x"}
+when turn=2
+  say "done"
+"#,
+    );
+    stage.rules.allow.clear();
+    stage.request.answers = true;
+    stage.answer = Some(decurion_protocol::Answer::Allow { input: None, rules: Vec::new() });
+    expect![[r#"
+        user   "go"
+        model  calls Poke {"text":"x"}
+        wait   for an answer
+        ask    Poke: no rule allows this tool
+        answer by test
+        start  Poke (no rule)
+        →      "x"
+        model  "done"
+        end    completed "done"
+    "#]]
+    .assert_eq(&stage.log("go").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_with_interrupt_ends_the_turn() {
+    let mut stage = Stage::new("when turn=1\n  call Poke {\"text\": \"x\"}\n");
+    stage.rules.allow.clear();
+    stage.request.answers = true;
+    stage.answer = Some(decurion_protocol::Answer::Deny { message: "not now".into(), interrupt: true });
+    expect![[r#"
+        user   "go"
+        model  calls Poke {"text":"x"}
+        wait   for an answer
+        ask    Poke: no rule allows this tool
+        answer by test
+        refuse Poke: not now
+        ✗      "Permission denied: not now"
+        end    {"outcome":"killed","by":"the answer to a question"}
+    "#]]
+    .assert_eq(&stage.log("go").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_id_twice_becomes_two_ids() {
+    let stage = Stage::new(
+        r#"
+when turn=1
+  call Echo as same {"text": "one"}
+  call Echo as same {"text": "two"}
+when turn=2
+  call Echo as same {"text": "three"}
+when turn=3
+  say "done"
+"#,
+    );
+    let played = stage.play("go").await;
+    let ids: Vec<String> = played
+        .events
+        .iter()
+        .filter_map(|envelope| match &envelope.event {
+            decurion_protocol::Event::CallEnded { call, .. } => Some(call.to_string()),
+            _ => None,
+        })
+        .collect();
+    // Within one reply the decoder renames; across replies the loop does.
+    assert_eq!(ids, ["same", "same_2", "same-2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_structured_answer_ends_the_run_when_it_fits_its_schema() {
+    let mut stage = Stage::new(
+        r#"
+when turn=1
+  say "the answer is 7"
+when turn=2
+  call StructuredOutput {"number": "seven"}
+when turn=3
+  call StructuredOutput {"number": 7}
+"#,
+    );
+    stage.request.output_schema = Some(serde_json::json!({
+        "type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"],
+    }));
+    expect![[r#"
+        user   "go"
+        model  "the answer is 7"
+        note   "Give your final answer now by calling the StructuredOutput tool once, with an input that satisfies its schema." Note("continue")
+        model  calls StructuredOutput {"number":"seven"}
+        ✗      "<tool_use_error>InputValidationError: StructuredOutput failed due to the following issue(s):\n/number: \"seven\" is not of type \"integer\"</tool_use_error>"
+        model  calls StructuredOutput {"number":7}
+        start  StructuredOutput (no rule)
+        →      "The answer was taken."
+        end    completed "{\"number\":7}"
+    "#]].assert_eq(&stage.log("go").await);
+}

@@ -1,0 +1,324 @@
+//! Permission decided on rows of data. Takes `permission_rows.jsonl`, each row a call with the decision it must
+//! get; and texts made at random, none of which may slip through.
+
+use std::collections::BTreeMap;
+
+use decurion_engine::permission::rows::{RowError, answer};
+use decurion_engine::permission::{Around, Policy, add_real_paths, decide, effective_mode, suggest};
+use decurion_protocol::permission::RuleSource;
+use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Rule, RuleSet, Verdict};
+use decurion_tools::{Surroundings, bash};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+const ROWS: &str = include_str!("permission_rows.jsonl");
+
+fn decided(row: &Value) -> Result<Decision, RowError> {
+    answer(row.to_string().as_bytes(), &|_| None).map(|answered| answered.decision)
+}
+
+#[expect(clippy::expect_used, reason = "a helper of tests")]
+fn shell(command: &str, allow: &[&str], deny: &[&str], mode: &str) -> Verdict {
+    let row = json!({"mode": mode, "rules": {"allow": allow, "deny": deny}, "tool": "Bash", "input": {"command": command}});
+    decided(&row).expect("the row is well-formed").verdict
+}
+
+#[test]
+fn every_row_is_decided_as_it_says() {
+    let mut wrong = Vec::new();
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for line in ROWS.lines() {
+        let row: Value = serde_json::from_str(line).unwrap();
+        *counts.entry(row["class"].as_str().unwrap().to_owned()).or_default() += 1;
+        let decision = decided(&row).unwrap();
+        let found = serde_json::to_value(decision.verdict).unwrap();
+        if found != row["want"] {
+            wrong.push(format!("{found} ({}): {line}", decision.reason));
+        }
+        assert!(!decision.reason.is_empty(), "{line}");
+    }
+    assert!(wrong.is_empty(), "{} rows are decided otherwise:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(counts["harmless"] >= 120, "{counts:?}");
+    assert!(counts.values().sum::<usize>() >= 400, "{counts:?}");
+    assert!(counts.len() >= 13, "a class of bypass has no rows: {counts:?}");
+}
+
+#[test]
+fn a_row_that_cannot_be_read_says_why() {
+    for (row, why) in [
+        (json!({"tool": "Bash", "input": {"command": "ls"}, "mode": "yolo"}), "yolo"),
+        (json!({"tool": "Bash", "input": {"command": "ls"}, "rules": {"allow": ["Bash("]}}), "Bash("),
+        (json!({"tool": "Bash", "input": {"command": "ls"}, "rules": {"deny": ["Bash()"]}}), "Bash()"),
+        (json!({"tool": "Bash", "input": {"command": "ls"}, "rules": {"deny": "Bash"}}), "rules"),
+        (json!({"input": {"command": "ls"}}), "tool"),
+        (json!({"tool": 1}), "tool"),
+        (json!({"tool": "Bash", "cwd": "relative"}), "relative"),
+        (json!({"tool": "Bash", "agent": {"source": "nobody"}}), "nobody"),
+        (json!({"tool": "Bash", "agent": {"source": "user", "permissionMode": "yolo"}}), "yolo"),
+        (json!([]), ""),
+    ] {
+        let error = decided(&row).unwrap_err().to_string();
+        let told = error.contains(why) || error.contains("not the JSON of a call");
+        assert!(told, "{row}: {error}");
+    }
+}
+
+#[test]
+fn an_input_that_is_not_one_is_never_allowed() {
+    for input in [json!({}), json!({"command": 1}), json!(null), json!("ls"), json!({"command": ["ls"]})] {
+        for (tool, allow) in
+            [("Bash", "Bash(ls:*)"), ("Read", "Edit"), ("Write", "Read"), ("WebFetch", "Read")]
+        {
+            let row = json!({"tool": tool, "input": input, "rules": {"allow": [allow]}});
+            assert_ne!(decided(&row).unwrap().verdict, Verdict::Allow, "{row}");
+        }
+    }
+}
+
+#[test]
+fn modes_go_down_by_one_table() {
+    use AgentSource::{Builtin, Managed, Plugin, Project, User};
+    use Mode::{AcceptEdits, Bubble, BypassPermissions, Default, DontAsk, Plan};
+    let modes = [Default, AcceptEdits, Plan, BypassPermissions, DontAsk, Bubble];
+    for parent in modes {
+        for source in [Builtin, User, Project, Plugin, Managed] {
+            for trusted in [false, true] {
+                assert_eq!(effective_mode(parent, None, source, trusted).0, parent);
+                assert_eq!(effective_mode(parent, Some(Plan), source, trusted).0, Plan);
+                for wanted in modes {
+                    let (found, why) = effective_mode(parent, Some(wanted), source, trusted);
+                    assert!(!why.is_empty());
+                    let controlled = !(source == Plugin || (source == Project && !trusted));
+                    if matches!(found, BypassPermissions | AcceptEdits | DontAsk) {
+                        assert!(found == parent || controlled, "{parent} {wanted} {source:?} became {found}");
+                    }
+                    if parent == Plan {
+                        assert_eq!(found, Plan);
+                    }
+                    if matches!(parent, BypassPermissions | AcceptEdits) && wanted != Plan {
+                        assert_eq!(found, parent);
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(effective_mode(Default, Some(Bubble), User, false).0, Bubble);
+    assert_eq!(effective_mode(Default, Some(BypassPermissions), User, false).0, BypassPermissions);
+    assert_eq!(effective_mode(Default, Some(BypassPermissions), Project, true).0, BypassPermissions);
+}
+
+#[test]
+fn a_link_is_judged_by_where_it_leads() {
+    let around = Around {
+        cwd: "/w".into(),
+        root: "/w".into(),
+        directories: Vec::new(),
+        home: Some("/home/user".into()),
+    };
+    let policy = Policy::new(Mode::AcceptEdits, RuleSet::default().into(), around);
+    let real = |path: &camino::Utf8Path| (path == "/w/link").then(|| "/etc/passwd".into());
+    for (tool, access) in [("Read", Access::Read), ("Edit", Access::Write)] {
+        let mut intent = Intent::titled("").touching("/w/link", access);
+        assert_eq!(decide(&policy, tool, &json!({}), &intent).verdict, Verdict::Allow);
+        add_real_paths(&mut intent, real);
+        assert_eq!(decide(&policy, tool, &json!({}), &intent).verdict, Verdict::Ask);
+    }
+    let surroundings = Surroundings { cwd: "/w".into(), home: None, directories: Vec::new() };
+    let mut intent = Intent::titled("");
+    intent.shell = Some(bash::analyse("cat link", &surroundings));
+    add_real_paths(&mut intent, real);
+    assert_eq!(decide(&policy, "Bash", &json!({"command": "cat link"}), &intent).verdict, Verdict::Ask);
+}
+
+#[test]
+fn offered_rules_allow_the_call_and_never_an_interpreter() {
+    let around = Around {
+        cwd: "/w".into(),
+        root: "/w".into(),
+        directories: Vec::new(),
+        home: Some("/home/user".into()),
+    };
+    let surroundings = Surroundings { cwd: "/w".into(), home: None, directories: Vec::new() };
+    let offer = |command: &str| {
+        let mut intent = Intent::titled("");
+        intent.shell = Some(bash::analyse(command, &surroundings));
+        let input = json!({"command": command});
+        let rules = suggest("Bash", &input, &intent, &around);
+        let texts: Vec<String> = rules.iter().map(ToString::to_string).collect();
+        if !rules.is_empty() {
+            let set = RuleSet { allow: rules, ..RuleSet::default() };
+            let policy = Policy::new(Mode::Default, set.into(), around.clone());
+            assert_eq!(
+                decide(&policy, "Bash", &input, &intent).verdict,
+                Verdict::Allow,
+                "{command}: {texts:?}"
+            );
+        }
+        texts
+    };
+    assert_eq!(offer("npm test -- --watch"), ["Bash(npm test *)"]);
+    assert_eq!(offer("cargo build && ls && cargo test x"), ["Bash(cargo build *)", "Bash(cargo test *)"]);
+    assert_eq!(offer("python3 script.py 'a b'"), ["Bash(python3 script.py 'a b')"]);
+    assert_eq!(offer("rm -rf build"), ["Bash(rm -rf build)"]);
+    assert!(offer("eval \"$x\"").is_empty());
+    assert!(offer("$x").is_empty());
+    let web = suggest("WebFetch", &json!({"url": "https://Docs.rs/x"}), &Intent::titled(""), &around);
+    assert_eq!(web, [Rule::parse("WebFetch(domain:docs.rs)", RuleSource::Session).unwrap()]);
+}
+
+/// Ways to run one command inside a text.
+fn wrapped(inner: &str, way: u8) -> String {
+    let quoted = bash::quote(inner);
+    match way % 31 {
+        0 => format!("ls; {inner}"),
+        1 => format!("ls && {inner}"),
+        2 => format!("ls || {inner}"),
+        3 => format!("ls | {inner}"),
+        4 => format!("({inner})"),
+        5 => format!("{{ {inner}; }}"),
+        6 => format!("if true; then {inner}; fi"),
+        7 => format!("for i in 1 2; do {inner}; done"),
+        8 => format!("while false; do {inner}; done"),
+        9 => format!("case a in a) {inner};; esac"),
+        10 => format!("echo $({inner})"),
+        11 => format!("echo \"$({inner})\""),
+        12 => format!("cat <({inner})"),
+        13 => format!("bash -c {quoted}"),
+        14 => format!("sh -c {quoted} && pwd"),
+        15 => format!("eval {quoted}"),
+        16 => format!("x=$({inner})"),
+        17 => format!("! {inner}"),
+        18 => format!("ls\n{inner}\npwd"),
+        19 => format!("{inner} & ls"),
+        20 => format!("watch {quoted}"),
+        21 => format!("echo ${{y:-$({inner})}}"),
+        22 => format!("[[ $({inner}) == a ]]"),
+        23 => format!("trap {quoted} EXIT"),
+        24 => format!("f() {{ {inner}; }}; f"),
+        25 => format!("su -c {quoted}"),
+        26 => format!("find . -exec sh -c {quoted} \\;"),
+        27 => format!("ls # comment\n{inner}"),
+        28 => format!("env bash -c {quoted}"),
+        29 => format!("timeout 5 bash -c {quoted}"),
+        _ => format!("until false; do {inner}; done > /dev/null"),
+    }
+}
+
+/// Ways to spell one command.
+fn spelled(way: u8) -> &'static str {
+    const SPELLINGS: [&str; 18] = [
+        "rm -rf /",
+        "r\\m -rf /",
+        "'rm' -rf /",
+        "\"rm\" -rf /",
+        "/bin/rm -rf /",
+        "rm -fr /",
+        "command rm -rf /",
+        "env rm -rf /",
+        "sudo rm -rf /",
+        "nice -n 5 rm -rf /",
+        "timeout 5 rm -rf /",
+        "FOO=1 rm -rf /",
+        "$'\\x72m' -rf /",
+        "xargs rm -rf /",
+        "find . -exec rm -rf {} +",
+        "r\"\"m -rf /",
+        "nohup rm -rf /",
+        ">x rm -rf /",
+    ];
+    SPELLINGS[usize::from(way) % SPELLINGS.len()]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+
+    #[test]
+    fn a_denied_command_is_found_however_it_is_wrapped(spelling: u8, ways in proptest::collection::vec(any::<u8>(), 0..5)) {
+        let mut text = spelled(spelling).to_owned();
+        for way in &ways {
+            text = wrapped(&text, *way);
+        }
+        prop_assert_ne!(shell(&text, &[], &[], "default"), Verdict::Allow, "{}", text);
+        prop_assert_ne!(shell(&text, &["Bash"], &["Bash(rm:*)"], "default"), Verdict::Allow, "{}", text);
+        prop_assert_ne!(shell(&text, &[], &["Bash(rm:*)"], "bypassPermissions"), Verdict::Allow, "{}", text);
+        prop_assert_ne!(shell(&text, &["Bash(ls:*)", "Bash(echo:*)", "Bash(bash:*)"], &[], "acceptEdits"), Verdict::Allow, "{}", text);
+    }
+
+    #[test]
+    fn no_text_at_all_makes_it_panic(text in any::<String>()) {
+        let _ = shell(&text, &["Bash(ls:*)"], &["Bash(rm:*)"], "default");
+    }
+
+    #[test]
+    fn pieces_of_shell_in_any_order_never_hide_a_program(pieces in proptest::collection::vec(piece(), 0..24)) {
+        // `evil` is on no list: where it is a word of its own outside of quotes and comments, or anywhere
+        // that a shell would run it, the text must not pass. Texts without quotes have it in plain sight.
+        let text = pieces.concat();
+        let verdict = shell(&text, &[], &[], "default");
+        let hides = text.contains(['\'', '"', '\\', '#']) || text.contains("<<");
+        let runs = text.split([';', '\n', '|', '&', '(', '`']).any(|part| part.trim_start_matches([' ', '\t']).starts_with("evil"));
+        if runs && !hides && !text.contains("case") && !text.contains("[[") && !text.contains("${") {
+            prop_assert_ne!(verdict, Verdict::Allow, "{}", text);
+        }
+    }
+}
+
+fn piece() -> impl Strategy<Value = String> {
+    prop::sample::select(vec![
+        "ls",
+        "evil",
+        "echo",
+        " ",
+        " ",
+        ";",
+        "\n",
+        "&&",
+        "||",
+        "|",
+        "&",
+        "(",
+        ")",
+        "{ ",
+        "; }",
+        "$(",
+        "`",
+        "\"",
+        "'",
+        "\\",
+        "$x",
+        "${x:-",
+        "}",
+        "<",
+        ">",
+        ">>",
+        "<<E\n",
+        "\nE\n",
+        "<(",
+        "if ",
+        "; then ",
+        "; fi",
+        "for i in a; do ",
+        "; done",
+        "case a in a) ",
+        ";; esac",
+        "[[ ",
+        " ]]",
+        "((",
+        "))",
+        "!",
+        "#",
+        "a",
+        "-l",
+        "=",
+        "x=1 ",
+        "$'",
+        "\\x65",
+        "*",
+        "[",
+        "]",
+        "{a,b}",
+        "~",
+        "time ",
+    ])
+    .prop_map(str::to_owned)
+}

@@ -1,0 +1,171 @@
+//! Sessions taken up again: continued, forked, interrupted, compacted.
+
+use std::sync::Arc;
+
+use decurion_protocol::{Command, Event, Outcome, Place as _, SessionRequest, Start};
+use decurion_testkit::stage::{Stage, render, send};
+use expect_test::expect;
+
+fn again(stage: &Stage, id: decurion_protocol::SessionId) -> SessionRequest {
+    SessionRequest { start: Start::Resume { id }, ..stage.request.clone() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resumed_session_knows_what_was_said() {
+    let stage = Stage::new(
+        r#"
+when turn=1
+  call Echo {"text": "found it"}
+when turn=2
+  say "first"
+when turn=3 match="more"
+  say "second, after ${seen.turn} turns"
+"#,
+    );
+    let first = stage.play("go").await;
+    let second = stage.play_all(again(&stage, first.session), &["more"]).await.unwrap();
+    expect![[r#"
+        user   "more"
+        model  "second, after 3 turns"
+        end    completed "second, after 3 turns"
+    "#]]
+    .assert_eq(&render(&second.events));
+    let last = String::from_utf8(stage.requests().pop().unwrap()).unwrap();
+    assert!(last.contains("found it") && last.contains("first") && last.contains("more"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fork_goes_its_own_way_and_leaves_the_first_alone() {
+    let stage = Stage::new("when turn=1\n  say \"one\"\nwhen turn=2\n  say \"two\"\n");
+    let first = stage.play("go").await;
+    let fork =
+        SessionRequest { start: Start::Fork { from: first.session, id: None }, ..stage.request.clone() };
+    let second = stage.play_all(fork, &["other"]).await.unwrap();
+    assert_ne!(first.session, second.session);
+    assert_eq!(second.outcome, Outcome::Completed { report: "two".into(), limit: None });
+    let third = stage.play_all(again(&stage, first.session), &["again"]).await.unwrap();
+    assert_eq!(third.outcome, Outcome::Completed { report: "two".into(), limit: None });
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_prompts_are_answered_in_turn() {
+    let stage = Stage::new("when turn=1\n  say \"one\"\nwhen turn=2\n  say \"two\"\n");
+    let played = stage.play_all(stage.request.clone(), &["a", "b"]).await.unwrap();
+    expect![[r#"
+        user   "a"
+        model  "one"
+        end    completed "one"
+        user   "b"
+        model  "two"
+        end    completed "two"
+    "#]]
+    .assert_eq(&render(&played.events));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupt_ends_the_turn_and_the_conversation_stays_usable() {
+    let stage = Stage::new(
+        r#"
+when turn=1
+  call Poke {"text": "hang"}
+  call Poke {"text": "never"}
+when turn=2
+  say "good morning"
+"#,
+    );
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    let mut events = Vec::new();
+    send(&link, 1, Command::Prompt { blocks: vec![decurion_protocol::Block::text("go")] }).await;
+    loop {
+        use futures_util::StreamExt as _;
+        let envelope = link.events.next().await.unwrap();
+        let started = matches!(envelope.event, Event::CallStarted { .. });
+        events.push(envelope);
+        if started {
+            break;
+        }
+    }
+    send(&link, 2, Command::Interrupt).await;
+    let outcome = stage.listen(&mut link, &mut events).await;
+    assert_eq!(outcome, Outcome::Killed { by: "an interrupt".into() });
+    send(&link, 3, Command::Prompt { blocks: vec![decurion_protocol::Block::text("hello?")] }).await;
+    stage.listen(&mut link, &mut events).await;
+    expect![[r#"
+        user   "go"
+        model  calls Poke {"text":"hang"}
+        model  calls Poke {"text":"never"}
+        start  Poke (Poke)
+        ✗      "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."
+        ✗      "Interrupted: this call was not begun."
+        end    {"outcome":"killed","by":"an interrupt"}
+        user   "hello?"
+        model  "good morning"
+        end    completed "good morning"
+    "#]].assert_eq(&render(&events));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_opener_is_told_who_holds_the_session() {
+    let stage = Stage::new("when\n  say \"x\"\n");
+    let engine = stage.engine();
+    let link = engine.open(stage.request.clone()).await.unwrap();
+    let error = stage.engine().open(again(&stage, link.session)).await.unwrap_err();
+    assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_window_is_summarised_and_the_prompt_kept() {
+    let mut stage = Stage::new(
+        r#"
+when match="about to be shortened"
+  say "SUMMARY: two prompts, nothing done"
+when match="third"
+  say "still here"
+when
+  say repeat=1500 "x"
+  usage input=2000 output=500
+"#,
+    );
+    stage.info.window = 5_000;
+    let played = stage.play_all(stage.request.clone(), &["first", "second", "third"]).await.unwrap();
+    expect![[r#"
+        user   "first"
+        model  "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"
+        end    completed "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+        user   "second"
+        wait   Compaction
+        compact auto, 1 kept
+        model  "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"
+        end    completed "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+        user   "third"
+        wait   Compaction
+        compact auto, 1 kept
+        model  "still here"
+        end    completed "still here"
+    "#]].assert_eq(&render(&played.events));
+    let last = String::from_utf8(stage.requests().pop().unwrap()).unwrap();
+    assert!(last.contains("SUMMARY") && last.contains("third") && !last.contains("first"), "{last}");
+    let resumed = stage.play_all(again(&stage, played.session), &["third again"]).await.unwrap();
+    assert_eq!(resumed.outcome, Outcome::Completed { report: "still here".into(), limit: None });
+    let after = String::from_utf8(stage.requests().pop().unwrap()).unwrap();
+    assert!(after.contains("SUMMARY") && !after.contains("first"), "{after}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_shown_what_the_record_does_not_hold() {
+    let stage = Stage::new("when turn=1\n  call Echo {\"text\": \"a\"}\nwhen turn=2\n  say \"b\"\n");
+    let played = stage.play("go").await;
+    let archive = stage.archive();
+    let paths = match archive.find(played.session, &[]) {
+        Some(decurion_store::Found::Ours(paths)) => paths,
+        other => panic!("{other:?}"),
+    };
+    let recorded = archive.since(&paths, 0).unwrap();
+    let shown: Vec<_> =
+        played.events.iter().filter(|envelope| envelope.event.is_durable()).map(Arc::clone).collect();
+    assert_eq!(recorded.len(), shown.len());
+    for (recorded, shown) in recorded.iter().zip(&shown) {
+        assert_eq!(recorded.seq, shown.seq);
+        assert_eq!(std::mem::discriminant(&recorded.event), std::mem::discriminant(&shown.event));
+    }
+}

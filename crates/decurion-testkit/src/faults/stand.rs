@@ -1,0 +1,1 @@
+//! What the rows of this matrix have in common.

@@ -1,0 +1,426 @@
+//! An engine on a stage. Takes a script for the model and a prompt, plays it through the real loop with two
+//! plain tools and a real journal, gives the log a person would tell and everything else there is to audit.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use decurion_engine::{Compaction, Durability, Engine, Model, Models, Parts};
+use decurion_model::catalog::{ModelInfo, Price};
+use decurion_model::script::Script;
+use decurion_model::scripted::ScriptedProvider;
+use decurion_model::{
+    BoxStream, Dialect, Gateway, GatewaySettings, Head, ModelError, ModelEvent, ModelProvider, ModelRequest,
+};
+use decurion_protocol::link::BoxFuture;
+use decurion_protocol::{
+    AgentDefinition, AgentSource, Answer, Block, Clock, Command, Envelope, Event, Intent, Limits, Link, Mode,
+    Origin, Outcome, Persistence, Place as _, PlaceError, Request, RequestId, Role, RuleSet, SessionId,
+    SessionRequest, Start, ToolEffect, ToolOutput, ToolSelection,
+};
+use decurion_store::Archive;
+use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolLimits, ToolSet, ToolSpec};
+use futures_util::StreamExt as _;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+/// Where scripts are played.
+pub struct Stage {
+    folder: tempfile::TempDir,
+    script: String,
+    /// In which dialect the model speaks.
+    pub dialect: Dialect,
+    /// How the session is opened; change what a test is about.
+    pub request: SessionRequest,
+    /// The rules of the settings.
+    pub rules: RuleSet,
+    /// The model's facts.
+    pub info: ModelInfo,
+    /// When conversations are shortened.
+    pub compaction: Compaction,
+    /// Tools besides the two plain ones.
+    pub tools: Vec<Arc<dyn Tool>>,
+    /// How questions are answered; none means nobody is there.
+    pub answer: Option<Answer>,
+    sent: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+/// What a play left behind.
+pub struct Played {
+    /// Every event that was published, in order.
+    pub events: Vec<Arc<Envelope>>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The session.
+    pub session: SessionId,
+}
+
+impl Stage {
+    /// A stage for this script, in Anthropic's dialect, in the default mode with the two plain tools allowed.
+    pub fn new(script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("no temporary folder: {error}"));
+        let cwd = Utf8PathBuf::from_path_buf(folder.path().join("work"))
+            .unwrap_or_else(|path| panic!("not UTF-8: {}", path.display()));
+        std::fs::create_dir(&cwd).unwrap_or_else(|error| panic!("{cwd}: {error}"));
+        let rule = |text| decurion_protocol::Rule::parse(text, Default::default());
+        let allow = ["Echo", "Poke"].into_iter().filter_map(|name| rule(name).ok()).collect();
+        Self {
+            folder,
+            script: script.to_owned(),
+            dialect: Dialect::Anthropic,
+            request: request(cwd),
+            rules: RuleSet { allow, ..RuleSet::default() },
+            info: ModelInfo {
+                name: "scripted".into(),
+                window: 200_000,
+                max_output: 8_000,
+                price: Some(Price {
+                    input: 1_000,
+                    output: 5_000,
+                    cache_read: 100,
+                    cache_write: 1_250,
+                    cache_write_hour: 2_000,
+                }),
+            },
+            compaction: Compaction::default(),
+            tools: Vec::new(),
+            answer: None,
+            sent: Arc::default(),
+        }
+    }
+
+    /// The archive of everything played here.
+    pub fn archive(&self) -> Archive {
+        Archive::new(self.home())
+    }
+
+    fn home(&self) -> Utf8PathBuf {
+        Utf8PathBuf::from_path_buf(self.folder.path().join("home")).unwrap_or_default()
+    }
+
+    /// The bodies of all requests so far, in order.
+    pub fn requests(&self) -> Vec<Vec<u8>> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The engine of this stage.
+    pub fn engine(&self) -> Engine {
+        let script = Script::parse(&self.script).unwrap_or_else(|error| panic!("the script: {error}"));
+        let provider = Recorder {
+            inner: ScriptedProvider::speaking(self.dialect, script),
+            sent: Arc::clone(&self.sent),
+        };
+        let gateway = Arc::new(Gateway::new(Arc::new(provider), GatewaySettings::default()));
+        let model = Arc::new(Model {
+            name: "scripted".into(),
+            id: "scripted".into(),
+            dialect: gateway.dialect(),
+            gateway,
+            info: self.info.clone(),
+            head: Head { model: "scripted".into(), max_output_tokens: 4_000, ..Head::default() },
+        });
+        let plain: [Arc<dyn Tool>; 2] = [Arc::new(Plain::echo()), Arc::new(Plain::poke())];
+        Engine::new(Parts {
+            models: Arc::new(OneModel(model)),
+            tools: Arc::new(ToolSet::new(plain.into_iter().chain(self.tools.iter().cloned()))),
+            archive: Arc::new(self.archive()),
+            clock: Arc::new(CountingClock::default()),
+            processes: None,
+            environment: Arc::from([]),
+            tool_limits: Arc::new(ToolLimits::default()),
+            rules: self.rules.clone(),
+            mode: Mode::Default,
+            home: None,
+            directories: Vec::new(),
+            git_branch: None,
+            foreign: Vec::new(),
+            instructions: Vec::new(),
+            machine: "a stage".into(),
+            durability: Durability::Process,
+            journal_patience: Some(Duration::from_secs(5)),
+            compaction: self.compaction,
+            redact: Arc::new(|_: &str| None),
+            version: "0".into(),
+        })
+    }
+
+    /// Plays one prompt in a new or resumed session and closes it.
+    pub async fn play(&self, prompt: &str) -> Played {
+        self.play_all(self.request.clone(), &[prompt]).await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Plays several prompts one after another in the session of this request.
+    pub async fn play_all(&self, request: SessionRequest, prompts: &[&str]) -> Result<Played, PlaceError> {
+        let mut link = self.engine().open(request).await?;
+        let mut events = Vec::new();
+        let mut outcome = Outcome::Lost;
+        for (index, prompt) in prompts.iter().enumerate() {
+            let command = Command::Prompt { blocks: vec![Block::text(*prompt)] };
+            send(&link, index as u64, command).await;
+            outcome = self.listen(&mut link, &mut events).await;
+        }
+        send(&link, u64::MAX - 1, Command::Close { reason: "the play is over".into() }).await;
+        while let Some(envelope) = link.events.next().await {
+            let closed =
+                matches!(&envelope.event, Event::Replied { request, .. } if request.0 == u64::MAX - 1);
+            events.push(envelope);
+            if closed {
+                break;
+            }
+        }
+        Ok(Played { events, outcome, session: link.session })
+    }
+
+    /// Reads events until a run ends, answering questions on the way.
+    pub async fn listen(&self, link: &mut Link, events: &mut Vec<Arc<Envelope>>) -> Outcome {
+        while let Some(envelope) = link.events.next().await {
+            events.push(Arc::clone(&envelope));
+            match &envelope.event {
+                Event::RunEnded { outcome, .. } => return outcome.clone(),
+                Event::Asked { question } => {
+                    if let Some(answer) = &self.answer {
+                        let command = Command::Answer {
+                            question: question.id,
+                            answer: answer.clone(),
+                            by: "test".into(),
+                        };
+                        send(link, 1_000_000, command).await;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Outcome::Lost
+    }
+
+    /// Plays a prompt and gives the log of it.
+    pub async fn log(&self, prompt: &str) -> String {
+        render(&self.play(prompt).await.events)
+    }
+}
+
+/// Sends a command.
+pub async fn send(link: &Link, id: u64, command: Command) {
+    // A session that is gone shows itself by the end of its events.
+    let _ = link.commands.send(Request { id: RequestId(id), command }).await;
+}
+
+/// Plays a script and compares the log.
+pub async fn check(script: &str, expected: &expect_test::Expect) {
+    expected.assert_eq(&Stage::new(script).log("go").await);
+}
+
+fn request(cwd: Utf8PathBuf) -> SessionRequest {
+    SessionRequest {
+        start: Start::New { id: None },
+        cwd,
+        directories: Vec::new(),
+        definition: AgentDefinition {
+            name: "main".into(),
+            description: "on a stage".into(),
+            prompt: "You are on a stage.".into(),
+            tools: ToolSelection::default(),
+            model: None,
+            mode: None,
+            limits: Limits::default(),
+            source: AgentSource::Builtin,
+        },
+        system: None,
+        append_system: None,
+        model: None,
+        fallback_model: None,
+        mode: None,
+        allow: Vec::new(),
+        deny: Vec::new(),
+        tools: ToolSelection::default(),
+        limits: Limits::default(),
+        output_schema: None,
+        answers: false,
+        persistence: Persistence::Required,
+        entrypoint: "test".into(),
+    }
+}
+
+/// The log of events as a person would tell it: what was said, called, answered, refused, and how it ended.
+pub fn render(events: &[Arc<Envelope>]) -> String {
+    let lines: Vec<String> = events.iter().filter_map(|envelope| line(&envelope.event)).collect();
+    lines.concat()
+}
+
+fn line(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::Message { message, meta, .. } if message.role == Role::User => match &meta.origin {
+            Origin::Prompt => format!("user   {:?}\n", message.text()),
+            Origin::Note(kind) if kind == "context" => return None,
+            origin => format!("note   {:?} {origin:?}\n", message.text()),
+        },
+        Event::Message { message, meta, .. } => {
+            let who = if meta.origin == Origin::Synthetic { "error" } else { "model" };
+            message.blocks.iter().map(|block| format!("{who}  {}\n", told(block))).collect()
+        }
+        Event::CallStarted { call: _, tool, decision, .. } => {
+            format!("start  {tool} ({})\n", decision.rule.as_deref().unwrap_or("no rule"))
+        }
+        Event::CallRefused { tool, decision, .. } => format!("refuse {tool}: {}\n", decision.reason),
+        Event::CallEnded { output, .. } => {
+            let mark = if output.is_error { "✗" } else { "→" };
+            format!("{mark}      {:?}\n", short(&output.content.text()))
+        }
+        Event::Asked { question } => format!("ask    {}: {}\n", question.tool, question.reason),
+        Event::Answered { by, .. } => format!("answer by {by}\n"),
+        Event::Compacted { trigger, kept, .. } => format!("compact {trigger}, {} kept\n", kept.len()),
+        Event::Waiting { reason: Some(reason) } => format!("wait   {}\n", waited(reason)),
+        Event::Notice { text, .. } => format!("notice {text}\n"),
+        Event::RunEnded { outcome, .. } => format!("end    {}\n", ended(outcome)),
+        _ => return None,
+    })
+}
+
+fn told(block: &Block) -> String {
+    match block {
+        Block::Text { text } => format!("{:?}", short(text)),
+        Block::ToolUse { name, input, .. } => format!("calls {name} {input}"),
+        Block::Thinking { thinking, .. } => format!("thinks {:?}", short(thinking)),
+        other => serde_json::to_string(other).unwrap_or_default(),
+    }
+}
+
+fn waited(reason: &decurion_protocol::WaitReason) -> String {
+    match reason {
+        decurion_protocol::WaitReason::Retry { attempt, of, status, .. } => {
+            format!("try {attempt} of {of:?} after status {status:?}")
+        }
+        decurion_protocol::WaitReason::Permission { .. } => "for an answer".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn ended(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Completed { report, limit } => {
+            format!("completed {report:?} {}", limit.as_deref().unwrap_or(""))
+        }
+        other => serde_json::to_string(other).unwrap_or_default(),
+    }
+    .trim_end()
+    .to_owned()
+}
+
+/// A text that fits a line of the log, without the ids that differ from run to run.
+fn short(text: &str) -> String {
+    let mut text = text.to_owned();
+    while let Some(start) = text.find("(request id req_") {
+        let end = text[start..].find(')').map_or(text.len(), |end| start + end + 1);
+        text.replace_range(start..end, "(request id)");
+    }
+    if text.chars().count() <= 200 { text } else { text.chars().take(200).chain(['…']).collect() }
+}
+
+/// A provider that keeps what it is sent.
+struct Recorder {
+    inner: ScriptedProvider,
+    sent: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl ModelProvider for Recorder {
+    fn dialect(&self) -> Dialect {
+        self.inner.dialect()
+    }
+
+    fn stream(&self, request: ModelRequest) -> BoxStream<'static, Result<ModelEvent, ModelError>> {
+        let body = request.segments().concat();
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner).push(body);
+        self.inner.stream(request)
+    }
+}
+
+struct OneModel(Arc<Model>);
+
+impl Models for OneModel {
+    fn resolve(&self, _name: &str) -> Result<Arc<Model>, String> {
+        Ok(Arc::clone(&self.0))
+    }
+
+    fn default_name(&self) -> String {
+        "scripted".into()
+    }
+}
+
+/// A clock that moves a millisecond each time it is asked: no run takes no time, and none takes another.
+#[derive(Default)]
+struct CountingClock(AtomicU64);
+
+impl Clock for CountingClock {
+    fn date(&self) -> Timestamp {
+        let passed = self.0.fetch_add(1, Ordering::Relaxed);
+        Timestamp::from_millisecond(1_800_000_000_000 + i64::try_from(passed).unwrap_or(0))
+            .unwrap_or_default()
+    }
+
+    fn elapsed(&self) -> Duration {
+        Duration::from_millis(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A tool without surprises: says what it is told to.
+pub struct Plain {
+    spec: ToolSpec,
+    together: bool,
+}
+
+impl Plain {
+    /// Gives back its text; may run beside others.
+    pub fn echo() -> Self {
+        Self { spec: spec("Echo"), together: true }
+    }
+
+    /// The same, with effects: runs alone.
+    pub fn poke() -> Self {
+        Self { spec: spec("Poke"), together: false }
+    }
+}
+
+fn spec(name: &str) -> ToolSpec {
+    ToolSpec {
+        name: name.to_owned(),
+        description: format!("{name} gives back its text; fails or panics if that says so."),
+        input_schema: json!({
+            "type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"],
+            "additionalProperties": false,
+        }),
+    }
+}
+
+impl Tool for Plain {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn intent(&self, input: &Value, _around: &Surroundings) -> Result<Intent, InputError> {
+        if !input["text"].is_string() {
+            return Err(InputError::new(&*self.spec.name, "the required field `text` is missing"));
+        }
+        let intent = Intent::titled(format!("{} {}", self.spec.name, input["text"]));
+        Ok(if self.together { intent.together() } else { intent })
+    }
+
+    fn run<'a>(&'a self, cx: &'a ToolContext, input: Value) -> BoxFuture<'a, ToolOutput> {
+        Box::pin(async move {
+            let text = input["text"].as_str().unwrap_or_default();
+            match text {
+                "fail" => ToolOutput::error("failed as asked"),
+                "panic" => panic!("as asked"),
+                "hang" => {
+                    cx.cancel.cancelled().await;
+                    ToolOutput::error("interrupted")
+                }
+                _ if text.starts_with("see ") => ToolOutput::text(text).with_effect(ToolEffect::Saw {
+                    path: text.trim_start_matches("see ").into(),
+                    hash: "00".into(),
+                }),
+                _ => ToolOutput::text(text),
+            }
+        })
+    }
+}
