@@ -88,6 +88,7 @@ impl Budget {
     }
 
     /// Ends a reservation with what was truly used.
+    #[allow(clippy::needless_pass_by_value)] // a reservation is settled once, so it is consumed
     pub fn settle(&mut self, reservation: Reservation, used: Amount) {
         for id in self.path(reservation.account) {
             let account = &mut self.accounts[id.0];

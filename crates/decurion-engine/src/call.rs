@@ -42,7 +42,7 @@ pub enum Prepared {
     /// It can run, if it may.
     Ready(Box<Ready>),
     /// It cannot: this is the answer.
-    Answered(Call, ToolOutput),
+    Answered(Box<(Call, ToolOutput)>),
 }
 
 /// A call that can run, if it may.
@@ -75,6 +75,10 @@ pub struct Finished {
 }
 
 impl Prepared {
+    fn answered(call: Call, output: ToolOutput) -> Self {
+        Self::Answered(Box::new((call, output)))
+    }
+
     /// Whether it may run beside others.
     pub fn overlaps(&self) -> bool {
         match self {
@@ -93,7 +97,7 @@ pub fn prepare(bench: &Bench<'_>, call: Call) -> Prepared {
              was not run. It began: {start}",
             call.name
         );
-        return Prepared::Answered(call, ToolOutput::usage_error(text));
+        return Prepared::answered(call, ToolOutput::usage_error(text));
     }
     let (tool, input) = match bench.ports.tools.resolve(&call.name, &call.input) {
         Ok(found) => (Arc::clone(found.tool), found.input.into_owned()),
@@ -103,12 +107,12 @@ pub fn prepare(bench: &Bench<'_>, call: Call) -> Prepared {
                 CallError::NoSuchTool(_) => format!("{error}. The tools are: {}", known.join(", ")),
                 CallError::Input(_) => error.to_string(),
             };
-            return Prepared::Answered(call, ToolOutput::usage_error(text));
+            return Prepared::answered(call, ToolOutput::usage_error(text));
         }
     };
     match tool.intent(&input, &bench.around) {
         Ok(intent) => Prepared::Ready(Box::new(Ready { call: Call { input, ..call }, tool, intent })),
-        Err(error) => Prepared::Answered(call, error.into()),
+        Err(error) => Prepared::answered(call, error.into()),
     }
 }
 
@@ -116,7 +120,10 @@ pub fn prepare(bench: &Bench<'_>, call: Call) -> Prepared {
 pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, JournalLost> {
     let ready = match prepared {
         Prepared::Ready(ready) => *ready,
-        Prepared::Answered(call, output) => return end(bench, &call, output, 0, Vec::new()).await,
+        Prepared::Answered(answered) => {
+            let (call, output) = *answered;
+            return end(bench, &call, output, 0, Vec::new()).await;
+        }
     };
     let name = ready.tool.spec().name.clone();
     match permit(bench, &ready, &name).await? {

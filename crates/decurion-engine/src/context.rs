@@ -74,6 +74,18 @@ struct Sealed {
     wire: WireMessage,
     line: Option<LineId>,
     prompt: bool,
+    start: Start,
+}
+
+/// Whether a conversation can begin with a message.
+#[derive(Debug)]
+enum Start {
+    /// It can.
+    Whole,
+    /// It answers calls, so only with what else it says.
+    Without(WireMessage),
+    /// It is the model's, or nothing but answers.
+    No,
 }
 
 /// The last message. A user's holds the answers to the calls before it, in asking order, then its blocks.
@@ -302,11 +314,11 @@ impl Context {
             return;
         }
         let content = match content {
-            content if content.is_empty() => ToolContent::from("(no output)"),
-            ToolContent::Blocks(blocks) => {
+            ToolContent::Blocks(blocks) if !blocks.is_empty() => {
                 ToolContent::Blocks(blocks.into_iter().map(|block| self.admit(block)).collect())
             }
-            content @ ToolContent::Text(_) => content,
+            ToolContent::Text(text) if !text.is_empty() => ToolContent::Text(text),
+            ToolContent::Blocks(_) | ToolContent::Text(_) => ToolContent::from("(no output)"),
         };
         let block = Block::ToolResult { id: call.clone(), content, is_error };
         self.fill.bytes_since += weight(&block);
@@ -382,28 +394,56 @@ impl Context {
     fn seal(&mut self) {
         if let Some(mut open) = self.open.take() {
             let wire = open.encode(self.dialect);
-            self.sealed.push(Sealed { wire, line: open.line, prompt: open.prompt });
+            let start = open.start(self.dialect);
+            self.sealed.push(Sealed { wire, line: open.line, prompt: open.prompt, start });
         }
     }
 
     fn compact(&mut self, line: LineId, summary: &Message, kept: &[LineId]) {
-        let is_kept = |candidate: Option<LineId>| candidate.is_some_and(|line| kept.contains(&line));
-        self.sealed.retain(|sealed| is_kept(sealed.line));
-        let last = self.open.take().filter(|open| is_kept(open.line));
+        let last = self.keep_tail(kept);
         let mut start = Open::new(Role::User, Vec::new(), Some(line));
         start.message.blocks.extend(summary.blocks.iter().filter(|block| !is_blank(block)).cloned());
         if self.sealed.is_empty() && last.is_none() {
             self.open = Some(start);
         } else {
             let read = Message::assistant(vec![Block::text(SUMMARY_READ)]);
-            let read = Sealed { wire: self.dialect.message(&read), line: None, prompt: false };
-            let start = Sealed { wire: start.encode(self.dialect), line: Some(line), prompt: false };
+            let wire = self.dialect.message(&read);
+            let read = Sealed { wire, line: None, prompt: false, start: Start::No };
+            let wire = start.encode(self.dialect);
+            let start = Sealed { wire, line: Some(line), prompt: false, start: Start::Whole };
             self.sealed.splice(0..0, [start, read]);
             self.open = last;
         }
         let sealed: u64 = self.sealed.iter().map(|sealed| sealed.wire.bytes.len() as u64).sum();
         let open = self.open.as_mut().map_or(0, |open| open.encode(self.dialect).bytes.len() as u64);
         self.fill = Fill { counted: 0, bytes_since: sealed + open };
+    }
+
+    /// Leaves the kept messages at the end of the conversation and gives the open one back. What is left is
+    /// without holes and begins with something said by the user, whatever was lost from the file: an answer
+    /// without its call would be refused, and so would the model speaking twice.
+    fn keep_tail(&mut self, kept: &[LineId]) -> Option<Open> {
+        let is_kept = |candidate: Option<LineId>| candidate.is_some_and(|line| kept.contains(&line));
+        let Some(mut last) = self.open.take().filter(|open| is_kept(open.line)) else {
+            self.sealed.clear();
+            return None;
+        };
+        let whole = self.sealed.iter().rposition(|sealed| !is_kept(sealed.line)).map_or(0, |at| at + 1);
+        let begins = |sealed: &Sealed| !matches!(sealed.start, Start::No);
+        let Some(first) = self.sealed[whole..].iter().position(begins) else {
+            self.sealed.clear();
+            last.asked.clear();
+            last.answers.clear();
+            last.encoded = None;
+            return Some(last).filter(|last| last.message.role == Role::User && !last.message.blocks.is_empty());
+        };
+        self.sealed.drain(..whole + first);
+        if let Some(sealed) = self.sealed.first_mut()
+            && let Start::Without(wire) = std::mem::replace(&mut sealed.start, Start::Whole)
+        {
+            sealed.wire = wire;
+        }
+        Some(last)
     }
 }
 
@@ -424,6 +464,14 @@ impl Open {
         };
         self.encoded = Some(encoded.clone());
         encoded
+    }
+
+    fn start(&self, dialect: Dialect) -> Start {
+        match (self.message.role, self.asked.is_empty(), self.message.blocks.is_empty()) {
+            (Role::Assistant, _, _) | (Role::User, false, true) => Start::No,
+            (Role::User, true, _) => Start::Whole,
+            (Role::User, false, false) => Start::Without(dialect.message(&self.message)),
+        }
     }
 
     fn with_answers(&self) -> Message {

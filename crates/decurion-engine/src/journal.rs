@@ -73,10 +73,13 @@ pub struct Journal {
 /// What a writer is told: its events as recorded, in order.
 type Written = Result<Vec<Arc<Envelope>>, JournalLost>;
 
+/// Something to do with the files by the thread that owns them.
+type ReadWork = Box<dyn FnOnce(&dyn decurion_store::Journal) + Send>;
+
 enum Job {
     Write { who: Who, events: Vec<Event>, done: oneshot::Sender<Written> },
     Sync { done: oneshot::Sender<()> },
-    Read { work: Box<dyn FnOnce(&dyn decurion_store::Journal) + Send> },
+    Read { work: ReadWork },
     Close { done: oneshot::Sender<()> },
 }
 

@@ -31,6 +31,7 @@ mod rules;
 mod run;
 mod session;
 mod spawn;
+mod spill;
 pub mod spec;
 mod structured;
 pub mod task;
@@ -39,11 +40,12 @@ mod turn;
 use std::io;
 use std::sync::Arc;
 
-use camino::Utf8PathBuf;
 use decurion_protocol::link::BoxFuture;
-use decurion_protocol::{CallId, Event, Link, Place, PlaceError, SessionRequest, SessionSummary};
+use decurion_protocol::{
+    Event, Link, Place, PlaceError, RunSpec, SessionRequest, SessionSummary, Start,
+};
 use decurion_store::SessionFiles;
-use decurion_tools::{Http, Spill, SpillFile};
+use decurion_tools::Http;
 use tokio::sync::mpsc;
 
 pub use journal::Durability;
@@ -54,6 +56,8 @@ use journal::{Journal, JournalOptions};
 use ports::Equipment;
 use resume::Opened;
 use session::{Session, first_who};
+use spec::HeadAndTools;
+use spill::SpillInto;
 
 /// The place in this process.
 pub struct Engine {
@@ -67,11 +71,16 @@ impl Engine {
     }
 
     async fn begin(&self, request: SessionRequest) -> Result<Link, PlaceError> {
+        // A new session that cannot work leaves no file behind.
+        let prepared = match request.start {
+            Start::New { .. } => Some(self.prepare(&request, None, None)?),
+            Start::Resume { .. } | Start::Fork { .. } => None,
+        };
         let opened = resume::open(&self.parts, &request)?;
         let id = opened.id;
         let who = first_who(opened.folded.spec.as_ref().map(|spec| spec.run));
         let first = first_events(&opened);
-        let session = self.session(opened, request)?;
+        let session = self.session(opened, request, prepared)?;
         let link_events = session.journal.subscribe();
         let journal = session.journal.clone();
         journal
@@ -83,18 +92,22 @@ impl Engine {
         Ok(Link { session: id, commands, events: link_events })
     }
 
-    /// Everything about a session that is decided before its first run.
-    fn session(&self, opened: Opened, request: SessionRequest) -> Result<Session, PlaceError> {
+    /// The model and what stands before the conversation.
+    fn prepare(
+        &self,
+        request: &SessionRequest,
+        recorded: Option<&RunSpec>,
+        files: Option<&SessionFiles>,
+    ) -> Result<(Arc<Model>, HeadAndTools), PlaceError> {
         let parts = &self.parts;
-        let recorded = opened.folded.spec.as_ref();
         let model_name = request.model.clone().or_else(|| recorded.map(|spec| spec.model.clone()));
         let model_name = model_name.unwrap_or_else(|| parts.models.default_name());
         let model = parts.models.resolve(&model_name).map_err(PlaceError::Model)?;
         spec::check_limits(&request.limits, &model)?;
         let recorded_head = recorded
-            .zip(opened.files.as_ref())
+            .zip(files)
             .and_then(|(spec, files)| serde_json::from_slice(&files.get_head(&spec.head).ok()?).ok());
-        let made = spec::root_head(&request, recorded_head.as_ref(), &parts.tools, &model)?;
+        let made = spec::root_head(request, recorded_head.as_ref(), &parts.tools, &model)?;
         if !made.unknown.is_empty() {
             let known: Vec<&str> = parts.tools.names().collect();
             return Err(PlaceError::Usage(format!(
@@ -103,6 +116,21 @@ impl Engine {
                 known.join(", ")
             )));
         }
+        Ok((model, made))
+    }
+
+    /// Everything about a session that is decided before its first run.
+    fn session(
+        &self,
+        opened: Opened,
+        request: SessionRequest,
+        prepared: Option<(Arc<Model>, HeadAndTools)>,
+    ) -> Result<Session, PlaceError> {
+        let parts = &self.parts;
+        let (model, made) = match prepared {
+            Some(prepared) => prepared,
+            None => self.prepare(&request, opened.folded.spec.as_ref(), opened.files.as_deref())?,
+        };
         let head_name = store_head(&made.head, opened.files.as_deref())?;
         let mut directories = request.directories.clone();
         directories.extend(parts.directories.iter().cloned());
@@ -190,25 +218,14 @@ fn equipment(parts: &Parts, files: Option<&Arc<SessionFiles>>) -> Arc<Equipment>
     Arc::new(Equipment {
         processes: parts.processes.clone(),
         environment: Arc::clone(&parts.environment),
-        spill: Arc::new(SpillInto { files: files.cloned(), limit: parts.tool_limits.spill_bytes }),
+        spill: Arc::new(SpillInto {
+            files: files.cloned(),
+            limit: parts.tool_limits.spill_bytes,
+            redact: Arc::clone(&parts.redact),
+        }),
         limits: Arc::clone(&parts.tool_limits),
         http: Http::default(),
         home: parts.home.clone(),
         redact: Arc::clone(&parts.redact),
     })
-}
-
-/// Long output goes into the session's folder.
-struct SpillInto {
-    files: Option<Arc<SessionFiles>>,
-    limit: u64,
-}
-
-impl Spill for SpillInto {
-    fn create(&self, call: &CallId, _extension: &str) -> io::Result<SpillFile> {
-        let files = self.files.as_ref().ok_or_else(|| io::Error::other("this session keeps no files"))?;
-        let output = files.tool_result(call, self.limit)?;
-        let path: Utf8PathBuf = output.path().to_owned();
-        Ok(SpillFile { path, file: output.into_file() })
-    }
 }

@@ -77,8 +77,18 @@ struct Owner {
     queue: VecDeque<(RequestId, Work)>,
     running: Option<Running>,
     who: Who,
-    /// Whether the session ends, and who asked for that.
-    closing: Option<Option<RequestId>>,
+    closing: Closing,
+}
+
+/// Whether the session ends, and who asked for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    /// It goes on.
+    No,
+    /// A front end wants to hear when it has ended.
+    For(RequestId),
+    /// Nobody is left to hear it.
+    Unheard,
 }
 
 /// What can be queued.
@@ -115,7 +125,7 @@ impl Session {
             queue: VecDeque::new(),
             running: None,
             who,
-            closing: None,
+            closing: Closing::No,
         };
         tokio::spawn(owner.own())
     }
@@ -131,15 +141,15 @@ impl Owner {
                 request = self.commands.recv() => match request {
                     Some(request) => self.command(request).await,
                     // Nobody is attached any more: the session ends.
-                    None => self.close(None),
+                    None => self.close(Closing::Unheard),
                 },
             }
-            if self.closing.is_some() && self.running.is_none() {
+            if self.closing != Closing::No && self.running.is_none() {
                 break;
             }
         }
         self.session.journal.close().await;
-        if let Some(request) = self.closing.flatten() {
+        if let Closing::For(request) = self.closing {
             self.reply(request, done());
         }
     }
@@ -151,8 +161,8 @@ impl Owner {
             Command::Answer { question, answer, by } => self.answered(id, question, answer, by).await,
             Command::Interrupt => self.interrupt(id),
             Command::SetMode { mode } => self.set_mode(id, mode).await,
-            Command::SetModel { model } => self.set_model(id, &model).await,
-            Command::Close { .. } => self.close(Some(id)),
+            Command::SetModel { model } => self.set_model(id, &model),
+            Command::Close { .. } => self.close(Closing::For(id)),
             Command::Background { task } | Command::Stop { task } => {
                 self.reply(id, Reply::Refused { reason: format!("no task with this id: {task}") });
             }
@@ -171,7 +181,7 @@ impl Owner {
 
     /// Starts the next piece of work if nothing runs.
     async fn next(&mut self) {
-        if self.running.is_some() || self.closing.is_some() {
+        if self.running.is_some() || self.closing != Closing::No {
             return;
         }
         let Some((_, work)) = self.queue.pop_front() else { return };
@@ -286,7 +296,7 @@ impl Owner {
     }
 
     /// The model of the next turn. A model of another dialect reads the conversation again from the record.
-    async fn set_model(&mut self, id: RequestId, name: &str) {
+    fn set_model(&mut self, id: RequestId, name: &str) {
         let model = match self.session.parts.models.resolve(name) {
             Ok(model) => model,
             Err(reason) => return self.reply(id, Reply::Refused { reason }),
@@ -306,12 +316,12 @@ impl Owner {
         self.reply(id, done());
     }
 
-    fn close(&mut self, request: Option<RequestId>) {
+    fn close(&mut self, closing: Closing) {
         self.queue.clear();
         if let Some(running) = &self.running {
             running.cancel.cancel();
         }
-        self.closing = Some(request);
+        self.closing = closing;
     }
 }
 

@@ -1,7 +1,6 @@
 //! The output of a command, bounded. Takes bytes at the speed they come; keeps the first and the last of
 //! them, counts the rest, and writes all of them to a file once they no longer fit, up to a bound.
 
-use std::fs::File;
 use std::io::{self, Write};
 
 use tokio::io::AsyncReadExt;
@@ -32,8 +31,10 @@ impl CaptureBounds {
     }
 }
 
-/// Opens the file for an output that does not fit.
-pub type OpenSpill = Box<dyn FnOnce() -> io::Result<File> + Send>;
+/// Opens the file for an output that does not fit. It is flushed when the output ends.
+pub type OpenSpill = Box<dyn FnOnce() -> io::Result<SpillWriter> + Send>;
+/// What an output that does not fit is written to.
+pub type SpillWriter = Box<dyn Write + Send>;
 
 /// An output being captured.
 pub struct Capture {
@@ -49,7 +50,7 @@ pub struct Capture {
 enum Spill {
     Nowhere,
     Ready(OpenSpill),
-    Open(File, u64),
+    Open(SpillWriter, u64),
     Over(u64),
     Failed(io::Error),
 }
@@ -148,7 +149,11 @@ impl Capture {
     pub fn finish(mut self) -> Captured {
         self.tail.rotate_left(self.oldest);
         let (file_bytes, file_error) = match self.spill {
-            Spill::Open(_, written) | Spill::Over(written) => (Some(written), None),
+            Spill::Open(mut file, written) => match file.flush() {
+                Ok(()) => (Some(written), None),
+                Err(error) => (None, Some(error)),
+            },
+            Spill::Over(written) => (Some(written), None),
             Spill::Failed(error) => (None, Some(error)),
             Spill::Nowhere | Spill::Ready(_) => (None, None),
         };
@@ -170,7 +175,10 @@ impl Spill {
         let piece = &bytes[..bytes.len().min(room)];
         match file.write_all(piece) {
             Err(error) => Self::Failed(error),
-            Ok(()) if piece.len() < bytes.len() => Self::Over(bound),
+            Ok(()) if piece.len() < bytes.len() => match file.flush() {
+                Err(error) => Self::Failed(error),
+                Ok(()) => Self::Over(bound),
+            },
             Ok(()) => Self::Open(file, written + piece.len() as u64),
         }
     }
@@ -357,7 +365,7 @@ mod tests {
             let file = tempfile::NamedTempFile::new().unwrap();
             let copy = file.reopen().unwrap();
             let bounds = CaptureBounds { head: 10, tail: 20, file: 100 };
-            let mut capture = Capture::with_spill(bounds, Box::new(move || Ok(copy)));
+            let mut capture = Capture::with_spill(bounds, Box::new(move || Ok(Box::new(copy))));
             let all: Vec<u8> = (0..total).map(|at| u8::try_from(at % 251).unwrap()).collect();
             let mut buffer = Vec::new();
             for piece in all.chunks(7) {

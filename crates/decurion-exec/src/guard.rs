@@ -3,10 +3,11 @@
 
 mod reaper;
 mod serve;
+mod spawn;
 mod sweep;
 
 use std::ffi::OsString;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 use rustix::process::Signal;
 use tokio::io::Interest;
@@ -229,12 +231,33 @@ impl Drop for Connection {
     }
 }
 
+/// Sends a parcel of descriptors, or none of it.
 fn send_descriptors(socket: &OwnedFd, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(reaper::MOST_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Errno::INVAL);
     }
-    rustix::net::sendmsg(socket, &[IoSlice::new(&[wire::VERSION])], &mut ancillary, SendFlags::NOSIGNAL)?;
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::sendmsg(socket, &[IoSlice::new(&[wire::VERSION])], &mut ancillary, flags)?;
     Ok(())
+}
+
+/// One parcel of descriptors; `None` when the other side is gone.
+fn receive_descriptors(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, Errno> {
+    let mut byte = [0_u8; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(reaper::MOST_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags)?;
+    if message.bytes == 0 {
+        return Ok(None);
+    }
+    let mut parcel = Vec::with_capacity(reaper::MOST_DESCRIPTORS);
+    for item in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = item {
+            parcel.extend(descriptors);
+        }
+    }
+    Ok(Some(parcel))
 }

@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use decurion_protocol::{
     Command, Envelope, Event, Link, Outcome, Reply, Request, RequestId, SessionId, Totals,
@@ -12,6 +13,11 @@ use tokio::sync::mpsc;
 
 use crate::progress;
 use crate::stream_json::StreamJson;
+
+/// How long the end of a session may take after a signal to leave.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+/// How long what was printed before it may take to be read.
+const DRAIN_WITHIN: Duration = Duration::from_millis(500);
 
 /// What is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,18 +133,22 @@ impl Headless {
                     }
                 }
                 event = self.link.events.next() => match event {
-                    Some(envelope) => self.take(&mut state, &envelope).await,
+                    Some(envelope) => {
+                        if self.take(&mut state, &envelope, signals).await {
+                            break;
+                        }
+                    }
                     None => break,
                 },
             }
         }
-        self.close(&mut state, signals).await;
+        self.leave(&mut state, signals).await;
         let (outcome, totals) = state.ended.unwrap_or_else(|| (Outcome::Lost, Totals::default()));
         if let Progress::Apart(progress) = self.progress {
             // Progress that cannot be shown is no failure.
-            let _ = progress.finish();
+            drain(progress, &mut state.signal, signals).await;
         }
-        let unread = state.unread | self.out.finish().is_err();
+        let unread = state.unread | !drain(self.out, &mut state.signal, signals).await;
         Ok(Finish { session: self.link.session, outcome, totals, signal: state.signal, unread })
     }
 
@@ -161,8 +171,17 @@ impl Headless {
         false
     }
 
-    async fn take(&mut self, state: &mut State, envelope: &Arc<Envelope>) {
-        self.show(state, envelope).await;
+    /// Shows an event and acts on it; tells whether to leave at once.
+    async fn take(
+        &mut self,
+        state: &mut State,
+        envelope: &Arc<Envelope>,
+        signals: &mut mpsc::Receiver<Signal>,
+    ) -> bool {
+        let lines = self.lines(envelope);
+        if self.show(state, envelope, lines, signals).await {
+            return true;
+        }
         match &envelope.event {
             Event::RunEnded { outcome, totals } => {
                 state.ended = Some((outcome.clone(), (**totals).clone()));
@@ -176,30 +195,71 @@ impl Headless {
         if state.unread {
             self.ask(state, Command::Interrupt).await;
         }
+        false
     }
 
-    async fn show(&mut self, state: &mut State, envelope: &Envelope) {
+    /// What the answer's format makes of an event.
+    fn lines(&mut self, envelope: &Envelope) -> Vec<Vec<u8>> {
+        let is_end = matches!(envelope.event, Event::RunEnded { .. });
+        match (self.format, &envelope.event) {
+            (Format::StreamJson, _) => json_lines(&mut self.stream, envelope),
+            (Format::Json, _) if is_end => json_lines(&mut self.stream, envelope),
+            (Format::Text, Event::RunEnded { outcome, .. }) => answer_of(outcome).into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Shows progress and lines. Signals are heard meanwhile, since a reader that does not read holds this
+    /// up for ever; tells whether one of them says to leave at once.
+    async fn show(
+        &self,
+        state: &mut State,
+        envelope: &Envelope,
+        lines: Vec<Vec<u8>>,
+        signals: &mut mpsc::Receiver<Signal>,
+    ) -> bool {
         let progress = match &self.progress {
             Progress::Off => None,
             Progress::Inline => Some(&self.out),
             Progress::Apart(lines) => Some(lines),
         };
-        if let Some(out) = progress {
-            for line in progress::lines(envelope) {
-                out.send(line.into_bytes()).await;
+        let mut sending = std::pin::pin!(async {
+            if let Some(out) = progress {
+                for line in progress::lines(envelope) {
+                    out.send(line.into_bytes()).await;
+                }
+            }
+            let mut read = true;
+            for line in lines {
+                read &= self.out.send(line).await;
+            }
+            read
+        });
+        loop {
+            tokio::select! {
+                biased;
+                read = &mut sending => {
+                    state.unread |= !read;
+                    return false;
+                }
+                Some(signal) = signals.recv() => {
+                    if self.signalled(state, signal).await {
+                        return true;
+                    }
+                }
             }
         }
-        let is_end = matches!(envelope.event, Event::RunEnded { .. });
-        let lines: Vec<Vec<u8>> = match (self.format, &envelope.event) {
-            (Format::StreamJson, _) => json_lines(&mut self.stream, envelope),
-            (Format::Json, _) if is_end => json_lines(&mut self.stream, envelope),
-            (Format::Text, Event::RunEnded { outcome, .. }) => answer_of(outcome).into_iter().collect(),
-            _ => Vec::new(),
-        };
-        for line in lines {
-            if !self.out.send(line).await {
-                state.unread = true;
-            }
+    }
+
+    /// Ends the session. Told to leave, it does so in time: what a full disk, a stubborn command or a reader
+    /// that does not read still holds up is settled by the next resume, as after any other death.
+    async fn leave(&mut self, state: &mut State, signals: &mut mpsc::Receiver<Signal>) {
+        let hurried = state.signal.is_some() && state.ended.is_none();
+        let closing = self.close(state, signals);
+        if hurried {
+            let _ = tokio::time::timeout(LEAVE_WITHIN, closing).await;
+        } else {
+            closing.await;
         }
     }
 
@@ -214,8 +274,7 @@ impl Headless {
                     Some(envelope) => {
                         let closed = matches!(&envelope.event,
                             Event::Replied { request, .. } if *request == id);
-                        self.take(state, &envelope).await;
-                        if closed {
+                        if self.take(state, &envelope, signals).await || closed {
                             return;
                         }
                     }
@@ -223,6 +282,21 @@ impl Headless {
                 },
             }
         }
+    }
+}
+
+/// Waits until everything is written, which a reader that does not read can hold up; a signal ends that.
+/// Tells whether all was written.
+async fn drain(lines: Lines, signal: &mut Option<Signal>, signals: &mut mpsc::Receiver<Signal>) -> bool {
+    let mut writing = tokio::task::spawn_blocking(move || lines.finish());
+    tokio::select! {
+        biased;
+        written = &mut writing => matches!(written, Ok(Ok(()))),
+        Some(heard) = signals.recv() => {
+            *signal = Some(heard);
+            false
+        }
+        () = tokio::time::sleep(DRAIN_WITHIN), if signal.is_some() => false,
     }
 }
 

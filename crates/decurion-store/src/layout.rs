@@ -183,6 +183,7 @@ mod tests {
         assert!(cut[201..].bytes().all(|byte| byte.is_ascii_alphanumeric()));
         assert_ne!(cut, slug(&format!("{long}x")));
         assert_eq!(slug(&format!("/{}", "x".repeat(199))).len(), 200);
+        assert!(slug(&format!("/{}", "x".repeat(200))).len() > 201, "one more is cut and hashed");
     }
 
     #[test]

@@ -4,10 +4,12 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::folder::{Folder, How};
@@ -57,6 +59,10 @@ pub(crate) enum LockError {
 const NOTE_LIMIT: u64 = 4096;
 /// How often a lock file that vanished under us is looked for again.
 const TRIES: usize = 16;
+/// How often a note that cannot be right is looked at again.
+const LOOKS: usize = 50;
+/// How long between two looks.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
 impl Lock {
     /// Takes the lock or says at once why not.
@@ -65,7 +71,7 @@ impl Lock {
             let file = session.file(LOCK, How::Append).map_err(LockError::Io)?;
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => return Err(LockError::Held(read_note(session))),
+                Err(Errno::WOULDBLOCK) => return Err(LockError::Held(holder(session))),
                 Err(Errno::INTR) => continue,
                 Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => return Err(LockError::Unsupported),
                 Err(error) => return Err(LockError::Io(error.into())),
@@ -96,6 +102,27 @@ fn leave_note(mut file: &File, now: Timestamp) {
     if let Err(error) = file.set_len(0).and_then(|()| file.write_all(&note)) {
         tracing::debug!(%error, "the holder's note could not be written");
     }
+}
+
+/// Who has the lock. Its note comes a moment after the lock, and until then there is none, or that of a
+/// holder who is gone; so a note that cannot be right is looked at again for a while.
+fn holder(session: &Folder) -> Holder {
+    let mut note = read_note(session);
+    for _ in 0..LOOKS {
+        if is_alive(&note) {
+            break;
+        }
+        std::thread::sleep(BETWEEN_LOOKS);
+        note = read_note(session);
+    }
+    note
+}
+
+/// Whether a note may be that of a living process; one of another machine always may.
+fn is_alive(note: &Holder) -> bool {
+    let Some(pid) = i32::try_from(note.pid).ok().and_then(Pid::from_raw) else { return false };
+    let here = rustix::system::uname().nodename().to_string_lossy() == note.host;
+    !here || rustix::process::test_kill_process(pid) != Err(Errno::SRCH)
 }
 
 fn read_note(session: &Folder) -> Holder {

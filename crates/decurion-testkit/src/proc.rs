@@ -22,8 +22,9 @@ mod audit;
 
 pub use audit::{Evidence, Verdict};
 
-/// The environment variable that marks every process of a run.
-pub const MARKER: &str = "DECURION_TEST_MARKER";
+/// The environment variable that marks every process of a run. Not one of the program's own names, which it
+/// would warn about.
+pub const MARKER: &str = "TEST_RUN_MARKER";
 
 /// A home folder that nobody has used, and a marker that no other process carries.
 #[derive(Debug)]
@@ -339,8 +340,7 @@ impl Running {
         self.take_rest();
         let lines = std::mem::take(&mut self.seen);
         // A descendant that is left may hold the pipe open for ever; its words are not waited for.
-        let errors =
-            self.errors.take().filter(|thread| thread.is_finished() || self.descendants().is_empty());
+        let errors = self.errors.take().filter(|thread| self.is_through(thread));
         let errors = errors.and_then(|thread| thread.join().ok()).unwrap_or_default();
         Ok(Finished { ending, lines, errors, used, wall, timed_out })
     }
@@ -352,6 +352,18 @@ impl Running {
         while let Ok((_, line)) = self.lines.recv_timeout(Duration::from_millis(patience)) {
             self.seen.push(line);
         }
+    }
+
+    /// Whether the error output has ended, or will because nobody is left to hold it open.
+    fn is_through(&self, errors: &JoinHandle<String>) -> bool {
+        let patience = Instant::now() + Duration::from_millis(500);
+        while !errors.is_finished() && Instant::now() < patience {
+            if self.descendants().is_empty() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        errors.is_finished()
     }
 
     fn descendants(&self) -> Vec<i32> {

@@ -43,8 +43,17 @@ pub struct Stage {
     pub tools: Vec<Arc<dyn Tool>>,
     /// How questions are answered; none means nobody is there.
     pub answer: Option<Answer>,
+    /// Where dates and times come from.
+    pub clock: Arc<dyn Clock>,
+    /// What stands between the engine and the scripted provider, if anything.
+    pub between: Option<Between>,
+    /// What takes secrets out of texts.
+    pub redact: decurion_engine::Redact,
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
 }
+
+/// Makes a provider of a provider, to let it fail in its own way.
+pub type Between = Arc<dyn Fn(Arc<dyn ModelProvider>) -> Arc<dyn ModelProvider> + Send + Sync>;
 
 /// What a play left behind.
 pub struct Played {
@@ -86,6 +95,9 @@ impl Stage {
             compaction: Compaction::default(),
             tools: Vec::new(),
             answer: None,
+            clock: Arc::new(CountingClock::default()),
+            between: None,
+            redact: Arc::new(|_: &str| None),
             sent: Arc::default(),
         }
     }
@@ -107,11 +119,12 @@ impl Stage {
     /// The engine of this stage.
     pub fn engine(&self) -> Engine {
         let script = Script::parse(&self.script).unwrap_or_else(|error| panic!("the script: {error}"));
-        let provider = Recorder {
+        let provider: Arc<dyn ModelProvider> = Arc::new(Recorder {
             inner: ScriptedProvider::speaking(self.dialect, script),
             sent: Arc::clone(&self.sent),
-        };
-        let gateway = Arc::new(Gateway::new(Arc::new(provider), GatewaySettings::default()));
+        });
+        let provider = self.between.as_ref().map_or(Arc::clone(&provider), |between| between(provider));
+        let gateway = Arc::new(Gateway::new(provider, GatewaySettings::default()));
         let model = Arc::new(Model {
             name: "scripted".into(),
             id: "scripted".into(),
@@ -125,7 +138,7 @@ impl Stage {
             models: Arc::new(OneModel(model)),
             tools: Arc::new(ToolSet::new(plain.into_iter().chain(self.tools.iter().cloned()))),
             archive: Arc::new(self.archive()),
-            clock: Arc::new(CountingClock::default()),
+            clock: Arc::clone(&self.clock),
             processes: None,
             environment: Arc::from([]),
             tool_limits: Arc::new(ToolLimits::default()),
@@ -140,7 +153,7 @@ impl Stage {
             durability: Durability::Process,
             journal_patience: Some(Duration::from_secs(5)),
             compaction: self.compaction,
-            redact: Arc::new(|_: &str| None),
+            redact: Arc::clone(&self.redact),
             version: "0".into(),
         })
     }
@@ -298,13 +311,9 @@ fn waited(reason: &decurion_protocol::WaitReason) -> String {
 
 fn ended(outcome: &Outcome) -> String {
     match outcome {
-        Outcome::Completed { report, limit } => {
-            format!("completed {report:?} {}", limit.as_deref().unwrap_or(""))
-        }
-        other => serde_json::to_string(other).unwrap_or_default(),
+        Outcome::Completed { report, limit: None } => format!("completed {:?}", short(report)),
+        other => short(&serde_json::to_string(other).unwrap_or_default()),
     }
-    .trim_end()
-    .to_owned()
 }
 
 /// A text that fits a line of the log, without the ids that differ from run to run.

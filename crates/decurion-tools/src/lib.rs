@@ -125,12 +125,11 @@ pub trait Spill: Send + Sync {
 }
 
 /// A file made by a [`Spill`].
-#[derive(Debug)]
 pub struct SpillFile {
     /// Where it is, for the model to read later.
     pub path: Utf8PathBuf,
-    /// Open for writing.
-    pub file: std::fs::File,
+    /// Open for writing; flushed by whoever writes it, when all is written.
+    pub file: Box<dyn io::Write + Send>,
 }
 
 /// The last word on a path. Permission is decided before a call on the paths it names; what those lead to

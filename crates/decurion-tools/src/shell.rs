@@ -281,6 +281,7 @@ async fn keep(cx: &ToolContext, whole: Vec<u8>) -> io::Result<(Utf8PathBuf, u64)
     let writing = tokio::task::spawn_blocking(move || {
         let mut made = spill.create(&call, "txt")?;
         made.file.write_all(&whole)?;
+        made.file.flush()?;
         Ok((made.path, whole.len() as u64))
     });
     writing.await.map_err(io::Error::other)?

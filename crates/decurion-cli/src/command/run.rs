@@ -110,6 +110,8 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
 /// Signals as they come.
 fn signals() -> std::io::Result<mpsc::Receiver<Signal>> {
     use tokio::signal::unix::{SignalKind, signal};
+    // A file that may not grow fails one write, which is waited out; it must not end the program.
+    drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
     let (sender, receiver) = mpsc::channel(4);
     for (kind, meaning) in [
         (SignalKind::interrupt(), Signal::Interrupt),
@@ -204,8 +206,8 @@ fn announce(loaded: &Loaded, args: &RunArgs) {
     if args.dangerously_skip_permissions {
         note("all permission checks but deny rules are skipped");
     }
-    if let TrustState::Untrusted { .. } = &loaded.trust {
-        let parts = loaded.project_parts.parts().len();
+    let parts = loaded.project_parts.parts().len();
+    if let (TrustState::Untrusted { .. }, 1..) = (&loaded.trust, parts) {
         note(format!(
             "this folder is not trusted: {parts} part(s) of its settings are off (`decurion trust` shows them, \
              --trust-folder trusts it for one run)"

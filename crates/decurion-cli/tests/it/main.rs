@@ -1,7 +1,20 @@
 //! The program from outside: arguments and requests in, lines, exit codes and files out.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod bad_input;
 mod exit_codes;
 mod sessions;
 mod stand;
 mod thirty_turns;
+
+/// A test file that is not named above would never run.
+#[test]
+fn no_file_is_forgotten() {
+    let main = include_str!("main.rs");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let module = name.strip_suffix(".rs").unwrap_or("main");
+        assert!(module == "main" || main.contains(&format!("mod {module};")), "{name}");
+    }
+}

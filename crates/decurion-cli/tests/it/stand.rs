@@ -88,7 +88,11 @@ pub fn files_below(folder: PathBuf) -> Vec<PathBuf> {
 
 /// The lines of a stream as JSON.
 pub fn stream(finished: &Finished) -> Vec<Value> {
-    finished.lines.iter().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
+    finished
+        .lines
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")))
+        .collect()
 }
 
 /// The last result line of a stream.

@@ -61,7 +61,8 @@ fn turns(home: &Home, page: &str) -> Vec<Vec<Call>> {
                "cell_type": "code"})
         .to_string()
     };
-    let write = |name: &str, text: &str| json!({"file_path": file_in(home, name), "content": text}).to_string();
+    let write =
+        |name: &str, text: &str| json!({"file_path": file_in(home, name), "content": text}).to_string();
     let fetch = json!({"url": page, "prompt": "which models"}).to_string();
     let base = vec![
         vec![("Bash", bash("echo one; echo two >&2"), Well, "one")],
@@ -117,7 +118,7 @@ fn script(turns: &[Vec<Call>]) -> String {
             writeln!(script, "  think \"what is turn {turn} for?\"").unwrap();
         }
         if turn % 2 == 1 {
-            writeln!(script, "  say \"turn {turn}: ümläute and \\\"quotes\\\"\" chunk=3").unwrap();
+            writeln!(script, "  say chunk=3 \"turn {turn}: ümläute and \\\"quotes\\\"\"").unwrap();
         }
         for (tool, input, _, _) in calls {
             writeln!(script, "  call {tool} {input}").unwrap();
@@ -159,9 +160,10 @@ fn play(openai: bool) {
     let turns = turns(&home, &format!("{}/v1/models", page.url()));
     let stand = Stand::in_home(home, &script(&turns));
     prepare(&stand);
-    let program = match openai {
-        true => stand.decurion_openai().args(["--model", "test-model"]),
-        false => stand.decurion(),
+    let program = if openai {
+        stand.decurion_openai().args(["--model", "test-model"])
+    } else {
+        stand.decurion()
     };
     let finished = finished(program.args(FLAGS));
     assert_eq!(stand.model.problems(), Vec::<String>::new());
@@ -209,35 +211,35 @@ fn judge_calls(lines: &[Value], turns: &[Vec<Call>]) {
 
 /// The pieces of every reply, put together, are the blocks that were then printed whole.
 fn judge_pieces(lines: &[Value]) {
-    let mut pieces: Vec<Value> = Vec::new();
-    let mut input = String::new();
+    // By their place in the message: the pieces of calls side by side may come in turns.
+    let mut pieces: BTreeMap<u64, (Value, String)> = BTreeMap::new();
     let mut checked = 0;
     for line in lines {
-        match (line["type"].as_str().unwrap(), line["event"]["type"].as_str()) {
+        let event = &line["event"];
+        let place = event["index"].as_u64().unwrap_or_default();
+        match (line["type"].as_str().unwrap(), event["type"].as_str()) {
             (_, Some("message_start")) => pieces.clear(),
             (_, Some("content_block_start")) => {
-                input.clear();
-                pieces.push(line["event"]["content_block"].clone());
+                pieces.insert(place, (event["content_block"].clone(), String::new()));
             }
             (_, Some("content_block_delta")) => {
-                let delta = &line["event"]["delta"];
-                let piece = pieces.last_mut().unwrap();
-                for (member, from) in [("text", "text"), ("thinking", "thinking"), ("signature", "signature")] {
-                    if let Some(more) = delta[from].as_str() {
+                let (piece, input) = pieces.get_mut(&place).unwrap();
+                for member in ["text", "thinking", "signature"] {
+                    if let Some(more) = event["delta"][member].as_str() {
                         piece[member] = json!(piece[member].as_str().unwrap_or_default().to_owned() + more);
                     }
                 }
-                input.push_str(delta["partial_json"].as_str().unwrap_or_default());
+                input.push_str(event["delta"]["partial_json"].as_str().unwrap_or_default());
             }
             (_, Some("content_block_stop")) => {
-                let piece = pieces.last_mut().unwrap();
+                let (piece, input) = pieces.get_mut(&place).unwrap();
                 if piece["type"] == "tool_use" && !input.is_empty() {
-                    piece["input"] = serde_json::from_str(&input).unwrap_or(json!("cut"));
+                    piece["input"] = serde_json::from_str(input).unwrap_or(json!("cut"));
                 }
             }
             ("assistant", _) => {
                 let whole = &line["message"]["content"][0];
-                let shown = pieces.iter().any(|piece| piece == whole || cut_call(piece, whole));
+                let shown = pieces.values().any(|(piece, _)| piece == whole || cut_call(piece, whole));
                 assert!(shown, "{whole} is not among the pieces {pieces:?}");
                 checked += 1;
             }

@@ -59,8 +59,8 @@ async fn what_a_tool_got_wrong_is_an_answer_and_the_run_goes_on() {
     check(
         r#"
 when turn=1
-  call Echo {"text": "fail"}
-  call Echo {"text": "panic"}
+  call Poke {"text": "fail"}
+  call Poke {"text": "panic"}
   call Echo {"wrong": 1}
   call Nothing {"x": 1}
   call Echo raw "{\"text\": \"cut of"

@@ -1,19 +1,20 @@
-//! One command and all it leaves behind. Takes the command's descriptors, reads its request from the
-//! control socket, runs it, reports how it ended, and ends with nothing left below.
+//! One command at a time and all it leaves behind. Takes the command's descriptors from the guard, reads
+//! its request from the control socket, runs it, reports how it ended, and ends with nothing left below.
 //!
 //! A reaper is a copy of the guard, alone in its session and a subreaper, so that every process of its
-//! command, however it detached itself, ends up as a child of it.
+//! command, however it detached itself, ends up as a child of it. After a command that left no trace it is
+//! as good as new and offers itself for the next one; after any other it ends.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
 
+use super::spawn::{self, Program, Stack};
 use super::sweep::{self, timespec};
 use crate::wire::{self, FRAME, HEADER, Order, Report, Request, Stage};
 use crate::{launch, sys};
@@ -25,8 +26,11 @@ pub(super) const MOST_DESCRIPTORS: usize = 5;
 pub(super) const CONTROL: usize = 3;
 /// The number of the directory pipe in the command.
 const REPORT_NUMBER: i32 = 3;
-/// The number of the control socket in the reaper; what is above is closed.
-const CONTROL_NUMBER: i32 = 4;
+/// The number of the link to the guard in the reaper. The others below [`RESERVED`] lead nowhere.
+const LINK_NUMBER: i32 = 4;
+/// Descriptor numbers below this are never given to what arrives, so that a command's own can be laid out
+/// there without treading on it.
+pub(super) const RESERVED: i32 = 10;
 
 /// How long to wait for a request that was announced.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
@@ -34,34 +38,64 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 const SWEEP_LIMIT: Duration = Duration::from_secs(30);
 
 /// Does all of it and ends the process: with 0 if nothing is left below.
-pub(super) fn run(parcel: &[OwnedFd], guard: Pid) -> ! {
-    let done = std::panic::catch_unwind(|| reap_one(parcel, guard)).unwrap_or(false);
+pub(super) fn run(link: &OwnedFd, guard: Pid) -> ! {
+    let done = std::panic::catch_unwind(|| reap_all(link, guard)).unwrap_or(false);
     sys::exit_now(i32::from(!done))
 }
 
-fn reap_one(parcel: &[OwnedFd], guard: Pid) -> bool {
-    let Some((control, signals)) = settle(parcel, guard) else { return true };
+/// What a command leaves of its reaper.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// As it was before, and the guard knows.
+    AsNew,
+    /// To end, with nothing left below.
+    Done,
+    /// To end, and to leave the rest to the guard.
+    Undone,
+}
+
+impl After {
+    fn the_end(done: bool) -> Self {
+        if done { Self::Done } else { Self::Undone }
+    }
+}
+
+fn reap_all(link: &OwnedFd, guard: Pid) -> bool {
+    let Some((link, signals)) = settle(link, guard) else { return true };
+    let mut stack = Stack::new();
+    while let Some(parcel) = next_parcel(&link, &signals) {
+        match reap_one(parcel, &link, &signals, &mut stack) {
+            After::AsNew => {}
+            After::Done => return true,
+            After::Undone => return false,
+        }
+    }
+    true
+}
+
+fn reap_one(mut parcel: Vec<OwnedFd>, link: &OwnedFd, signals: &OwnedFd, stack: &mut Stack) -> After {
+    let control = parcel.remove(CONTROL);
     let Some(request) = read_request(&control) else {
         report(&control, Report::Failed(Stage::Request, libc::EBADMSG));
-        return true;
+        return After::Done;
     };
-    match begin(&request) {
-        Ok((main, launch)) => {
+    match begin(&request, &parcel, &control, stack) {
+        Ok(main) => {
+            report(&control, Report::Started(main.as_raw_nonzero().get()));
             // The command has its own copies; ours would keep its outputs open.
-            sys::close_range(0, REPORT_NUMBER.cast_unsigned());
+            drop(parcel);
             drop(request);
-            Watch { control, signals, launch: Some(launch), main, status: None, until: None }.finish()
+            Watch { control, signals, link, main, status: None, until: None, strays: false }.finish()
         }
-        Err(error) => {
-            let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
-            report(&control, Report::Failed(Stage::Fork, errno));
-            true
+        Err((stage, errno)) => {
+            report(&control, Report::Failed(stage, errno));
+            After::Done
         }
     }
 }
 
 /// Makes the copy of the guard a reaper. `None` if there is nobody left to work for.
-fn settle(parcel: &[OwnedFd], guard: Pid) -> Option<(OwnedFd, OwnedFd)> {
+fn settle(link: &OwnedFd, guard: Pid) -> Option<(OwnedFd, OwnedFd)> {
     // The guard's end is told by a signal that we hold back and read like the others.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).ok()?;
     if rustix::process::getppid() != Some(guard) {
@@ -70,16 +104,37 @@ fn settle(parcel: &[OwnedFd], guard: Pid) -> Option<(OwnedFd, OwnedFd)> {
     rustix::process::setsid().ok()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok()?;
     sys::set_name(c"decurion-reaper");
-    for (fd, number) in parcel.iter().take(CONTROL).zip(0..) {
-        sys::place(fd, number).ok()?;
-    }
-    if let Some(fd) = parcel.get(CONTROL + 1) {
-        sys::place(fd, REPORT_NUMBER).ok()?;
-    }
-    let control = sys::place_owned(&parcel[CONTROL], CONTROL_NUMBER).ok()?;
-    sys::close_range(CONTROL_NUMBER.cast_unsigned() + 1, u32::MAX);
+    let link = sys::place_owned(link, LINK_NUMBER).ok()?;
+    // The guard's way to Decurion is not ours; its other low numbers lead nowhere and keep their places.
+    sys::place(std::io::stderr(), 0).ok()?;
+    sys::close_range(RESERVED.cast_unsigned(), u32::MAX);
     let signals = sys::signal_queue(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP]).ok()?;
-    Some((control, signals))
+    Some((link, signals))
+}
+
+/// Waits for the descriptors of the next command. `None` when there will be none.
+fn next_parcel(link: &OwnedFd, signals: &OwnedFd) -> Option<Vec<OwnedFd>> {
+    loop {
+        match super::receive_descriptors(link) {
+            Ok(Some(parcel)) => return (parcel.len() >= LEAST_DESCRIPTORS).then_some(parcel),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok(None) | Err(_) => return None,
+        }
+        let mut fds = [PollFd::new(link, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        let _ = poll(&mut fds, None);
+        if !only_children_stir(signals) {
+            return None;
+        }
+    }
+}
+
+/// Takes all waiting signals. `false` if one of them is about us.
+fn only_children_stir(signals: &OwnedFd) -> bool {
+    let mut only = true;
+    while let Some(signal) = sys::next_signal(signals) {
+        only &= signal == libc::SIGCHLD;
+    }
+    only
 }
 
 fn read_request(control: &OwnedFd) -> Option<Request> {
@@ -108,24 +163,38 @@ fn fill(control: &OwnedFd, mut buffer: &mut [u8], until: Instant) -> Option<()> 
     Some(())
 }
 
-/// Forks the command. Gives its id and a pipe that ends when it has become the program, or brings the
-/// reason why it has not.
-fn begin(request: &Request) -> io::Result<(Pid, OwnedFd)> {
-    let (reasons, failing) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+/// Starts the command. Gives its id, or where that failed and why.
+fn begin(
+    request: &Request,
+    parcel: &[OwnedFd],
+    control: &OwnedFd,
+    stack: &mut Stack,
+) -> Result<Pid, (Stage, i32)> {
     let reaper = rustix::process::getpid();
-    // Made before the fork, so that the copy has little to do.
-    let programs = candidates(request);
-    let argv: Vec<&[u8]> = request.argv().collect();
-    let envp: Vec<&[u8]> = request.envp().collect();
-    if let Some(pid) = sys::fork()? {
-        return Ok((pid, reasons));
-    }
-    let (stage, errno) = match prepare(request, reaper) {
-        Ok(()) => (Stage::Program, sys::execute(&programs, &argv, &envp)),
-        Err((stage, errno)) => (stage, errno.raw_os_error()),
-    };
-    let _ = rustix::io::write(&failing, &Report::Failed(stage, errno).to_bytes());
-    sys::exit_now(127)
+    let program = Program::new(request, candidates(request)).ok_or((Stage::Request, libc::EINVAL))?;
+    let failure = Cell::new(None);
+    let started = spawn::spawn(stack, &|| {
+        failure.set(Some(match prepare(request, parcel, reaper) {
+            // While we stood still, perhaps before a directory that does not answer, nobody listened.
+            Ok(()) if abandoned(control) => (Stage::Setup, libc::ECANCELED),
+            Ok(()) => (Stage::Program, program.run()),
+            Err((stage, errno)) => (stage, errno.raw_os_error()),
+        }));
+    });
+    let main = started.map_err(|error| (Stage::Fork, error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+    let Some(failed) = failure.get() else { return Ok(main) };
+    // It has ended, or is about to; there is nobody else below.
+    while let Err(Errno::INTR) = rustix::process::waitpid(Some(main), WaitOptions::empty()) {}
+    Err(failed)
+}
+
+/// Whether Decurion has let go of the command.
+fn abandoned(control: &OwnedFd) -> bool {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    !matches!(
+        rustix::net::recv(control, &mut [0_u8; 1], flags),
+        Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR)
+    )
 }
 
 /// The paths at which the program may be, each with its closing NUL.
@@ -141,9 +210,13 @@ fn candidates(request: &Request) -> Vec<Vec<u8>> {
     if program.is_empty() { Vec::new() } else { found.collect() }
 }
 
-/// In the command's process, before it becomes the program.
-fn prepare(request: &Request, reaper: Pid) -> Result<(), (Stage, Errno)> {
+/// In the command's process, before it becomes the program; so without allocating.
+fn prepare(request: &Request, parcel: &[OwnedFd], reaper: Pid) -> Result<(), (Stage, Errno)> {
     let setup = |errno| (Stage::Setup, errno);
+    // Without the control socket they are in the order of their numbers; all else closes by itself.
+    for (fd, number) in parcel.iter().zip(0..=REPORT_NUMBER) {
+        sys::place(fd, number).map_err(|error| setup(Errno::from_io_error(&error).unwrap_or(Errno::BADF)))?;
+    }
     rustix::process::setpgid(None, None).map_err(setup)?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(setup)?;
     if rustix::process::getppid() != Some(reaper) {
@@ -179,16 +252,18 @@ fn limit(request: &Request) -> Result<(), Errno> {
     Ok(())
 }
 
-struct Watch {
+struct Watch<'a> {
     /// Decurion holds the other end (and the guard a copy of this one).
     control: OwnedFd,
-    signals: OwnedFd,
-    /// Brings the reason of a failed start; `None` once the command is known to run.
-    launch: Option<OwnedFd>,
+    signals: &'a OwnedFd,
+    /// The guard holds the other end, if it has further use for us.
+    link: &'a OwnedFd,
     main: Pid,
     status: Option<WaitStatus>,
     /// While the command is being asked to end: when asking is over.
     until: Option<Instant>,
+    /// Whether others than the command itself were buried.
+    strays: bool,
 }
 
 /// Why the watch is over.
@@ -196,8 +271,6 @@ struct Watch {
 enum Over {
     /// The command ended.
     Ended,
-    /// It never ran.
-    NotStarted,
     /// It was asked to end and has not.
     Overdue,
     /// Nobody wants to know any more.
@@ -206,46 +279,55 @@ enum Over {
     GuardLost,
 }
 
-impl Watch {
-    /// `true` if nothing is left below.
-    fn finish(mut self) -> bool {
+impl Watch<'_> {
+    fn finish(mut self) -> After {
         match self.watch() {
-            Over::Ended => {
-                let clean = !self.bury();
-                self.report_status(clean);
-                clean || {
-                    let done = self.sweep();
-                    report(&self.control, Report::Swept);
-                    done
-                }
-            }
+            Over::Ended => self.ended(),
             Over::Overdue => {
                 let done = self.sweep();
                 self.report_status(true);
-                done
+                After::the_end(done)
             }
             Over::GuardLost => {
                 let done = self.sweep();
                 report(&self.control, Report::Unknown);
-                done
+                After::the_end(done)
             }
-            Over::NotStarted | Over::Abandoned => self.sweep(),
+            Over::Abandoned => After::the_end(self.sweep()),
         }
+    }
+
+    fn ended(mut self) -> After {
+        let clean = !self.bury();
+        // The guard is told first, so that whoever hears of the end finds us ready.
+        let ready = clean && self.as_new() && offer(self.link);
+        self.report_status(clean);
+        if ready {
+            return After::AsNew;
+        }
+        let done = clean || {
+            let done = self.sweep();
+            report(&self.control, Report::Swept);
+            done
+        };
+        After::the_end(done)
+    }
+
+    /// Whether the command did nothing that could matter to the next one. With no children left there is
+    /// nobody of it who could still do something.
+    fn as_new(&self) -> bool {
+        !self.strays && self.until.is_none() && self.status.is_some() && only_children_stir(self.signals)
     }
 
     fn watch(&mut self) -> Over {
         loop {
-            let (launched, ordered, signalled) = self.wait();
-            if launched && !self.take_launch() {
-                return Over::NotStarted;
-            }
+            let (ordered, signalled) = self.wait();
             if signalled && let Some(over) = self.take_signals() {
                 return over;
             }
             // While it is being asked to end, what it left has the rest of the time to end too.
             if self.status.is_some() && (self.until.is_none() || !self.bury()) {
-                // It may have ended before the news of its start were read.
-                return if self.take_launch() { Over::Ended } else { Over::NotStarted };
+                return Over::Ended;
             }
             if ordered && !self.take_order() {
                 return Over::Abandoned;
@@ -256,42 +338,14 @@ impl Watch {
         }
     }
 
-    /// Waits for something to do: (news of the start, an order, a signal).
-    fn wait(&self) -> (bool, bool, bool) {
-        let launch = self.launch.as_ref().map_or(self.control.as_fd(), AsFd::as_fd);
-        let mut fds = [
-            PollFd::new(&self.control, PollFlags::IN),
-            PollFd::new(&self.signals, PollFlags::IN),
-            PollFd::from_borrowed_fd(launch, PollFlags::IN),
-        ];
-        let count = if self.launch.is_some() { 3 } else { 2 };
+    /// Waits for something to do: (an order, a signal).
+    fn wait(&self) -> (bool, bool) {
+        let mut fds = [PollFd::new(&self.control, PollFlags::IN), PollFd::new(self.signals, PollFlags::IN)];
         let left = self.until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
-        if poll(&mut fds[..count], left.as_ref()).is_err() {
-            return (false, false, true);
+        if poll(&mut fds, left.as_ref()).is_err() {
+            return (false, true);
         }
-        let ready = |at: usize| at < count && !fds[at].revents().is_empty();
-        (ready(2), ready(0), ready(1))
-    }
-
-    /// `false` if the command could not be started, which is reported.
-    fn take_launch(&mut self) -> bool {
-        let Some(launch) = self.launch.take() else { return true };
-        let mut bytes = [0; FRAME];
-        match rustix::io::read(&launch, &mut bytes) {
-            Ok(FRAME) => {
-                let failed = Report::from_bytes(bytes);
-                report(&self.control, failed.unwrap_or(Report::Failed(Stage::Setup, libc::EIO)));
-                false
-            }
-            Err(Errno::INTR) => {
-                self.launch = Some(launch);
-                true
-            }
-            _ => {
-                report(&self.control, Report::Started(self.main.as_raw_nonzero().get()));
-                true
-            }
-        }
+        (!fds[0].revents().is_empty(), !fds[1].revents().is_empty())
     }
 
     /// `false` when Decurion has let go of the command.
@@ -325,10 +379,8 @@ impl Watch {
     }
 
     fn take_signals(&mut self) -> Option<Over> {
-        while let Some(signal) = sys::next_signal(&self.signals) {
-            if signal != libc::SIGCHLD {
-                return Some(Over::GuardLost);
-            }
+        if !only_children_stir(self.signals) {
+            return Some(Over::GuardLost);
         }
         let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let ended = matches!(rustix::process::waitid(WaitId::Pid(self.main), peek), Ok(Some(_)));
@@ -345,7 +397,8 @@ impl Watch {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == self.main => self.status = Some(status),
-                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(Some(_)) => self.strays = true,
+                Err(Errno::INTR) => {}
                 Ok(None) => return true,
                 Err(_) => return false,
             }
@@ -361,7 +414,7 @@ impl Watch {
                 return false;
             }
             sweep::strike(&[]);
-            pause = sweep::rest(&self.signals, pause);
+            pause = sweep::rest(self.signals, pause);
         }
         true
     }
@@ -385,4 +438,10 @@ impl Watch {
 fn report(control: &OwnedFd, report: Report) {
     // Nobody may be there to hear it.
     let _ = rustix::net::send(control, &report.to_bytes(), SendFlags::NOSIGNAL);
+}
+
+/// Tells the guard that we are ready for another command. `false` if it wants none of us.
+fn offer(link: &OwnedFd) -> bool {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::send(link, &[wire::VERSION], flags).is_ok()
 }

@@ -1,25 +1,24 @@
-//! The guard process. Takes parcels of descriptors from Decurion, forks a reaper for each, and ends
-//! everything below it when Decurion is gone.
+//! The guard process. Takes parcels of descriptors from Decurion, gives each to a reaper of its own, and
+//! ends everything below it when Decurion is gone.
 //!
 //! It has one thread, holds no request (a reaper reads its own), and does nothing while nothing happens.
 
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, WaitOptions};
 
-use super::reaper;
 use super::sweep::{self, FIRST_PAUSE, LONGEST_PAUSE, timespec};
+use super::{reaper, receive_descriptors, send_descriptors};
 use crate::{sys, wire};
 
-/// Descriptor numbers below this are never given to what arrives, so that a reaper can lay its own out
-/// there without treading on it.
-const RESERVED: i32 = 10;
+/// How many reapers may be used again. More than that end with their first command, so that a crowd of
+/// commands leaves no crowd of idle reapers.
+const MOST_KEPT: usize = 8;
 /// How long the guard tries to end what is below it once Decurion is gone.
 const LAST_EFFORT: Duration = Duration::from_secs(10);
 /// A reaper that was stopped more often than this is taken for being under attack.
@@ -43,8 +42,12 @@ struct Server {
 
 struct Reaper {
     pid: Pid,
-    /// Kept open until the reaper and all its orphans are gone: closing it tells Decurion so.
-    _control: OwnedFd,
+    /// The control socket of its latest command. Kept open until the reaper and all its orphans are gone:
+    /// closing it tells Decurion so. A reaper that offers itself again has told the end in words, and so
+    /// this waits for its next command.
+    control: OwnedFd,
+    /// Where its next command goes, and where it offers itself for it; `None` if it is to have no other.
+    link: Option<OwnedFd>,
     stops: u8,
 }
 
@@ -123,6 +126,7 @@ impl Server {
                 // Its work is not done. The entry stays, without spared children, until it is.
                 self.orphans = Some(FIRST_PAUSE);
                 self.reapers[at].pid = rustix::process::getpid();
+                self.reapers[at].link = None;
             }
         }
     }
@@ -142,7 +146,7 @@ impl Server {
     /// `false` when Decurion is gone.
     fn take_parcels(&mut self) -> bool {
         loop {
-            match receive(&self.socket) {
+            match receive_descriptors(&self.socket) {
                 Ok(Some(parcel)) => self.launch(parcel),
                 Err(Errno::AGAIN | Errno::INTR) => return true,
                 // Descriptors could not be made; their other ends see that as a failed start.
@@ -156,19 +160,43 @@ impl Server {
         if parcel.len() < reaper::LEAST_DESCRIPTORS {
             return;
         }
-        let guard = rustix::process::getpid();
-        match sys::fork() {
-            Ok(None) => reaper::run(&parcel, guard),
-            Ok(Some(pid)) => {
-                let control = parcel.swap_remove(reaper::CONTROL);
-                self.reapers.push(Reaper { pid, _control: control, stops: 0 });
+        let fds: Vec<BorrowedFd<'_>> = parcel.iter().map(AsFd::as_fd).collect();
+        if let Some(at) = self.hand_to_idle(&fds) {
+            drop(fds);
+            // The one before goes: its command is over.
+            drop(std::mem::replace(&mut self.reapers[at].control, parcel.swap_remove(reaper::CONTROL)));
+            return;
+        }
+        let made = hand_to_new(&fds);
+        drop(fds);
+        let control = parcel.swap_remove(reaper::CONTROL);
+        match made {
+            Ok((pid, link)) => {
+                let kept = self.reapers.iter().filter(|reaper| reaper.link.is_some()).count();
+                let link = (kept < MOST_KEPT).then_some(link);
+                self.reapers.push(Reaper { pid, control, link, stops: 0 });
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
                 let report = wire::Report::Failed(wire::Stage::Fork, errno).to_bytes();
-                let _ = rustix::net::send(&parcel[reaper::CONTROL], &report, SendFlags::NOSIGNAL);
+                let _ = rustix::net::send(&control, &report, SendFlags::NOSIGNAL);
             }
         }
+    }
+
+    /// Gives a parcel to a reaper that has offered itself and still lives.
+    fn hand_to_idle(&mut self, parcel: &[BorrowedFd<'_>]) -> Option<usize> {
+        // The latest first: its memory is the warmest.
+        for (at, reaper) in self.reapers.iter_mut().enumerate().rev() {
+            let Some(link) = &reaper.link else { continue };
+            match rustix::net::recv(link, &mut [0_u8; 1], RecvFlags::DONTWAIT) {
+                Ok((1, _)) if send_descriptors(link, parcel).is_ok() => return Some(at),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                // Dead, or not to be trusted.
+                _ => reaper.link = None,
+            }
+        }
+        None
     }
 
     /// Strikes everything below, reapers first, until nothing is left or nothing helps.
@@ -185,37 +213,71 @@ impl Server {
 
 fn wake(reaper: &mut Reaper) {
     reaper.stops = reaper.stops.saturating_add(1);
+    // Somebody tampers with it: it ends with the command it has.
+    reaper.link = None;
     let signal = if reaper.stops > STOPS_FORGIVEN { Signal::KILL } else { Signal::CONT };
     let _ = rustix::process::kill_process(reaper.pid, signal);
 }
 
-/// One parcel of descriptors; `None` when Decurion is gone.
-fn receive(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, Errno> {
-    let mut byte = [0_u8; 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(reaper::MOST_DESCRIPTORS))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags)?;
-    if message.bytes == 0 {
-        return Ok(None);
+/// Makes a reaper for a parcel. Gives its id and the way to it.
+fn hand_to_new(parcel: &[BorrowedFd<'_>]) -> io::Result<(Pid, OwnedFd)> {
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    send_descriptors(&ours, parcel)?;
+    let guard = rustix::process::getpid();
+    match sys::fork()? {
+        None => reaper::run(&theirs, guard),
+        Some(pid) => Ok((pid, ours)),
     }
-    let mut parcel = Vec::with_capacity(reaper::MOST_DESCRIPTORS);
-    for item in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = item {
-            parcel.extend(descriptors);
-        }
-    }
-    Ok(Some(parcel))
 }
 
 fn reserve_low_numbers() -> Option<()> {
     use std::os::fd::{AsRawFd, IntoRawFd};
     loop {
         let null = std::fs::File::open("/dev/null").ok()?;
-        if null.as_raw_fd() >= RESERVED {
+        if null.as_raw_fd() >= reaper::RESERVED {
             return Some(());
         }
         // Left open on purpose, for as long as the guard lives.
         let _ = null.into_raw_fd();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .unwrap()
+    }
+
+    /// One whose offer may be waiting, and its own end of the link.
+    fn example(offers: bool) -> (Reaper, OwnedFd) {
+        let (ours, theirs) = pair();
+        if offers {
+            rustix::net::send(&theirs, &[wire::VERSION], SendFlags::NOSIGNAL).unwrap();
+        }
+        let pid = rustix::process::getpid();
+        (Reaper { pid, control: pair().0, link: Some(ours), stops: 0 }, theirs)
+    }
+
+    #[test]
+    fn a_parcel_goes_to_a_reaper_that_offered_itself_and_lives_and_to_it_once() {
+        let (socket, signals) = pair();
+        let ((idle, idle_end), (busy, busy_end), (dead, dead_end)) =
+            (example(true), example(false), example(true));
+        drop(dead_end);
+        let mut server = Server { socket, signals, reapers: vec![idle, busy, dead], orphans: None };
+        let (parcel, _) = pair();
+        let fds = [parcel.as_fd(); reaper::LEAST_DESCRIPTORS];
+        assert_eq!(server.hand_to_idle(&fds), Some(0));
+        assert_eq!(server.hand_to_idle(&fds), None);
+        let kept: Vec<bool> = server.reapers.iter().map(|reaper| reaper.link.is_some()).collect();
+        assert_eq!(kept, [true, true, false]);
+        let received = receive_descriptors(&idle_end).unwrap().unwrap();
+        assert_eq!(received.len(), reaper::LEAST_DESCRIPTORS);
+        assert_eq!(receive_descriptors(&idle_end).unwrap_err(), Errno::AGAIN);
+        assert_eq!(receive_descriptors(&busy_end).unwrap_err(), Errno::AGAIN);
     }
 }

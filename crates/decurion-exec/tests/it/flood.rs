@@ -14,7 +14,7 @@ async fn a_gigabyte_is_counted_in_bounded_memory_and_a_bounded_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let spill = file.reopen().unwrap();
     let bounds = CaptureBounds::for_chars(10_000, 20_000);
-    let mut capture = Capture::with_spill(bounds, Box::new(move || Ok(spill)));
+    let mut capture = Capture::with_spill(bounds, Box::new(move || Ok(Box::new(spill))));
     let flood = "dd if=/dev/zero bs=1M count=1024 status=none";
     let mut process = house.guard.start(house.bash(flood)).await.unwrap();
     let largest = AtomicUsize::new(0);

@@ -1,5 +1,7 @@
 //! Commands that try to stay: whatever they do, nothing of them is left when they end.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::time::Duration;
 
 use decurion_exec::{Exit, Launch, Stdin};
@@ -102,8 +104,9 @@ async fn a_start_that_is_given_up_leaves_nothing() {
         }
         drop(start);
         // The guard serves in order: when this one is done, the dropped one was taken up too.
-        assert_eq!(house.run(house.bash("true")).await.1, Exit::Code(0));
-        wait_for_ends(&watch(&children(guard)));
+        let idle = clean_run(&house).await;
+        let reapers: Vec<Pid> = children(guard).into_iter().filter(|pid| *pid != idle).collect();
+        wait_for_ends(&watch(&reapers));
         house.assert_empty();
     }
 }
@@ -125,7 +128,139 @@ async fn a_command_that_kills_its_reaper_is_ended_by_the_guard() {
     assert_eq!(house.run(house.bash(command)).await.1, Exit::Unknown);
     drop(other.stdin.take());
     assert_eq!(within(other.wait()).await, Exit::Code(8));
+    drop(other);
+    // One that ends with something left takes the place of the reaper that waits for more, and ends.
+    assert_eq!(house.run(house.bash("setsid sleep 1000 &")).await.1, Exit::Code(0));
     assert_no_descendants(&house);
+}
+
+/// Runs a command that leaves nothing: the reaper it had.
+async fn clean_run(house: &House) -> Pid {
+    let (output, exit) = house.run(house.bash("echo $PPID")).await;
+    assert_eq!(exit, Exit::Code(0));
+    Pid::from_raw(output.trim().parse().unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_reaper_serves_again_only_after_a_clean_end() {
+    let house = House::new();
+    let mut reaper = clean_run(&house).await;
+    for _ in 0..20 {
+        assert_eq!(clean_run(&house).await, reaper);
+    }
+    assert_eq!(house.run(house.bash("exit 3")).await.1, Exit::Code(3));
+    assert_eq!(house.run(house.bash("kill -9 $$")).await.1, Exit::Signal(9));
+    assert_eq!(clean_run(&house).await, reaper);
+    for dirty in [
+        "sleep 1000 &",
+        "setsid sleep 1000 & exit 5",
+        "perl -e 'fork; exit 0'; exit 0",
+        "kill -STOP $PPID; exit 3",
+        "kill -TERM $PPID; sleep 1000",
+        "kill -KILL $PPID; sleep 1000",
+        "no directory",
+        "stopped",
+        "dropped",
+    ] {
+        let watches = watch(&[reaper]);
+        match dirty {
+            "no directory" => {
+                house.guard.start(Launch::new("true", "/no/such/folder")).await.unwrap_err();
+            }
+            "stopped" => {
+                let mut process = house.guard.start(house.bash("sleep 1000")).await.unwrap();
+                assert_eq!(within(process.stop(Duration::from_secs(30))).await, Exit::Signal(15));
+            }
+            "dropped" => drop(house.guard.start(house.bash("sleep 1000")).await.unwrap()),
+            command => drop(house.run(house.bash(command)).await),
+        }
+        wait_for_ends(&watches);
+        house.assert_empty();
+        let fresh = clean_run(&house).await;
+        assert_ne!(fresh, reaper, "{dirty}");
+        assert_eq!(clean_run(&house).await, fresh, "{dirty}");
+        reaper = fresh;
+    }
+}
+
+#[tokio::test]
+async fn an_idle_reaper_that_is_killed_does_no_harm() {
+    let house = House::new();
+    for signal in [Signal::KILL, Signal::TERM, Signal::STOP, Signal::SEGV] {
+        let idle = clean_run(&house).await;
+        // A stopped one is woken by the guard, and ends since somebody tampered with it.
+        let watches = watch(&[idle]);
+        kill_process(idle, signal).unwrap();
+        wait_for_ends(&watches);
+        let fresh = clean_run(&house).await;
+        assert_ne!(fresh, idle, "{signal:?}");
+        assert_eq!(clean_run(&house).await, fresh);
+    }
+    // Others of the same guard are not touched by that.
+    let mut other =
+        house.guard.start(Launch { stdin: Stdin::Piped, ..house.bash("cat; exit 8") }).await.unwrap();
+    let idle = clean_run(&house).await;
+    let watches = watch(&[idle]);
+    kill_process(idle, Signal::KILL).unwrap();
+    wait_for_ends(&watches);
+    assert_ne!(clean_run(&house).await, idle);
+    drop(other.stdin.take());
+    assert_eq!(within(other.wait()).await, Exit::Code(8));
+}
+
+#[tokio::test]
+async fn a_crowd_of_commands_leaves_only_a_few_reapers_and_they_end_with_the_guard() {
+    let house = House::new();
+    let mut processes = Vec::new();
+    for _ in 0..20 {
+        let launch = Launch { stdin: Stdin::Piped, ..house.bash("read; exit 2") };
+        processes.push(house.guard.start(launch).await.unwrap());
+    }
+    let guard = house.guard.pid().unwrap();
+    let reapers = children(guard);
+    assert_eq!(reapers.len(), 20);
+    // The first are kept; the others end with their commands.
+    let watches = watch(&reapers[8..]);
+    for process in &mut processes {
+        drop(process.stdin.take());
+        assert_eq!(within(process.wait()).await, Exit::Code(2));
+    }
+    wait_for_ends(&watches);
+    assert!(reapers[..8].contains(&clean_run(&house).await));
+    let idle = watch(&reapers[..8]);
+    assert_eq!(idle.len(), 8);
+    drop((processes, house));
+    wait_for_ends(&idle);
+}
+
+#[tokio::test]
+async fn a_reaper_keeps_nothing_of_the_commands_before() {
+    let house = House::new();
+    let reaper = clean_run(&house).await;
+    let look = house.bash("umask; ulimit -f; ulimit -c; pwd; ls /proc/self/fd");
+    let seen = house.run(look.clone()).await;
+    let open = descriptors(&house, reaper).await;
+    for telling in [false, true] {
+        let mut launch = decurion_exec::shell::bash("cd /tmp; umask 0; ulimit -f 1", "/", telling);
+        launch.limits.file_bytes = Some(4096);
+        assert_eq!(house.run(launch.env(house.env())).await.1, Exit::Code(0));
+        assert_eq!(house.run(look.clone()).await, seen);
+        assert_eq!(descriptors(&house, reaper).await, open);
+    }
+    assert_eq!(clean_run(&house).await, reaper);
+}
+
+/// The descriptors a reaper has open while its command runs.
+async fn descriptors(house: &House, reaper: Pid) -> BTreeSet<OsString> {
+    let launch = Launch { stdin: Stdin::Piped, ..house.bash("exec >&- 2>&-; read; exit 0") };
+    let mut process = house.guard.start(launch).await.unwrap();
+    // At the end of the output nobody has it any more, so the reaper has let go of what is the command's.
+    within(process.stdout.take().unwrap().read_to_end(&mut Vec::new())).await.unwrap();
+    let listed = std::fs::read_dir(format!("/proc/{reaper}/fd")).unwrap();
+    let open = listed.map(|entry| entry.unwrap().file_name()).collect();
+    drop(process.stdin.take());
+    assert_eq!(within(process.wait()).await, Exit::Code(0));
+    open
 }
 
 #[tokio::test]

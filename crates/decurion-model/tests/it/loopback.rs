@@ -242,6 +242,43 @@ async fn a_finished_reply_leaves_its_connection_for_the_next() {
 }
 
 #[tokio::test]
+async fn a_connection_is_kept_though_its_last_bytes_come_after_the_reply() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (go, mut gate) = mpsc::channel::<()>(1);
+    let (told, mut written) = mpsc::channel::<()>(1);
+    let mut pieces = scripted("when\n say \"hi\"", Dialect::Anthropic);
+    let last = pieces.pop().unwrap();
+    let server = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        // Without this the kernel may hold the last bytes back until the first are acknowledged.
+        socket.set_nodelay(true).unwrap();
+        let mut requests = 0;
+        while read_request(&mut socket).await.is_some() {
+            requests += 1;
+            socket.write_all(&pieces.concat()).await.unwrap();
+            gate.recv().await;
+            socket.write_all(&last).await.unwrap();
+            told.send(()).await.unwrap();
+        }
+        requests
+    });
+    let gateway = Gateway::new(Arc::new(anthropic(&url)), GatewaySettings::default());
+    for _ in 0..3 {
+        // Nobody else accepts connections: a second one would get no answer.
+        let reply = tokio::time::timeout(Duration::from_secs(20), turn(&gateway, request("x")));
+        assert_eq!(reply.await.expect("the same connection").1, None);
+        go.send(()).await.unwrap();
+        written.recv().await;
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+    }
+    drop(gateway);
+    assert_eq!(server.await.unwrap(), 3);
+}
+
+#[tokio::test]
 async fn bytes_one_by_one_are_the_same_reply() {
     for dialect in [Dialect::Anthropic, Dialect::OpenAiChat] {
         let script = "when\n think \"größer\"\n say \"🦀\"\n call A {\"b\":\"é\"}";
@@ -301,10 +338,11 @@ async fn what_a_server_says_instead_of_a_reply() {
         error_of(plain("404 X", "text/plain", "404 page not found")).await,
         ModelError::Rejected { .. }
     ));
+    // A 302 is the one that a client would follow with a request of another kind.
     let moved = Answer::Close(
-        b"HTTP/1.1 307 X\r\nlocation: https://elsewhere/\r\ncontent-length: 0\r\n\r\n".to_vec(),
+        b"HTTP/1.1 302 X\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n".to_vec(),
     );
-    expect!["the provider rejected the request (status 307): the address redirects, which is not followed with a key, to https://elsewhere/"].assert_eq(&error_of(moved).await.to_string());
+    expect!["the provider rejected the request (status 302): the address redirects, which is not followed with a key, to http://127.0.0.1:1/"].assert_eq(&error_of(moved).await.to_string());
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Everything the crate promises, tested from outside: what goes onto the wire, what comes off it in any
 //! cut, scripts, and the gateway in simulated time.
 // Helpers count as tests: what cannot go on should stop.
-#![allow(clippy::unwrap_used, clippy::format_push_string)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::format_push_string)]
 
 mod decode;
 mod gateway;

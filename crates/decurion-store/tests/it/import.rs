@@ -232,6 +232,32 @@ fn results_of_parallel_calls_are_joined_again_whichever_the_chain_goes_through()
 }
 
 #[test]
+fn results_on_one_line_come_in_the_order_of_their_calls() {
+    let on_last = |number, call| with(result(number, 4, call), "sourceToolAssistantUUID", Value::Null);
+    let lines = [
+        user(1, 0, "go"),
+        assistant(2, 1, "m1", &tool_use("c1")),
+        assistant(3, 2, "m1", &tool_use("c2")),
+        assistant(4, 3, "m1", &tool_use("c3")),
+        on_last(5, "c3"),
+        on_last(6, "c1"),
+        on_last(7, "c2"),
+        assistant(8, 7, "m2", &text("done")),
+    ];
+    check(
+        &lines,
+        &expect![[r"
+            user: go
+            model: call c1 | call c2 | call c3
+            Bash c1: out of c1
+            Bash c2: out of c2
+            Bash c3: out of c3
+            model: done
+        "]],
+    );
+}
+
+#[test]
 fn a_call_without_a_result_stays_open_and_a_result_without_a_call_is_dropped() {
     let lines = [
         user(1, 0, "go"),

@@ -43,14 +43,18 @@ fn check(megabytes: usize) {
     let home = Home::new();
     let started = processor_time();
     let last = generate(&home, megabytes << 20);
-    println!("{megabytes} MB written in {:?}", processor_time() - started);
+    println!("{megabytes} MB written in {:?}", processor_time().saturating_sub(started));
     let paths = home.paths(1);
     for structured in [false, true] {
         let started = processor_time();
         let mut count = 0;
         let options = ReplayOptions { structured, ..ReplayOptions::default() };
         let report = replay(&paths, &options, &mut |_| count += 1).unwrap();
-        println!("{} bytes read in {:?}, structured: {structured}", report.bytes, processor_time() - started);
+        println!(
+            "{} bytes read in {:?}, structured: {structured}",
+            report.bytes,
+            processor_time().saturating_sub(started)
+        );
         assert_eq!((count, report.last_seq), (last, last));
         assert!(report.is_clean());
     }
@@ -58,12 +62,12 @@ fn check(megabytes: usize) {
     let mut recent = 0;
     let options = ReplayOptions { scope: Scope::Everything, structured: true, after: last - 10 };
     replay(&paths, &options, &mut |_| recent += 1).unwrap();
-    println!("the last ten found in {:?}", processor_time() - started);
+    println!("the last ten found in {:?}", processor_time().saturating_sub(started));
     assert_eq!(recent, 10);
     let started = processor_time();
     let options = ReplayOptions { after: last, ..ReplayOptions::default() };
     let (writer, _) = SessionWriter::resume(&paths, &info(1), date(0), &options, &mut drop).unwrap();
-    println!("taken up in {:?}", processor_time() - started);
+    println!("taken up in {:?}", processor_time().saturating_sub(started));
     assert_eq!(writer.last_seq(), last);
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     println!("{}", status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default());

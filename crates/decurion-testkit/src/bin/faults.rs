@@ -53,7 +53,7 @@ fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
             "--kills" => asked.options.kills = Some(value()?),
             "--seed" => asked.options.seed = value()?,
             "--width" => {
-                asked.options.width = usize::try_from(value()?).map_err(|error| error.to_string())?
+                asked.options.width = usize::try_from(value()?).map_err(|error| error.to_string())?;
             }
             _ if name.starts_with('-') => return Err(format!("no such option: {name}\n\n{USAGE}")),
             _ => asked.names.push(name),

@@ -132,7 +132,7 @@ fn a_program_sees_a_fresh_home_and_nothing_of_ours() {
     let finished = home.program("/usr/bin/env").run(LIMIT).unwrap();
     let mut names: Vec<_> = finished.lines.iter().map(|line| line.split('=').next().unwrap()).collect();
     names.sort_unstable();
-    assert_eq!(names, ["DECURION_HOME", "DECURION_TEST_MARKER", "EFFECTS", "HOME", "LANG", "PATH", "TMPDIR"],);
+    assert_eq!(names, ["DECURION_HOME", "EFFECTS", "HOME", "LANG", "PATH", "TEST_RUN_MARKER", "TMPDIR"],);
     let finished = home.program("/bin/cat").input("one\ntwo\n").run(LIMIT).unwrap();
     assert_eq!(finished.lines, ["one", "two"]);
 }

@@ -64,7 +64,7 @@ impl Spill for Folder {
     fn create(&self, call: &CallId, extension: &str) -> std::io::Result<SpillFile> {
         let path = self.0.join(format!("{call}.{extension}"));
         let file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&path)?;
-        Ok(SpillFile { path, file })
+        Ok(SpillFile { path, file: Box::new(file) })
     }
 }
 

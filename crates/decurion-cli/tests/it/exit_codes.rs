@@ -1,0 +1,150 @@
+//! How a run ends is its exit code, and the three formats tell the same story of it.
+
+use std::time::Duration;
+
+use decurion_testkit::proc::Running;
+use rustix::process::Signal;
+
+use crate::stand::{LIMIT, Stand, finished, result, stream};
+
+const TWO_TURNS: &str = "when turn=1
+  say \"looking\"
+  call Bash {\"command\": \"echo found it\", \"description\": \"look\"}
+when turn=2
+  say \"It is found.\"
+";
+
+#[test]
+fn each_outcome_has_its_code() {
+    #[rustfmt::skip]
+    let rows: &[(&str, &str, &[&str], i32, &str)] = &[
+        ("completed", "when\n say \"ok\"", &[], 0, "success"),
+        ("failed by the request", "when\n fail 400 \"no\"", &[], 1, "error_during_execution"),
+        ("failed by the key", "when\n fail 401 should-retry=false \"no\"", &[], 1, "error_during_execution"),
+        ("failed by a script without an answer", "when turn=7\n say \"x\"", &[], 1, "error_during_execution"),
+        ("denied", "when turn=1\n call Bash {\"command\": \"touch x\"}\nwhen\n say \"I may not.\"", &[], 3, "error_during_execution"),
+        ("denied and then done otherwise", "when turn=1\n call Bash {\"command\": \"touch x\"}\nwhen turn=2\n call Bash {\"command\": \"echo other\"}\nwhen\n say \"Done.\"", &["--allowedTools", "Bash(echo:*)"], 0, "success"),
+        ("out of turns", TWO_TURNS, &["--max-turns", "1", "--allowedTools", "Bash"], 4, "error_max_turns"),
+        ("out of money", TWO_TURNS, &["--max-budget-usd", "0.000001", "--allowedTools", "Bash"], 4, "error_max_budget_usd"),
+    ];
+    for (name, script, more, code, subtype) in rows {
+        let stand = Stand::new(script);
+        let run = finished(stand.decurion().args(["-p", "go", "--output-format", "json"]).args(*more));
+        assert_eq!(run.ending.code(), *code, "{name}: {run:?}");
+        assert_eq!(result(&run)["subtype"], *subtype, "{name}");
+        assert_eq!(result(&run)["is_error"], *code != 0, "{name}");
+        let text = finished(stand.decurion().args(["-p", "go"]).args(*more));
+        assert_eq!(text.ending.code(), *code, "{name} as text: {text:?}");
+        assert_eq!(text.errors.is_empty(), *code == 0, "{name}: {}", text.errors);
+        assert!(stand.home.processes().is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn the_three_formats_tell_the_same_story() {
+    let flags = ["-p", "go", "--allowedTools", "Bash"];
+    let run = |format: &[&str]| {
+        let stand = Stand::new(TWO_TURNS);
+        let run = finished(stand.decurion().args(flags).args(format));
+        assert_eq!((run.ending.code(), stand.model.problems().len()), (0, 0), "{run:?}");
+        run
+    };
+    let text = run(&[]);
+    let json = run(&["--output-format", "json"]);
+    let lines = run(&["--output-format", "stream-json", "--verbose"]);
+    assert_eq!((text.output().as_str(), text.errors.as_str()), ("It is found.", ""));
+    assert_eq!(json.lines.len(), 1);
+    let plain = |run| {
+        let mut result = result(run);
+        for changing in ["uuid", "session_id", "duration_ms", "duration_api_ms"] {
+            assert!(!result[changing].is_null(), "{changing}");
+            result[changing] = serde_json::Value::Null;
+        }
+        // A few bytes of each request differ (folder names), and with them the estimate of what they used.
+        for estimated in ["usage", "modelUsage", "total_cost_usd"] {
+            assert!(!result[estimated].is_null(), "{estimated}");
+            result[estimated] = serde_json::Value::Null;
+        }
+        result
+    };
+    assert_eq!(plain(&json), plain(&lines));
+    assert_eq!(plain(&json)["result"], text.output());
+    let kinds: Vec<String> =
+        stream(&lines).iter().map(|line| line["type"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(kinds, ["system", "assistant", "assistant", "user", "assistant", "result"]);
+}
+
+#[test]
+fn verbose_text_shows_progress_apart_from_the_answer() {
+    let stand = Stand::new(TWO_TURNS);
+    let run = stand.run(&["-p", "go", "--allowedTools", "Bash", "--verbose"]);
+    assert_eq!(run.output(), "It is found.");
+    assert!(run.errors.contains("found it"), "{}", run.errors);
+}
+
+#[test]
+fn the_prompt_is_what_is_piped_in_and_then_the_argument() {
+    let stand = Stand::new(
+        "when text=/^line one\\nline two\\n\\nreview this$/m\n say \"both\"\nwhen text=\"line one\"\n say \"piped\"\nwhen\n say \"argument\"",
+    );
+    let run = |piped: Option<&str>, argument: Option<&str>| {
+        let mut program = stand.decurion().arg("-p").args(argument);
+        if let Some(piped) = piped {
+            program = program.input(piped);
+        }
+        finished(program).output()
+    };
+    assert_eq!(run(Some("line one\nline two\n"), Some("review this")), "both");
+    assert_eq!(run(Some("line one\n"), None), "piped");
+    assert_eq!(run(None, Some("review this")), "argument");
+    assert_eq!(run(Some(""), Some("review this")), "argument");
+}
+
+fn started(stand: &Stand) -> Running {
+    let program = stand.decurion().args(["-p", "go", "--output-format", "stream-json", "--verbose"]);
+    let mut running = program.args(["--include-partial-messages", "--allowedTools", "Bash"]).start().unwrap();
+    let begun = running.wait_for_line(LIMIT, |line| line.contains("text_delta"));
+    assert!(begun.is_some(), "it did not begin");
+    running
+}
+
+#[test]
+fn signals_end_the_run_with_their_codes_and_leave_nothing_running() {
+    for (script, what) in [
+        ("when\n say chunk=1 \"wait\"\n stall", "in a reply"),
+        ("when\n say \"wait\"\n call Bash {\"command\": \"sleep 600 & sleep 600\"}", "in a command"),
+    ] {
+        for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 143)] {
+            let stand = Stand::new(script);
+            let mut running = started(&stand);
+            if what == "in a command" {
+                let called = running
+                    .wait_for_line(LIMIT, |line| line.contains("\"tool_use\"") && line.contains("assistant"));
+                assert!(called.is_some());
+            }
+            running.signal(signal).unwrap();
+            let run = running.finish(LIMIT).unwrap();
+            assert_eq!((run.ending.code(), run.timed_out), (code, false), "{what}: {signal:?}: {run:?}");
+            let left = decurion_testkit::proc::wait_until_gone(stand.home.marker(), Duration::from_secs(20));
+            assert!(left.is_empty(), "{what}: {signal:?}: {left:?}");
+            let again = stand.run(&["sessions", "list"]);
+            assert_eq!(again.lines.len(), 1, "{what}: the session is not listed: {again:?}");
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_while_it_retries_ends_at_once() {
+    let stand = Stand::new("when\n fail 429 retry-after=500");
+    let program = stand.decurion().args(["-p", "go", "--output-format", "stream-json", "--verbose"]);
+    let mut running = program.start().unwrap();
+    let retry = running.wait_for_line(LIMIT, |line| line.contains("api_retry")).unwrap();
+    decurion_testkit::stream_schema::check_line(&retry).unwrap();
+    running.signal(Signal::INT).unwrap();
+    let run = running.finish(LIMIT).unwrap();
+    assert_eq!((run.ending.code(), run.timed_out), (130, false), "{run:?}");
+    for line in &run.lines {
+        decurion_testkit::stream_schema::check_line(line).unwrap();
+    }
+    assert_eq!(stand.model.requests().len(), 1);
+}

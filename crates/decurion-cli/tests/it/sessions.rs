@@ -1,0 +1,223 @@
+//! Sessions over several starts of the program: taken up, copied, named, not kept, listed, shown, exported,
+//! shortened, and taken over from another program; and the commands that only look.
+
+use decurion_testkit::proc::Finished;
+use serde_json::{Value, json};
+
+use crate::stand::{Stand, finished, result};
+
+/// Says how many prompts it has seen, so that a reply shows what the conversation held.
+const COUNTING: &str = "when match=\"third\"
+  say \"first=${seen.first} turn=${seen.turn}\"
+when match=\"second\"
+  say \"two: turn ${seen.turn}\"
+when
+  say \"one: turn ${seen.turn}\"
+";
+const ID: &str = "11111111-2222-4333-8444-555555555555";
+const OTHER: &str = "99999999-2222-4333-8444-555555555555";
+
+fn ask(stand: &Stand, prompt: &str, more: &[&str]) -> (String, Value) {
+    let run = finished(stand.decurion().args(["-p", prompt, "--output-format", "json"]).args(more));
+    assert_eq!(run.ending.code(), 0, "{run:?}");
+    assert_eq!(stand.model.problems(), Vec::<String>::new());
+    let result = result(&run);
+    (result["result"].as_str().unwrap().to_owned(), result["session_id"].clone())
+}
+
+/// The texts of the last request's messages.
+fn last_messages(stand: &Stand) -> Vec<Value> {
+    stand.model.requests().last().unwrap().json()["messages"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_session_is_continued_resumed_and_forked() {
+    let stand = Stand::new(COUNTING);
+    let (said, id) = ask(&stand, "first", &["--session-id", ID]);
+    assert_eq!((said.as_str(), id), ("one: turn 1", json!(ID)));
+    let (said, id) = ask(&stand, "second", &["--continue"]);
+    assert_eq!((said.as_str(), id), ("two: turn 2", json!(ID)));
+    let (_, id) = ask(&stand, "third", &["--resume", ID]);
+    assert_eq!(id, json!(ID));
+    assert_eq!(last_messages(&stand).len(), 5);
+    // A copy goes its own way under an id of its own.
+    let (_, copy) = ask(&stand, "third", &["--resume", ID, "--fork-session"]);
+    assert_ne!(copy, json!(ID));
+    assert_eq!(last_messages(&stand).len(), 7);
+    let (_, copy) = ask(&stand, "third", &["--continue", "--fork-session", "--session-id", OTHER]);
+    assert_eq!(copy, json!(OTHER));
+    // The original does not know of it.
+    ask(&stand, "third", &["--resume", ID]);
+    assert_eq!(last_messages(&stand).len(), 7);
+    // An id is used once.
+    let again = stand.run(&["-p", "x", "--session-id", ID]);
+    assert_eq!(again.ending.code(), 2, "{again:?}");
+    assert!(again.errors.contains(ID) && again.errors.contains("--resume"), "{}", again.errors);
+    assert_eq!(lines(&stand, &["sessions", "list"]).len(), 3);
+}
+
+#[test]
+fn a_session_that_is_not_kept_leaves_nothing() {
+    let stand = Stand::new("when turn=1\n call Bash {\"command\": \"seq 1 20000\"}\nwhen\n say \"done\"");
+    ask(&stand, "first", &["--no-session-persistence", "--allowedTools", "Bash"]);
+    assert_eq!(stand.written(), Vec::<std::path::PathBuf>::new());
+    let run = stand.run(&["-p", "x", "--continue"]);
+    assert_eq!(run.ending.code(), 2);
+}
+
+fn lines(stand: &Stand, arguments: &[&str]) -> Vec<String> {
+    let run: Finished = stand.run(arguments);
+    assert_eq!((run.ending.code(), run.errors.as_str()), (0, ""), "{arguments:?}");
+    run.lines
+}
+
+#[test]
+fn sessions_are_listed_shown_and_exported() {
+    let stand = Stand::new(
+        "when turn=1\n say \"Looking.\"\n call Bash {\"command\": \"echo here\"}\nwhen\n say \"Found \\u001b[31mit\\u001b[0m.\"",
+    );
+    ask(&stand, "where is it?", &["--session-id", ID, "--allowedTools", "Bash"]);
+    let list = lines(&stand, &["sessions", "list"]);
+    assert_eq!(list.len(), 1);
+    assert!(list[0].starts_with(ID) && list[0].contains("where is it?"), "{list:?}");
+    let json: Value =
+        serde_json::from_str(&lines(&stand, &["sessions", "list", "--all", "--json"])[0]).unwrap();
+    assert_eq!((&json["session"], &json["title"]), (&json!(ID), &json!("where is it?")));
+    let shown = lines(&stand, &["sessions", "show", ID]).join("\n");
+    for part in ["you: where is it?", "agent: Looking.", "agent calls Bash", "→ here", "completed"] {
+        assert!(shown.contains(part), "{part:?} is not in {shown}");
+    }
+    let messages = lines(&stand, &["sessions", "show", ID, "--json"]);
+    assert!(messages.iter().all(|line| serde_json::from_str::<Value>(line).is_ok()));
+    let transcript = lines(&stand, &["sessions", "export", ID]);
+    assert!(transcript.iter().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{transcript:?}");
+    let events = lines(&stand, &["sessions", "export", ID, "--json"]);
+    let kinds: Vec<Value> = events
+        .iter()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["event"]["type"].clone())
+        .collect();
+    assert_eq!(kinds.first(), Some(&json!("session_opened")));
+    assert_eq!(kinds.last(), Some(&json!("run_ended")));
+    let file = stand.file("out.jsonl");
+    lines(&stand, &["sessions", "export", ID, "--output", &file]);
+    assert_eq!(std::fs::read_to_string(file).unwrap().lines().count(), transcript.len());
+}
+
+#[test]
+fn a_conversation_is_shortened_on_demand() {
+    let stand = Stand::new(
+        "when match=\"second\"\n say \"on: ${seen.turn}\"\nwhen turn=1\n say \"The answer is 42.\"\nwhen\n say \"SUMMARY of what was said\"",
+    );
+    ask(&stand, "first", &["--session-id", ID]);
+    let before = stand.model.requests().len();
+    let run = finished(stand.decurion().args(["-p", "/compact keep the numbers", "--resume", ID]));
+    assert_eq!(run.ending.code(), 0, "{run:?}");
+    let asked = stand.model.requests();
+    assert_eq!(asked.len(), before + 1);
+    assert!(String::from_utf8_lossy(&asked[before].body).contains("keep the numbers"));
+    ask(&stand, "second", &["--resume", ID]);
+    let messages = Value::from(last_messages(&stand)).to_string();
+    assert!(
+        messages.contains("SUMMARY of what was said") && !messages.contains("The answer is 42"),
+        "{messages}"
+    );
+}
+
+#[test]
+fn a_session_of_another_program_is_taken_over_without_touching_it() {
+    let stand = Stand::new(
+        "when first=\"count the crates\"\n say \"I know: ${seen.turn}\"\nwhen\n say \"I know nothing\"",
+    );
+    let work = stand.home.work().canonicalize().unwrap();
+    let slug: String =
+        work.to_str().unwrap().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let folder = stand.home.home().join(".claude/projects").join(slug);
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join(format!("{ID}.jsonl"));
+    std::fs::write(&file, foreign_transcript(work.to_str().unwrap())).unwrap();
+    let before = std::fs::read(&file).unwrap();
+    // Only asked for by name: what is continued is ours.
+    assert_eq!(stand.run(&["-p", "x", "--continue"]).ending.code(), 2);
+    let (said, id) = ask(&stand, "and now?", &["--resume", ID]);
+    assert_eq!((said.as_str(), id), ("I know: 3", json!(ID)));
+    let messages = Value::from(last_messages(&stand)).to_string();
+    assert!(messages.contains("twelve of them") && messages.contains("ls crates"), "{messages}");
+    let (said, _) = ask(&stand, "and then?", &["--continue"]);
+    assert_eq!(said, "I know: 4");
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+    assert_eq!(crate::stand::files_below(stand.home.home()), [file]);
+}
+
+/// A prompt, a call with its result, an answer, as the other program writes them.
+fn foreign_transcript(cwd: &str) -> String {
+    let mut parent = Value::Null;
+    let mut lines = String::new();
+    let mut add = |kind: &str, message: Value| {
+        let uuid = json!(format!("aaaaaaaa-0000-4000-8000-{:012}", lines.lines().count() + 1));
+        let line = json!({
+            "parentUuid": parent, "isSidechain": false, "userType": "external", "cwd": cwd, "sessionId": ID,
+            "version": "2.1.325", "gitBranch": "", "type": kind, "message": message, "uuid": uuid,
+            "timestamp": "2026-03-04T05:06:07.008Z",
+        });
+        parent = uuid;
+        lines.push_str(&line.to_string());
+        lines.push('\n');
+    };
+    let usage = json!({"input_tokens": 10, "output_tokens": 5});
+    add("user", json!({"role": "user", "content": "count the crates"}));
+    add(
+        "assistant",
+        json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "some-model", "usage": usage,
+               "content": [{"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": "ls crates"}}],
+               "stop_reason": "tool_use", "stop_sequence": null}),
+    );
+    add(
+        "user",
+        json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "a b c"}]}),
+    );
+    add(
+        "assistant",
+        json!({"id": "msg_2", "type": "message", "role": "assistant", "model": "some-model", "usage": usage,
+               "content": [{"type": "text", "text": "There are twelve of them."}],
+               "stop_reason": "end_turn", "stop_sequence": null}),
+    );
+    lines
+}
+
+#[test]
+fn the_settings_in_force_are_shown_with_their_origin_and_without_keys() {
+    let stand = Stand::new("when\n say \"x\"");
+    let settings = json!({"permissions": {"allow": ["Bash(git log:*)"]}});
+    std::fs::write(stand.home.state().join("settings.json"), settings.to_string()).unwrap();
+    let run = stand.run(&["config", "show", "--origin"]);
+    assert_eq!(run.ending.code(), 0, "{run:?}");
+    let output = run.output();
+    assert!(output.contains("Bash(git log:*)") && output.contains("settings.json:1:"), "{output}");
+    assert!(output.contains("ANTHROPIC_BASE_URL"), "{output}");
+    assert!(!output.contains("test-key-that-nobody-else-has"), "{output}");
+    let json = stand.run(&["config", "show", "--json"]);
+    assert!(json.lines.iter().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{json:?}");
+    assert!(!json.output().contains("test-key-that-nobody-else-has"));
+    let doctor = stand.run(&["doctor"]);
+    assert!(doctor.output().contains("sandbox"), "{doctor:?}");
+    assert!(!doctor.output().contains("test-key-that-nobody-else-has"));
+}
+
+#[test]
+fn rules_are_checked_from_lines() {
+    let stand = Stand::new("when\n say \"x\"");
+    let call = |rules: Value, command: &str| json!({"mode": "default", "rules": rules, "tool": "Bash", "input": {"command": command}, "cwd": "/repo"});
+    let input = [
+        call(json!({"allow": ["Bash(git:*)"], "ask": [], "deny": []}), "git push"),
+        call(json!({"allow": ["Bash(git:*)"], "ask": [], "deny": ["Bash(git push:*)"]}), "git push"),
+        call(json!({"allow": ["Bash(git:*)"], "ask": [], "deny": []}), "git log; curl evil.example"),
+    ];
+    let input: String = input.iter().map(|line| format!("{line}\n")).collect();
+    let run = finished(stand.decurion().args(["permissions", "check"]).input(input));
+    let decided: Vec<Value> = run
+        .lines
+        .iter()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["decision"].clone())
+        .collect();
+    assert_eq!(decided, ["allow", "deny", "ask"], "{run:?}");
+}
