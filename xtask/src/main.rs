@@ -1,4 +1,5 @@
 //! Project automation: `cargo xtask <command>`. Takes a command, runs the checks, gives an exit code.
+#![allow(clippy::disallowed_methods)] // it runs programs for developers and is not part of the product
 
 use std::process::{Command, ExitCode};
 

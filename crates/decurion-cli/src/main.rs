@@ -1,4 +1,5 @@
 //! The decurion program. Takes argv, gives an exit code; everything else is wiring.
+#![allow(clippy::print_stdout, clippy::print_stderr)] // output is made here and nowhere else
 
 mod args;
 mod clock;
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
 
 fn dispatch(args: Args) -> Result<u8, Failure> {
     match args.command {
-        None => command::run::run(args.prompt, args.run),
+        None => command::run::run(args.prompt, &args.run),
         Some(SubCommand::Demo { keep }) => command::demo::run(keep),
         Some(SubCommand::Permissions(permissions)) => command::permissions::run(permissions),
         Some(SubCommand::Config(config)) => command::config::run(&config),

@@ -435,7 +435,8 @@ impl Context {
             last.asked.clear();
             last.answers.clear();
             last.encoded = None;
-            return Some(last).filter(|last| last.message.role == Role::User && !last.message.blocks.is_empty());
+            return Some(last)
+                .filter(|last| last.message.role == Role::User && !last.message.blocks.is_empty());
         };
         self.sealed.drain(..whole + first);
         if let Some(sealed) = self.sealed.first_mut()

@@ -31,8 +31,8 @@ mod rules;
 mod run;
 mod session;
 mod spawn;
-mod spill;
 pub mod spec;
+mod spill;
 mod structured;
 pub mod task;
 mod turn;
@@ -41,9 +41,7 @@ use std::io;
 use std::sync::Arc;
 
 use decurion_protocol::link::BoxFuture;
-use decurion_protocol::{
-    Event, Link, Place, PlaceError, RunSpec, SessionRequest, SessionSummary, Start,
-};
+use decurion_protocol::{Event, Link, Place, PlaceError, RunSpec, SessionRequest, SessionSummary, Start};
 use decurion_store::SessionFiles;
 use decurion_tools::Http;
 use tokio::sync::mpsc;

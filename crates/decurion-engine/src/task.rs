@@ -87,7 +87,7 @@ mod tests {
         let parted = |state: &TaskState| state.attention() != Some(Attention::Foreground);
         assert!(!parted(&watcher.borrow()));
         table.step(&task, TaskStep::Background).unwrap();
-        assert!(parted(&*watcher.wait_for(parted).await.unwrap()));
+        assert!(parted(&watcher.wait_for(parted).await.unwrap()));
         assert!(!table.is_quiet());
         table.step(&task, TaskStep::End(Outcome::Lost)).unwrap();
         assert!(table.is_quiet());

@@ -1,8 +1,8 @@
-//! The system calls that safe wrappers do not offer: forking, replacing a process, its signals and its
-//! descriptor numbers. Takes and gives plain values; every `unsafe` of the crate is here.
+//! The system calls that safe wrappers do not offer: forking, a process's signals and its descriptor
+//! numbers. Takes and gives plain values; every `unsafe` of the crate is here or in `guard/spawn.rs`.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{CStr, c_int, c_uint};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -26,34 +26,6 @@ pub(crate) fn fork() -> io::Result<Option<Pid>> {
 pub(crate) fn exit_now(code: c_int) -> ! {
     // SAFETY: takes a number and does not return.
     unsafe { libc::_exit(code) }
-}
-
-/// Replaces the process by the first of `programs` that can be run. Comes back only to say why not.
-/// Every string must end with a NUL; one that does not is refused.
-pub(crate) fn execute(programs: &[Vec<u8>], argv: &[&[u8]], envp: &[&[u8]]) -> c_int {
-    let whole = |text: &[u8]| CStr::from_bytes_with_nul(text).is_ok();
-    if !programs.iter().all(|program| whole(program)) || !argv.iter().chain(envp).all(|text| whole(text)) {
-        return libc::EINVAL;
-    }
-    let arguments = pointers(argv);
-    let variables = pointers(envp);
-    let mut reason = libc::ENOENT;
-    for program in programs {
-        // SAFETY: program is NUL-terminated; both arrays end with a null pointer and point to
-        // NUL-terminated strings that outlive the call (checked and built above).
-        unsafe { libc::execve(program.as_ptr().cast(), arguments.as_ptr(), variables.as_ptr()) };
-        match io::Error::last_os_error().raw_os_error() {
-            // Like a shell: go on looking, and remember a file that was there but could not be run.
-            Some(libc::ENOENT | libc::ENOTDIR) => {}
-            Some(libc::EACCES) => reason = libc::EACCES,
-            other => return other.unwrap_or(libc::EIO),
-        }
-    }
-    reason
-}
-
-fn pointers(texts: &[&[u8]]) -> Vec<*const c_char> {
-    texts.iter().map(|text| text.as_ptr().cast()).chain([std::ptr::null()]).collect()
 }
 
 /// Makes `number` another name of `fd`, kept when the process is replaced.

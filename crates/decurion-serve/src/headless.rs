@@ -321,3 +321,66 @@ fn answer_of(outcome: &Outcome) -> Option<Vec<u8>> {
     };
     (!text.is_empty()).then(|| text.clone().into_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream_json::Facts;
+    use decurion_protocol::RunId;
+    use futures_util::stream;
+
+    /// A reader that reads nothing until it is let go.
+    struct Stuck(std::sync::mpsc::Receiver<()>);
+
+    impl Write for Stuck {
+        fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn envelope(event: Event) -> Arc<Envelope> {
+        let run = RunId(Default::default());
+        Arc::new(Envelope { seq: 1, at: Default::default(), agent: None, run, event })
+    }
+
+    #[tokio::test]
+    async fn a_signal_is_heard_while_nobody_reads_the_answer() {
+        let report = "the answer".to_owned();
+        let events = [
+            Event::RunEnded { outcome: Outcome::Completed { report, limit: None }, totals: Box::default() },
+            Event::Replied { request: RequestId(2), reply: Reply::Done { value: Default::default() } },
+        ];
+        let session = SessionId(Default::default());
+        let (commands, _inbox) = mpsc::channel(8);
+        let events = stream::iter(events.map(envelope)).chain(stream::pending());
+        let facts = Facts {
+            api_key_source: "none".into(),
+            version: "0".into(),
+            sandbox: "none".into(),
+            partial: false,
+        };
+        let (let_go, stuck) = std::sync::mpsc::channel();
+        let headless = Headless {
+            link: Link { session, commands, events: Box::pin(events) },
+            format: Format::Text,
+            stream: StreamJson::new(session, facts),
+            out: Lines::to(Stuck(stuck)).unwrap(),
+            progress: Progress::Off,
+        };
+        let (signal, mut signals) = mpsc::channel(4);
+        let work = headless.answer(Command::Compact { instructions: None }, &mut signals);
+        // The answer is on its way to a reader that does not read; then the signal comes.
+        let (finish, ()) = tokio::join!(work, async {
+            tokio::task::yield_now().await;
+            signal.send(Signal::Terminate).await.unwrap();
+        });
+        let finish = finish.unwrap();
+        assert_eq!((finish.signal, finish.unread), (Some(Signal::Terminate), true));
+        drop(let_go);
+    }
+}

@@ -46,6 +46,7 @@ pub fn run(keep: bool) -> Result<u8, Failure> {
     Ok(u8::from(!passed))
 }
 
+#[allow(clippy::needless_pass_by_value)] // the shape that `map_err` wants
 fn no_folder(error: std::io::Error) -> Failure {
     Failure::failed(format!("cannot make a temporary folder: {error}"))
 }

@@ -26,16 +26,16 @@ use crate::{discover, wire};
 const MOST_INPUT: u64 = 16 << 20;
 
 /// Runs the prompt.
-pub fn run(prompt: Option<String>, args: RunArgs) -> Result<u8, Failure> {
+pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     if !args.print {
         return Err(Failure::usage("the terminal interface is not part of this version")
             .hint("decurion -p \"…\" answers a prompt and exits; decurion demo shows how it works"));
     }
     let (cwd, environment) = wire::surroundings()?;
-    let loaded = Arc::new(load(&args, cwd, &environment)?);
-    announce(&loaded, &args);
+    let loaded = Arc::new(load(args, cwd, &environment)?);
+    announce(&loaded, args);
     let prompt = whole_prompt(prompt)?;
-    let request = session_request(&args, &loaded)?;
+    let request = session_request(args, &loaded)?;
     let model = request.model.as_deref().or(loaded.settings.model.as_deref());
     let models = Arc::new(Configured::new(Arc::clone(&loaded), model));
     let engine = wire::engine(&loaded, &environment, models);

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use camino::Utf8PathBuf;
+use camino::Utf8Path;
 use decurion_protocol::{Block, Envelope, Event, Message, Role, SessionId};
 use decurion_store::{Archive, Found, ReplayOptions, SessionPaths, replay};
 use serde_json::json;
@@ -25,7 +25,9 @@ pub fn run(command: SessionsCommand) -> Result<u8, Failure> {
             list(&archive, filter, json)
         }
         SessionsCommand::Show { id, json } => show(&find(&archive, &id)?, json),
-        SessionsCommand::Export { id, json, output } => export(&archive, &find(&archive, &id)?, json, output),
+        SessionsCommand::Export { id, json, output } => {
+            export(&archive, &find(&archive, &id)?, json, output.as_deref())
+        }
     }
     .map(|()| 0)
 }
@@ -40,7 +42,7 @@ fn find(archive: &Archive, id: &str) -> Result<SessionPaths, Failure> {
     }
 }
 
-fn list(archive: &Archive, cwd: Option<&camino::Utf8Path>, json: bool) -> Result<(), Failure> {
+fn list(archive: &Archive, cwd: Option<&Utf8Path>, json: bool) -> Result<(), Failure> {
     let sessions = archive.list(cwd).map_err(|error| unreadable(archive, &error))?;
     if sessions.is_empty() && !json {
         println!("no sessions{}", if cwd.is_some() { " in this folder (--all shows all)" } else { "" });
@@ -114,11 +116,11 @@ fn export(
     archive: &Archive,
     paths: &SessionPaths,
     json: bool,
-    output: Option<Utf8PathBuf>,
+    output: Option<&Utf8Path>,
 ) -> Result<(), Failure> {
     let failed =
         |error: std::io::Error| Failure::failed(format!("cannot export {}: {error}", paths.session()));
-    let mut out: Box<dyn std::io::Write> = match &output {
+    let mut out: Box<dyn std::io::Write> = match output {
         Some(path) => Box::new(std::io::BufWriter::new(std::fs::File::create(path).map_err(failed)?)),
         None => Box::new(std::io::stdout().lock()),
     };

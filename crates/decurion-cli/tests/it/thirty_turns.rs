@@ -160,11 +160,8 @@ fn play(openai: bool) {
     let turns = turns(&home, &format!("{}/v1/models", page.url()));
     let stand = Stand::in_home(home, &script(&turns));
     prepare(&stand);
-    let program = if openai {
-        stand.decurion_openai().args(["--model", "test-model"])
-    } else {
-        stand.decurion()
-    };
+    let program =
+        if openai { stand.decurion_openai().args(["--model", "test-model"]) } else { stand.decurion() };
     let finished = finished(program.args(FLAGS));
     assert_eq!(stand.model.problems(), Vec::<String>::new());
     assert_eq!(finished.ending.code(), 0, "{}", finished.errors);

@@ -43,7 +43,7 @@ async fn a_rejected_request_fails_with_the_providers_words() {
         &expect![[r#"
             user   "go"
             error  "the provider rejected the request (status 400): scripted failure (request id)"
-            end    {"outcome":"failed","error":"the provider rejected the request (status 400): scripted failure (request id req_0c43e6b334b86b729e3ffb4d)"}
+            end    {"outcome":"failed","error":"the provider rejected the request (status 400): scripted failure (request id)"}
         "#]],
     )
     .await;

@@ -1,6 +1,6 @@
 //! Ours against the floor, in one run. Takes the release binaries beside it, plays the same conversations
 //! with both against a loopback model, prints every figure as a ratio, and fails where a goal is missed.
-#![allow(clippy::disallowed_methods, clippy::print_stdout)] // a bench starts programs and prints
+#![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)] // a bench starts programs and prints
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -228,8 +228,8 @@ impl Bench {
         let mut floor = Vec::new();
         for _ in 0..REPEATS {
             let home = Home::new()?;
-            floor.push(self.measure(&home, self.floor(&home, &server.url, "one-turn", &[]))?);
-            ours.push(self.measure(&home, self.ours(&home, &server.url, &[]))?);
+            floor.push(self.measure(&home, &self.floor(&home, &server.url, "one-turn", &[]))?);
+            ours.push(self.measure(&home, &self.ours(&home, &server.url, &[]))?);
         }
         Ok(Both { ours: middle(&ours), floor: middle(&floor) })
     }
@@ -243,10 +243,10 @@ impl Bench {
             let home = Home::new()?;
             let transcript = home.path().join("floor.jsonl");
             let extra = ["--rounds", &count, "--transcript", &transcript.to_string_lossy()];
-            let mut figures = self.measure(&home, self.floor(&home, &server.url, "rounds", &extra))?;
+            let mut figures = self.measure(&home, &self.floor(&home, &server.url, "rounds", &extra))?;
             figures.disk = size_of(&transcript)?;
             floor.push(figures);
-            let mut figures = self.measure(&home, self.ours(&home, &server.url, &[]))?;
+            let mut figures = self.measure(&home, &self.ours(&home, &server.url, &[]))?;
             figures.disk = size_of(&home.state())?;
             ours.push(figures);
         }
@@ -254,7 +254,7 @@ impl Bench {
     }
 
     /// A command with all its descendants, as `measure` counts them.
-    fn measure(&self, home: &Home, command: Command) -> Result<Figures> {
+    fn measure(&self, home: &Home, command: &Command) -> Result<Figures> {
         let out = home.path().join("figures");
         let _ = std::fs::remove_file(&out);
         let mut measure = Command::new(self.program("measure"));
@@ -267,7 +267,7 @@ impl Bench {
             }
         }
         let status = measure.status()?;
-        ensure!(status.success(), "{:?} failed: {status}", command.get_program());
+        ensure!(status.success(), "{} failed: {status}", command.get_program().display());
         let figures: Value = serde_json::from_str(std::fs::read_to_string(&out)?.trim())?;
         let number = |key: &str| figures[key].as_f64().unwrap_or(f64::NAN);
         Ok(Figures { cpu_ms: number("cpu_ms"), rss_mib: number("max_rss_kib") / 1024.0, disk: 0.0 })
@@ -289,10 +289,10 @@ impl Bench {
             let copy = home.state().join("keep");
             copy_tree(&home.state().join("projects"), &copy)?;
             let (time, size) =
-                self.timed(&home, &sink, self.floor(&home, &url, "resume", &["--transcript", &path]))?;
+                self.timed(&home, &sink, &self.floor(&home, &url, "resume", &["--transcript", &path]))?;
             wall.1.push(time);
             rss.1.push(size);
-            let (time, size) = self.timed(&home, &sink, self.ours(&home, &url, &resume))?;
+            let (time, size) = self.timed(&home, &sink, &self.ours(&home, &url, &resume))?;
             wall.0.push(time);
             rss.0.push(size);
             std::fs::remove_dir_all(home.state().join("projects"))?;
@@ -311,7 +311,7 @@ impl Bench {
         ))
     }
 
-    fn timed(&self, home: &Home, sink: &Sink, command: Command) -> Result<(f64, f64)> {
+    fn timed(&self, home: &Home, sink: &Sink, command: &Command) -> Result<(f64, f64)> {
         let started = Instant::now();
         let waiting = std::thread::scope(|scope| -> Result<(Instant, Figures)> {
             let taken = scope.spawn(|| sink.take());

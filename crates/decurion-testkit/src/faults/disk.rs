@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::kill::{Counts, FIRST, Trial, count_calls, filter, script};
 use super::stand::{HANG, Stand, brief, ended_well};
 use super::{Options, Report, Row, has_program, in_parallel};
-use crate::proc::{Program, lines_of};
+use crate::proc::Program;
 
 /// The rows of this group.
 pub fn rows() -> Vec<Row> {
@@ -219,7 +219,6 @@ fn size_limit(options: &Options, counts: &Counts) -> Result<(), String> {
     let run = running.finish(HANG).map_err(|error| error.to_string())?;
     ended_well(&run)?;
     whole_lines(&stand.transcript(&id))?;
-    debug_assert!(lines_of(&stand.home.effects()).len() <= 9);
     trial.after(run, counts)?;
     trial.conclude(counts)
 }

@@ -75,7 +75,21 @@ fn races_on_one(options: &Options, nth: u64) -> Result<u64, String> {
     stand.check_left()?;
     whole_lines(&stand.transcript(&id))?;
     loads_clean(&stand, &id)?;
+    one_writer(&stand, &id)?;
     Ok(programs)
+}
+
+/// Of each race, the prompt of one program stands in the transcript.
+fn one_writer(stand: &Stand, id: &str) -> Result<(), String> {
+    let lines = crate::proc::lines_of(&stand.transcript(id));
+    for race in 0..PER_SESSION {
+        let prompt = format!(" of race {race}\"");
+        let written = lines.iter().filter(|line| line.contains(&prompt)).count();
+        if written != 1 {
+            return Err(format!("{written} programs wrote in race {race}"));
+        }
+    }
+    Ok(())
 }
 
 fn race_once(stand: &Stand, id: &str, race: u64, crowd: u64) -> Result<(), String> {

@@ -362,11 +362,12 @@ fn attack(paths: &SessionPaths, victim: &Victim, stop: &AtomicBool) {
         (folder.join("subagents").into(), victim.folder()),
     ];
     traps.extend(task.map(|task| (paths.task_output(&task).into(), victim.new_file())));
+    // The one folder he makes himself, before there is any link it could lead through.
+    if let Some(project) = transcript.parent() {
+        let _ = fs::create_dir_all(project);
+    }
     while !stop.load(Ordering::Relaxed) {
         for (path, target) in &traps {
-            if let Some(parent) = path.parent() {
-                let _ = fs::create_dir_all(parent);
-            }
             let _ = symlink(target, path);
         }
         for (path, _) in &traps {

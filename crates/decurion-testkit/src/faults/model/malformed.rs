@@ -5,7 +5,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use decurion_model::http::Redaction;
@@ -22,6 +23,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use super::{ask, request, simulated};
 use crate::faults::stand::{HANG, Stand, brief};
 use crate::faults::{Dice, Options, Report, in_parallel};
+use crate::proc::{Finished, Program, peak_rss_kib};
 use crate::stage::Stage;
 
 /// How many damaged streams there are, half of them in each dialect.
@@ -50,8 +52,11 @@ pub(super) fn row(options: &Options) -> Report {
         Ok(base) => {
             for flood in FLOODS {
                 let result = flooded(options, flood, base);
-                grown
-                    .push(result.as_ref().map_or_else(|_| "?".into(), |more| format!("+{} MB", more / 1024)));
+                grown.push(
+                    result
+                        .as_ref()
+                        .map_or_else(|_| "?".into(), |more| format!("+{:.1} MB", *more as f64 / 1024.0)),
+                );
                 report.add(flood.name, result.map(drop));
             }
         }
@@ -212,7 +217,7 @@ fn damaged(mut dice: Dice, number: u64) -> Result<bool, String> {
     let asked = simulated(async {
         // On a task of its own, so that a panic is an answer too.
         let asking = tokio::spawn(async move { ask(&gateway, request(dialect, "main", "go")).await });
-        tokio::time::timeout(std::time::Duration::from_mins(60), asking).await
+        tokio::time::timeout(Duration::from_mins(60), asking).await
     })?;
     let name = format!("{damage:?} in {dialect:?}");
     let outcome = match asked {
@@ -344,19 +349,39 @@ fn pour(mut socket: TcpStream, flood: &Flood) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Runs a program and watches its memory: how it ended, and the peak in KiB. What the system says after the
+/// end is no use, since a process begins with the peak of the one that started it.
+fn watched(program: Program) -> Result<(Finished, u64), String> {
+    let running = program.start().map_err(|error| error.to_string())?;
+    let (pid, ended) = (running.pid, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let watching = scope.spawn(|| {
+            let mut peak = 0;
+            while !ended.load(Ordering::Relaxed) {
+                peak = peak_rss_kib(pid).map_or(peak, |now| peak.max(now));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            peak
+        });
+        let run = running.finish(HANG * 2).map_err(|error| error.to_string());
+        ended.store(true, Ordering::Relaxed);
+        let peak = watching.join().map_err(|_| "nobody watched its memory".to_owned())?;
+        Ok((run?, peak))
+    })
+}
+
 fn plain_rss(options: &Options) -> Result<u64, String> {
     let stand = Stand::new(options, |_| "when\n say \"ok\"".into()).map_err(|error| error.to_string())?;
-    let run = stand.run("go").run(HANG).map_err(|error| error.to_string())?;
-    if run.ending.is_success() { Ok(run.used.max_rss_kib) } else { Err(brief(&run.errors)) }
+    let (run, peak) = watched(stand.run("go"))?;
+    if run.ending.is_success() && peak > 0 { Ok(peak) } else { Err(brief(&run.errors)) }
 }
 
 /// The binary against a flood: ends with code 1 and a typed message; gives by how much more memory it took.
 fn flooded(options: &Options, flood: &'static Flood, base: u64) -> Result<u64, String> {
     let stand = Stand::new(options, |_| "when\n say \"ok\"".into()).map_err(|error| error.to_string())?;
     let url = flooding(flood).map_err(|error| error.to_string())?;
-    let program = stand.run("go").env("ANTHROPIC_BASE_URL", url).env("NO_PROXY", "*");
-    let run = program.run(HANG * 2).map_err(|error| error.to_string())?;
-    let more = run.used.max_rss_kib.saturating_sub(base);
+    let (run, peak) = watched(stand.run("go").env("ANTHROPIC_BASE_URL", url).env("NO_PROXY", "*"))?;
+    let more = peak.saturating_sub(base);
     if run.timed_out || run.ending.code() != 1 || run.errors.contains("panicked") {
         return Err(format!("{:?}: {}", run.ending, brief(&run.errors)));
     }
