@@ -269,7 +269,11 @@ impl Headless {
         loop {
             tokio::select! {
                 biased;
-                Some(_) = signals.recv() => return,
+                Some(signal) = signals.recv() => {
+                    // Remembered, so that what is not read yet is not waited for either.
+                    state.signal = Some(signal);
+                    return;
+                }
                 event = self.link.events.next() => match event {
                     Some(envelope) => {
                         let closed = matches!(&envelope.event,
@@ -350,14 +354,23 @@ mod tests {
 
     #[tokio::test]
     async fn a_signal_is_heard_while_nobody_reads_the_answer() {
-        let report = "the answer".to_owned();
-        let events = [
-            Event::RunEnded { outcome: Outcome::Completed { report, limit: None }, totals: Box::default() },
-            Event::Replied { request: RequestId(2), reply: Reply::Done { value: Default::default() } },
-        ];
+        let closed =
+            Event::Replied { request: RequestId(2), reply: Reply::Done { value: Default::default() } };
+        assert_eq!(unread_answer(vec![closed]).await, (Some(Signal::Terminate), true));
+    }
+
+    #[tokio::test]
+    async fn a_signal_is_heard_while_nobody_reads_and_the_session_does_not_end() {
+        assert_eq!(unread_answer(Vec::new()).await, (Some(Signal::Terminate), true));
+    }
+
+    /// A run whose answer nobody reads, then these events, then a signal to leave.
+    async fn unread_answer(after: Vec<Event>) -> (Option<Signal>, bool) {
+        let outcome = Outcome::Completed { report: "the answer".to_owned(), limit: None };
+        let ended = Event::RunEnded { outcome, totals: Box::default() };
         let session = SessionId(Default::default());
         let (commands, _inbox) = mpsc::channel(8);
-        let events = stream::iter(events.map(envelope)).chain(stream::pending());
+        let events = stream::iter([ended].into_iter().chain(after).map(envelope)).chain(stream::pending());
         let facts = Facts {
             api_key_source: "none".into(),
             version: "0".into(),
@@ -379,8 +392,8 @@ mod tests {
             tokio::task::yield_now().await;
             signal.send(Signal::Terminate).await.unwrap();
         });
-        let finish = finish.unwrap();
-        assert_eq!((finish.signal, finish.unread), (Some(Signal::Terminate), true));
         drop(let_go);
+        let finish = finish.unwrap();
+        (finish.signal, finish.unread)
     }
 }

@@ -127,12 +127,13 @@ fn storms(options: &Options) -> Report {
             Err(problem) => report.add(failure, Err(problem)),
         }
     }
+    let held = report.runs - report.failures.len() as u64;
     let refused = refused_binary(options);
     let waited = refused.as_ref().copied().unwrap_or_default();
     report.add("the binary, 429 and 529", refused.map(drop));
     report.figure(format!(
-        "5 storms of 60 s, {AGENTS} agents: all finish, at most {most} requests ({AGENTS} needed); \
-         binary: 429 waited {:.2} s of 1, then 529, then done",
+        "{held} of 5 storms of 60 s end well for all of {AGENTS} agents, at most {most} requests ({AGENTS} needed); \
+         the binary waited {:.2} s after a 429 that said 1",
         waited.as_secs_f64()
     ))
 }
@@ -262,7 +263,7 @@ fn resets(options: &Options) -> Report {
         report.add(format!("after {cut} events"), result);
     }
     let recovered = report.runs - report.failures.len() as u64;
-    report.figure(format!("{recovered}/60 recover over real sockets, 0 of {} calls run twice", 60 * CALLS))
+    report.figure(format!("{recovered}/60 recover over real sockets, each of their {CALLS} calls run once"))
 }
 
 fn reset(options: &Options, cut: usize) -> Result<(), String> {

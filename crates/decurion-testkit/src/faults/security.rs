@@ -99,10 +99,10 @@ fn names(options: &Options) -> Report {
     let opens = traced_opens(options);
     let seen = opens.as_ref().copied().unwrap_or_default();
     report.add("opens for writing", opens.map(drop));
-    let hostile = names.len() * 2;
+    let (hostile, escaped) = (names.len() * 2, report.failures.len());
     report.figure(format!(
-        "{fuzzed} fuzzed names at the store, {hostile} hostile ids through the binary: 0 files outside the state \
-         folder; {seen} opens for writing traced, all inside"
+        "{fuzzed} fuzzed names at the store, {hostile} hostile ids through the binary: {escaped} got out of the \
+         state folder; {seen} opens for writing traced inside it"
     ))
 }
 
@@ -268,14 +268,15 @@ fn races(options: &Options) -> Report {
         written += u64::from(result == Ok(true));
         report.add(format!("race {number}"), result.map(drop));
     }
+    let won = report.failures.len();
     let laid: Vec<usize> = (0..LAID.len()).collect();
     for (at, result) in laid.iter().zip(in_parallel(options.width, &laid, |at| laid_before(options, *at))) {
         report.add(format!("the binary, {}", LAID[*at]), result);
     }
-    let lost = report.failures.len();
+    let sprung = report.failures.len() - won;
     report.figure(format!(
-        "{lost} of {} races won by the attacker ({written} sessions written all the same), {} traps laid before the \
-         binary started: 0 sprung",
+        "{won} of {} races won by the attacker ({written} sessions written all the same), {sprung} of {} traps laid \
+         before the binary started sprung",
         rounds.len(),
         LAID.len()
     ))

@@ -43,6 +43,7 @@ pub(super) fn row(options: &Options) -> Report {
         recovered += u64::from(result == Ok(true));
         report.add(format!("stream {number}"), result.map(drop));
     }
+    let bad = report.failures.len();
     let cut = cut_inputs();
     let inputs = cut.as_ref().copied().unwrap_or_default();
     report.add("cut inputs", cut.map(drop));
@@ -52,18 +53,14 @@ pub(super) fn row(options: &Options) -> Report {
         Ok(base) => {
             for flood in FLOODS {
                 let result = flooded(options, flood, base);
-                grown.push(
-                    result
-                        .as_ref()
-                        .map_or_else(|_| "?".into(), |more| format!("+{:.1} MB", *more as f64 / 1024.0)),
-                );
+                grown.push(result.as_ref().map_or_else(|_| "?".into(), |more| format!("+{more} KiB")));
                 report.add(flood.name, result.map(drop));
             }
         }
     }
     report.figure(format!(
-        "{} damaged streams: 0 panics, all end ({recovered} read as valid, the rest typed errors); {inputs} cut \
-         inputs, 0 run; binary under {}: {} over a plain run (bound 32 MB)",
+        "{} damaged streams: {bad} panic, hang or are misread ({recovered} read as valid, the rest typed errors); \
+         {inputs} cut inputs answered and not run; binary under {}: {} over a plain run (bound 32 MB)",
         numbers.len(),
         FLOODS.iter().map(|flood| flood.name).collect::<Vec<_>>().join(", "),
         grown.join(", ")

@@ -105,7 +105,7 @@ pub(super) fn row(_: &Options) -> Report {
     let held = report.runs - report.failures.len() as u64;
     let rows = SHAPES.len();
     report.figure(format!(
-        "{held}/{rows} shapes as they should be, {played} plays in two dialects, every request valid"
+        "{held}/{rows} shapes as they should be with valid requests, {played} plays in two dialects"
     ))
 }
 

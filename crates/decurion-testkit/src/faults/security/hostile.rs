@@ -76,10 +76,10 @@ pub(super) fn row(options: &Options) -> Report {
     for ((name, ..), result) in REPOSITORIES.iter().zip(results) {
         report.add(name, result);
     }
-    let count = REPOSITORIES.len();
+    let (count, obeyed) = (REPOSITORIES.len(), report.failures.len());
     report.figure(format!(
-        "{count} hostile repositories through the binary: 0 executions before trust, 0 rules, modes, addresses or \
-         variables taken"
+        "{count} hostile repositories through the binary: {obeyed} had something run, or a rule, mode, address or \
+         variable taken, before trust"
     ))
 }
 

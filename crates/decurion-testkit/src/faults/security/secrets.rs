@@ -47,10 +47,10 @@ pub(super) fn row(options: &Options) -> Report {
     }
     report.add("commands that only look", looked(options));
     report.add("kept from others", private(options));
-    let (canaries, runs) = (CANARIES.len() + IN_FILE.len() + 1, report.runs);
+    let (canaries, runs, leaked) = (CANARIES.len() + IN_FILE.len() + 1, report.runs, report.failures.len());
     report.figure(format!(
-        "{canaries} canaries, {runs} rounds, {searched} files and streams searched: 0 found outside the provider \
-         request"
+        "{canaries} canaries in environment, settings, files and outputs: {leaked} of {runs} rounds leaked one \
+         ({searched} files and streams searched)"
     ))
 }
 
