@@ -139,10 +139,19 @@ async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
         env: cx.environment.to_vec(),
         ..shell::bash(&input.command, cx.around.cwd.as_std_path(), report_cwd)
     };
+    if cx.cancel.is_cancelled() {
+        return ToolOutput::error("interrupted before the command was started");
+    }
+    // A command may be at work before its start is told. Whoever cancels just then is told what it did, if
+    // that can be learnt, and never that it did not begin.
+    let mut starting = std::pin::pin!(guard.start(launch));
     let started = tokio::select! {
         biased;
-        () = cx.cancel.cancelled() => return ToolOutput::error("interrupted before the command was started"),
-        started = guard.start(launch) => started,
+        started = &mut starting => started,
+        () = cx.cancel.cancelled() => match tokio::time::timeout(GRACE, starting).await {
+            Ok(started) => started,
+            Err(_) => return ToolOutput::error("interrupted while the command was being started; it may have begun"),
+        },
     };
     let mut process = match started {
         Ok(process) => process,
