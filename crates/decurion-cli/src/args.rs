@@ -21,7 +21,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
   decurion -p --output-format stream-json --verbose \"…\" one JSON object per event
 
 Exit codes: 0 completed, 1 failed, 2 usage or configuration, 3 denied, 4 out of budget or turns,
-5 stalled, 6 killed, 7 lost, 130 and 143 on signals."
+5 stalled, 6 killed, 7 lost, 129, 130 and 143 on signals."
 )]
 pub struct Args {
     /// What the agent should do; standard input, if piped, is put before it.
@@ -57,6 +57,10 @@ pub struct RunArgs {
     /// Say more on standard error; wanted by other tools together with stream-json.
     #[arg(long)]
     pub verbose: bool,
+
+    /// Append what the parts of the program do, one JSON line each, to this file.
+    #[arg(long, value_name = "FILE")]
+    pub debug_file: Option<Utf8PathBuf>,
 
     /// The model: an alias, an id, provider/model, or scripted:FILE.
     #[arg(long, value_name = "MODEL")]

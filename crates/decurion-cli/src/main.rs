@@ -4,6 +4,7 @@
 mod args;
 mod clock;
 mod command;
+mod debug_log;
 mod discover;
 mod input;
 mod instructions;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use decurion_config::{Environment, Loaded, settings};
+use decurion_engine::permission::Undecided;
 use decurion_engine::{Compaction, Durability, Engine, Models, Parts};
 use decurion_exec::{Guard, GuardProgram};
 use decurion_store::Archive;
@@ -40,6 +41,12 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, models: Arc<dyn M
         tool_limits: Arc::new(tool_limits(&settings.limits)),
         rules: loaded.rules.set.clone(),
         mode: settings.permissions.default_mode,
+        bypass: !settings.permissions.disable_bypass,
+        undecided: match settings.permissions.dont_ask {
+            settings::DontAsk::Allow => Undecided::Allow,
+            settings::DontAsk::Deny => Undecided::Deny,
+        },
+        answer_timeout: settings.permissions.answer_timeout,
         home: loaded.paths.home.clone(),
         directories: settings.permissions.additional_directories.clone(),
         git_branch: instructions::git_branch(&loaded.paths.cwd),

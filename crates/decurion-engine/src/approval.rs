@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use decurion_protocol::{Answer, Mode, Question, QuestionId, RuleSet};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::permission::Undecided;
 
 /// What a run may do now. The session's task owns it; runs see each change at their next call.
 #[derive(Clone, Debug)]
@@ -14,6 +17,8 @@ pub struct Rights {
     pub mode: Mode,
     /// The rules in force.
     pub rules: Arc<RuleSet>,
+    /// What `dontAsk` does with what no rule decides.
+    pub undecided: Undecided,
     /// Whether anyone attached can answer a question.
     pub answers: bool,
 }
@@ -21,24 +26,38 @@ pub struct Rights {
 /// The open questions, each with the call that waits for it.
 #[derive(Debug, Default)]
 pub struct Approvals {
-    open: HashMap<QuestionId, (Question, oneshot::Sender<Answer>)>,
+    open: HashMap<QuestionId, Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    question: Question,
+    waiting: oneshot::Sender<Answer>,
+    /// When it is too late to answer; none is never.
+    until: Option<Instant>,
 }
 
 impl Approvals {
     /// Takes a question on.
-    pub fn open(&mut self, question: Question, waiting: oneshot::Sender<Answer>) {
-        self.open.insert(question.id, (question, waiting));
+    pub fn open(&mut self, question: Question, waiting: oneshot::Sender<Answer>, until: Option<Instant>) {
+        self.open.insert(question.id, Open { question, waiting, until });
     }
 
     /// Hands the answer to the call that waits; none if there is no such open question, because it was
     /// answered before or its call is gone.
     pub fn answer(&mut self, id: QuestionId, answer: Answer) -> Option<Question> {
-        let (question, waiting) = self.open.remove(&id)?;
+        let Open { question, waiting, .. } = self.open.remove(&id)?;
         waiting.send(answer).ok().map(|()| question)
     }
 
     /// The questions still open.
     pub fn questions(&self) -> impl Iterator<Item = &Question> {
-        self.open.values().map(|(question, _)| question)
+        self.open.values().map(|open| &open.question)
+    }
+
+    /// The question whose time is up first, and when.
+    pub fn first_due(&self) -> Option<(Instant, QuestionId)> {
+        let due = self.open.iter().filter_map(|(id, open)| Some((open.until?, *id)));
+        due.min_by_key(|(until, _)| *until)
     }
 }

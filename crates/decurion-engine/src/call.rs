@@ -14,15 +14,16 @@ use decurion_protocol::{
     ToolContent, ToolOutput, Verdict, WaitReason,
 };
 use decurion_tools::set::CallError;
-use decurion_tools::{FilesSeen, Surroundings, Tool, ToolContext};
+use decurion_tools::{FilesSeen, PathRules, Surroundings, Tool, ToolContext};
 use futures_util::FutureExt as _;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::approval::Rights;
 use crate::journal::JournalLost;
 use crate::permission::{Policy, add_real_paths, decide};
 use crate::ports::{Ask, Ports, new_line};
-use crate::rules::{DenyRules, around};
+use crate::rules::{OpenRules, around};
 
 /// A call as the model asked for it.
 #[derive(Clone, Debug)]
@@ -127,7 +128,10 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
     };
     let name = ready.tool.spec().name.clone();
     match permit(bench, &ready, &name).await? {
-        Permit::Granted { decision, input } => run(bench, ready, name, decision, input).await,
+        Permit::Granted { decision, input, seen } => {
+            let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), seen);
+            run(bench, ready, name, decision, input, rules).await
+        }
         Permit::Refused { decision, unanswerable, interrupt } => {
             refuse(bench, ready, name, decision, unanswerable, interrupt).await
         }
@@ -135,28 +139,48 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
 }
 
 enum Permit {
-    Granted { decision: Decision, input: Option<Value> },
-    Refused { decision: Decision, unanswerable: bool, interrupt: bool },
+    /// `seen`: what was decided about, with the paths that the named ones led to then.
+    Granted {
+        decision: Decision,
+        input: Option<Value>,
+        seen: Intent,
+    },
+    Refused {
+        decision: Decision,
+        unanswerable: bool,
+        interrupt: bool,
+    },
 }
 
 /// Asks the rules, and a person where they say so.
 async fn permit(bench: &Bench<'_>, ready: &Ready, name: &str) -> Result<Permit, JournalLost> {
     let rights = bench.ports.rights.borrow().clone();
-    let policy = Policy::new(rights.mode, rights.rules, around(&bench.around, &bench.spec.cwd));
-    // The rules see the paths as named and as what they lead to.
-    let mut intent = ready.intent.clone();
-    add_real_paths(&mut intent, real_path);
-    let decision = decide(&policy, name, &ready.call.input, &intent);
+    let policy = policy(bench, &rights);
+    let seen = with_real_paths(&ready.intent);
+    let decision = decide(&policy, name, &ready.call.input, &seen);
     match decision.verdict {
-        Verdict::Allow => Ok(Permit::Granted { decision, input: None }),
+        Verdict::Allow => Ok(Permit::Granted { decision, input: None, seen }),
         Verdict::Deny => Ok(Permit::Refused { decision, unanswerable: false, interrupt: false }),
-        Verdict::Ask if rights.answers => ask(bench, ready, name, decision).await,
+        Verdict::Ask if rights.answers => ask(bench, ready, name, decision, seen).await,
         Verdict::Ask => {
             let reason = format!("{}; nobody can be asked in this session", decision.reason);
             let decision = Decision { verdict: Verdict::Deny, reason, ..decision };
             Ok(Permit::Refused { decision, unanswerable: true, interrupt: false })
         }
     }
+}
+
+fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
+    let around = around(&bench.around, &bench.spec.cwd);
+    let policy = Policy::new(rights.mode, Arc::clone(&rights.rules), around);
+    Policy { undecided: rights.undecided, ..policy }
+}
+
+/// The rules see the paths as named and as what they lead to.
+fn with_real_paths(intent: &Intent) -> Intent {
+    let mut intent = intent.clone();
+    add_real_paths(&mut intent, real_path);
+    intent
 }
 
 /// Where a path leads, if that is another path. One that does not exist yet leads where its folder does.
@@ -174,6 +198,7 @@ async fn ask(
     ready: &Ready,
     name: &str,
     decision: Decision,
+    seen: Intent,
 ) -> Result<Permit, JournalLost> {
     let question = Question {
         id: QuestionId(uuid::Uuid::new_v4()),
@@ -197,7 +222,10 @@ async fn ask(
     Ok(match answer {
         Some(Answer::Allow { input, .. }) => {
             let decision = Decision { verdict: Verdict::Allow, reason: "answered: allow".into(), ..decision };
-            Permit::Granted { decision, input }
+            // What a person changed is taken as it is now.
+            let changed = input.as_ref().and_then(|input| ready.tool.intent(input, &bench.around).ok());
+            let seen = changed.as_ref().map_or(seen, with_real_paths);
+            Permit::Granted { decision, input, seen }
         }
         Some(Answer::Deny { message, interrupt }) => Permit::Refused {
             decision: Decision { verdict: Verdict::Deny, reason: message, rule: None },
@@ -241,6 +269,7 @@ async fn run(
     tool: String,
     decision: Decision,
     changed: Option<Value>,
+    rules: OpenRules,
 ) -> Result<Finished, JournalLost> {
     let Ready { mut call, tool: implementation, intent } = ready;
     let started = Event::CallStarted {
@@ -254,7 +283,7 @@ async fn run(
     call.name = tool;
     let input = changed.unwrap_or_else(|| call.input.clone());
     let began = bench.ports.clock.elapsed();
-    let output = work(bench, &call, &*implementation, input).await;
+    let output = work(bench, &call, &*implementation, input, Arc::new(rules)).await;
     let took = bench.ports.clock.elapsed().saturating_sub(began);
     let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     let output = clean(bench, output);
@@ -264,7 +293,13 @@ async fn run(
 }
 
 /// Runs the tool, showing what it says meanwhile. A tool that panics has failed; nothing else has.
-async fn work(bench: &Bench<'_>, call: &Call, tool: &dyn Tool, input: Value) -> ToolOutput {
+async fn work(
+    bench: &Bench<'_>,
+    call: &Call,
+    tool: &dyn Tool,
+    input: Value,
+    rules: Arc<dyn PathRules>,
+) -> ToolOutput {
     let equipment = &bench.ports.equipment;
     let (progress, mut said) = mpsc::channel(16);
     let cx = ToolContext {
@@ -275,10 +310,7 @@ async fn work(bench: &Bench<'_>, call: &Call, tool: &dyn Tool, input: Value) -> 
         progress,
         seen: Arc::clone(&bench.seen),
         spill: Arc::clone(&equipment.spill),
-        rules: Arc::new(DenyRules::new(
-            &bench.ports.rights.borrow().rules,
-            around(&bench.around, &bench.spec.cwd),
-        )),
+        rules,
         processes: equipment.processes.clone(),
         environment: Arc::clone(&equipment.environment),
         limits: Arc::clone(&equipment.limits),

@@ -41,7 +41,9 @@ use std::io;
 use std::sync::Arc;
 
 use decurion_protocol::link::BoxFuture;
-use decurion_protocol::{Event, Link, Place, PlaceError, RunSpec, SessionRequest, SessionSummary, Start};
+use decurion_protocol::{
+    Event, Link, Mode, Place, PlaceError, RunSpec, SessionRequest, SessionSummary, Start,
+};
 use decurion_store::SessionFiles;
 use decurion_tools::Http;
 use tokio::sync::mpsc;
@@ -117,6 +119,13 @@ impl Engine {
         Ok((model, made))
     }
 
+    /// The mode at the start, if it is available.
+    fn mode(&self, request: &SessionRequest) -> Result<Mode, PlaceError> {
+        let mode = request.mode.unwrap_or(self.parts.mode);
+        spec::check_mode(mode, self.parts.bypass).map_err(PlaceError::Usage)?;
+        Ok(mode)
+    }
+
     /// Everything about a session that is decided before its first run.
     fn session(
         &self,
@@ -133,8 +142,9 @@ impl Engine {
         let mut directories = request.directories.clone();
         directories.extend(parts.directories.iter().cloned());
         let rights = Rights {
-            mode: request.mode.unwrap_or(parts.mode),
+            mode: self.mode(&request)?,
             rules: Arc::new(spec::rules(&parts.rules, &request.allow, &request.deny)),
+            undecided: parts.undecided,
             answers: request.answers,
         };
         let opening_note = prompt::opening_note(&prompt::Scene {

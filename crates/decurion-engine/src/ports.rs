@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::approval::Rights;
 use crate::budget::{AccountId, Budget};
 use crate::journal::{Durability, Journal, Who};
+use crate::permission::Undecided;
 
 /// A model that can be asked.
 pub struct Model {
@@ -98,6 +99,12 @@ pub struct Parts {
     pub rules: RuleSet,
     /// The mode of the settings.
     pub mode: Mode,
+    /// Whether the mode `bypassPermissions` is available.
+    pub bypass: bool,
+    /// What `dontAsk` does with what no rule decides.
+    pub undecided: Undecided,
+    /// How long a question waits for its answer; none is for ever.
+    pub answer_timeout: Option<Duration>,
     /// What `~` stands for.
     pub home: Option<Utf8PathBuf>,
     /// Further directories of the settings.

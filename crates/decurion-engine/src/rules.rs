@@ -1,5 +1,6 @@
-//! Deny rules at the moment a file is opened. Takes the path that holds no links, gives the refusal if a
-//! deny rule covers it, so that a link cannot lead around a rule that was decided on the path as named.
+//! The rules again, at the moment a file is opened. Takes the path that holds no links, gives the refusal
+//! if a deny rule covers it, or if a file would be written that was not the one decided about: a link cannot
+//! lead around a rule, nor be changed between the decision and the write.
 
 use std::sync::Arc;
 
@@ -10,29 +11,45 @@ use serde_json::Value;
 
 use crate::permission::{Around, Policy, decide};
 
-/// The deny rules of one call; none where there are none.
-pub struct DenyRules(Option<Policy>);
+/// The rules of one call that was allowed.
+pub struct OpenRules {
+    /// All rules, as they were asked.
+    policy: Policy,
+    /// The deny rules alone, which a search asks once per file; none where there are none.
+    deny: Option<Policy>,
+    /// What was decided about, with the real paths.
+    decided: Intent,
+}
 
-impl DenyRules {
-    /// These rules, for a call that happens here.
-    pub fn new(rules: &RuleSet, around: Around) -> Self {
-        let deny = RuleSet { deny: rules.deny.clone(), ..RuleSet::default() };
+impl OpenRules {
+    /// The rules of a call that was allowed to do this.
+    pub fn new(policy: Policy, decided: Intent) -> Self {
+        let deny = RuleSet { deny: policy.rules.deny.clone(), ..RuleSet::default() };
         // A mode that allows everything else leaves just the deny rules to speak.
-        let policy = || Policy::new(Mode::BypassPermissions, Arc::new(deny), around);
-        Self((!rules.deny.is_empty()).then(policy))
+        let only_deny = || Policy::new(Mode::BypassPermissions, Arc::new(deny), policy.around.clone());
+        let deny = (!policy.rules.deny.is_empty()).then(only_deny);
+        Self { policy, deny, decided }
     }
 }
 
-impl PathRules for DenyRules {
+impl PathRules for OpenRules {
     fn refuses(&self, path: &Utf8Path, access: Access) -> Option<String> {
-        let policy = self.0.as_ref()?;
         let tool = match access {
             Access::Read => "Read",
             Access::Write => "Edit",
         };
         let intent = Intent::titled("").touching(path, access);
-        let decision = decide(policy, tool, &Value::Null, &intent);
-        (decision.verdict == Verdict::Deny).then_some(decision.reason)
+        let ask = |policy| decide(policy, tool, &Value::Null, &intent);
+        if let Some(denied) = self.deny.as_ref().map(ask).filter(|decision| decision.verdict == Verdict::Deny)
+        {
+            return Some(denied.reason);
+        }
+        if access == Access::Read || self.decided.touches.iter().any(|touch| touch.path == path) {
+            return None;
+        }
+        let decision = ask(&self.policy);
+        let reason = || format!("it leads to {path}, which was not decided about: {}", decision.reason);
+        (decision.verdict != Verdict::Allow).then(reason)
     }
 }
 
@@ -43,5 +60,43 @@ pub fn around(here: &Surroundings, root: &Utf8Path) -> Around {
         root: root.to_owned(),
         directories: here.directories.clone(),
         home: here.home.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use decurion_protocol::permission::RuleSource;
+
+    fn rules(mode: Mode, deny: &[&str]) -> OpenRules {
+        let rule = |text: &&str| decurion_protocol::Rule::parse(text, RuleSource::Command).unwrap();
+        let set = RuleSet { deny: deny.iter().map(rule).collect(), ..RuleSet::default() };
+        let around = Around {
+            cwd: "/project".into(),
+            root: "/project".into(),
+            directories: vec!["/project".into()],
+            home: None,
+        };
+        let decided = Intent::titled("").touching("/project/notes.txt", Access::Write);
+        OpenRules::new(Policy::new(mode, Arc::new(set), around), decided)
+    }
+
+    /// Whether a file may be opened so.
+    fn opens(rules: &OpenRules, path: &str, access: Access) -> bool {
+        rules.refuses(path.into(), access).is_none()
+    }
+
+    #[test]
+    fn a_write_goes_where_it_was_decided_or_where_it_would_be_allowed() {
+        let edits = rules(Mode::AcceptEdits, &["Edit(secret/**)"]);
+        assert!(opens(&edits, "/project/notes.txt", Access::Write));
+        assert!(opens(&edits, "/project/other.txt", Access::Write));
+        assert!(!opens(&edits, "/project/.git/hooks/pre-commit", Access::Write), "a protected path");
+        assert!(!opens(&edits, "/etc/passwd", Access::Write), "outside");
+        assert!(!opens(&edits, "/project/secret/key", Access::Write), "a deny rule");
+        assert!(opens(&edits, "/etc/passwd", Access::Read), "reads were decided by the call");
+        let asked = rules(Mode::Default, &[]);
+        assert!(opens(&asked, "/project/notes.txt", Access::Write), "a person allowed this one");
+        assert!(!opens(&asked, "/project/other.txt", Access::Write), "and not that one");
     }
 }

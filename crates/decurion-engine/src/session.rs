@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex};
 
 use decurion_model::{Head, RequestClass, RequestTag, WireHead};
 use decurion_protocol::{
-    Block, Command, Event, Mode, Outcome, Reply, Request, RequestId, RunId, SessionId, SessionRequest,
+    Answer, Block, Command, Event, Mode, Outcome, QuestionId, Reply, Request, RequestId, RunId, SessionId,
+    SessionRequest,
 };
 use decurion_tools::ToolSet;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::approval::{Approvals, Rights};
@@ -138,6 +140,7 @@ impl Owner {
                 biased;
                 left = finished(&mut self.running) => self.ended(left).await,
                 Some(ask) = self.questions.recv() => self.asked(ask).await,
+                question = due(&self.approvals) => self.expired(question).await,
                 request = self.commands.recv() => match request {
                     Some(request) => self.command(request).await,
                     // Nobody is attached any more: the session ends.
@@ -250,17 +253,23 @@ impl Owner {
     async fn asked(&mut self, ask: Ask) {
         let event = Event::Asked { question: Box::new(ask.question.clone()) };
         if self.session.journal.write(&ask.who, vec![event]).await.is_ok() {
-            self.approvals.open(ask.question, ask.answer);
+            let until = self.session.parts.answer_timeout.map(|patience| Instant::now() + patience);
+            self.approvals.open(ask.question, ask.answer, until);
         }
     }
 
-    async fn answered(
-        &mut self,
-        id: RequestId,
-        question: decurion_protocol::QuestionId,
-        answer: decurion_protocol::Answer,
-        by: String,
-    ) {
+    /// Answers a question whose time is up, as anyone else would.
+    async fn expired(&mut self, question: QuestionId) {
+        let seconds = self.session.parts.answer_timeout.unwrap_or_default().as_secs();
+        let message = format!("nobody answered within {seconds} seconds (`permissions.answerTimeout`)");
+        let answer = Answer::Deny { message, interrupt: false };
+        let event = Event::Answered { question, answer: answer.clone(), by: "nobody".to_owned() };
+        // A journal that is lost ends the run; the call must not wait beyond that.
+        let _ = self.session.journal.write(&self.who, vec![event]).await;
+        self.approvals.answer(question, answer);
+    }
+
+    async fn answered(&mut self, id: RequestId, question: QuestionId, answer: Answer, by: String) {
         if !self.approvals.questions().any(|open| open.id == question) {
             let reason = format!("no open question with this id: {question}");
             return self.reply(id, Reply::Refused { reason });
@@ -269,7 +278,7 @@ impl Owner {
         if let Err(lost) = self.session.journal.write(&self.who, vec![event]).await {
             return self.reply(id, Reply::Refused { reason: lost.to_string() });
         }
-        if let decurion_protocol::Answer::Allow { rules, .. } = &answer {
+        if let Answer::Allow { rules, .. } = &answer {
             self.rights.send_modify(|rights| {
                 Arc::make_mut(&mut rights.rules).allow.extend(rules.iter().cloned());
             });
@@ -286,6 +295,9 @@ impl Owner {
     }
 
     async fn set_mode(&mut self, id: RequestId, mode: Mode) {
+        if let Err(reason) = spec::check_mode(mode, self.session.parts.bypass) {
+            return self.reply(id, Reply::Refused { reason });
+        }
         match self.session.journal.write(&self.who, vec![Event::ModeChanged { mode }]).await {
             Ok(_) => {
                 self.rights.send_modify(|rights| rights.mode = mode);
@@ -333,6 +345,17 @@ fn done() -> Reply {
 async fn finished(running: &mut Option<Running>) -> Left {
     match running {
         Some(running) => (&mut running.task).await.ok().flatten(),
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until the time of a question is up; for ever if none has a limit.
+async fn due(approvals: &Approvals) -> QuestionId {
+    match approvals.first_due() {
+        Some((until, question)) => {
+            tokio::time::sleep_until(until).await;
+            question
+        }
         None => std::future::pending().await,
     }
 }

@@ -131,6 +131,16 @@ pub fn rules(settings: &RuleSet, allow: &[Rule], deny: &[Rule]) -> RuleSet {
     rules
 }
 
+/// Refuses a mode that the settings switched off.
+pub fn check_mode(mode: Mode, bypass: bool) -> Result<(), String> {
+    if mode == Mode::BypassPermissions && !bypass {
+        let reason =
+            "the mode bypassPermissions is switched off by `permissions.disableBypassPermissionsMode`";
+        return Err(reason.to_owned());
+    }
+    Ok(())
+}
+
 /// Refuses limits that cannot be kept.
 pub fn check_limits(limits: &Limits, model: &Model) -> Result<(), PlaceError> {
     if limits.money.is_some() && model.info.price.is_none() {

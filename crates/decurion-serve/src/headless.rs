@@ -37,6 +37,8 @@ pub enum Signal {
     Interrupt,
     /// Leave.
     Terminate,
+    /// The terminal is gone: leave.
+    Hangup,
 }
 
 /// How it ended.
@@ -164,7 +166,7 @@ impl Headless {
     async fn signalled(&self, state: &mut State, signal: Signal) -> bool {
         state.signal = Some(signal);
         state.interrupts += 1;
-        if signal == Signal::Terminate || state.interrupts > 1 {
+        if signal != Signal::Interrupt || state.interrupts > 1 {
             return true;
         }
         self.ask(state, Command::Interrupt).await;

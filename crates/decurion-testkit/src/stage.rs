@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use decurion_engine::permission::Undecided;
 use decurion_engine::{Compaction, Durability, Engine, Model, Models, Parts};
 use decurion_model::catalog::{ModelInfo, Price};
 use decurion_model::script::Script;
@@ -43,6 +44,12 @@ pub struct Stage {
     pub tools: Vec<Arc<dyn Tool>>,
     /// How questions are answered; none means nobody is there.
     pub answer: Option<Answer>,
+    /// Whether `bypassPermissions` is available.
+    pub bypass: bool,
+    /// What `dontAsk` does with what no rule decides.
+    pub undecided: Undecided,
+    /// How long a question waits.
+    pub answer_timeout: Option<Duration>,
     /// Where dates and times come from.
     pub clock: Arc<dyn Clock>,
     /// What stands between the engine and the scripted provider, if anything.
@@ -95,6 +102,9 @@ impl Stage {
             compaction: Compaction::default(),
             tools: Vec::new(),
             answer: None,
+            bypass: true,
+            undecided: Undecided::Allow,
+            answer_timeout: None,
             clock: Arc::new(CountingClock::default()),
             between: None,
             redact: Arc::new(|_: &str| None),
@@ -144,6 +154,9 @@ impl Stage {
             tool_limits: Arc::new(ToolLimits::default()),
             rules: self.rules.clone(),
             mode: Mode::Default,
+            bypass: self.bypass,
+            undecided: self.undecided,
+            answer_timeout: self.answer_timeout,
             home: None,
             directories: Vec::new(),
             git_branch: None,

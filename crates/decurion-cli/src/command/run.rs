@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use crate::args::{OutputFormat, RunArgs};
 use crate::models::Configured;
 use crate::report::{Failure, note};
-use crate::{discover, wire};
+use crate::{debug_log, discover, wire};
 
 /// The longest prompt taken from standard input.
 const MOST_INPUT: u64 = 16 << 20;
@@ -31,9 +31,12 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
         return Err(Failure::usage("the terminal interface is not part of this version")
             .hint("decurion -p \"…\" answers a prompt and exits; decurion demo shows how it works"));
     }
+    if let Some(path) = &args.debug_file {
+        debug_log::start(path)?;
+    }
     let (cwd, environment) = wire::surroundings()?;
     let loaded = Arc::new(load(args, cwd, &environment)?);
-    announce(&loaded, args);
+    announce(&loaded);
     let prompt = whole_prompt(prompt)?;
     let request = session_request(args, &loaded)?;
     let model = request.model.as_deref().or(loaded.settings.model.as_deref());
@@ -116,7 +119,7 @@ fn signals() -> std::io::Result<mpsc::Receiver<Signal>> {
     for (kind, meaning) in [
         (SignalKind::interrupt(), Signal::Interrupt),
         (SignalKind::terminate(), Signal::Terminate),
-        (SignalKind::hangup(), Signal::Terminate),
+        (SignalKind::hangup(), Signal::Hangup),
     ] {
         let mut stream = signal(kind)?;
         let sender = sender.clone();
@@ -136,6 +139,7 @@ pub fn conclude(finish: &Finish, format: OutputFormat) -> u8 {
     match finish.signal {
         Some(Signal::Interrupt) => return 130,
         Some(Signal::Terminate) => return 143,
+        Some(Signal::Hangup) => return 129,
         None => {}
     }
     if format == OutputFormat::Text {
@@ -199,11 +203,11 @@ fn permission_mode(args: &RunArgs) -> Result<Option<Mode>, Failure> {
 }
 
 /// What a person should know before it starts.
-fn announce(loaded: &Loaded, args: &RunArgs) {
+fn announce(loaded: &Loaded) {
     for warning in &loaded.warnings {
         note(warning);
     }
-    if args.dangerously_skip_permissions {
+    if loaded.settings.permissions.default_mode == Mode::BypassPermissions {
         note("all permission checks but deny rules are skipped");
     }
     let parts = loaded.project_parts.parts().len();

@@ -114,7 +114,7 @@ fn signals_end_the_run_with_their_codes_and_leave_nothing_running() {
         ("when\n say chunk=1 \"wait\"\n stall", "in a reply"),
         ("when\n say \"wait\"\n call Bash {\"command\": \"sleep 600 & sleep 600\"}", "in a command"),
     ] {
-        for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 143)] {
+        for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
             let stand = Stand::new(script);
             let mut running = started(&stand);
             if what == "in a command" {
@@ -147,4 +147,21 @@ fn an_interrupt_while_it_retries_ends_at_once() {
         decurion_testkit::stream_schema::check_line(line).unwrap();
     }
     assert_eq!(stand.model.requests().len(), 1);
+}
+
+#[test]
+fn a_reply_that_makes_no_sense_is_in_the_debug_file_with_its_bytes() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let stand = Stand::new("when\n malformed json");
+    let file = stand.file("debug.jsonl");
+    let run = finished(stand.decurion().args(["-p", "go", "--debug-file", &file]));
+    assert_eq!(run.ending.code(), 1, "{run:?}");
+    let log = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let raw = lines
+        .iter()
+        .filter_map(|line| line["raw"].as_str())
+        .find(|raw| raw.contains("content_block_delta\",\n"));
+    assert!(raw.is_some(), "{log}");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 }

@@ -1,7 +1,10 @@
 //! The loop: turns, calls, their order and their answers.
 
-use decurion_testkit::stage::{Stage, check};
+use decurion_engine::permission::Undecided;
+use decurion_protocol::{Command, Event, Mode, Place as _, Reply};
+use decurion_testkit::stage::{Stage, check, send};
 use expect_test::expect;
+use futures_util::StreamExt as _;
 
 #[tokio::test(start_paused = true)]
 async fn a_reply_without_calls_ends_the_run() {
@@ -210,4 +213,64 @@ when turn=3
         →      "The answer was taken."
         end    completed "{\"number\":7}"
     "#]].assert_eq(&stage.log("go").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_with_a_time_limit_is_answered_by_nobody() {
+    let mut stage = Stage::new(
+        r#"
+when turn=1
+  call Poke {"text": "x"}
+when turn=2
+  say "done"
+"#,
+    );
+    stage.rules.allow.clear();
+    stage.request.answers = true;
+    stage.answer_timeout = Some(std::time::Duration::from_secs(30));
+    expect![[r#"
+        user   "go"
+        model  calls Poke {"text":"x"}
+        wait   for an answer
+        ask    Poke: no rule allows this tool
+        answer by nobody
+        refuse Poke: nobody answered within 30 seconds (`permissions.answerTimeout`)
+        ✗      "Permission denied: nobody answered within 30 seconds (`permissions.answerTimeout`)"
+        model  "done"
+        end    completed "done"
+    "#]]
+    .assert_eq(&stage.log("go").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dont_ask_denies_what_is_undecided_where_the_settings_say_so() {
+    let script = "when turn=1\n  call Poke {\"text\": \"x\"}\nwhen turn=2\n  say \"done\"\n";
+    for (undecided, result) in
+        [(Undecided::Allow, "→      \"x\""), (Undecided::Deny, "✗      \"Permission denied")]
+    {
+        let mut stage = Stage::new(script);
+        stage.rules.allow.clear();
+        stage.request.mode = Some(Mode::DontAsk);
+        stage.undecided = undecided;
+        let log = stage.log("go").await;
+        assert!(log.contains(result), "{undecided:?}:\n{log}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bypass_that_is_switched_off_is_refused_at_the_start_and_later() {
+    let mut stage = Stage::new("when turn=1\n  say \"done\"\n");
+    stage.bypass = false;
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    send(&link, 1, Command::SetMode { mode: Mode::BypassPermissions }).await;
+    let refused = loop {
+        let envelope = link.events.next().await.unwrap();
+        if let Event::Replied { reply, .. } = &envelope.event {
+            break reply.clone();
+        }
+    };
+    assert!(matches!(&refused, Reply::Refused { reason } if reason.contains("disableBypass")), "{refused:?}");
+    stage.request.mode = Some(Mode::BypassPermissions);
+    let error = stage.engine().open(stage.request.clone()).await.map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("disableBypassPermissionsMode"), "{error}");
 }
