@@ -343,7 +343,7 @@ impl Context {
         self.kept.seen = self.kept.seen.with(effects);
         for effect in effects {
             match effect {
-                ToolEffect::Saw { .. } => {}
+                ToolEffect::Saw { .. } | ToolEffect::Delivered { .. } => {}
                 ToolEffect::Moved { cwd } => self.kept.cwd = Some(cwd.clone()),
                 ToolEffect::Todos { todos } => self.kept.todos = Some(todos.clone()),
             }

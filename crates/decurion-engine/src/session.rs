@@ -166,8 +166,11 @@ impl Owner {
             Command::SetMode { mode } => self.set_mode(id, mode).await,
             Command::SetModel { model } => self.set_model(id, &model),
             Command::Close { .. } => self.close(Closing::For(id)),
-            Command::Background { task } | Command::Stop { task } => {
+            Command::Stop { task } => {
                 self.reply(id, Reply::Refused { reason: format!("no task with this id: {task}") });
+            }
+            Command::Background { .. } | Command::Tell { .. } | Command::Tasks | Command::Finish => {
+                self.reply(id, Reply::Refused { reason: "not yet".to_owned() });
             }
         }
     }

@@ -57,7 +57,7 @@ pub async fn turn(
             model: Some(reply.model),
             stop_reason: reply.stop_reason,
             usage: Some(reply.usage),
-            cost: None,
+            ..MessageMeta::default()
         },
         fell_back_to,
     })

@@ -1,11 +1,14 @@
 //! What an agent *is*: its definition, loaded once, shared, never changed.
 
+use camino::Utf8PathBuf;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{Limits, Mode};
 
 /// An agent's definition, as a Markdown file with a head declares it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct AgentDefinition {
     /// Its name; looked up without regard to case.
     pub name: String,
@@ -23,6 +26,67 @@ pub struct AgentDefinition {
     pub limits: Limits,
     /// Where it came from, which decides what it may widen.
     pub source: AgentSource,
+    /// The file it was read from; none for those built in or given as JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<Utf8PathBuf>,
+    /// Whether it runs in the background without being asked to.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub background: bool,
+    /// Whether it sees its parent's conversation.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub fork_context: bool,
+    /// Whether it is left out of what models are told.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub hidden: bool,
+    /// How deep its own agents may nest below it; none leaves it to the settings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_depth: Option<u32>,
+    /// How hard its model should think, in its provider's words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effort: Option<String>,
+    /// A short text given again with each turn's input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reminder: Option<String>,
+    /// The prompt it begins with where it is the main agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initial_prompt: Option<String>,
+    /// How it is shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub color: Option<String>,
+    /// Hooks that are active while it runs, as declared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hooks: Option<Value>,
+    /// What is declared and belongs to its equipment: MCP servers, skills, memory, isolation, output schema.
+    #[serde(skip_serializing_if = "Equipment::is_empty")]
+    pub equipment: Equipment,
+}
+
+/// What an agent carries besides its tools, as declared.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Equipment {
+    /// Skills loaded into its opening.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub skills: Vec<String>,
+    /// MCP servers, by name or inline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp_servers: Option<Value>,
+    /// `user`, `project` or `local`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    /// `worktree`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<String>,
+    /// The JSON Schema its report must satisfy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Value>,
+}
+
+impl Equipment {
+    /// Whether nothing is declared.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Which tools out of those at hand.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Answer, Block, Mode, QuestionId, RequestId, TaskId};
+use crate::{AgentId, Answer, Block, Mode, QuestionId, RequestId, TaskId};
 
 /// A command and the id its answer will carry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,16 +32,27 @@ pub enum Command {
         /// By whom, for the record.
         by: String,
     },
-    /// Stop waiting for a foreground task; it goes on.
+    /// Stop waiting for foreground tasks; they go on.
     Background {
-        /// Which.
-        task: TaskId,
+        /// Which, by its own id or that of the call that began it; none is all of them.
+        target: Option<String>,
     },
     /// End a task.
     Stop {
         /// Which.
         task: TaskId,
     },
+    /// Tell an agent something; one that has ended goes on with it.
+    Tell {
+        /// Which.
+        agent: AgentId,
+        /// What.
+        text: String,
+    },
+    /// List all tasks; the reply holds them.
+    Tasks,
+    /// Close as soon as the whole tree is quiet.
+    Finish,
     /// End the turn under way and what it runs in the foreground.
     Interrupt,
     /// Change the permission mode.

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    AgentId, Answer, Block, CallId, Decision, Intent, LineId, Message, Mode, Money, Outcome, Question,
-    QuestionId, Reply, RequestId, RunId, RunSpec, SessionId, TaskId, TaskState, ToolOutput, Usage,
+    AgentId, Answer, Block, CallId, Decision, Delivery, Intent, LineId, Mail, Message, Mode, Money, Outcome,
+    Question, QuestionId, Reply, RequestId, RunId, RunSpec, SessionId, TaskId, TaskProgress, TaskRecord,
+    TaskState, ToolOutput, Usage,
 };
 
 /// One event with its place in the session's order.
@@ -128,12 +129,22 @@ pub enum Event {
         /// By whom: `user`, `host`, `nobody`.
         by: String,
     },
+    /// A task was begun.
+    TaskOpened {
+        /// What is known of it.
+        record: Box<TaskRecord>,
+    },
     /// A task took a step.
     TaskChanged {
         /// Which.
         task: TaskId,
         /// Where it stands now.
         state: TaskState,
+    },
+    /// A message to an agent, to be delivered to it once.
+    Mailed {
+        /// What, from whom, to whom.
+        mail: Box<Mail>,
     },
     /// The session's mode is now this.
     ModeChanged {
@@ -167,6 +178,13 @@ pub enum Event {
         /// What.
         text: String,
     },
+    /// How far a task has come (transient).
+    TaskProgressed {
+        /// Which.
+        task: TaskId,
+        /// How far.
+        progress: Box<TaskProgress>,
+    },
     /// Why nothing moves right now, or that it moves again (transient).
     Waiting {
         /// For what; none means it goes on.
@@ -189,7 +207,11 @@ impl Event {
     pub fn is_durable(&self) -> bool {
         !matches!(
             self,
-            Self::Delta { .. } | Self::CallProgress { .. } | Self::Waiting { .. } | Self::Replied { .. }
+            Self::Delta { .. }
+                | Self::CallProgress { .. }
+                | Self::TaskProgressed { .. }
+                | Self::Waiting { .. }
+                | Self::Replied { .. }
         )
     }
 }
@@ -240,6 +262,9 @@ pub struct MessageMeta {
     /// What it cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Money>,
+    /// What it tells its reader, once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub delivers: Vec<Delivery>,
 }
 
 /// What a run took, from its start to its end.

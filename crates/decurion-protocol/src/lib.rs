@@ -18,7 +18,7 @@ pub mod run;
 pub mod task;
 pub mod usage;
 
-pub use agent::{AgentDefinition, AgentSource, ToolSelection};
+pub use agent::{AgentDefinition, AgentSource, Equipment, ToolSelection};
 pub use clock::Clock;
 pub use command::{Command, Reply, Request};
 pub use event::{
@@ -32,5 +32,7 @@ pub use outcome::Outcome;
 pub use output::{ToolEffect, ToolOutput};
 pub use permission::{Answer, Decision, Mode, Question, Rule, RuleSet, Verdict};
 pub use run::{Limits, Opening, Pattern, RunSpec};
-pub use task::{Attention, TaskState, TaskStep};
+pub use task::{
+    Activity, Attention, Delivery, EndingId, Mail, TaskKind, TaskProgress, TaskRecord, TaskState, TaskStep,
+};
 pub use usage::{Money, Usage};

@@ -5,7 +5,7 @@ use camino::Utf8PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::ToolContent;
+use crate::{Delivery, ToolContent};
 
 /// The result of one call. A failed tool is still an output: the model reads it and tries something else.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,6 +38,11 @@ pub enum ToolEffect {
     Moved {
         /// The directory.
         cwd: Utf8PathBuf,
+    },
+    /// The result tells something that need not be told again.
+    Delivered {
+        /// What.
+        delivery: Delivery,
     },
     /// The run's list of steps is now this.
     Todos {

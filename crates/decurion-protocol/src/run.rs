@@ -5,7 +5,7 @@ use std::sync::Arc;
 use camino::Utf8PathBuf;
 use serde::{Deserialize, Serialize};
 
-use crate::{AgentDefinition, AgentId, Message, Mode, Money, RunId, SessionId};
+use crate::{AgentDefinition, AgentId, CallId, Mode, Money, RunId, SessionId};
 
 /// What the loop is given. The root and every kind of sub-agent are different ways to *build* one of these.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,10 +71,14 @@ pub enum Pattern {
 pub enum Opening {
     /// With nothing before its first prompt.
     Fresh,
-    /// With these messages before its first prompt.
-    After {
-        /// They are in the journal already; this is only for runs that inherit someone else's.
-        messages: Vec<Message>,
+    /// With its parent's conversation as it stood, a reference so that no history is stored twice.
+    Fork {
+        /// Whose conversation; none is the root's.
+        parent: Option<AgentId>,
+        /// The last record of it that is seen.
+        through: u64,
+        /// The delegating call.
+        call: CallId,
     },
     /// With what the journal holds of this agent.
     Resumed {

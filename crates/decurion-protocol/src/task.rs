@@ -1,9 +1,117 @@
 //! The life of a task. Takes a state and a step, gives the next state or says that the step is not legal.
 
+use camino::Utf8PathBuf;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::Outcome;
+use crate::{AgentId, CallId, Outcome, RunId, TaskId};
+
+/// What kind of work a task is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskKind {
+    /// A command line.
+    LocalBash,
+    /// An agent in this process.
+    LocalAgent,
+    /// An agent on another machine.
+    RemoteAgent,
+}
+
+impl TaskKind {
+    /// The word on the stream and in results.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::LocalBash => "local_bash",
+            Self::LocalAgent => "local_agent",
+            Self::RemoteAgent => "remote_agent",
+        }
+    }
+}
+
+/// What is known of a task from its beginning.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskRecord {
+    /// Its id; an agent's is the agent's own.
+    pub task: TaskId,
+    /// What it is.
+    pub kind: TaskKind,
+    /// A few words for people.
+    pub description: String,
+    /// The prompt or the command.
+    pub prompt: String,
+    /// Whose it is, and who is told of its end; none is the root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<AgentId>,
+    /// The call that began it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<CallId>,
+    /// The name of the definition, for an agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_type: Option<String>,
+    /// How deep in the tree: 1 for what the root began.
+    pub depth: u32,
+    /// Whether someone waits for it at its beginning.
+    pub attention: Attention,
+    /// Where its output is.
+    pub output_file: Utf8PathBuf,
+}
+
+/// One ending of one task; an agent has one for each of its runs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct EndingId {
+    /// Which task.
+    pub task: TaskId,
+    /// Which run of an agent; none for a shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+}
+
+/// What a line of a conversation delivers, once and for all, to its reader.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Delivery {
+    /// That a task ended.
+    Ending(EndingId),
+    /// A message from another agent or a person, by the number of its record.
+    Mail(u64),
+}
+
+/// A message to an agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mail {
+    /// From whom; none is the root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<AgentId>,
+    /// To whom; none is the root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<AgentId>,
+    /// What.
+    pub text: String,
+}
+
+/// How far a task has come.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskProgress {
+    /// Tools used so far.
+    pub tools: u32,
+    /// Tokens of the last response's context.
+    pub tokens: u64,
+    /// Since its start.
+    pub duration_ms: u64,
+    /// What it did last, as people read it; at most five, the newest last.
+    pub activities: Vec<Activity>,
+}
+
+/// One thing a task did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity {
+    /// The tool.
+    pub tool: String,
+    /// What it did with it, in one line.
+    pub title: String,
+}
 
 /// Where a task stands. [`TaskState::step`] is the only way from one to the next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

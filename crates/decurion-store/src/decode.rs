@@ -357,6 +357,7 @@ impl RawLine<'_> {
             stop_reason: message.stop_reason,
             usage: message.usage.map(|usage| usage.0),
             cost: self.cost_nanos,
+            delivers: Vec::new(),
         };
         Some(Event::Message {
             message: Message { role: message.role, blocks: message.content.0 },

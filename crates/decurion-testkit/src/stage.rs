@@ -251,6 +251,7 @@ fn request(cwd: Utf8PathBuf) -> SessionRequest {
             mode: None,
             limits: Limits::default(),
             source: AgentSource::Builtin,
+            ..AgentDefinition::default()
         },
         system: None,
         append_system: None,

@@ -314,6 +314,7 @@ pub fn main_definition() -> AgentDefinition {
         mode: None,
         limits: Limits::default(),
         source: AgentSource::Builtin,
+        ..AgentDefinition::default()
     }
 }
 

@@ -3,8 +3,8 @@
 use camino::Utf8PathBuf;
 use decurion_protocol::event::{Event, MessageMeta, Origin};
 use decurion_protocol::{
-    AgentId, Block, CallId, Decision, Envelope, Intent, LineId, Message, Mode, Money, Outcome, Role, RunId,
-    TaskState, ToolContent, ToolEffect, ToolOutput, Usage, Verdict,
+    AgentId, Block, CallId, Decision, Delivery, EndingId, Envelope, Intent, LineId, Message, Mode, Money,
+    Outcome, Role, RunId, TaskState, ToolContent, ToolEffect, ToolOutput, Usage, Verdict,
 };
 use decurion_store::{Journal, ReplayOptions, Scope};
 use proptest::prelude::*;
@@ -110,6 +110,7 @@ fn any_meta() -> impl Strategy<Value = MessageMeta> {
             stop_reason,
             usage,
             cost: cost.map(Money),
+            delivers: Vec::new(),
         })
 }
 
@@ -117,7 +118,13 @@ fn any_message() -> impl Strategy<Value = Event> {
     let role = prop_oneof![Just(Role::User), Just(Role::Assistant)];
     let blocks = prop::collection::vec(any_block(), 0..4);
     (role, blocks, any::<bool>(), any::<u128>(), prop::option::of(any_line()), any_meta()).prop_map(
-        |(role, blocks, odd, id, parent, meta)| {
+        |(role, blocks, odd, id, parent, mut meta)| {
+            // Only what an agent hears delivers something.
+            if role == Role::User && id % 2 == 0 {
+                let run = Some(RunId(uuid::Uuid::from_u128(id)));
+                let task = "a0123456789abcdef".parse().unwrap();
+                meta.delivers = vec![Delivery::Mail(7), Delivery::Ending(EndingId { task, run })];
+            }
             // Now and then a number of lines that does not fit, which must not be lost either.
             let count = if role == Role::User { 1 } else { blocks.len() };
             let count = if odd && id % 5 == 0 { count + 1 } else { count };

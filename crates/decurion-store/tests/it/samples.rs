@@ -134,6 +134,7 @@ pub fn reply(id: u128, blocks: Vec<Block>) -> Event {
             stop_reason: Some("tool_use".into()),
             usage: Some(usage),
             cost: Some(Money(5_816_000)),
+            delivers: Vec::new(),
         }),
     }
 }
