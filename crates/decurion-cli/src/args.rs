@@ -155,6 +155,14 @@ pub struct RunArgs {
     #[arg(long, conflicts_with = "no_session_persistence")]
     pub require_persistence: bool,
 
+    /// The agent that the session itself runs as.
+    #[arg(long, value_name = "NAME")]
+    pub agent: Option<String>,
+
+    /// Agents for this run: {"name": {"description": "…", "prompt": "…", "tools": […], "model": "…"}}.
+    #[arg(long, value_name = "JSON")]
+    pub agents: Option<String>,
+
     /// A JSON Schema the answer must satisfy: JSON, or a file.
     #[arg(long, value_name = "SCHEMA")]
     pub json_schema: Option<String>,
@@ -191,6 +199,9 @@ pub enum SubCommand {
         #[arg(long)]
         keep: bool,
     },
+    /// Look at the agents there are, and check their files.
+    #[command(subcommand)]
+    Agents(AgentsCommand),
     /// Test and explain permission rules.
     #[command(subcommand)]
     Permissions(PermissionsCommand),
@@ -209,6 +220,33 @@ pub enum SubCommand {
     /// Say what this installation has: providers, state folder, sandbox.
     Doctor {
         /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Look at the agents there are, and check their files.
+#[derive(Debug, Subcommand)]
+pub enum AgentsCommand {
+    /// Every agent, where it comes from, and which of equal names counts.
+    List {
+        /// As JSON lines.
+        #[arg(long)]
+        json: bool,
+    },
+    /// One agent as the file it could be, built in or not.
+    Show {
+        /// Which agent; upper and lower case are the same.
+        name: String,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// What is wrong with the files of agents, with line numbers; exits 1 where one cannot be used.
+    Lint {
+        /// Files or folders; every place where agents are looked for if left out.
+        paths: Vec<Utf8PathBuf>,
+        /// As JSON lines.
         #[arg(long)]
         json: bool,
     },

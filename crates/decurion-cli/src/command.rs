@@ -1,5 +1,6 @@
 //! One file per subcommand: each takes its arguments and gives an exit code.
 
+pub mod agents;
 pub mod config;
 pub mod demo;
 pub mod doctor;

@@ -47,6 +47,7 @@ fn dispatch(args: Args) -> Result<u8, Failure> {
     match args.command {
         None => command::run::run(args.prompt, &args.run),
         Some(SubCommand::Demo { keep }) => command::demo::run(keep),
+        Some(SubCommand::Agents(agents)) => command::agents::run(agents),
         Some(SubCommand::Permissions(permissions)) => command::permissions::run(permissions),
         Some(SubCommand::Config(config)) => command::config::run(&config),
         Some(SubCommand::Sessions(sessions)) => command::sessions::run(sessions),

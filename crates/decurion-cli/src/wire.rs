@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
-use decurion_config::{Environment, Loaded, settings};
+use decurion_config::{Environment, Loaded, TrustState, settings};
+use decurion_engine::child::{AgentSettings, BackgroundChoice};
 use decurion_engine::permission::Undecided;
 use decurion_engine::{Compaction, Durability, Engine, Models, Parts};
 use decurion_exec::{Guard, GuardProgram};
@@ -17,6 +18,8 @@ use crate::{args, instructions};
 
 /// Version of the program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// How many agents run at once, unless the settings say.
+const MOST_RUNNING: u32 = 128;
 /// How long a headless run waits for a disk that refuses.
 const JOURNAL_PATIENCE: Duration = Duration::from_secs(600);
 
@@ -34,6 +37,9 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, models: Arc<dyn M
     Engine::new(Parts {
         models,
         tools: Arc::new(ToolSet::new(decurion_tools::builtin())),
+        agents: Arc::new(decurion_engine::NoDefinitions),
+        agent_settings: agent_settings(loaded),
+        background_wait: settings.print_background_wait,
         archive: Arc::new(Archive::new(state_folder(loaded))),
         clock: Arc::new(SystemClock::new()),
         processes: guard(),
@@ -58,6 +64,7 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, models: Arc<dyn M
             settings::Durability::Power => Durability::Power,
         },
         journal_patience: Some(JOURNAL_PATIENCE),
+        journal_here: false,
         compaction: compaction(settings.compaction),
         redact: Arc::new(move |text: &str| match redactor.redact(text) {
             std::borrow::Cow::Borrowed(_) => None,
@@ -88,6 +95,28 @@ fn tool_limits(limits: &settings::CallLimits) -> ToolLimits {
         head_chars: inline_chars / 3,
         tail_chars: inline_chars - inline_chars / 3,
         ..usual
+    }
+}
+
+/// What the settings say about sub-agents.
+pub fn agent_settings(loaded: &Loaded) -> AgentSettings {
+    let settings = &loaded.settings;
+    let agents = &settings.agents;
+    AgentSettings {
+        max_depth: agents.max_depth,
+        max_running: agents.max_running.unwrap_or(MOST_RUNNING),
+        max_total: agents.max_total,
+        background: match (settings.background_tasks, agents.background) {
+            (false, _) | (true, settings::BackgroundChoice::Never) => BackgroundChoice::Never,
+            (true, settings::BackgroundChoice::Always) => BackgroundChoice::Always,
+            (true, settings::BackgroundChoice::Model) => BackgroundChoice::Model,
+        },
+        fork_by_default: agents.fork_by_default,
+        default_model: agents.default_model.clone(),
+        forced_model: agents.model.clone(),
+        result_chars: agents.result_budget,
+        output_chars: settings.limits.task_output_chars,
+        trusted: !matches!(loaded.trust, TrustState::Untrusted { .. }),
     }
 }
 

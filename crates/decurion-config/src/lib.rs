@@ -2,9 +2,12 @@
 //! the command line's settings, gives [`Loaded`]: settings, rules, providers and paths, decided once at the
 //! start. This is the only crate that reads environment variables, the home folder or settings files.
 
+pub mod agents;
 mod check;
 pub mod env;
 pub mod error;
+pub mod frontmatter;
+pub mod hooks;
 pub mod jsonc;
 mod layer;
 pub mod origin;
@@ -24,6 +27,7 @@ mod variables;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::permission::Mode;
 
+pub use agents::{AgentFolder, AgentOrigin, AgentProblem, AgentRequest, Agents, LoadedAgent, Severity};
 pub use env::Environment;
 pub use error::{ConfigError, Warning, WarningKind};
 pub use origin::{Layer, Origin};
@@ -107,6 +111,10 @@ pub struct Loaded {
     pub project_parts: ProjectParts,
     /// Worth saying.
     pub warnings: Vec<Warning>,
+    /// Which of the user's, the project's and the local files count, by `--setting-sources`.
+    pub layers: Vec<Layer>,
+    /// Where the administrator's settings are; what else is his is beside them.
+    pub managed_path: Utf8PathBuf,
     tree: Node,
     sources: Sources,
 }
@@ -158,6 +166,7 @@ pub fn load(request: &LoadRequest) -> Result<Loaded, ConfigError> {
         loader.own_file(layer, family, &file)?;
     }
     let mut project = loader.project(repository, wanted.contains(&Layer::Project))?;
+    agents::add_project_parts(&paths, &wanted, &mut project.parts);
     let trust = loader.trust(&project.parts, request.trust);
     for document in project.documents.drain(..) {
         layer::merge(&mut loader.tree, document.at_once);
@@ -187,6 +196,8 @@ pub fn load(request: &LoadRequest) -> Result<Loaded, ConfigError> {
         trust,
         project_parts: project.parts,
         warnings,
+        layers: wanted,
+        managed_path: request.managed_path.clone(),
         tree,
         sources,
     })

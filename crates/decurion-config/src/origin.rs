@@ -149,6 +149,12 @@ pub struct Origin {
 }
 
 impl Origin {
+    /// A line of a project's file that is not settings.
+    pub(crate) fn in_project_file(file: &Utf8Path, line: u32) -> Self {
+        let at = Some(Position { line, column: 1 });
+        Self { layer: Layer::Project, place: Place::File(file.to_owned()), at }
+    }
+
     /// The place inside the layer: a file's path, a variable's name, a flag, or `built in`.
     pub fn place(&self) -> String {
         self.place.to_string()

@@ -119,6 +119,17 @@ impl Paths {
         files
     }
 
+    /// The `.decurion` and `.claude` folders there may be from the working directory up to the repository's
+    /// top, nearest first, ours before the ecosystem's. The user's own are not among them.
+    pub(crate) fn project_folders(&self) -> Vec<(Family, Utf8PathBuf)> {
+        let top = self.root.ancestors().find(|folder| folder.join(".git").exists()).unwrap_or(&self.root);
+        let upwards = self.cwd.ancestors().take_while(|folder| folder.starts_with(top));
+        let both = |folder: &Utf8Path| {
+            [(Family::Ours, folder.join(".decurion")), (Family::Shared, folder.join(".claude"))]
+        };
+        upwards.flat_map(both).filter(|(_, folder)| !self.is_users_own(folder)).collect()
+    }
+
     fn find_root(&self) -> Utf8PathBuf {
         let is_root = |folder: &&Utf8Path| {
             folder.join(".git").exists()

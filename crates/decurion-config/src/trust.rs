@@ -142,7 +142,8 @@ impl ProjectParts {
         &self.counts
     }
 
-    fn fingerprints(&self) -> BTreeMap<String, String> {
+    /// The fingerprint of each file's parts, by which a change of them is noticed.
+    pub(crate) fn fingerprints(&self) -> BTreeMap<String, String> {
         self.files.iter().map(|(file, hasher)| (file.clone(), hex(&hasher.clone().finalize()))).collect()
     }
 

@@ -19,6 +19,8 @@ pub struct Rights {
     pub rules: Arc<RuleSet>,
     /// What `dontAsk` does with what no rule decides.
     pub undecided: Undecided,
+    /// Whether the project's definitions may widen the mode.
+    pub trusted: bool,
     /// Whether anyone attached can answer a question.
     pub answers: bool,
 }

@@ -20,10 +20,14 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::approval::Rights;
+use crate::child;
+use crate::context::OpenCall;
+use crate::desk::Wish;
 use crate::journal::JournalLost;
 use crate::permission::{Policy, add_real_paths, decide};
 use crate::ports::{Ask, Ports, new_line};
 use crate::rules::{OpenRules, around};
+use crate::shell;
 
 /// A call as the model asked for it.
 #[derive(Clone, Debug)]
@@ -36,6 +40,12 @@ pub struct Call {
     pub input: Value,
     /// The line of its block in the transcript.
     pub line: Option<LineId>,
+}
+
+impl From<OpenCall> for Call {
+    fn from(open: OpenCall) -> Self {
+        Self { id: open.id, name: open.name, input: open.input, line: open.line }
+    }
 }
 
 /// A call that was understood, or its answer if it could not be.
@@ -157,7 +167,7 @@ async fn permit(bench: &Bench<'_>, ready: &Ready, name: &str) -> Result<Permit, 
     let rights = bench.ports.rights.borrow().clone();
     let policy = policy(bench, &rights);
     let seen = with_real_paths(&ready.intent);
-    let decision = decide(&policy, name, &ready.call.input, &seen);
+    let decision = decide_under_grants(bench, &policy, name, &ready.call.input, &seen);
     match decision.verdict {
         Verdict::Allow => Ok(Permit::Granted { decision, input: None, seen }),
         Verdict::Deny => Ok(Permit::Refused { decision, unanswerable: false, interrupt: false }),
@@ -170,10 +180,29 @@ async fn permit(bench: &Bench<'_>, ready: &Ready, name: &str) -> Result<Permit, 
     }
 }
 
+/// What the run may do now: the session's rights, less what the definitions on the way to it take away.
 fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
     let around = around(&bench.around, &bench.spec.cwd);
-    let policy = Policy::new(rights.mode, Arc::clone(&rights.rules), around);
+    let mode = child::mode(rights.mode, &bench.ports.desk.modes, rights.trusted).value;
+    let policy = Policy::new(mode, Arc::clone(&rights.rules), around);
     Policy { undecided: rights.undecided, ..policy }
+}
+
+/// The decision under every grant from the root to the run: the one that allows least holds.
+fn decide_under_grants(
+    bench: &Bench<'_>,
+    policy: &Policy,
+    name: &str,
+    input: &Value,
+    seen: &Intent,
+) -> Decision {
+    for grant in bench.ports.desk.grants.iter() {
+        let decision = decide(&Policy { grant: grant.clone(), ..policy.clone() }, name, input, seen);
+        if decision.verdict == Verdict::Deny {
+            return decision;
+        }
+    }
+    decide(policy, name, input, seen)
 }
 
 /// The rules see the paths as named and as what they lead to.
@@ -203,7 +232,7 @@ async fn ask(
     let question = Question {
         id: QuestionId(uuid::Uuid::new_v4()),
         agent: bench.spec.agent.clone(),
-        path: vec![bench.ports.tag.path.clone()],
+        path: bench.ports.desk.path.split('/').map(str::to_owned).collect(),
         call: ready.call.id.clone(),
         tool: name.to_owned(),
         input: ready.call.input.clone(),
@@ -214,7 +243,7 @@ async fn ask(
     bench.ports.journal.publish(&bench.ports.who, Event::Waiting { reason: Some(waiting) });
     let (answer, answered) = oneshot::channel();
     let asked = Ask { who: bench.ports.who.clone(), question, answer };
-    let answer = match bench.ports.questions.send(asked).await {
+    let answer = match bench.ports.desk.wishes.send(Wish::Ask(Box::new(asked))).await {
         Ok(()) => answered.await.ok(),
         Err(_) => None,
     };
@@ -283,7 +312,7 @@ async fn run(
     call.name = tool;
     let input = changed.unwrap_or_else(|| call.input.clone());
     let began = bench.ports.clock.elapsed();
-    let output = work(bench, &call, &*implementation, input, Arc::new(rules)).await;
+    let output = work(bench, &call, &implementation, input, Arc::new(rules)).await;
     let took = bench.ports.clock.elapsed().saturating_sub(began);
     let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     let output = clean(bench, output);
@@ -296,13 +325,44 @@ async fn run(
 async fn work(
     bench: &Bench<'_>,
     call: &Call,
-    tool: &dyn Tool,
+    tool: &Arc<dyn Tool>,
     input: Value,
     rules: Arc<dyn PathRules>,
 ) -> ToolOutput {
-    let equipment = &bench.ports.equipment;
     let (progress, mut said) = mpsc::channel(16);
-    let cx = ToolContext {
+    let cx = context(bench, call, rules, progress);
+    let mut running = std::pin::pin!(async {
+        if tool.spec().name == "Bash" {
+            return shell::run(bench, call, Arc::clone(tool), cx, input).await;
+        }
+        let output = AssertUnwindSafe(tool.run(&cx, input)).catch_unwind().await;
+        output.unwrap_or_else(|_| panicked(&call.name))
+    });
+    loop {
+        tokio::select! {
+            biased;
+            output = &mut running => return output,
+            Some(text) = said.recv() => {
+                let event = Event::CallProgress { call: call.id.clone(), text };
+                bench.ports.journal.publish(&bench.ports.who, event);
+            }
+        }
+    }
+}
+
+/// What the model reads of a tool that panicked.
+pub(crate) fn panicked(tool: &str) -> ToolOutput {
+    ToolOutput::error(format!("{tool} failed inside Decurion; this is a bug in it."))
+}
+
+fn context(
+    bench: &Bench<'_>,
+    call: &Call,
+    rules: Arc<dyn PathRules>,
+    progress: mpsc::Sender<String>,
+) -> ToolContext {
+    let equipment = &bench.ports.equipment;
+    ToolContext {
         run: bench.spec.run,
         call: call.id.clone(),
         around: bench.around.clone(),
@@ -315,21 +375,8 @@ async fn work(
         environment: Arc::clone(&equipment.environment),
         limits: Arc::clone(&equipment.limits),
         http: equipment.http.clone(),
-    };
-    let mut running = std::pin::pin!(AssertUnwindSafe(tool.run(&cx, input)).catch_unwind());
-    loop {
-        tokio::select! {
-            biased;
-            output = &mut running => {
-                return output.unwrap_or_else(|_| {
-                    ToolOutput::error(format!("{} failed inside Decurion; this is a bug in it.", call.name))
-                });
-            }
-            Some(text) = said.recv() => {
-                let event = Event::CallProgress { call: call.id.clone(), text };
-                bench.ports.journal.publish(&bench.ports.who, event);
-            }
-        }
+        detached: tokio::sync::watch::channel(false).1,
+        host: Some(Arc::clone(&bench.ports.desk) as Arc<dyn std::any::Any + Send + Sync>),
     }
 }
 

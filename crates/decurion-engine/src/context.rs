@@ -11,7 +11,7 @@ use std::sync::Arc;
 use camino::Utf8PathBuf;
 use decurion_model::{Dialect, WireMessage};
 use decurion_protocol::{
-    Block, CallId, Event, LineId, Message, Origin, Role, ToolContent, ToolEffect, Usage,
+    Block, CallId, Delivery, Event, LineId, Message, Origin, Role, ToolContent, ToolEffect, Usage,
 };
 use decurion_tools::FilesSeen;
 use serde_json::Value;
@@ -45,6 +45,58 @@ pub struct Context {
     kept: RunState,
     fill: Fill,
     media: Media,
+    /// What its lines have told.
+    delivered: HashSet<Delivery>,
+}
+
+/// A conversation before its last message: what a fork shares with its parent.
+#[derive(Debug)]
+pub struct Prefix {
+    dialect: Dialect,
+    sealed: Vec<Sealed>,
+    ids: HashSet<CallId>,
+    kept: RunState,
+    fill: Fill,
+    media: Media,
+    /// The message whose calls delegate.
+    delegating: Message,
+    /// The last record that belongs to it.
+    pub through: u64,
+}
+
+impl Prefix {
+    /// The bytes of its messages in a request.
+    pub fn bytes(&self) -> u64 {
+        self.sealed.iter().map(|sealed| sealed.wire.bytes.len() as u64).sum()
+    }
+
+    /// The messages themselves.
+    pub fn messages(&self) -> impl Iterator<Item = &WireMessage> {
+        self.sealed.iter().map(|sealed| &sealed.wire)
+    }
+
+    /// The delegating message reduced to one of its calls. Reasoning stays, since providers want it back.
+    pub fn delegating(&self, call: &CallId) -> Option<Message> {
+        let is_call = |block: &&Block| matches!(block, Block::ToolUse { id, .. } if id == call);
+        let call = self.delegating.blocks.iter().find(is_call)?;
+        let thinking = self.delegating.blocks.iter().filter(|block| matches!(block, Block::Thinking { .. }));
+        Some(Message::assistant(thinking.chain([call]).cloned().collect()))
+    }
+}
+
+/// A call without a result.
+#[derive(Clone, Debug)]
+pub struct OpenCall {
+    /// Its id.
+    pub id: CallId,
+    /// The tool's name, as the model wrote it.
+    pub name: String,
+    /// The input.
+    pub input: Value,
+    /// The line of its block.
+    pub line: Option<LineId>,
+    /// Whether its intent is on record, so that it may have had effects.
+    pub started: bool,
 }
 
 /// What is done with images and documents.
@@ -69,7 +121,7 @@ pub struct RunState {
     pub todos: Option<Value>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Sealed {
     wire: WireMessage,
     line: Option<LineId>,
@@ -78,7 +130,7 @@ struct Sealed {
 }
 
 /// Whether a conversation can begin with a message.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Start {
     /// It can.
     Whole,
@@ -120,7 +172,73 @@ impl Context {
             kept: RunState::default(),
             fill: Fill::default(),
             media: Media::None,
+            delivered: HashSet::new(),
         }
+    }
+
+    /// A conversation that begins with someone else's.
+    pub fn after(prefix: &Prefix) -> Self {
+        Self {
+            sealed: prefix.sealed.clone(),
+            ids: prefix.ids.clone(),
+            kept: prefix.kept.clone(),
+            fill: prefix.fill,
+            media: prefix.media,
+            ..Self::new(prefix.dialect)
+        }
+    }
+
+    /// An empty conversation of a run that knows what another has read.
+    #[must_use]
+    pub fn knowing(mut self, seen: Arc<FilesSeen>) -> Self {
+        self.kept.seen = seen;
+        self
+    }
+
+    /// What comes before the last message, if that is the model's.
+    pub fn prefix(&self, through: u64) -> Option<Prefix> {
+        let open = self.open.as_ref().filter(|open| open.message.role == Role::Assistant)?;
+        let mut ids = self.ids.clone();
+        ids.retain(|id| !open.asked.contains(id));
+        Some(Prefix {
+            dialect: self.dialect,
+            sealed: self.sealed.clone(),
+            ids,
+            kept: self.kept.clone(),
+            fill: self.fill,
+            media: self.media,
+            delegating: open.message.clone(),
+            through,
+        })
+    }
+
+    /// Those of these calls, of the last assistant message, that have no result.
+    pub fn open_calls(&self, blocks: &[Block]) -> Vec<OpenCall> {
+        let unanswered = self.unanswered();
+        let of = |block: &Block| match block {
+            Block::ToolUse { id, name, input } => {
+                let (_, started) = unanswered.iter().find(|(call, _)| call == id)?;
+                let (name, input, line) = (name.clone(), input.clone(), self.call_line(id));
+                Some(OpenCall { id: id.clone(), name, input, line, started: *started })
+            }
+            _ => None,
+        };
+        blocks.iter().filter_map(of).collect()
+    }
+
+    /// What its lines have told.
+    pub fn into_delivered(self) -> HashSet<Delivery> {
+        self.delivered
+    }
+
+    /// The same, and it stays.
+    pub fn delivered(&self) -> &HashSet<Delivery> {
+        &self.delivered
+    }
+
+    /// Whether a line of it has told this.
+    pub fn has_delivered(&self, delivery: &Delivery) -> bool {
+        self.delivered.contains(delivery)
     }
 
     /// Takes one event in. Events that are not part of a conversation change nothing.
@@ -131,6 +249,7 @@ impl Context {
                     self.message(message, lines, &meta.origin, meta.usage.as_ref());
                 }
                 self.leaf = lines.last().copied().or(self.leaf);
+                self.delivered.extend(meta.delivers.iter().cloned());
             }
             Event::CallStarted { call, .. } => {
                 self.started.insert(call.clone());
@@ -343,7 +462,10 @@ impl Context {
         self.kept.seen = self.kept.seen.with(effects);
         for effect in effects {
             match effect {
-                ToolEffect::Saw { .. } | ToolEffect::Delivered { .. } => {}
+                ToolEffect::Saw { .. } => {}
+                ToolEffect::Delivered { delivery } => {
+                    self.delivered.insert(delivery.clone());
+                }
                 ToolEffect::Moved { cwd } => self.kept.cwd = Some(cwd.clone()),
                 ToolEffect::Todos { todos } => self.kept.todos = Some(todos.clone()),
             }

@@ -5,9 +5,9 @@
 //! refuses, it holds what it has and tries again; whoever waits for an answer simply waits longer.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use decurion_protocol::link::BoxStream;
@@ -45,6 +45,9 @@ pub struct JournalOptions {
     pub last_seq: u64,
     /// When to stop trying to write; none is never.
     pub give_up_after: Option<Duration>,
+    /// Whether each job is done where it is asked for, rather than on a thread of its own: where time is
+    /// simulated, a thread would let it run on.
+    pub here: bool,
 }
 
 /// Whose event.
@@ -64,10 +67,37 @@ pub struct JournalLost(pub Arc<str>);
 /// A handle to the journal; everyone has one.
 #[derive(Clone)]
 pub struct Journal {
-    jobs: Sender<Job>,
+    door: Door,
     live: broadcast::Sender<Arc<Envelope>>,
     seq: Arc<AtomicU64>,
     clock: Arc<dyn Clock>,
+}
+
+/// Where jobs go.
+#[derive(Clone)]
+enum Door {
+    /// To the thread that owns the files.
+    Thread(Sender<Job>),
+    /// To the files themselves; none once they are closed.
+    Here(Arc<Mutex<Option<Writer>>>),
+}
+
+impl Door {
+    /// Hands a job over; false if nobody takes it.
+    fn send(&self, job: Job) -> bool {
+        match self {
+            Self::Thread(jobs) => jobs.send(job).is_ok(),
+            Self::Here(writer) => {
+                let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+                let Some(open) = writer.as_mut() else { return false };
+                if let Some(closed) = open.do_all(VecDeque::from([job])) {
+                    *writer = None;
+                    let _ = closed.send(());
+                }
+                true
+            }
+        }
+    }
 }
 
 /// What a writer is told: its events as recorded, in order.
@@ -100,18 +130,25 @@ impl Journal {
             unsynced_since: None,
             lost: None,
         };
-        std::thread::Builder::new()
-            .name("journal".to_owned())
-            .stack_size(256 * 1024)
-            .spawn(move || writer.work())?;
-        Ok(Self { jobs, live, seq, clock: options.clock })
+        let door = if options.here {
+            Door::Here(Arc::new(Mutex::new(Some(writer))))
+        } else {
+            std::thread::Builder::new()
+                .name("journal".to_owned())
+                .stack_size(256 * 1024)
+                .spawn(move || writer.work())?;
+            Door::Thread(jobs)
+        };
+        Ok(Self { door, live, seq, clock: options.clock })
     }
 
     /// Puts events on record, in this order and in one write. When this returns, they are.
     pub async fn write(&self, who: &Who, events: Vec<Event>) -> Result<Vec<Arc<Envelope>>, JournalLost> {
         let (done, answer) = oneshot::channel();
         let gone = || JournalLost(Arc::from("the writer is gone"));
-        self.jobs.send(Job::Write { who: who.clone(), events, done }).map_err(|_| gone())?;
+        if !self.door.send(Job::Write { who: who.clone(), events, done }) {
+            return Err(gone());
+        }
         answer.await.map_err(|_| gone())?
     }
 
@@ -126,7 +163,7 @@ impl Journal {
     /// Returns once everything written so far is synced.
     pub async fn sync(&self) {
         let (done, answer) = oneshot::channel();
-        if self.jobs.send(Job::Sync { done }).is_ok() {
+        if self.door.send(Job::Sync { done }) {
             let _ = answer.await;
         }
     }
@@ -135,13 +172,13 @@ impl Journal {
     pub fn sync_soon(&self) {
         let (done, _) = oneshot::channel();
         // A journal that is gone was synced when it went.
-        let _ = self.jobs.send(Job::Sync { done });
+        let _ = self.door.send(Job::Sync { done });
     }
 
     /// Syncs, closes the files and ends the thread.
     pub async fn close(&self) {
         let (done, answer) = oneshot::channel();
-        if self.jobs.send(Job::Close { done }).is_ok() {
+        if self.door.send(Job::Close { done }) {
             let _ = answer.await;
         }
     }
@@ -165,7 +202,9 @@ impl Journal {
             let _ = store.since(after, &mut |envelope| take(&mut state, envelope));
             let _ = done.send(state);
         });
-        self.jobs.send(Job::Read { work }).ok()?;
+        if !self.door.send(Job::Read { work }) {
+            return None;
+        }
         answer.await.ok()
     }
 

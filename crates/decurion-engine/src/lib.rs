@@ -16,13 +16,20 @@
 //!
 //! The engine never prints, reads no configuration, and names no front end and no provider.
 
+pub mod agent_tools;
 pub mod approval;
 pub mod budget;
 mod call;
 mod calls;
+pub mod child;
 mod compact;
 pub mod context;
+pub mod desk;
+pub mod fork;
+pub mod hook;
 pub mod journal;
+pub mod listing;
+pub mod notice;
 pub mod permission;
 pub mod ports;
 pub mod prompt;
@@ -30,11 +37,13 @@ mod resume;
 mod rules;
 mod run;
 mod session;
+mod shell;
 mod spawn;
 pub mod spec;
 mod spill;
 mod structured;
 pub mod task;
+mod tree;
 mod turn;
 
 use std::io;
@@ -45,11 +54,12 @@ use decurion_protocol::{
     Event, Link, Mode, Place, PlaceError, RunSpec, SessionRequest, SessionSummary, Start,
 };
 use decurion_store::SessionFiles;
-use decurion_tools::Http;
+use decurion_tools::{Http, ToolSet};
 use tokio::sync::mpsc;
 
+pub use child::AgentSettings;
 pub use journal::Durability;
-pub use ports::{Compaction, Instructions, Model, Models, Parts, Redact};
+pub use ports::{Compaction, Definitions, Instructions, Model, Models, NoDefinitions, Parts, Redact};
 
 use approval::Rights;
 use journal::{Journal, JournalOptions};
@@ -58,6 +68,7 @@ use resume::Opened;
 use session::{Session, first_who};
 use spec::HeadAndTools;
 use spill::SpillInto;
+use tree::Tree;
 
 /// The place in this process.
 pub struct Engine {
@@ -107,9 +118,10 @@ impl Engine {
         let recorded_head = recorded
             .zip(files)
             .and_then(|(spec, files)| serde_json::from_slice(&files.get_head(&spec.head).ok()?).ok());
-        let made = spec::root_head(request, recorded_head.as_ref(), &parts.tools, &model)?;
+        let all = self.all_tools();
+        let made = spec::root_head(request, recorded_head.as_ref(), &all, &model)?;
         if !made.unknown.is_empty() {
-            let known: Vec<&str> = parts.tools.names().collect();
+            let known: Vec<&str> = all.names().collect();
             return Err(PlaceError::Usage(format!(
                 "no such tool: {} (the tools are {})",
                 made.unknown.join(", "),
@@ -117,6 +129,17 @@ impl Engine {
             )));
         }
         Ok((model, made))
+    }
+
+    /// Every tool there is, those of the engine told of the agents as they are now.
+    fn all_tools(&self) -> Arc<ToolSet> {
+        let parts = &self.parts;
+        let settings = &parts.agent_settings;
+        if settings.max_depth == 0 {
+            return Arc::clone(&parts.tools);
+        }
+        let ours = agent_tools::all(&parts.agents.all(), settings);
+        Arc::new(ToolSet::new(parts.tools.iter().cloned().chain(ours)))
     }
 
     /// The mode at the start, if it is available.
@@ -145,6 +168,7 @@ impl Engine {
             mode: self.mode(&request)?,
             rules: Arc::new(spec::rules(&parts.rules, &request.allow, &request.deny)),
             undecided: parts.undecided,
+            trusted: parts.agent_settings.trusted,
             answers: request.answers,
         };
         let opening_note = prompt::opening_note(&prompt::Scene {
@@ -156,6 +180,7 @@ impl Engine {
             instructions: &parts.instructions,
         });
         let equipment = equipment(parts, opened.files.as_ref());
+        let tree = Tree::new(opened.folded.tasks, opened.folded.parked);
         let journal = start_journal(parts, opened.journal)?;
         Ok(Session {
             id: opened.id,
@@ -170,6 +195,9 @@ impl Engine {
             previous: opened.folded.spec.map(|spec| spec.run),
             opening_note,
             rights,
+            all_tools: self.all_tools(),
+            files: opened.files,
+            tree,
             model,
             parts: Arc::clone(parts),
             request,
@@ -205,6 +233,7 @@ fn start_journal(parts: &Parts, store: Box<dyn decurion_store::Journal>) -> Resu
         durability: parts.durability,
         last_seq: store.last_seq(),
         give_up_after: parts.journal_patience,
+        here: parts.journal_here,
     };
     Journal::start(store, options)
         .map_err(|source| PlaceError::Storage { path: "the journal's thread".to_owned(), source })
@@ -223,14 +252,16 @@ fn store_head(head: &decurion_model::Head, files: Option<&SessionFiles>) -> Resu
 }
 
 fn equipment(parts: &Parts, files: Option<&Arc<SessionFiles>>) -> Arc<Equipment> {
+    let spill_into = Arc::new(SpillInto {
+        files: files.cloned(),
+        limit: parts.tool_limits.spill_bytes,
+        redact: Arc::clone(&parts.redact),
+    });
     Arc::new(Equipment {
         processes: parts.processes.clone(),
         environment: Arc::clone(&parts.environment),
-        spill: Arc::new(SpillInto {
-            files: files.cloned(),
-            limit: parts.tool_limits.spill_bytes,
-            redact: Arc::clone(&parts.redact),
-        }),
+        spill: Arc::clone(&spill_into) as Arc<dyn decurion_tools::Spill>,
+        spill_into,
         limits: Arc::clone(&parts.tool_limits),
         http: Http::default(),
         home: parts.home.clone(),

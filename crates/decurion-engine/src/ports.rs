@@ -9,15 +9,20 @@ use camino::Utf8PathBuf;
 use decurion_exec::Guard;
 use decurion_model::catalog::ModelInfo;
 use decurion_model::{Dialect, Gateway, Head, RequestTag, WireHead};
-use decurion_protocol::{CallId, Clock, LineId, Mode, Money, Question, RuleSet, RunId};
+use decurion_protocol::{
+    AgentDefinition, AgentId, CallId, Clock, LineId, Mode, Money, Question, RuleSet, RunId, TaskId,
+};
 use decurion_tools::{Http, Spill, ToolLimits, ToolSet};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::approval::Rights;
 use crate::budget::{AccountId, Budget};
+use crate::child::AgentSettings;
+use crate::desk::Desk;
 use crate::journal::{Durability, Journal, Who};
 use crate::permission::Undecided;
+use crate::spill::SpillInto;
 
 /// A model that can be asked.
 pub struct Model {
@@ -52,6 +57,21 @@ pub trait Models: Send + Sync {
     fn default_name(&self) -> String;
 }
 
+/// The agents at hand, as they are now.
+pub trait Definitions: Send + Sync {
+    /// All of them, those that win first.
+    fn all(&self) -> Vec<Arc<AgentDefinition>>;
+}
+
+/// No agents but the built-in fork.
+pub struct NoDefinitions;
+
+impl Definitions for NoDefinitions {
+    fn all(&self) -> Vec<Arc<AgentDefinition>> {
+        Vec::new()
+    }
+}
+
 /// A text that instructs every agent of the project or user, such as AGENTS.md.
 #[derive(Clone, Debug)]
 pub struct Instructions {
@@ -83,8 +103,14 @@ impl Default for Compaction {
 pub struct Parts {
     /// The models.
     pub models: Arc<dyn Models>,
-    /// Every tool there is.
+    /// Every tool there is, less those of the engine.
     pub tools: Arc<ToolSet>,
+    /// The agents that can be started.
+    pub agents: Arc<dyn Definitions>,
+    /// What the settings say about them.
+    pub agent_settings: AgentSettings,
+    /// How long a session that is to finish waits for the shells of its root.
+    pub background_wait: Duration,
     /// The recorded sessions.
     pub archive: Arc<decurion_store::Archive>,
     /// Where time comes from.
@@ -121,6 +147,8 @@ pub struct Parts {
     pub durability: Durability,
     /// How long a journal that cannot be written is tried; none is for ever.
     pub journal_patience: Option<Duration>,
+    /// Whether the journal is written where it is asked for; for simulated time.
+    pub journal_here: bool,
     /// When conversations are shortened.
     pub compaction: Compaction,
     /// Takes secrets out of tool output.
@@ -131,8 +159,8 @@ pub struct Parts {
 
 /// What one run reaches. Made in `spawn.rs`, dropped with the run.
 pub struct Ports {
-    /// Where events go.
-    pub journal: Journal,
+    /// What every run of the session reaches.
+    pub shared: Shared,
     /// In whose name.
     pub who: Who,
     /// The model.
@@ -147,22 +175,36 @@ pub struct Ports {
     pub tag: RequestTag,
     /// The tools offered.
     pub tools: Arc<ToolSet>,
-    /// Where questions go; the session's task holds the other end.
-    pub questions: mpsc::Sender<Ask>,
-    /// What the run may do now; the session's task holds the other end.
+    /// The run's place in its session.
+    pub desk: Arc<Desk>,
+    /// This run's account.
+    pub account: AccountId,
+    /// Ends the run.
+    pub cancel: CancellationToken,
+}
+
+/// What every run of a session reaches.
+#[derive(Clone)]
+pub struct Shared {
+    /// Where events go.
+    pub journal: Journal,
+    /// What runs may do now; the session's task holds the other end.
     pub rights: watch::Receiver<Rights>,
     /// The tree of accounts, a small leaf that everyone touches briefly.
     pub budget: Arc<Mutex<Budget>>,
-    /// This run's account.
-    pub account: AccountId,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
-    /// What its tools work with.
+    /// What tools work with.
     pub equipment: Arc<Equipment>,
-    /// When its conversation is shortened.
+    /// When conversations are shortened.
     pub compaction: Compaction,
-    /// Ends the run.
-    pub cancel: CancellationToken,
+}
+
+impl std::ops::Deref for Ports {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
 }
 
 /// What tools work with, the same for all runs of a session.
@@ -173,6 +215,8 @@ pub struct Equipment {
     pub environment: Arc<[(OsString, OsString)]>,
     /// Where long output goes.
     pub spill: Arc<dyn Spill>,
+    /// The same, for the output of tasks.
+    pub spill_into: Arc<SpillInto>,
     /// What tools may take and give.
     pub limits: Arc<ToolLimits>,
     /// The web client.
@@ -201,6 +245,24 @@ pub fn new_line() -> LineId {
 /// A new run's id.
 pub fn new_run() -> RunId {
     RunId(uuid::Uuid::now_v7())
+}
+
+/// A new agent's id: `a` and 16 hexadecimal digits.
+pub fn new_agent() -> AgentId {
+    let digits = format!("a{:016x}", uuid::Uuid::new_v4().as_u64_pair().1);
+    digits.parse().unwrap_or_else(|_| unreachable!("a letter and digits are a name"))
+}
+
+/// A new shell's id: `b` and 8 base-36 digits.
+pub fn new_shell() -> TaskId {
+    let mut number = uuid::Uuid::new_v4().as_u128();
+    let digit = |value: u128| char::from_digit(u32::try_from(value % 36).unwrap_or(0), 36).unwrap_or('0');
+    let mut name = String::from("b");
+    for _ in 0..8 {
+        name.push(digit(number));
+        number /= 36;
+    }
+    name.parse().unwrap_or_else(|_| unreachable!("a letter and digits are a name"))
 }
 
 /// A call's id that is not in use: the model's own, or that with a number behind it.

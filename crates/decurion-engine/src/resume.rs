@@ -1,19 +1,22 @@
 //! Archive → session. Takes which session is wanted, gives its files, locked and open, with everything they
 //! hold already folded; a foreign transcript is copied into our folder first.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
 use decurion_protocol::{
-    Envelope, Event, Persistence, PlaceError, RunSpec, SessionId, SessionInfo, SessionRequest, Start,
+    AgentId, CallId, Envelope, Event, Persistence, PlaceError, QuestionId, RunSpec, SessionId, SessionInfo,
+    SessionRequest, Start,
 };
 use decurion_store::{
-    Found, ImportContext, Journal, MemoryJournal, OpenError, ReplayOptions, ReplayReport, SessionFiles,
-    SessionPaths, SessionWriter, import,
+    Found, ImportContext, Journal, MemoryJournal, OpenError, ReplayOptions, ReplayReport, Scope,
+    SessionFiles, SessionPaths, SessionWriter, import,
 };
 
 use crate::context::Context;
 use crate::ports::{Models, Parts, new_run};
+use crate::task::TaskTable;
 
 /// A session whose files are open.
 pub struct Opened {
@@ -37,6 +40,10 @@ pub struct Folded {
     pub context: Context,
     /// The last run of the root.
     pub spec: Option<RunSpec>,
+    /// The tasks, and what is still to be told.
+    pub tasks: TaskTable,
+    /// Questions that nobody has answered, by who asks and for which call.
+    pub parked: HashMap<(Option<AgentId>, CallId), QuestionId>,
     models: Arc<dyn Models>,
     fixed_dialect: bool,
 }
@@ -49,12 +56,22 @@ impl Folded {
         Self {
             context: Context::new(dialect.unwrap_or(decurion_model::Dialect::Anthropic)),
             spec: None,
+            tasks: TaskTable::default(),
+            parked: HashMap::new(),
             models: Arc::clone(&parts.models),
             fixed_dialect: request.model.is_some(),
         }
     }
 
     fn take(&mut self, envelope: &Envelope) {
+        self.tasks.apply(envelope);
+        match &envelope.event {
+            Event::Asked { question } => {
+                self.parked.insert((question.agent.clone(), question.call.clone()), question.id);
+            }
+            Event::Answered { question, .. } => self.parked.retain(|_, open| open != question),
+            _ => {}
+        }
         if envelope.agent.is_some() {
             return;
         }
@@ -118,7 +135,8 @@ fn take_up(parts: &Parts, request: &SessionRequest, id: SessionId) -> Result<Ope
         Some(Found::Ours(paths)) => {
             let info = info(parts, request, id);
             let mut folded = Folded::new(parts, request);
-            let options = ReplayOptions::default();
+            // What agents were told stands in their own files.
+            let options = ReplayOptions { scope: Scope::Everything, ..ReplayOptions::default() };
             let now = parts.clock.date();
             let mut sink = |envelope: Envelope| folded.take(&envelope);
             let (writer, report) =

@@ -1,19 +1,24 @@
 //! Room 3. The loop. Takes a decided [`RunSpec`] and its conversation, makes turns until there is an
 //! [`Outcome`]. Root, named, fork, worker and member all run exactly this.
 
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use decurion_model::{Head, ModelError, ModelRequest, WireHead, WireMessage};
 use decurion_protocol::{
-    Block, CallId, Envelope, Event, LineId, Message, MessageMeta, Origin, Outcome, Pattern, RunSpec, Totals,
+    Activity, Block, CallId, Envelope, Event, LineId, Message, MessageMeta, Origin, Outcome, Pattern,
+    RunSpec, TaskProgress, Totals,
 };
+use decurion_tools::alias;
 
 use crate::budget::{Amount, Exhausted, Reservation};
 use crate::call::Call;
 use crate::calls::answer;
 use crate::compact::compact;
-use crate::context::Context;
+use crate::context::{Context, OpenCall};
+use crate::desk::{MayEnd, Wish};
 use crate::journal::JournalLost;
 use crate::ports::{Ports, new_line, unused_call};
 use crate::structured;
@@ -23,6 +28,10 @@ use crate::turn::{Reply, turn};
 const MOST_NUDGES: u32 = 3;
 /// The fewest output tokens worth asking for when money is short.
 const LEAST_OUTPUT: u64 = 256;
+
+/// How many of the last things an agent did are shown, and how much of each.
+const MOST_ACTIVITIES: usize = 5;
+const MOST_TITLE: usize = 200;
 
 /// No tokenizer makes more tokens of JSON than this, so a reservation is never too small.
 const LEAST_BYTES_PER_TOKEN: u64 = 2;
@@ -52,6 +61,9 @@ pub struct Progress {
     /// Whether the next reply continues the last.
     continues: bool,
     repaired: Repair,
+    /// The number of the last reply's record.
+    replied_at: u64,
+    activities: VecDeque<Activity>,
 }
 
 /// What was already tried with a request that the provider rejected.
@@ -83,13 +95,23 @@ impl Progress {
             said: String::new(),
             continues: false,
             repaired: Repair::Nothing,
+            replied_at: 0,
+            activities: VecDeque::new(),
         }
     }
 }
 
-/// The loop.
-pub async fn run(run: &Run, progress: &mut Progress) -> Result<Outcome, Stop> {
+/// The loop. Calls that an earlier run left are done first.
+pub async fn run(run: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Result<Outcome, Stop> {
+    if !left.is_empty()
+        && let Some(outcome) = work(run, progress, left.into_iter().map(Call::from).collect()).await?
+    {
+        return Ok(outcome);
+    }
     loop {
+        if run.ports.desk.is_told() {
+            listen(run, progress).await;
+        }
         if let Some(outcome) = at_limit(run, progress) {
             return Ok(outcome);
         }
@@ -115,6 +137,38 @@ pub async fn run(run: &Run, progress: &mut Progress) -> Result<Outcome, Stop> {
         }
         if let Some(outcome) = work(run, progress, calls).await? {
             return Ok(outcome);
+        }
+    }
+}
+
+/// Hears what waits for the run: endings, messages, how far others have come.
+async fn listen(run: &Run, progress: &mut Progress) {
+    let (desk, leaf) = (Arc::clone(&run.ports.desk), progress.context.leaf());
+    let heard = run.ports.desk.wish(|answer| Wish::Deliver { desk, leaf, answer }).await;
+    take_in(progress, &heard.unwrap_or_default());
+}
+
+fn take_in(progress: &mut Progress, heard: &[Arc<Envelope>]) {
+    for envelope in heard {
+        progress.context.apply(&envelope.event);
+    }
+}
+
+/// Whether the run may end; if not, it has heard why. Gives the shells that were stopped for it.
+async fn may_end(run: &Run, progress: &mut Progress) -> Option<Vec<String>> {
+    let desk = &run.ports.desk;
+    // Whoever began nothing and was told nothing has nothing to wait for; what comes too late is found by
+    // the session when it hears of the end.
+    if desk.begun.load(Ordering::Relaxed) == 0 && !desk.is_told() {
+        return Some(Vec::new());
+    }
+    let (asking, leaf) = (Arc::clone(desk), progress.context.leaf());
+    match desk.wish(|answer| Wish::End { desk: asking, leaf, answer }).await {
+        None => Some(Vec::new()),
+        Some(MayEnd::Yes(stopped)) => Some(stopped),
+        Some(MayEnd::Hear(heard)) => {
+            take_in(progress, &heard);
+            None
         }
     }
 }
@@ -238,6 +292,10 @@ pub(crate) fn settle(run: &Run, progress: &mut Progress, reservation: Reservatio
     totals.usage.add(usage);
     totals.cost = totals.cost.plus(cost);
     totals.stop_reason.clone_from(&reply.meta.stop_reason);
+    if run.spec.agent.is_some() {
+        totals.context_tokens = usage.context_tokens();
+        totals.last_usage = Some(usage.clone());
+    }
     let answered = reply.fell_back_to.clone().unwrap_or_else(|| model.id.clone());
     let entry = totals.models.entry(answered).or_default();
     entry.usage.add(usage);
@@ -271,12 +329,23 @@ async fn recover(run: &Run, progress: &mut Progress, error: ModelError) -> Resul
 /// The conversation again, from the record.
 pub async fn refold(run: &Run, empty: Context) -> Option<Context> {
     let agent = run.ports.who.agent.clone();
+    let before = run.ports.desk.inherited.clone();
     let take = move |context: &mut Context, envelope: Envelope| {
-        if envelope.agent == agent {
+        if belongs(&envelope, agent.as_ref(), &before) {
             context.apply(&envelope.event);
         }
     };
     run.ports.journal.fold(0, empty, take).await
+}
+
+/// Whether a record is part of an agent's conversation: its own, or what it inherited.
+pub fn belongs(
+    envelope: &Envelope,
+    agent: Option<&decurion_protocol::AgentId>,
+    inherited: &[(Option<decurion_protocol::AgentId>, u64)],
+) -> bool {
+    envelope.agent.as_ref() == agent
+        || inherited.iter().any(|(whose, through)| envelope.agent == *whose && envelope.seq <= *through)
 }
 
 /// Ends the run with what the provider said, also as a message that people see and the model does not.
@@ -325,8 +394,22 @@ async fn record_reply(run: &Run, progress: &mut Progress, reply: Reply) -> Resul
         })
         .collect();
     let parent = progress.context.leaf();
-    record(run, progress, vec![Event::Message { message, lines, parent, meta: Box::new(meta) }]).await?;
+    let event = Event::Message { message, lines, parent, meta: Box::new(meta) };
+    let written = run.ports.journal.write(&run.ports.who, vec![event]).await?;
+    take_in(progress, &written);
+    progress.replied_at = written.first().map_or(0, |envelope| envelope.seq);
     Ok(calls)
+}
+
+/// The report, with the shells that ended with the run.
+fn with_stopped(said: &str, stopped: &[String]) -> String {
+    if stopped.is_empty() {
+        return said.to_owned();
+    }
+    format!(
+        "{said}\n\n[Background commands that were still running and ended with this agent: {}]",
+        stopped.join("; ")
+    )
 }
 
 /// Gives a second call of the same id another one: a provider rejects a conversation with both.
@@ -344,6 +427,13 @@ fn rename_duplicates(message: &mut Message, context: &Context) {
 async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Option<Outcome>, Stop> {
     let answers = structured::answers(&calls);
     progress.totals.turns += u32::try_from(calls.len()).unwrap_or(u32::MAX);
+    if calls.iter().any(|call| alias::tool(&call.name) == "Agent") {
+        let prefix = progress.context.prefix(progress.replied_at.saturating_sub(1)).map(Arc::new);
+        *run.ports.desk.prefix.lock().unwrap_or_else(PoisonError::into_inner) = prefix;
+    }
+    if run.spec.agent.is_some() {
+        tell_progress(run, progress, &calls);
+    }
     let round = answer(run, &mut progress.context, calls).await?;
     progress.denied = None;
     for (denial, unanswerable) in round.denials {
@@ -364,6 +454,34 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
     Ok(None)
 }
 
+/// Shows how far an agent has come, to whoever watches and to its parent.
+fn tell_progress(run: &Run, progress: &mut Progress, calls: &[Call]) {
+    progress.totals.tool_uses += u32::try_from(calls.len()).unwrap_or(u32::MAX);
+    for call in calls {
+        let title: String = call.input.to_string().chars().take(MOST_TITLE).collect();
+        progress.activities.push_back(Activity { tool: call.name.clone(), title });
+    }
+    while progress.activities.len() > MOST_ACTIVITIES {
+        progress.activities.pop_front();
+    }
+    let elapsed = run.ports.clock.elapsed().saturating_sub(progress.began);
+    let now = TaskProgress {
+        tools: progress.totals.tool_uses,
+        tokens: progress.totals.context_tokens,
+        duration_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+        activities: progress.activities.iter().cloned().collect(),
+    };
+    let desk = &run.ports.desk;
+    *desk.progress.lock().unwrap_or_else(PoisonError::into_inner) = now.clone();
+    if let Some(parent) = &desk.parent_told {
+        parent.store(true, Ordering::Release);
+    }
+    if let Some(agent) = &run.spec.agent {
+        let event = Event::TaskProgressed { task: agent.clone().into(), progress: Box::new(now) };
+        run.ports.journal.publish(&run.ports.who, event);
+    }
+}
+
 /// The model asked for nothing more: the end, unless it was cut off or owes an answer.
 async fn finish(run: &Run, progress: &mut Progress) -> Result<Option<Outcome>, Stop> {
     let nudge = match progress.totals.stop_reason.as_deref() {
@@ -377,9 +495,10 @@ async fn finish(run: &Run, progress: &mut Progress) -> Result<Option<Outcome>, S
         }
         _ if run.ports.tools.get(structured::NAME).is_some() => structured::NUDGE,
         _ => {
+            let Some(stopped) = may_end(run, progress).await else { return Ok(None) };
             return Ok(Some(match progress.denied.take() {
                 Some(reason) => Outcome::Denied { reason, partial: progress.said.clone() },
-                None => Outcome::Completed { report: progress.said.clone(), limit: None },
+                None => Outcome::Completed { report: with_stopped(&progress.said, &stopped), limit: None },
             }));
         }
     };

@@ -10,6 +10,7 @@ use decurion_protocol::{
     Answer, Block, Command, Event, Mode, Outcome, QuestionId, Reply, Request, RequestId, RunId, SessionId,
     SessionRequest,
 };
+use decurion_store::SessionFiles;
 use decurion_tools::ToolSet;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
@@ -21,11 +22,14 @@ use crate::approval::{Approvals, Rights};
 use crate::budget::{AccountId, Budget};
 use crate::compact::compact;
 use crate::context::Context;
+use crate::desk::{Desk, Links, Wish};
 use crate::journal::{Journal, Who};
-use crate::ports::{Ask, Equipment, Model, Parts, Ports, new_run};
+use crate::listing;
+use crate::ports::{Ask, Equipment, Model, Parts, Ports, Shared, new_run};
 use crate::run::{Progress, Run, refold};
 use crate::spawn::{Left, Said, live};
 use crate::spec::{self, Decided};
+use crate::tree::Tree;
 
 /// A session, before its task starts.
 pub struct Session {
@@ -59,26 +63,48 @@ pub struct Session {
     pub opening_note: String,
     /// What may be done.
     pub rights: Rights,
+    /// Every tool there is, those of the engine included.
+    pub all_tools: Arc<ToolSet>,
+    /// Its files; none where nothing is kept.
+    pub files: Option<Arc<SessionFiles>>,
+    /// Its tasks so far.
+    pub tree: Tree,
 }
 
 /// The task of a session.
-struct Owner {
-    session: Session,
+pub struct Owner {
+    /// What was decided for it.
+    pub session: Session,
     /// The conversation; none while a run has it.
     context: Option<Context>,
     /// Front ends hold the other end.
     commands: mpsc::Receiver<Request>,
     /// Runs hold the other end.
-    questions: mpsc::Receiver<Ask>,
-    ask: mpsc::Sender<Ask>,
+    granted: mpsc::Receiver<Wish>,
+    /// The end that runs are given.
+    pub wishes: mpsc::Sender<Wish>,
     /// Runs watch the other end.
-    rights: watch::Sender<Rights>,
+    pub rights: watch::Sender<Rights>,
     approvals: Approvals,
-    budget: Arc<Mutex<Budget>>,
-    account: AccountId,
+    /// The tree of accounts.
+    pub budget: Arc<Mutex<Budget>>,
+    /// The root's account.
+    pub account: AccountId,
     queue: VecDeque<(RequestId, Work)>,
     running: Option<Running>,
-    who: Who,
+    /// In whose name the session speaks.
+    pub who: Who,
+    /// Every run's is a child of this.
+    pub cancel: CancellationToken,
+    /// The agents and shells below the root.
+    pub tree: Tree,
+    /// Whether the root's run was begun by notifications alone, and how many tasks there were then.
+    pub by_notice: bool,
+    tasks_before: u32,
+    /// Whoever wants the session to close when it is quiet.
+    finishing: Option<RequestId>,
+    /// When the root's shells are no longer waited for.
+    patience: Option<Instant>,
     closing: Closing,
 }
 
@@ -97,6 +123,8 @@ enum Closing {
 enum Work {
     Prompt(Vec<Block>),
     Compact(Option<String>),
+    /// Nothing but what waits to be told.
+    Notices,
 }
 
 struct Running {
@@ -107,19 +135,20 @@ struct Running {
 impl Session {
     /// Starts the session's task.
     pub fn start(self, commands: mpsc::Receiver<Request>, who: Who) -> JoinHandle<()> {
-        let (ask, questions) = mpsc::channel(64);
+        let (wishes, granted) = mpsc::channel(64);
         let mut budget = Budget::default();
         let account = budget.open(None, &self.request.limits);
         let (rights, _) = watch::channel(self.rights.clone());
         let dialect = self.model.dialect;
         let mut session = self;
         let context = std::mem::replace(&mut session.context, Context::new(dialect));
+        let tree = std::mem::take(&mut session.tree);
         let owner = Owner {
             session,
             context: Some(context),
             commands,
-            questions,
-            ask,
+            granted,
+            wishes,
             rights,
             approvals: Approvals::default(),
             budget: Arc::new(Mutex::new(budget)),
@@ -127,6 +156,12 @@ impl Session {
             queue: VecDeque::new(),
             running: None,
             who,
+            cancel: CancellationToken::new(),
+            tree,
+            by_notice: false,
+            tasks_before: 0,
+            finishing: None,
+            patience: None,
             closing: Closing::No,
         };
         tokio::spawn(owner.own())
@@ -135,43 +170,59 @@ impl Session {
 
 impl Owner {
     async fn own(mut self) {
+        self.take_up().await;
         loop {
             tokio::select! {
                 biased;
-                left = finished(&mut self.running) => self.ended(left).await,
-                Some(ask) = self.questions.recv() => self.asked(ask).await,
+                left = finished(&mut self.running) => self.root_ended(left).await,
+                Some(wish) = self.granted.recv() => self.grant(wish).await,
                 question = due(&self.approvals) => self.expired(question).await,
-                request = self.commands.recv() => match request {
+                () = until(self.patience) => self.stop_root_shells(),
+                request = self.commands.recv(), if self.closing == Closing::No => match request {
                     Some(request) => self.command(request).await,
                     // Nobody is attached any more: the session ends.
                     None => self.close(Closing::Unheard),
                 },
             }
-            if self.closing != Closing::No && self.running.is_none() {
+            self.next().await;
+            self.finish_if_quiet();
+            if self.closing != Closing::No && self.running.is_none() && !self.is_alive() {
                 break;
             }
         }
         self.session.journal.close().await;
         if let Closing::For(request) = self.closing {
-            self.reply(request, done());
+            let value = serde_json::json!({"unheard": worst(&self.tree.unheard)});
+            self.reply(request, Reply::Done { value });
         }
     }
 
     async fn command(&mut self, Request { id, command }: Request) {
         match command {
-            Command::Prompt { blocks } => self.enqueue(id, Work::Prompt(blocks)).await,
-            Command::Compact { instructions } => self.enqueue(id, Work::Compact(instructions)).await,
+            Command::Prompt { blocks } => self.enqueue(id, Work::Prompt(blocks)),
+            Command::Compact { instructions } => self.enqueue(id, Work::Compact(instructions)),
             Command::Answer { question, answer, by } => self.answered(id, question, answer, by).await,
             Command::Interrupt => self.interrupt(id),
             Command::SetMode { mode } => self.set_mode(id, mode).await,
             Command::SetModel { model } => self.set_model(id, &model),
             Command::Close { .. } => self.close(Closing::For(id)),
             Command::Stop { task } => {
-                self.reply(id, Reply::Refused { reason: format!("no task with this id: {task}") });
+                let stopped = self.stop(&task, "a person").map(|_| 1);
+                self.reply_count(id, stopped.ok_or_else(|| format!("no task with this id: {task}")));
             }
-            Command::Background { .. } | Command::Tell { .. } | Command::Tasks | Command::Finish => {
-                self.reply(id, Reply::Refused { reason: "not yet".to_owned() });
+            Command::Background { target } => {
+                let sent = self.background(target.as_deref()).await;
+                self.reply_count(id, sent);
             }
+            Command::Tell { agent, text } => {
+                let told = self.mail(None, &agent, text).await.map(usize::from);
+                self.reply_count(id, told);
+            }
+            Command::Tasks => {
+                let tasks = self.tree.tasks.rows().map(listing::row).collect();
+                self.reply(id, Reply::Done { value: Value::Array(tasks) });
+            }
+            Command::Finish => self.finishing = Some(id),
         }
     }
 
@@ -179,18 +230,37 @@ impl Owner {
         self.session.journal.publish(&self.who, Event::Replied { request, reply });
     }
 
-    async fn enqueue(&mut self, id: RequestId, work: Work) {
-        self.queue.push_back((id, work));
-        self.reply(id, done());
-        self.next().await;
+    fn reply_count(&self, request: RequestId, result: Result<usize, String>) {
+        self.reply(
+            request,
+            match result {
+                Ok(count) => Reply::Done { value: Value::from(count) },
+                Err(reason) => Reply::Refused { reason },
+            },
+        );
     }
 
-    /// Starts the next piece of work if nothing runs.
+    fn enqueue(&mut self, id: RequestId, work: Work) {
+        self.queue.push_back((id, work));
+        self.reply(id, done());
+    }
+
+    /// Starts the next piece of work if nothing runs: what was asked for, else what waits to be told.
     async fn next(&mut self) {
         if self.running.is_some() || self.closing != Closing::No {
             return;
         }
-        let Some((_, work)) = self.queue.pop_front() else { return };
+        let asked = self.queue.pop_front().map(|(_, work)| work);
+        self.by_notice = asked.is_none();
+        let work = match asked {
+            Some(work) => {
+                self.tree.notified = 0;
+                work
+            }
+            None if self.tree.tasks.has_waiting(None) => Work::Notices,
+            None => return,
+        };
+        self.tasks_before = self.tree.tasks.total();
         let context = self.take_context().await;
         let run = self.run();
         let cancel = run.ports.cancel.clone();
@@ -199,8 +269,9 @@ impl Owner {
         let task = match work {
             Work::Prompt(prompt) => {
                 let note = context.is_empty().then(|| self.session.opening_note.clone());
-                tokio::spawn(live(run, context, Said { note, prompt }))
+                tokio::spawn(live(run, context, Said { note, prompt, ..Said::default() }))
             }
+            Work::Notices => tokio::spawn(live(run, context, Said::default())),
             Work::Compact(instructions) => tokio::spawn(shorten(run, context, instructions)),
         };
         self.running = Some(Running { task, cancel });
@@ -211,49 +282,114 @@ impl Owner {
         if let Some(context) = self.context.take() {
             return context;
         }
-        let empty = || Context::new(self.session.model.dialect);
-        refold(&self.run(), empty()).await.unwrap_or_else(empty)
+        let run = self.run();
+        let dialect = self.session.model.dialect;
+        let empty = || Context::new(dialect);
+        refold(&run, empty()).await.unwrap_or_else(empty)
     }
 
     /// The next run of the root.
-    fn run(&self) -> Run {
-        let session = &self.session;
+    fn run(&mut self) -> Run {
         let decided = Decided {
-            head_name: &session.head_name,
-            tools: &session.tools,
-            model: &session.model,
+            head_name: &self.session.head_name,
+            tools: &self.session.tools,
+            model: &self.session.model,
             mode: self.rights.borrow().mode,
-            directories: &session.directories,
+            directories: &self.session.directories,
         };
-        let spec = spec::root(session.id, &session.request, &decided, session.previous);
+        let spec = spec::root(self.session.id, &self.session.request, &decided, self.session.previous);
+        let links = Links {
+            grants: Arc::from([]),
+            inherited: Arc::from([]),
+            wishes: self.wishes.clone(),
+            told: self.told(None),
+            progress: Arc::default(),
+            parent_told: None,
+            shells: Arc::clone(&self.tree.shells),
+        };
+        let session = &self.session;
+        let heads = (Arc::clone(&session.head), Arc::clone(&session.wire_head));
+        let desk = Desk::new(
+            Arc::new(spec.clone()),
+            "main".to_owned(),
+            Arc::clone(&session.model),
+            heads,
+            Arc::clone(&session.tools),
+            self.account,
+            Arc::from([]),
+            links,
+        );
         let ports = Ports {
-            journal: session.journal.clone(),
             who: Who { run: spec.run, agent: None },
+            desk: Arc::new(desk),
             model: Arc::clone(&session.model),
             head: Arc::clone(&session.head),
             wire_head: Arc::clone(&session.wire_head),
             fallback: session.request.fallback_model.clone(),
             tag: RequestTag { agent: "main".into(), path: "main".into(), class: RequestClass::Main },
             tools: Arc::clone(&session.tools),
-            questions: self.ask.clone(),
-            rights: self.rights.subscribe(),
-            budget: Arc::clone(&self.budget),
             account: self.account,
-            clock: Arc::clone(&session.parts.clock),
-            equipment: Arc::clone(&session.equipment),
-            compaction: session.parts.compaction,
-            cancel: CancellationToken::new(),
+            cancel: self.cancel.child_token(),
+            shared: self.shared_ports(),
         };
         Run { spec, ports }
     }
 
-    async fn ended(&mut self, left: Left) {
-        self.running = None;
-        self.context = left;
-        self.next().await;
+    /// What every run of the session reaches.
+    pub fn shared_ports(&self) -> Shared {
+        let session = &self.session;
+        Shared {
+            journal: session.journal.clone(),
+            rights: self.rights.subscribe(),
+            budget: Arc::clone(&self.budget),
+            clock: Arc::clone(&session.parts.clock),
+            equipment: Arc::clone(&session.equipment),
+            compaction: session.parts.compaction,
+        }
     }
 
-    async fn asked(&mut self, ask: Ask) {
+    async fn root_ended(&mut self, left: Left) {
+        self.running = None;
+        if self.by_notice {
+            let began_more = self.tree.tasks.total() > self.tasks_before;
+            self.tree.notified = if began_more { self.tree.notified + 1 } else { 0 };
+        }
+        let delivered = left.context.as_ref().map(|context| context.delivered().clone()).unwrap_or_default();
+        self.context = left.context;
+        self.take_back(None, &delivered);
+    }
+
+    /// Closes when asked to finish and nothing is left to do.
+    fn finish_if_quiet(&mut self) {
+        let Some(request) = self.finishing else { return };
+        if self.running.is_some() || !self.queue.is_empty() || self.closing != Closing::No {
+            return;
+        }
+        if self.is_quiet() {
+            self.close(Closing::For(request));
+        } else if self.only_shells() && !self.tree.tasks.has_waiting(None) {
+            let wait = self.session.parts.background_wait;
+            self.patience.get_or_insert_with(|| Instant::now() + wait);
+        } else {
+            self.patience = None;
+        }
+    }
+
+    /// The root's shells were waited for long enough.
+    fn stop_root_shells(&mut self) {
+        self.patience = None;
+        let seconds = self.session.parts.background_wait.as_secs();
+        let text = format!("background commands were stopped after {seconds} s (print.background_wait)");
+        let event = Event::Notice { level: "warning".to_owned(), text };
+        self.session.journal.publish(&self.who, event);
+        self.stop_all("the end of the session");
+    }
+
+    /// Takes a question on. One that an earlier process had asked already is the same question still.
+    pub async fn asked(&mut self, mut ask: Ask) {
+        let asker = (ask.question.agent.clone(), ask.question.call.clone());
+        // It is on record again, so that whoever attached since sees it.
+        ask.question.id = self.tree.parked.remove(&asker).unwrap_or(ask.question.id);
         let event = Event::Asked { question: Box::new(ask.question.clone()) };
         if self.session.journal.write(&ask.who, vec![event]).await.is_ok() {
             let until = self.session.parts.answer_timeout.map(|patience| Instant::now() + patience);
@@ -294,6 +430,7 @@ impl Owner {
         if let Some(running) = &self.running {
             running.cancel.cancel();
         }
+        self.stop_foreground("an interrupt");
         self.reply(id, done());
     }
 
@@ -333,9 +470,8 @@ impl Owner {
 
     fn close(&mut self, closing: Closing) {
         self.queue.clear();
-        if let Some(running) = &self.running {
-            running.cancel.cancel();
-        }
+        self.stop_all("the end of the session");
+        self.cancel.cancel();
         self.closing = closing;
     }
 }
@@ -347,7 +483,7 @@ fn done() -> Reply {
 /// Waits for the running work; for ever if there is none. A panic there leaves nothing but the record.
 async fn finished(running: &mut Option<Running>) -> Left {
     match running {
-        Some(running) => (&mut running.task).await.ok().flatten(),
+        Some(running) => (&mut running.task).await.unwrap_or(Left { context: None, ending: None }),
         None => std::future::pending().await,
     }
 }
@@ -363,6 +499,19 @@ async fn due(approvals: &Approvals) -> QuestionId {
     }
 }
 
+/// Waits until then; for ever if there is no then.
+async fn until(then: Option<Instant>) {
+    match then {
+        Some(then) => tokio::time::sleep_until(then).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The worst of these endings, as it is written.
+fn worst(endings: &[Outcome]) -> Option<&Outcome> {
+    endings.iter().max_by_key(|outcome| outcome.badness()).filter(|outcome| outcome.badness() > 0)
+}
+
 /// Shortens the conversation because someone asked.
 async fn shorten(run: Run, context: Context, instructions: Option<String>) -> Left {
     let mut progress = Progress::new(&run, context);
@@ -370,9 +519,12 @@ async fn shorten(run: Run, context: Context, instructions: Option<String>) -> Le
         Ok(()) => Outcome::Completed { report: "The conversation was shortened.".into(), limit: None },
         Err(lost) => Outcome::Failed { error: lost.to_string() },
     };
-    let event = Event::RunEnded { outcome, totals: Box::new(progress.totals) };
-    run.ports.journal.write(&run.ports.who, vec![event]).await.ok()?;
-    Some(progress.context)
+    let totals = std::mem::take(&mut progress.totals);
+    let event = Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) };
+    match run.ports.journal.write(&run.ports.who, vec![event]).await {
+        Ok(_) => Left { context: Some(progress.context), ending: Some((outcome, totals)) },
+        Err(_) => Left { context: None, ending: None },
+    }
 }
 
 /// The first run id of a session that has none yet: events before its first run need one.

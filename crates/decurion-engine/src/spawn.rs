@@ -2,32 +2,55 @@
 //! end is on record whatever happened: completed, cancelled, or panicked.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::PoisonError;
 
-use decurion_protocol::{Block, Event, Origin, Outcome, Role, ToolOutput};
+use decurion_protocol::{
+    Block, CallId, Event, LineId, Message, MessageMeta, Origin, Outcome, Role, ToolOutput, Totals,
+};
 use futures_util::FutureExt as _;
 
-use crate::context::Context;
+use crate::context::{Context, OpenCall};
 use crate::journal::JournalLost;
 use crate::ports::new_line;
 use crate::run::{Progress, Run, Stop, record, refold, run};
 
 /// What is said at the start of a run.
+#[derive(Default)]
 pub struct Said {
     /// What surrounds the conversation, told once at its beginning.
     pub note: Option<String>,
+    /// For a fork: the call that delegates, and what it is told about where it is.
+    pub entry: Option<Entry>,
     /// The prompt.
     pub prompt: Vec<Block>,
+    /// Calls of an earlier run that were not begun, to be done now.
+    pub left: Vec<OpenCall>,
 }
 
-/// What is left of a run: its conversation; none if it must be read from the record again.
-pub type Left = Option<Context>;
+/// How a fork enters its parent's conversation.
+pub struct Entry {
+    /// The delegating message, reduced to its own call.
+    pub delegating: Message,
+    /// The call.
+    pub call: CallId,
+    /// What answers it.
+    pub output: ToolOutput,
+}
+
+/// What is left of a run.
+pub struct Left {
+    /// Its conversation; none if it must be read from the record again.
+    pub context: Option<Context>,
+    /// How it ended, if that is on record.
+    pub ending: Option<(Outcome, Totals)>,
+}
 
 /// Lives a run from its first record to its last.
 pub async fn live(living: Run, context: Context, said: Said) -> Left {
     let mut progress = Progress::new(&living, context);
     let began = living.ports.clock.elapsed();
     let outcome = match begin(&living, &mut progress, said).await {
-        Ok(()) => attempt(&living, &mut progress).await,
+        Ok(left) => attempt(&living, &mut progress, left).await,
         Err(lost) => Attempt::Ended(Outcome::Failed { error: lost.to_string() }),
     };
     let outcome = match outcome {
@@ -36,7 +59,7 @@ pub async fn live(living: Run, context: Context, said: Said) -> Left {
             // What was under way when it stopped may be on record or not: look, rather than guess.
             match refold(&living, Context::new(living.ports.model.dialect)).await {
                 Some(context) => progress.context = context,
-                None => return None,
+                None => return Left { context: None, ending: None },
             }
             outcome
         }
@@ -44,8 +67,10 @@ pub async fn live(living: Run, context: Context, said: Said) -> Left {
     let took = living.ports.clock.elapsed().saturating_sub(began);
     progress.totals.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     progress.totals.turns += 1;
-    end(&living, &mut progress, outcome).await.ok()?;
-    Some(progress.context)
+    match end(&living, &mut progress, outcome).await {
+        Ok(ending) => Left { context: Some(progress.context), ending: Some(ending) },
+        Err(_) => Left { context: None, ending: None },
+    }
 }
 
 /// How an attempt at the work came to a stop.
@@ -56,12 +81,13 @@ enum Attempt {
     Broken(Outcome),
 }
 
-async fn attempt(living: &Run, progress: &mut Progress) -> Attempt {
-    let work = AssertUnwindSafe(run(living, progress)).catch_unwind();
+async fn attempt(living: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Attempt {
+    let work = AssertUnwindSafe(run(living, progress, left)).catch_unwind();
     tokio::select! {
         biased;
         () = living.ports.cancel.cancelled() => {
-            Attempt::Broken(Outcome::Killed { by: "an interrupt".to_owned() })
+            let by = living.ports.desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).take();
+            Attempt::Broken(Outcome::Killed { by: by.unwrap_or_else(|| "an interrupt".to_owned()) })
         }
         result = work => match result {
             Ok(Ok(outcome)) => Attempt::Ended(outcome),
@@ -73,41 +99,74 @@ async fn attempt(living: &Run, progress: &mut Progress) -> Attempt {
     }
 }
 
-/// The run's start and its prompt, in one write.
-async fn begin(living: &Run, progress: &mut Progress, said: Said) -> Result<(), JournalLost> {
-    close_open_calls(living, progress).await?;
+/// The run's start and its prompt, in one write. Gives the calls that are still to be done.
+async fn begin(living: &Run, progress: &mut Progress, said: Said) -> Result<Vec<OpenCall>, JournalLost> {
+    let left: Vec<OpenCall> = said.left.into_iter().filter(|call| !call.started).collect();
+    close_open_calls(living, progress, &left).await?;
     let mut events = vec![Event::RunStarted { spec: Box::new(living.spec.clone()) }];
     let mut parent = progress.context.leaf();
+    if let Some(entry) = said.entry {
+        parent = enter(entry, parent, &mut events);
+    }
     let note = said.note.map(|text| (vec![Block::text(text)], Origin::Note("context".to_owned())));
     let prompt = (!said.prompt.is_empty()).then_some((said.prompt, Origin::Prompt));
     for (blocks, origin) in note.into_iter().chain(prompt) {
         let line = new_line();
         events.push(Event::Message {
-            message: decurion_protocol::Message { role: Role::User, blocks },
+            message: Message { role: Role::User, blocks },
             lines: vec![line],
             parent,
-            meta: Box::new(decurion_protocol::MessageMeta { origin, ..Default::default() }),
+            meta: Box::new(MessageMeta { origin, ..Default::default() }),
         });
         parent = Some(line);
     }
-    record(living, progress, events).await
+    record(living, progress, events).await?;
+    Ok(left)
 }
 
-async fn end(living: &Run, progress: &mut Progress, outcome: Outcome) -> Result<(), JournalLost> {
-    close_open_calls(living, progress).await?;
-    let totals = Box::new(std::mem::take(&mut progress.totals));
-    record(living, progress, vec![Event::RunEnded { outcome, totals }]).await?;
+/// The delegating message and its answer, as a fork's own first lines.
+fn enter(entry: Entry, parent: Option<LineId>, events: &mut Vec<Event>) -> Option<LineId> {
+    let lines: Vec<LineId> = entry.delegating.blocks.iter().map(|_| new_line()).collect();
+    let last = lines.last().copied();
+    let meta = MessageMeta { origin: Origin::Model, ..MessageMeta::default() };
+    events.push(Event::Message { message: entry.delegating, lines, parent, meta: Box::new(meta) });
+    let line = new_line();
+    events.push(Event::CallEnded {
+        call: entry.call,
+        tool: "Agent".to_owned(),
+        line,
+        parent: last,
+        output: Box::new(entry.output),
+        duration_ms: 0,
+    });
+    Some(line)
+}
+
+async fn end(
+    living: &Run,
+    progress: &mut Progress,
+    outcome: Outcome,
+) -> Result<(Outcome, Totals), JournalLost> {
+    close_open_calls(living, progress, &[]).await?;
+    let totals = std::mem::take(&mut progress.totals);
+    let event = Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) };
+    record(living, progress, vec![event]).await?;
     living.ports.journal.sync_soon();
-    Ok(())
+    Ok((outcome, totals))
 }
 
 /// Gives every call without a result one that says so: a call whose intent is on record may have had effects,
 /// one without was never begun.
-async fn close_open_calls(living: &Run, progress: &mut Progress) -> Result<(), JournalLost> {
+async fn close_open_calls(
+    living: &Run,
+    progress: &mut Progress,
+    but: &[OpenCall],
+) -> Result<(), JournalLost> {
     let events: Vec<Event> = progress
         .context
         .unanswered()
         .into_iter()
+        .filter(|(call, _)| !but.iter().any(|left| left.id == *call))
         .map(|(call, started)| Event::CallEnded {
             line: new_line(),
             parent: progress.context.call_line(&call),

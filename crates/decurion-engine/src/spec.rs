@@ -57,7 +57,8 @@ pub fn root_head(
     Ok(HeadAndTools { head, tools, unknown: chosen.unknown })
 }
 
-fn schema(tool: &dyn Tool) -> ToolSchema {
+/// What a model is told about a tool.
+pub fn schema(tool: &dyn Tool) -> ToolSchema {
     let spec = tool.spec();
     ToolSchema {
         name: spec.name.clone(),

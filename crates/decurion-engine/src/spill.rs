@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
-use decurion_protocol::CallId;
+use decurion_protocol::{CallId, TaskId};
 use decurion_store::SessionFiles;
-use decurion_tools::{Spill, SpillFile};
+use decurion_tools::{Spill, SpillFile, ToolContext};
 
 use crate::ports::Redact;
 
@@ -27,6 +27,17 @@ pub struct SpillInto {
     pub redact: Redact,
 }
 
+impl SpillInto {
+    /// The file of a task's output.
+    pub fn task(&self, task: &TaskId) -> io::Result<SpillFile> {
+        let files = self.files.as_ref().ok_or_else(|| io::Error::other("this session keeps no files"))?;
+        let output = files.task_output(task, self.limit)?;
+        let path: Utf8PathBuf = output.path().to_owned();
+        let file = Redacting { file: output.into_file(), redact: Arc::clone(&self.redact), held: Vec::new() };
+        Ok(SpillFile { path, file: Box::new(file) })
+    }
+}
+
 impl Spill for SpillInto {
     fn create(&self, call: &CallId, _extension: &str) -> io::Result<SpillFile> {
         let files = self.files.as_ref().ok_or_else(|| io::Error::other("this session keeps no files"))?;
@@ -35,6 +46,29 @@ impl Spill for SpillInto {
         let file = Redacting { file: output.into_file(), redact: Arc::clone(&self.redact), held: Vec::new() };
         Ok(SpillFile { path, file: Box::new(file) })
     }
+}
+
+/// A text within so many characters: one that is longer keeps its beginning and its end, and names the file
+/// that has all of it.
+pub async fn within(cx: &ToolContext, text: &str, most: usize) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.to_owned();
+    }
+    let (spill, call, whole) = (Arc::clone(&cx.spill), cx.call.clone(), text.to_owned());
+    let writing = tokio::task::spawn_blocking(move || {
+        let mut made = spill.create(&call, "txt")?;
+        made.file.write_all(whole.as_bytes())?;
+        made.file.flush()?;
+        io::Result::Ok(made.path)
+    });
+    let place = match writing.await.map_err(io::Error::other).and_then(|written| written) {
+        Ok(path) => format!("all of it is in {path}"),
+        Err(error) => format!("it could not be kept in a file: {error}"),
+    };
+    let head: String = text.chars().take(most / 3).collect();
+    let tail: String = text.chars().skip(count - (most - most / 3)).collect();
+    format!("{head}\n\n[{} characters cut here; {place}]\n\n{tail}", count - most)
 }
 
 /// Writes whole lines, without the secrets in them.

@@ -1,26 +1,66 @@
-//! The task table: every shell and agent of a session, where it stands, and who waits for it. Takes steps,
-//! refuses those its state does not have, and lets anyone watch a state without asking.
+//! The task table: every agent and every shell that outlives its call, where it stands, and what is still to
+//! be told of it. Takes events, live and from the record alike, refuses steps that a state does not have,
+//! and lets anyone watch a state without asking.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use decurion_protocol::task::IllegalStep;
-use decurion_protocol::{RunId, TaskId, TaskState, TaskStep};
+use decurion_protocol::{
+    AgentId, Attention, Delivery, EndingId, Envelope, Event, Mail, Outcome, RunId, RunSpec, TaskId, TaskKind,
+    TaskProgress, TaskRecord, TaskState, TaskStep, ToolEffect, Totals,
+};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
-/// All tasks of a session. Owned by the session's task.
+/// How a task ended: everything that is told about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ending {
+    /// Which ending of which task.
+    pub id: EndingId,
+    /// How.
+    pub outcome: Outcome,
+    /// What it took, for an agent.
+    pub totals: Option<Totals>,
+}
+
+/// What a watcher sees of a task.
+#[derive(Clone, Debug)]
+pub struct TaskView {
+    /// Where it stands.
+    pub state: TaskState,
+    /// Its last ending, once there is one.
+    pub ending: Option<Arc<Ending>>,
+}
+
+/// How far a task has come: written by its run, read by everyone.
+pub type ProgressCell = Arc<Mutex<TaskProgress>>;
+
+/// One task.
+#[derive(Debug)]
+pub struct Row {
+    /// What is known from its beginning; of the last one, for an agent that was taken up again.
+    pub record: TaskRecord,
+    /// Watched by whoever waits for it.
+    pub view: watch::Sender<TaskView>,
+    /// What was decided for its last run.
+    pub spec: Option<Arc<RunSpec>>,
+    /// How far it has come.
+    pub progress: ProgressCell,
+    /// What its parent was last told of that: tools and tokens.
+    pub told: (u32, u64),
+}
+
+/// All tasks of a session, and what is still to be told. Owned by the session's task.
 #[derive(Debug, Default)]
 pub struct TaskTable {
     rows: BTreeMap<TaskId, Row>,
-}
-
-#[derive(Debug)]
-struct Row {
-    run: RunId,
-    /// Watched by whoever waits for the task.
-    state: watch::Sender<TaskState>,
-    /// Ends its work.
-    cancel: CancellationToken,
+    /// What each agent has not been told yet, in the order it happened; none is the root.
+    outbox: BTreeMap<Option<AgentId>, VecDeque<Delivery>>,
+    /// Messages that were not delivered yet, by the number of their record.
+    mail: BTreeMap<u64, Mail>,
+    /// What was delivered while it was still on its way here.
+    early: BTreeSet<Delivery>,
+    total: u32,
 }
 
 /// Why a step was not taken.
@@ -35,62 +75,309 @@ pub enum StepError {
 }
 
 impl TaskTable {
+    /// Takes one event in; those that are about no task change nothing.
+    pub fn apply(&mut self, envelope: &Envelope) {
+        match &envelope.event {
+            Event::TaskOpened { record } => self.open((**record).clone()),
+            Event::RunStarted { spec } => {
+                if let Some(row) = spec.agent.clone().and_then(|agent| self.rows.get_mut(&agent.into())) {
+                    row.spec = Some(Arc::new((**spec).clone()));
+                }
+            }
+            Event::TaskChanged { task, state } => self.changed(task, state.clone()),
+            Event::RunEnded { outcome, totals } => {
+                if let Some(agent) = &envelope.agent {
+                    let id = EndingId { task: agent.clone().into(), run: Some(envelope.run) };
+                    let totals = Some((**totals).clone());
+                    self.end(Ending { id, outcome: outcome.clone(), totals });
+                }
+            }
+            Event::Mailed { mail } => self.post(envelope.seq, (**mail).clone()),
+            Event::Message { meta, .. } => meta.delivers.iter().for_each(|delivery| self.deliver(delivery)),
+            Event::CallEnded { output, .. } => {
+                for effect in &output.effects {
+                    if let ToolEffect::Delivered { delivery } = effect {
+                        self.deliver(delivery);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Registers a task, pending. One that is known is taken up again, as a resume does.
-    pub fn open(
-        &mut self,
-        task: TaskId,
-        run: RunId,
-        cancel: CancellationToken,
-    ) -> watch::Receiver<TaskState> {
-        let (state, watcher) = watch::channel(TaskState::Pending);
-        self.rows.insert(task, Row { run, state, cancel });
-        watcher
+    pub fn open(&mut self, record: TaskRecord) {
+        let view = TaskView { state: TaskState::Pending, ending: None };
+        if let Some(row) = self.rows.get_mut(&record.task) {
+            row.record = record;
+            row.view.send_replace(view);
+            return;
+        }
+        self.total += 1;
+        let row = Row {
+            view: watch::Sender::new(view),
+            spec: None,
+            progress: ProgressCell::default(),
+            told: (0, 0),
+            record: record.clone(),
+        };
+        self.rows.insert(record.task, row);
     }
 
     /// Takes a step and gives the state it led to.
     pub fn step(&mut self, task: &TaskId, step: TaskStep) -> Result<TaskState, StepError> {
         let row = self.rows.get_mut(task).ok_or_else(|| StepError::Unknown(task.clone()))?;
-        let next = row.state.borrow().clone().step(step)?;
-        row.state.send_replace(next.clone());
+        let next = row.view.borrow().state.clone().step(step)?;
+        row.view.send_modify(|view| view.state = next.clone());
         Ok(next)
     }
 
-    /// Asks a task to end. Idempotent: one that ended stays as it is.
-    pub fn stop(&self, task: &TaskId) -> Result<(), StepError> {
-        let row = self.rows.get(task).ok_or_else(|| StepError::Unknown(task.clone()))?;
-        row.cancel.cancel();
-        Ok(())
+    /// Ends a task; its ending is now to be told. One that ended stays as it is.
+    pub fn end(&mut self, ending: Ending) {
+        let Some(row) = self.rows.get_mut(&ending.id.task) else { return };
+        if row.view.borrow().state.is_ended() {
+            return;
+        }
+        let delivery = Delivery::Ending(ending.id.clone());
+        let to = row.record.parent.clone();
+        row.view.send_modify(|view| {
+            view.state = TaskState::Ended(ending.outcome.clone());
+            view.ending = Some(Arc::new(ending));
+        });
+        self.put(to, delivery);
     }
 
-    /// Where a task stands, and in which run.
-    pub fn state(&self, task: &TaskId) -> Option<(RunId, TaskState)> {
-        self.rows.get(task).map(|row| (row.run, row.state.borrow().clone()))
+    fn changed(&mut self, task: &TaskId, state: TaskState) {
+        if let TaskState::Ended(outcome) = state {
+            let id = EndingId { task: task.clone(), run: None };
+            self.end(Ending { id, outcome, totals: None });
+        } else if let Some(row) = self.rows.get_mut(task) {
+            row.view.send_modify(|view| view.state = state);
+        }
     }
 
-    /// Whether nothing is alive.
+    fn post(&mut self, number: u64, mail: Mail) {
+        self.put(mail.to.clone(), Delivery::Mail(number));
+        self.mail.insert(number, mail);
+    }
+
+    fn put(&mut self, to: Option<AgentId>, delivery: Delivery) {
+        if !self.early.remove(&delivery) {
+            self.outbox.entry(to).or_default().push_back(delivery);
+        }
+    }
+
+    /// Takes note that something was told. It may be told before it arrives here, by a call that waited.
+    pub fn deliver(&mut self, delivery: &Delivery) {
+        if self.take(delivery) {
+            return;
+        }
+        let known = match delivery {
+            Delivery::Ending(id) => self.ending(id).is_some(),
+            Delivery::Mail(_) => true,
+        };
+        if !known {
+            self.early.insert(delivery.clone());
+        }
+    }
+
+    /// Takes something out that will be told by a waiting call; whether it was there.
+    pub fn take(&mut self, delivery: &Delivery) -> bool {
+        for waiting in self.outbox.values_mut() {
+            if let Some(at) = waiting.iter().position(|candidate| candidate == delivery) {
+                waiting.remove(at);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Puts something back that a call was given and did not tell.
+    pub fn put_back(&mut self, to: Option<AgentId>, delivery: Delivery) {
+        self.outbox.entry(to).or_default().push_front(delivery);
+    }
+
+    /// Gives up on telling an agent anything: it is over.
+    pub fn discard(&mut self, agent: &AgentId) -> Vec<Delivery> {
+        self.outbox.remove(&Some(agent.clone())).unwrap_or_default().into()
+    }
+
+    /// What an agent is to be told, in order.
+    pub fn waiting(&self, agent: Option<&AgentId>) -> Vec<Delivery> {
+        self.outbox.get(&agent.cloned()).map(|waiting| waiting.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Whether there is something to tell an agent.
+    pub fn has_waiting(&self, agent: Option<&AgentId>) -> bool {
+        self.outbox.get(&agent.cloned()).is_some_and(|waiting| !waiting.is_empty())
+    }
+
+    /// A message by the number of its record.
+    pub fn mail(&self, number: u64) -> Option<&Mail> {
+        self.mail.get(&number)
+    }
+
+    /// One ending, if it is the task's last.
+    pub fn ending(&self, id: &EndingId) -> Option<Arc<Ending>> {
+        let row = self.rows.get(&id.task)?;
+        row.view.borrow().ending.clone().filter(|ending| ending.id == *id)
+    }
+
+    /// A task.
+    pub fn row(&self, task: &TaskId) -> Option<&Row> {
+        self.rows.get(task)
+    }
+
+    /// A task, to change it.
+    pub fn row_mut(&mut self, task: &TaskId) -> Option<&mut Row> {
+        self.rows.get_mut(task)
+    }
+
+    /// All tasks.
+    pub fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.rows.values()
+    }
+
+    /// How many there ever were.
+    pub fn total(&self) -> u32 {
+        self.total
+    }
+
+    /// A task and everything below it, itself first.
+    pub fn subtree(&self, task: &TaskId) -> Vec<TaskId> {
+        let mut found = vec![task.clone()];
+        let mut at = 0;
+        while at < found.len() {
+            let children: Vec<TaskId> =
+                self.children(Some(&found[at])).map(|row| row.record.task.clone()).collect();
+            found.extend(children);
+            at += 1;
+        }
+        found
+    }
+
+    /// The tasks an agent began; none is the root's.
+    pub fn children(&self, parent: Option<&TaskId>) -> impl Iterator<Item = &Row> {
+        let parent = parent.map(TaskId::as_str);
+        self.rows.values().filter(move |row| row.record.parent.as_ref().map(AgentId::as_str) == parent)
+    }
+
+    /// Whether nothing is alive and nothing is left to tell.
     pub fn is_quiet(&self) -> bool {
-        self.rows.values().all(|row| matches!(*row.state.borrow(), TaskState::Ended(_) | TaskState::Idle))
+        self.rows.values().all(|row| !row.is_alive()) && self.outbox.values().all(VecDeque::is_empty)
+    }
+}
+
+impl Row {
+    /// Where it stands.
+    pub fn state(&self) -> TaskState {
+        self.view.borrow().state.clone()
+    }
+
+    /// Whether it has not ended.
+    pub fn is_alive(&self) -> bool {
+        !matches!(self.view.borrow().state, TaskState::Ended(_) | TaskState::Idle)
+    }
+
+    /// Whether its parent waits for it.
+    pub fn is_foreground(&self) -> bool {
+        match self.view.borrow().state.attention() {
+            Some(attention) => attention == Attention::Foreground,
+            None => self.record.attention == Attention::Foreground,
+        }
+    }
+
+    /// Whether it is an agent.
+    pub fn is_agent(&self) -> bool {
+        self.record.kind != TaskKind::LocalBash
+    }
+
+    /// The agent it is.
+    pub fn agent(&self) -> Option<AgentId> {
+        if self.is_agent() { self.record.task.as_str().parse().ok() } else { None }
+    }
+
+    /// Its last run.
+    pub fn run(&self) -> Option<RunId> {
+        self.spec.as_ref().map(|spec| spec.run)
+    }
+
+    /// How far it has come.
+    pub fn progress(&self) -> TaskProgress {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use decurion_protocol::{Attention, Outcome};
+
+    fn record(task: &str, parent: Option<&str>, attention: Attention) -> TaskRecord {
+        TaskRecord {
+            task: task.parse().unwrap(),
+            kind: if task.starts_with('b') { TaskKind::LocalBash } else { TaskKind::LocalAgent },
+            description: "work".into(),
+            prompt: "do it".into(),
+            parent: parent.map(|parent| parent.parse().unwrap()),
+            call: None,
+            agent_type: None,
+            depth: 1,
+            attention,
+            output_file: "/tmp/x".into(),
+        }
+    }
+
+    fn ending(task: &str) -> Ending {
+        let id = EndingId { task: task.parse().unwrap(), run: None };
+        Ending { id, outcome: Outcome::Lost, totals: None }
+    }
 
     #[tokio::test]
     async fn a_watcher_is_released_by_the_background_step_and_the_task_goes_on() {
         let mut table = TaskTable::default();
         let task: TaskId = "b12345678".parse().unwrap();
-        let mut watcher = table.open(task.clone(), crate::ports::new_run(), CancellationToken::new());
+        table.open(record("b12345678", None, Attention::Foreground));
+        let mut watcher = table.row(&task).unwrap().view.subscribe();
         table.step(&task, TaskStep::Start { attention: Attention::Foreground }).unwrap();
-        let parted = |state: &TaskState| state.attention() != Some(Attention::Foreground);
+        let parted = |view: &TaskView| view.state.attention() == Some(Attention::Background);
         assert!(!parted(&watcher.borrow()));
         table.step(&task, TaskStep::Background).unwrap();
         assert!(parted(&watcher.wait_for(parted).await.unwrap()));
         assert!(!table.is_quiet());
-        table.step(&task, TaskStep::End(Outcome::Lost)).unwrap();
-        assert!(table.is_quiet());
+        table.end(ending("b12345678"));
         assert!(matches!(table.step(&task, TaskStep::Wake), Err(StepError::Illegal(_))));
+        assert!(!table.is_quiet(), "its ending was not told");
+        table.deliver(&Delivery::Ending(ending("b12345678").id));
+        assert!(table.is_quiet());
+    }
+
+    #[test]
+    fn an_ending_is_told_once_whichever_comes_first() {
+        let mut table = TaskTable::default();
+        for task in ["b1", "b2"] {
+            table.open(record(task, Some("a1"), Attention::Background));
+        }
+        let parent: AgentId = "a1".parse().unwrap();
+        let delivery = |task: &str| Delivery::Ending(ending(task).id);
+        table.deliver(&delivery("b1"));
+        table.end(ending("b1"));
+        table.end(ending("b2"));
+        table.end(ending("b2"));
+        assert_eq!(table.waiting(Some(&parent)), [delivery("b2")]);
+        table.deliver(&delivery("b2"));
+        assert!(!table.has_waiting(Some(&parent)) && table.is_quiet());
+    }
+
+    #[test]
+    fn a_subtree_holds_everything_below() {
+        let mut table = TaskTable::default();
+        for (task, parent) in [("a1", None), ("a2", Some("a1")), ("b3", Some("a2")), ("a4", None)] {
+            table.open(record(task, parent, Attention::Background));
+        }
+        let names = |task: &str| -> Vec<String> {
+            table.subtree(&task.parse().unwrap()).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(names("a1"), ["a1", "a2", "b3"]);
+        assert_eq!(names("a4"), ["a4"]);
     }
 }

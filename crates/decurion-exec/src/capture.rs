@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
+use tokio::sync::watch;
 
 /// How much is read at once from a command that has little to say, and from one that floods.
 const SMALL_READ: usize = 16 << 10;
@@ -45,6 +46,9 @@ pub struct Capture {
     oldest: usize,
     total: u64,
     spill: Spill,
+    /// Turns true when everything belongs into the file, whether it fits or not.
+    divert: Option<watch::Receiver<bool>>,
+    diverted: bool,
 }
 
 enum Spill {
@@ -58,7 +62,23 @@ enum Spill {
 impl Capture {
     /// A capture that writes no file.
     pub fn new(bounds: CaptureBounds) -> Self {
-        Self { bounds, head: Vec::new(), tail: Vec::new(), oldest: 0, total: 0, spill: Spill::Nowhere }
+        Self {
+            bounds,
+            head: Vec::new(),
+            tail: Vec::new(),
+            oldest: 0,
+            total: 0,
+            spill: Spill::Nowhere,
+            divert: None,
+            diverted: false,
+        }
+    }
+
+    /// The same, and from the moment this turns true everything is in the file as soon as it came.
+    #[must_use]
+    pub fn diverted_by(mut self, divert: watch::Receiver<bool>) -> Self {
+        self.divert = Some(divert);
+        self
     }
 
     /// A capture that writes everything to a file, opened when the output no longer fits in memory.
@@ -80,7 +100,18 @@ impl Capture {
     pub(crate) async fn drain(&mut self, stream: Option<pipe::Receiver>, mut observe: impl FnMut(&[u8])) {
         let Some(mut stream) = stream else { return };
         let mut buffer = Vec::with_capacity(SMALL_READ);
-        while let Ok(1..) = stream.read_buf(&mut buffer).await {
+        loop {
+            tokio::select! {
+                biased;
+                () = told(&mut self.divert), if !self.diverted => {
+                    self.diverted = true;
+                    self.write_down(Vec::new()).await;
+                    continue;
+                }
+                read = stream.read_buf(&mut buffer) => if !matches!(read, Ok(1..)) {
+                    return;
+                },
+            }
             observe(&buffer);
             let filled = buffer.len() == buffer.capacity();
             buffer = self.take(buffer).await;
@@ -96,28 +127,38 @@ impl Capture {
     pub async fn take(&mut self, mut piece: Vec<u8>) -> Vec<u8> {
         let room = self.bounds.head + self.bounds.tail;
         let fits = self.total + piece.len() as u64 <= room as u64;
-        if let Spill::Open(..) | Spill::Ready(_) = self.spill
-            && !fits
-        {
-            let earlier = if let Spill::Ready(_) = self.spill { self.kept() } else { Vec::new() };
-            let spill = std::mem::replace(&mut self.spill, Spill::Nowhere);
-            let bound = self.bounds.file;
-            let writing = tokio::task::spawn_blocking(move || {
-                let spill = spill.write(&earlier, bound).write(&piece, bound);
-                (spill, piece)
-            });
-            match writing.await {
-                Ok((spill, back)) => (self.spill, piece) = (spill, back),
-                // Only when the runtime is being shut down; the piece is lost with everything else.
-                Err(error) => {
-                    self.spill = Spill::Failed(io::Error::other(error));
-                    return Vec::new();
-                }
-            }
+        if !fits || self.diverted {
+            piece = self.write_down(piece).await;
         }
         self.keep(&piece);
         piece.clear();
         piece
+    }
+
+    /// Writes what is held, if it is not in the file yet, and a piece to the file; gives the piece back.
+    async fn write_down(&mut self, piece: Vec<u8>) -> Vec<u8> {
+        let earlier = match self.spill {
+            Spill::Ready(_) => self.kept(),
+            Spill::Open(..) => Vec::new(),
+            Spill::Nowhere | Spill::Over(_) | Spill::Failed(_) => return piece,
+        };
+        let spill = std::mem::replace(&mut self.spill, Spill::Nowhere);
+        let bound = self.bounds.file;
+        let writing = tokio::task::spawn_blocking(move || {
+            let spill = spill.write(&earlier, bound).write(&piece, bound);
+            (spill, piece)
+        });
+        match writing.await {
+            Ok((spill, piece)) => {
+                self.spill = spill;
+                piece
+            }
+            // Only when the runtime is being shut down; the piece is lost with everything else.
+            Err(error) => {
+                self.spill = Spill::Failed(io::Error::other(error));
+                Vec::new()
+            }
+        }
     }
 
     fn keep(&mut self, mut piece: &[u8]) {
@@ -159,6 +200,16 @@ impl Capture {
         };
         Captured { head: self.head, tail: self.tail, total: self.total, file_bytes, file_error }
     }
+}
+
+/// Waits until it turns true; for ever if that cannot happen.
+async fn told(divert: &mut Option<watch::Receiver<bool>>) {
+    if let Some(divert) = divert
+        && divert.wait_for(|diverted| *diverted).await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 impl Spill {

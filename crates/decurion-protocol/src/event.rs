@@ -295,6 +295,25 @@ pub struct Totals {
     /// The HTTP status of the failure that ended it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_status: Option<u16>,
+    /// Calls of tools.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub tool_uses: u32,
+    /// Tokens of the last response with all that it read: the size of the conversation.
+    #[serde(skip_serializing_if = "is_zero_u64")]
+    pub context_tokens: u64,
+    /// What the last response used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_usage: Option<Usage>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
+fn is_zero_u32(number: &u32) -> bool {
+    *number == 0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
+fn is_zero_u64(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What one model was used for.

@@ -7,6 +7,7 @@ pub mod agent;
 pub mod clock;
 pub mod command;
 pub mod event;
+pub mod hook;
 pub mod id;
 pub mod intent;
 pub mod link;
@@ -24,6 +25,7 @@ pub use command::{Command, Reply, Request};
 pub use event::{
     Delta, Denial, Envelope, Event, MessageMeta, ModelTotals, Origin, SessionInfo, Totals, WaitReason,
 };
+pub use hook::{HookDeclaration, HookEvent, OnFailure};
 pub use id::{AgentId, CallId, LineId, QuestionId, RequestId, RunId, SessionId, TaskId};
 pub use intent::{Access, Intent, Overlap, Touch};
 pub use link::{Link, Persistence, Place, PlaceError, SessionRequest, SessionSummary, Start};

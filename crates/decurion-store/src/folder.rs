@@ -122,6 +122,11 @@ impl Folder {
         Ok(rustix::fs::renameat(&self.handle, from, &self.handle, to)?)
     }
 
+    /// Makes a link of this name to a target.
+    pub(crate) fn link(&self, name: &str, target: &str) -> io::Result<()> {
+        Ok(rustix::fs::symlinkat(target, &self.handle, name)?)
+    }
+
     /// Removes a file.
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         check(name)?;

@@ -11,7 +11,7 @@ use decurion_protocol::{AgentId, CallId, TaskId};
 
 use crate::folder::{Folder, How, random_word};
 use crate::layout::{
-    HEADS, PROJECTS, SUBAGENTS, SessionPaths, TASKS, TOOL_RESULTS, agent_meta_name, task_name,
+    HEADS, PROJECTS, SUBAGENTS, SessionPaths, TASKS, TOOL_RESULTS, agent_meta_name, agent_name, task_name,
 };
 
 /// The largest head or note that is read back.
@@ -91,6 +91,25 @@ impl SessionFiles {
         let mut output = OutputFile::new(file, folder.path().join(name), limit);
         output.written = output.file.metadata()?.len();
         Ok(output)
+    }
+
+    /// Makes the output of an agent's task a link to its transcript; an empty file where that fails. Gives
+    /// the path.
+    pub fn link_task(&self, agent: &AgentId) -> io::Result<Utf8PathBuf> {
+        let folder = self.folder.sub(TASKS, true)?;
+        let name = task_name(&agent.clone().into());
+        let target = format!("../{SUBAGENTS}/{}", agent_name(agent));
+        match folder.link(&name, &target) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(_) => drop(folder.file(&name, How::New)?),
+        }
+        Ok(folder.path().join(name))
+    }
+
+    /// Where the output of a task is.
+    pub fn task_path(&self, task: &TaskId) -> Utf8PathBuf {
+        self.folder.path().join(TASKS).join(task_name(task))
     }
 
     /// Part of a task's output from an offset on, at most `limit` bytes.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use decurion_engine::permission::Undecided;
-use decurion_engine::{Compaction, Durability, Engine, Model, Models, Parts};
+use decurion_engine::{AgentSettings, Compaction, Definitions, Durability, Engine, Model, Models, Parts};
 use decurion_model::catalog::{ModelInfo, Price};
 use decurion_model::script::Script;
 use decurion_model::scripted::ScriptedProvider;
@@ -50,6 +50,14 @@ pub struct Stage {
     pub undecided: Undecided,
     /// How long a question waits.
     pub answer_timeout: Option<Duration>,
+    /// The agents that can be started.
+    pub agents: Vec<Arc<AgentDefinition>>,
+    /// What the settings say about them.
+    pub agent_settings: AgentSettings,
+    /// Whether the journal is written without a thread, so that simulated time waits for it.
+    pub journal_here: bool,
+    /// Who starts processes.
+    pub processes: Option<decurion_exec::Guard>,
     /// Where dates and times come from.
     pub clock: Arc<dyn Clock>,
     /// What stands between the engine and the scripted provider, if anything.
@@ -105,10 +113,33 @@ impl Stage {
             bypass: true,
             undecided: Undecided::Allow,
             answer_timeout: None,
+            agents: vec![Arc::new(worker())],
+            // Stages without agents keep the tools they always had.
+            agent_settings: AgentSettings { max_depth: 0, ..AgentSettings::default() },
+            journal_here: true,
+            processes: None,
             clock: Arc::new(CountingClock::default()),
             between: None,
             redact: Arc::new(|_: &str| None),
             sent: Arc::default(),
+        }
+    }
+
+    /// The same stage on a copy of what is on the disk right now: all that a crash at this moment leaves.
+    pub fn after_crash(&self, script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("no temporary folder: {error}"));
+        copy(&self.folder.path().join("home"), &folder.path().join("home"));
+        Self {
+            folder,
+            script: script.to_owned(),
+            request: self.request.clone(),
+            rules: self.rules.clone(),
+            info: self.info.clone(),
+            tools: self.tools.clone(),
+            answer: self.answer.clone(),
+            agents: self.agents.clone(),
+            agent_settings: self.agent_settings.clone(),
+            ..Self::new(script)
         }
     }
 
@@ -149,7 +180,10 @@ impl Stage {
             tools: Arc::new(ToolSet::new(plain.into_iter().chain(self.tools.iter().cloned()))),
             archive: Arc::new(self.archive()),
             clock: Arc::clone(&self.clock),
-            processes: None,
+            agents: Arc::new(Fixed(self.agents.clone())),
+            agent_settings: self.agent_settings.clone(),
+            background_wait: Duration::from_secs(600),
+            processes: self.processes.clone(),
             environment: Arc::from([]),
             tool_limits: Arc::new(ToolLimits::default()),
             rules: self.rules.clone(),
@@ -165,6 +199,7 @@ impl Stage {
             machine: "a stage".into(),
             durability: Durability::Process,
             journal_patience: Some(Duration::from_secs(5)),
+            journal_here: self.journal_here,
             compaction: self.compaction,
             redact: Arc::clone(&self.redact),
             version: "0".into(),
@@ -186,7 +221,7 @@ impl Stage {
             send(&link, index as u64, command).await;
             outcome = self.listen(&mut link, &mut events).await;
         }
-        send(&link, u64::MAX - 1, Command::Close { reason: "the play is over".into() }).await;
+        send(&link, u64::MAX - 1, Command::Finish).await;
         while let Some(envelope) = link.events.next().await {
             let closed =
                 matches!(&envelope.event, Event::Replied { request, .. } if request.0 == u64::MAX - 1);
@@ -203,7 +238,7 @@ impl Stage {
         while let Some(envelope) = link.events.next().await {
             events.push(Arc::clone(&envelope));
             match &envelope.event {
-                Event::RunEnded { outcome, .. } => return outcome.clone(),
+                Event::RunEnded { outcome, .. } if envelope.agent.is_none() => return outcome.clone(),
                 Event::Asked { question } => {
                     if let Some(answer) = &self.answer {
                         let command = Command::Answer {
@@ -235,6 +270,23 @@ pub async fn send(link: &Link, id: u64, command: Command) {
 /// Plays a script and compares the log.
 pub async fn check(script: &str, expected: &expect_test::Expect) {
     expected.assert_eq(&Stage::new(script).log("go").await);
+}
+
+/// Copies a folder with everything in it; links stay links.
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    let check =
+        |result: std::io::Result<()>| result.unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+    check(std::fs::create_dir_all(to));
+    for entry in std::fs::read_dir(from).into_iter().flatten().flatten() {
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if path.is_symlink() {
+            check(std::fs::read_link(&path).and_then(|link| std::os::unix::fs::symlink(link, &target)));
+        } else if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            check(std::fs::copy(&path, &target).map(drop));
+        }
+    }
 }
 
 fn request(cwd: Utf8PathBuf) -> SessionRequest {
@@ -270,9 +322,24 @@ fn request(cwd: Utf8PathBuf) -> SessionRequest {
 }
 
 /// The log of events as a person would tell it: what was said, called, answered, refused, and how it ended.
+/// Agents and shells are numbered in the order they were begun, and their lines are moved in.
 pub fn render(events: &[Arc<Envelope>]) -> String {
-    let lines: Vec<String> = events.iter().filter_map(|envelope| line(&envelope.event)).collect();
-    lines.concat()
+    let mut names: Vec<(String, String)> = Vec::new();
+    let mut log = String::new();
+    for envelope in events {
+        if let Event::TaskOpened { record } = &envelope.event {
+            let id = record.task.to_string();
+            if !names.iter().any(|(known, _)| *known == id) {
+                names.push((id, format!("#{}", names.len() + 1)));
+            }
+        }
+        let Some(lines) = line(&envelope.event) else { continue };
+        let before = envelope.agent.as_ref().map_or_else(String::new, |agent| format!("    {agent} "));
+        for line in lines.lines() {
+            log.push_str(&format!("{before}{line}\n"));
+        }
+    }
+    names.iter().fold(log, |log, (id, name)| log.replace(id, name))
 }
 
 fn line(event: &Event) -> Option<String> {
@@ -280,6 +347,13 @@ fn line(event: &Event) -> Option<String> {
         Event::Message { message, meta, .. } if message.role == Role::User => match &meta.origin {
             Origin::Prompt => format!("user   {:?}\n", message.text()),
             Origin::Note(kind) if kind == "context" => return None,
+            Origin::Note(kind) if kind == "notification" => {
+                let told = |block: &Block| match block {
+                    Block::Text { text } => format!("told   {}\n", told_of(text)),
+                    _ => String::new(),
+                };
+                message.blocks.iter().map(told).collect()
+            }
             origin => format!("note   {:?} {origin:?}\n", message.text()),
         },
         Event::Message { message, meta, .. } => {
@@ -299,9 +373,32 @@ fn line(event: &Event) -> Option<String> {
         Event::Compacted { trigger, kept, .. } => format!("compact {trigger}, {} kept\n", kept.len()),
         Event::Waiting { reason: Some(reason) } => format!("wait   {}\n", waited(reason)),
         Event::Notice { text, .. } => format!("notice {text}\n"),
+        Event::TaskOpened { record } => {
+            format!("begin  {} {} {:?}\n", record.task, record.kind.word(), record.attention)
+        }
+        Event::TaskChanged { task, state } => format!("task   {task} {}\n", short(&format!("{state:?}"))),
+        Event::Mailed { mail } => format!("mail   {:?}\n", mail.text),
         Event::RunEnded { outcome, .. } => format!("end    {}\n", ended(outcome)),
         _ => return None,
     })
+}
+
+/// The task, the status and the result of a notification.
+fn told_of(text: &str) -> String {
+    let element = |name: &str| {
+        let from = text.find(&format!("<{name}>"))? + name.len() + 2;
+        let to = text[from..].find(&format!("</{name}>"))? + from;
+        Some(&text[from..to])
+    };
+    match (element("task-id"), element("status")) {
+        (Some(task), Some(status)) => {
+            format!(
+                "{task} {status} {:?}",
+                element("result").or_else(|| element("summary")).unwrap_or_default()
+            )
+        }
+        _ => format!("{:?}", short(text)),
+    }
 }
 
 fn told(block: &Block) -> String {
@@ -370,6 +467,24 @@ impl Models for OneModel {
     }
 }
 
+struct Fixed(Vec<Arc<AgentDefinition>>);
+
+impl Definitions for Fixed {
+    fn all(&self) -> Vec<Arc<AgentDefinition>> {
+        self.0.clone()
+    }
+}
+
+/// A plain agent that may use what its parent may.
+fn worker() -> AgentDefinition {
+    AgentDefinition {
+        name: "worker".into(),
+        description: "does a part of the work".into(),
+        prompt: "You do a part of the work.".into(),
+        ..AgentDefinition::default()
+    }
+}
+
 /// A clock that moves a millisecond each time it is asked: no run takes no time, and none takes another.
 #[derive(Default)]
 struct CountingClock(AtomicU64);
@@ -393,6 +508,11 @@ pub struct Plain {
 }
 
 impl Plain {
+    /// A tool of this name that gives back its text and has effects.
+    pub fn named(name: &str) -> Self {
+        Self { spec: spec(name), together: false }
+    }
+
     /// Gives back its text; may run beside others.
     pub fn echo() -> Self {
         Self { spec: spec("Echo"), together: true }

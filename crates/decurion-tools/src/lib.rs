@@ -4,6 +4,7 @@
 //! A tool knows no agent, no model and no session. It is one file, with what the model is told about it in
 //! a Markdown file beside it, and one line in [`builtin`].
 
+use std::any::Any;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
@@ -14,7 +15,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{Access, CallId, Intent, RunId, ToolOutput};
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 pub mod alias;
@@ -115,6 +116,11 @@ pub struct ToolContext {
     pub limits: Arc<ToolLimits>,
     /// The shared web client, made when it is first used.
     pub http: Http,
+    /// Turns true when nobody waits for the call any more: what it says goes to its file at once, and its
+    /// time is no longer limited.
+    pub detached: watch::Receiver<bool>,
+    /// What whoever runs the calls adds for tools of its own; the tools here do not look at it.
+    pub host: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Where output too long for the conversation goes.

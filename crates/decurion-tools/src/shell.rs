@@ -14,7 +14,7 @@ use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{Intent, ToolEffect, ToolOutput};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::{InputError, Surroundings, Tool, ToolContext, ToolLimits, ToolSpec, bash, paths, typed};
@@ -43,6 +43,7 @@ impl Default for Bash {
                 "command": {"type": "string", "minLength": 1},
                 "timeout": {"type": "number", "exclusiveMinimum": 0},
                 "description": {"type": "string"},
+                "run_in_background": {"type": "boolean"},
                 "dangerouslyDisableSandbox": {"type": "boolean"}
             },
             "required": ["command"],
@@ -90,19 +91,7 @@ impl Tool for Bash {
 
 impl Bash {
     fn parse(&self, input: &Value) -> Result<Input, InputError> {
-        let parsed: Input = match input.get("run_in_background") {
-            None => typed::parse(&self.spec, input)?,
-            // Known to models though not offered; asking for nothing special is no fault.
-            Some(Value::Bool(false)) => {
-                let mut input = input.clone();
-                input.as_object_mut().map(|members| members.shift_remove("run_in_background"));
-                typed::parse(&self.spec, &input)?
-            }
-            Some(_) => {
-                let issue = "`run_in_background`: background commands are not available in this version";
-                return Err(InputError::new(NAME, issue));
-            }
-        };
+        let parsed: Input = typed::parse(&self.spec, input)?;
         if parsed.command.contains('\0') {
             return Err(InputError::new(NAME, "`command` has a NUL character, which no command line has"));
         }
@@ -163,7 +152,13 @@ async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
     let place = if report_cwd { place_after(cx, &mut process).await } else { Place::Same };
     drop(process);
     let output = Shown::new(cx, capture.finish(), path).await;
-    answer(&ending, limit, &output, place)
+    let mut answer = answer(&ending, limit, &output, place);
+    if *cx.detached.borrow() {
+        // Nobody reads the text any more; whoever tells of the end needs how it came.
+        let interrupted = ending.stopped == Some(Stopped::Cancelled);
+        answer.structured = Some(json!({"exitCode": ending.exit.shell_code(), "interrupted": interrupted}));
+    }
+    answer
 }
 
 fn time_limit(limits: &ToolLimits, asked: Option<f64>) -> Duration {
@@ -198,11 +193,21 @@ async fn see_through(
         biased;
         exit = &mut collecting => return Ending { exit, stopped: None },
         () = cx.cancel.cancelled() => Stopped::Cancelled,
-        () = tokio::time::sleep(limit) => Stopped::TimedOut,
+        () = time_is_up(cx.detached.clone(), limit) => Stopped::TimedOut,
     };
     stopper.stop(GRACE);
     let exit = tokio::time::timeout(GRACE + GIVEN_UP, collecting).await.unwrap_or(Exit::Unknown);
     Ending { exit, stopped: Some(stopped) }
+}
+
+/// Waits for the end of the time; for ever once nobody waits for the command.
+async fn time_is_up(mut detached: watch::Receiver<bool>, limit: Duration) {
+    let alone = async { detached.wait_for(|detached| *detached).await.map(drop) };
+    tokio::select! {
+        biased;
+        Ok(()) = alone => std::future::pending().await,
+        () = tokio::time::sleep(limit) => {}
+    }
 }
 
 /// Shows the last line of the output now and then, when something comes.
@@ -246,6 +251,7 @@ fn capture(cx: &ToolContext, path: &Arc<OnceLock<Utf8PathBuf>>) -> Capture {
             Ok(made.file)
         }),
     )
+    .diverted_by(cx.detached.clone())
 }
 
 /// The output as the model reads it.

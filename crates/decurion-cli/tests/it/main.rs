@@ -1,6 +1,7 @@
 //! The program from outside: arguments and requests in, lines, exit codes and files out.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod agents;
 mod bad_input;
 mod exit_codes;
 mod sessions;

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
 #![allow(clippy::type_complexity, reason = "tables of rows are read as rows")]
 
+mod agents;
+mod frontmatter;
+mod hooks;
 mod hostile;
 mod layering;
 mod positions;

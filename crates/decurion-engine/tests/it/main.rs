@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test fails by panicking
 
+mod agents;
+mod agents_again;
 mod endings;
 mod faults;
 mod folding;
+mod hooks;
 mod loops;
 mod permission;
 mod resuming;

@@ -292,10 +292,6 @@ async fn malformed_inputs_are_refused_alike() {
         (json!({"command": "a", "timeout": 0}), "`timeout` must be more than 0"),
         (json!({"command": "a", "timeout": "5"}), "`timeout` must be a number"),
         (json!({"command": "a", "shell": "zsh"}), "`shell` is not a field here"),
-        (
-            json!({"command": "a", "run_in_background": true}),
-            "background commands are not available in this version",
-        ),
     ] {
         let error = Bash::default().intent(&input, &shell.stage.around()).unwrap_err().to_string();
         assert!(error.contains(issue), "{error}");

@@ -88,6 +88,8 @@ impl Stage {
             environment: Arc::from([]),
             limits: Arc::new(self.limits.clone()),
             http: self.http.clone(),
+            detached: tokio::sync::watch::channel(false).1,
+            host: None,
         };
         (context, lines)
     }

@@ -1,0 +1,162 @@
+//! `decurion agents`: what agents there are and what is wrong with their files. Takes a subcommand, prints
+//! lists, one definition as the file it could be, or problems with their lines.
+
+use std::sync::Arc;
+
+use camino::Utf8PathBuf;
+use decurion_config::agents::{denied, to_markdown};
+use decurion_config::{AgentRequest, Agents, LoadRequest, Loaded, LoadedAgent, Severity};
+use decurion_protocol::{AgentDefinition, AgentSource};
+use decurion_serve::progress::one_line;
+use decurion_tools::Tool;
+use serde_json::{Value, json};
+
+use crate::args::AgentsCommand;
+use crate::report::{FAILED, Failure, note};
+use crate::wire;
+
+/// Tools that the engine brings, beside those of the tool set.
+const ENGINE_TOOLS: &[&str] = &["Agent", "SendMessage", "TaskOutput", "TaskStop"];
+
+/// Lists, shows or checks definitions.
+pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
+    let (cwd, environment) = wire::surroundings()?;
+    let loaded = decurion_config::load(&LoadRequest::new(cwd, environment))?;
+    let request = request(&loaded);
+    match command {
+        AgentsCommand::List { json } => {
+            list(&Agents::load(&request), &loaded, json);
+            Ok(0)
+        }
+        AgentsCommand::Show { name, json } => show(&Agents::load(&request), &loaded, &name, json),
+        AgentsCommand::Lint { paths, json } => Ok(lint(&checked(&request, &paths), json)),
+    }
+}
+
+/// Where definitions of these settings are, and the tools that they may name.
+pub fn request(loaded: &Loaded) -> AgentRequest {
+    let tools = decurion_tools::builtin();
+    let names = tools.iter().map(|tool: &Arc<dyn Tool>| tool.spec().name.as_str());
+    let names: Vec<&str> = names.chain(ENGINE_TOOLS.iter().copied()).collect();
+    AgentRequest::new(loaded, &names)
+}
+
+fn checked(request: &AgentRequest, paths: &[Utf8PathBuf]) -> Agents {
+    if paths.is_empty() { Agents::load(request) } else { Agents::check(request, paths) }
+}
+
+fn list(agents: &Agents, loaded: &Loaded, json: bool) {
+    let width = agents.all.iter().map(|agent| agent.definition.name.chars().count()).max().unwrap_or(0);
+    for agent in &agents.all {
+        if json {
+            println!("{}", row(agent, loaded));
+        } else {
+            let name = one_line(&agent.definition.name);
+            println!("{name:<width$}  {}  {}", place(agent), remarks(agent, loaded));
+        }
+    }
+    let count = |severity| agents.problems.iter().filter(|problem| problem.severity == severity).count();
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    if errors + warnings > 0 {
+        let counted =
+            |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+        let (errors, warnings) = (counted(errors, "error"), counted(warnings, "warning"));
+        note(format!("{errors} and {warnings}; see `decurion agents lint`"));
+    }
+}
+
+fn row(agent: &LoadedAgent, loaded: &Loaded) -> Value {
+    let definition = &agent.definition;
+    json!({
+        "name": definition.name,
+        "description": definition.description,
+        "source": definition.source,
+        "origin": agent.origin,
+        "active": agent.shadowed_by.is_none(),
+        "shadowed_by": agent.shadowed_by,
+        "denied_by": denied(&definition.name, &loaded.rules.set).map(ToString::to_string),
+        "hidden": definition.hidden,
+        "model": definition.model,
+        "permission_mode": definition.mode,
+        "tools": definition.tools.only,
+        "disallowed_tools": definition.tools.except,
+    })
+}
+
+fn place(agent: &LoadedAgent) -> String {
+    let source = match agent.definition.source {
+        AgentSource::Builtin => return "built-in".to_owned(),
+        AgentSource::User => "user",
+        AgentSource::Project => "project",
+        AgentSource::Plugin => "plugin",
+        AgentSource::Managed => "managed",
+    };
+    format!("{source} ({})", agent.origin)
+}
+
+/// What sets this one apart, then what it is for.
+fn remarks(agent: &LoadedAgent, loaded: &Loaded) -> String {
+    let definition = &agent.definition;
+    let mut remarks = Vec::new();
+    if let Some(by) = &agent.shadowed_by {
+        remarks.push(format!("[not used: {by} comes first]"));
+    }
+    if let Some(rule) = denied(&definition.name, &loaded.rules.set) {
+        remarks.push(format!("[denied by {rule}]"));
+    }
+    if definition.hidden {
+        remarks.push("[hidden]".to_owned());
+    }
+    remarks.push(one_line(&definition.description));
+    remarks.join(" ")
+}
+
+fn show(agents: &Agents, loaded: &Loaded, name: &str, json: bool) -> Result<u8, Failure> {
+    let Some(agent) = agents.get(name) else { return Err(unknown(agents, name)) };
+    if json {
+        let mut value = row(agent, loaded);
+        value["definition"] = serde_json::to_value::<&AgentDefinition>(&agent.definition).unwrap_or_default();
+        value["dont_ask_denies"] = json!(agent.dont_ask_denies);
+        value["problems"] = json!(problems_of(agents, agent));
+        println!("{value}");
+        return Ok(0);
+    }
+    print!("{}", to_markdown(&agent.definition));
+    note(format!("from {}", place(agent)));
+    for problem in problems_of(agents, agent) {
+        note(problem);
+    }
+    Ok(0)
+}
+
+fn problems_of<'a>(agents: &'a Agents, agent: &LoadedAgent) -> Vec<&'a decurion_config::AgentProblem> {
+    let is_its = |problem: &&decurion_config::AgentProblem| {
+        let named = problem.agent.as_ref().is_none_or(|name| *name == agent.definition.name);
+        problem.origin == agent.origin && named && agent.definition.source != AgentSource::Builtin
+    };
+    agents.problems.iter().filter(is_its).collect()
+}
+
+fn unknown(agents: &Agents, name: &str) -> Failure {
+    if let Some(problem) = agents.unusable(name) {
+        return Failure::usage(format!("agent {name:?} cannot be used: {problem}"));
+    }
+    let names: Vec<&str> = agents.active().map(|agent| agent.definition.name.as_str()).collect();
+    Failure::usage(format!("there is no agent of this name: {name:?}"))
+        .hint(format!("there are: {}", names.join(", ")))
+}
+
+/// Prints what is wrong; only errors count for the exit code.
+fn lint(agents: &Agents, json: bool) -> u8 {
+    for problem in &agents.problems {
+        if json {
+            println!("{}", json!(problem));
+        } else {
+            println!("{problem}");
+        }
+    }
+    if agents.problems.is_empty() && !json {
+        println!("nothing wrong in {} definitions", agents.all.len());
+    }
+    if agents.has_errors() { FAILED } else { 0 }
+}

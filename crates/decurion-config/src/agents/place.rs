@@ -1,0 +1,188 @@
+//! Where definitions are looked for. Takes the folders of a start, gives the places from the highest to the
+//! lowest, the files in each, and a stamp of all of them by which a change on disk is noticed.
+
+use std::collections::HashSet;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::AgentSource;
+
+use crate::agents::{AgentOrigin, AgentProblem, Severity};
+use crate::origin::{Family, Layer};
+use crate::paths::Paths;
+
+/// A folder of definitions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentFolder {
+    /// Where.
+    pub path: Utf8PathBuf,
+    /// Whose it is, which decides what its definitions may widen.
+    pub source: AgentSource,
+    /// Whether its files are written for the wider ecosystem (`.claude`), where `dontAsk` means deny.
+    pub shared: bool,
+    /// The plugin it belongs to; its definitions are then called `plugin:name`.
+    pub plugin: Option<String>,
+}
+
+impl AgentFolder {
+    /// The folder of a plugin.
+    pub fn of_plugin(plugin: impl Into<String>, path: impl Into<Utf8PathBuf>) -> Self {
+        Self { path: path.into(), source: AgentSource::Plugin, shared: true, plugin: Some(plugin.into()) }
+    }
+}
+
+/// The folders of a start, from the highest to the lowest; plugins and built-ins come after them.
+pub(crate) fn folders(paths: &Paths, managed: &Utf8Path, layers: &[Layer]) -> Vec<AgentFolder> {
+    let folder = |path: Utf8PathBuf, source, family| AgentFolder {
+        path: path.join("agents"),
+        source,
+        shared: family == Family::Shared,
+        plugin: None,
+    };
+    let mut folders = Vec::new();
+    folders.extend(managed.parent().map(|etc| folder(etc.to_owned(), AgentSource::Managed, Family::Ours)));
+    if layers.contains(&Layer::Project) {
+        let project = paths.project_folders();
+        folders.extend(project.into_iter().map(|(family, path)| folder(path, AgentSource::Project, family)));
+    }
+    if layers.contains(&Layer::User) {
+        for (family, path) in [(Family::Ours, &paths.state), (Family::Shared, &paths.shared)] {
+            folders.extend(path.iter().map(|path| folder(path.clone(), AgentSource::User, family)));
+        }
+    }
+    folders
+}
+
+/// More than any folder of definitions holds; a link to a whole disk must not stop the start.
+const MAX_FILES: usize = 2000;
+const MAX_DEPTH: usize = 16;
+
+/// What a folder holds.
+#[derive(Debug, Default)]
+pub(crate) struct Walk {
+    /// Its definition files, sorted.
+    pub files: Vec<Utf8PathBuf>,
+    pub problems: Vec<AgentProblem>,
+    marks: Vec<Mark>,
+    seen: HashSet<(u64, u64)>,
+    full: bool,
+}
+
+/// All `.md` files below a folder. Nothing is skipped without a word, except names that begin with a dot.
+pub(crate) fn walk(folder: &Utf8Path) -> Walk {
+    let mut walk = Walk::default();
+    match fs::metadata(folder) {
+        Ok(metadata) if metadata.is_dir() => walk.folder(folder, &metadata, 0),
+        Ok(_) => walk.report(folder, "not a folder".to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        // Something above it is a file.
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
+        Err(error) => walk.report(folder, format!("cannot be read: {error}")),
+    }
+    walk.files.sort();
+    walk
+}
+
+impl Walk {
+    fn report(&mut self, path: &Utf8Path, text: String) {
+        self.problems.push(AgentProblem {
+            severity: Severity::Error,
+            origin: AgentOrigin::File(path.to_owned()),
+            line: None,
+            agent: None,
+            text,
+        });
+    }
+
+    fn folder(&mut self, folder: &Utf8Path, metadata: &Metadata, depth: usize) {
+        if !self.seen.insert((metadata.dev(), metadata.ino())) {
+            return self.report(folder, "a link to a folder that is read already".to_owned());
+        }
+        self.marks.push(Mark::new(folder, metadata));
+        if depth > MAX_DEPTH {
+            return self.report(folder, format!("more than {MAX_DEPTH} folders deep, not read"));
+        }
+        let mut names = match entries(folder) {
+            Ok(names) => names,
+            Err(error) => return self.report(folder, format!("cannot be read: {error}")),
+        };
+        names.sort();
+        for name in names {
+            match name {
+                Ok(name) if name.starts_with('.') => {}
+                Ok(name) => self.entry(&folder.join(name), depth),
+                Err(lossy) => self.report(&folder.join(lossy), "the file's name is not UTF-8".to_owned()),
+            }
+        }
+    }
+
+    fn entry(&mut self, path: &Utf8Path, depth: usize) {
+        let is_definition = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("md"));
+        match fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => {
+                if is_definition {
+                    self.report(path, "a folder with the name of a definition file".to_owned());
+                }
+                self.folder(path, &metadata, depth + 1);
+            }
+            Ok(metadata) if is_definition => self.file(path, &metadata),
+            Err(error) if is_definition => self.report(path, format!("cannot be read: {error}")),
+            // A file of another kind, or a link to nowhere that is none of ours.
+            _ => {}
+        }
+    }
+
+    fn file(&mut self, path: &Utf8Path, metadata: &Metadata) {
+        if self.files.len() < MAX_FILES {
+            self.marks.push(Mark::new(path, metadata));
+            self.files.push(path.to_owned());
+        } else if !std::mem::replace(&mut self.full, true) {
+            self.report(
+                path,
+                format!("more than {MAX_FILES} files; this one and those after it are not read"),
+            );
+        }
+    }
+
+    pub(crate) fn take_marks(&mut self) -> Vec<Mark> {
+        std::mem::take(&mut self.marks)
+    }
+}
+
+/// The names in a folder; one that is not UTF-8 as well as it can be shown.
+fn entries(folder: &Utf8Path) -> io::Result<Vec<Result<String, String>>> {
+    let name = |entry: io::Result<fs::DirEntry>| {
+        let name = entry?.file_name();
+        Ok(name.into_string().map_err(|name| name.to_string_lossy().into_owned()))
+    };
+    fs::read_dir(folder)?.map(name).collect()
+}
+
+/// What a set of folders looked like at one moment. Two that are equal mean that nothing changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stamp(pub(crate) Vec<Mark>);
+
+/// One folder or file as the disk describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    path: Utf8PathBuf,
+    file: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+    // A file put in the place of another may carry its date; this one cannot be set.
+    changed: (i64, i64),
+}
+
+impl Mark {
+    fn new(path: &Utf8Path, metadata: &Metadata) -> Self {
+        Self {
+            path: path.to_owned(),
+            file: (metadata.dev(), metadata.ino()),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The tools by which agents start, watch, stop and tell each other. Each takes a model's call and sends the
+//! session a wish; the rest is waiting and words.
+
+use std::sync::Arc;
+
+use decurion_protocol::AgentDefinition;
+use decurion_tools::{Tool, ToolContext};
+
+use crate::child::AgentSettings;
+use crate::desk::Desk;
+
+pub mod agent;
+pub mod send_message;
+pub mod task_output;
+pub mod task_stop;
+
+/// The tools, told of these definitions.
+pub fn all(definitions: &[Arc<AgentDefinition>], settings: &AgentSettings) -> Vec<Arc<dyn Tool>> {
+    vec![
+        Arc::new(agent::Agent::new(definitions, settings)),
+        Arc::new(task_output::TaskOutput::new(settings)),
+        Arc::new(task_stop::TaskStop::default()),
+        Arc::new(send_message::SendMessage::default()),
+    ]
+}
+
+/// The desk of the run that calls.
+fn desk(cx: &ToolContext) -> Option<Arc<Desk>> {
+    Arc::clone(cx.host.as_ref()?).downcast::<Desk>().ok()
+}
+
+/// What is said where a tool of the engine is called outside it.
+const NO_SESSION: &str = "this tool works inside a session only, and the session is gone";

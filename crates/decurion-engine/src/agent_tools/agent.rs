@@ -1,0 +1,202 @@
+//! Agent: another agent on a task of its own. Takes a description, a prompt and a type, gives its report, or
+//! where to look for it if nobody waits.
+
+use std::sync::Arc;
+
+use decurion_protocol::link::BoxFuture;
+use decurion_protocol::{
+    AgentDefinition, Attention, Delivery, Intent, Outcome, ToolContent, ToolEffect, ToolOutput,
+};
+use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, typed};
+use serde_json::{Value, json};
+
+use super::{NO_SESSION, desk};
+use crate::child::{AgentInput, AgentSettings, BackgroundChoice};
+use crate::desk::{Spawned, Spawning, Wish};
+use crate::notice;
+use crate::task::{Ending, TaskView};
+
+const NAME: &str = "Agent";
+/// Inputs of the ecosystem that are understood and not built yet.
+const NOT_YET: [&str; 5] = ["isolation", "team_name", "name", "mode", "output_schema"];
+
+/// The tool.
+pub struct Agent {
+    spec: ToolSpec,
+    fork_by_default: bool,
+    result_chars: usize,
+}
+
+impl Agent {
+    /// The tool, told of these definitions.
+    pub fn new(definitions: &[Arc<AgentDefinition>], settings: &AgentSettings) -> Self {
+        let background = settings.background == BackgroundChoice::Model;
+        let mut description = include_str!("agent.md").trim_end().replace("{agents}", &list(definitions));
+        if background {
+            description = format!("{description}\n{}", include_str!("agent_background.md"));
+        }
+        Self {
+            spec: ToolSpec::new(NAME, &description, schema(background)),
+            fork_by_default: settings.fork_by_default,
+            result_chars: settings.result_chars,
+        }
+    }
+
+    fn parse(&self, input: &Value) -> Result<AgentInput, InputError> {
+        if let Some(field) = NOT_YET.iter().find(|field| input.get(**field).is_some()) {
+            return Err(InputError::new(NAME, format!("`{field}` is not available in this version")));
+        }
+        let mut input = input.clone();
+        if let Some(members) = input.as_object_mut()
+            && !self.offers("run_in_background")
+        {
+            members.shift_remove("run_in_background");
+        }
+        typed::parse(&self.spec, &input)
+    }
+
+    fn offers(&self, property: &str) -> bool {
+        self.spec.input_schema["properties"].get(property).is_some()
+    }
+
+    fn kind(&self, input: &AgentInput) -> String {
+        let usual = if self.fork_by_default { "fork" } else { "general-purpose" };
+        input.subagent_type.clone().unwrap_or_else(|| usual.to_owned())
+    }
+}
+
+/// One line per definition.
+fn list(definitions: &[Arc<AgentDefinition>]) -> String {
+    let line = |definition: &Arc<AgentDefinition>| {
+        let tools = match (&definition.tools.only, definition.tools.except.is_empty()) {
+            (Some(only), _) if !only.iter().any(|name| name == "*") => only.join(", "),
+            (_, true) => "all".to_owned(),
+            (_, false) => format!("all but {}", definition.tools.except.join(", ")),
+        };
+        let sees = if definition.fork_context { "; sees the conversation" } else { "" };
+        let description = definition.description.trim().replace('\n', " ");
+        format!("- {}: {description} (tools: {tools}{sees})", definition.name)
+    };
+    let shown: Vec<String> = definitions.iter().filter(|definition| !definition.hidden).map(line).collect();
+    let fork = "- fork: a copy of yourself with this whole conversation, for a side task that needs it (tools: yours; sees the conversation)";
+    [shown, vec![fork.to_owned()]].concat().join("\n")
+}
+
+fn schema(background: bool) -> Value {
+    let mut properties = json!({
+        "description": {"type": "string", "description": "The task in 3 to 5 words, for people"},
+        "prompt": {"type": "string", "minLength": 1, "description": "All that the agent is told"},
+        "subagent_type": {"type": "string", "description": "Which agent"},
+        "model": {"type": "string", "description": "sonnet, opus, haiku, inherit, or the id of a model; leave it out unless asked for"},
+        "resume": {"type": "string", "description": "The id of an earlier agent that should go on"},
+        "max_turns": {"type": "integer", "exclusiveMinimum": 0},
+        "effort": {"type": "string"},
+        "budget": {
+            "type": "object",
+            "description": "The most it may use",
+            "properties": {
+                "tokens": {"type": "integer", "exclusiveMinimum": 0},
+                "usd": {"type": "number", "exclusiveMinimum": 0},
+                "seconds": {"type": "integer", "exclusiveMinimum": 0},
+                "spawns": {"type": "integer", "minimum": 0},
+                "turns": {"type": "integer", "exclusiveMinimum": 0}
+            },
+            "additionalProperties": false
+        }
+    });
+    if background && let Some(members) = properties.as_object_mut() {
+        let property = json!({"type": "boolean", "description": "Go on at once and be told when it ends"});
+        members.insert("run_in_background".to_owned(), property);
+    }
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": ["description", "prompt"],
+        "additionalProperties": false
+    })
+}
+
+impl Tool for Agent {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn intent(&self, input: &Value, _around: &Surroundings) -> Result<Intent, InputError> {
+        let input = self.parse(input)?;
+        let kind = self.kind(&input);
+        let mut intent = Intent::titled(format!("{kind}: {}", input.description)).together();
+        intent.agent = Some(kind);
+        Ok(intent)
+    }
+
+    fn run<'a>(&'a self, cx: &'a ToolContext, input: Value) -> BoxFuture<'a, ToolOutput> {
+        Box::pin(async move {
+            match self.parse(&input) {
+                Ok(input) => self.start(cx, input).await,
+                Err(error) => error.into(),
+            }
+        })
+    }
+}
+
+impl Agent {
+    async fn start(&self, cx: &ToolContext, mut input: AgentInput) -> ToolOutput {
+        let Some(desk) = desk(cx) else { return ToolOutput::error(NO_SESSION) };
+        if input.resume.is_none() {
+            input.subagent_type = Some(self.kind(&input));
+        }
+        let spawning = Box::new(Spawning {
+            desk: Arc::clone(&desk),
+            call: cx.call.clone(),
+            input,
+            cwd: cx.around.cwd.clone(),
+            seen: Arc::clone(&cx.seen),
+        });
+        let mut spawned = match desk.wish(|answer| Wish::Spawn { spawning, answer }).await {
+            Some(Ok(spawned)) => spawned,
+            Some(Err(reason)) => return ToolOutput::error(reason),
+            None => return ToolOutput::error(NO_SESSION),
+        };
+        if spawned.record.attention == Attention::Background {
+            return launched(&spawned, false);
+        }
+        match attend(&mut spawned).await {
+            Some(ending) => self.completed(cx, &spawned, &ending).await,
+            None => launched(&spawned, true),
+        }
+    }
+
+    /// The report, cut to its budget, the whole of it in a file.
+    async fn completed(&self, cx: &ToolContext, spawned: &Spawned, ending: &Ending) -> ToolOutput {
+        let shown = crate::spill::within(cx, notice::report(&ending.outcome), self.result_chars).await;
+        let effect = ToolEffect::Delivered { delivery: Delivery::Ending(ending.id.clone()) };
+        if let Outcome::Failed { error } = &ending.outcome {
+            let text = format!("The agent failed: {error}\nagentId: {}", spawned.record.task);
+            return ToolOutput::error(text).with_effect(effect);
+        }
+        let mut content = notice::completed(&spawned.record, ending, &shown);
+        if let ToolContent::Blocks(blocks) = &mut content {
+            let remarks = spawned.remarks.iter().map(decurion_protocol::Block::text);
+            blocks.splice(1..1, remarks);
+        }
+        let value = notice::completed_value(&spawned.record, ending, &spawned.model, &shown);
+        ToolOutput { content, ..ToolOutput::text("") }.with_structured(value).with_effect(effect)
+    }
+}
+
+fn launched(spawned: &Spawned, by_user: bool) -> ToolOutput {
+    let text = notice::launched(&spawned.record, &spawned.remarks);
+    let content = ToolContent::Blocks(vec![decurion_protocol::Block::text(text)]);
+    let value = notice::launched_value(&spawned.record, &spawned.model, by_user, spawned.shared);
+    ToolOutput { content, ..ToolOutput::text("") }.with_structured(value)
+}
+
+/// Waits until the agent has ended, or nobody has to wait for it any more.
+async fn attend(spawned: &mut Spawned) -> Option<Arc<Ending>> {
+    let parted =
+        |view: &TaskView| view.ending.is_some() || view.state.attention() == Some(Attention::Background);
+    match spawned.view.wait_for(parted).await {
+        Ok(view) => view.ending.clone(),
+        Err(_) => None,
+    }
+}

@@ -1,0 +1,289 @@
+//! TaskOutput: how a task stands and what it has said. Takes its id, waits for its end if asked to, gives
+//! the end of its output.
+
+use std::time::Duration;
+
+use decurion_protocol::link::BoxFuture;
+use decurion_protocol::{
+    AgentId, Delivery, Intent, Outcome, TaskId, TaskKind, TaskState, ToolEffect, ToolOutput,
+};
+use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, typed};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{NO_SESSION, desk};
+use crate::child::AgentSettings;
+use crate::desk::{Desk, Looked, Wish};
+use crate::notice;
+use crate::task::TaskView;
+
+const NAME: &str = "TaskOutput";
+const DESCRIPTION: &str = "Shows how a background task (an agent or a command) stands and what it has said. \
+    With `block` (the default) it waits for the end of the task, up to `timeout` milliseconds (30000 unless \
+    given, at most 600000); without, it answers at once. You are told when a task ends anyway: use this only \
+    when nothing else is left to do.";
+/// How much of a file's end is read to find so many characters.
+const BYTES_PER_CHAR: usize = 4;
+
+/// The tool.
+pub struct TaskOutput {
+    spec: ToolSpec,
+    most_chars: usize,
+}
+
+#[derive(Deserialize)]
+struct Input {
+    task_id: String,
+    #[serde(default = "yes")]
+    block: bool,
+    timeout: Option<u64>,
+    filter: Option<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl TaskOutput {
+    /// The tool with this bound on what it shows.
+    pub fn new(settings: &AgentSettings) -> Self {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "task_id": {"type": "string", "minLength": 1},
+                "block": {"type": "boolean"},
+                "timeout": {"type": "integer", "minimum": 0, "maximum": 600_000},
+                "filter": {"type": "string"}
+            },
+            "required": ["task_id"],
+            "additionalProperties": false
+        });
+        let mut spec = ToolSpec::new(NAME, DESCRIPTION, schema);
+        // An old name's field: understood, not offered.
+        spec.input_schema["properties"]["filter"]["description"] = json!("Only lines with this in them");
+        Self { spec, most_chars: settings.output_chars }
+    }
+}
+
+impl Tool for TaskOutput {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn intent(&self, input: &Value, _around: &Surroundings) -> Result<Intent, InputError> {
+        let input: Input = typed::parse(&self.spec, input)?;
+        Ok(Intent::titled(format!("output of {}", input.task_id)).together())
+    }
+
+    fn run<'a>(&'a self, cx: &'a ToolContext, input: Value) -> BoxFuture<'a, ToolOutput> {
+        Box::pin(async move {
+            match typed::parse::<Input>(&self.spec, &input) {
+                Ok(input) => self.look(cx, input).await,
+                Err(error) => error.into(),
+            }
+        })
+    }
+}
+
+impl TaskOutput {
+    async fn look(&self, cx: &ToolContext, input: Input) -> ToolOutput {
+        let Some(desk) = desk(cx) else { return ToolOutput::error(NO_SESSION) };
+        let unknown = || ToolOutput::usage_error(format!("No task found with ID: {}", input.task_id));
+        let Ok(task) = input.task_id.parse::<TaskId>() else { return unknown() };
+        let Some(Some(mut looked)) = desk.wish(|answer| Wish::Look { task, answer }).await else {
+            return unknown();
+        };
+        let limit = Duration::from_millis(input.timeout.unwrap_or(30_000));
+        let waited = input.block && wait(cx, &mut looked, limit).await;
+        let view = looked.view.borrow().clone();
+        let status = match (view.state.is_ended(), waited, input.block) {
+            (true, ..) => "success",
+            (false, false, true) => "timeout",
+            (false, ..) => "not_ready",
+        };
+        let output = self.output(&looked, &view, input.filter.as_deref()).await;
+        let mut result = ToolOutput::text(text(status, &looked, &view, &output))
+            .with_structured(value(status, &looked, &view, &output));
+        if let Some(delivery) = claimed(&desk, &looked, &view).await {
+            result = result.with_effect(ToolEffect::Delivered { delivery });
+        }
+        result
+    }
+
+    /// The end of what the task has said, at most so many characters in all.
+    async fn output(&self, looked: &Looked, view: &TaskView, filter: Option<&str>) -> String {
+        let file = looked.record.output_file.clone();
+        let whole = match (looked.record.kind, &view.ending) {
+            (TaskKind::LocalBash, _) => {
+                let (file, most) = (file.clone(), self.most_chars * BYTES_PER_CHAR);
+                let reading = tokio::task::spawn_blocking(move || read_end(&file, most));
+                reading.await.unwrap_or_default()
+            }
+            (_, Some(ending)) => notice::report(&ending.outcome).to_owned(),
+            (_, None) => {
+                let progress =
+                    looked.progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+                notice::digest(&progress)
+            }
+        };
+        let wanted = match filter {
+            None => whole,
+            Some(filter) => whole.lines().filter(|line| line.contains(filter)).collect::<Vec<_>>().join("\n"),
+        };
+        end_of(&wanted, self.most_chars, file.as_str())
+    }
+}
+
+/// Waits for the end; false if the time was up or the call is not wanted any more.
+async fn wait(cx: &ToolContext, looked: &mut Looked, limit: Duration) -> bool {
+    let ended = async { looked.view.wait_for(|view| view.state.is_ended()).await.is_ok() };
+    tokio::select! {
+        biased;
+        ended = ended => ended,
+        () = cx.cancel.cancelled() => false,
+        () = tokio::time::sleep(limit) => false,
+    }
+}
+
+/// Takes the telling of an ending over, if the task is the caller's own.
+async fn claimed(desk: &Desk, looked: &Looked, view: &TaskView) -> Option<Delivery> {
+    let delivery = Delivery::Ending(view.ending.as_ref()?.id.clone());
+    if looked.record.parent != desk.who.agent {
+        return None;
+    }
+    let wanted = delivery.clone();
+    let claimed = desk.wish(|answer| Wish::Claim { delivery: wanted, answer }).await?;
+    claimed.then_some(delivery)
+}
+
+fn read_end(path: &camino::Utf8Path, most: usize) -> String {
+    use std::io::{Read as _, Seek as _, SeekFrom};
+    // A file that is not there is an output that did not come yet.
+    let Ok(mut file) = std::fs::File::open(path) else { return String::new() };
+    let length = file.metadata().map_or(0, |metadata| metadata.len());
+    let start = length.saturating_sub(most as u64);
+    let mut bytes = Vec::new();
+    if file.seek(SeekFrom::Start(start)).is_ok() {
+        let _ = file.take(most as u64).read_to_end(&mut bytes);
+    }
+    // Where the beginning was cut, so may be its first character.
+    let torn =
+        if start > 0 { bytes.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count() } else { 0 };
+    String::from_utf8_lossy(&bytes[torn..]).into_owned()
+}
+
+/// The last characters, with a first line that names the whole; all of it within the bound.
+fn end_of(text: &str, most: usize, file: &str) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.to_owned();
+    }
+    let header = format!("[Truncated. Full output: {file}]\n\n");
+    let room = most.saturating_sub(header.chars().count());
+    let rest: String = text.chars().skip(count - room.min(count)).collect();
+    format!("{header}{rest}")
+}
+
+fn text(status: &str, looked: &Looked, view: &TaskView, output: &str) -> String {
+    let mut parts = vec![
+        format!("<retrieval_status>{status}</retrieval_status>"),
+        format!("<task_id>{}</task_id>", looked.record.task),
+        format!("<task_type>{}</task_type>", looked.record.kind.word()),
+        format!("<status>{}</status>", state_word(&view.state)),
+    ];
+    if let Some(reason) = reason(&view.state) {
+        parts.push(format!("<reason>{}</reason>", notice::escape(&reason)));
+    }
+    if let Some(code) = exit_code(view) {
+        parts.push(format!("<exit_code>{code}</exit_code>"));
+    }
+    if let Some(Outcome::Failed { error }) = view.ending.as_ref().map(|ending| &ending.outcome)
+        && looked.record.kind != TaskKind::LocalBash
+    {
+        parts.push(format!("<error>{}</error>", notice::escape(error)));
+    }
+    if !output.is_empty() {
+        parts.push(format!("<output>\n{output}\n</output>"));
+    }
+    parts.join("\n\n")
+}
+
+fn value(status: &str, looked: &Looked, view: &TaskView, output: &str) -> Value {
+    let record = &looked.record;
+    let mut task = json!({
+        "task_id": record.task,
+        "task_type": record.kind.word(),
+        "status": state_word(&view.state),
+        "description": record.description,
+        "output": output,
+        "wasTruncated": output.starts_with("[Truncated. Full output: "),
+    });
+    let outcome = view.ending.as_ref().map(|ending| &ending.outcome);
+    if let Some(outcome) = outcome {
+        task["outcome"] = json!(outcome.word());
+    }
+    match record.kind {
+        TaskKind::LocalBash => task["exitCode"] = json!(exit_code(view)),
+        TaskKind::LocalAgent | TaskKind::RemoteAgent => {
+            task["prompt"] = json!(record.prompt);
+            task["result"] = json!(outcome.map(notice::report));
+            if let Some(Outcome::Failed { error }) = outcome {
+                task["error"] = json!(error);
+            }
+        }
+    }
+    json!({"retrieval_status": status, "task": task})
+}
+
+/// The word of the ecosystem for a state.
+pub fn state_word(state: &TaskState) -> &'static str {
+    match state {
+        TaskState::Pending | TaskState::Queued => "pending",
+        TaskState::Running { .. } | TaskState::Waiting { .. } | TaskState::Paused { .. } => "running",
+        TaskState::Idle => "completed",
+        TaskState::Ended(outcome) => outcome.status(),
+    }
+}
+
+fn reason(state: &TaskState) -> Option<String> {
+    match state {
+        TaskState::Waiting { reason, .. } => Some(format!("waiting: {reason}")),
+        TaskState::Paused { reason, .. } => Some(format!("paused: {reason}")),
+        TaskState::Queued => Some("queued: too many others run".to_owned()),
+        _ => None,
+    }
+}
+
+/// The code a shell ended with, from the words of its outcome.
+fn exit_code(view: &TaskView) -> Option<i32> {
+    let ending = view.ending.as_ref()?;
+    let text = match &ending.outcome {
+        Outcome::Completed { report, .. } => report,
+        Outcome::Failed { error } => error,
+        _ => return None,
+    };
+    text.strip_prefix("exit code ")?.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// Whether an id is that of an agent.
+pub fn agent_of(task: &TaskId) -> Option<AgentId> {
+    task.as_str().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_is_kept_and_the_bound_holds_with_its_header() {
+        let file = "/state/tasks/b1.output";
+        assert_eq!(end_of("short", 100, file), "short");
+        let long = format!("{}é€😀end", "x".repeat(500));
+        for most in 60..120 {
+            let shown = end_of(&long, most, file);
+            assert_eq!(shown.chars().count(), most);
+            assert!(shown.starts_with("[Truncated. Full output: /state/tasks/b1.output]\n\n"), "{shown}");
+            assert!(shown.ends_with("é€😀end"), "{shown}");
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! What a run holds of its session. Tools of the engine and the loop send wishes here; the session's task
+//! grants them one by one, so that who lives, who is told what and who may end has one owner.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use camino::Utf8PathBuf;
+use decurion_model::{Head, WireHead};
+use decurion_protocol::{
+    AgentId, AgentSource, CallId, Delivery, Envelope, LineId, Mode, RunSpec, TaskId, TaskRecord, ToolOutput,
+};
+use decurion_tools::{FilesSeen, ToolSet};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::budget::AccountId;
+use crate::child::AgentInput;
+use crate::context::Prefix;
+use crate::journal::Who;
+use crate::permission::Grant;
+use crate::ports::{Ask, Model};
+use crate::task::{Ending, ProgressCell, TaskView};
+
+/// One run's place in its session: what a child of it is built from, and the way to the session's task.
+pub struct Desk {
+    /// In whose name.
+    pub who: Who,
+    /// What was decided for the run.
+    pub spec: Arc<RunSpec>,
+    /// The way from the root, `main/<agent>/…`.
+    pub path: String,
+    /// Its model.
+    pub model: Arc<Model>,
+    /// What stands before its conversation.
+    pub head: Arc<Head>,
+    /// The same in bytes.
+    pub wire_head: Arc<WireHead>,
+    /// Its tools.
+    pub tools: Arc<ToolSet>,
+    /// Its account.
+    pub account: AccountId,
+    /// The modes that definitions on the way from the root ask for.
+    pub modes: Arc<[ModeStep]>,
+    /// What the definitions on the way from the root let it use.
+    pub grants: Arc<[Grant]>,
+    /// Whose conversation stands before its own, up to which record each.
+    pub inherited: Arc<[(Option<AgentId>, u64)]>,
+    /// The session's task holds the other end.
+    pub wishes: mpsc::Sender<Wish>,
+    /// Its conversation before the message whose calls run now.
+    pub prefix: Mutex<Option<Arc<Prefix>>>,
+    /// Whether there is something to tell it; set by the session's task.
+    pub told: Arc<AtomicBool>,
+    /// How many tasks it began.
+    pub begun: AtomicU32,
+    /// How far it has come; its parent reads it.
+    pub progress: ProgressCell,
+    /// Set when it got further, so that the parent is told.
+    pub parent_told: Option<Arc<AtomicBool>>,
+    /// Who stopped it, if someone did.
+    pub stopped_by: Mutex<Option<String>>,
+    /// Shells that someone waits for, in the whole session.
+    pub shells: Arc<Shells>,
+}
+
+/// What a definition on the way from the root says about the mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModeStep {
+    /// The mode it asks for.
+    pub mode: Option<Mode>,
+    /// Where it came from.
+    pub source: AgentSource,
+}
+
+/// What a run asks of its session.
+pub enum Wish {
+    /// A person must decide.
+    Ask(Box<Ask>),
+    /// Begin an agent, or take one up again.
+    Spawn {
+        /// What is wanted, by whom.
+        spawning: Box<Spawning>,
+        /// What came of it; the error is for the model.
+        answer: oneshot::Sender<Result<Spawned, String>>,
+    },
+    /// Begin a shell that nobody waits for.
+    OpenShell {
+        /// Whose.
+        desk: Arc<Desk>,
+        /// The call.
+        call: CallId,
+        /// The command and what it is for.
+        command: String,
+        /// A few words.
+        description: String,
+        /// Ends it.
+        cancel: CancellationToken,
+        /// Its record.
+        answer: oneshot::Sender<Result<TaskRecord, String>>,
+    },
+    /// A shell that nobody waits for has ended.
+    ShellEnded {
+        /// Which.
+        task: TaskId,
+        /// How.
+        output: Box<ToolOutput>,
+    },
+    /// Tell an agent what waits for it, now.
+    Deliver {
+        /// Which.
+        desk: Arc<Desk>,
+        /// The last line of its conversation.
+        leaf: Option<LineId>,
+        /// The lines that tell it, as recorded.
+        answer: oneshot::Sender<Vec<Arc<Envelope>>>,
+    },
+    /// Whether an agent may end: answered when it may, or with what it must hear first.
+    End {
+        /// Which.
+        desk: Arc<Desk>,
+        /// The last line of its conversation.
+        leaf: Option<LineId>,
+        /// Whether it may.
+        answer: oneshot::Sender<MayEnd>,
+    },
+    /// A run of an agent is over, and that is on record.
+    Ended {
+        /// Which agent.
+        agent: AgentId,
+        /// How.
+        ending: Box<Ending>,
+        /// What its lines have told it.
+        delivered: HashSet<Delivery>,
+    },
+    /// Look at a task.
+    Look {
+        /// Which.
+        task: TaskId,
+        /// All there is to see.
+        answer: oneshot::Sender<Option<Looked>>,
+    },
+    /// Take the telling of a delivery over; false if someone else has.
+    Claim {
+        /// What.
+        delivery: Delivery,
+        /// Whether it is now the asker's.
+        answer: oneshot::Sender<bool>,
+    },
+    /// End a task and all below it.
+    Stop {
+        /// Which.
+        task: TaskId,
+        /// Who wants that.
+        by: String,
+        /// The tasks that were alive.
+        answer: oneshot::Sender<Result<Looked, String>>,
+    },
+    /// Tell an agent something.
+    Mail {
+        /// From whom.
+        from: Arc<Desk>,
+        /// To whom.
+        to: AgentId,
+        /// What.
+        text: String,
+        /// Whether it was taken up again for it.
+        answer: oneshot::Sender<Result<bool, String>>,
+    },
+}
+
+/// Whether a run may end.
+pub enum MayEnd {
+    /// It may; these shells of its own were stopped for that.
+    Yes(Vec<String>),
+    /// Not before it has heard this.
+    Hear(Vec<Arc<Envelope>>),
+}
+
+/// A wish to begin an agent.
+pub struct Spawning {
+    /// Who wants it.
+    pub desk: Arc<Desk>,
+    /// The call.
+    pub call: CallId,
+    /// What the model asked for.
+    pub input: AgentInput,
+    /// Where the asker is now.
+    pub cwd: Utf8PathBuf,
+    /// What the asker has read.
+    pub seen: Arc<FilesSeen>,
+}
+
+/// An agent that was begun.
+#[derive(Debug)]
+pub struct Spawned {
+    /// What is known of it.
+    pub record: TaskRecord,
+    /// Where it stands.
+    pub view: watch::Receiver<TaskView>,
+    /// The model it runs on.
+    pub model: String,
+    /// Things the model that asked should know.
+    pub remarks: Vec<String>,
+    /// Bytes of its first request that its parent's had too, and all of them; for a fork.
+    pub shared: Option<(u64, u64)>,
+}
+
+/// A task as someone sees it who looks.
+#[derive(Clone)]
+pub struct Looked {
+    /// What is known of it.
+    pub record: TaskRecord,
+    /// Where it stands.
+    pub view: watch::Receiver<TaskView>,
+    /// How far it has come.
+    pub progress: ProgressCell,
+}
+
+/// The shells that someone waits for. A small leaf: each foreground command touches it twice.
+#[derive(Default)]
+pub struct Shells(Mutex<Vec<Arc<ForegroundShell>>>);
+
+/// A shell that someone waits for.
+pub struct ForegroundShell {
+    /// Whose.
+    pub desk: Arc<Desk>,
+    /// The call.
+    pub call: CallId,
+    /// The command.
+    pub command: String,
+    /// What it is for.
+    pub description: String,
+    /// Ends it.
+    pub cancel: CancellationToken,
+    /// Turns to its record when nobody waits for it any more.
+    pub detached: watch::Sender<Option<Arc<TaskRecord>>>,
+}
+
+impl Shells {
+    /// Adds one.
+    pub fn add(&self, shell: Arc<ForegroundShell>) {
+        self.lock().push(shell);
+    }
+
+    /// Takes one out.
+    pub fn remove(&self, shell: &Arc<ForegroundShell>) {
+        self.lock().retain(|other| !Arc::ptr_eq(other, shell));
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<ForegroundShell>> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<ForegroundShell>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Desk {
+    /// A desk of these.
+    #[allow(clippy::too_many_arguments)] // all of it is one run's; a builder would only rename it
+    pub fn new(
+        spec: Arc<RunSpec>,
+        path: String,
+        model: Arc<Model>,
+        heads: (Arc<Head>, Arc<WireHead>),
+        tools: Arc<ToolSet>,
+        account: AccountId,
+        modes: Arc<[ModeStep]>,
+        links: Links,
+    ) -> Self {
+        Self {
+            who: Who { run: spec.run, agent: spec.agent.clone() },
+            spec,
+            path,
+            model,
+            head: heads.0,
+            wire_head: heads.1,
+            tools,
+            account,
+            modes,
+            grants: links.grants,
+            inherited: links.inherited,
+            wishes: links.wishes,
+            prefix: Mutex::default(),
+            told: links.told,
+            begun: AtomicU32::new(0),
+            progress: links.progress,
+            parent_told: links.parent_told,
+            stopped_by: Mutex::default(),
+            shells: links.shells,
+        }
+    }
+
+    /// Sends a wish and waits for its answer; none if the session is gone.
+    pub async fn wish<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Wish) -> Option<T> {
+        let (answer, answered) = oneshot::channel();
+        self.wishes.send(make(answer)).await.ok()?;
+        answered.await.ok()
+    }
+
+    /// Whether there is something to tell the run.
+    pub fn is_told(&self) -> bool {
+        self.told.load(Ordering::Acquire)
+    }
+}
+
+/// What ties a desk to others.
+pub struct Links {
+    /// What it may use.
+    pub grants: Arc<[Grant]>,
+    /// Whose conversation stands before its own.
+    pub inherited: Arc<[(Option<AgentId>, u64)]>,
+    /// The way to the session's task.
+    pub wishes: mpsc::Sender<Wish>,
+    /// Set when there is something to tell it.
+    pub told: Arc<AtomicBool>,
+    /// How far it has come.
+    pub progress: ProgressCell,
+    /// Set when it got further.
+    pub parent_told: Option<Arc<AtomicBool>>,
+    /// Shells that someone waits for.
+    pub shells: Arc<Shells>,
+}

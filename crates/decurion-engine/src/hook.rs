@@ -1,0 +1,385 @@
+//! Hooks at work. Takes what happened and the hooks in force, runs those that it concerns side by side, and
+//! gives back one [`HookResult`]: what they want together, the strictest first, and a report of each.
+//!
+//! A hook reads one line of JSON and speaks by its exit code and what it prints (`answer.rs`). However it
+//! fails (`process.rs`), it is bounded, reported, and never an approval.
+
+mod answer;
+mod process;
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use decurion_exec::{Guard, Launch, Output, Stdin, shell};
+use decurion_protocol::{HookDeclaration, HookEvent, SessionId};
+use futures_util::future::join_all;
+use regex::{Regex, RegexBuilder};
+use serde_json::{Map, Value};
+
+pub use answer::{HookOutcome, HookPermission, HookReport, HookResult};
+
+/// How long a hook may take that says nothing else.
+const USUAL_TIMEOUT: Duration = Duration::from_secs(60);
+/// How large a compiled matcher may be.
+const MATCHER_BYTES: usize = 1 << 20;
+
+/// The hooks in force for one agent: the session's and its own. Cheap to clone.
+#[derive(Clone)]
+pub struct Hooks {
+    armed: Arc<[Arc<Armed>]>,
+    around: Arc<HookSurroundings>,
+}
+
+/// What hooks run in.
+#[derive(Clone, Debug)]
+pub struct HookSurroundings {
+    /// Who starts processes; without, every hook fails.
+    pub processes: Option<Guard>,
+    /// The variables that hooks get, an allow-list; those that name the project and the session are added.
+    pub environment: Arc<[(OsString, OsString)]>,
+    /// The directory they start in.
+    pub cwd: Utf8PathBuf,
+    /// The project's directory.
+    pub project: Utf8PathBuf,
+    /// The session.
+    pub session: SessionId,
+}
+
+/// Something that happened.
+pub struct HookCall<'a> {
+    /// What.
+    pub event: HookEvent,
+    /// What matchers look at: the tool, the agent's type, the source or the trigger; none is matched by all.
+    pub subject: Option<&'a str>,
+    /// What hooks read. The event's name is added.
+    pub input: Map<String, Value>,
+    /// Whether a permission rule (a hook's `if`) matches the call.
+    pub rule_matches: &'a (dyn Fn(&str) -> bool + Sync),
+}
+
+/// A declaration ready to be matched. Shared by all agents of a session, so that `once` is once.
+struct Armed {
+    declaration: HookDeclaration,
+    matcher: Matcher,
+    spent: AtomicBool,
+}
+
+enum Matcher {
+    Everything,
+    Whole(Regex),
+}
+
+impl Hooks {
+    /// These hooks, and a sentence about each that is left out since its matcher is no pattern.
+    pub fn new(declarations: Vec<HookDeclaration>, around: HookSurroundings) -> (Self, Vec<String>) {
+        let none = Self { armed: Arc::from([]), around: Arc::new(around) };
+        none.and(declarations)
+    }
+
+    /// These and more: the session's and an agent's own.
+    #[must_use = "these hooks stay as they are"]
+    pub fn and(&self, declarations: Vec<HookDeclaration>) -> (Self, Vec<String>) {
+        let (mut armed, mut problems) = (self.armed.to_vec(), Vec::new());
+        for declaration in declarations {
+            match Matcher::new(declaration.matcher.as_deref()) {
+                Ok(matcher) => {
+                    let spent = AtomicBool::new(false);
+                    armed.push(Arc::new(Armed { declaration, matcher, spent }));
+                }
+                Err(reason) => problems.push(format!(
+                    "{}: left out: the matcher of this {} hook is not a pattern ({reason}): {:?}",
+                    declaration.source,
+                    declaration.event,
+                    declaration.matcher.unwrap_or_default(),
+                )),
+            }
+        }
+        (Self { armed: armed.into(), around: Arc::clone(&self.around) }, problems)
+    }
+
+    /// The same in another directory.
+    #[must_use]
+    pub fn moved(&self, cwd: Utf8PathBuf) -> Self {
+        let around = HookSurroundings { cwd, ..HookSurroundings::clone(&self.around) };
+        Self { armed: Arc::clone(&self.armed), around: Arc::new(around) }
+    }
+
+    /// Whether any hook waits for this, so that its input is worth making.
+    pub fn wait_for(&self, event: HookEvent) -> bool {
+        self.armed.iter().any(|armed| armed.declaration.event == event)
+    }
+
+    /// Runs all hooks that this concerns, side by side, and gives what they say in the order they were
+    /// declared. Dropping the future ends them and all they started.
+    pub async fn run(&self, call: HookCall<'_>) -> HookResult {
+        let chosen = choose(&self.armed, &call);
+        if chosen.is_empty() {
+            return HookResult::default();
+        }
+        let event = call.event;
+        let line = input_line(event, call.input);
+        let runs = chosen.iter().map(|hook| async {
+            let launch = self.launch(hook, line.clone());
+            let limit = hook.timeout.unwrap_or(USUAL_TIMEOUT);
+            let ran = process::run(self.around.processes.as_ref(), launch, limit).await;
+            answer::read(event, hook, &ran)
+        });
+        join_all(runs).await.into_iter().fold(HookResult::default(), HookResult::merge)
+    }
+
+    fn launch(&self, hook: &HookDeclaration, line: Vec<u8>) -> Launch {
+        let cwd = self.around.cwd.as_std_path();
+        let launch = match &hook.args {
+            None => shell::bash(&hook.command, cwd, false),
+            Some(args) => {
+                // There is no shell that could do it.
+                let filled = |text: &String| self.fill_in(text);
+                Launch::new(self.fill_in(&hook.command), cwd).args(args.iter().map(filled))
+            }
+        };
+        Launch { env: self.environment(), stdin: Stdin::Bytes(line), output: Output::Separate, ..launch }
+    }
+
+    fn environment(&self) -> Vec<(OsString, OsString)> {
+        let around = &self.around;
+        let added: [(OsString, OsString); 3] = [
+            ("CLAUDE_PROJECT_DIR".into(), around.project.as_os_str().into()),
+            ("DECURION_PROJECT_DIR".into(), around.project.as_os_str().into()),
+            ("DECURION_SESSION_ID".into(), around.session.to_string().into()),
+        ];
+        let given = around.environment.iter();
+        let kept = given.filter(|(name, _)| added.iter().all(|(ours, _)| ours != name)).cloned();
+        kept.collect::<Vec<_>>().into_iter().chain(added.clone()).collect()
+    }
+
+    fn fill_in(&self, text: &str) -> String {
+        let project = self.around.project.as_str();
+        text.replace("${CLAUDE_PROJECT_DIR}", project).replace("${DECURION_PROJECT_DIR}", project)
+    }
+}
+
+impl std::fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.armed.iter().map(|armed| &armed.declaration)).finish()
+    }
+}
+
+impl Matcher {
+    fn new(pattern: Option<&str>) -> Result<Self, String> {
+        let Some(pattern) = pattern.filter(|pattern| !matches!(*pattern, "" | "*")) else {
+            return Ok(Self::Everything);
+        };
+        let compile = |pattern: &str| {
+            let compiled = RegexBuilder::new(pattern).size_limit(MATCHER_BYTES).build();
+            // The library draws a picture of several lines; the last one says it.
+            compiled.map_err(|error| error.to_string().lines().last().unwrap_or_default().trim().to_owned())
+        };
+        // By itself first, so that no parenthesis of it closes ours.
+        compile(pattern)?;
+        compile(&format!(r"\A(?:{pattern})\z")).map(Self::Whole)
+    }
+
+    fn matches(&self, event: HookEvent, subject: Option<&str>) -> bool {
+        let (Self::Whole(pattern), Some(subject)) = (self, subject) else { return true };
+        pattern.is_match(subject)
+            || (event.is_about_a_call() && other_name(subject).is_some_and(|other| pattern.is_match(other)))
+    }
+}
+
+/// The tool that starts agents has two names, and hooks were written for both.
+fn other_name(tool: &str) -> Option<&'static str> {
+    match tool {
+        "Agent" => Some("Task"),
+        "Task" => Some("Agent"),
+        _ => None,
+    }
+}
+
+/// The hooks to run. A command that is declared twice runs once, as strictly as either declaration wants.
+fn choose(armed: &[Arc<Armed>], call: &HookCall<'_>) -> Vec<HookDeclaration> {
+    let mut chosen: Vec<HookDeclaration> = Vec::new();
+    for hook in armed {
+        let declaration = &hook.declaration;
+        let concerned = declaration.event == call.event
+            && hook.matcher.matches(call.event, call.subject)
+            && declaration.if_rule.as_deref().is_none_or(call.rule_matches);
+        if !concerned || (declaration.once && hook.spent.swap(true, Ordering::Relaxed)) {
+            continue;
+        }
+        let same = |other: &&mut HookDeclaration| {
+            (&other.command, &other.args) == (&declaration.command, &declaration.args)
+        };
+        match chosen.iter_mut().find(same) {
+            None => chosen.push(declaration.clone()),
+            Some(first) => {
+                let [one, other] =
+                    [&first.timeout, &declaration.timeout].map(|own| own.unwrap_or(USUAL_TIMEOUT));
+                first.timeout = Some(one.max(other));
+                first.on_failure = first.on_failure.max(declaration.on_failure);
+            }
+        }
+    }
+    chosen
+}
+
+/// What hooks read: one object, one line.
+fn input_line(event: HookEvent, mut input: Map<String, Value>) -> Vec<u8> {
+    input.insert("hook_event_name".to_owned(), Value::from(event.name()));
+    let mut line = Value::Object(input).to_string().into_bytes();
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use decurion_protocol::OnFailure;
+    use serde_json::json;
+
+    use super::*;
+
+    fn around() -> HookSurroundings {
+        HookSurroundings {
+            processes: None,
+            environment: Arc::from([]),
+            cwd: "/".into(),
+            project: "/project".into(),
+            session: "018f3b1e-0000-7000-8000-000000000000".parse().unwrap(),
+        }
+    }
+
+    fn hook(event: HookEvent, command: &str) -> HookDeclaration {
+        HookDeclaration::new(event, command)
+    }
+
+    fn chosen(hooks: &Hooks, event: HookEvent, subject: Option<&str>) -> Vec<HookDeclaration> {
+        let rule_matches = |rule: &str| rule == "yes";
+        choose(&hooks.armed, &HookCall { event, subject, input: Map::new(), rule_matches: &rule_matches })
+    }
+
+    #[test]
+    fn matchers_match_whole_names() {
+        use HookEvent::{PreToolUse, SessionStart, Stop, SubagentStop};
+        let rows: &[(Option<&str>, HookEvent, Option<&str>, bool)] = &[
+            (None, PreToolUse, Some("Bash"), true),
+            (Some(""), PreToolUse, Some("Bash"), true),
+            (Some("*"), PreToolUse, Some("Bash"), true),
+            (Some("Bash"), PreToolUse, Some("Bash"), true),
+            (Some("Bash"), PreToolUse, Some("BashOutput"), false),
+            (Some("Bash"), PreToolUse, Some("bash"), false),
+            (Some("ash"), PreToolUse, Some("Bash"), false),
+            (Some("Edit|Write"), PreToolUse, Some("Write"), true),
+            (Some("Edit|Write"), PreToolUse, Some("WriteAll"), false),
+            (Some("Edit|EditAll"), PreToolUse, Some("EditAll"), true),
+            (Some("Notebook.*"), PreToolUse, Some("NotebookEdit"), true),
+            (Some("mcp__.*__get"), PreToolUse, Some("mcp__db__get"), true),
+            (Some("Task"), PreToolUse, Some("Agent"), true),
+            (Some("Agent"), PreToolUse, Some("Task"), true),
+            (Some("Ag.*"), PreToolUse, Some("Task"), true),
+            (Some("Task"), PreToolUse, Some("TaskStop"), false),
+            (Some("Task"), SubagentStop, Some("Agent"), false),
+            (Some("Explore"), SubagentStop, Some("Explore"), true),
+            (Some("resume"), SessionStart, Some("startup"), false),
+            (Some("anything"), Stop, None, true),
+        ];
+        for (pattern, event, subject, expected) in rows {
+            let matcher = Matcher::new(*pattern).unwrap();
+            assert_eq!(matcher.matches(*event, *subject), *expected, "{pattern:?} on {subject:?}");
+        }
+    }
+
+    #[test]
+    fn a_matcher_that_is_no_pattern_is_named_and_its_hook_left_out() {
+        for pattern in ["*.py", "a)|(b", "(?!Bash).*", r"(\w{1000}){1000}", "(?x)a #"] {
+            let declaration = HookDeclaration {
+                matcher: Some(pattern.into()),
+                source: "f.json: hooks.Stop[0]".into(),
+                ..hook(HookEvent::Stop, "x")
+            };
+            let (hooks, problems) = Hooks::new(vec![declaration, hook(HookEvent::Stop, "y")], around());
+            assert_eq!(hooks.armed.len(), 1);
+            let [problem] = &problems[..] else { panic!("{problems:?}") };
+            assert!(problem.starts_with("f.json: hooks.Stop[0]: left out: the matcher of this Stop hook"));
+            assert!(problem.ends_with(&format!("{pattern:?}")) && !problem.contains('\n'), "{problem}");
+        }
+    }
+
+    #[test]
+    fn event_matcher_rule_and_once_choose() {
+        let declarations = vec![
+            HookDeclaration { matcher: Some("Bash".into()), ..hook(HookEvent::PreToolUse, "bash") },
+            HookDeclaration { if_rule: Some("yes".into()), ..hook(HookEvent::PreToolUse, "if") },
+            HookDeclaration { if_rule: Some("no".into()), ..hook(HookEvent::PreToolUse, "never") },
+            HookDeclaration { once: true, ..hook(HookEvent::PreToolUse, "once") },
+            hook(HookEvent::Stop, "stop"),
+        ];
+        let (hooks, _) = Hooks::new(declarations, around());
+        let (with_own, _) = hooks.and(vec![hook(HookEvent::PreToolUse, "own")]);
+        let names = |hooks: &Hooks, tool: &str| {
+            let chosen = chosen(hooks, HookEvent::PreToolUse, Some(tool));
+            chosen.into_iter().map(|hook| hook.command).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(names(&with_own, "Edit"), "if once own");
+        assert_eq!(names(&with_own, "Bash"), "bash if own", "once is once");
+        assert_eq!(names(&hooks, "Bash"), "bash if", "for all agents of the session");
+        assert!(hooks.wait_for(HookEvent::Stop) && !hooks.wait_for(HookEvent::SubagentStop));
+    }
+
+    #[test]
+    fn a_command_declared_twice_runs_once_and_as_strictly_as_either() {
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let with =
+            |timeout, on_failure| HookDeclaration { timeout, on_failure, ..hook(HookEvent::Stop, "same") };
+        let rows = [
+            (with(None, OnFailure::Default), with(seconds(5), OnFailure::Continue), 60, OnFailure::Default),
+            (with(seconds(1), OnFailure::Continue), with(seconds(5), OnFailure::Block), 5, OnFailure::Block),
+            (with(seconds(90), OnFailure::Block), with(None, OnFailure::Default), 90, OnFailure::Block),
+        ];
+        for (first, second, limit, on_failure) in rows {
+            let others = HookDeclaration { args: Some(vec![]), ..hook(HookEvent::Stop, "same") };
+            let (hooks, _) = Hooks::new(vec![first, second, others], around());
+            let chosen = chosen(&hooks, HookEvent::Stop, None);
+            assert_eq!(chosen.len(), 2, "one for the shell, one a program");
+            assert_eq!((chosen[0].timeout, chosen[0].on_failure), (seconds(limit), on_failure));
+        }
+    }
+
+    #[test]
+    fn the_environment_is_what_was_given_and_three_names_that_are_ours() {
+        let given = [("PATH", "/bin"), ("CLAUDE_PROJECT_DIR", "/elsewhere")];
+        let given = given.map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let (hooks, _) = Hooks::new(vec![], HookSurroundings { environment: Arc::from(given), ..around() });
+        let program = HookDeclaration {
+            args: Some(vec!["${CLAUDE_PROJECT_DIR}/x".into(), "$HOME".into()]),
+            ..hook(HookEvent::Stop, "${DECURION_PROJECT_DIR}/run")
+        };
+        let launch = hooks.launch(&program, Vec::new());
+        assert_eq!(
+            (launch.program, launch.args),
+            ("/project/run".into(), vec!["/project/x".into(), "$HOME".into()])
+        );
+        let lines: Vec<_> = launch
+            .env
+            .iter()
+            .map(|(name, value)| format!("{}={}", name.display(), value.display()))
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                "PATH=/bin",
+                "CLAUDE_PROJECT_DIR=/project",
+                "DECURION_PROJECT_DIR=/project",
+                "DECURION_SESSION_ID=018f3b1e-0000-7000-8000-000000000000",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_input_is_one_line() {
+        let Value::Object(input) = json!({"prompt": "a\nb", "hook_event_name": "Other"}) else { return };
+        let line = String::from_utf8(input_line(HookEvent::Stop, input)).unwrap();
+        assert_eq!(line, "{\"prompt\":\"a\\nb\",\"hook_event_name\":\"Stop\"}\n");
+    }
+}

@@ -1,0 +1,48 @@
+//! Tasks for people and programs who look from outside. Takes a row of the table, gives its record as JSON.
+
+use decurion_protocol::{Attention, TaskState};
+use serde_json::{Value, json};
+
+use crate::agent_tools::task_output::state_word;
+use crate::task::Row;
+
+/// A task as `decurion tasks --json` prints it.
+pub fn row(row: &Row) -> Value {
+    let view = row.view.borrow().clone();
+    let record = &row.record;
+    let progress = row.progress();
+    let ending = view.ending.as_ref();
+    json!({
+        "id": record.task,
+        "type": record.kind.word(),
+        "description": record.description,
+        "prompt": record.prompt,
+        "agent_type": record.agent_type,
+        "parent": record.parent,
+        "tool_use_id": record.call,
+        "depth": record.depth,
+        "status": state_word(&view.state),
+        "state": state(&view.state),
+        "outcome": ending.map(|ending| ending.outcome.word()),
+        "result": ending.map(|ending| crate::notice::report(&ending.outcome)),
+        "backgrounded": view.state.attention() == Some(Attention::Background),
+        "output_file": record.output_file,
+        "tool_uses": progress.tools,
+        "tokens": progress.tokens,
+        "activities": progress.activities,
+    })
+}
+
+/// The state in a word or two.
+fn state(state: &TaskState) -> String {
+    match state {
+        TaskState::Pending => "pending".to_owned(),
+        TaskState::Queued => "queued".to_owned(),
+        TaskState::Running { attention: Attention::Foreground } => "running in the foreground".to_owned(),
+        TaskState::Running { attention: Attention::Background } => "running in the background".to_owned(),
+        TaskState::Waiting { reason, .. } => format!("waiting: {reason}"),
+        TaskState::Paused { reason, .. } => format!("paused: {reason}"),
+        TaskState::Idle => "idle".to_owned(),
+        TaskState::Ended(outcome) => outcome.word().to_owned(),
+    }
+}
