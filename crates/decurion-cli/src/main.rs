@@ -5,6 +5,7 @@ mod args;
 mod clock;
 mod command;
 mod debug_log;
+mod definitions;
 mod discover;
 mod input;
 mod instructions;

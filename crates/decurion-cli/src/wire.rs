@@ -7,7 +7,7 @@ use camino::Utf8PathBuf;
 use decurion_config::{Environment, Loaded, TrustState, settings};
 use decurion_engine::child::{AgentSettings, BackgroundChoice};
 use decurion_engine::permission::Undecided;
-use decurion_engine::{Compaction, Durability, Engine, Models, Parts};
+use decurion_engine::{Compaction, Definitions, Durability, Engine, Models, Parts};
 use decurion_exec::{Guard, GuardProgram};
 use decurion_store::Archive;
 use decurion_tools::{ToolLimits, ToolSet};
@@ -29,15 +29,20 @@ pub fn surroundings() -> Result<(Utf8PathBuf, Environment), Failure> {
 }
 
 /// The engine of these settings.
-pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, models: Arc<dyn Models>) -> Engine {
+pub fn engine(
+    loaded: &Arc<Loaded>,
+    environment: &Environment,
+    models: Arc<dyn Models>,
+    agents: Arc<dyn Definitions>,
+) -> Engine {
     let settings = &loaded.settings;
     let shell =
         decurion_config::shell_env::shell_environment(environment, settings, &loaded.providers).into_pairs();
     let redactor = loaded.redactor();
     Engine::new(Parts {
         models,
-        tools: Arc::new(ToolSet::new(decurion_tools::builtin())),
-        agents: Arc::new(decurion_engine::NoDefinitions),
+        tools: Arc::new(ToolSet::new(decurion_tools::builtin_with(settings.background_tasks))),
+        agents,
         agent_settings: agent_settings(loaded),
         background_wait: settings.print_background_wait,
         archive: Arc::new(Archive::new(state_folder(loaded))),

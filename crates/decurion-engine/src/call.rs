@@ -185,7 +185,8 @@ fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
     let around = around(&bench.around, &bench.spec.cwd);
     let mode = child::mode(rights.mode, &bench.ports.desk.modes, rights.trusted).value;
     let policy = Policy::new(mode, Arc::clone(&rights.rules), around);
-    Policy { undecided: rights.undecided, ..policy }
+    let undecided = child::undecided(rights.undecided, &bench.ports.desk.modes);
+    Policy { undecided, ..policy }
 }
 
 /// The decision under every grant from the root to the run: the one that allows least holds.

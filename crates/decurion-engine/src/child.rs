@@ -6,7 +6,7 @@ use decurion_tools::alias;
 use serde::Deserialize;
 
 use crate::desk::ModeStep;
-use crate::permission::effective_mode;
+use crate::permission::{Undecided, effective_mode};
 
 /// Tools that no sub-agent has: they need the person at the root.
 pub const NEVER_FOR_AGENTS: &[&str] = &[
@@ -251,6 +251,12 @@ pub fn mode(session: Mode, steps: &[ModeStep], trusted: bool) -> Because<Mode> {
     })
 }
 
+/// What `dontAsk` does with what no rule decides: where a definition on the way means "deny", that holds.
+pub fn undecided(session: Undecided, steps: &[ModeStep]) -> Undecided {
+    let denies = steps.iter().any(|step| step.denies && step.mode == Some(Mode::DontAsk));
+    if denies { Undecided::Deny } else { session }
+}
+
 /// Its limits: what the call says, else the definition.
 pub fn limits(call: &AgentInput, definition: &AgentDefinition) -> Limits {
     let usual = definition.limits.clone();
@@ -352,7 +358,7 @@ mod tests {
 
     #[test]
     fn modes_only_shrink_on_the_way_down() {
-        let step = |mode, source| ModeStep { mode, source };
+        let step = |mode, source| ModeStep { mode, source, denies: false };
         let user = |mode| step(Some(mode), AgentSource::User);
         #[rustfmt::skip]
         let rows: &[(Mode, &[ModeStep], bool, Mode)] = &[

@@ -71,6 +71,15 @@ pub struct ModeStep {
     pub mode: Option<Mode>,
     /// Where it came from.
     pub source: AgentSource,
+    /// Whether its `dontAsk` denies what no rule decides.
+    pub denies: bool,
+}
+
+impl ModeStep {
+    /// What this definition says.
+    pub fn of(definition: &decurion_protocol::AgentDefinition) -> Self {
+        Self { mode: definition.mode, source: definition.source, denies: definition.dont_ask_denies }
+    }
 }
 
 /// What a run asks of its session.

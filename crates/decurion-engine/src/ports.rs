@@ -10,7 +10,8 @@ use decurion_exec::Guard;
 use decurion_model::catalog::ModelInfo;
 use decurion_model::{Dialect, Gateway, Head, RequestTag, WireHead};
 use decurion_protocol::{
-    AgentDefinition, AgentId, CallId, Clock, LineId, Mode, Money, Question, RuleSet, RunId, TaskId,
+    AgentDefinition, AgentId, CallId, Clock, HookDeclaration, LineId, Mode, Money, Question, RuleSet, RunId,
+    TaskId,
 };
 use decurion_tools::{Http, Spill, ToolLimits, ToolSet};
 use tokio::sync::{oneshot, watch};
@@ -61,6 +62,11 @@ pub trait Models: Send + Sync {
 pub trait Definitions: Send + Sync {
     /// All of them, those that win first.
     fn all(&self) -> Vec<Arc<AgentDefinition>>;
+
+    /// The hooks that a definition declares for its own agents.
+    fn hooks_of(&self, _definition: &AgentDefinition) -> Vec<HookDeclaration> {
+        Vec::new()
+    }
 }
 
 /// No agents but the built-in fork.

@@ -232,7 +232,7 @@ impl Owner {
         if shares && delegating.is_none() {
             tracing::warn!(call = %spawning.call, "the delegating call was not found; the child starts afresh");
         }
-        let step = ModeStep { mode: definition.mode, source: definition.source };
+        let step = ModeStep::of(definition);
         let modes: Arc<[ModeStep]> = desk.modes.iter().copied().chain([step]).collect();
         let mode = child::mode(self.rights.borrow().mode, &modes, settings.trusted).value;
         let run = new_run();
@@ -615,8 +615,7 @@ impl Owner {
         }
         above.reverse();
         let specs = || above.iter().filter_map(|row| row.spec.as_ref());
-        let step =
-            |spec: &Arc<RunSpec>| ModeStep { mode: spec.definition.mode, source: spec.definition.source };
+        let step = |spec: &Arc<RunSpec>| ModeStep::of(&spec.definition);
         let parent = record.parent.as_ref().and_then(|parent| self.tree.desks.get(parent));
         Family {
             path: above.iter().fold("main".to_owned(), |path, row| format!("{path}/{}", row.record.task)),

@@ -50,6 +50,9 @@ pub struct AgentDefinition {
     /// The prompt it begins with where it is the main agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_prompt: Option<String>,
+    /// Whether the mode `dontAsk`, if it is its own, denies what no rule decides.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub dont_ask_denies: bool,
     /// How it is shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub color: Option<String>,

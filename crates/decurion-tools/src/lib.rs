@@ -44,7 +44,7 @@ pub mod write;
 
 pub use files_seen::FilesSeen;
 pub use http::Http;
-pub use set::{ToolSet, builtin};
+pub use set::{ToolSet, builtin, builtin_with};
 
 /// What a model is told about a tool.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,8 +11,13 @@ use crate::{InputError, Tool, alias, edit, fetch, glob, grep, notebook_edit, rea
 
 /// The tools that are part of Decurion and need nothing but a [`crate::ToolContext`]. A new one is one line.
 pub fn builtin() -> Vec<Arc<dyn Tool>> {
+    builtin_with(true)
+}
+
+/// The same; where nothing may run in the background, Bash does not offer it.
+pub fn builtin_with(background: bool) -> Vec<Arc<dyn Tool>> {
     vec![
-        Arc::new(shell::Bash::default()),
+        Arc::new(shell::Bash::new(background)),
         Arc::new(edit::Edit::default()),
         Arc::new(glob::Glob::default()),
         Arc::new(grep::Grep::default()),

@@ -27,6 +27,9 @@ const GIVEN_UP: Duration = Duration::from_secs(10);
 /// The least time between two lines of progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 const PROGRESS_CHARS: usize = 200;
+/// What the description says about the background.
+const IN_BACKGROUND: &str = ": with `run_in_background` the command goes on while you work, its output goes to a \
+    file, and you are told when it ends.";
 const NO_OUTPUT: &str = "(no output)";
 
 /// The tool.
@@ -37,7 +40,14 @@ pub struct Bash {
 
 impl Default for Bash {
     fn default() -> Self {
-        let input_schema = json!({
+        Self::new(true)
+    }
+}
+
+impl Bash {
+    /// The tool; where nothing may run in the background, that is not offered.
+    pub fn new(background: bool) -> Self {
+        let mut input_schema = json!({
             "type": "object",
             "properties": {
                 "command": {"type": "string", "minLength": 1},
@@ -49,7 +59,13 @@ impl Default for Bash {
             "required": ["command"],
             "additionalProperties": false
         });
-        Self { spec: ToolSpec::new(NAME, include_str!("shell.md"), input_schema) }
+        let mut description = include_str!("shell.md").to_owned();
+        if !background {
+            let properties = input_schema["properties"].as_object_mut();
+            properties.map(|properties| properties.shift_remove("run_in_background"));
+            description = description.replace(IN_BACKGROUND, ".");
+        }
+        Self { spec: ToolSpec::new(NAME, &description, input_schema) }
     }
 }
 

@@ -19,7 +19,7 @@ use decurion_store::{Archive, Found};
 use super::run::{Answer, block_on, main_definition};
 use crate::models::Configured;
 use crate::report::{Failure, note};
-use crate::wire;
+use crate::{definitions, wire};
 
 const SCRIPT: &str = include_str!("../demo/play.script");
 const FILES: [(&str, &str); 2] =
@@ -64,7 +64,8 @@ impl Play {
         self.make_repository().await?;
         println!("Asking the agent: {PROMPT}\n");
         let models = Configured::new(Arc::clone(&self.loaded), Some("scripted:demo")).with_embedded(SCRIPT);
-        let engine = wire::engine(&self.loaded, &self.environment, Arc::new(models));
+        let agents = Arc::new(definitions::Live::new(&self.loaded, None));
+        let engine = wire::engine(&self.loaded, &self.environment, Arc::new(models), agents);
         let answer = Answer {
             request: self.session_request()?,
             work: Command::Prompt { blocks: vec![Block::text(PROMPT)] },

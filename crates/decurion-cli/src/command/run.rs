@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use crate::args::{OutputFormat, RunArgs};
 use crate::models::Configured;
 use crate::report::{Failure, note};
-use crate::{debug_log, discover, wire};
+use crate::{debug_log, definitions, discover, wire};
 
 /// The longest prompt taken from standard input.
 const MOST_INPUT: u64 = 16 << 20;
@@ -38,10 +38,16 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     let loaded = Arc::new(load(args, cwd, &environment)?);
     announce(&loaded);
     let prompt = whole_prompt(prompt)?;
-    let request = session_request(args, &loaded)?;
+    let live = Arc::new(definitions::Live::new(&loaded, args.agents.as_deref()));
+    let main = definitions::main_agent(args, &loaded, &live)?;
+    let prompt = match main.as_ref().and_then(|definition| definition.initial_prompt.as_deref()) {
+        Some(initial) => format!("{initial}\n\n{prompt}"),
+        None => prompt,
+    };
+    let request = session_request(args, &loaded, main.as_deref())?;
     let model = request.model.as_deref().or(loaded.settings.model.as_deref());
     let models = Arc::new(Configured::new(Arc::clone(&loaded), model));
-    let engine = wire::engine(&loaded, &environment, models);
+    let engine = wire::engine(&loaded, &environment, models, live);
     let answer = Answer {
         request,
         work: work(&prompt),
@@ -270,26 +276,35 @@ fn work(prompt: &str) -> Command {
     }
 }
 
-fn session_request(args: &RunArgs, loaded: &Loaded) -> Result<SessionRequest, Failure> {
+fn session_request(
+    args: &RunArgs,
+    loaded: &Loaded,
+    main: Option<&AgentDefinition>,
+) -> Result<SessionRequest, Failure> {
     let cwd = loaded.paths.cwd.clone();
     Ok(SessionRequest {
         start: start(args, loaded)?,
         directories: Vec::new(),
-        definition: main_definition(),
+        definition: main.cloned().unwrap_or_else(main_definition),
         system: text_or_file(args.system_prompt.as_ref(), args.system_prompt_file.as_deref())?,
         append_system: text_or_file(
             args.append_system_prompt.as_ref(),
             args.append_system_prompt_file.as_deref(),
         )?,
-        model: args.model.clone(),
+        model: args.model.clone().or_else(|| main.and_then(own_model)),
         fallback_model: args
             .fallback_model
             .clone()
             .or_else(|| loaded.settings.fallback_model.first().cloned()),
-        mode: None,
+        mode: main
+            .filter(|_| permission_mode(args).is_ok_and(|given| given.is_none()))
+            .and_then(|main| definitions::mode(main, loaded)),
         allow: Vec::new(),
         deny: Vec::new(),
-        tools: tools(args.tools.as_deref()),
+        tools: match (args.tools.as_deref(), main) {
+            (None, Some(main)) => main.tools.clone(),
+            (given, _) => tools(given),
+        },
         limits: limits(args, loaded)?,
         output_schema: args.json_schema.as_deref().map(schema).transpose()?,
         answers: false,
@@ -301,6 +316,11 @@ fn session_request(args: &RunArgs, loaded: &Loaded) -> Result<SessionRequest, Fa
         entrypoint: "cli".to_owned(),
         cwd,
     })
+}
+
+/// The model that a definition names for itself.
+fn own_model(definition: &AgentDefinition) -> Option<String> {
+    definition.model.clone().filter(|name| name != "inherit")
 }
 
 /// The main agent.

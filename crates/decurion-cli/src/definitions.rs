@@ -1,0 +1,94 @@
+//! The agents that can be started, as their files are now. Takes the settings, gives the engine definitions
+//! that are read again when a file has changed.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use decurion_config::{AgentRequest, Agents, Loaded, LoadedAgent};
+use decurion_engine::Definitions;
+use decurion_engine::permission::effective_mode;
+use decurion_protocol::{AgentDefinition, HookDeclaration, Mode};
+
+use crate::args::RunArgs;
+use crate::command::agents;
+use crate::report::{Failure, note};
+
+/// Definitions that follow their files.
+pub struct Live {
+    loaded: Arc<Loaded>,
+    request: AgentRequest,
+    agents: Mutex<Agents>,
+}
+
+impl Live {
+    /// Those of these settings, and of `--agents`.
+    pub fn new(loaded: &Arc<Loaded>, flag: Option<&str>) -> Self {
+        let mut request = agents::request(loaded);
+        request.flag = flag.map(str::to_owned);
+        let agents = Mutex::new(Agents::load(&request));
+        Self { loaded: Arc::clone(loaded), request, agents }
+    }
+
+    /// What is wrong with the value of `--agents`, or with a definition that someone names.
+    pub fn problem(&self, name: Option<&str>) -> Option<String> {
+        let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        match name {
+            Some(name) => agents.unusable(name).map(ToString::to_string),
+            None => None,
+        }
+    }
+
+    /// The definition of this name.
+    pub fn get(&self, name: &str) -> Option<Arc<AgentDefinition>> {
+        let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        agents.get(name).map(whole)
+    }
+}
+
+impl Definitions for Live {
+    fn all(&self) -> Vec<Arc<AgentDefinition>> {
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        if agents.is_stale(&self.request) {
+            *agents = Agents::load(&self.request);
+        }
+        agents.active().map(whole).collect()
+    }
+
+    fn hooks_of(&self, definition: &AgentDefinition) -> Vec<HookDeclaration> {
+        self.loaded.hooks_of(definition).declarations
+    }
+}
+
+/// The definition with what its place says about it.
+fn whole(agent: &LoadedAgent) -> Arc<AgentDefinition> {
+    if !agent.dont_ask_denies {
+        return Arc::clone(&agent.definition);
+    }
+    Arc::new(AgentDefinition { dont_ask_denies: true, ..(*agent.definition).clone() })
+}
+
+/// The definition that the session itself runs as: `--agent`, or that of the settings, or the usual one.
+pub fn main_agent(
+    args: &RunArgs,
+    loaded: &Loaded,
+    live: &Live,
+) -> Result<Option<Arc<AgentDefinition>>, Failure> {
+    let Some(name) = args.agent.as_deref().or(loaded.settings.agent.as_deref()) else { return Ok(None) };
+    if let Some(definition) = live.get(name) {
+        return Ok(Some(definition));
+    }
+    let reason =
+        live.problem(Some(name)).unwrap_or_else(|| format!("there is no agent of this name: {name}"));
+    Err(Failure::usage(format!("--agent: {reason}")).hint("`decurion agents list` shows all there are"))
+}
+
+/// The mode of a session that runs as this definition.
+pub fn mode(definition: &AgentDefinition, loaded: &Loaded) -> Option<Mode> {
+    definition.mode?;
+    let session = loaded.settings.permissions.default_mode;
+    let trusted = loaded.trust.is_trusted();
+    let (mode, why) = effective_mode(session, definition.mode, definition.source, trusted);
+    if Some(mode) != definition.mode {
+        note(format!("agent {:?}: {why}", definition.name));
+    }
+    Some(mode)
+}
