@@ -38,6 +38,8 @@ pub fn engine(
     let settings = &loaded.settings;
     let shell =
         decurion_config::shell_env::shell_environment(environment, settings, &loaded.providers).into_pairs();
+    let service = decurion_config::shell_env::service_environment(environment, settings, &loaded.providers)
+        .into_pairs();
     let redactor = loaded.redactor();
     Engine::new(Parts {
         models,
@@ -71,6 +73,8 @@ pub fn engine(
         journal_patience: Some(JOURNAL_PATIENCE),
         journal_here: false,
         compaction: compaction(settings.compaction),
+        hooks: hooks(loaded),
+        hook_environment: service.into(),
         redact: Arc::new(move |text: &str| match redactor.redact(text) {
             std::borrow::Cow::Borrowed(_) => None,
             std::borrow::Cow::Owned(clean) => Some(clean),
@@ -101,6 +105,15 @@ fn tool_limits(limits: &settings::CallLimits) -> ToolLimits {
         tail_chars: inline_chars - inline_chars / 3,
         ..usual
     }
+}
+
+/// The hooks of the settings; what is wrong with them is said.
+fn hooks(loaded: &Loaded) -> Vec<decurion_protocol::HookDeclaration> {
+    let found = loaded.hooks();
+    for warning in &found.warnings {
+        crate::report::note(warning);
+    }
+    found.declarations
 }
 
 /// What the settings say about sub-agents.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_model::event::unparsed_input;
 use decurion_protocol::{
-    Answer, CallId, Decision, Denial, Envelope, Event, Intent, LineId, Question, QuestionId, RunSpec,
-    ToolContent, ToolOutput, Verdict, WaitReason,
+    Answer, CallId, Decision, Denial, Envelope, Event, HookEvent, Intent, LineId, Question, QuestionId,
+    RunSpec, ToolContent, ToolOutput, Verdict, WaitReason,
 };
 use decurion_tools::set::CallError;
 use decurion_tools::{FilesSeen, PathRules, Surroundings, Tool, ToolContext};
@@ -23,6 +23,8 @@ use crate::approval::Rights;
 use crate::child;
 use crate::context::OpenCall;
 use crate::desk::Wish;
+use crate::hook::HookPermission;
+use crate::hooked::{Hooked, HookedCall};
 use crate::journal::JournalLost;
 use crate::permission::{Policy, add_real_paths, decide};
 use crate::ports::{Ask, Ports, new_line};
@@ -83,6 +85,10 @@ pub struct Finished {
     pub denial: Option<(Denial, bool)>,
     /// Whether whoever refused it wants the turn to end too.
     pub interrupt: bool,
+    /// What hooks tell the model about it.
+    pub notes: Vec<String>,
+    /// Why a hook ends the run, if one does.
+    pub stopped: Option<String>,
 }
 
 impl Prepared {
@@ -137,15 +143,76 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
         }
     };
     let name = ready.tool.spec().name.clone();
-    match permit(bench, &ready, &name).await? {
+    let (ready, said) = match before(bench, ready, &name).await {
+        Ok(hooked) => hooked,
+        Err(answered) => {
+            let (call, output) = *answered;
+            return end(bench, &call, output, 0, Vec::new()).await;
+        }
+    };
+    let mut finished = match permit(bench, &ready, &name, said.permission).await? {
         Permit::Granted { decision, input, seen } => {
-            let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), seen);
-            run(bench, ready, name, decision, input, rules).await
+            let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), *seen);
+            let input = input.or_else(|| said.changed.then(|| ready.call.input.clone()));
+            run(bench, ready, name, decision, input, rules).await?
         }
         Permit::Refused { decision, unanswerable, interrupt } => {
-            refuse(bench, ready, name, decision, unanswerable, interrupt).await
+            refuse(bench, ready, name, decision, unanswerable, interrupt).await?
         }
+    };
+    finished.notes.splice(0..0, said.notes);
+    finished.stopped = said.stopped.or(finished.stopped);
+    Ok(finished)
+}
+
+/// What hooks said before a call.
+#[derive(Default)]
+struct Said {
+    permission: Option<HookPermission>,
+    changed: bool,
+    notes: Vec<String>,
+    stopped: Option<String>,
+}
+
+/// Lets the hooks look at a call before anyone decides about it. The error is the call's answer: a hook
+/// gave it an input that its tool does not understand.
+async fn before(
+    bench: &Bench<'_>,
+    mut ready: Ready,
+    name: &str,
+) -> Result<(Ready, Said), Box<(Call, ToolOutput)>> {
+    if !bench.ports.hooks.wait_for(HookEvent::PreToolUse) {
+        return Ok((ready, Said::default()));
     }
+    let result = hooked(bench).before_call(&about(bench, &ready.call, name, &ready.intent)).await;
+    let mut said = Said {
+        permission: result.permission,
+        notes: result.additional_context,
+        stopped: result.stop,
+        changed: false,
+    };
+    if let Some(input) = result.updated_input {
+        ready.intent = match ready.tool.intent(&input, &bench.around) {
+            Ok(intent) => intent,
+            Err(error) => {
+                let text = format!("a PreToolUse hook changed the input to one that does not fit: {error}");
+                return Err(Box::new((ready.call, ToolOutput::error(text))));
+            }
+        };
+        ready.call.input = input;
+        said.changed = true;
+    }
+    Ok((ready, said))
+}
+
+fn hooked<'a>(bench: &'a Bench<'_>) -> Hooked<'a> {
+    Hooked { spec: bench.spec, ports: bench.ports }
+}
+
+/// What hooks need to know about a call.
+fn about<'a>(bench: &Bench<'_>, call: &'a Call, name: &'a str, intent: &'a Intent) -> HookedCall<'a> {
+    let around = around(&bench.around, &bench.spec.cwd);
+    HookedCall { tool: name, input: &call.input, id: call.id.as_str(), intent, around }
 }
 
 enum Permit {
@@ -153,7 +220,7 @@ enum Permit {
     Granted {
         decision: Decision,
         input: Option<Value>,
-        seen: Intent,
+        seen: Box<Intent>,
     },
     Refused {
         decision: Decision,
@@ -162,12 +229,34 @@ enum Permit {
     },
 }
 
-/// Asks the rules, and a person where they say so.
-async fn permit(bench: &Bench<'_>, ready: &Ready, name: &str) -> Result<Permit, JournalLost> {
+/// Asks the rules, and hooks or a person where they say so. A hook may be stricter than the rules, and may
+/// answer in a person's place, but never lets through what a rule denies.
+async fn permit(
+    bench: &Bench<'_>,
+    ready: &Ready,
+    name: &str,
+    hook: Option<HookPermission>,
+) -> Result<Permit, JournalLost> {
     let rights = bench.ports.rights.borrow().clone();
     let policy = policy(bench, &rights);
-    let seen = with_real_paths(&ready.intent);
-    let decision = decide_under_grants(bench, &policy, name, &ready.call.input, &seen);
+    let seen = Box::new(with_real_paths(&ready.intent));
+    let mut decision = decide_under_grants(bench, &policy, name, &ready.call.input, &seen);
+    decision = with_hook(decision, hook, name);
+    if decision.verdict == Verdict::Ask && bench.ports.hooks.wait_for(HookEvent::PermissionRequest) {
+        let result = hooked(bench).before_question(&about(bench, &ready.call, name, &ready.intent)).await;
+        if let (Some(HookPermission::Allow { .. }), Some(input)) = (&result.permission, &result.updated_input)
+        {
+            let decision = with_hook(decision, result.permission, name);
+            let changed =
+                ready.tool.intent(input, &bench.around).map(|intent| Box::new(with_real_paths(&intent)));
+            return Ok(Permit::Granted {
+                decision,
+                input: result.updated_input,
+                seen: changed.unwrap_or(seen),
+            });
+        }
+        decision = with_hook(decision, result.permission, name);
+    }
     match decision.verdict {
         Verdict::Allow => Ok(Permit::Granted { decision, input: None, seen }),
         Verdict::Deny => Ok(Permit::Refused { decision, unanswerable: false, interrupt: false }),
@@ -177,6 +266,26 @@ async fn permit(bench: &Bench<'_>, ready: &Ready, name: &str) -> Result<Permit, 
             let decision = Decision { verdict: Verdict::Deny, reason, ..decision };
             Ok(Permit::Refused { decision, unanswerable: true, interrupt: false })
         }
+    }
+}
+
+/// A decision after a hook has spoken.
+fn with_hook(decision: Decision, hook: Option<HookPermission>, name: &str) -> Decision {
+    match (decision.verdict, hook) {
+        (Verdict::Deny, _) | (_, None) => decision,
+        (_, Some(HookPermission::Deny { reason })) => {
+            let reason = format!("PreToolUse:{name} hook error: {reason}");
+            Decision { verdict: Verdict::Deny, reason, rule: None }
+        }
+        (_, Some(HookPermission::Ask { reason })) => {
+            let reason = reason.unwrap_or_else(|| "a hook wants a person to decide".to_owned());
+            Decision { verdict: Verdict::Ask, reason, rule: None }
+        }
+        (Verdict::Ask, Some(HookPermission::Allow { reason })) => {
+            let reason = reason.unwrap_or_else(|| "a hook allows it".to_owned());
+            Decision { verdict: Verdict::Allow, reason, rule: None }
+        }
+        (Verdict::Allow, Some(HookPermission::Allow { .. })) => decision,
     }
 }
 
@@ -228,7 +337,7 @@ async fn ask(
     ready: &Ready,
     name: &str,
     decision: Decision,
-    seen: Intent,
+    seen: Box<Intent>,
 ) -> Result<Permit, JournalLost> {
     let question = Question {
         id: QuestionId(uuid::Uuid::new_v4()),
@@ -254,7 +363,7 @@ async fn ask(
             let decision = Decision { verdict: Verdict::Allow, reason: "answered: allow".into(), ..decision };
             // What a person changed is taken as it is now.
             let changed = input.as_ref().and_then(|input| ready.tool.intent(input, &bench.around).ok());
-            let seen = changed.as_ref().map_or(seen, with_real_paths);
+            let seen = changed.as_ref().map_or(seen, |intent| Box::new(with_real_paths(intent)));
             Permit::Granted { decision, input, seen }
         }
         Some(Answer::Deny { message, interrupt }) => Permit::Refused {
@@ -282,6 +391,10 @@ async fn refuse(
     unanswerable: bool,
     interrupt: bool,
 ) -> Result<Finished, JournalLost> {
+    if bench.ports.hooks.wait_for(HookEvent::PermissionDenied) {
+        let about = about(bench, &ready.call, &tool, &ready.intent);
+        hooked(bench).after_refusal(&about, &decision.reason).await;
+    }
     let Ready { call, .. } = ready;
     let output = ToolOutput::error(format!("Permission denied: {}", decision.reason));
     let refused =
@@ -305,7 +418,7 @@ async fn run(
     let started = Event::CallStarted {
         call: call.id.clone(),
         tool: tool.clone(),
-        intent: Box::new(intent),
+        intent: Box::new(intent.clone()),
         decision,
         input: changed.clone(),
     };
@@ -316,10 +429,37 @@ async fn run(
     let output = work(bench, &call, &implementation, input, Arc::new(rules)).await;
     let took = bench.ports.clock.elapsed().saturating_sub(began);
     let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    let output = clean(bench, output);
+    let mut output = clean(bench, output);
+    let result = after(bench, &call, &intent, &mut output, took).await;
     let mut finished = end(bench, &call, output, took, Vec::new()).await?;
     events.append(&mut finished.events);
-    Ok(Finished { events, ..finished })
+    Ok(Finished { events, notes: result.0, stopped: result.1, ..finished })
+}
+
+/// Lets the hooks look at what came of a call. Gives what they tell the model, and why the run ends, if it
+/// does.
+async fn after(
+    bench: &Bench<'_>,
+    call: &Call,
+    intent: &Intent,
+    output: &mut ToolOutput,
+    took: u64,
+) -> (Vec<String>, Option<String>) {
+    let event = if output.is_error { HookEvent::PostToolUseFailure } else { HookEvent::PostToolUse };
+    if !bench.ports.hooks.wait_for(event) {
+        return (Vec::new(), None);
+    }
+    let about = about(bench, call, &call.name, intent);
+    let result = hooked(bench).after_call(&about, output, took).await;
+    match result.updated_output {
+        Some(Value::String(text)) => output.content = ToolContent::Text(text),
+        Some(other) => output.content = ToolContent::Text(other.to_string()),
+        None => {}
+    }
+    let blocked = result
+        .block
+        .map(|reason| format!("PostToolUse:{} hook blocking error from command: {reason}", call.name));
+    (blocked.into_iter().chain(result.additional_context).collect(), result.stop)
 }
 
 /// Runs the tool, showing what it says meanwhile. A tool that panics has failed; nothing else has.
@@ -432,5 +572,5 @@ async fn end(
         duration_ms,
     });
     let events = bench.ports.journal.write(&bench.ports.who, before).await?;
-    Ok(Finished { events, denial: None, interrupt: false })
+    Ok(Finished { events, denial: None, interrupt: false, notes: Vec::new(), stopped: None })
 }

@@ -16,6 +16,10 @@ pub struct Round {
     pub denials: Vec<(Denial, bool)>,
     /// Whether someone wants the turn to end.
     pub interrupt: bool,
+    /// What hooks tell the model.
+    pub notes: Vec<String>,
+    /// Why a hook ends the run, if one does.
+    pub stopped: Option<String>,
 }
 
 /// Answers every call. Calls are split in order into runs of calls that may overlap and calls that run
@@ -65,6 +69,8 @@ fn take(context: &mut Context, finished: Finished, round: &mut Round) {
     }
     round.denials.extend(finished.denial);
     round.interrupt |= finished.interrupt;
+    round.notes.extend(finished.notes);
+    round.stopped = round.stopped.take().or(finished.stopped);
 }
 
 /// Where the next call happens and what the run has read by then.

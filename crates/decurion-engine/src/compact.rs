@@ -9,6 +9,7 @@ use decurion_model::{Dialect, Head};
 use decurion_protocol::{Block, Envelope, Event, Message, Origin, Role, WaitReason};
 use serde_json::{Value, json};
 
+use crate::hooked::Hooked;
 use crate::journal::JournalLost;
 use crate::ports::new_line;
 use crate::run::{Progress, Run, record, request, reserve, settle, timed_turn};
@@ -40,13 +41,15 @@ pub async fn compact(
 ) -> Result<(), JournalLost> {
     let ports = &run.ports;
     ports.journal.publish(&ports.who, Event::Waiting { reason: Some(WaitReason::Compaction) });
+    let hooked = Hooked { spec: &run.spec, ports };
+    hooked.before_compaction(trigger, instructions).await;
     let tokens_before = progress.context.tokens();
     let kept = progress.context.tail(ports.model.info.window / 5 * BYTES_PER_TOKEN);
     let summary = match summarise(run, progress, instructions).await {
         Some(text) => format!("Summary of the conversation so far:\n\n{text}"),
         None => without_a_model(run).await,
     };
-    let mut blocks = vec![Block::text(summary)];
+    let mut blocks = vec![Block::text(summary.clone())];
     if kept.is_empty() && trigger == "auto" {
         blocks.push(Block::text("Go on with the work from here."));
     }
@@ -61,6 +64,7 @@ pub async fn compact(
         checkpoint: Value::Null,
     };
     record(run, progress, vec![event]).await?;
+    hooked.after_compaction(trigger, &summary).await;
     ports.journal.publish(&ports.who, Event::Waiting { reason: None });
     Ok(())
 }

@@ -156,7 +156,7 @@ mod tests {
         let one = br#"{"model":"m","tools":[{"name":"A","description":"x, \"y\": z"},{"name":"B","description":"looks"}],"messages":[{"content":"hi","cache_control":{"type":"ephemeral"}}]}"#;
         let text = String::from_utf8_lossy(one).replace("looks", "lurks");
         let identity = compare(one, text.as_bytes());
-        assert_eq!(identity.parts_at.as_deref(), Some("tools[1].description (byte 94)"));
+        assert_eq!(identity.parts_at.as_deref(), Some("tools[1].description (byte 91)"));
         let marked = String::from_utf8_lossy(one).replace(r#","cache_control":{"type":"ephemeral"}"#, "");
         let same = compare(one, marked.as_bytes());
         assert_eq!(same.shared, same.total, "the mark does not count");

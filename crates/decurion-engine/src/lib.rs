@@ -27,6 +27,7 @@ pub mod context;
 pub mod desk;
 pub mod fork;
 pub mod hook;
+mod hooked;
 pub mod journal;
 pub mod listing;
 pub mod notice;
@@ -51,7 +52,7 @@ use std::sync::Arc;
 
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{
-    Event, Link, Mode, Place, PlaceError, RunSpec, SessionRequest, SessionSummary, Start,
+    Event, Link, Mode, Place, PlaceError, RunSpec, SessionId, SessionRequest, SessionSummary, Start,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::{Http, ToolSet};
@@ -62,6 +63,7 @@ pub use journal::Durability;
 pub use ports::{Compaction, Definitions, Instructions, Model, Models, NoDefinitions, Parts, Redact};
 
 use approval::Rights;
+use hook::{HookSurroundings, Hooks};
 use journal::{Journal, JournalOptions};
 use ports::Equipment;
 use resume::Opened;
@@ -142,6 +144,23 @@ impl Engine {
         Arc::new(ToolSet::new(parts.tools.iter().cloned().chain(ours)))
     }
 
+    /// The hooks of the settings, for one session.
+    fn hooks(&self, request: &SessionRequest, session: SessionId) -> Hooks {
+        let parts = &self.parts;
+        let around = HookSurroundings {
+            processes: parts.processes.clone(),
+            environment: Arc::clone(&parts.hook_environment),
+            cwd: request.cwd.clone(),
+            project: request.cwd.clone(),
+            session,
+        };
+        let (hooks, problems) = Hooks::new(parts.hooks.clone(), around);
+        for problem in problems {
+            tracing::warn!("{problem}");
+        }
+        hooks
+    }
+
     /// The mode at the start, if it is available.
     fn mode(&self, request: &SessionRequest) -> Result<Mode, PlaceError> {
         let mode = request.mode.unwrap_or(self.parts.mode);
@@ -180,6 +199,12 @@ impl Engine {
             instructions: &parts.instructions,
         });
         let equipment = equipment(parts, opened.files.as_ref());
+        let hooks = self.hooks(&request, opened.id);
+        let source = match request.start {
+            Start::New { .. } => "startup",
+            Start::Resume { .. } => "resume",
+            Start::Fork { .. } => "fork",
+        };
         let tree = Tree::new(opened.folded.tasks, opened.folded.parked);
         let journal = start_journal(parts, opened.journal)?;
         Ok(Session {
@@ -196,6 +221,8 @@ impl Engine {
             opening_note,
             rights,
             all_tools: self.all_tools(),
+            hooks,
+            source,
             files: opened.files,
             tree,
             model,
@@ -262,6 +289,7 @@ fn equipment(parts: &Parts, files: Option<&Arc<SessionFiles>>) -> Arc<Equipment>
         environment: Arc::clone(&parts.environment),
         spill: Arc::clone(&spill_into) as Arc<dyn decurion_tools::Spill>,
         spill_into,
+        transcript: files.map(|files| files.path().with_extension("jsonl")).unwrap_or_default(),
         limits: Arc::clone(&parts.tool_limits),
         http: Http::default(),
         home: parts.home.clone(),

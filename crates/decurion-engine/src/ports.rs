@@ -21,6 +21,7 @@ use crate::approval::Rights;
 use crate::budget::{AccountId, Budget};
 use crate::child::AgentSettings;
 use crate::desk::Desk;
+use crate::hook::Hooks;
 use crate::journal::{Durability, Journal, Who};
 use crate::permission::Undecided;
 use crate::spill::SpillInto;
@@ -157,6 +158,10 @@ pub struct Parts {
     pub journal_here: bool,
     /// When conversations are shortened.
     pub compaction: Compaction,
+    /// The hooks of the settings.
+    pub hooks: Vec<HookDeclaration>,
+    /// The environment of hooks.
+    pub hook_environment: Arc<[(OsString, OsString)]>,
     /// Takes secrets out of tool output.
     pub redact: Redact,
     /// Version of the program, for the record.
@@ -183,6 +188,8 @@ pub struct Ports {
     pub tools: Arc<ToolSet>,
     /// The run's place in its session.
     pub desk: Arc<Desk>,
+    /// The hooks in force for it.
+    pub hooks: Hooks,
     /// This run's account.
     pub account: AccountId,
     /// Ends the run.
@@ -223,6 +230,8 @@ pub struct Equipment {
     pub spill: Arc<dyn Spill>,
     /// The same, for the output of tasks.
     pub spill_into: Arc<SpillInto>,
+    /// The session's transcript; empty where none is kept.
+    pub transcript: Utf8PathBuf,
     /// What tools may take and give.
     pub limits: Arc<ToolLimits>,
     /// The web client.
@@ -231,6 +240,14 @@ pub struct Equipment {
     pub home: Option<Utf8PathBuf>,
     /// Takes secrets out of output.
     pub redact: Redact,
+}
+
+impl Equipment {
+    /// The transcript of an agent.
+    pub fn transcript_of(&self, agent: &AgentId) -> Utf8PathBuf {
+        let session = self.transcript.with_extension("");
+        session.join("subagents").join(format!("agent-{agent}.jsonl"))
+    }
 }
 
 /// A question on its way to the session's task.

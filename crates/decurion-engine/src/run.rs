@@ -19,6 +19,7 @@ use crate::calls::answer;
 use crate::compact::compact;
 use crate::context::{Context, OpenCall};
 use crate::desk::{MayEnd, Wish};
+use crate::hooked::{Hooked, MOST_BLOCKS};
 use crate::journal::JournalLost;
 use crate::ports::{Ports, new_line, unused_call};
 use crate::structured;
@@ -61,6 +62,8 @@ pub struct Progress {
     /// Whether the next reply continues the last.
     continues: bool,
     repaired: Repair,
+    /// How often in a row hooks sent it on.
+    blocks: u32,
     /// The number of the last reply's record.
     replied_at: u64,
     activities: VecDeque<Activity>,
@@ -95,6 +98,7 @@ impl Progress {
             said: String::new(),
             continues: false,
             repaired: Repair::Nothing,
+            blocks: 0,
             replied_at: 0,
             activities: VecDeque::new(),
         }
@@ -363,6 +367,7 @@ async fn fail(run: &Run, progress: &mut Progress, error: &ModelError) -> Result<
         }),
     };
     record(run, progress, vec![event]).await?;
+    Hooked { spec: &run.spec, ports: &run.ports }.failed(&text, &progress.said).await;
     Ok(match error {
         ModelError::Stalled { .. } => Outcome::Stalled { waiting_for: text },
         _ => Outcome::Failed { error: text },
@@ -401,6 +406,26 @@ async fn record_reply(run: &Run, progress: &mut Progress, reply: Reply) -> Resul
     Ok(calls)
 }
 
+/// Asks the hooks whether the run may end. Gives what to do instead: go on, or end otherwise.
+async fn stop_hooks(run: &Run, progress: &mut Progress) -> Result<Option<Option<Outcome>>, Stop> {
+    let hooked = Hooked { spec: &run.spec, ports: &run.ports };
+    let result = hooked.stop(progress.blocks > 0, &progress.said).await;
+    if let Some(reason) = result.stop {
+        return Ok(Some(Some(Outcome::Killed { by: format!("a hook: {reason}") })));
+    }
+    let Some(reason) = result.block else { return Ok(None) };
+    progress.blocks += 1;
+    if progress.blocks > MOST_BLOCKS {
+        let text =
+            format!("hooks kept the run from ending {MOST_BLOCKS} times in a row; it ends now: {reason}");
+        record(run, progress, vec![Event::Notice { level: "warning".to_owned(), text }]).await?;
+        return Ok(None);
+    }
+    let text = format!("Stop hook feedback:\n{reason}");
+    hear(run, progress, vec![Block::text(text)], Origin::Note("hook".to_owned())).await?;
+    Ok(Some(None))
+}
+
 /// The report, with the shells that ended with the run.
 fn with_stopped(said: &str, stopped: &[String]) -> String {
     if stopped.is_empty() {
@@ -436,6 +461,13 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
     }
     let round = answer(run, &mut progress.context, calls).await?;
     progress.denied = None;
+    if !round.notes.is_empty() {
+        let blocks = round.notes.into_iter().map(Block::text).collect();
+        hear(run, progress, blocks, Origin::Note("hook".to_owned())).await?;
+    }
+    if let Some(reason) = round.stopped {
+        return Ok(Some(Outcome::Killed { by: format!("a hook: {reason}") }));
+    }
     for (denial, unanswerable) in round.denials {
         if unanswerable {
             progress.denied = Some(format!("{} was not allowed and nobody could be asked", denial.tool));
@@ -495,6 +527,9 @@ async fn finish(run: &Run, progress: &mut Progress) -> Result<Option<Outcome>, S
         }
         _ if run.ports.tools.get(structured::NAME).is_some() => structured::NUDGE,
         _ => {
+            if let Some(outcome) = stop_hooks(run, progress).await? {
+                return Ok(outcome);
+            }
             let Some(stopped) = may_end(run, progress).await else { return Ok(None) };
             return Ok(Some(match progress.denied.take() {
                 Some(reason) => Outcome::Denied { reason, partial: progress.said.clone() },

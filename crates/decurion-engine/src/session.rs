@@ -23,6 +23,8 @@ use crate::budget::{AccountId, Budget};
 use crate::compact::compact;
 use crate::context::Context;
 use crate::desk::{Desk, Links, Wish};
+use crate::hook::Hooks;
+use crate::hooked::Hooked;
 use crate::journal::{Journal, Who};
 use crate::listing;
 use crate::ports::{Ask, Equipment, Model, Parts, Ports, Shared, new_run};
@@ -65,6 +67,10 @@ pub struct Session {
     pub rights: Rights,
     /// Every tool there is, those of the engine included.
     pub all_tools: Arc<ToolSet>,
+    /// The hooks of the settings.
+    pub hooks: Hooks,
+    /// Whether it was taken up again, and how: what `SessionStart` hooks are told.
+    pub source: &'static str,
     /// Its files; none where nothing is kept.
     pub files: Option<Arc<SessionFiles>>,
     /// Its tasks so far.
@@ -190,6 +196,8 @@ impl Owner {
                 break;
             }
         }
+        let last = self.run();
+        Hooked { spec: &last.spec, ports: &last.ports }.session_end("other").await;
         self.session.journal.close().await;
         if let Closing::For(request) = self.closing {
             let value = serde_json::json!({"unheard": worst(&self.tree.unheard)});
@@ -269,7 +277,8 @@ impl Owner {
         let task = match work {
             Work::Prompt(prompt) => {
                 let note = context.is_empty().then(|| self.session.opening_note.clone());
-                tokio::spawn(live(run, context, Said { note, prompt, ..Said::default() }))
+                let starts = std::mem::take(&mut self.session.source);
+                tokio::spawn(live(run, context, Said { note, prompt, starts, ..Said::default() }))
             }
             Work::Notices => tokio::spawn(live(run, context, Said::default())),
             Work::Compact(instructions) => tokio::spawn(shorten(run, context, instructions)),
@@ -328,11 +337,18 @@ impl Owner {
             fallback: session.request.fallback_model.clone(),
             tag: RequestTag { agent: "main".into(), path: "main".into(), class: RequestClass::Main },
             tools: Arc::clone(&session.tools),
+            hooks: self.root_hooks(),
             account: self.account,
             cancel: self.cancel.child_token(),
             shared: self.shared_ports(),
         };
         Run { spec, ports }
+    }
+
+    /// The session's hooks, and those of the definition that the root runs as.
+    fn root_hooks(&self) -> Hooks {
+        let own = self.session.parts.agents.hooks_of(&self.session.request.definition);
+        if own.is_empty() { self.session.hooks.clone() } else { self.session.hooks.and(own).0 }
     }
 
     /// What every run of the session reaches.

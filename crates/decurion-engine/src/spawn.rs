@@ -5,11 +5,12 @@ use std::panic::AssertUnwindSafe;
 use std::sync::PoisonError;
 
 use decurion_protocol::{
-    Block, CallId, Event, LineId, Message, MessageMeta, Origin, Outcome, Role, ToolOutput, Totals,
+    Block, CallId, Event, LineId, Message, MessageMeta, Opening, Origin, Outcome, Role, ToolOutput, Totals,
 };
 use futures_util::FutureExt as _;
 
 use crate::context::{Context, OpenCall};
+use crate::hooked::Hooked;
 use crate::journal::JournalLost;
 use crate::ports::new_line;
 use crate::run::{Progress, Run, Stop, record, refold, run};
@@ -23,6 +24,8 @@ pub struct Said {
     pub entry: Option<Entry>,
     /// The prompt.
     pub prompt: Vec<Block>,
+    /// What `SessionStart` hooks are told, where the session begins with this run; else empty.
+    pub starts: &'static str,
     /// Calls of an earlier run that were not begun, to be done now.
     pub left: Vec<OpenCall>,
 }
@@ -50,7 +53,11 @@ pub async fn live(living: Run, context: Context, said: Said) -> Left {
     let mut progress = Progress::new(&living, context);
     let began = living.ports.clock.elapsed();
     let outcome = match begin(&living, &mut progress, said).await {
-        Ok(left) => attempt(&living, &mut progress, left).await,
+        Ok(Begun::Left(left)) => attempt(&living, &mut progress, left).await,
+        Ok(Begun::Refused(reason)) => {
+            let report = format!("The prompt was not let through by a hook: {reason}");
+            Attempt::Ended(Outcome::Completed { report, limit: None })
+        }
         Err(lost) => Attempt::Ended(Outcome::Failed { error: lost.to_string() }),
     };
     let outcome = match outcome {
@@ -100,9 +107,10 @@ async fn attempt(living: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> 
 }
 
 /// The run's start and its prompt, in one write. Gives the calls that are still to be done.
-async fn begin(living: &Run, progress: &mut Progress, said: Said) -> Result<Vec<OpenCall>, JournalLost> {
+async fn begin(living: &Run, progress: &mut Progress, said: Said) -> Result<Begun, JournalLost> {
     let left: Vec<OpenCall> = said.left.into_iter().filter(|call| !call.started).collect();
     close_open_calls(living, progress, &left).await?;
+    let (told, refused) = opening_hooks(living, said.starts, &said.prompt).await;
     let mut events = vec![Event::RunStarted { spec: Box::new(living.spec.clone()) }];
     let mut parent = progress.context.leaf();
     if let Some(entry) = said.entry {
@@ -110,7 +118,12 @@ async fn begin(living: &Run, progress: &mut Progress, said: Said) -> Result<Vec<
     }
     let note = said.note.map(|text| (vec![Block::text(text)], Origin::Note("context".to_owned())));
     let prompt = (!said.prompt.is_empty()).then_some((said.prompt, Origin::Prompt));
-    for (blocks, origin) in note.into_iter().chain(prompt) {
+    let prompt = prompt.filter(|_| refused.is_none());
+    let told = (!told.is_empty()).then(|| {
+        let blocks = told.into_iter().map(Block::text).collect();
+        (blocks, Origin::Note("hook".to_owned()))
+    });
+    for (blocks, origin) in note.into_iter().chain(prompt).chain(told) {
         let line = new_line();
         events.push(Event::Message {
             message: Message { role: Role::User, blocks },
@@ -121,7 +134,43 @@ async fn begin(living: &Run, progress: &mut Progress, said: Said) -> Result<Vec<
         parent = Some(line);
     }
     record(living, progress, events).await?;
-    Ok(left)
+    match refused {
+        None => Ok(Begun::Left(left)),
+        Some(reason) => Ok(Begun::Refused(reason)),
+    }
+}
+
+/// What came of a beginning.
+enum Begun {
+    /// It goes on, with these calls first.
+    Left(Vec<OpenCall>),
+    /// A hook did not let the prompt through.
+    Refused(String),
+}
+
+/// What the hooks of a beginning tell the model, and why the prompt is refused, if it is.
+async fn opening_hooks(
+    living: &Run,
+    starts: &'static str,
+    prompt: &[Block],
+) -> (Vec<String>, Option<String>) {
+    let hooked = Hooked { spec: &living.spec, ports: &living.ports };
+    if living.spec.agent.is_some() {
+        let fresh = !matches!(living.spec.opening, Opening::Resumed { .. });
+        let told = if fresh { hooked.agent_start().await.additional_context } else { Vec::new() };
+        return (told, None);
+    }
+    let mut told = Vec::new();
+    if !starts.is_empty() {
+        told.extend(hooked.session_start(starts).await.additional_context);
+    }
+    if prompt.is_empty() {
+        return (told, None);
+    }
+    let text = Message { role: Role::User, blocks: prompt.to_vec() }.text();
+    let result = hooked.prompt(&text).await;
+    told.extend(result.additional_context);
+    (told, result.block.or(result.stop))
 }
 
 /// The delegating message and its answer, as a fork's own first lines.

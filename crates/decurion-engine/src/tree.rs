@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError};
 
 use decurion_model::{Head, RequestClass, RequestTag};
 use decurion_protocol::{
-    AgentDefinition, AgentId, AgentSource, Attention, Block, Delivery, EndingId, Envelope, Event, LineId,
-    Mail, Message, MessageMeta, Opening, Origin, Outcome, Pattern, QuestionId, Role, RunSpec, TaskId,
+    AgentDefinition, AgentId, AgentSource, Attention, Block, Delivery, EndingId, Envelope, Event, HookEvent,
+    LineId, Mail, Message, MessageMeta, Opening, Origin, Outcome, Pattern, QuestionId, Role, RunSpec, TaskId,
     TaskKind, TaskRecord, TaskState, TaskStep, ToolOutput, ToolSelection,
 };
 use tokio::sync::oneshot;
@@ -383,6 +383,10 @@ impl Owner {
         };
         let tag = RequestTag { agent: spec.definition.name.clone(), path: family.path.clone(), class };
         let inherited = inherited(&self.tree.tasks, &spec);
+        let mut own = self.session.parts.agents.hooks_of(&spec.definition);
+        // They become active once it has begun, so they do not see that.
+        own.retain(|hook| hook.event != HookEvent::SubagentStart);
+        let hooks = if own.is_empty() { self.session.hooks.clone() } else { self.session.hooks.and(own).0 };
         let links = Links {
             grants: family.grants,
             inherited,
@@ -412,6 +416,7 @@ impl Owner {
             fallback: spec.fallback_model.clone(),
             tag,
             tools,
+            hooks,
             account,
             cancel: self.cancel.child_token(),
             shared: self.shared_ports(),

@@ -54,6 +54,8 @@ pub struct Stage {
     pub agents: Vec<Arc<AgentDefinition>>,
     /// What the settings say about them.
     pub agent_settings: AgentSettings,
+    /// The hooks of the settings.
+    pub hooks: Vec<decurion_protocol::HookDeclaration>,
     /// Whether the journal is written without a thread, so that simulated time waits for it.
     pub journal_here: bool,
     /// Who starts processes.
@@ -116,6 +118,7 @@ impl Stage {
             agents: vec![Arc::new(worker())],
             // Stages without agents keep the tools they always had.
             agent_settings: AgentSettings { max_depth: 0, ..AgentSettings::default() },
+            hooks: Vec::new(),
             journal_here: true,
             processes: None,
             clock: Arc::new(CountingClock::default()),
@@ -201,6 +204,8 @@ impl Stage {
             journal_patience: Some(Duration::from_secs(5)),
             journal_here: self.journal_here,
             compaction: self.compaction,
+            hooks: self.hooks.clone(),
+            hook_environment: Arc::from([]),
             redact: Arc::clone(&self.redact),
             version: "0".into(),
         })

@@ -7,6 +7,7 @@ mod agents_again;
 mod endings;
 mod faults;
 mod folding;
+mod hooking;
 mod hooks;
 mod loops;
 mod permission;

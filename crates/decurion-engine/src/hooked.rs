@@ -1,0 +1,209 @@
+//! Hooks at their places in the loop. Takes what is about to happen or has happened in a run, gives what the
+//! hooks want of it. Every input names the session, the agent, its type and its depth.
+
+use decurion_protocol::{Event, HookEvent, Intent, Mode, Rule, RuleSet, RunSpec, ToolOutput, Verdict};
+use serde_json::{Map, Value, json};
+
+use crate::child;
+use crate::hook::{HookCall, HookResult, Hooks};
+use crate::permission::{Around, Policy, decide};
+use crate::ports::Ports;
+
+/// How often in a row hooks may send a run on that wants to end.
+pub const MOST_BLOCKS: u32 = 5;
+
+/// A run, as far as hooks are concerned.
+#[derive(Clone, Copy)]
+pub struct Hooked<'a> {
+    /// What was decided for it.
+    pub spec: &'a RunSpec,
+    /// What it reaches.
+    pub ports: &'a Ports,
+}
+
+/// A call, as far as hooks are concerned.
+pub struct HookedCall<'a> {
+    /// The tool.
+    pub tool: &'a str,
+    /// Its input.
+    pub input: &'a Value,
+    /// The call's id.
+    pub id: &'a str,
+    /// What it would touch, for the rules of hooks.
+    pub intent: &'a Intent,
+    /// Where rules count from.
+    pub around: Around,
+}
+
+impl<'a> Hooked<'a> {
+    fn hooks(&self) -> &'a Hooks {
+        &self.ports.hooks
+    }
+
+    /// What every hook is told.
+    fn base(&self) -> Map<String, Value> {
+        let desk = &self.ports.desk;
+        let mode =
+            child::mode(self.ports.rights.borrow().mode, &desk.modes, self.ports.rights.borrow().trusted);
+        let mut input = Map::new();
+        let mut put = |name: &str, value: Value| drop(input.insert(name.to_owned(), value));
+        put("session_id", json!(self.spec.session));
+        put("transcript_path", json!(self.ports.equipment.transcript));
+        put("cwd", json!(self.spec.cwd));
+        put("permission_mode", json!(mode.value));
+        put("depth", json!(self.spec.depth));
+        if let Some(agent) = &self.spec.agent {
+            put("agent_id", json!(agent));
+            put("agent_type", json!(self.spec.definition.name));
+        }
+        input
+    }
+
+    /// Runs the hooks of an event and shows the person what they should know.
+    async fn run(
+        &self,
+        event: HookEvent,
+        subject: Option<&str>,
+        more: Value,
+        rule_matches: &(dyn Fn(&str) -> bool + Sync),
+    ) -> HookResult {
+        if !self.hooks().wait_for(event) {
+            return HookResult::default();
+        }
+        let mut input = self.base();
+        if let Value::Object(more) = more {
+            input.extend(more);
+        }
+        let result = self.hooks().run(HookCall { event, subject, input, rule_matches }).await;
+        let notices: Vec<Event> = result
+            .problems()
+            .map(|text| Event::Notice { level: "warning".to_owned(), text })
+            .chain(
+                result
+                    .messages
+                    .iter()
+                    .map(|text| Event::Notice { level: "info".to_owned(), text: text.clone() }),
+            )
+            .collect();
+        if !notices.is_empty() {
+            // A journal that is lost ends the run where it is used next.
+            let _ = self.ports.journal.write(&self.ports.who, notices).await;
+        }
+        result
+    }
+
+    async fn about_call(&self, event: HookEvent, call: &HookedCall<'_>, more: Value) -> HookResult {
+        if !self.hooks().wait_for(event) {
+            return HookResult::default();
+        }
+        let mut input = json!({"tool_name": call.tool, "tool_input": call.input, "tool_use_id": call.id});
+        if let (Value::Object(input), Value::Object(more)) = (&mut input, more) {
+            input.extend(more);
+        }
+        let covers = |rule: &str| covers(rule, call);
+        self.run(event, Some(call.tool), input, &covers).await
+    }
+
+    /// Before a call: hooks may refuse it, ask, let it go ahead or change its input.
+    pub async fn before_call(&self, call: &HookedCall<'_>) -> HookResult {
+        self.about_call(HookEvent::PreToolUse, call, Value::Null).await
+    }
+
+    /// Before a person is asked: hooks may answer.
+    pub async fn before_question(&self, call: &HookedCall<'_>) -> HookResult {
+        self.about_call(HookEvent::PermissionRequest, call, json!({"permission_suggestions": []})).await
+    }
+
+    /// After a call was refused.
+    pub async fn after_refusal(&self, call: &HookedCall<'_>, reason: &str) -> HookResult {
+        self.about_call(HookEvent::PermissionDenied, call, json!({"reason": reason})).await
+    }
+
+    /// After a call: hooks may add to what the model reads, or replace it.
+    pub async fn after_call(
+        &self,
+        call: &HookedCall<'_>,
+        output: &ToolOutput,
+        duration_ms: u64,
+    ) -> HookResult {
+        if output.is_error {
+            let more =
+                json!({"error": output.content.text(), "is_interrupt": false, "duration_ms": duration_ms});
+            return self.about_call(HookEvent::PostToolUseFailure, call, more).await;
+        }
+        if !self.hooks().wait_for(HookEvent::PostToolUse) {
+            return HookResult::default();
+        }
+        let response = output.structured.clone().unwrap_or_else(|| json!(output.content.text()));
+        let more = json!({"tool_response": response, "duration_ms": duration_ms});
+        self.about_call(HookEvent::PostToolUse, call, more).await
+    }
+
+    /// Before a prompt is worked on.
+    pub async fn prompt(&self, prompt: &str) -> HookResult {
+        self.run(HookEvent::UserPromptSubmit, None, json!({"prompt": prompt}), &nothing).await
+    }
+
+    /// When a session begins or is taken up again.
+    pub async fn session_start(&self, source: &str) -> HookResult {
+        let more = json!({"source": source, "model": self.spec.model});
+        self.run(HookEvent::SessionStart, Some(source), more, &nothing).await
+    }
+
+    /// When a session ends.
+    pub async fn session_end(&self, reason: &str) -> HookResult {
+        self.run(HookEvent::SessionEnd, Some(reason), json!({"reason": reason}), &nothing).await
+    }
+
+    /// When an agent begins. Its own hooks do not see this.
+    pub async fn agent_start(&self) -> HookResult {
+        let kind = self.spec.definition.name.clone();
+        self.run(HookEvent::SubagentStart, Some(&kind), Value::Null, &nothing).await
+    }
+
+    /// When a run wants to end: hooks may send it on.
+    pub async fn stop(&self, active: bool, last: &str) -> HookResult {
+        let mut more = json!({"stop_hook_active": active, "last_assistant_message": last});
+        match &self.spec.agent {
+            None => self.run(HookEvent::Stop, None, more, &nothing).await,
+            Some(agent) => {
+                more["agent_transcript_path"] = json!(self.ports.equipment.transcript_of(agent));
+                let kind = self.spec.definition.name.clone();
+                self.run(HookEvent::SubagentStop, Some(&kind), more, &nothing).await
+            }
+        }
+    }
+
+    /// When a run could not go on.
+    pub async fn failed(&self, error: &str, last: &str) -> HookResult {
+        let more = json!({"error": error, "last_assistant_message": last});
+        self.run(HookEvent::StopFailure, None, more, &nothing).await
+    }
+
+    /// Before a conversation is shortened.
+    pub async fn before_compaction(&self, trigger: &str, instructions: Option<&str>) -> HookResult {
+        let more = json!({"trigger": trigger, "custom_instructions": instructions.unwrap_or_default()});
+        self.run(HookEvent::PreCompact, Some(trigger), more, &nothing).await
+    }
+
+    /// After a conversation was shortened.
+    pub async fn after_compaction(&self, trigger: &str, summary: &str) -> HookResult {
+        let more = json!({"trigger": trigger, "compact_summary": summary});
+        self.run(HookEvent::PostCompact, Some(trigger), more, &nothing).await
+    }
+}
+
+/// No rule is about something that is not a call.
+fn nothing(_rule: &str) -> bool {
+    false
+}
+
+/// Whether a permission rule covers a call, read as widely as a rule that forbids.
+fn covers(rule: &str, call: &HookedCall<'_>) -> bool {
+    let Ok(rule) = Rule::parse(rule, decurion_protocol::permission::RuleSource::Command) else {
+        return false;
+    };
+    let rules = RuleSet { deny: vec![rule], ..RuleSet::default() };
+    let policy = Policy::new(Mode::BypassPermissions, rules.into(), call.around.clone());
+    decide(&policy, call.tool, call.input, call.intent).verdict == Verdict::Deny
+}
