@@ -108,6 +108,15 @@ impl Budget {
         self.path(account).into_iter().filter_map(|id| left(&self.accounts[id.0])).min()
     }
 
+    /// How many tokens are left on the path to the root; none where no account has a limit.
+    pub fn tokens_left(&self, account: AccountId) -> Option<u64> {
+        let left = |account: &Account| {
+            let gone = account.spent.tokens + account.reserved.tokens;
+            account.tokens.map(|limit| limit.saturating_sub(gone))
+        };
+        self.path(account).into_iter().filter_map(|id| left(&self.accounts[id.0])).min()
+    }
+
     /// What the account and those below it have used.
     pub fn spent(&self, account: AccountId) -> Amount {
         self.accounts[account.0].spent

@@ -1,12 +1,14 @@
 //! Room 6. Several calls of one message: which may run together, answers in asking order. Takes the calls,
 //! gives back what came of them.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use futures_util::future::join_all;
 
 use crate::call::{Bench, Call, Finished, Prepared, perform, prepare};
 use crate::context::Context;
 use crate::journal::JournalLost;
-use decurion_protocol::Denial;
+use decurion_protocol::{Denial, Event};
 use decurion_tools::Surroundings;
 
 /// What came of all calls of a message.
@@ -20,6 +22,8 @@ pub struct Round {
     pub notes: Vec<String>,
     /// Why a hook ends the run, if one does.
     pub stopped: Option<String>,
+    /// A number that is the same for rounds with the same results.
+    pub results: u64,
 }
 
 /// Answers every call. Calls are split in order into runs of calls that may overlap and calls that run
@@ -66,6 +70,11 @@ async fn flush(
 fn take(context: &mut Context, finished: Finished, round: &mut Round) {
     for envelope in &finished.events {
         context.apply(&envelope.event);
+        if let Event::CallEnded { output, .. } = &envelope.event {
+            let mut hasher = DefaultHasher::new();
+            (round.results, output.is_error, output.content.text()).hash(&mut hasher);
+            round.results = hasher.finish();
+        }
     }
     round.denials.extend(finished.denial);
     round.interrupt |= finished.interrupt;

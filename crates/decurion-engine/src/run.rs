@@ -2,6 +2,7 @@
 //! [`Outcome`]. Root, named, fork, worker and member all run exactly this.
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -29,6 +30,10 @@ use crate::turn::{Reply, turn};
 const MOST_NUDGES: u32 = 3;
 /// The fewest output tokens worth asking for when money is short.
 const LEAST_OUTPUT: u64 = 256;
+
+/// After how many rounds in a row with the same calls and results the model is told, and the run ended.
+const REPEATED_TOLD: u32 = 3;
+const REPEATED_ENDED: u32 = 6;
 
 /// How many of the last things an agent did are shown, and how much of each.
 const MOST_ACTIVITIES: usize = 5;
@@ -62,6 +67,10 @@ pub struct Progress {
     /// Whether the next reply continues the last.
     continues: bool,
     repaired: Repair,
+    /// The last round's calls and results, and how often in a row they were the same.
+    repeated: Option<((u64, u64), u32)>,
+    /// Whether it was told that its budget ends.
+    warned: bool,
     /// How often in a row hooks sent it on.
     blocks: u32,
     /// The number of the last reply's record.
@@ -98,6 +107,8 @@ impl Progress {
             said: String::new(),
             continues: false,
             repaired: Repair::Nothing,
+            repeated: None,
+            warned: false,
             blocks: 0,
             replied_at: 0,
             activities: VecDeque::new(),
@@ -118,6 +129,9 @@ pub async fn run(run: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Res
         }
         if let Some(outcome) = at_limit(run, progress) {
             return Ok(outcome);
+        }
+        if let Some(budget) = last_turn(run, progress) {
+            warn(run, progress, budget).await?;
         }
         if is_full(run, &progress.context) {
             compact(run, progress, "auto", None).await?;
@@ -213,6 +227,36 @@ fn at_limit(run: &Run, progress: &Progress) -> Option<Outcome> {
     let elapsed = run.ports.clock.elapsed().saturating_sub(progress.began);
     let late = limits.seconds.is_some_and(|most| elapsed >= Duration::from_secs(most));
     late.then(|| out_of_budget(progress, "time"))
+}
+
+/// Which budget an agent's next turn is the last of, if it is and the agent was not told yet: it gets the
+/// chance to report what it has. The root is asked by a person who set its limits.
+fn last_turn(run: &Run, progress: &Progress) -> Option<&'static str> {
+    if run.spec.agent.is_none() || progress.warned || progress.turns == 0 {
+        return None;
+    }
+    let limits = &run.spec.limits;
+    if limits.turns.is_some_and(|most| progress.turns + 1 >= most) {
+        return Some("turns");
+    }
+    let elapsed = run.ports.clock.elapsed().saturating_sub(progress.began);
+    if limits.seconds.is_some_and(|most| elapsed >= Duration::from_secs(most) * 9 / 10) {
+        return Some("time");
+    }
+    let budget = run.ports.budget.lock().unwrap_or_else(PoisonError::into_inner);
+    // What the last request took is about what the next will; twice that is one turn and its report.
+    let next = progress.context.tokens() + LEAST_OUTPUT;
+    budget.tokens_left(run.ports.account).is_some_and(|left| left < 2 * next).then_some("tokens")
+}
+
+/// Tells an agent that its budget ends.
+async fn warn(run: &Run, progress: &mut Progress, budget: &str) -> Result<(), JournalLost> {
+    progress.warned = true;
+    let text = format!(
+        "Your budget ({budget}) allows one more turn. Do not call tools now: report what you have found or done \
+         so far, and what is missing."
+    );
+    hear(run, progress, vec![Block::text(text)], Origin::Note("budget".to_owned())).await
 }
 
 fn out_of_budget(progress: &Progress, budget: &str) -> Outcome {
@@ -451,6 +495,7 @@ fn rename_duplicates(message: &mut Message, context: &Context) {
 /// Runs the calls of a reply; gives an outcome if one of them ended the run.
 async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Option<Outcome>, Stop> {
     let answers = structured::answers(&calls);
+    let asked = asked(&calls);
     progress.totals.turns += u32::try_from(calls.len()).unwrap_or(u32::MAX);
     if calls.iter().any(|call| alias::tool(&call.name) == "Agent") {
         let prefix = progress.context.prefix(progress.replied_at.saturating_sub(1)).map(Arc::new);
@@ -461,6 +506,9 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
     }
     let round = answer(run, &mut progress.context, calls).await?;
     progress.denied = None;
+    if let Some(outcome) = same_again(run, progress, (asked, round.results)).await? {
+        return Ok(Some(outcome));
+    }
     if !round.notes.is_empty() {
         let blocks = round.notes.into_iter().map(Block::text).collect();
         hear(run, progress, blocks, Origin::Note("hook".to_owned())).await?;
@@ -484,6 +532,44 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
         return Ok(Some(Outcome::Completed { report, limit: None }));
     }
     Ok(None)
+}
+
+/// A number that is the same for rounds with the same calls. Looking again at a task is no sign of a loop.
+fn asked(calls: &[Call]) -> Option<u64> {
+    if calls.iter().any(|call| alias::tool(&call.name) == "TaskOutput") {
+        return None;
+    }
+    let mut hasher = DefaultHasher::new();
+    for call in calls {
+        (&call.name, call.input.to_string()).hash(&mut hasher);
+    }
+    Some(hasher.finish())
+}
+
+/// Notices a model that does the same again and again with the same result: tells it, and later ends it.
+async fn same_again(
+    run: &Run,
+    progress: &mut Progress,
+    round: (Option<u64>, u64),
+) -> Result<Option<Outcome>, Stop> {
+    let (Some(asked), results) = round else {
+        progress.repeated = None;
+        return Ok(None);
+    };
+    let times = match progress.repeated {
+        Some((before, times)) if before == (asked, results) => times + 1,
+        _ => 1,
+    };
+    progress.repeated = Some(((asked, results), times));
+    if times == REPEATED_TOLD {
+        let text = format!(
+            "You have made the same call {times} times in a row and it gave the same result each time. It will \
+             not change: do something else, or say what keeps you."
+        );
+        hear(run, progress, vec![Block::text(text)], Origin::Note("repetition".to_owned())).await?;
+    }
+    let waiting_for = format!("the same call was made {times} times in a row with the same result");
+    Ok((times >= REPEATED_ENDED).then_some(Outcome::Stalled { waiting_for }))
 }
 
 /// Shows how far an agent has come, to whoever watches and to its parent.

@@ -39,7 +39,7 @@ when turn=2
                 #1 →      "looking"
                 #1 model  "found it"
                 #1 end    completed "found it"
-            →      "found it\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 634\ntool_uses: 1\nduration_ms: 28</usage>"
+            →      "found it\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 634\ntool_uses: 1\nduration_ms: 29</usage>"
             model  "done"
             end    completed "done"
         "#]],
@@ -202,7 +202,7 @@ when turn=2
             #1 told   #2 completed "inner done"
             #1 model  "outer done"
             #1 end    completed "outer done"
-        →      "outer done\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 1484\ntool_uses: 1\nduration_ms: 56</usage>"
+        →      "outer done\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 1484\ntool_uses: 1\nduration_ms: 58</usage>"
         model  "done"
         end    completed "done"
     "#]].assert_eq(&stage.log("go").await);

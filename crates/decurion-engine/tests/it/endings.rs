@@ -4,7 +4,7 @@ use decurion_protocol::{Limits, Money, Outcome};
 use decurion_testkit::stage::{Stage, check};
 use expect_test::expect;
 
-const LOOP: &str = "when\n  call Echo {\"text\": \"again\"}\n  usage input=1000 output=100\n";
+const LOOP: &str = "when\n  call Echo {\"text\": \"again ${seen.turn}\"}\n  usage input=1000 output=100\n";
 
 #[tokio::test(start_paused = true)]
 async fn the_limit_of_turns_is_exact() {
@@ -96,4 +96,20 @@ fn totals(events: &[std::sync::Arc<decurion_protocol::Envelope>]) -> decurion_pr
             _ => None,
         })
         .expect("a run that ended")
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_call_with_the_same_result_is_noticed_and_then_ended() {
+    let stage = Stage::new("when\n  call Echo {\"text\": \"again\"}\n");
+    let played = stage.play("go").await;
+    assert_eq!(stage.requests().len(), 6);
+    assert!(matches!(&played.outcome, Outcome::Stalled { waiting_for } if waiting_for.contains("6 times")));
+    let fourth = String::from_utf8(stage.requests()[3].clone()).unwrap();
+    assert!(fourth.contains("You have made the same call 3 times in a row"), "{fourth}");
+    // Another result, or another call in between, and it is no loop.
+    let stage = Stage::new(
+        "when turn=3\n  call Echo {\"text\": \"other\"}\nwhen turn=9\n  say \"done\"\nwhen\n  call Echo {\"text\": \"again\"}\n",
+    );
+    let log = stage.log("go").await;
+    assert!(log.contains("end    completed"), "{log}");
 }

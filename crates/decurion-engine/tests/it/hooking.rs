@@ -39,7 +39,8 @@ async fn a_hook_answers_in_a_persons_place_but_not_against_a_rule() {
     asked.rules.allow.clear();
     let log = asked.log("go").await;
     assert!(log.contains("→      \"x\""), "{log}");
-    let mut denied = stage(ONE_CALL, &[(HookEvent::PreToolUse, "exit 0"), (HookEvent::PermissionRequest, says)]);
+    let mut denied =
+        stage(ONE_CALL, &[(HookEvent::PreToolUse, "exit 0"), (HookEvent::PermissionRequest, says)]);
     denied.rules.deny = std::mem::take(&mut denied.rules.allow);
     let log = denied.log("go").await;
     assert!(log.contains("refuse Poke"), "{log}");
@@ -79,6 +80,9 @@ async fn an_agent_is_told_what_its_start_hook_prints_and_sent_on_by_its_stop_hoo
 async fn a_prompt_that_a_hook_refuses_never_reaches_the_model() {
     let refused = stage("when\n  say \"never\"\n", &[(HookEvent::UserPromptSubmit, "echo no >&2; exit 2")]);
     let log = refused.log("go").await;
-    assert!(log.contains("end    completed \"The prompt was not let through by a hook") && log.contains("no"), "{log}");
+    assert!(
+        log.contains("end    completed \"The prompt was not let through by a hook") && log.contains("no"),
+        "{log}"
+    );
     assert!(refused.requests().is_empty() && !log.contains("user"), "{log}");
 }

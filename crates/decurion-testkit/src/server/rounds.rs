@@ -43,7 +43,9 @@ impl Rounds {
         let steps = match (is_root && self.agents > 0, seen.turn) {
             (true, 1) => (1..=self.agents).map(agent_call).collect(),
             (false, turn) if turn <= self.rounds => {
-                vec![call("Bash", &json!({"command": self.command, "description": "one round"}))]
+                // Each differs from the last, since the same call again and again is a loop.
+                let description = format!("round {turn}");
+                vec![call("Bash", &json!({"command": self.command, "description": description}))]
             }
             _ => vec![Step::Say { text: "all rounds are done".into(), chunk: 64 }],
         };
