@@ -211,6 +211,8 @@ pub enum SubCommand {
     /// Look at recorded sessions.
     #[command(subcommand)]
     Sessions(SessionsCommand),
+    /// Look at the agents and commands of a session, stop them, tell them something, answer their questions.
+    Tasks(TasksArgs),
     /// Trust this folder's settings, or take that back.
     Trust {
         /// Take it back.
@@ -238,6 +240,20 @@ pub enum AgentsCommand {
     Show {
         /// Which agent; upper and lower case are the same.
         name: String,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// What one agent would run with if the session's own agent started it now, and why.
+    Explain {
+        /// Which agent; upper and lower case are the same.
+        name: String,
+        /// As if it were started in the background.
+        #[arg(long)]
+        background: bool,
+        /// The model that the call names.
+        #[arg(long, value_name = "MODEL")]
+        model: Option<String>,
         /// As JSON.
         #[arg(long)]
         json: bool,
@@ -317,6 +333,70 @@ pub enum SessionsCommand {
         #[arg(short, long)]
         output: Option<Utf8PathBuf>,
     },
+}
+
+/// Look at the agents and commands of a session, from any terminal.
+#[derive(Debug, ClapArgs)]
+pub struct TasksArgs {
+    #[command(subcommand)]
+    pub command: Option<TasksCommand>,
+
+    /// The session; if left out, the live one of this folder, else its latest.
+    #[arg(long, value_name = "ID", global = true)]
+    pub session: Option<String>,
+
+    /// As JSON lines.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// What to do about tasks. An id may be cut short as long as it is clear.
+#[derive(Debug, Subcommand)]
+pub enum TasksCommand {
+    /// Every task and every open question (the default).
+    List,
+    /// One task.
+    Show {
+        /// Which.
+        id: String,
+    },
+    /// Print a task's output as it grows; exits as the task ends.
+    Follow {
+        /// Which.
+        id: String,
+    },
+    /// End a task and everything below it.
+    Stop {
+        /// Which.
+        id: String,
+    },
+    /// Tell an agent something; one that has ended goes on with it.
+    Resume {
+        /// Which.
+        id: String,
+        /// What to tell it; to continue, if left out.
+        prompt: Option<String>,
+    },
+    /// Answer a question.
+    Answer {
+        /// The question, or the task that asks it; `main` for the session's own agent.
+        #[arg(value_name = "QUESTION-OR-TASK")]
+        target: String,
+        /// Whether the call may run.
+        verdict: Verdict,
+        /// With deny: what the agent is told.
+        #[arg(long, value_name = "TEXT")]
+        message: Option<String>,
+    },
+}
+
+/// An answer to a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Verdict {
+    /// The call runs.
+    Allow,
+    /// It does not.
+    Deny,
 }
 
 /// The first argument of the process that guards the processes we start.

@@ -11,6 +11,7 @@ use decurion_serve::progress::one_line;
 use decurion_tools::Tool;
 use serde_json::{Value, json};
 
+use super::explain;
 use crate::args::AgentsCommand;
 use crate::report::{FAILED, Failure, note};
 use crate::wire;
@@ -29,6 +30,17 @@ pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
             Ok(0)
         }
         AgentsCommand::Show { name, json } => show(&Agents::load(&request), &loaded, &name, json),
+        AgentsCommand::Explain { name, background, model, json } => {
+            let agents = Agents::load(&request);
+            let agent = agents.get(&name).ok_or_else(|| unknown(&agents, &name))?;
+            let explained = explain::explain(agent, &loaded, background.then_some(true), model.as_deref());
+            if json {
+                println!("{explained}");
+            } else {
+                print!("{}", explain::text(&explained));
+            }
+            Ok(0)
+        }
         AgentsCommand::Lint { paths, json } => Ok(lint(&checked(&request, &paths), json)),
     }
 }
@@ -39,6 +51,15 @@ pub fn request(loaded: &Loaded) -> AgentRequest {
     let names = tools.iter().map(|tool: &Arc<dyn Tool>| tool.spec().name.as_str());
     let names: Vec<&str> = names.chain(ENGINE_TOOLS.iter().copied()).collect();
     AgentRequest::new(loaded, &names)
+}
+
+/// The tools of a session's own agent, as far as the settings tell.
+pub fn tool_names() -> Vec<String> {
+    let builtin = decurion_tools::builtin();
+    let mut names: Vec<String> = builtin.iter().map(|tool| tool.spec().name.clone()).collect();
+    names.extend(ENGINE_TOOLS.iter().map(|name| (*name).to_owned()));
+    names.sort_unstable();
+    names
 }
 
 fn checked(request: &AgentRequest, paths: &[Utf8PathBuf]) -> Agents {

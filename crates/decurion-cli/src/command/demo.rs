@@ -107,7 +107,7 @@ impl Play {
             model: Some("scripted:demo".to_owned()),
             fallback_model: None,
             mode: Some(Mode::Default),
-            allow: vec![rule("Edit")?, rule("Bash(./test.sh)")?],
+            allow: vec![rule("Edit")?, rule("Bash(./test.sh:*)")?],
             deny: Vec::new(),
             tools: ToolSelection::default(),
             limits: Limits::default(),

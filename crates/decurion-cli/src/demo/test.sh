@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Checks slug.sh; prints the first mistake and fails.
+[ "$1" = "--slow" ] && sleep 1
 check() {
   local got
   got=$(bash ./slug.sh "$1")

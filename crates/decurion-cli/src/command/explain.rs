@@ -1,0 +1,85 @@
+//! `decurion agents explain`: the decisions that a start would take, each with its reason. Takes a definition
+//! and the settings, gives them as JSON and as text; the decisions themselves are the engine's own.
+
+use std::fmt::Write as _;
+
+use decurion_config::{Loaded, LoadedAgent};
+use decurion_engine::child::{self, AgentInput, BACKGROUND, NEVER_FOR_AGENTS, NEVER_FOR_CUSTOM};
+use decurion_engine::desk::ModeStep;
+use serde_json::{Value, json};
+
+use super::agents::tool_names;
+use crate::wire;
+
+/// Everything about one agent, started by the session's own.
+pub fn explain(agent: &LoadedAgent, loaded: &Loaded, background: Option<bool>, model: Option<&str>) -> Value {
+    let definition = &agent.definition;
+    let settings = wire::agent_settings(loaded);
+    let is_fork = definition.name == decurion_engine::fork::NAME;
+    let background = child::background(&settings, background, definition, is_fork);
+    let parent = loaded.settings.model.clone().unwrap_or_else(|| "the session's model".to_owned());
+    let shares = is_fork || definition.fork_context;
+    let model = child::model(&settings, model, definition, shares, &parent);
+    let names = tool_names();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let may_spawn = child::may_spawn(&settings, definition, 1);
+    let tools = child::tools(&names, definition, background.value, may_spawn || is_fork);
+    let session = loaded.settings.permissions.default_mode;
+    let mode = child::mode(session, &[ModeStep::of(definition)], settings.trusted);
+    let limits = child::limits(&AgentInput::default(), definition);
+    let hooks = loaded.hooks_of(definition);
+    json!({
+        "name": definition.name,
+        "origin": agent.origin,
+        "model": {"value": model.value, "why": model.why},
+        "mode": {"value": mode.value, "why": mode.why},
+        "background": {"value": background.value, "why": background.why},
+        "sees_conversation": shares,
+        "may_start_agents": may_spawn,
+        "tools": tools.iter().filter(|tool| tool.removed.is_none()).map(|tool| &tool.tool).collect::<Vec<_>>(),
+        "removed": tools
+            .iter()
+            .filter_map(|tool| Some(json!({"tool": tool.tool, "why": tool.removed.as_ref()?})))
+            .collect::<Vec<_>>(),
+        "limits": limits,
+        "hooks": hooks.declarations.len(),
+        "lists": {
+            "never_for_agents": NEVER_FOR_AGENTS,
+            "never_for_custom": NEVER_FOR_CUSTOM,
+            "background": BACKGROUND,
+        },
+    })
+}
+
+/// The same for people.
+pub fn text(explained: &Value) -> String {
+    let mut text = String::new();
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "{} ({})", word(&explained["name"]), word(&explained["origin"]));
+    for (label, key) in [("model", "model"), ("mode", "mode"), ("background", "background")] {
+        let _ = writeln!(
+            text,
+            "  {label:<12} {} – {}",
+            word(&explained[key]["value"]),
+            word(&explained[key]["why"])
+        );
+    }
+    let list =
+        |value: &Value| value.as_array().into_iter().flatten().map(&word).collect::<Vec<_>>().join(", ");
+    let _ = writeln!(text, "  {:<12} {}", "tools", list(&explained["tools"]));
+    for removed in explained["removed"].as_array().into_iter().flatten() {
+        let _ = writeln!(text, "  {:<12} {} – {}", "not", word(&removed["tool"]), word(&removed["why"]));
+    }
+    let limits = explained["limits"].as_object().into_iter().flatten();
+    for (name, value) in limits.filter(|(_, value)| !value.is_null()) {
+        let _ = writeln!(text, "  {:<12} {name}: {value}", "limit");
+    }
+    if explained["sees_conversation"] == true {
+        let _ = writeln!(text, "  {:<12} its parent's conversation", "sees");
+    }
+    if explained["hooks"].as_u64().is_some_and(|count| count > 0) {
+        let _ = writeln!(text, "  {:<12} {} of its own", "hooks", explained["hooks"]);
+    }
+    text
+}

@@ -1,0 +1,136 @@
+//! `decurion tasks`: what agents and commands of a session do, from another terminal. Takes a subcommand,
+//! talks to the session's owner through its socket where there is one, else reads what was recorded; prints
+//! lists, one task or its output, or what came of a wish.
+
+mod follow;
+mod overview;
+mod print;
+mod session;
+
+use decurion_protocol::{Answer, Command, QuestionId, Reply, TaskId};
+use serde_json::{Value, json};
+
+use crate::args::{TasksArgs, TasksCommand, Verdict};
+use crate::command::run::block_on;
+use crate::report::Failure;
+use crate::wire;
+
+use overview::{Overview, text};
+use session::{Chosen, choose};
+
+/// What an agent is told that is resumed without a prompt.
+const GO_ON: &str = "Continue with your work.";
+/// What a model is told whose call was denied without a message.
+const DENIED: &str = "A person looked at this call and denied it.";
+
+/// Looks at tasks, or does something about one.
+pub fn run(args: &TasksArgs) -> Result<u8, Failure> {
+    let (cwd, environment) = wire::surroundings()?;
+    let paths = decurion_config::Paths::discover(&cwd, &environment)?;
+    let home = paths.state.ok_or_else(|| {
+        Failure::usage("there is no state folder, because there is no home folder").hint("set DECURION_HOME")
+    })?;
+    block_on(async {
+        let chosen = choose(&home, &paths.cwd, args.session.as_deref()).await?;
+        act(chosen, args).await
+    })?
+}
+
+async fn act(mut chosen: Chosen, args: &TasksArgs) -> Result<u8, Failure> {
+    let json = args.json;
+    let command = args.command.as_ref().unwrap_or(&TasksCommand::List);
+    if let TasksCommand::Follow { id } = command {
+        return follow::follow(chosen, id, json).await;
+    }
+    let overview = Overview::of(&mut chosen).await?;
+    match command {
+        TasksCommand::List => print::list(&overview, json),
+        TasksCommand::Show { id } => print::show(&overview, overview.find(id)?, json),
+        TasksCommand::Stop { id } => {
+            let task = task_id(overview.find(id)?)?;
+            stop(&mut chosen, &overview, &task, json).await
+        }
+        TasksCommand::Resume { id, prompt } => {
+            let row = overview.find(id)?;
+            resume(&mut chosen, row, prompt.as_deref().unwrap_or(GO_ON), json).await
+        }
+        TasksCommand::Answer { target, verdict, message } => {
+            let answer = answer(*verdict, message.as_deref())?;
+            give_answer(&mut chosen, &overview, target, answer, json).await
+        }
+        TasksCommand::Follow { .. } => Ok(()),
+    }?;
+    Ok(0)
+}
+
+async fn stop(chosen: &mut Chosen, overview: &Overview, task: &TaskId, json: bool) -> Result<(), Failure> {
+    let row = overview.find(task.as_str())?;
+    if let Some(outcome) = row["outcome"].as_str() {
+        return print::done(json, &json!({"id": task, "outcome": outcome}), || {
+            format!("{task} has ended already: {outcome}")
+        });
+    }
+    ask(chosen, Command::Stop { task: task.clone() }, "nothing of it runs; what it was doing is taken up or closed").await?;
+    print::done(json, &json!({"id": task, "stopped": true}), || format!("{task} is being stopped"))
+}
+
+async fn resume(chosen: &mut Chosen, row: &Value, prompt: &str, json: bool) -> Result<(), Failure> {
+    let task = task_id(row)?;
+    let agent = task.as_str().parse().map_err(|_| Failure::usage(format!("not an agent: {task}")));
+    if text(row, "type") == "local_bash" {
+        return Err(Failure::usage(format!("{task} is a command, which cannot be resumed"))
+            .hint("only agents can be told something"));
+    }
+    let command = Command::Tell { agent: agent?, text: prompt.to_owned() };
+    ask(chosen, command, "its agents can be told something").await?;
+    print::done(json, &json!({"id": task, "told": prompt}), || format!("{task} was told: {prompt}"))
+}
+
+fn answer(verdict: Verdict, message: Option<&str>) -> Result<Answer, Failure> {
+    match (verdict, message) {
+        (Verdict::Allow, None) => Ok(Answer::Allow { input: None, rules: Vec::new() }),
+        (Verdict::Allow, Some(_)) => Err(Failure::usage("--message goes with deny: nobody reads it otherwise")
+            .hint("`decurion tasks resume ID TEXT` tells an agent something")),
+        (Verdict::Deny, message) => {
+            let message = message.unwrap_or(DENIED).to_owned();
+            Ok(Answer::Deny { message, interrupt: false })
+        }
+    }
+}
+
+async fn give_answer(
+    chosen: &mut Chosen,
+    overview: &Overview,
+    target: &str,
+    answer: Answer,
+    json: bool,
+) -> Result<(), Failure> {
+    let question = match overview.question(target) {
+        Ok(question) => question.id,
+        // Without a record its questions are not known here, but its owner knows them.
+        Err(failure) if chosen.record.is_none() => target.parse::<QuestionId>().map_err(|_| failure)?,
+        Err(failure) => return Err(failure),
+    };
+    let word = if matches!(answer, Answer::Allow { .. }) { "allowed" } else { "denied" };
+    let command = Command::Answer { question, answer, by: "user".to_owned() };
+    ask(chosen, command, "what is open then is asked again").await?;
+    print::done(json, &json!({"question": question, "answer": word}), || format!("{word}: {question}"))
+}
+
+/// Asks the owner of a live session for something.
+async fn ask(chosen: &mut Chosen, command: Command, then: &str) -> Result<Value, Failure> {
+    let id = chosen.id;
+    let Some(live) = &mut chosen.live else {
+        return Err(Failure::usage(format!("session {id} is not live"))
+            .hint(format!("decurion -p --resume {id} \"…\" goes on with it; {then}")));
+    };
+    match live.ask(command).await {
+        Some(Reply::Done { value }) => Ok(value),
+        Some(Reply::Refused { reason }) => Err(Failure::failed(format!("session {id} refused: {reason}"))),
+        None => Err(Failure::failed(format!("session {id} ended before it replied"))),
+    }
+}
+
+fn task_id(row: &Value) -> Result<TaskId, Failure> {
+    text(row, "id").parse().map_err(|error| Failure::failed(format!("the session's list is damaged: {error}")))
+}

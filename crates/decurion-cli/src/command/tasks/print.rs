@@ -1,0 +1,156 @@
+//! Tasks on the screen. Takes an overview, prints a list, one task, or what came of a wish: for people, or as
+//! one JSON object per line.
+
+use std::io::Write as _;
+
+use decurion_protocol::Question;
+use decurion_serve::progress::one_line;
+use serde_json::{Value, json};
+
+use super::overview::{Overview, asker, text};
+use crate::report::{Failure, note};
+
+/// Every task and every open question.
+pub fn list(overview: &Overview, json: bool) -> Result<(), Failure> {
+    if json {
+        return list_json(overview);
+    }
+    say_if_recorded(overview);
+    if overview.rows.is_empty() && overview.questions.is_empty() {
+        return line(&format!("no tasks in session {}", overview.session));
+    }
+    let shown: Vec<[String; 4]> = overview.rows.iter().map(|row| columns(overview, row)).collect();
+    let width = |at: usize| shown.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+    let (ids, states, kinds) = (width(0), width(1), width(2));
+    for [id, state, kind, description] in &shown {
+        line(format!("{id:<ids$}  {state:<states$}  {kind:<kinds$}  {description}").trim_end())?;
+    }
+    for question in &overview.questions {
+        line(&ask(question))?;
+    }
+    Ok(())
+}
+
+fn list_json(overview: &Overview) -> Result<(), Failure> {
+    for row in &overview.rows {
+        line(&with_live(row, overview.live).to_string())?;
+    }
+    for question in &overview.questions {
+        line(&question_json(question, overview.live).to_string())?;
+    }
+    Ok(())
+}
+
+/// One task.
+pub fn show(overview: &Overview, row: &Value, json: bool) -> Result<(), Failure> {
+    if json {
+        return line(&with_live(row, overview.live).to_string());
+    }
+    say_if_recorded(overview);
+    let [_, state, kind, _] = columns(overview, row);
+    let mut facts = vec![("id", text(row, "id").to_owned()), ("kind", kind), ("state", state)];
+    for (name, field) in [("asked", "description"), ("parent", "parent"), ("output", "output_file")] {
+        facts.push((name, one_line(text(row, field))));
+    }
+    for (name, field) in [("tools", "tool_uses"), ("tokens", "tokens")] {
+        let count = row[field].as_u64().filter(|count| *count > 0);
+        facts.push((name, count.map(|count| count.to_string()).unwrap_or_default()));
+    }
+    for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
+        line(&format!("{name:<8}{value}"))?;
+    }
+    for activity in row["activities"].as_array().into_iter().flatten() {
+        line(&format!("did     {}: {}", text(activity, "tool"), one_line(text(activity, "title"))))?;
+    }
+    for question in overview.questions.iter().filter(|question| asker(question) == text(row, "id")) {
+        line(&ask(question))?;
+    }
+    for (name, field) in [("prompt", "prompt"), ("result", "result")] {
+        if !text(row, field).is_empty() {
+            line(&format!("\n{name}:\n{}", plain(text(row, field))))?;
+        }
+    }
+    Ok(())
+}
+
+/// What came of a wish.
+pub fn done(json: bool, value: &Value, words: impl FnOnce() -> String) -> Result<(), Failure> {
+    if json { line(&value.to_string()) } else { line(&plain(&words())) }
+}
+
+/// One line on standard output. A reader who left is not worth a panic.
+pub fn line(text: &str) -> Result<(), Failure> {
+    write(&format!("{text}\n"))
+}
+
+/// Text on standard output, at once.
+pub fn write(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::failed(format!("cannot print: {error}")))
+}
+
+/// Text of several lines made safe for a terminal: nothing in it can move the cursor or change colours.
+pub fn plain(text: &str) -> String {
+    text.chars().filter(|letter| matches!(letter, '\n' | '\t') || !letter.is_control()).collect()
+}
+
+fn say_if_recorded(overview: &Overview) {
+    if !overview.live {
+        note(format!("session {} is not live; this is what it recorded", overview.session));
+    }
+}
+
+fn columns(overview: &Overview, row: &Value) -> [String; 4] {
+    let depth = row["depth"].as_u64().unwrap_or(1).clamp(1, 16);
+    let indent = "  ".repeat(usize::try_from(depth - 1).unwrap_or(0));
+    let state = match row["outcome"].as_str() {
+        Some(outcome) => outcome.to_owned(),
+        None if overview.live => one_line(text(row, "state")),
+        // Its process is gone, and what became of it is not on record.
+        None => format!("was {}", one_line(text(row, "state"))),
+    };
+    let kind = match (text(row, "type"), row["agent_type"].as_str()) {
+        ("local_bash", _) => "command".to_owned(),
+        (_, Some(agent_type)) => format!("agent {}", one_line(agent_type)),
+        (_, None) => "agent".to_owned(),
+    };
+    [format!("{indent}{}", text(row, "id")), state, kind, one_line(text(row, "description"))]
+}
+
+fn ask(question: &Question) -> String {
+    let title = if question.intent.title.is_empty() { &question.tool } else { &question.intent.title };
+    format!("? {}  {} asks: {} ({})", question.id, asker(question), one_line(title), one_line(&question.reason))
+}
+
+fn with_live(row: &Value, live: bool) -> Value {
+    let mut row = row.clone();
+    row["live"] = json!(live);
+    row
+}
+
+fn question_json(question: &Question, live: bool) -> Value {
+    json!({
+        "type": "question",
+        "id": question.id,
+        "task": question.agent,
+        "path": question.path,
+        "tool_use_id": question.call,
+        "tool": question.tool,
+        "title": question.intent.title,
+        "input": question.input,
+        "reason": question.reason,
+        "live": live,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn what_a_task_printed_cannot_move_the_cursor() {
+        assert_eq!(plain("a\u{1b}[2Jb\r\n\tc\u{7}\u{9b}d"), "a[2Jb\n\tcd");
+    }
+}
