@@ -4,14 +4,14 @@
 //!
 //! | room | file | takes | makes |
 //! |---|---|---|---|
-//! | 1 | `session.rs` | commands | work for a run |
-//! | 2 | `spec.rs`, `prompt.rs` | a request and what was recorded | a `RunSpec` |
+//! | 1 | `session.rs`, `tree.rs` | commands, wishes of runs | work for a run |
+//! | 2 | `spec.rs`, `child.rs`, `fork.rs`, `prompt.rs` | a request and what was recorded | a `RunSpec` |
 //! | 3 | `run.rs` | a `RunSpec` | turns, until an outcome |
 //! | 4 | `context.rs`, `compact.rs` | the journal so far | the messages of a request |
 //! | 5 | `turn.rs` | a request | one message |
 //! | 6 | `calls.rs` | the message's calls | an order, and what may overlap |
-//! | 7 | `call.rs`, `permission.rs`, `approval.rs`, `rules.rs` | one call | its result |
-//! | 8 | `spawn.rs` | a `RunSpec` | a living run, and its ending on record |
+//! | 7 | `call.rs`, `shell.rs`, `hooked.rs`, `permission.rs`, `approval.rs`, `rules.rs` | one call | its result |
+//! | 8 | `agent_tools/`, `tree.rs`, `spawn.rs` | a `RunSpec` | a living run, and its ending on record |
 //! | 9 | `journal.rs`, `resume.rs` | events | numbered lines on disk, then the same to everyone |
 //!
 //! The engine never prints, reads no configuration, and names no front end and no provider.
