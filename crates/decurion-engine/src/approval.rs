@@ -54,7 +54,7 @@ impl Approvals {
 
     /// The questions still open.
     pub fn questions(&self) -> impl Iterator<Item = &Question> {
-        self.open.values().map(|open| &open.question)
+        self.open.values().filter(|open| !open.waiting.is_closed()).map(|open| &open.question)
     }
 
     /// The question whose time is up first, and when.

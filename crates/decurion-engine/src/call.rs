@@ -272,7 +272,7 @@ async fn permit(
 /// A decision after a hook has spoken.
 fn with_hook(decision: Decision, hook: Option<HookPermission>, name: &str) -> Decision {
     match (decision.verdict, hook) {
-        (Verdict::Deny, _) | (_, None) => decision,
+        (Verdict::Deny, _) | (_, None) | (Verdict::Allow, Some(HookPermission::Allow { .. })) => decision,
         (_, Some(HookPermission::Deny { reason })) => {
             let reason = format!("PreToolUse:{name} hook error: {reason}");
             Decision { verdict: Verdict::Deny, reason, rule: None }
@@ -285,7 +285,6 @@ fn with_hook(decision: Decision, hook: Option<HookPermission>, name: &str) -> De
             let reason = reason.unwrap_or_else(|| "a hook allows it".to_owned());
             Decision { verdict: Verdict::Allow, reason, rule: None }
         }
-        (Verdict::Allow, Some(HookPermission::Allow { .. })) => decision,
     }
 }
 

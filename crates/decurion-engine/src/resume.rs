@@ -181,6 +181,9 @@ fn fork(
     let (writer, report) =
         parts.archive.fork(&source, &info, run, parts.clock.date(), &mut sink).map_err(place_error)?;
     let paths = writer.paths().clone();
+    // The tasks of the first session are its own.
+    folded.tasks = TaskTable::default();
+    folded.parked.clear();
     opened(Box::new(writer), &paths, folded, info, Some(&report))
 }
 

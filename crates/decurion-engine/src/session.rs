@@ -180,10 +180,10 @@ impl Owner {
         loop {
             tokio::select! {
                 biased;
-                left = finished(&mut self.running) => self.root_ended(left).await,
+                left = finished(&mut self.running) => self.root_ended(left),
                 Some(wish) = self.granted.recv() => self.grant(wish).await,
                 question = due(&self.approvals) => self.expired(question).await,
-                () = until(self.patience) => self.stop_root_shells(),
+                () = until(self.patience) => self.stop_root_shells().await,
                 request = self.commands.recv(), if self.closing == Closing::No => match request {
                     Some(request) => self.command(request).await,
                     // Nobody is attached any more: the session ends.
@@ -364,7 +364,7 @@ impl Owner {
         }
     }
 
-    async fn root_ended(&mut self, left: Left) {
+    fn root_ended(&mut self, left: Left) {
         self.running = None;
         if self.by_notice {
             let began_more = self.tree.tasks.total() > self.tasks_before;
@@ -392,12 +392,13 @@ impl Owner {
     }
 
     /// The root's shells were waited for long enough.
-    fn stop_root_shells(&mut self) {
+    async fn stop_root_shells(&mut self) {
         self.patience = None;
         let seconds = self.session.parts.background_wait.as_secs();
         let text = format!("background commands were stopped after {seconds} s (print.background_wait)");
         let event = Event::Notice { level: "warning".to_owned(), text };
-        self.session.journal.publish(&self.who, event);
+        // A journal that is lost ends the session all the same.
+        let _ = self.session.journal.write(&self.who, vec![event]).await;
         self.stop_all("the end of the session");
     }
 

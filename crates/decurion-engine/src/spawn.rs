@@ -114,7 +114,7 @@ async fn begin(living: &Run, progress: &mut Progress, said: Said) -> Result<Begu
     let mut events = vec![Event::RunStarted { spec: Box::new(living.spec.clone()) }];
     let mut parent = progress.context.leaf();
     if let Some(entry) = said.entry {
-        parent = enter(entry, parent, &mut events);
+        parent = Some(enter(entry, parent, &mut events));
     }
     let note = said.note.map(|text| (vec![Block::text(text)], Origin::Note("context".to_owned())));
     let prompt = (!said.prompt.is_empty()).then_some((said.prompt, Origin::Prompt));
@@ -174,7 +174,7 @@ async fn opening_hooks(
 }
 
 /// The delegating message and its answer, as a fork's own first lines.
-fn enter(entry: Entry, parent: Option<LineId>, events: &mut Vec<Event>) -> Option<LineId> {
+fn enter(entry: Entry, parent: Option<LineId>, events: &mut Vec<Event>) -> LineId {
     let lines: Vec<LineId> = entry.delegating.blocks.iter().map(|_| new_line()).collect();
     let last = lines.last().copied();
     let meta = MessageMeta { origin: Origin::Model, ..MessageMeta::default() };
@@ -188,7 +188,7 @@ fn enter(entry: Entry, parent: Option<LineId>, events: &mut Vec<Event>) -> Optio
         output: Box::new(entry.output),
         duration_ms: 0,
     });
-    Some(line)
+    line
 }
 
 async fn end(

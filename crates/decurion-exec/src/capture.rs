@@ -209,7 +209,7 @@ async fn told(divert: &mut Option<watch::Receiver<bool>>) {
     {
         return;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 impl Spill {

@@ -9,6 +9,7 @@ use crate::{Limits, Mode};
 /// An agent's definition, as a Markdown file with a head declares it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a key that a file sets on its own")]
 pub struct AgentDefinition {
     /// Its name; looked up without regard to case.
     pub name: String,

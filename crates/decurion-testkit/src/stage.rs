@@ -129,6 +129,7 @@ impl Stage {
     }
 
     /// The same stage on a copy of what is on the disk right now: all that a crash at this moment leaves.
+    #[must_use]
     pub fn after_crash(&self, script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("no temporary folder: {error}"));
         copy(&self.folder.path().join("home"), &folder.path().join("home"));

@@ -219,7 +219,7 @@ when
     assert_eq!(log.iter().filter(|envelope| starts(&envelope.event)).count(), 1);
     let agent = log.iter().find_map(|envelope| envelope.agent.clone()).unwrap();
     let text = decurion_testkit::stage::render(&log).replace(agent.as_str(), "#1");
-    expect![[r##"
+    expect![[r#"
         answer by test
             #1 start  Write (no rule)
             #1 →      "x"
@@ -228,6 +228,6 @@ when
         told   #1 completed "asked"
         model  "fine"
         end    completed "fine"
-    "##]]
+    "#]]
     .assert_eq(&text);
 }

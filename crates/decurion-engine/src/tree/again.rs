@@ -1,0 +1,230 @@
+//! Agents taken up again: by a call, by a message, or because a process that is gone left them alive. Takes
+//! their record, gives a run that goes on from it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use decurion_model::Head;
+use decurion_protocol::{
+    AgentId, Attention, Block, Envelope, Event, Opening, Outcome, Role, RunSpec, TaskId, TaskRecord,
+    TaskState, ToolSelection,
+};
+
+use crate::child::BackgroundChoice;
+use crate::context::Context;
+use crate::desk::{ModeStep, Spawned, Spawning};
+use crate::ports::new_run;
+use crate::run::belongs;
+use crate::session::Owner;
+use crate::spawn::Said;
+use crate::task::TaskTable;
+
+use super::begin::grant_of;
+use super::{Child, Family, Launch};
+
+impl Owner {
+    /// `resume`: an earlier agent goes on with a new prompt; one that still works is told it.
+    pub(super) async fn resume(&mut self, spawning: Spawning, id: &str) -> Result<Spawned, String> {
+        let unknown = || format!("No agent found with ID: {id}");
+        let agent: AgentId = id.parse().map_err(|_| unknown())?;
+        let row =
+            self.tree.tasks.row(&agent.clone().into()).filter(|row| row.is_agent()).ok_or_else(unknown)?;
+        let (record, alive) = (row.record.clone(), row.is_alive());
+        let same =
+            |kind: &String| record.agent_type.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(kind));
+        if spawning.input.subagent_type.as_ref().is_some_and(|kind| !same(kind)) {
+            return Err(format!(
+                "Agent {agent} is of type {}: leave `subagent_type` out, or give that.",
+                record.agent_type.unwrap_or_default()
+            ));
+        }
+        if alive {
+            let view = row.view.subscribe();
+            let model = row.spec.as_ref().map(|spec| spec.model.clone()).unwrap_or_default();
+            self.mail(spawning.desk.who.agent.clone(), &agent, spawning.input.prompt).await?;
+            let remarks =
+                vec!["The agent was still at work; it reads the prompt at its next step.".to_owned()];
+            let record = TaskRecord { attention: Attention::Background, ..record };
+            return Ok(Spawned { record, view, model, remarks, shared: None });
+        }
+        let settings = &self.session.parts.agent_settings;
+        let background = match (settings.background, spawning.input.run_in_background) {
+            (BackgroundChoice::Never, _) => false,
+            (BackgroundChoice::Always, _) => true,
+            (BackgroundChoice::Model, asked) => asked.unwrap_or(false),
+        };
+        let record = TaskRecord {
+            description: spawning.input.description.clone(),
+            prompt: spawning.input.prompt.clone(),
+            parent: spawning.desk.who.agent.clone(),
+            call: Some(spawning.call.clone()),
+            attention: if background { Attention::Background } else { Attention::Foreground },
+            ..record
+        };
+        spawning.desk.begun.fetch_add(1, Ordering::Relaxed);
+        let prompt = vec![Block::text(spawning.input.prompt)];
+        self.revive(&agent, record, prompt, spawning.input.max_turns, None).await
+    }
+
+    /// Takes an agent up again from its record.
+    pub(super) async fn revive(
+        &mut self,
+        agent: &AgentId,
+        record: TaskRecord,
+        prompt: Vec<Block>,
+        turns: Option<u32>,
+        folding: Option<Folding>,
+    ) -> Result<Spawned, String> {
+        let gone = || format!("Agent {agent} has no usable transcript and cannot go on.");
+        let task: TaskId = agent.clone().into();
+        let old = self.tree.tasks.row(&task).and_then(|row| row.spec.clone()).ok_or_else(gone)?;
+        let model = self.session.parts.models.resolve(&old.model)?;
+        let files = self.session.files.clone();
+        let head: Head = files
+            .and_then(|files| serde_json::from_slice(&files.get_head(&old.head).ok()?).ok())
+            .or_else(|| self.tree.desks.get(agent).map(|desk| (*desk.head).clone()))
+            .ok_or_else(gone)?;
+        let only = Some(old.tools.to_vec());
+        let tools = self.session.all_tools.select(&ToolSelection { only, except: Vec::new() }).set;
+        let spec = RunSpec {
+            run: new_run(),
+            opening: match &old.opening {
+                fork @ Opening::Fork { .. } => fork.clone(),
+                _ => Opening::Resumed { from: Some(old.run) },
+            },
+            limits: decurion_protocol::Limits { turns: turns.or(old.limits.turns), ..old.limits.clone() },
+            ..(*old).clone()
+        };
+        let folding = match folding {
+            Some(folding) => Some(folding),
+            None => self.folded(vec![Arc::new(spec.clone())]).await.remove(agent),
+        };
+        let Folding { context, last, .. } = folding.ok_or_else(gone)?;
+        if context.is_empty() {
+            return Err(gone());
+        }
+        let left = context.open_calls(&last);
+        let head = Head { model: model.id.clone(), ..head };
+        let heads = (Arc::new(head.clone()), Arc::new(model.dialect.head(&head)));
+        let family = self.family(&record);
+        let run = self.child_run(spec, model, heads, Arc::new(tools), family);
+        let left = if prompt.is_empty() { left } else { Vec::new() };
+        let said = Said { prompt, left, ..Said::default() };
+        let by = self.who.clone();
+        self.open_agent(
+            &by,
+            Child { launch: Launch { run, context, said }, record, remarks: Vec::new(), shared: None },
+        )
+        .await
+    }
+
+    /// The conversations of these agents from the record, read once for all of them.
+    pub(super) async fn folded(&self, agents: Vec<Arc<RunSpec>>) -> HashMap<AgentId, Folding> {
+        let folding = |spec: Arc<RunSpec>| {
+            let agent = spec.agent.clone()?;
+            let dialect = self.session.parts.models.resolve(&spec.model).ok()?.dialect;
+            let before = inherited(&self.tree.tasks, &spec);
+            Some((agent, Folding { context: Context::new(dialect), last: Vec::new(), before }))
+        };
+        let empty: HashMap<AgentId, Folding> = agents.into_iter().filter_map(folding).collect();
+        let take = |all: &mut HashMap<AgentId, Folding>, envelope: Envelope| {
+            if let Some(own) = envelope.agent.as_ref().and_then(|agent| all.get_mut(agent)) {
+                own.apply(&envelope.event);
+            }
+            for (agent, folding) in all.iter_mut().filter(|(_, folding)| !folding.before.is_empty()) {
+                if envelope.agent.as_ref() != Some(agent) && belongs(&envelope, Some(agent), &folding.before)
+                {
+                    folding.apply(&envelope.event);
+                }
+            }
+        };
+        self.session.journal.fold(0, empty, take).await.unwrap_or_default()
+    }
+
+    /// What an agent has from those above it, by their records.
+    pub(super) fn family(&self, record: &TaskRecord) -> Family {
+        let mut above = Vec::new();
+        let mut at = Some(record.task.clone());
+        while let Some(row) = at.and_then(|task| self.tree.tasks.row(&task)) {
+            above.push(row);
+            at = row.record.parent.clone().map(TaskId::from);
+        }
+        above.reverse();
+        let specs = || above.iter().filter_map(|row| row.spec.as_ref());
+        let step = |spec: &Arc<RunSpec>| ModeStep::of(&spec.definition);
+        let parent = record.parent.as_ref().and_then(|parent| self.tree.desks.get(parent));
+        Family {
+            path: above.iter().fold("main".to_owned(), |path, row| format!("{path}/{}", row.record.task)),
+            modes: specs().map(step).collect(),
+            grants: specs().filter_map(|spec| grant_of(&spec.definition)).collect(),
+            account: parent.map_or(self.account, |desk| desk.account),
+            parent: record.parent.clone(),
+        }
+    }
+
+    /// Begins again what a process that is gone left alive, and tells of what cannot go on.
+    pub async fn take_up(&mut self) {
+        let alive: Vec<TaskRecord> =
+            self.tree.tasks.rows().filter(|row| row.is_alive()).map(|row| row.record.clone()).collect();
+        let specs = |record: &TaskRecord| self.tree.tasks.row(&record.task).and_then(|row| row.spec.clone());
+        let mut folded = match alive.iter().filter_map(specs).collect::<Vec<_>>() {
+            none if none.is_empty() => HashMap::new(),
+            some => self.folded(some).await,
+        };
+        for record in alive {
+            let task = record.task.clone();
+            let agent = self.tree.tasks.row(&task).and_then(crate::task::Row::agent);
+            let record = TaskRecord { attention: Attention::Background, ..record };
+            let folding = agent.as_ref().and_then(|agent| folded.remove(agent));
+            let revived = match (agent, folding) {
+                (Some(agent), folding @ Some(_)) => {
+                    self.revive(&agent, record, Vec::new(), None, folding).await.map(drop)
+                }
+                _ => Err("its process is gone".to_owned()),
+            };
+            if revived.is_err() {
+                let state = TaskState::Ended(Outcome::Lost);
+                let who = self.who.clone();
+                let _ = self.record(&who, Event::TaskChanged { task, state }).await;
+            }
+        }
+        let agents: Vec<Option<AgentId>> =
+            self.tree.tasks.rows().filter_map(crate::task::Row::agent).map(Some).chain([None]).collect();
+        for agent in agents {
+            self.mark_told(agent.as_ref());
+        }
+    }
+}
+
+/// An agent's conversation while it is read from the record.
+pub(super) struct Folding {
+    pub(super) context: Context,
+    /// The blocks of its last assistant message, whose calls may have no result.
+    pub(super) last: Vec<Block>,
+    /// Whose conversation stands before its own.
+    pub(super) before: Arc<[(Option<AgentId>, u64)]>,
+}
+
+impl Folding {
+    pub(super) fn apply(&mut self, event: &Event) {
+        if let Event::Message { message, .. } = event
+            && message.role == Role::Assistant
+        {
+            self.last.clone_from(&message.blocks);
+        }
+        self.context.apply(event);
+    }
+}
+
+/// Whose conversations stand before a run's own, and up to where.
+pub(super) fn inherited(tasks: &TaskTable, spec: &RunSpec) -> Arc<[(Option<AgentId>, u64)]> {
+    let mut found = Vec::new();
+    let mut opening = Some(spec.opening.clone());
+    while let Some(Opening::Fork { parent, through, .. }) = opening {
+        found.push((parent.clone(), through));
+        let above = parent.and_then(|parent| tasks.row(&parent.into()));
+        opening = above.and_then(|row| row.spec.as_ref()).map(|spec| spec.opening.clone());
+    }
+    found.into()
+}

@@ -1,0 +1,486 @@
+//! Children begun: decided, put on record, started or queued. Takes what a call wants, gives the task that
+//! does it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use decurion_model::{Head, RequestClass, RequestTag};
+use decurion_protocol::{
+    AgentDefinition, AgentId, AgentSource, Attention, Block, EndingId, Event, HookEvent, Message, Opening,
+    Outcome, Pattern, RunSpec, TaskId, TaskKind, TaskRecord, TaskStep, ToolSelection,
+};
+
+use crate::child::{self};
+use crate::context::Context;
+use crate::desk::{Desk, Links, ModeStep, Spawned, Spawning, Wish};
+use crate::fork;
+use crate::journal::Who;
+use crate::permission::Grant;
+use crate::ports::{Model, Ports, new_agent, new_run};
+use crate::prompt;
+use crate::run::Run;
+use crate::session::Owner;
+use crate::shell;
+use crate::spawn::{Said, live};
+use crate::spec;
+use crate::task::Ending;
+
+use super::again::inherited;
+use super::{Child, Family, Launch};
+
+/// After how many turns in a row, each begun by notifications alone and each beginning more, that is refused.
+const MOST_NOTIFIED: u32 = 3;
+
+impl Owner {
+    /// Begins an agent, or takes one up again.
+    pub(super) async fn spawn(&mut self, spawning: Spawning) -> Result<Spawned, String> {
+        if let Some(id) = spawning.input.resume.clone() {
+            return self.resume(spawning, &id).await;
+        }
+        let definition = self.definition(spawning.input.subagent_type.as_deref().unwrap_or_default())?;
+        let is_fork = definition.name == fork::NAME;
+        self.check_limits(&spawning.desk, is_fork)?;
+        let settings = &self.session.parts.agent_settings;
+        let background =
+            child::background(settings, spawning.input.run_in_background, &definition, is_fork).value;
+        self.check_notified(&spawning.desk, background)?;
+        let made = self.make_child(&spawning, &definition, is_fork, background)?;
+        self.session.parts.agent_settings.max_total.map_or(Ok(()), |most| {
+            if self.tree.tasks.total() < most { Ok(()) } else { Err(total_reached(most)) }
+        })?;
+        spawning.desk.begun.fetch_add(1, Ordering::Relaxed);
+        self.open_agent(&spawning.desk.who, made).await
+    }
+
+    /// The definition of this name, without regard to case.
+    pub(super) fn definition(&self, name: &str) -> Result<Arc<AgentDefinition>, String> {
+        let all = self.session.parts.agents.all();
+        let found = all.iter().find(|definition| definition.name.eq_ignore_ascii_case(name)).cloned();
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        if name.eq_ignore_ascii_case(fork::NAME) {
+            return Ok(Arc::new(fork::definition()));
+        }
+        let known: Vec<&str> = all
+            .iter()
+            .filter(|definition| !definition.hidden)
+            .map(|definition| definition.name.as_str())
+            .collect();
+        Err(format!("Agent type '{name}' not found. The types are: {}, fork", known.join(", ")))
+    }
+
+    pub(super) fn check_limits(&self, desk: &Desk, is_fork: bool) -> Result<(), String> {
+        let settings = &self.session.parts.agent_settings;
+        if desk.spec.depth >= settings.max_depth {
+            return Err(format!(
+                "The limit of nesting is reached (agents.max_depth = {}): do the work yourself.",
+                settings.max_depth
+            ));
+        }
+        if is_fork && desk.spec.pattern == Pattern::Fork {
+            return Err("A fork cannot fork again: do the work yourself.".to_owned());
+        }
+        let begun = desk.begun.load(Ordering::Relaxed);
+        if desk.spec.limits.spawns.is_some_and(|most| begun >= most) {
+            return Err(format!(
+                "The budget of sub-agents is used up ({begun} begun): do the work yourself."
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_notified(&self, desk: &Desk, background: bool) -> Result<(), String> {
+        if background && desk.who.agent.is_none() && self.by_notice && self.tree.notified >= MOST_NOTIFIED {
+            return Err(format!(
+                "{MOST_NOTIFIED} turns in a row were begun by notifications alone and each began more work in \
+                 the background. No more is begun until the user says something: finish with what there is."
+            ));
+        }
+        Ok(())
+    }
+
+    /// Decides everything about a new child.
+    pub(super) fn make_child(
+        &mut self,
+        spawning: &Spawning,
+        definition: &Arc<AgentDefinition>,
+        is_fork: bool,
+        background: bool,
+    ) -> Result<Child, String> {
+        let desk = &spawning.desk;
+        let parts = Arc::clone(&self.session.parts);
+        let settings = &parts.agent_settings;
+        let mut remarks = Vec::new();
+        let shares = is_fork || definition.fork_context;
+        let prefix = if shares { fork::prefix(desk) } else { None };
+        let delegating = prefix.as_ref().and_then(|prefix| prefix.delegating(&spawning.call));
+        let model = self.child_model(desk, spawning, definition, shares, &mut remarks)?;
+        let tools = if is_fork {
+            Arc::clone(&desk.tools)
+        } else {
+            child_tools(desk, definition, background, settings)?
+        };
+        let (head, wire_head) = if is_fork {
+            (Arc::clone(&desk.head), Arc::clone(&desk.wire_head))
+        } else {
+            let head = child_head(&model, definition, &tools, spawning.input.effort.as_deref());
+            let wire = Arc::new(model.dialect.head(&head));
+            (Arc::new(head), wire)
+        };
+        let head_name = self.keep_head(&head)?;
+        let agent = new_agent();
+        let opening = match (&prefix, &delegating) {
+            (Some(prefix), Some(_)) => Opening::Fork {
+                parent: desk.who.agent.clone(),
+                through: prefix.through,
+                call: spawning.call.clone(),
+            },
+            _ => Opening::Fresh,
+        };
+        if shares && delegating.is_none() {
+            tracing::warn!(call = %spawning.call, "the delegating call was not found; the child starts afresh");
+        }
+        let step = ModeStep::of(definition);
+        let modes: Arc<[ModeStep]> = desk.modes.iter().copied().chain([step]).collect();
+        let mode = child::mode(self.rights.borrow().mode, &modes, settings.trusted).value;
+        let run = new_run();
+        let spec = RunSpec {
+            run,
+            session: self.session.id,
+            agent: Some(agent.clone()),
+            parent: Some(desk.who.run),
+            depth: desk.spec.depth + 1,
+            pattern: if is_fork { Pattern::Fork } else { Pattern::Named },
+            // The prompt is in the stored head; a copy on every run's record would only cost bytes.
+            definition: Arc::new(AgentDefinition { prompt: String::new(), ..(**definition).clone() }),
+            head: head_name,
+            tools: tools.names().map(str::to_owned).collect(),
+            opening,
+            model: model.name.clone(),
+            fallback_model: desk.spec.fallback_model.clone(),
+            mode,
+            cwd: spawning.cwd.clone(),
+            directories: directories(desk, &spawning.cwd),
+            limits: child::limits(&spawning.input, definition),
+        };
+        spec::check_limits(&spec.limits, &model).map_err(|error| error.to_string())?;
+        let context = match (&prefix, &delegating) {
+            (Some(prefix), Some(_)) => Context::after(prefix),
+            _ => Context::new(model.dialect).knowing(Arc::clone(&spawning.seen)),
+        };
+        let shared = prefix.as_ref().filter(|_| is_fork && delegating.is_some());
+        let shared = shared.map(|prefix| fork::share(&wire_head, prefix, &spawning.input.prompt));
+        let said = self.opening(spawning, delegating, is_fork);
+        let grants = desk.grants.iter().cloned().chain(grant_of(definition)).collect();
+        let family = Family {
+            path: format!("{}/{agent}", desk.path),
+            modes,
+            grants,
+            account: desk.account,
+            parent: desk.who.agent.clone(),
+        };
+        let run = self.child_run(spec, model, (head, wire_head), tools, family);
+        let record = TaskRecord {
+            task: agent.clone().into(),
+            kind: TaskKind::LocalAgent,
+            description: spawning.input.description.clone(),
+            prompt: spawning.input.prompt.clone(),
+            parent: desk.who.agent.clone(),
+            call: Some(spawning.call.clone()),
+            agent_type: Some(definition.name.clone()),
+            depth: desk.spec.depth + 1,
+            attention: if background { Attention::Background } else { Attention::Foreground },
+            output_file: self.link_output(&agent),
+        };
+        Ok(Child { launch: Launch { run, context, said }, record, remarks, shared })
+    }
+
+    pub(super) fn child_model(
+        &self,
+        desk: &Desk,
+        spawning: &Spawning,
+        definition: &AgentDefinition,
+        shares: bool,
+        remarks: &mut Vec<String>,
+    ) -> Result<Arc<Model>, String> {
+        let parts = &self.session.parts;
+        let call = spawning.input.model.as_deref();
+        let wanted = child::model(&parts.agent_settings, call, definition, shares, &desk.model.name);
+        if shares && call.is_some_and(|name| name != "inherit" && name != desk.model.name) {
+            remarks.push("`model` was ignored: who sees the conversation has its parent's model.".to_owned());
+        }
+        if wanted.value == desk.model.name {
+            return Ok(Arc::clone(&desk.model));
+        }
+        match parts.models.resolve(&wanted.value) {
+            Ok(model) => Ok(model),
+            // An alias that this provider does not have is no reason not to work.
+            Err(_) if child::is_alias(&wanted.value) => {
+                remarks.push(format!(
+                    "The model `{}` is not known to the provider in use; the agent runs on {}.",
+                    wanted.value, desk.model.name
+                ));
+                Ok(Arc::clone(&desk.model))
+            }
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// What a child hears first.
+    pub(super) fn opening(&self, spawning: &Spawning, delegating: Option<Message>, is_fork: bool) -> Said {
+        let prompt = vec![Block::text(spawning.input.prompt.clone())];
+        if let Some(delegating) = delegating {
+            let entry = fork::entry(delegating, spawning.call.clone(), &spawning.input.description);
+            return Said { entry: Some(entry), prompt, ..Said::default() };
+        }
+        let parts = &self.session.parts;
+        let note = (!is_fork).then(|| {
+            prompt::opening_note(&prompt::Scene {
+                cwd: &spawning.cwd,
+                directories: &directories(&spawning.desk, &spawning.cwd),
+                git_branch: parts.git_branch.as_deref(),
+                machine: &parts.machine,
+                date: parts.clock.date(),
+                instructions: &parts.instructions,
+            })
+        });
+        Said { note, prompt, ..Said::default() }
+    }
+
+    pub(super) fn keep_head(&mut self, head: &Head) -> Result<String, String> {
+        let bytes = serde_json::to_vec(head).map_err(|error| error.to_string())?;
+        let name = spec::head_name(&bytes);
+        if self.tree.heads.insert(name.clone())
+            && let Some(files) = &self.session.files
+        {
+            files.put_head(&name, &bytes).map_err(|error| format!("cannot use the state folder: {error}"))?;
+        }
+        Ok(name)
+    }
+
+    pub(super) fn link_output(&self, agent: &AgentId) -> camino::Utf8PathBuf {
+        let files = self.session.files.as_ref();
+        let task: TaskId = agent.clone().into();
+        match files.map(|files| files.link_task(agent)) {
+            Some(Ok(path)) => path,
+            Some(Err(error)) => {
+                tracing::warn!(%error, %agent, "the output file of an agent could not be made");
+                shell::output_file(files, &task)
+            }
+            None => shell::output_file(None, &task),
+        }
+    }
+
+    /// A run of an agent with all that it reaches.
+    pub(super) fn child_run(
+        &mut self,
+        spec: RunSpec,
+        model: Arc<Model>,
+        heads: (Arc<Head>, Arc<decurion_model::WireHead>),
+        tools: Arc<decurion_tools::ToolSet>,
+        family: Family,
+    ) -> Run {
+        let account = self
+            .budget
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .open(Some(family.account), &spec.limits);
+        let class = match spec.definition.source {
+            AgentSource::Builtin => RequestClass::AgentBuiltin,
+            _ => RequestClass::AgentCustom,
+        };
+        let tag = RequestTag { agent: spec.definition.name.clone(), path: family.path.clone(), class };
+        let inherited = inherited(&self.tree.tasks, &spec);
+        let mut own = self.session.parts.agents.hooks_of(&spec.definition);
+        // They become active once it has begun, so they do not see that.
+        own.retain(|hook| hook.event != HookEvent::SubagentStart);
+        let hooks = if own.is_empty() { self.session.hooks.clone() } else { self.session.hooks.and(own).0 };
+        let links = Links {
+            grants: family.grants,
+            inherited,
+            wishes: self.wishes.clone(),
+            told: self.told(spec.agent.clone()),
+            progress: Arc::default(),
+            parent_told: Some(self.told(family.parent)),
+            shells: Arc::clone(&self.tree.shells),
+        };
+        let shared = Arc::new(spec.clone());
+        let desk = Desk::new(
+            shared,
+            family.path,
+            Arc::clone(&model),
+            heads.clone(),
+            Arc::clone(&tools),
+            account,
+            family.modes,
+            links,
+        );
+        let ports = Ports {
+            who: desk.who.clone(),
+            desk: Arc::new(desk),
+            model,
+            head: heads.0,
+            wire_head: heads.1,
+            fallback: spec.fallback_model.clone(),
+            tag,
+            tools,
+            hooks,
+            account,
+            cancel: self.cancel.child_token(),
+            shared: self.shared_ports(),
+        };
+        Run { spec, ports }
+    }
+
+    /// Puts a child on record and begins it, or queues it.
+    pub(super) async fn open_agent(&mut self, by: &Who, child: Child) -> Result<Spawned, String> {
+        let Child { launch, record, remarks, shared } = child;
+        let event = Event::TaskOpened { record: Box::new(record.clone()) };
+        self.record(by, event).await?;
+        let task = record.task.clone();
+        let Some(row) = self.tree.tasks.row_mut(&task) else {
+            return Err("the task table is gone".to_owned());
+        };
+        row.progress = Arc::clone(&launch.run.ports.desk.progress);
+        row.spec = Some(Arc::new(launch.run.spec.clone()));
+        row.told = (0, 0);
+        let view = row.view.subscribe();
+        let model = launch.run.ports.model.name.clone();
+        self.keep_meta(&record, &launch.run.spec);
+        self.tree.cancels.insert(task.clone(), launch.run.ports.cancel.clone());
+        if self.has_room() {
+            self.begin_agent(launch);
+        } else {
+            let _ = self.tree.tasks.step(&task, TaskStep::Queue);
+            self.tree.queue.push_back(launch);
+        }
+        Ok(Spawned { record, view, model, remarks, shared })
+    }
+
+    /// Writes what other readers want to know of an agent beside its transcript. A cache, so its loss is none.
+    pub(super) fn keep_meta(&self, record: &TaskRecord, spec: &RunSpec) {
+        let (Some(files), Some(agent)) = (&self.session.files, &spec.agent) else { return };
+        let mut meta = serde_json::json!({
+            "agentType": record.agent_type,
+            "isBuiltIn": spec.definition.source == AgentSource::Builtin,
+            "description": record.description,
+            "toolUseId": record.call,
+            "spawnDepth": record.depth,
+            "requestShape": if record.attention == Attention::Foreground { "foreground" } else { "background" },
+        });
+        if let Some(parent) = &record.parent {
+            meta["parentAgentId"] = serde_json::json!(parent);
+        }
+        if let Err(error) = files.put_agent_meta(agent, meta.to_string().as_bytes()) {
+            tracing::warn!(%error, %agent, "the notes on an agent could not be written");
+        }
+    }
+
+    /// Whether another agent may run. One that waits for its own agents does no work and is not counted.
+    pub(super) fn has_room(&self) -> bool {
+        let most = self.session.parts.agent_settings.max_running as usize;
+        if self.tree.running.len() < most {
+            return true;
+        }
+        let waits = |task: &&TaskId| {
+            self.tree
+                .tasks
+                .children(Some(task))
+                .any(|row| row.is_agent() && row.is_alive() && row.is_foreground())
+        };
+        let waiting = self.tree.running.iter().filter(waits).count();
+        self.tree.running.len() - waiting < most
+    }
+
+    pub(super) fn begin_agent(&mut self, launch: Launch) {
+        let Launch { run, context, said } = launch;
+        let Some(agent) = run.spec.agent.clone() else { return };
+        let task: TaskId = agent.clone().into();
+        let attention = self.tree.tasks.row(&task).map_or(Attention::Background, |row| row.record.attention);
+        if self.tree.tasks.step(&task, TaskStep::Start { attention }).is_err() {
+            return;
+        }
+        self.tree.running.insert(task);
+        self.tree.desks.insert(agent.clone(), Arc::clone(&run.ports.desk));
+        let wishes = self.wishes.clone();
+        let run_id = run.spec.run;
+        tokio::spawn(async move {
+            let left = live(run, context, said).await;
+            let delivered = left.context.map(Context::into_delivered).unwrap_or_default();
+            let (outcome, totals) =
+                left.ending.map_or((Outcome::Lost, None), |(outcome, totals)| (outcome, Some(totals)));
+            let id = EndingId { task: agent.clone().into(), run: Some(run_id) };
+            let ending = Box::new(Ending { id, outcome, totals });
+            // A session that is gone has nobody left to tell.
+            let _ = wishes.send(Wish::Ended { agent, ending, delivered }).await;
+        });
+    }
+
+    /// Begins what waits for a place, as far as there is one.
+    pub(super) fn begin_queued(&mut self) {
+        while !self.tree.queue.is_empty() && self.has_room() {
+            if let Some(launch) = self.tree.queue.pop_front() {
+                self.begin_agent(launch);
+            }
+        }
+    }
+}
+
+fn total_reached(most: u32) -> String {
+    format!("The limit of tasks in a session is reached (agents.max_total = {most}): do the work yourself.")
+}
+
+fn child_tools(
+    desk: &Desk,
+    definition: &AgentDefinition,
+    background: bool,
+    settings: &child::AgentSettings,
+) -> Result<Arc<decurion_tools::ToolSet>, String> {
+    let names: Vec<&str> = desk.tools.names().collect();
+    let may_spawn = child::may_spawn(settings, definition, desk.spec.depth + 1);
+    let kept: Vec<String> = child::tools(&names, definition, background, may_spawn)
+        .into_iter()
+        .filter(|tool| tool.removed.is_none())
+        .map(|tool| tool.tool)
+        .collect();
+    if kept.is_empty() && definition.tools.only.is_some() {
+        return Err(format!("Agent type '{}' has no tool that its parent may use.", definition.name));
+    }
+    Ok(Arc::new(desk.tools.select(&ToolSelection { only: Some(kept), except: Vec::new() }).set))
+}
+
+fn child_head(
+    model: &Model,
+    definition: &AgentDefinition,
+    tools: &decurion_tools::ToolSet,
+    effort: Option<&str>,
+) -> Head {
+    let effort = effort.map(str::to_owned).or_else(|| definition.effort.clone());
+    Head {
+        model: model.id.clone(),
+        system: prompt::system(&definition.prompt, None),
+        tools: tools.iter().map(|tool| spec::schema(&**tool)).collect(),
+        effort: effort.or_else(|| model.head.effort.clone()),
+        ..model.head.clone()
+    }
+}
+
+/// What a definition lets its agent use, where it says more than names.
+pub(super) fn grant_of(definition: &AgentDefinition) -> Option<Grant> {
+    let only = definition.tools.only.as_ref().map(|names| names.iter().map(String::as_str));
+    let except = definition.tools.except.iter().map(String::as_str);
+    let narrows =
+        definition.tools.only.iter().flatten().chain(&definition.tools.except).any(|name| name.contains('('));
+    // A list that cannot be read grants nothing by what it cannot say.
+    narrows.then(|| Grant::parse(only, except).unwrap_or_default())
+}
+
+/// The directories of a child: its parent's, and where that was started.
+fn directories(desk: &Desk, cwd: &camino::Utf8Path) -> Vec<camino::Utf8PathBuf> {
+    let mut all = vec![desk.spec.cwd.clone()];
+    all.extend(desk.spec.directories.iter().cloned());
+    all.retain(|directory| directory != cwd);
+    all.dedup();
+    all
+}

@@ -1,0 +1,293 @@
+//! Tasks ended: by themselves, by someone, or with whoever began them; and the end of the wait for them.
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use decurion_protocol::{
+    AgentId, Attention, Delivery, EndingId, Event, Outcome, TaskId, TaskKind, TaskRecord, TaskState,
+    TaskStep, ToolOutput,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::child::BackgroundChoice;
+use crate::desk::{Desk, Looked};
+use crate::journal::Who;
+use crate::ports::new_shell;
+use crate::session::Owner;
+use crate::shell;
+use crate::task::Ending;
+
+impl Owner {
+    pub(super) async fn agent_ended(
+        &mut self,
+        agent: AgentId,
+        ending: Ending,
+        delivered: &HashSet<Delivery>,
+    ) {
+        let task: TaskId = agent.clone().into();
+        self.tree.running.remove(&task);
+        self.tree.cancels.remove(&task);
+        self.tree.ending.remove(&agent);
+        self.take_back(Some(&agent), delivered);
+        let completed = matches!(ending.outcome, Outcome::Completed { .. });
+        if !completed {
+            // Who stops with whom: what an agent began ends with it unless it completed.
+            let below: Vec<TaskId> = self
+                .tree
+                .tasks
+                .children(Some(&task))
+                .filter(|row| row.is_alive())
+                .map(|row| row.record.task.clone())
+                .collect();
+            for task in below {
+                self.stop(&task, "the end of its parent");
+            }
+        }
+        self.ended(ending).await;
+        if completed && self.tree.tasks.has_waiting(Some(&agent)) {
+            // Something came between its last look and its end: it goes on with that.
+            self.go_on(&agent).await;
+        } else if !completed {
+            self.discard(&agent);
+        } else {
+            self.tree.desks.remove(&agent);
+        }
+        self.begin_queued();
+    }
+
+    /// Takes an agent up again because there is something to tell it.
+    pub(super) async fn go_on(&mut self, agent: &AgentId) -> bool {
+        let Some(row) = self.tree.tasks.row(&agent.clone().into()) else { return false };
+        let record = TaskRecord { attention: Attention::Background, ..row.record.clone() };
+        if self.revive(agent, record, Vec::new(), None, None).await.is_err() {
+            self.discard(agent);
+            return false;
+        }
+        self.mark_told(Some(agent));
+        true
+    }
+
+    pub(super) fn discard(&mut self, agent: &AgentId) {
+        self.tree.desks.remove(agent);
+        for delivery in self.tree.tasks.discard(agent) {
+            if let Delivery::Ending(id) = &delivery
+                && let Some(ending) = self.tree.tasks.ending(id)
+            {
+                self.tree.unheard.push(ending.outcome.clone());
+            }
+        }
+    }
+
+    /// Puts what a run's calls were given and did not put on record back to what is to be told.
+    pub fn take_back(&mut self, agent: Option<&AgentId>, delivered: &HashSet<Delivery>) {
+        let handed = std::mem::take(&mut self.tree.handed);
+        for (delivery, whose) in handed {
+            if whose.as_ref() != agent {
+                self.tree.handed.push((delivery, whose));
+            } else if !delivered.contains(&delivery) {
+                self.tree.tasks.put_back(whose, delivery);
+            }
+        }
+        self.mark_told(agent);
+    }
+
+    /// A task has ended: whoever waits for it has its result, anyone else is told.
+    pub(super) async fn ended(&mut self, ending: Ending) {
+        let Some(row) = self.tree.tasks.row(&ending.id.task) else { return };
+        let (parent, foreground) = (row.record.parent.clone(), row.is_foreground());
+        let delivery = Delivery::Ending(ending.id.clone());
+        self.tree.tasks.end(ending);
+        if foreground && self.tree.tasks.take(&delivery) {
+            self.tree.handed.push((delivery, parent.clone()));
+        }
+        // A parent that is over hears nothing; what it left alive was stopped with it.
+        if let Some(parent) = &parent
+            && !self.tree.running.contains(&parent.clone().into())
+            && self.tree.tasks.row(&parent.clone().into()).is_some_and(|row| !row.is_alive())
+        {
+            self.discard(parent);
+            return;
+        }
+        self.wake(parent.as_ref()).await;
+    }
+
+    pub(super) fn shell_record(
+        &self,
+        desk: &Desk,
+        call: decurion_protocol::CallId,
+        command: String,
+        description: String,
+        attention: Attention,
+    ) -> TaskRecord {
+        let task = new_shell();
+        TaskRecord {
+            output_file: shell::output_file(self.session.files.as_ref(), &task),
+            task,
+            kind: TaskKind::LocalBash,
+            description: if description.is_empty() {
+                command.chars().take(80).collect()
+            } else {
+                description
+            },
+            prompt: command,
+            parent: desk.who.agent.clone(),
+            call: Some(call),
+            agent_type: None,
+            depth: desk.spec.depth + 1,
+            attention,
+        }
+    }
+
+    pub(super) async fn open_shell(
+        &mut self,
+        by: &Who,
+        record: TaskRecord,
+        cancel: CancellationToken,
+    ) -> Result<TaskRecord, String> {
+        if self.session.parts.agent_settings.background == BackgroundChoice::Never {
+            return Err(
+                "Background commands are switched off: run it without `run_in_background`.".to_owned()
+            );
+        }
+        self.record(by, Event::TaskOpened { record: Box::new(record.clone()) }).await?;
+        let start = TaskStep::Start { attention: Attention::Background };
+        self.tree.tasks.step(&record.task, start).map_err(|error| error.to_string())?;
+        self.tree.cancels.insert(record.task.clone(), cancel);
+        Ok(record)
+    }
+
+    pub(super) async fn shell_ended(&mut self, task: &TaskId, output: &ToolOutput) {
+        self.tree.cancels.remove(task);
+        let outcome = shell_outcome(output);
+        let who = self.who.clone();
+        let event = Event::TaskChanged { task: task.clone(), state: TaskState::Ended(outcome.clone()) };
+        if self.session.journal.write(&who, vec![event]).await.is_ok() {
+            let id = EndingId { task: task.clone(), run: None };
+            self.ended(Ending { id, outcome, totals: None }).await;
+        }
+    }
+
+    /// Ends a task and all below it; none if there is no such task.
+    pub fn stop(&mut self, task: &TaskId, by: &str) -> Option<Looked> {
+        let looked = self.look(task)?;
+        for task in self.tree.tasks.subtree(task) {
+            if let Ok(agent) = task.as_str().parse::<AgentId>()
+                && let Some(desk) = self.tree.desks.get(&agent)
+            {
+                desk.stopped_by
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get_or_insert_with(|| by.to_owned());
+            }
+            if let Some(at) = self.tree.queue.iter().position(|launch| {
+                launch.run.spec.agent.as_ref().is_some_and(|agent| agent.as_str() == task.as_str())
+            }) {
+                self.stop_queued(at, by);
+            }
+            if let Some(cancel) = self.tree.cancels.get(&task) {
+                cancel.cancel();
+            }
+        }
+        Some(looked)
+    }
+
+    /// One that waits for a place begins and ends at once, so that its ending is like any other.
+    pub(super) fn stop_queued(&mut self, at: usize, by: &str) {
+        let Some(launch) = self.tree.queue.remove(at) else { return };
+        let desk = &launch.run.ports.desk;
+        desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| by.to_owned());
+        launch.run.ports.cancel.cancel();
+        self.begin_agent(launch);
+    }
+
+    /// Ends what someone at the root waits for.
+    pub fn stop_foreground(&mut self, by: &str) {
+        let waited: Vec<TaskId> = self
+            .tree
+            .tasks
+            .children(None)
+            .filter(|row| row.is_alive() && row.is_foreground())
+            .map(|row| row.record.task.clone())
+            .collect();
+        for task in waited {
+            self.stop(&task, by);
+        }
+    }
+
+    /// Ends everything.
+    pub fn stop_all(&mut self, by: &str) {
+        let all: Vec<TaskId> =
+            self.tree.tasks.rows().filter(|row| row.is_alive()).map(|row| row.record.task.clone()).collect();
+        for task in all {
+            self.stop(&task, by);
+        }
+    }
+
+    /// Ends the wait for foreground tasks: one, by its id or its call's, or all. Gives how many.
+    pub async fn background(&mut self, target: Option<&str>) -> Result<usize, String> {
+        if self.session.parts.agent_settings.background == BackgroundChoice::Never {
+            return Err("background tasks are switched off".to_owned());
+        }
+        let wanted = |task: &str, call: Option<&str>| {
+            target.is_none_or(|target| target == task || Some(target) == call)
+        };
+        let agents: Vec<TaskId> = self
+            .tree
+            .tasks
+            .rows()
+            .filter(|row| row.is_alive() && row.is_foreground())
+            .filter(|row| {
+                wanted(
+                    row.record.task.as_str(),
+                    row.record.call.as_ref().map(decurion_protocol::CallId::as_str),
+                )
+            })
+            .map(|row| row.record.task.clone())
+            .collect();
+        let mut count = 0;
+        for task in agents {
+            if let Ok(state) = self.tree.tasks.step(&task, TaskStep::Background) {
+                let who = self.who.clone();
+                self.record(&who, Event::TaskChanged { task, state }).await?;
+                count += 1;
+            }
+        }
+        for shell in self.tree.shells.all() {
+            if wanted("", Some(shell.call.as_str())) {
+                let record = self.shell_record(
+                    &shell.desk,
+                    shell.call.clone(),
+                    shell.command.clone(),
+                    shell.description.clone(),
+                    Attention::Background,
+                );
+                let record = self.open_shell(&shell.desk.who, record, shell.cancel.clone()).await?;
+                shell.desk.begun.fetch_add(1, Ordering::Relaxed);
+                shell.detached.send_replace(Some(Arc::new(record)));
+                count += 1;
+            }
+        }
+        if count == 0 {
+            let what = target.map_or_else(
+                || "nothing is waited for".to_owned(),
+                |target| format!("no foreground task with this id: {target}"),
+            );
+            return Err(what);
+        }
+        Ok(count)
+    }
+}
+
+/// How a shell that nobody waited for ended.
+fn shell_outcome(output: &ToolOutput) -> Outcome {
+    let value = output.structured.as_ref();
+    let code = value.and_then(|value| value.get("exitCode")).and_then(serde_json::Value::as_i64);
+    let interrupted = value.is_some_and(|value| value["interrupted"] == true);
+    match (interrupted, code) {
+        (true, _) => Outcome::Killed { by: "a stop".to_owned() },
+        (false, Some(0)) => Outcome::Completed { report: "exit code 0".to_owned(), limit: None },
+        (false, Some(code)) => Outcome::Failed { error: format!("exit code {code}") },
+        (false, None) => Outcome::Failed { error: output.content.text().chars().take(500).collect() },
+    }
+}

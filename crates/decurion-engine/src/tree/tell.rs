@@ -1,0 +1,197 @@
+//! Agents told of each other. Takes what has ended and what was said, gives lines of the conversation of
+//! whoever must know, each thing once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use decurion_protocol::{
+    AgentId, Block, Delivery, Envelope, Event, LineId, Message, MessageMeta, Origin, Role, TaskId, TaskStep,
+};
+use tokio::sync::oneshot;
+
+use crate::desk::{Desk, MayEnd};
+use crate::notice;
+use crate::ports::new_line;
+use crate::session::Owner;
+
+/// The most bytes of one message that tells of endings.
+const MOST_NOTICE: usize = 100_000;
+
+impl Owner {
+    /// The flag that says that there is something to tell an agent.
+    pub fn told(&mut self, agent: Option<AgentId>) -> Arc<AtomicBool> {
+        Arc::clone(self.tree.told.entry(agent).or_default())
+    }
+
+    pub(super) fn mark_told(&mut self, agent: Option<&AgentId>) {
+        let waits = self.tree.tasks.has_waiting(agent);
+        self.told(agent.cloned()).store(waits, Ordering::Release);
+    }
+
+    /// Tells an agent what waits for it, in lines of its own conversation.
+    pub(super) async fn tell(&mut self, desk: &Arc<Desk>, leaf: Option<LineId>) -> Vec<Arc<Envelope>> {
+        self.told(desk.who.agent.clone()).store(false, Ordering::Release);
+        let mut notices = self.notices(desk.who.agent.as_ref());
+        notices.extend(self.differences(desk.who.agent.as_ref()));
+        let mut parent = leaf;
+        let mut events = Vec::new();
+        for (blocks, delivers) in batches(notices) {
+            let line = new_line();
+            let meta = MessageMeta {
+                origin: Origin::Note("notification".to_owned()),
+                delivers,
+                ..MessageMeta::default()
+            };
+            let message = Message { role: Role::User, blocks };
+            events.push(Event::Message { message, lines: vec![line], parent, meta: Box::new(meta) });
+            parent = Some(line);
+        }
+        if events.is_empty() {
+            return Vec::new();
+        }
+        match self.session.journal.write(&desk.who, events).await {
+            Ok(written) => {
+                for envelope in &written {
+                    self.tree.tasks.apply(envelope);
+                }
+                written
+            }
+            // The run finds the journal lost itself.
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// What an agent is to be told, in words.
+    pub(super) fn notices(&self, agent: Option<&AgentId>) -> Vec<(String, Option<Delivery>)> {
+        let tasks = &self.tree.tasks;
+        let most = self.session.parts.agent_settings.result_chars;
+        let words = |delivery: &Delivery| match delivery {
+            Delivery::Ending(id) => {
+                let (row, ending) = (tasks.row(&id.task)?, tasks.ending(id)?);
+                let shown = ends(notice::report(&ending.outcome), most);
+                Some(notice::notification(&row.record, &ending, &shown))
+            }
+            Delivery::Mail(number) => {
+                let mail = tasks.mail(*number)?;
+                let from = mail.from.as_ref().map_or("main", AgentId::as_str);
+                Some(notice::mail(from, &mail.text))
+            }
+        };
+        let waiting = tasks.waiting(agent);
+        // An ending that was overtaken by another of the same task is told by that one.
+        waiting.into_iter().map(|delivery| (words(&delivery).unwrap_or_default(), Some(delivery))).collect()
+    }
+
+    /// How much further an agent's agents have come.
+    pub(super) fn differences(&mut self, agent: Option<&AgentId>) -> Vec<(String, Option<Delivery>)> {
+        let parent = agent.cloned().map(TaskId::from);
+        let running = |row: &&crate::task::Row| row.is_agent() && row.is_alive() && !row.is_foreground();
+        let children: Vec<TaskId> = self
+            .tree
+            .tasks
+            .children(parent.as_ref())
+            .filter(running)
+            .map(|row| row.record.task.clone())
+            .collect();
+        let mut found = Vec::new();
+        for task in children {
+            let Some(row) = self.tree.tasks.row_mut(&task) else { continue };
+            let progress = row.progress();
+            if let Some(text) = notice::difference(&row.record, &progress, row.told) {
+                row.told = (progress.tools, progress.tokens);
+                found.push((text, None));
+            }
+        }
+        found
+    }
+
+    pub(super) async fn wants_to_end(
+        &mut self,
+        desk: Arc<Desk>,
+        leaf: Option<LineId>,
+        answer: oneshot::Sender<MayEnd>,
+    ) {
+        let agent = desk.who.agent.clone();
+        if self.tree.tasks.has_waiting(agent.as_ref()) {
+            let told = self.tell(&desk, leaf).await;
+            let _ = answer.send(MayEnd::Hear(told));
+            return;
+        }
+        // The root rests between its turns, and is woken.
+        let Some(agent) = agent else {
+            let _ = answer.send(MayEnd::Yes(Vec::new()));
+            return;
+        };
+        let task: TaskId = agent.clone().into();
+        let busy = self.tree.tasks.children(Some(&task)).any(|row| row.is_agent() && row.is_alive());
+        if busy {
+            let reason = "its own agents are at work".to_owned();
+            let _ = self.tree.tasks.step(&task, TaskStep::Wait { reason });
+            self.tree.ending.insert(agent, (desk, leaf, answer));
+            return;
+        }
+        let stopped = self.stop_shells(&task);
+        let _ = answer.send(MayEnd::Yes(stopped));
+    }
+
+    /// Ends the shells of an agent that ends; gives what they were.
+    pub(super) fn stop_shells(&mut self, task: &TaskId) -> Vec<String> {
+        let shells: Vec<(TaskId, String)> = self
+            .tree
+            .tasks
+            .children(Some(task))
+            .filter(|row| !row.is_agent() && row.is_alive())
+            .map(|row| (row.record.task.clone(), row.record.prompt.clone()))
+            .collect();
+        for (shell, _) in &shells {
+            self.stop(shell, "the end of its agent");
+        }
+        shells.into_iter().map(|(_, command)| command).collect()
+    }
+
+    /// Lets an agent hear that waits to end, now that there is something.
+    pub(super) async fn wake(&mut self, agent: Option<&AgentId>) {
+        self.mark_told(agent);
+        let Some((desk, leaf, answer)) = agent.and_then(|agent| self.tree.ending.remove(agent)) else {
+            return;
+        };
+        if let Some(agent) = &desk.who.agent {
+            let _ = self.tree.tasks.step(&agent.clone().into(), TaskStep::Continue);
+        }
+        self.wants_to_end(desk, leaf, answer).await;
+    }
+}
+
+/// Messages of at most so many bytes, each with what it delivers.
+fn batches(notices: Vec<(String, Option<Delivery>)>) -> Vec<(Vec<Block>, Vec<Delivery>)> {
+    let mut found: Vec<(Vec<Block>, Vec<Delivery>)> = Vec::new();
+    let mut size = 0;
+    for (text, delivery) in notices {
+        if found.is_empty() || size + text.len() > MOST_NOTICE {
+            found.push((Vec::new(), Vec::new()));
+            size = 0;
+        }
+        size += text.len();
+        if let Some((blocks, delivers)) = found.last_mut() {
+            if !text.is_empty() {
+                blocks.push(Block::text(text));
+            }
+            delivers.extend(delivery);
+        }
+    }
+    found
+}
+
+/// The beginning and the end of a text that is too long.
+fn ends(text: &str, most: usize) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.to_owned();
+    }
+    let head: String = text.chars().take(most / 3).collect();
+    let tail: String = text.chars().skip(count - (most - most / 3)).collect();
+    format!(
+        "{head}\n\n[{} characters cut here; all of it is at the end of the output file]\n\n{tail}",
+        count - most
+    )
+}
