@@ -6,7 +6,7 @@ use std::sync::Arc;
 use decurion_protocol::AgentDefinition;
 use decurion_tools::{Tool, ToolContext};
 
-use crate::child::AgentSettings;
+use crate::child::{AgentSettings, BackgroundChoice};
 use crate::desk::Desk;
 
 pub mod agent;
@@ -16,8 +16,12 @@ pub mod task_stop;
 
 /// The tools, told of these definitions.
 pub fn all(definitions: &[Arc<AgentDefinition>], settings: &AgentSettings) -> Vec<Arc<dyn Tool>> {
+    let agent = Arc::new(agent::Agent::new(definitions, settings));
+    if settings.background == BackgroundChoice::Never {
+        return vec![agent];
+    }
     vec![
-        Arc::new(agent::Agent::new(definitions, settings)),
+        agent,
         Arc::new(task_output::TaskOutput::new(settings)),
         Arc::new(task_stop::TaskStop::default()),
         Arc::new(send_message::SendMessage::default()),
