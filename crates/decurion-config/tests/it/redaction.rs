@@ -139,17 +139,125 @@ fn a_stream_shows_what_it_can_and_never_half_a_key() {
     let whole = redactor.redact(&text).into_owned();
     assert_eq!(whole.matches("[redacted]").count(), 4);
     for size in 1..=text.len() {
-        let mut stream = redactor.stream();
-        let mut shown = String::new();
-        let mut rest = text.as_str();
-        while !rest.is_empty() {
-            let cut = rest.ceil_char_boundary(size.min(rest.len()));
-            shown.push_str(&stream.push(&rest[..cut]));
-            rest = &rest[cut..];
-        }
-        shown.push_str(&stream.finish());
-        assert_eq!(shown, whole, "pieces of {size}");
+        assert_eq!(in_pieces(&redactor, &text, std::iter::repeat(size)), whole, "pieces of {size}");
     }
+}
+
+/// The text through a stream, in pieces of these sizes and then the rest.
+fn in_pieces(redactor: &Redactor, text: &str, sizes: impl IntoIterator<Item = usize>) -> String {
+    let mut stream = redactor.stream();
+    let (mut shown, mut rest) = (String::new(), text);
+    for size in sizes {
+        if rest.is_empty() {
+            break;
+        }
+        let cut = rest.ceil_char_boundary(size.min(rest.len()));
+        shown.push_str(&stream.push(&rest[..cut]));
+        rest = &rest[cut..];
+    }
+    shown.push_str(&stream.push(rest));
+    shown + &stream.finish()
+}
+
+/// At once, cut in two anywhere, and in small pieces after any first one.
+fn assert_same_in_pieces(redactor: &Redactor, text: &str, expected: &str) {
+    assert_eq!(redactor.redact(text), expected, "{text}");
+    for first in 0..=text.len() {
+        for second in [1, 2, 3, 7, 20, text.len()] {
+            let shown = in_pieces(redactor, text, std::iter::once(first).chain(std::iter::repeat(second)));
+            assert_eq!(shown, expected, "{text}: {first}, then pieces of {second}");
+        }
+    }
+}
+
+/// Keys that touch, overlap or seem to end too early.
+#[test]
+fn keys_that_run_into_each_other_are_the_same_in_pieces() {
+    let redactor = redactor();
+    let web = KEYS[21];
+    for (text, expected) in [
+        // A closing line that is too long to be one: the body goes on.
+        (
+            "-----BEGIN eyJaaaaaaaaaaaaPRIVATE KEY----------END ask-ant-0000aaa00a00a0ask-ant-a0aa00a00aaaaa0aaa0a\
+             eyJaaaaaaaaaaaa PRIVATE KEY-----PRIVATE KEY-----",
+            "[redacted]",
+        ),
+        // Another kind of block inside of a key without an end.
+        ("-----BEGIN PRIVATE KEY-----\nMIIE\n-----BEGIN CERTIFICATE-----\nMIIB\n.", "[redacted]."),
+        // The last dashes of a key are the first ones of the next.
+        (
+            "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----BEGIN PRIVATE KEY-----\nMIIF\n.",
+            "[redacted].",
+        ),
+        // A web token inside of another key, and one that seems to be part of another.
+        (&format!("sk-ant-abcdefgh-{web} b"), "[redacted] b"),
+        (&format!("eyJaaaaaaaaaaaa.{web} b"), "[redacted] b"),
+        (&format!("eyJaaaaaaaaaaa.{web} b"), "[redacted] b"),
+        (&format!("eyJaaaaaaaaaa.{web} b"), "eyJaaaaaaaaaa.[redacted] b"),
+        // Known not to be a key only by what follows.
+        ("AKIAIOSFODNN7EXAMPLE AKIAIOSFODNN7EXAMPLEX", "[redacted] AKIAIOSFODNN7EXAMPLEX"),
+        (
+            "sk-proj-words-without-any-digit sk-proj-words-with-a-digit-1",
+            "sk-proj-words-without-any-digit [redacted]",
+        ),
+    ] {
+        assert_same_in_pieces(&redactor, text, expected);
+    }
+}
+
+/// Exact secrets that overlap themselves or a key, or are the middle of a word.
+#[test]
+fn exact_secrets_that_run_into_others_are_the_same_in_pieces() {
+    let secrets = [Secret::new("abababab"), Secret::new("sk-ant-0"), Secret::new("word word")];
+    let redactor = Redactor::new(&secrets, true);
+    for (text, expected) in [
+        ("xabababababx", "x[redacted]x"),
+        ("xababababababababx", "x[redacted]x"),
+        ("ask-ant-0aaaaaaaa", "a[redacted]aaaaaaaa"),
+        ("a-sk-ant-0aaaaaaaa", "a-[redacted]"),
+        ("abababababsk-ant-abcdefgh", "[redacted]sk-ant-abcdefgh"),
+        ("word word word éword word", "[redacted] é[redacted]"),
+        // Two that touch are still two.
+        ("word wordword word", "[redacted][redacted]"),
+    ] {
+        assert_same_in_pieces(&redactor, text, expected);
+    }
+}
+
+/// The place where doubt ends is the same for a text and for its pieces.
+#[test]
+fn a_flood_is_the_same_in_pieces() {
+    const MAX_DOUBT: usize = 64 * 1024;
+    let redactor = redactor();
+    for by in [MAX_DOUBT - 1, MAX_DOUBT, MAX_DOUBT + 1] {
+        let digit = format!("sk-proj-{}1bc", "a".repeat(by - 9));
+        let web = format!("eyJ{}.eyJaaaaaaaaaa.{}", "a".repeat(by - 31), "b".repeat(50));
+        for key in [digit, web] {
+            let text = format!("a {key} b");
+            let whole = redactor.redact(&text).into_owned();
+            assert_eq!(whole, if by <= MAX_DOUBT { "a [redacted] b" } else { &text }, "{by}");
+            for size in [997, 32 * 1024, 65_536] {
+                assert!(in_pieces(&redactor, &text, std::iter::repeat(size)) == whole, "{by} in {size}");
+            }
+            // One byte at a time where it is decided.
+            let near = [by - 40].into_iter().chain(std::iter::repeat_n(1, 100));
+            assert!(in_pieces(&redactor, &text, near) == whole, "{by} byte by byte");
+        }
+    }
+    // What is known to be a secret is never shown, however long it is.
+    for head in ["sk-ant-", "-----BEGIN PRIVATE KEY-----\n"] {
+        let text = format!("a {head}{}. b", "a".repeat(3 * MAX_DOUBT));
+        assert_eq!(redactor.redact(&text), "a [redacted]. b");
+        assert_eq!(in_pieces(&redactor, &text, std::iter::repeat(5000)), "a [redacted]. b");
+    }
+}
+
+#[test]
+fn what_a_stream_holds_is_not_in_its_debug_form() {
+    let redactor = redactor();
+    let mut stream = redactor.stream();
+    assert_eq!(stream.push("a sk-ant-abc"), "a ");
+    assert_eq!(format!("{stream:?}"), "RedactedStream { held: 10 }");
 }
 
 #[test]
@@ -179,16 +287,70 @@ proptest! {
         cuts in prop::collection::vec(0_usize..40, 0..12),
     ) {
         let redactor = redactor();
-        let whole = redactor.redact(&text).into_owned();
-        let mut stream = redactor.stream();
-        let (mut shown, mut rest) = (String::new(), text.as_str());
-        for cut in cuts {
-            let cut = rest.floor_char_boundary(cut.min(rest.len()));
-            shown.push_str(&stream.push(&rest[..cut]));
-            rest = &rest[cut..];
-        }
-        shown.push_str(&stream.push(rest));
-        shown.push_str(&stream.finish());
-        prop_assert_eq!(shown, whole);
+        prop_assert_eq!(in_pieces(&redactor, &text, cuts), redactor.redact(&text));
     }
+
+    /// The same with every shape, and with exact secrets that overlap themselves and the shapes.
+    #[test]
+    fn pieces_of_any_mixture_give_the_same(
+        parts in prop::collection::vec(part(), 0..25),
+        cuts in prop::collection::vec(0_usize..12, 0..60),
+        exact in 0_usize..=4,
+        shapes in prop::bool::weighted(0.8),
+    ) {
+        // None at all for one in five: to wait for an exact secret hides what else is shown too early.
+        let redactor = Redactor::new(&overlapping()[..exact], shapes);
+        let text = parts.concat();
+        prop_assert_eq!(in_pieces(&redactor, &text, cuts), redactor.redact(&text));
+    }
+
+    /// Against the plainest way to find them: every byte of every occurrence is gone, and no other.
+    #[test]
+    fn no_byte_of_an_exact_secret_is_shown(text in "([ab]{1,9}|(ab){2,9}|sk-ant-0|-----E|ND a|é){0,20}") {
+        let mut hidden = vec![false; text.len()];
+        for secret in overlapping() {
+            for start in 0..text.len() {
+                if text.as_bytes()[start..].starts_with(secret.expose().as_bytes()) {
+                    hidden[start..start + secret.expose().len()].fill(true);
+                }
+            }
+        }
+        let plain: String = text.char_indices().filter(|(at, _)| !hidden[*at]).map(|(_, letter)| letter).collect();
+        let redacted = Redactor::new(&overlapping(), false).redact(&text).replace("[redacted]", "");
+        prop_assert_eq!(redacted, plain);
+    }
+}
+
+fn overlapping() -> [Secret; 4] {
+    ["abababab", "sk-ant-0", "-----END a", "aéaéaéaé"].map(Secret::new)
+}
+
+/// A piece of text that is, begins, ends or joins a secret.
+fn part() -> impl Strategy<Value = String> {
+    let key = (0..KEYS.len(), 0_usize..80, 0_usize..80).prop_map(|(index, from, to)| {
+        let key = KEYS[index];
+        let (from, to) = (from % key.len(), to % key.len());
+        if from < to { key[from..to].to_owned() } else { key.to_owned() }
+    });
+    let block = prop::sample::select(vec![
+        "-----BEGIN ",
+        "-----BEGIN PRIVATE KEY-----",
+        "PRIVATE KEY-----",
+        "PRIVATE KEY BLOCK-----",
+        "-----END ",
+        "-----BEGIN CERTIFICATE-----\nMIIB",
+        "-----END PRIVATE KEY-----",
+        "-----",
+        "BEGIN ",
+        "MIIE+/0=\n",
+        "a long line, without any end but full of words, as if it were a label ",
+    ]);
+    let secret = prop::sample::select(vec!["abababab", "abab", "sk-ant-0", "-----END a", "aéaé", "aéaéaéaé"]);
+    prop_oneof![
+        2 => key,
+        2 => block.prop_map(str::to_owned),
+        1 => secret.prop_map(str::to_owned),
+        3 => prop::sample::select(vec!["-", "_", ".", " ", "\n", "é", "a", "1", "A", "eyJ"]).prop_map(str::to_owned),
+        1 => "[a-zA-Z0-9_.-]{0,80}",
+    ]
 }
