@@ -10,9 +10,12 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use decurion_model::{Head, WireHead};
 use decurion_protocol::{
-    AgentId, Attention, Delivery, Event, LineId, Mail, Outcome, QuestionId, TaskId, TaskRecord,
+    AgentDefinition, AgentId, Attention, Delivery, Event, LineId, Mail, Outcome, QuestionId, TaskId,
+    TaskRecord,
 };
+use decurion_tools::ToolSet;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +23,7 @@ use crate::context::Context;
 use crate::desk::{Desk, Looked, MayEnd, ModeStep, Shells, Wish};
 use crate::journal::Who;
 use crate::permission::Grant;
+use crate::ports::Model;
 use crate::run::Run;
 use crate::session::Owner;
 use crate::spawn::Said;
@@ -54,6 +58,8 @@ pub struct Tree {
     pub notified: u32,
     /// Heads that are stored already.
     heads: HashSet<String>,
+    /// Tools and heads of children begun so far.
+    outfits: Vec<Arc<Outfit>>,
 }
 
 impl Tree {
@@ -191,4 +197,38 @@ struct Family {
     grants: Arc<[Grant]>,
     account: crate::budget::AccountId,
     parent: Option<AgentId>,
+}
+
+/// The tools and the head of a child; the same for all that are alike.
+pub(crate) struct Outfit {
+    tools: Arc<ToolSet>,
+    head: Arc<Head>,
+    wire_head: Arc<WireHead>,
+    head_name: String,
+    /// What it was made from: the definition, the parent's tools and the model.
+    of: (Arc<AgentDefinition>, Arc<ToolSet>, Arc<Model>),
+    background: bool,
+    /// The parent's depth.
+    depth: u32,
+    effort: Option<String>,
+}
+
+impl Outfit {
+    /// Whether a child of this parent would be made the same.
+    fn fits(
+        &self,
+        desk: &Desk,
+        definition: &Arc<AgentDefinition>,
+        model: &Arc<Model>,
+        background: bool,
+        effort: Option<&str>,
+    ) -> bool {
+        let (own, tools, made_for) = &self.of;
+        Arc::ptr_eq(own, definition)
+            && Arc::ptr_eq(tools, &desk.tools)
+            && Arc::ptr_eq(made_for, model)
+            && self.background == background
+            && self.depth == desk.spec.depth
+            && self.effort.as_deref() == effort
+    }
 }

@@ -14,12 +14,13 @@ use decurion_protocol::{
 use crate::child::BackgroundChoice;
 use crate::context::Context;
 use crate::desk::{ModeStep, Spawned, Spawning};
-use crate::ports::new_run;
+use crate::ports::{Model, new_run};
 use crate::run::belongs;
 use crate::session::Owner;
 use crate::spawn::Said;
 use crate::task::TaskTable;
 
+use super::Outfit;
 use super::begin::grant_of;
 use super::{Child, Family, Launch};
 
@@ -85,8 +86,6 @@ impl Owner {
             .and_then(|files| serde_json::from_slice(&files.get_head(&old.head).ok()?).ok())
             .or_else(|| self.tree.desks.get(agent).map(|desk| (*desk.head).clone()))
             .ok_or_else(gone)?;
-        let only = Some(old.tools.to_vec());
-        let tools = self.session.all_tools.select(&ToolSelection { only, except: Vec::new() }).set;
         let spec = RunSpec {
             run: new_run(),
             opening: match &old.opening {
@@ -106,9 +105,9 @@ impl Owner {
         }
         let left = context.open_calls(&last);
         let head = Head { model: model.id.clone(), ..head };
-        let heads = (Arc::new(head.clone()), Arc::new(model.dialect.head(&head)));
+        let outfit = self.old_outfit(&old, head, &model);
         let family = self.family(&record);
-        let run = self.child_run(spec, model, heads, Arc::new(tools), family);
+        let run = self.child_run(spec, model, &outfit, family);
         let left = if prompt.is_empty() { left } else { Vec::new() };
         let said = Said { prompt, left, ..Said::default() };
         let by = self.who.clone();
@@ -117,6 +116,32 @@ impl Owner {
             Child { launch: Launch { run, context, said }, record, remarks: Vec::new(), shared: None },
         )
         .await
+    }
+
+    /// The tools and the head that were recorded; shared by all agents with the same.
+    fn old_outfit(&mut self, old: &Arc<RunSpec>, head: Head, model: &Arc<Model>) -> Arc<Outfit> {
+        let same = |outfit: &&Arc<Outfit>| {
+            outfit.head_name == old.head
+                && Arc::ptr_eq(&outfit.of.2, model)
+                && outfit.tools.names().eq(old.tools.iter())
+        };
+        if let Some(outfit) = self.tree.outfits.iter().find(same) {
+            return Arc::clone(outfit);
+        }
+        let only = Some(old.tools.to_vec());
+        let tools = self.session.all_tools.select(&ToolSelection { only, except: Vec::new() }).set;
+        let outfit = Arc::new(Outfit {
+            tools: Arc::new(tools),
+            wire_head: Arc::new(model.dialect.head(&head)),
+            head: Arc::new(head),
+            head_name: old.head.clone(),
+            of: (Arc::clone(&old.definition), Arc::clone(&self.session.all_tools), Arc::clone(model)),
+            background: true,
+            depth: old.depth,
+            effort: None,
+        });
+        self.tree.outfits.push(Arc::clone(&outfit));
+        outfit
     }
 
     /// The conversations of these agents from the record, read once for all of them.

@@ -6,12 +6,12 @@ use std::sync::{Arc, PoisonError};
 
 use decurion_model::{Head, RequestClass, RequestTag};
 use decurion_protocol::{
-    AgentDefinition, AgentId, AgentSource, Attention, Block, EndingId, Event, HookEvent, Message, Opening,
-    Outcome, Pattern, RunSpec, TaskId, TaskKind, TaskRecord, TaskStep, ToolSelection,
+    AgentDefinition, AgentId, AgentSource, Attention, Block, EndingId, Event, HookEvent, Opening, Outcome,
+    Pattern, RunSpec, TaskId, TaskKind, TaskRecord, TaskStep, ToolSelection,
 };
 
 use crate::child::{self};
-use crate::context::Context;
+use crate::context::{Context, Prefix};
 use crate::desk::{Desk, Links, ModeStep, Spawned, Spawning, Wish};
 use crate::fork;
 use crate::journal::Who;
@@ -25,6 +25,7 @@ use crate::spawn::{Said, live};
 use crate::spec;
 use crate::task::Ending;
 
+use super::Outfit;
 use super::again::inherited;
 use super::{Child, Family, Launch};
 
@@ -109,91 +110,129 @@ impl Owner {
         background: bool,
     ) -> Result<Child, String> {
         let desk = &spawning.desk;
-        let parts = Arc::clone(&self.session.parts);
-        let settings = &parts.agent_settings;
         let mut remarks = Vec::new();
         let shares = is_fork || definition.fork_context;
-        let prefix = if shares { fork::prefix(desk) } else { None };
-        let delegating = prefix.as_ref().and_then(|prefix| prefix.delegating(&spawning.call));
+        let prefix = if shares { shared_prefix(spawning) } else { None };
         let model = self.child_model(desk, spawning, definition, shares, &mut remarks)?;
-        let tools = if is_fork {
-            Arc::clone(&desk.tools)
-        } else {
-            child_tools(desk, definition, background, settings)?
+        let outfit = self.outfit(spawning, definition, &model, is_fork, background)?;
+        let spec = self.child_spec(spawning, definition, &model, &outfit, prefix.as_deref());
+        spec::check_limits(&spec.limits, &model).map_err(|error| error.to_string())?;
+        let context = match &prefix {
+            Some(prefix) => Context::after(prefix),
+            None => Context::new(model.dialect).knowing(Arc::clone(&spawning.seen)),
         };
-        let (head, wire_head) = if is_fork {
-            (Arc::clone(&desk.head), Arc::clone(&desk.wire_head))
-        } else {
-            let head = child_head(&model, definition, &tools, spawning.input.effort.as_deref());
-            let wire = Arc::new(model.dialect.head(&head));
-            (Arc::new(head), wire)
+        let shared = prefix.as_ref().filter(|_| is_fork);
+        let shared = shared.map(|prefix| fork::share(&outfit.wire_head, prefix, &spawning.input.prompt));
+        let said = self.opening(spawning, prefix.as_deref(), is_fork);
+        let agent = spec.agent.clone().unwrap_or_else(new_agent);
+        let family = Family {
+            path: format!("{}/{agent}", desk.path),
+            modes: desk.modes.iter().copied().chain([ModeStep::of(definition)]).collect(),
+            grants: desk.grants.iter().cloned().chain(grant_of(definition)).collect(),
+            account: desk.account,
+            parent: desk.who.agent.clone(),
         };
-        let head_name = self.keep_head(&head)?;
-        let agent = new_agent();
-        let opening = match (&prefix, &delegating) {
-            (Some(prefix), Some(_)) => Opening::Fork {
-                parent: desk.who.agent.clone(),
-                through: prefix.through,
-                call: spawning.call.clone(),
-            },
-            _ => Opening::Fresh,
-        };
-        if shares && delegating.is_none() {
-            tracing::warn!(call = %spawning.call, "the delegating call was not found; the child starts afresh");
-        }
-        let step = ModeStep::of(definition);
-        let modes: Arc<[ModeStep]> = desk.modes.iter().copied().chain([step]).collect();
-        let mode = child::mode(self.rights.borrow().mode, &modes, settings.trusted).value;
-        let run = new_run();
-        let spec = RunSpec {
-            run,
+        let run = self.child_run(spec, model, &outfit, family);
+        let record = self.agent_record(spawning, definition, &agent, background);
+        Ok(Child { launch: Launch { run, context, said }, record, remarks, shared })
+    }
+
+    fn child_spec(
+        &self,
+        spawning: &Spawning,
+        definition: &AgentDefinition,
+        model: &Model,
+        outfit: &Outfit,
+        prefix: Option<&Prefix>,
+    ) -> RunSpec {
+        let desk = &spawning.desk;
+        let modes: Vec<ModeStep> = desk.modes.iter().copied().chain([ModeStep::of(definition)]).collect();
+        let trusted = self.session.parts.agent_settings.trusted;
+        let is_fork = definition.name == fork::NAME;
+        RunSpec {
+            run: new_run(),
             session: self.session.id,
-            agent: Some(agent.clone()),
+            agent: Some(new_agent()),
             parent: Some(desk.who.run),
             depth: desk.spec.depth + 1,
             pattern: if is_fork { Pattern::Fork } else { Pattern::Named },
             // The prompt is in the stored head; a copy on every run's record would only cost bytes.
-            definition: Arc::new(AgentDefinition { prompt: String::new(), ..(**definition).clone() }),
-            head: head_name,
-            tools: tools.names().map(str::to_owned).collect(),
-            opening,
+            definition: Arc::new(AgentDefinition { prompt: String::new(), ..definition.clone() }),
+            head: outfit.head_name.clone(),
+            tools: outfit.tools.names().map(str::to_owned).collect(),
+            opening: prefix.map_or(Opening::Fresh, |prefix| Opening::Fork {
+                parent: desk.who.agent.clone(),
+                through: prefix.through,
+                call: spawning.call.clone(),
+            }),
             model: model.name.clone(),
             fallback_model: desk.spec.fallback_model.clone(),
-            mode,
+            mode: child::mode(self.rights.borrow().mode, &modes, trusted).value,
             cwd: spawning.cwd.clone(),
             directories: directories(desk, &spawning.cwd),
             limits: child::limits(&spawning.input, definition),
-        };
-        spec::check_limits(&spec.limits, &model).map_err(|error| error.to_string())?;
-        let context = match (&prefix, &delegating) {
-            (Some(prefix), Some(_)) => Context::after(prefix),
-            _ => Context::new(model.dialect).knowing(Arc::clone(&spawning.seen)),
-        };
-        let shared = prefix.as_ref().filter(|_| is_fork && delegating.is_some());
-        let shared = shared.map(|prefix| fork::share(&wire_head, prefix, &spawning.input.prompt));
-        let said = self.opening(spawning, delegating, is_fork);
-        let grants = desk.grants.iter().cloned().chain(grant_of(definition)).collect();
-        let family = Family {
-            path: format!("{}/{agent}", desk.path),
-            modes,
-            grants,
-            account: desk.account,
-            parent: desk.who.agent.clone(),
-        };
-        let run = self.child_run(spec, model, (head, wire_head), tools, family);
-        let record = TaskRecord {
+        }
+    }
+
+    fn agent_record(
+        &self,
+        spawning: &Spawning,
+        definition: &AgentDefinition,
+        agent: &AgentId,
+        background: bool,
+    ) -> TaskRecord {
+        TaskRecord {
             task: agent.clone().into(),
             kind: TaskKind::LocalAgent,
             description: spawning.input.description.clone(),
             prompt: spawning.input.prompt.clone(),
-            parent: desk.who.agent.clone(),
+            parent: spawning.desk.who.agent.clone(),
             call: Some(spawning.call.clone()),
             agent_type: Some(definition.name.clone()),
-            depth: desk.spec.depth + 1,
+            depth: spawning.desk.spec.depth + 1,
             attention: if background { Attention::Background } else { Attention::Foreground },
-            output_file: self.link_output(&agent),
+            output_file: self.link_output(agent),
+        }
+    }
+
+    /// The tools and the head of a child: its parent's own for a fork, else made once for all children that
+    /// are alike.
+    fn outfit(
+        &mut self,
+        spawning: &Spawning,
+        definition: &Arc<AgentDefinition>,
+        model: &Arc<Model>,
+        is_fork: bool,
+        background: bool,
+    ) -> Result<Arc<Outfit>, String> {
+        let desk = &spawning.desk;
+        let effort = spawning.input.effort.as_deref();
+        let alike = |outfit: &&Arc<Outfit>| outfit.fits(desk, definition, model, background, effort);
+        if let Some(outfit) = self.tree.outfits.iter().find(alike).filter(|_| !is_fork) {
+            return Ok(Arc::clone(outfit));
+        }
+        let (tools, head, wire_head) = if is_fork {
+            (Arc::clone(&desk.tools), Arc::clone(&desk.head), Arc::clone(&desk.wire_head))
+        } else {
+            let tools = child_tools(desk, definition, background, &self.session.parts.agent_settings)?;
+            let head = child_head(model, definition, &tools, effort);
+            let wire_head = Arc::new(model.dialect.head(&head));
+            (tools, Arc::new(head), wire_head)
         };
-        Ok(Child { launch: Launch { run, context, said }, record, remarks, shared })
+        let outfit = Arc::new(Outfit {
+            head_name: self.keep_head(&head)?,
+            tools,
+            head,
+            wire_head,
+            of: (Arc::clone(definition), Arc::clone(&desk.tools), Arc::clone(model)),
+            background,
+            depth: desk.spec.depth,
+            effort: effort.map(str::to_owned),
+        });
+        if !is_fork {
+            self.tree.outfits.push(Arc::clone(&outfit));
+        }
+        Ok(outfit)
     }
 
     pub(super) fn child_model(
@@ -228,9 +267,9 @@ impl Owner {
     }
 
     /// What a child hears first.
-    pub(super) fn opening(&self, spawning: &Spawning, delegating: Option<Message>, is_fork: bool) -> Said {
+    pub(super) fn opening(&self, spawning: &Spawning, prefix: Option<&Prefix>, is_fork: bool) -> Said {
         let prompt = vec![Block::text(spawning.input.prompt.clone())];
-        if let Some(delegating) = delegating {
+        if let Some(delegating) = prefix.and_then(|prefix| prefix.delegating(&spawning.call)) {
             let entry = fork::entry(delegating, spawning.call.clone(), &spawning.input.description);
             return Said { entry: Some(entry), prompt, ..Said::default() };
         }
@@ -277,8 +316,7 @@ impl Owner {
         &mut self,
         spec: RunSpec,
         model: Arc<Model>,
-        heads: (Arc<Head>, Arc<decurion_model::WireHead>),
-        tools: Arc<decurion_tools::ToolSet>,
+        outfit: &Outfit,
         family: Family,
     ) -> Run {
         let account = self
@@ -310,8 +348,8 @@ impl Owner {
             shared,
             family.path,
             Arc::clone(&model),
-            heads.clone(),
-            Arc::clone(&tools),
+            (Arc::clone(&outfit.head), Arc::clone(&outfit.wire_head)),
+            Arc::clone(&outfit.tools),
             account,
             family.modes,
             links,
@@ -320,11 +358,11 @@ impl Owner {
             who: desk.who.clone(),
             desk: Arc::new(desk),
             model,
-            head: heads.0,
-            wire_head: heads.1,
+            head: Arc::clone(&outfit.head),
+            wire_head: Arc::clone(&outfit.wire_head),
             fallback: spec.fallback_model.clone(),
             tag,
-            tools,
+            tools: Arc::clone(&outfit.tools),
             hooks,
             account,
             cancel: self.cancel.child_token(),
@@ -425,6 +463,15 @@ impl Owner {
             }
         }
     }
+}
+
+/// The conversation that a child shares with its parent, if the delegating call is in it.
+fn shared_prefix(spawning: &Spawning) -> Option<Arc<Prefix>> {
+    let prefix = fork::prefix(&spawning.desk).filter(|prefix| prefix.delegating(&spawning.call).is_some());
+    if prefix.is_none() {
+        tracing::warn!(call = %spawning.call, "the delegating call was not found; the child starts afresh");
+    }
+    prefix
 }
 
 fn total_reached(most: u32) -> String {
