@@ -188,6 +188,8 @@ pub enum OutputFormat {
 pub enum InputFormat {
     /// From the argument and standard input.
     Text,
+    /// A program on standard input, one JSON object per line, which also answers questions.
+    StreamJson,
 }
 
 /// Everything else the program does.

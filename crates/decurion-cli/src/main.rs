@@ -52,6 +52,7 @@ fn dispatch(args: Args) -> Result<u8, Failure> {
         Some(SubCommand::Permissions(permissions)) => command::permissions::run(permissions),
         Some(SubCommand::Config(config)) => command::config::run(&config),
         Some(SubCommand::Sessions(sessions)) => command::sessions::run(sessions),
+        Some(SubCommand::Tasks(tasks)) => command::tasks::run(&tasks),
         Some(SubCommand::Trust { revoke }) => command::trust::run(revoke),
         Some(SubCommand::Doctor { json }) => command::doctor::run(json),
     }

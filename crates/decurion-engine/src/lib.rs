@@ -50,7 +50,7 @@ mod turn;
 use std::io;
 use std::sync::Arc;
 
-use decurion_protocol::link::BoxFuture;
+use decurion_protocol::link::{BoxFuture, Subscribe};
 use decurion_protocol::{
     Event, Link, Mode, Place, PlaceError, RunSpec, SessionId, SessionRequest, SessionSummary, Start,
 };
@@ -102,7 +102,8 @@ impl Engine {
             .map_err(|lost| PlaceError::Storage { path: id.to_string(), source: io::Error::other(lost) })?;
         let (commands, inbox) = mpsc::channel(64);
         session.start(inbox, who);
-        Ok(Link { session: id, commands, events: link_events })
+        let again: Option<Subscribe> = Some(Arc::new(move || journal.subscribe()));
+        Ok(Link { session: id, commands, events: link_events, again })
     }
 
     /// The model and what stands before the conversation.

@@ -19,6 +19,9 @@ pub type BoxStream<'a, T> = Pin<Box<dyn Stream<Item = T> + Send + 'a>>;
 /// A boxed future, open about being boxed.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// Another stream of a session's events, from the moment it is asked for.
+pub type Subscribe = Arc<dyn Fn() -> BoxStream<'static, Arc<Envelope>> + Send + Sync>;
+
 /// All that a front end, or a parent on another machine, ever holds of a session.
 pub struct Link {
     /// Which session.
@@ -27,6 +30,8 @@ pub struct Link {
     pub commands: mpsc::Sender<Request>,
     /// What happens, from the point of attachment on, without gaps.
     pub events: BoxStream<'static, Arc<Envelope>>,
+    /// How to listen once more; none where the session is not in this process.
+    pub again: Option<Subscribe>,
 }
 
 impl fmt::Debug for Link {

@@ -1,5 +1,5 @@
-//! A prompt answered without a terminal. Takes a [`Link`], a prompt and a format, prints until the work is
-//! quiet, and gives how it ended.
+//! A prompt answered without a terminal. Takes a [`Link`], a prompt and a format, prints until the whole tree
+//! of agents is quiet, and gives how it ended. `converse.rs` is the same with a host on standard input.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use decurion_protocol::{
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 
-use crate::progress;
+use crate::progress::Teller;
 use crate::stream_json::StreamJson;
 
 /// How long the end of a session may take after a signal to leave.
@@ -46,9 +46,9 @@ pub enum Signal {
 pub struct Finish {
     /// Which session.
     pub session: SessionId,
-    /// The outcome of the last run.
+    /// The worst of the root's last outcome and of every ending that nobody was told of.
     pub outcome: Outcome,
-    /// What it took.
+    /// What the root's last run took.
     pub totals: Totals,
     /// The signal that ended it, if one did.
     pub signal: Option<Signal>,
@@ -85,9 +85,15 @@ impl Lines {
     }
 
     /// Queues one line; tells whether anyone still reads.
-    async fn send(&self, mut line: Vec<u8>) -> bool {
+    pub(crate) async fn send(&self, mut line: Vec<u8>) -> bool {
         line.push(b'\n');
         self.out.send(line).await.is_ok()
+    }
+
+    /// Queues one line if there is room: what a reader that does not read misses here is no loss.
+    pub(crate) fn try_send(&self, mut line: Vec<u8>) {
+        line.push(b'\n');
+        let _ = self.out.try_send(line);
     }
 
     /// Waits until everything is written.
@@ -122,11 +128,14 @@ pub enum Progress {
 }
 
 impl Headless {
-    /// Sends the prompt (or another command that makes a run) and prints until its end.
+    /// Sends the prompt (or another command that makes a run) and prints until everything it began is quiet.
     pub async fn answer(mut self, work: Command, signals: &mut mpsc::Receiver<Signal>) -> io::Result<Finish> {
-        let mut state = State { sent: 0, interrupts: 0, signal: None, unread: false, ended: None };
-        self.ask(&mut state, work).await;
-        while state.ended.is_none() {
+        if self.format == Format::Json {
+            self.stream = self.stream.with_one_result();
+        }
+        let mut state = State { results: Results::Held(Vec::new()), ..State::default() };
+        state.work = Some(self.ask(&mut state, work).await);
+        while !state.over {
             tokio::select! {
                 biased;
                 Some(signal) = signals.recv() => {
@@ -144,17 +153,32 @@ impl Headless {
                 },
             }
         }
-        self.leave(&mut state, signals).await;
-        let (outcome, totals) = state.ended.unwrap_or_else(|| (Outcome::Lost, Totals::default()));
+        self.finish(state, signals).await
+    }
+
+    /// Leaves what is left, prints what was held, and tells how it ended.
+    pub(crate) async fn finish(
+        mut self,
+        mut state: State,
+        signals: &mut mpsc::Receiver<Signal>,
+    ) -> io::Result<Finish> {
+        if !state.over {
+            self.leave(&mut state, signals).await;
+        }
+        if let Results::Held(lines) = std::mem::take(&mut state.results) {
+            self.show(&mut state, Vec::new(), lines, signals).await;
+        }
         if let Progress::Apart(progress) = self.progress {
             // Progress that cannot be shown is no failure.
             drain(progress, &mut state.signal, signals).await;
         }
         let unread = state.unread | !drain(self.out, &mut state.signal, signals).await;
+        let (outcome, totals) = state.ended.unwrap_or_else(|| (Outcome::Lost, Totals::default()));
+        let outcome = worst(outcome, state.unheard);
         Ok(Finish { session: self.link.session, outcome, totals, signal: state.signal, unread })
     }
 
-    async fn ask(&self, state: &mut State, command: Command) -> RequestId {
+    pub(crate) async fn ask(&self, state: &mut State, command: Command) -> RequestId {
         state.sent += 1;
         let id = RequestId(state.sent);
         // A session that is gone shows itself by the end of its events.
@@ -163,60 +187,116 @@ impl Headless {
     }
 
     /// Acts on a signal; tells whether to stop listening at once.
-    async fn signalled(&self, state: &mut State, signal: Signal) -> bool {
+    pub(crate) async fn signalled(&self, state: &mut State, signal: Signal) -> bool {
         state.signal = Some(signal);
         state.interrupts += 1;
         if signal != Signal::Interrupt || state.interrupts > 1 {
             return true;
         }
-        self.ask(state, Command::Interrupt).await;
+        self.stop(state).await;
         false
     }
 
+    /// Ends the run under way; where there is none, the session with all that still works in the background.
+    async fn stop(&self, state: &mut State) {
+        self.ask(state, Command::Interrupt).await;
+        if !state.running {
+            self.end(state).await;
+        }
+    }
+
+    /// Asks for the end of the session: now if it was told to stop, else when everything is quiet.
+    pub(crate) async fn end(&self, state: &mut State) {
+        let command = if state.signal.is_some() || state.unread {
+            Command::Close { reason: "told to stop".to_owned() }
+        } else if state.ending.is_some() {
+            return;
+        } else {
+            Command::Finish
+        };
+        state.ending = Some(self.ask(state, command).await);
+    }
+
     /// Shows an event and acts on it; tells whether to leave at once.
-    async fn take(
+    pub(crate) async fn take(
         &mut self,
         state: &mut State,
         envelope: &Arc<Envelope>,
         signals: &mut mpsc::Receiver<Signal>,
     ) -> bool {
-        let lines = self.lines(envelope);
-        if self.show(state, envelope, lines, signals).await {
+        let progress = match self.progress {
+            Progress::Off => Vec::new(),
+            Progress::Inline | Progress::Apart(_) => state.teller.lines(envelope),
+        };
+        let lines = self.lines(state, envelope);
+        let was_read = !state.unread;
+        if self.show(state, progress, lines, signals).await {
             return true;
         }
-        match &envelope.event {
-            Event::RunEnded { outcome, totals } => {
-                state.ended = Some((outcome.clone(), (**totals).clone()));
-            }
-            Event::Replied { reply: Reply::Refused { reason }, .. } => {
-                let error = reason.clone();
-                state.ended = Some((Outcome::Failed { error }, Totals::default()));
-            }
-            _ => {}
+        if was_read && state.unread {
+            self.stop(state).await;
         }
-        if state.unread {
-            self.ask(state, Command::Interrupt).await;
-        }
+        self.act(state, envelope).await;
         false
     }
 
-    /// What the answer's format makes of an event.
-    fn lines(&mut self, envelope: &Envelope) -> Vec<Vec<u8>> {
-        let is_end = matches!(envelope.event, Event::RunEnded { .. });
-        match (self.format, &envelope.event) {
-            (Format::StreamJson, _) => json_lines(&mut self.stream, envelope),
-            (Format::Json, _) if is_end => json_lines(&mut self.stream, envelope),
-            (Format::Text, Event::RunEnded { outcome, .. }) => answer_of(outcome).into_iter().collect(),
-            _ => Vec::new(),
+    async fn act(&self, state: &mut State, envelope: &Envelope) {
+        match &envelope.event {
+            Event::RunStarted { .. } if envelope.agent.is_none() => state.running = true,
+            Event::RunEnded { outcome, totals } if envelope.agent.is_none() => {
+                state.running = false;
+                state.ended = Some((outcome.clone(), (**totals).clone()));
+                if state.ends_after_run() {
+                    self.end(state).await;
+                }
+            }
+            Event::Replied { request, reply: Reply::Refused { reason } } if state.work == Some(*request) => {
+                let error = reason.clone();
+                state.running = false;
+                state.ended = Some((Outcome::Failed { error }, Totals::default()));
+                self.end(state).await;
+            }
+            Event::Replied { request, reply } => {
+                let unheard = match reply {
+                    Reply::Done { value } => value.get("unheard"),
+                    Reply::Refused { .. } => None,
+                };
+                // Asked to end in two ways, a session answers one of them.
+                if unheard.is_some() || state.ending == Some(*request) {
+                    state.over = true;
+                    state.unheard = unheard.and_then(|value| serde_json::from_value(value.clone()).ok());
+                }
+            }
+            _ => {}
         }
+    }
+
+    /// What the answer's format makes of an event. Results may have to wait.
+    fn lines(&mut self, state: &mut State, envelope: &Envelope) -> Vec<Vec<u8>> {
+        let is_result = matches!(envelope.event, Event::RunEnded { .. }) && envelope.agent.is_none();
+        let lines = match (self.format, &envelope.event) {
+            (Format::Text, Event::RunEnded { outcome, .. }) if is_result => {
+                answer_of(outcome).into_iter().collect()
+            }
+            (Format::Text, _) => return Vec::new(),
+            (Format::Json | Format::StreamJson, _) => json_lines(&mut self.stream, envelope),
+        };
+        match (is_result, self.format, &mut state.results) {
+            (true, Format::StreamJson, Results::Held(held)) => held.extend(lines),
+            // Only the last one counts.
+            (true, _, Results::Held(held)) => *held = lines,
+            (true, _, Results::AtOnce) | (false, Format::StreamJson, _) => return lines,
+            (false, ..) => {}
+        }
+        Vec::new()
     }
 
     /// Shows progress and lines. Signals are heard meanwhile, since a reader that does not read holds this
     /// up for ever; tells whether one of them says to leave at once.
-    async fn show(
+    pub(crate) async fn show(
         &self,
         state: &mut State,
-        envelope: &Envelope,
+        told: Vec<String>,
         lines: Vec<Vec<u8>>,
         signals: &mut mpsc::Receiver<Signal>,
     ) -> bool {
@@ -227,7 +307,7 @@ impl Headless {
         };
         let mut sending = std::pin::pin!(async {
             if let Some(out) = progress {
-                for line in progress::lines(envelope) {
+                for line in told {
                     out.send(line.into_bytes()).await;
                 }
             }
@@ -256,19 +336,17 @@ impl Headless {
     /// Ends the session. Told to leave, it does so in time: what a full disk, a stubborn command or a reader
     /// that does not read still holds up is settled by the next resume, as after any other death.
     async fn leave(&mut self, state: &mut State, signals: &mut mpsc::Receiver<Signal>) {
-        let hurried = state.signal.is_some() && state.ended.is_none();
-        let closing = self.close(state, signals);
-        if hurried {
-            let _ = tokio::time::timeout(LEAVE_WITHIN, closing).await;
-        } else {
-            closing.await;
+        if state.signal.is_none() {
+            // The events have ended: nobody is left to be told.
+            return;
         }
+        let _ = tokio::time::timeout(LEAVE_WITHIN, self.close(state, signals)).await;
     }
 
     /// Ends the session and hears it out: what it still says is shown, and its files are closed after it.
     async fn close(&mut self, state: &mut State, signals: &mut mpsc::Receiver<Signal>) {
-        let id = self.ask(state, Command::Close { reason: "the answer is given".to_owned() }).await;
-        loop {
+        self.end(state).await;
+        while !state.over {
             tokio::select! {
                 biased;
                 Some(signal) = signals.recv() => {
@@ -278,9 +356,7 @@ impl Headless {
                 }
                 event = self.link.events.next() => match event {
                     Some(envelope) => {
-                        let closed = matches!(&envelope.event,
-                            Event::Replied { request, .. } if *request == id);
-                        if self.take(state, &envelope, signals).await || closed {
+                        if self.take(state, &envelope, signals).await {
                             return;
                         }
                     }
@@ -293,7 +369,11 @@ impl Headless {
 
 /// Waits until everything is written, which a reader that does not read can hold up; a signal ends that.
 /// Tells whether all was written.
-async fn drain(lines: Lines, signal: &mut Option<Signal>, signals: &mut mpsc::Receiver<Signal>) -> bool {
+pub(crate) async fn drain(
+    lines: Lines,
+    signal: &mut Option<Signal>,
+    signals: &mut mpsc::Receiver<Signal>,
+) -> bool {
     let mut writing = tokio::task::spawn_blocking(move || lines.finish());
     tokio::select! {
         biased;
@@ -306,12 +386,75 @@ async fn drain(lines: Lines, signal: &mut Option<Signal>, signals: &mut mpsc::Re
     }
 }
 
-struct State {
+/// What is known of the session so far.
+pub(crate) struct State {
     sent: u64,
     interrupts: u32,
-    signal: Option<Signal>,
+    pub(crate) signal: Option<Signal>,
     unread: bool,
-    ended: Option<(Outcome, Totals)>,
+    /// Whether the root works, or is about to.
+    running: bool,
+    /// How the root's last run ended.
+    pub(crate) ended: Option<(Outcome, Totals)>,
+    /// What nobody was told of.
+    unheard: Option<Outcome>,
+    /// The request that everything is for.
+    work: Option<RequestId>,
+    /// The last request for the end of the session.
+    pub(crate) ending: Option<RequestId>,
+    /// Whether the session has said its last word.
+    pub(crate) over: bool,
+    pub(crate) results: Results,
+    teller: Teller,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            sent: 0,
+            interrupts: 0,
+            signal: None,
+            unread: false,
+            running: true,
+            ended: None,
+            unheard: None,
+            work: None,
+            ending: None,
+            over: false,
+            results: Results::AtOnce,
+            teller: Teller::default(),
+        }
+    }
+}
+
+impl State {
+    /// Of a session that was asked for nothing yet.
+    pub(crate) fn waiting() -> Self {
+        Self { running: false, ..Self::default() }
+    }
+
+    /// A prompt that was given is the last one; with a host, more may come.
+    fn ends_after_run(&self) -> bool {
+        self.work.is_some() || self.signal.is_some() || self.unread
+    }
+}
+
+/// When results are printed.
+#[derive(Default)]
+pub(crate) enum Results {
+    /// As they come.
+    #[default]
+    AtOnce,
+    /// When everything is quiet.
+    Held(Vec<Vec<u8>>),
+}
+
+/// The worse of two endings.
+fn worst(outcome: Outcome, unheard: Option<Outcome>) -> Outcome {
+    match unheard {
+        Some(unheard) if unheard.badness() > outcome.badness() => unheard,
+        _ => outcome,
+    }
 }
 
 fn json_lines(stream: &mut StreamJson, envelope: &Envelope) -> Vec<Vec<u8>> {
@@ -356,8 +499,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_signal_is_heard_while_nobody_reads_the_answer() {
-        let closed =
-            Event::Replied { request: RequestId(2), reply: Reply::Done { value: Default::default() } };
+        let value = serde_json::json!({"unheard": null});
+        let closed = Event::Replied { request: RequestId(2), reply: Reply::Done { value } };
         assert_eq!(unread_answer(vec![closed]).await, (Some(Signal::Terminate), true));
     }
 
@@ -381,7 +524,7 @@ mod tests {
         };
         let (let_go, stuck) = std::sync::mpsc::channel();
         let headless = Headless {
-            link: Link { session, commands, events: Box::pin(events) },
+            link: Link { session, commands, events: Box::pin(events), again: None },
             format: Format::Text,
             stream: StreamJson::new(session, facts),
             out: Lines::to(Stuck(stuck)).unwrap(),

@@ -1,9 +1,14 @@
-//! The doors for programs and scripts. Takes a [`decurion_protocol::Link`] and a prompt, gives lines: the
-//! answer, one JSON object, or a JSON line per event. This crate cannot name the engine.
+//! The doors for programs and scripts. Takes a [`decurion_protocol::Link`] and a prompt or a host's lines,
+//! gives lines: the answer, one JSON object, or a JSON line per event. This crate cannot name the engine.
 
+pub mod converse;
 pub mod headless;
+pub mod input;
 pub mod progress;
+pub mod socket;
 pub mod stream_json;
+mod tasks;
 
+pub use converse::{Host, HostAgent};
 pub use headless::{Finish, Format, Headless, Lines, Progress, Signal};
 pub use stream_json::{Facts, StreamJson};

@@ -1,22 +1,84 @@
 //! Events as short lines for people. Takes envelopes, gives what a person watching wants to know: what the
-//! agent does, what came of it, what it waits for.
+//! agent does, what came of it, what it waits for; and of each of its agents and background commands when it
+//! began, which tools it used and how it ended, moved in by its depth.
 
-use decurion_protocol::{Envelope, Event, Message, Role, ToolOutput, WaitReason};
+use std::collections::HashMap;
+
+use decurion_protocol::{
+    AgentId, Attention, Block, Envelope, Event, Message, Outcome, Role, TaskId, TaskKind, TaskRecord,
+    TaskState, ToolContent, ToolOutput, Totals, WaitReason,
+};
 
 /// How many lines of a result are shown.
 const RESULT_LINES: usize = 4;
 /// How much of a line is shown.
 const LINE_WIDTH: usize = 110;
 
-/// The lines for one event, often none.
-pub fn lines(envelope: &Envelope) -> Vec<String> {
-    match &envelope.event {
+/// Tells what happens.
+#[derive(Debug, Default)]
+pub struct Teller {
+    tasks: HashMap<TaskId, TaskRecord>,
+}
+
+impl Teller {
+    /// The lines for one event, often none.
+    pub fn lines(&mut self, envelope: &Envelope) -> Vec<String> {
+        match (&envelope.event, &envelope.agent) {
+            (Event::TaskOpened { record }, _) => self.opened(record).into_iter().collect(),
+            (Event::TaskChanged { task, state }, _) => self.changed(task, state).into_iter().collect(),
+            (event, Some(agent)) => self.of_agent(agent, event).into_iter().collect(),
+            (event, None) => of_root(event),
+        }
+    }
+
+    fn opened(&mut self, record: &TaskRecord) -> Option<String> {
+        self.tasks.insert(record.task.clone(), record.clone());
+        let is_shell = record.kind == TaskKind::LocalBash;
+        is_shell.then(|| format!("{}▷ {}", indent(record.depth), name(record)))
+    }
+
+    fn changed(&self, task: &TaskId, state: &TaskState) -> Option<String> {
+        let record = self.tasks.get(task)?;
+        let how = match state {
+            TaskState::Ended(outcome) => ending(outcome),
+            TaskState::Running { attention: Attention::Background } => "goes on in the background".to_owned(),
+            TaskState::Paused { reason, .. } => format!("is paused: {}", one_line(reason)),
+            _ => return None,
+        };
+        Some(format!("{}□ {} {how}", indent(record.depth), name(record)))
+    }
+
+    fn of_agent(&self, agent: &AgentId, event: &Event) -> Option<String> {
+        let record = self.tasks.get(&agent.clone().into())?;
+        let (indent, kind) = (indent(record.depth), agent_type(record));
+        Some(match event {
+            Event::RunStarted { .. } => {
+                let where_to = if record.attention == Attention::Background { " (background)" } else { "" };
+                format!("{indent}▶ {}{where_to}", name(record))
+            }
+            Event::CallStarted { intent, .. } => format!("{indent}● {kind}: {}", one_line(&intent.title)),
+            Event::CallRefused { tool, decision, .. } => {
+                format!("{indent}✗ {kind}: {tool} refused: {}", one_line(&decision.reason))
+            }
+            Event::Waiting { reason: Some(reason) } => format!("{indent}{kind}: {}", waiting(reason)?),
+            Event::Compacted { .. } => format!("{indent}… {kind}: conversation shortened"),
+            Event::RunEnded { outcome, totals } => {
+                format!("{indent}■ {} {}{}", name(record), ending(outcome), took(totals))
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// The lines for an event of the session's own agent.
+fn of_root(event: &Event) -> Vec<String> {
+    match event {
         Event::Message { message, .. } if message.role == Role::Assistant => said(message),
         Event::CallStarted { intent, .. } => vec![format!("● {}", one_line(&intent.title))],
         Event::CallRefused { tool, decision, .. } => {
             vec![format!("✗ {tool} refused: {}", one_line(&decision.reason))]
         }
-        Event::CallEnded { output, .. } => result(output),
+        Event::CallEnded { tool, output, .. } => result(tool, output),
         Event::Waiting { reason: Some(reason) } => waiting(reason).into_iter().collect(),
         Event::Compacted { tokens_before, .. } => {
             vec![format!("… conversation shortened (was about {tokens_before} tokens)")]
@@ -26,6 +88,43 @@ pub fn lines(envelope: &Envelope) -> Vec<String> {
     }
 }
 
+fn indent(depth: u32) -> String {
+    // Beyond this nobody sees the difference, and a line must stay a line.
+    "  ".repeat(depth.min(12) as usize)
+}
+
+fn agent_type(record: &TaskRecord) -> String {
+    one_line(record.agent_type.as_deref().unwrap_or("agent"))
+}
+
+fn name(record: &TaskRecord) -> String {
+    match record.kind {
+        TaskKind::LocalBash => format!("background command: {}", one_line(&record.description)),
+        TaskKind::LocalAgent | TaskKind::RemoteAgent => {
+            format!("{}: {}", agent_type(record), one_line(&record.description))
+        }
+    }
+}
+
+fn ending(outcome: &Outcome) -> String {
+    let why = match outcome {
+        Outcome::Completed { limit, .. } => limit.as_ref().map(|limit| format!("at its limit of {limit}")),
+        Outcome::Failed { error } => Some(one_line(error)),
+        Outcome::Killed { by } => Some(format!("stopped by {}", one_line(by))),
+        Outcome::Stalled { waiting_for } => Some(one_line(waiting_for)),
+        Outcome::OutOfBudget { budget, .. } => Some(one_line(budget)),
+        Outcome::Denied { reason, .. } => Some(one_line(reason)),
+        Outcome::Lost => None,
+    };
+    let word = outcome.word().replace('_', " ");
+    why.map_or_else(|| word.clone(), |why| format!("{word}: {why}"))
+}
+
+fn took(totals: &Totals) -> String {
+    let uses = if totals.tool_uses == 1 { "use" } else { "uses" };
+    format!(" ({} tool {uses}, {} tokens)", totals.tool_uses, totals.context_tokens)
+}
+
 fn said(message: &Message) -> Vec<String> {
     // The last text is the answer, which is printed by itself.
     let has_calls = message.calls().next().is_some();
@@ -33,8 +132,15 @@ fn said(message: &Message) -> Vec<String> {
     if has_calls && !text.trim().is_empty() { vec![format!("  {}", one_line(&text))] } else { Vec::new() }
 }
 
-fn result(output: &ToolOutput) -> Vec<String> {
-    let text = output.content.text();
+fn result(tool: &str, output: &ToolOutput) -> Vec<String> {
+    let text = match &output.content {
+        // What follows an agent's report is for its parent.
+        ToolContent::Blocks(blocks) if tool == "Agent" => match blocks.first() {
+            Some(Block::Text { text }) => text.clone(),
+            _ => String::new(),
+        },
+        content => content.text(),
+    };
     let all: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let mut lines: Vec<String> =
         all.iter().take(RESULT_LINES).map(|line| format!("  │ {}", one_line(line))).collect();

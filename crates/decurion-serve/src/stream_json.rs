@@ -1,13 +1,16 @@
 //! Events as the ecosystem's stream-json. Takes envelopes in order, gives the JSON lines that programs made
-//! for that stream read: init, assistant, user, stream_event, system messages, result.
+//! for that stream read: init, assistant, user, stream_event, system messages, result. Agents of every depth
+//! are shown, each line with the call that started its agent.
 
 use decurion_protocol::{
-    AgentId, Block, Delta, Envelope, Event, LineId, Message, MessageMeta, Origin, Outcome, Role, RunSpec,
-    SessionId, ToolOutput, Totals, Usage, WaitReason,
+    AgentId, Block, CallId, Decision, Delivery, Delta, Denial, Envelope, Event, LineId, Message, MessageMeta,
+    Mode, Origin, Outcome, Role, RunId, RunSpec, SessionId, ToolOutput, Totals, Usage, WaitReason,
 };
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
+
+use crate::tasks::{SystemLine, Tasks, is_delegation};
 
 /// The version of the ecosystem's stream that these lines follow; hosts look for it.
 const STREAM_VERSION: &str = "2.1.325";
@@ -30,50 +33,151 @@ pub struct Facts {
 pub struct StreamJson {
     session: SessionId,
     facts: Facts,
+    agents: Vec<String>,
     results: u64,
     model: String,
     /// Usage of the message under way, as the provider first reported it.
     usage: Usage,
+    tasks: Tasks,
+    /// Why the root works now.
+    cause: Cause,
+    /// What every run took so far, the agents' included.
+    whole: Totals,
+    /// The same since the last result.
+    since: Totals,
+    /// Whether there is one result only, which then tells of everything.
+    one_result: bool,
+}
+
+/// Why the root works.
+#[derive(Debug, Default)]
+enum Cause {
+    /// Nothing is known yet.
+    #[default]
+    Unknown,
+    /// Someone asked.
+    Prompt,
+    /// A task ended; during which run.
+    Notification(Option<RunId>),
 }
 
 impl StreamJson {
     /// A stream of this session.
     pub fn new(session: SessionId, facts: Facts) -> Self {
-        Self { session, facts, results: 0, model: String::new(), usage: Usage::default() }
+        Self {
+            session,
+            facts,
+            agents: Vec::new(),
+            results: 0,
+            model: String::new(),
+            usage: Usage::default(),
+            tasks: Tasks::default(),
+            cause: Cause::Unknown,
+            whole: Totals::default(),
+            since: Totals::default(),
+            one_result: false,
+        }
+    }
+
+    /// The same, naming the agents that can be started.
+    #[must_use]
+    pub fn with_agents(mut self, names: Vec<String>) -> Self {
+        self.agents = names;
+        self
+    }
+
+    /// The same for a reader that sees the last result only.
+    #[must_use]
+    pub fn with_one_result(mut self) -> Self {
+        self.one_result = true;
+        self
     }
 
     /// The lines for one event, often none.
     pub fn lines(&mut self, envelope: &Envelope) -> Vec<Value> {
+        let agent = envelope.agent.as_ref();
         match &envelope.event {
-            Event::RunStarted { spec } => {
-                self.model.clone_from(&spec.model);
-                vec![self.init(spec)]
+            Event::RunStarted { spec } => match agent {
+                None => self.root_started(spec),
+                Some(agent) => {
+                    let lines = self.tasks.run_started(agent, envelope.run);
+                    self.system_lines(lines)
+                }
+            },
+            Event::RunEnded { outcome, totals } => self.run_ended(envelope, outcome, totals),
+            Event::TaskOpened { record } => {
+                let lines = self.tasks.opened(record, envelope.run);
+                self.system_lines(lines)
+            }
+            Event::TaskChanged { task, state } => {
+                let lines = self.tasks.changed(task, state, envelope.at);
+                self.system_lines(lines)
+            }
+            Event::TaskProgressed { task, progress } => {
+                let lines = self.tasks.progressed(task, progress);
+                self.system_lines(lines)
             }
             Event::Message { message, lines, meta, .. } => self.message(envelope, message, lines, meta),
-            Event::CallEnded { call, line, output, .. } => {
-                vec![self.tool_result(envelope, call.as_str(), *line, output)]
+            Event::CallEnded { call, line, output, .. } => self.call_ended(envelope, call, *line, output),
+            Event::CallRefused { call, tool, decision, .. } => {
+                vec![self.refused(agent, call, tool, decision)]
             }
-            Event::CallRefused { call, tool, decision, .. } => vec![self.system(
-                "permission_denied",
-                json!({
-                    "tool_name": tool,
-                    "tool_use_id": call,
-                    "decision_reason_type": if decision.rule.is_some() { "rule" } else { "mode" },
-                    "decision_reason": decision.reason,
-                    "message": decision.reason,
-                }),
-            )],
-            Event::Compacted { boundary, logical_parent, trigger, tokens_before, .. } => {
+            // How an agent's own conversation is shortened is not the host's.
+            Event::Compacted { boundary, logical_parent, trigger, tokens_before, .. } if agent.is_none() => {
                 vec![self.compact_boundary(*boundary, *logical_parent, trigger, *tokens_before)]
             }
-            Event::Waiting { reason: Some(reason) } => self.waiting(reason),
-            Event::Delta { delta } => self.delta(envelope, delta),
-            Event::RunEnded { outcome, totals } => vec![self.result(outcome, totals)],
-            Event::Notice { text, .. } => {
-                vec![self.system("informational", json!({"content": text, "level": "info"}))]
+            Event::Waiting { reason: Some(reason) } => self.waiting(agent, reason),
+            Event::Delta { delta } if agent.is_none() => self.delta(delta),
+            Event::Notice { text, level } => {
+                vec![self.system("informational", json!({"content": text, "level": level}))]
             }
             _ => Vec::new(),
         }
+    }
+
+    fn root_started(&mut self, spec: &RunSpec) -> Vec<Value> {
+        self.model.clone_from(&spec.model);
+        self.cause = Cause::Unknown;
+        vec![self.init(spec)]
+    }
+
+    fn run_ended(&mut self, envelope: &Envelope, outcome: &Outcome, totals: &Totals) -> Vec<Value> {
+        add(&mut self.whole, totals);
+        add(&mut self.since, totals);
+        let Some(agent) = &envelope.agent else { return vec![self.result(outcome, totals)] };
+        let lines = self.tasks.run_ended(agent, outcome, totals, envelope.at);
+        self.system_lines(lines)
+    }
+
+    fn refused(&self, agent: Option<&AgentId>, call: &CallId, tool: &str, decision: &Decision) -> Value {
+        let mut line = self.system(
+            "permission_denied",
+            json!({
+                "tool_name": tool,
+                "tool_use_id": call,
+                "decision_reason_type": if decision.rule.is_some() { "rule" } else { "mode" },
+                "decision_reason": decision.reason,
+                "message": decision.reason,
+            }),
+        );
+        if let Some(agent) = agent {
+            line["agent_id"] = json!(agent);
+        }
+        line
+    }
+
+    fn call_ended(
+        &mut self,
+        envelope: &Envelope,
+        call: &CallId,
+        line: LineId,
+        output: &ToolOutput,
+    ) -> Vec<Value> {
+        if self.tasks.is_entry(envelope.agent.as_ref(), call) {
+            return Vec::new();
+        }
+        self.tasks.answered(call);
+        vec![self.tool_result(envelope, call.as_str(), line, output)]
     }
 
     fn init(&self, spec: &RunSpec) -> Value {
@@ -84,13 +188,14 @@ impl StreamJson {
                 "tools": &*spec.tools,
                 "mcp_servers": [],
                 "model": spec.model.split_once('/').map_or(spec.model.as_str(), |(_, model)| model),
-                "permissionMode": spec.mode,
+                // A mode of ours alone goes by the name of the one it is a kind of.
+                "permissionMode": if spec.mode == Mode::Bubble { Mode::Default } else { spec.mode },
                 "slash_commands": ["compact"],
                 "terminal_slash_commands": [],
                 "apiKeySource": self.facts.api_key_source,
                 "claude_code_version": STREAM_VERSION,
                 "output_style": "default",
-                "agents": [],
+                "agents": self.agents,
                 "skills": [],
                 "plugins": [],
                 "capabilities": [],
@@ -106,7 +211,8 @@ impl StreamJson {
         )
     }
 
-    /// One line per block of the model's message; prompts and notes are not echoed.
+    /// One line per block of the model's message, one for an agent's prompt; prompts and notes of the root
+    /// are not echoed.
     fn message(
         &mut self,
         envelope: &Envelope,
@@ -114,9 +220,21 @@ impl StreamJson {
         lines: &[LineId],
         meta: &MessageMeta,
     ) -> Vec<Value> {
+        let agent = envelope.agent.as_ref();
         if message.role == Role::User {
+            return match (agent, &meta.origin) {
+                (None, _) => {
+                    self.told(meta);
+                    Vec::new()
+                }
+                (Some(_), Origin::Prompt) => self.prompt(envelope, message, lines),
+                (Some(_), _) => Vec::new(),
+            };
+        }
+        if is_delegation(&self.tasks, agent, message) {
             return Vec::new();
         }
+        self.tasks.called(message);
         let synthetic = meta.origin == Origin::Synthetic;
         let model = if synthetic { "<synthetic>" } else { meta.model.as_deref().unwrap_or(&self.model) };
         let id = meta.message_id.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
@@ -140,6 +258,31 @@ impl StreamJson {
             Value::Object(value)
         };
         message.blocks.iter().zip(lines).map(line).collect()
+    }
+
+    /// Remembers why the root works: by its first message that is a prompt or tells of something.
+    fn told(&mut self, meta: &MessageMeta) {
+        let ending = |delivery: &Delivery| match delivery {
+            Delivery::Ending(ending) => self.tasks.run_of(ending),
+            Delivery::Mail(_) => None,
+        };
+        match (&self.cause, &meta.origin) {
+            (Cause::Unknown, Origin::Prompt) => self.cause = Cause::Prompt,
+            (Cause::Unknown, Origin::Note(what)) if what == "notification" => {
+                self.cause = Cause::Notification(meta.delivers.iter().find_map(ending));
+            }
+            _ => {}
+        }
+    }
+
+    /// What an agent is asked.
+    fn prompt(&self, envelope: &Envelope, message: &Message, lines: &[LineId]) -> Vec<Value> {
+        let line = |line: &LineId| {
+            let mut value = self.chain("user", envelope, *line);
+            value.insert("message".to_owned(), json!({"role": "user", "content": message.blocks}));
+            Value::Object(value)
+        };
+        lines.first().map(line).into_iter().collect()
     }
 
     fn tool_result(&self, envelope: &Envelope, call: &str, line: LineId, output: &ToolOutput) -> Value {
@@ -176,16 +319,20 @@ impl StreamJson {
         line
     }
 
-    fn waiting(&self, reason: &WaitReason) -> Vec<Value> {
+    fn waiting(&self, agent: Option<&AgentId>, reason: &WaitReason) -> Vec<Value> {
         match reason {
-            WaitReason::Retry { attempt, of, delay_ms, status, error, .. } => vec![self.system(
-                "api_retry",
-                json!({
+            WaitReason::Retry { attempt, of, delay_ms, status, error, .. } => {
+                let mut fields = json!({
                     // One that waits in the pause of another has not failed itself.
                     "attempt": attempt.saturating_sub(1).max(1), "max_retries": of, "retry_delay_ms": delay_ms,
                     "error_status": status, "error": error,
-                }),
-            )],
+                });
+                if let Some(agent) = agent {
+                    fields["agent_id"] = json!(agent);
+                }
+                vec![self.system("api_retry", fields)]
+            }
+            WaitReason::Compaction if agent.is_some() => Vec::new(),
             WaitReason::Compaction => vec![self.system("status", json!({"status": "compacting"}))],
             WaitReason::Disk { error } => vec![self.system(
                 "informational",
@@ -198,7 +345,7 @@ impl StreamJson {
         }
     }
 
-    fn delta(&mut self, envelope: &Envelope, delta: &Delta) -> Vec<Value> {
+    fn delta(&mut self, delta: &Delta) -> Vec<Value> {
         if let Delta::Started { usage, .. } = delta {
             self.usage = usage.clone();
         }
@@ -207,28 +354,31 @@ impl StreamJson {
         }
         let line = |event: Value| {
             json!({
-                "type": "stream_event", "event": event, "parent_tool_use_id": envelope.agent,
+                "type": "stream_event", "event": event, "parent_tool_use_id": null,
                 "session_id": self.session, "uuid": Uuid::new_v4(),
             })
         };
         raw_events(delta).into_iter().map(line).collect()
     }
 
+    /// The end of a run of the root: what it took itself, and what everything took until now.
     fn result(&mut self, outcome: &Outcome, totals: &Totals) -> Value {
         let index = self.results;
         self.results += 1;
         let ending = Ending::of(outcome);
+        let part = if self.one_result { &self.whole } else { &self.since };
         let mut line = json!({
             "type": "result", "subtype": ending.subtype, "is_error": ending.is_error,
-            "duration_ms": totals.duration_ms, "duration_api_ms": totals.api_duration_ms,
+            "duration_ms": totals.duration_ms, "duration_api_ms": self.whole.api_duration_ms,
             "num_turns": totals.turns, "stop_reason": totals.stop_reason,
             "terminal_reason": ending.terminal_reason, "session_id": self.session,
-            "total_cost_usd": totals.cost.dollars(), "usage": usage(&totals.usage),
-            "modelUsage": model_usage(totals), "permission_denials": denials(totals),
-            "api_error_status": totals.error_status, "subagent_stats": no_subagents(),
+            "total_cost_usd": self.whole.cost.dollars(), "usage": usage(&part.usage),
+            "modelUsage": model_usage(&self.whole), "permission_denials": denials(&part.denials),
+            "api_error_status": totals.error_status, "subagent_stats": self.tasks.stats(),
             "uuid": Uuid::new_v4(), "queued_turn_count": 0, "result_index": index,
             "outcome": outcome.word(),
         });
+        self.since = Totals::default();
         if let Value::Object(members) = &mut line {
             if let Some(result) = ending.result {
                 members.insert("result".to_owned(), json!(result));
@@ -239,8 +389,19 @@ impl StreamJson {
             if let Some(structured) = &totals.structured {
                 members.insert("structured_output".to_owned(), structured.clone());
             }
+            if let Cause::Notification(run) = self.cause {
+                let mut origin = json!({"kind": "task-notification"});
+                if let Some(run) = run {
+                    origin["runId"] = json!(run);
+                }
+                members.insert("origin".to_owned(), origin);
+            }
         }
         line
+    }
+
+    fn system_lines(&self, lines: Vec<SystemLine>) -> Vec<Value> {
+        lines.into_iter().map(|(subtype, fields)| self.system(subtype, fields)).collect()
     }
 
     fn system(&self, subtype: &str, fields: Value) -> Value {
@@ -258,10 +419,13 @@ impl StreamJson {
     fn chain(&self, kind: &str, envelope: &Envelope, line: LineId) -> Map<String, Value> {
         let mut value = Map::new();
         value.insert("type".to_owned(), json!(kind));
-        value.insert("parent_tool_use_id".to_owned(), json!(envelope.agent.as_ref().map(AgentId::as_str)));
+        value.insert("parent_tool_use_id".to_owned(), Value::Null);
         value.insert("session_id".to_owned(), json!(self.session));
         value.insert("uuid".to_owned(), json!(line));
         value.insert("timestamp".to_owned(), json!(timestamp(envelope.at)));
+        if let Some(agent) = &envelope.agent {
+            self.tasks.sign(agent, &mut value);
+        }
         value
     }
 }
@@ -349,18 +513,23 @@ fn model_usage(totals: &Totals) -> Value {
     Value::Object(totals.models.iter().map(entry).collect())
 }
 
-fn denials(totals: &Totals) -> Vec<Value> {
-    let denial = |denial: &decurion_protocol::Denial| json!({"tool_name": denial.tool, "tool_use_id": denial.call, "tool_input": denial.input});
-    totals.denials.iter().map(denial).collect()
+fn denials(denials: &[Denial]) -> Vec<Value> {
+    let denial = |denial: &Denial| json!({"tool_name": denial.tool, "tool_use_id": denial.call, "tool_input": denial.input});
+    denials.iter().map(denial).collect()
 }
 
-fn no_subagents() -> Value {
-    json!({
-        "spawned": 0, "requested": {"background": 0, "foreground": 0, "unset": 0},
-        "started_in_background": 0, "max_depth": 0, "spawned_by_subagents": 0, "completed": 0, "failed": 0,
-        "killed": {"parent": 0, "user": 0, "system": 0},
-        "refused": {"depth_limit": 0, "concurrency_limit": 0, "budget": 0}, "by_type": {},
-    })
+/// Adds what adds up of a run.
+fn add(sum: &mut Totals, run: &Totals) {
+    sum.usage.add(&run.usage);
+    sum.cost = sum.cost.plus(run.cost);
+    sum.api_duration_ms += run.api_duration_ms;
+    sum.denials.extend(run.denials.iter().cloned());
+    for (model, used) in &run.models {
+        let entry = sum.models.entry(model.clone()).or_default();
+        entry.usage.add(&used.usage);
+        entry.cost = entry.cost.plus(used.cost);
+        (entry.window, entry.max_output) = (used.window, used.max_output);
+    }
 }
 
 /// A delta as the events of the Messages API.

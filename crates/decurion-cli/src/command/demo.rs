@@ -17,6 +17,8 @@ use decurion_serve::{Finish, Format, Progress};
 use decurion_store::{Archive, Found};
 
 use super::run::{Answer, block_on, main_definition};
+use decurion_engine::Definitions;
+
 use crate::models::Configured;
 use crate::report::{Failure, note};
 use crate::{definitions, wire};
@@ -65,14 +67,21 @@ impl Play {
         println!("Asking the agent: {PROMPT}\n");
         let models = Configured::new(Arc::clone(&self.loaded), Some("scripted:demo")).with_embedded(SCRIPT);
         let agents = Arc::new(definitions::Live::new(&self.loaded, None));
-        let engine = wire::engine(&self.loaded, &self.environment, Arc::new(models), agents);
+        let engine = wire::engine(
+            &self.loaded,
+            &self.environment,
+            Arc::new(models),
+            Arc::clone(&agents) as Arc<dyn Definitions>,
+        );
         let answer = Answer {
             request: self.session_request()?,
-            work: Command::Prompt { blocks: vec![Block::text(PROMPT)] },
+            work: Some(Command::Prompt { blocks: vec![Block::text(PROMPT)] }),
+            agents: agents.all(),
             format: Format::Text,
             partial: false,
             progress: Progress::Inline,
             api_key_source: "none".to_owned(),
+            state: self.loaded.paths.state.clone(),
         };
         let finish = answer.run(&engine).await?;
         let passed = self.test_passes().await?;

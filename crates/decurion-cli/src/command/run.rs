@@ -8,16 +8,18 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::{
     Environment, FlagSettings, LoadRequest, Loaded, NoProvider, TrustMode, TrustState, rules,
 };
+use decurion_engine::Definitions as _;
 use decurion_engine::prompt::MAIN_PROMPT;
 use decurion_protocol::{
-    AgentDefinition, AgentSource, Block, Command, Limits, Mode, Money, Outcome, Persistence, Place,
+    AgentDefinition, AgentSource, Block, Command, Limits, Link, Mode, Money, Outcome, Persistence, Place,
     SessionId, SessionRequest, Start, ToolSelection,
 };
-use decurion_serve::{Facts, Finish, Format, Headless, Lines, Progress, Signal, StreamJson};
+use decurion_serve::socket::{Door, Listener, LiveSessions, listen};
+use decurion_serve::{Facts, Finish, Format, Headless, Host, HostAgent, Lines, Progress, Signal, StreamJson};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::args::{OutputFormat, RunArgs};
+use crate::args::{InputFormat, OutputFormat, RunArgs};
 use crate::models::Configured;
 use crate::report::{Failure, note};
 use crate::{debug_log, definitions, discover, wire};
@@ -27,7 +29,8 @@ const MOST_INPUT: u64 = 16 << 20;
 
 /// Runs the prompt.
 pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
-    if !args.print {
+    let hosted = args.input_format == InputFormat::StreamJson;
+    if !args.print && !hosted {
         return Err(Failure::usage("the terminal interface is not part of this version")
             .hint("decurion -p \"…\" answers a prompt and exits; decurion demo shows how it works"));
     }
@@ -37,20 +40,24 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
     let loaded = Arc::new(load(args, cwd, &environment)?);
     announce(&loaded);
-    let prompt = whole_prompt(prompt)?;
+    let work =
+        if hosted { hosted_work(args, prompt.as_deref())? } else { Work::Prompt(whole_prompt(prompt)?) };
     let live = Arc::new(definitions::Live::new(&loaded, args.agents.as_deref()));
     let main = definitions::main_agent(args, &loaded, &live)?;
-    let prompt = match main.as_ref().and_then(|definition| definition.initial_prompt.as_deref()) {
-        Some(initial) => format!("{initial}\n\n{prompt}"),
-        None => prompt,
+    let initial = main.as_ref().and_then(|definition| definition.initial_prompt.as_deref());
+    let work = match (work, initial) {
+        (Work::Prompt(prompt), Some(initial)) => Work::Prompt(format!("{initial}\n\n{prompt}")),
+        (work, _) => work,
     };
     let request = session_request(args, &loaded, main.as_deref())?;
     let model = request.model.as_deref().or(loaded.settings.model.as_deref());
     let models = Arc::new(Configured::new(Arc::clone(&loaded), model));
+    let agents = live.all();
     let engine = wire::engine(&loaded, &environment, models, live);
     let answer = Answer {
         request,
-        work: work(&prompt),
+        work: work.begin(),
+        agents,
         format: args.output_format.into(),
         partial: args.include_partial_messages,
         progress: match (args.verbose, args.output_format) {
@@ -58,6 +65,7 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
             _ => Progress::Off,
         },
         api_key_source: key_source(&loaded),
+        state: loaded.paths.state.clone().filter(|_| !args.no_session_persistence),
     };
     let finish = block_on(answer.run(&engine))??;
     Ok(conclude(&finish, args.output_format))
@@ -67,8 +75,10 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
 pub struct Answer {
     /// The session.
     pub request: SessionRequest,
-    /// What to do in it.
-    pub work: Command,
+    /// What to do in it; none where a host says that.
+    pub work: Option<Command>,
+    /// The agents that can be started.
+    pub agents: Vec<Arc<AgentDefinition>>,
     /// What is printed.
     pub format: Format,
     /// Whether pieces of replies are printed too.
@@ -77,26 +87,94 @@ pub struct Answer {
     pub progress: Progress,
     /// Where the key came from.
     pub api_key_source: String,
+    /// Where other terminals find the session; none where it keeps no files.
+    pub state: Option<Utf8PathBuf>,
 }
 
 impl Answer {
     /// Opens the session and answers.
     pub async fn run(self, place: &dyn Place) -> Result<Finish, Failure> {
         let mut signals = signals().map_err(|error| Failure::failed(format!("no signals: {error}")))?;
+        let cwd = self.request.cwd.clone();
         let link = place.open(self.request).await?;
+        let door = self.state.as_deref().and_then(|state| open_door(state, cwd, &link));
         let facts = Facts {
             api_key_source: self.api_key_source,
             version: wire::VERSION.to_owned(),
             sandbox: "none".to_owned(),
             partial: self.partial,
         };
-        let stream = StreamJson::new(link.session, facts);
+        let names = self.agents.iter().map(|definition| definition.name.clone()).collect();
+        let stream = StreamJson::new(link.session, facts).with_agents(names);
         let out = lines(std::io::stdout())?;
         let headless = Headless { link, format: self.format, stream, out, progress: self.progress };
-        headless
-            .answer(self.work, &mut signals)
-            .await
-            .map_err(|error| Failure::failed(format!("cannot print: {error}")))
+        let finish = match self.work {
+            Some(work) => headless.answer(work, &mut signals).await,
+            None => {
+                let host = Host { agents: host_agents(&self.agents), problems: lines(std::io::stderr())? };
+                let input = tokio::io::BufReader::new(tokio::io::stdin());
+                headless.converse(host, input, &mut signals).await
+            }
+        };
+        if let Some(door) = door {
+            door.finish().await;
+        }
+        finish.map_err(|error| Failure::failed(format!("cannot print: {error}")))
+    }
+}
+
+/// Agents as a host is told of them.
+fn host_agents(agents: &[Arc<AgentDefinition>]) -> Vec<HostAgent> {
+    let shown = agents.iter().filter(|definition| !definition.hidden);
+    shown
+        .map(|definition| HostAgent {
+            name: definition.name.clone(),
+            description: definition.description.clone(),
+            model: definition.model.clone(),
+        })
+        .collect()
+}
+
+/// What is to be done.
+enum Work {
+    /// This prompt.
+    Prompt(String),
+    /// What a host says.
+    Hosted,
+}
+
+impl Work {
+    fn begin(&self) -> Option<Command> {
+        match self {
+            Self::Prompt(prompt) => Some(work(prompt)),
+            Self::Hosted => None,
+        }
+    }
+}
+
+/// A host says what is to be done, and reads what happens as it says it.
+fn hosted_work(args: &RunArgs, prompt: Option<&str>) -> Result<Work, Failure> {
+    if args.output_format != OutputFormat::StreamJson {
+        return Err(Failure::usage("--input-format stream-json goes with --output-format stream-json"));
+    }
+    if prompt.is_some_and(|prompt| !prompt.is_empty()) {
+        return Err(Failure::usage("with --input-format stream-json the prompt comes on standard input")
+            .hint(r#"send {"type":"user","message":{"role":"user","content":"…"}}"#));
+    }
+    Ok(Work::Hosted)
+}
+
+/// Lets other terminals see and steer the session (`decurion tasks`); it works without that too.
+fn open_door(state: &Utf8Path, cwd: Utf8PathBuf, link: &Link) -> Option<Listener> {
+    let events = link.again.clone()?;
+    let door = Door { session: link.session, cwd, commands: link.commands.clone(), events };
+    let path = LiveSessions::new(state).socket(link.session);
+    match listen(&path, door) {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            tracing::warn!(%error, %path, "no door for other terminals");
+            None
+        }
     }
 }
 
@@ -307,7 +385,7 @@ fn session_request(
         },
         limits: limits(args, loaded)?,
         output_schema: args.json_schema.as_deref().map(schema).transpose()?,
-        answers: false,
+        answers: args.input_format == InputFormat::StreamJson,
         persistence: match (args.no_session_persistence, args.require_persistence) {
             (true, _) => Persistence::Off,
             (false, true) => Persistence::Required,

@@ -7,7 +7,7 @@ mod overview;
 mod print;
 mod session;
 
-use decurion_protocol::{Answer, Command, QuestionId, Reply, TaskId};
+use decurion_protocol::{Answer, Command, QuestionId, Reply, SessionId, TaskId};
 use serde_json::{Value, json};
 
 use crate::args::{TasksArgs, TasksCommand, Verdict};
@@ -22,6 +22,9 @@ use session::{Chosen, choose};
 const GO_ON: &str = "Continue with your work.";
 /// What a model is told whose call was denied without a message.
 const DENIED: &str = "A person looked at this call and denied it.";
+
+/// What becomes of the questions of a session that is not live.
+const AGAIN: &str = "what is still open is asked again then";
 
 /// Looks at tasks, or does something about one.
 pub fn run(args: &TasksArgs) -> Result<u8, Failure> {
@@ -56,6 +59,7 @@ async fn act(mut chosen: Chosen, args: &TasksArgs) -> Result<u8, Failure> {
         }
         TasksCommand::Answer { target, verdict, message } => {
             let answer = answer(*verdict, message.as_deref())?;
+            must_be_live(&chosen, AGAIN)?;
             give_answer(&mut chosen, &overview, target, answer, json).await
         }
         TasksCommand::Follow { .. } => Ok(()),
@@ -70,7 +74,7 @@ async fn stop(chosen: &mut Chosen, overview: &Overview, task: &TaskId, json: boo
             format!("{task} has ended already: {outcome}")
         });
     }
-    ask(chosen, Command::Stop { task: task.clone() }, "nothing of it runs; what it was doing is taken up or closed").await?;
+    ask(chosen, Command::Stop { task: task.clone() }, "until then nothing of it runs").await?;
     print::done(json, &json!({"id": task, "stopped": true}), || format!("{task} is being stopped"))
 }
 
@@ -82,15 +86,17 @@ async fn resume(chosen: &mut Chosen, row: &Value, prompt: &str, json: bool) -> R
             .hint("only agents can be told something"));
     }
     let command = Command::Tell { agent: agent?, text: prompt.to_owned() };
-    ask(chosen, command, "its agents can be told something").await?;
+    ask(chosen, command, "that prompt can say what this agent should do").await?;
     print::done(json, &json!({"id": task, "told": prompt}), || format!("{task} was told: {prompt}"))
 }
 
 fn answer(verdict: Verdict, message: Option<&str>) -> Result<Answer, Failure> {
     match (verdict, message) {
         (Verdict::Allow, None) => Ok(Answer::Allow { input: None, rules: Vec::new() }),
-        (Verdict::Allow, Some(_)) => Err(Failure::usage("--message goes with deny: nobody reads it otherwise")
-            .hint("`decurion tasks resume ID TEXT` tells an agent something")),
+        (Verdict::Allow, Some(_)) => {
+            Err(Failure::usage("--message goes with deny: nobody reads it otherwise")
+                .hint("`decurion tasks resume ID TEXT` tells an agent something"))
+        }
         (Verdict::Deny, message) => {
             let message = message.unwrap_or(DENIED).to_owned();
             Ok(Answer::Deny { message, interrupt: false })
@@ -113,17 +119,14 @@ async fn give_answer(
     };
     let word = if matches!(answer, Answer::Allow { .. }) { "allowed" } else { "denied" };
     let command = Command::Answer { question, answer, by: "user".to_owned() };
-    ask(chosen, command, "what is open then is asked again").await?;
+    ask(chosen, command, AGAIN).await?;
     print::done(json, &json!({"question": question, "answer": word}), || format!("{word}: {question}"))
 }
 
-/// Asks the owner of a live session for something.
+/// Asks the owner of a live session for something; `then` is what can be done about one that is not live.
 async fn ask(chosen: &mut Chosen, command: Command, then: &str) -> Result<Value, Failure> {
     let id = chosen.id;
-    let Some(live) = &mut chosen.live else {
-        return Err(Failure::usage(format!("session {id} is not live"))
-            .hint(format!("decurion -p --resume {id} \"…\" goes on with it; {then}")));
-    };
+    let Some(live) = &mut chosen.live else { return Err(not_live(id, then)) };
     match live.ask(command).await {
         Some(Reply::Done { value }) => Ok(value),
         Some(Reply::Refused { reason }) => Err(Failure::failed(format!("session {id} refused: {reason}"))),
@@ -131,6 +134,17 @@ async fn ask(chosen: &mut Chosen, command: Command, then: &str) -> Result<Value,
     }
 }
 
+fn must_be_live(chosen: &Chosen, then: &str) -> Result<(), Failure> {
+    if chosen.live.is_some() { Ok(()) } else { Err(not_live(chosen.id, then)) }
+}
+
+fn not_live(id: SessionId, then: &str) -> Failure {
+    Failure::usage(format!("session {id} is not live"))
+        .hint(format!("decurion -p --resume {id} \"…\" goes on with it; {then}"))
+}
+
 fn task_id(row: &Value) -> Result<TaskId, Failure> {
-    text(row, "id").parse().map_err(|error| Failure::failed(format!("the session's list is damaged: {error}")))
+    text(row, "id")
+        .parse()
+        .map_err(|error| Failure::failed(format!("the session's list is damaged: {error}")))
 }

@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod agents;
+mod agents_stream;
 mod bad_input;
 mod exit_codes;
 mod sessions;
 mod stand;
+mod tasks;
 mod thirty_turns;
 
 /// A test file that is not named above would never run.

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
@@ -11,7 +12,6 @@ use decurion_protocol::{AgentId, Block, Envelope, Event, Message, Outcome, Role,
 use decurion_serve::progress::one_line;
 use futures_util::StreamExt as _;
 use serde_json::json;
-use std::sync::Arc;
 
 use super::overview::{Folded, Overview};
 use super::print::{line, plain, write};
@@ -47,7 +47,7 @@ pub async fn follow(chosen: Chosen, id: &str, json: bool) -> Result<u8, Failure>
     drop(past);
     let outcome = match chosen.live {
         Some(live) => following.until_it_ends(live.link.events).await?,
-        None => following.to_the_end_of_the_record()?,
+        None => following.show_the_record()?,
     };
     following.conclude(outcome.as_ref())
 }
@@ -100,7 +100,7 @@ impl Following {
         }
     }
 
-    fn to_the_end_of_the_record(&mut self) -> Result<Option<Outcome>, Failure> {
+    fn show_the_record(&mut self) -> Result<Option<Outcome>, Failure> {
         self.show_file()?;
         Ok(self.outcome())
     }
@@ -127,9 +127,9 @@ impl Following {
     fn show_file(&mut self) -> Result<(), Failure> {
         let What::Command(tail) = &mut self.what else { return Ok(()) };
         loop {
-            let text = tail.more().map_err(|error| {
-                Failure::failed(format!("cannot read the output {}: {error}", tail.path))
-            })?;
+            let text = tail
+                .more()
+                .map_err(|error| Failure::failed(format!("cannot read the output {}: {error}", tail.path)))?;
             match text {
                 None => return Ok(()),
                 Some(text) if self.json => line(&json!({"output": text}).to_string())?,
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(tail.more().unwrap(), None);
         write(b"\xac two\xff");
         assert_eq!(tail.more().unwrap().as_deref(), Some("€ two\u{fffd}"));
-        write(&[b'x'; CHUNK + 1]);
+        write(&b"x".repeat(CHUNK + 1));
         assert_eq!(tail.more().unwrap().map(|text| text.len()), Some(CHUNK));
         assert_eq!(tail.more().unwrap().as_deref(), Some("x"));
     }

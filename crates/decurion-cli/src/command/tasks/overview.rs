@@ -40,22 +40,30 @@ impl Overview {
         } else {
             folded.table.rows().map(listing::row).collect()
         };
-        Ok(Self { session: chosen.id, live, rows: in_order(rows, &folded.opened), questions: folded.questions })
+        Ok(Self {
+            session: chosen.id,
+            live,
+            rows: in_order(rows, &folded.opened),
+            questions: folded.questions,
+        })
     }
 
     /// The task of this id, or of the only id that begins so.
     pub fn find(&self, id: &str) -> Result<&Value, Failure> {
         let all = || self.rows.iter().map(|row| text(row, "id"));
         let wanted = one_of(all(), id).map_err(|matches| {
-            self.unknown(&format!("no task with this id in session {}: {id}", self.session), all(), &matches)
+            unknown(&format!("no task with this id in session {}: {id}", self.session), all(), &matches)
         })?;
         self.rows.iter().find(|row| text(row, "id") == wanted).ok_or_else(|| Failure::failed("no such task"))
     }
 
     /// The open question of this id, or of the task that asks it.
     pub fn question(&self, id: &str) -> Result<&Question, Failure> {
-        let names: Vec<(String, String)> =
-            self.questions.iter().map(|question| (question.id.to_string(), asker(question).to_owned())).collect();
+        let names: Vec<(String, String)> = self
+            .questions
+            .iter()
+            .map(|question| (question.id.to_string(), asker(question).to_owned()))
+            .collect();
         let ids = || names.iter().map(|(question, _)| question.as_str());
         let found = one_of(ids(), id).or_else(|_| {
             let by_task = names.iter().filter(|(_, task)| task == id).map(|(question, _)| question.as_str());
@@ -65,21 +73,27 @@ impl Overview {
             }
         });
         let wanted = found.map_err(|matches| {
-            let message = format!("no open question with this id, or of this task, in session {}: {id}", self.session);
-            self.unknown(&message, ids(), &matches)
+            let message =
+                format!("no open question with this id, or of this task, in session {}: {id}", self.session);
+            unknown(&message, ids(), &matches)
         })?;
         let question = self.questions.iter().find(|question| question.id.to_string() == wanted);
         question.ok_or_else(|| Failure::failed("no such question"))
     }
+}
 
-    fn unknown<'a>(&self, message: &str, all: impl Iterator<Item = &'a str>, matches: &[&str]) -> Failure {
-        if !matches.is_empty() {
-            return Failure::usage(format!("several are meant: {}", matches.join(", ")))
-                .hint("give the whole id of one");
-        }
-        let all: Vec<&str> = all.collect();
-        let failure = Failure::usage(message);
-        if all.is_empty() { failure.hint("there is none") } else { failure.hint(format!("there are {}", all.join(", "))) }
+/// That an id means nothing, or too much.
+fn unknown<'a>(message: &str, all: impl Iterator<Item = &'a str>, matches: &[&str]) -> Failure {
+    if !matches.is_empty() {
+        return Failure::usage(format!("several are meant: {}", matches.join(", ")))
+            .hint("give the whole id of one");
+    }
+    let all: Vec<&str> = all.collect();
+    let failure = Failure::usage(message);
+    if all.is_empty() {
+        failure.hint("there is none")
+    } else {
+        failure.hint(format!("there are {}", all.join(", ")))
     }
 }
 
@@ -107,13 +121,15 @@ fn one_of<'a>(all: impl Iterator<Item = &'a str>, wanted: &str) -> Result<&'a st
 
 /// Parents before their children, and otherwise as they began; what is not known to have begun comes last.
 fn in_order(rows: Vec<Value>, opened: &[TaskId]) -> Vec<Value> {
-    let began = |row: &Value| opened.iter().position(|task| task.as_str() == text(row, "id")).unwrap_or(usize::MAX);
+    let began =
+        |row: &Value| opened.iter().position(|task| task.as_str() == text(row, "id")).unwrap_or(usize::MAX);
     let mut waiting = rows;
     waiting.sort_by_key(began);
     let mut ordered: Vec<Value> = Vec::with_capacity(waiting.len());
     for row in waiting {
         // Behind the last descendant of its parent, which is where the next row is not deeper any more.
-        let parent = ordered.iter().position(|other| row["parent"].is_string() && other["id"] == row["parent"]);
+        let parent =
+            ordered.iter().position(|other| row["parent"].is_string() && other["id"] == row["parent"]);
         let at = parent.map_or(ordered.len(), |parent| {
             let depth = ordered[parent]["depth"].as_u64();
             let below = ordered[parent + 1..].iter().take_while(|other| other["depth"].as_u64() > depth);
@@ -215,7 +231,8 @@ mod tests {
 
     #[test]
     fn children_stand_below_their_parents_in_the_order_they_began() {
-        let row = |id: &str, parent: Option<&str>, depth: u32| json!({"id": id, "parent": parent, "depth": depth});
+        let row =
+            |id: &str, parent: Option<&str>, depth: u32| json!({"id": id, "parent": parent, "depth": depth});
         let rows = vec![
             row("c", Some("z"), 2),
             row("a", None, 1),

@@ -49,9 +49,10 @@ pub fn show(overview: &Overview, row: &Value, json: bool) -> Result<(), Failure>
     say_if_recorded(overview);
     let [_, state, kind, _] = columns(overview, row);
     let mut facts = vec![("id", text(row, "id").to_owned()), ("kind", kind), ("state", state)];
-    for (name, field) in [("asked", "description"), ("parent", "parent"), ("output", "output_file")] {
-        facts.push((name, one_line(text(row, field))));
-    }
+    facts.push(("asked", one_line(text(row, "description"))));
+    facts.push(("parent", text(row, "parent").to_owned()));
+    // Whole, however long: it is there to be opened.
+    facts.push(("output", text(row, "output_file").replace(char::is_control, "")));
     for (name, field) in [("tools", "tool_uses"), ("tokens", "tokens")] {
         let count = row[field].as_u64().filter(|count| *count > 0);
         facts.push((name, count.map(|count| count.to_string()).unwrap_or_default()));
@@ -121,7 +122,13 @@ fn columns(overview: &Overview, row: &Value) -> [String; 4] {
 
 fn ask(question: &Question) -> String {
     let title = if question.intent.title.is_empty() { &question.tool } else { &question.intent.title };
-    format!("? {}  {} asks: {} ({})", question.id, asker(question), one_line(title), one_line(&question.reason))
+    format!(
+        "? {}  {} asks: {} ({})",
+        question.id,
+        asker(question),
+        one_line(title),
+        one_line(&question.reason)
+    )
 }
 
 fn with_live(row: &Value, live: bool) -> Value {

@@ -44,7 +44,8 @@ pub async fn choose(home: &Utf8Path, cwd: &Utf8Path, wanted: Option<&str>) -> Re
 }
 
 async fn default(archive: &Archive, sockets: &LiveSessions, cwd: &Utf8Path) -> Result<SessionId, Failure> {
-    let unreadable = |error| Failure::failed(format!("cannot read the state folder {}: {error}", archive.layout().home()));
+    let unreadable =
+        |error| Failure::failed(format!("cannot read the state folder {}: {error}", archive.layout().home()));
     let hellos = sockets.hellos().await.map_err(unreadable)?;
     let here: Vec<SessionId> =
         hellos.iter().filter(|hello| hello.cwd == cwd).map(|hello| hello.session).collect();

@@ -1,0 +1,313 @@
+//! A session led by a host. Takes its lines on standard input, gives events and control messages as lines on
+//! standard output, and the session's end when the host has no more to say and everything is quiet.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use decurion_protocol::{
+    AgentId, Answer, CallId, Command, Envelope, Event, Outcome, Question, QuestionId, Reply, RequestId,
+    Totals,
+};
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+use tokio::io::AsyncBufRead;
+use tokio::sync::mpsc;
+
+use crate::headless::{Finish, Headless, Lines, Signal, State, drain};
+use crate::input::{self, Control, Heard, Input, Said, Wrong};
+use crate::progress::one_line;
+
+/// What a host is told, and where what it did wrong is said.
+pub struct Host {
+    /// The agents that can be started.
+    pub agents: Vec<HostAgent>,
+    /// Where lines about its mistakes go: standard error.
+    pub problems: Lines,
+}
+
+/// An agent as a host is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostAgent {
+    /// Its name.
+    pub name: String,
+    /// When to use it.
+    pub description: String,
+    /// Its model, where its definition names one.
+    pub model: Option<String>,
+}
+
+impl Headless {
+    /// Does what the host says, line by line, until it says no more; then finishes what was begun. Every
+    /// result is printed at once. The session must have been opened with `answers`.
+    pub async fn converse(
+        self,
+        host: Host,
+        input: impl AsyncBufRead + Unpin,
+        signals: &mut mpsc::Receiver<Signal>,
+    ) -> io::Result<Finish> {
+        let state = State::waiting();
+        let mut talk = Talk { headless: self, host, state, open: HashMap::new(), asked: HashMap::new() };
+        talk.listen(Input::new(input), signals).await;
+        let Talk { headless, host, mut state, .. } = talk;
+        if state.ended.is_none() && state.over {
+            // Nothing was asked for, and nothing is wrong with that.
+            let nothing = Outcome::Completed { report: String::new(), limit: None };
+            state.ended = Some((nothing, Totals::default()));
+        }
+        let mut finish = headless.finish(state, signals).await?;
+        drain(host.problems, &mut finish.signal, signals).await;
+        Ok(finish)
+    }
+}
+
+struct Talk {
+    headless: Headless,
+    host: Host,
+    state: State,
+    /// Questions that the host has not answered.
+    open: HashMap<QuestionId, Question>,
+    /// Requests of the host that the session has not answered, by ours.
+    asked: HashMap<RequestId, Pending>,
+}
+
+/// A request of the host.
+struct Pending {
+    id: String,
+    /// What it is told when it is done.
+    done: Value,
+}
+
+impl Talk {
+    async fn listen(
+        &mut self,
+        mut input: Input<impl AsyncBufRead + Unpin>,
+        signals: &mut mpsc::Receiver<Signal>,
+    ) {
+        let mut is_there = true;
+        while !self.state.over {
+            let leaves = tokio::select! {
+                biased;
+                Some(signal) = signals.recv() => self.headless.signalled(&mut self.state, signal).await,
+                event = self.headless.link.events.next() => match event {
+                    Some(envelope) => self.event(&envelope, is_there, signals).await,
+                    None => true,
+                },
+                heard = input.next(), if is_there => {
+                    is_there = heard != Heard::End;
+                    self.heard(heard, signals).await
+                }
+            };
+            if leaves {
+                return;
+            }
+        }
+    }
+
+    /// Acts on a line of the host; tells whether to leave at once.
+    async fn heard(&mut self, heard: Heard, signals: &mut mpsc::Receiver<Signal>) -> bool {
+        let lines = match heard {
+            Heard::Said(said) => self.said(said).await,
+            Heard::Wrong(Wrong { request, reason }) => {
+                self.complain(&reason);
+                request.map(|id| failure(&id, &reason, Some("invalid_request"))).into_iter().collect()
+            }
+            Heard::End => {
+                self.gone().await;
+                Vec::new()
+            }
+        };
+        self.print(lines, signals).await
+    }
+
+    async fn said(&mut self, said: Said) -> Vec<Value> {
+        match said {
+            Said::Nothing => Vec::new(),
+            Said::Work(command) => {
+                self.headless.ask(&mut self.state, command).await;
+                Vec::new()
+            }
+            Said::Request { id, request } => self.request(id, request).await.into_iter().collect(),
+            Said::Response { id, answer } => {
+                self.answered(&id, answer).await;
+                Vec::new()
+            }
+        }
+    }
+
+    /// Does what the host asks for; gives the answer if there is one already.
+    async fn request(&mut self, id: String, request: Control) -> Option<Value> {
+        match request {
+            Control::Initialize => Some(success(&id, &self.hello())),
+            Control::Unsupported(subtype) => {
+                let reason = format!("a control request of this kind is not supported: {subtype}");
+                Some(failure(&id, &reason, Some("unsupported_request")))
+            }
+            Control::BadMode(reason) => Some(failure(&id, &reason, Some("invalid_mode"))),
+            Control::Do(command) => {
+                let done = match &command {
+                    Command::Interrupt => json!({"still_queued": []}),
+                    Command::SetMode { mode } => json!({"mode": mode}),
+                    Command::SetModel { model } => json!({"model": model}),
+                    _ => json!({}),
+                };
+                let request = self.headless.ask(&mut self.state, command).await;
+                self.asked.insert(request, Pending { id, done });
+                None
+            }
+        }
+    }
+
+    /// What a host is told when it comes.
+    fn hello(&self) -> Value {
+        let agent = |agent: &HostAgent| {
+            let mut value = json!({"name": agent.name, "description": agent.description});
+            if let Some(model) = &agent.model {
+                value["model"] = json!(model);
+            }
+            value
+        };
+        json!({
+            "commands": [],
+            "agents": self.host.agents.iter().map(agent).collect::<Vec<_>>(),
+            "output_style": "default",
+            "available_output_styles": ["default"],
+            "models": [],
+            "account": {},
+        })
+    }
+
+    /// Passes the host's answer on. One that nobody waits for is reported and ignored.
+    async fn answered(&mut self, id: &str, response: Result<Value, String>) {
+        let question = id.parse::<QuestionId>().ok().and_then(|id| self.open.remove(&id));
+        let Some(question) = question else {
+            let id = one_line(id);
+            return self.complain(&format!("an answer to a request that is not open was ignored: {id}"));
+        };
+        let (answer, problems) = input::answer(&question, response);
+        for problem in problems {
+            self.complain(&format!("answer to {id}: {problem}"));
+        }
+        self.answer(question.id, answer, "host").await;
+    }
+
+    async fn answer(&mut self, question: QuestionId, answer: Answer, by: &str) {
+        let command = Command::Answer { question, answer, by: by.to_owned() };
+        self.headless.ask(&mut self.state, command).await;
+    }
+
+    /// The host says no more: nobody will answer what is open, and the session ends when it is quiet.
+    async fn gone(&mut self) {
+        let open: Vec<QuestionId> = self.open.drain().map(|(id, _)| id).collect();
+        for question in open {
+            self.answer(question, nobody(), "nobody").await;
+        }
+        self.headless.end(&mut self.state).await;
+    }
+
+    /// Shows an event and acts on it; tells whether to leave at once.
+    async fn event(
+        &mut self,
+        envelope: &Arc<Envelope>,
+        is_there: bool,
+        signals: &mut mpsc::Receiver<Signal>,
+    ) -> bool {
+        if self.headless.take(&mut self.state, envelope, signals).await {
+            return true;
+        }
+        let lines = match &envelope.event {
+            Event::Asked { question } if is_there => {
+                self.open.insert(question.id, (**question).clone());
+                vec![can_use_tool(question)]
+            }
+            Event::Asked { question } => {
+                self.answer(question.id, nobody(), "nobody").await;
+                Vec::new()
+            }
+            Event::Answered { question, .. } => {
+                // Answered by someone else, or by the time.
+                self.open.remove(question).map(|question| cancelled(question.id)).into_iter().collect()
+            }
+            Event::CallEnded { call, .. } => self.close_questions(envelope.agent.as_ref(), Some(call)),
+            Event::RunEnded { .. } => self.close_questions(envelope.agent.as_ref(), None),
+            Event::Replied { request, reply } => self.replied(*request, reply).into_iter().collect(),
+            _ => Vec::new(),
+        };
+        self.print(lines, signals).await
+    }
+
+    /// Takes back what was asked for a call, or for any call of an agent, that needs no answer any more.
+    fn close_questions(&mut self, agent: Option<&AgentId>, call: Option<&CallId>) -> Vec<Value> {
+        let is_moot = |question: &Question| {
+            question.agent.as_ref() == agent && call.is_none_or(|call| question.call == *call)
+        };
+        let moot: Vec<QuestionId> =
+            self.open.values().filter(|question| is_moot(question)).map(|question| question.id).collect();
+        self.open.retain(|id, _| !moot.contains(id));
+        moot.into_iter().map(cancelled).collect()
+    }
+
+    fn replied(&mut self, request: RequestId, reply: &Reply) -> Option<Value> {
+        let pending = self.asked.remove(&request)?;
+        Some(match reply {
+            Reply::Done { .. } => success(&pending.id, &pending.done),
+            Reply::Refused { reason } => failure(&pending.id, reason, None),
+        })
+    }
+
+    async fn print(&mut self, lines: Vec<Value>, signals: &mut mpsc::Receiver<Signal>) -> bool {
+        if lines.is_empty() {
+            return false;
+        }
+        let lines = lines.iter().map(|line| line.to_string().into_bytes()).collect();
+        self.headless.show(&mut self.state, Vec::new(), lines, signals).await
+    }
+
+    fn complain(&self, problem: &str) {
+        self.host.problems.try_send(format!("decurion: {problem}").into_bytes());
+    }
+}
+
+fn nobody() -> Answer {
+    Answer::Deny { message: "nobody is there to answer: the host has gone".to_owned(), interrupt: false }
+}
+
+fn success(id: &str, response: &Value) -> Value {
+    json!({
+        "type": "control_response",
+        "response": {"subtype": "success", "request_id": id, "response": response},
+    })
+}
+
+fn failure(id: &str, error: &str, code: Option<&str>) -> Value {
+    let mut response = json!({"subtype": "error", "request_id": id, "error": error});
+    if let Some(code) = code {
+        response["error_code"] = json!(code);
+    }
+    json!({"type": "control_response", "response": response})
+}
+
+/// A question as a request to the host.
+fn can_use_tool(question: &Question) -> Value {
+    let mut request = json!({
+        "subtype": "can_use_tool",
+        "tool_name": question.tool,
+        "display_name": question.tool,
+        "input": question.input,
+        "tool_use_id": question.call,
+        "title": question.intent.title,
+        "decision_reason": question.reason,
+    });
+    if let Some(description) = question.input.get("description").and_then(Value::as_str) {
+        request["description"] = json!(description);
+    }
+    if let Some(agent) = &question.agent {
+        request["agent_id"] = json!(agent);
+    }
+    json!({"type": "control_request", "request_id": question.id, "request": request})
+}
+
+/// A request that needs no answer any more.
+fn cancelled(question: QuestionId) -> Value {
+    json!({"type": "control_cancel_request", "request_id": question})
+}

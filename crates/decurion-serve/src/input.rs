@@ -1,0 +1,316 @@
+//! What a host says on standard input. Takes bytes, gives one message for each line, or what is wrong with
+//! it; a line that is too long, cut off or not JSON never stops the lines after it.
+
+use decurion_protocol::permission::RuleSource;
+use decurion_protocol::{Answer, Block, Command, Mode, Question, Rule, TaskId};
+use serde_json::Value;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
+
+/// The longest line that is taken.
+pub const MOST_LINE: usize = 16 << 20;
+
+/// Lines of a host, each bounded. Reading can be given up at any await and gone on with later.
+pub struct Input<R> {
+    reader: R,
+    line: Vec<u8>,
+    /// How much of a line that is too long has gone by.
+    dropped: usize,
+    number: u64,
+    is_over: bool,
+}
+
+/// One line.
+#[derive(Debug, PartialEq)]
+pub enum Heard {
+    /// A message that can be acted on.
+    Said(Said),
+    /// A line that cannot, and why.
+    Wrong(Wrong),
+    /// No more lines.
+    End,
+}
+
+/// A line that cannot be acted on.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// The request that it was, so that it can be answered.
+    pub request: Option<String>,
+    /// The line's number and what is wrong with it.
+    pub reason: String,
+}
+
+/// What a host says.
+#[derive(Debug, PartialEq)]
+pub enum Said {
+    /// Work on this.
+    Work(Command),
+    /// A request of its own.
+    Request {
+        /// Chosen by the host.
+        id: String,
+        /// What is asked.
+        request: Control,
+    },
+    /// The answer to a request of ours.
+    Response {
+        /// Which request.
+        id: String,
+        /// The answer, or why there is none.
+        answer: Result<Value, String>,
+    },
+    /// Nothing to act on.
+    Nothing,
+}
+
+/// What a host asks for.
+#[derive(Debug, PartialEq)]
+pub enum Control {
+    /// What there is.
+    Initialize,
+    /// Something that the session does.
+    Do(Command),
+    /// Something that is not offered.
+    Unsupported(String),
+    /// A mode that does not exist.
+    BadMode(String),
+}
+
+impl<R: AsyncBufRead + Unpin> Input<R> {
+    /// The lines of this reader.
+    pub fn new(reader: R) -> Self {
+        Self { reader, line: Vec::new(), dropped: 0, number: 0, is_over: false }
+    }
+
+    /// The next line; after the end, the end again.
+    pub async fn next(&mut self) -> Heard {
+        while !self.is_over {
+            let bytes = match self.reader.fill_buf().await {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    self.is_over = true;
+                    return self.wrong(&format!("standard input cannot be read: {error}"));
+                }
+            };
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let piece = &bytes[..end.unwrap_or(bytes.len())];
+            if self.dropped > 0 || self.line.len() + piece.len() > MOST_LINE {
+                self.dropped += self.line.len() + piece.len();
+                self.line = Vec::new();
+            } else {
+                self.line.extend_from_slice(piece);
+            }
+            let taken = piece.len() + usize::from(end.is_some());
+            self.is_over = bytes.is_empty();
+            self.reader.consume(taken);
+            if (end.is_some() || self.is_over)
+                && let Some(heard) = self.whole()
+            {
+                return heard;
+            }
+        }
+        Heard::End
+    }
+
+    /// What the line gathered so far says; none if there is nothing in it.
+    fn whole(&mut self) -> Option<Heard> {
+        let line = std::mem::take(&mut self.line);
+        let dropped = std::mem::take(&mut self.dropped);
+        if dropped > 0 {
+            self.number += 1;
+            return Some(self.wrong(&format!("longer than {MOST_LINE} bytes: {dropped}")));
+        }
+        let is_blank = line.iter().all(u8::is_ascii_whitespace);
+        if is_blank && self.is_over {
+            return None;
+        }
+        self.number += 1;
+        if is_blank {
+            return None;
+        }
+        Some(match serde_json::from_slice::<Value>(&line) {
+            Ok(value) => parse(&value).map_or_else(
+                |reason| {
+                    let request = request_id(&value);
+                    Heard::Wrong(Wrong { request, reason: format!("input line {}: {reason}", self.number) })
+                },
+                Heard::Said,
+            ),
+            Err(error) if self.is_over => self.wrong(&format!("cut off before its end: {error}")),
+            Err(error) => self.wrong(&format!("not JSON: {error}")),
+        })
+    }
+
+    fn wrong(&self, reason: &str) -> Heard {
+        Heard::Wrong(Wrong { request: None, reason: format!("input line {}: {reason}", self.number) })
+    }
+}
+
+/// The id of a control request, whatever else is wrong with it.
+fn request_id(value: &Value) -> Option<String> {
+    let is_request = value.get("type").and_then(Value::as_str) == Some("control_request");
+    value.get("request_id").and_then(Value::as_str).filter(|_| is_request).map(str::to_owned)
+}
+
+/// What a line says.
+fn parse(value: &Value) -> Result<Said, String> {
+    let kind = text(value, "type").ok_or("`type` is missing")?;
+    match kind {
+        "user" => user(value).map(Said::Work),
+        "control_request" => {
+            let id = text(value, "request_id").ok_or("`request_id` is missing")?.to_owned();
+            let request = value.get("request").ok_or("`request` is missing")?;
+            Ok(Said::Request { id, request: control(request)? })
+        }
+        "control_response" => {
+            let response = value.get("response").ok_or("`response` is missing")?;
+            let id = text(response, "request_id").ok_or("`response.request_id` is missing")?.to_owned();
+            let answer = match text(response, "subtype") {
+                Some("success") => Ok(response.get("response").cloned().unwrap_or_default()),
+                Some("error") => Err(text(response, "error").unwrap_or("it did not say why").to_owned()),
+                _ => return Err("`response.subtype` is neither `success` nor `error`".to_owned()),
+            };
+            Ok(Said::Response { id, answer })
+        }
+        // Requests are answered at once: there is nothing left to take back.
+        "control_cancel_request" | "keep_alive" => Ok(Said::Nothing),
+        other => Err(format!("not a kind of message that is known: {other:?}")),
+    }
+}
+
+/// A message of the user: text, or blocks of text, images and documents.
+fn user(value: &Value) -> Result<Command, String> {
+    let message = value.get("message").ok_or("`message` is missing")?;
+    if text(message, "role").is_some_and(|role| role != "user") {
+        return Err("`message.role` is not `user`".to_owned());
+    }
+    let blocks = match message.get("content") {
+        Some(Value::String(text)) => vec![Block::text(text.as_str())],
+        Some(Value::Array(blocks)) => blocks
+            .iter()
+            .enumerate()
+            .map(|(index, block)| user_block(index, block))
+            .collect::<Result<_, _>>()?,
+        _ => return Err("`message.content` is neither text nor a list of blocks".to_owned()),
+    };
+    let is_empty = |block: &Block| matches!(block, Block::Text { text } if text.trim().is_empty());
+    if blocks.iter().all(is_empty) {
+        return Err("`message.content` is empty".to_owned());
+    }
+    Ok(work(blocks))
+}
+
+fn user_block(index: usize, value: &Value) -> Result<Block, String> {
+    let wrong = |reason: &str| format!("`message.content[{index}]`: {reason}");
+    let block: Block = serde_json::from_value(value.clone()).map_err(|error| wrong(&error.to_string()))?;
+    match block {
+        Block::Text { .. } | Block::Image { .. } | Block::Document { .. } => Ok(block),
+        _ => Err(wrong("neither text, image nor document")),
+    }
+}
+
+/// What a prompt asks for: work, or the one command that is typed like a prompt.
+fn work(blocks: Vec<Block>) -> Command {
+    if let [Block::Text { text }] = blocks.as_slice()
+        && let Some(rest) = text.trim().strip_prefix("/compact")
+        && (rest.is_empty() || rest.starts_with(char::is_whitespace))
+    {
+        let instructions = Some(rest.trim().to_owned()).filter(|text| !text.is_empty());
+        return Command::Compact { instructions };
+    }
+    Command::Prompt { blocks }
+}
+
+fn control(request: &Value) -> Result<Control, String> {
+    let subtype = text(request, "subtype").ok_or("`request.subtype` is missing")?;
+    let needed = |member: &str| {
+        text(request, member).ok_or_else(|| format!("`request.{member}` is missing, which {subtype} needs"))
+    };
+    Ok(match subtype {
+        "initialize" => Control::Initialize,
+        "interrupt" => Control::Do(Command::Interrupt),
+        "stop_task" => {
+            let task: TaskId = needed("task_id")?.parse().map_err(|error| format!("{error}"))?;
+            Control::Do(Command::Stop { task })
+        }
+        "background_tasks" => {
+            let target = text(request, "tool_use_id").map(str::to_owned);
+            Control::Do(Command::Background { target })
+        }
+        "set_permission_mode" => match needed("mode")?.parse::<Mode>() {
+            Ok(mode) => Control::Do(Command::SetMode { mode }),
+            Err(error) => Control::BadMode(error.to_string()),
+        },
+        "set_model" => Control::Do(Command::SetModel { model: needed("model")?.to_owned() }),
+        other => Control::Unsupported(other.to_owned()),
+    })
+}
+
+/// What a host's answer to a question means, and what of it is not obeyed. An answer that is not understood
+/// is a refusal: the call must not wait for ever, and must not run on a guess.
+pub fn answer(question: &Question, response: Result<Value, String>) -> (Answer, Vec<String>) {
+    let deny = |message: String| Answer::Deny { message, interrupt: false };
+    let response = match response {
+        Ok(response) => response,
+        Err(error) => return (deny(format!("the host could not answer: {error}")), Vec::new()),
+    };
+    match text(&response, "behavior") {
+        Some("allow") => allow(question, &response),
+        Some("deny") => {
+            let message = text(&response, "message").filter(|message| !message.is_empty());
+            let message = message.unwrap_or("the host denied it").to_owned();
+            let interrupt = response.get("interrupt").and_then(Value::as_bool).unwrap_or_default();
+            (Answer::Deny { message, interrupt }, Vec::new())
+        }
+        _ => {
+            let problem = "`behavior` is neither `allow` nor `deny`, which counts as a refusal".to_owned();
+            (deny("the host's answer was not understood".to_owned()), vec![problem])
+        }
+    }
+}
+
+fn allow(question: &Question, response: &Value) -> (Answer, Vec<String>) {
+    let mut problems = Vec::new();
+    let input = match response.get("updatedInput") {
+        None | Some(Value::Null) => None,
+        Some(input @ Value::Object(_)) => Some(input.clone()).filter(|input| *input != question.input),
+        Some(_) => {
+            let problem = "`updatedInput` is not an object, which counts as a refusal".to_owned();
+            let message = "the host's answer was not understood".to_owned();
+            return (Answer::Deny { message, interrupt: false }, vec![problem]);
+        }
+    };
+    let mut rules = Vec::new();
+    let updates = response.get("updatedPermissions").and_then(Value::as_array);
+    for update in updates.into_iter().flatten() {
+        match session_rules(update) {
+            Ok(more) => rules.extend(more),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    (Answer::Allow { input, rules }, problems)
+}
+
+/// The rules that an update adds to the session, which is all that an answer may change.
+fn session_rules(update: &Value) -> Result<Vec<Rule>, String> {
+    let word = |member: &str| text(update, member).unwrap_or("nothing").to_owned();
+    let (kind, behavior, destination) = (word("type"), word("behavior"), word("destination"));
+    if (kind.as_str(), behavior.as_str(), destination.as_str()) != ("addRules", "allow", "session") {
+        return Err(format!(
+            "only allow rules for the session can be added; not obeyed: {kind} ({behavior}) for {destination}"
+        ));
+    }
+    let rules = update.get("rules").and_then(Value::as_array);
+    let rule = |value: &Value| {
+        let tool = text(value, "toolName").unwrap_or_default();
+        let written = match text(value, "ruleContent") {
+            Some(content) => format!("{tool}({content})"),
+            None => tool.to_owned(),
+        };
+        Rule::parse(&written, RuleSource::Session).map_err(|error| error.to_string())
+    };
+    rules.into_iter().flatten().map(rule).collect()
+}
+
+fn text<'a>(value: &'a Value, member: &str) -> Option<&'a str> {
+    value.get(member).and_then(Value::as_str)
+}

@@ -1,0 +1,353 @@
+//! The door from other terminals. Takes a live session (a sender of commands and a way to get its events)
+//! and a path, and speaks [`Request`] and [`Envelope`] there as JSON lines, for as many clients as come;
+//! [`connect`] is the other side and gives a [`decurion_protocol::Link`].
+//!
+//! What goes over the wire, each on a line of its own:
+//!
+//! | who | what |
+//! |---|---|
+//! | owner, first | [`Hello`]: from here on the client misses nothing |
+//! | client | [`Request`], with ids of its own choice |
+//! | owner | [`Envelope`]; of the replies only those to this client, with its own ids |
+//! | owner, last | `{"error": "…"}`, where it ends the connection |
+
+mod address;
+mod client;
+mod lines;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::link::BoxStream;
+use decurion_protocol::link::Subscribe;
+use decurion_protocol::{Envelope, Event, Request, RequestId, SessionId};
+use futures_util::{FutureExt as _, StreamExt as _};
+use serde::{Deserialize, Serialize};
+use tokio::io::{BufReader, Interest};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
+
+use address::{Address, Identity};
+use lines::{Line, Outbox, next_line};
+
+pub use client::{Attached, ConnectError, LiveSessions, connect};
+
+/// The longest line a client may send.
+pub const LONGEST_REQUEST: usize = 1 << 20;
+/// How much may wait for a client that does not read before it is dropped.
+pub const LONGEST_BACKLOG: usize = 8 << 20;
+/// How many clients there may be at once.
+pub const MOST_CLIENTS: usize = 64;
+/// The first request id that a client's request is given; those below belong to the session's own front end.
+pub const FIRST_REQUEST: u64 = 1 << 52;
+/// How many requests of one client may wait for their reply.
+const MOST_PENDING: usize = 1024;
+/// How long the last words to a client may take to be read.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long to wait after the system refused to accept a connection.
+const BETWEEN_ACCEPTS: Duration = Duration::from_millis(100);
+
+/// What leads into a live session.
+#[derive(Clone)]
+pub struct Door {
+    /// Which session.
+    pub session: SessionId,
+    /// Where it works.
+    pub cwd: Utf8PathBuf,
+    /// Where its commands go. The listener does not keep it: a session that everyone else has left still ends.
+    pub commands: mpsc::Sender<Request>,
+    /// Where its events come from, once more for every client.
+    pub events: Subscribe,
+}
+
+/// Who answers at a socket: its first line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Which session.
+    pub session: SessionId,
+    /// Where it works.
+    pub cwd: Utf8PathBuf,
+    /// The process that owns it.
+    pub pid: u32,
+}
+
+/// A socket that is listened on. Dropping it ends every connection and removes the socket's file.
+pub struct Listener {
+    address: Address,
+    identity: Identity,
+    closing: watch::Sender<bool>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+/// Listens for clients of a session. The caller owns the session, under its lock where it has one; so a socket
+/// that is there already was left by an owner who is gone, and is replaced. Needs a running runtime.
+pub fn listen(path: &Utf8Path, door: Door) -> io::Result<Listener> {
+    let address = Address::for_owner(path)?;
+    address.remove()?;
+    let listener = UnixListener::bind(address.reach())?;
+    let identity = address.protect()?;
+    let (closing, closed) = watch::channel(false);
+    let hello = Hello { session: door.session, cwd: door.cwd, pid: std::process::id() };
+    let inside = Arc::new(Inside {
+        hello,
+        commands: door.commands.downgrade(),
+        events: door.events,
+        next: AtomicU64::new(FIRST_REQUEST),
+        uid: rustix::process::geteuid().as_raw(),
+    });
+    let accepting = Some(tokio::spawn(accept(listener, inside, closed)));
+    Ok(Listener { address, identity, closing, accepting })
+}
+
+impl Listener {
+    /// Where it listens.
+    pub fn path(&self) -> &Utf8Path {
+        self.address.path()
+    }
+
+    /// Ends it once every client was given what has happened so far, as far as it reads it soon.
+    pub async fn finish(mut self) {
+        self.closing.send_replace(true);
+        if let Some(accepting) = self.accepting.as_mut() {
+            let _ = tokio::time::timeout(LAST_WORDS * 2, accepting).await;
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(accepting) = self.accepting.take() {
+            accepting.abort();
+        }
+        // The next owner may have put its own socket there by now.
+        if self.address.identity().is_ok_and(|found| found == self.identity)
+            && let Err(error) = self.address.remove()
+        {
+            tracing::warn!(path = %self.address.path(), %error, "the socket could not be removed");
+        }
+    }
+}
+
+/// What every connection shares.
+struct Inside {
+    hello: Hello,
+    commands: mpsc::WeakSender<Request>,
+    events: Subscribe,
+    /// The id of the next request, so that no two clients share one.
+    next: AtomicU64,
+    uid: u32,
+}
+
+/// The requests of one client that wait for their reply: our id, and its own.
+type Pending = Mutex<HashMap<RequestId, RequestId>>;
+
+async fn accept(listener: UnixListener, inside: Arc<Inside>, mut closing: watch::Receiver<bool>) {
+    let mut clients = JoinSet::new();
+    let for_clients = closing.clone();
+    loop {
+        tokio::select! {
+            biased;
+            () = closed(&mut closing) => break,
+            Some(_) = clients.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let admitted = admit(&stream, inside.uid, clients.len());
+                    clients.spawn(attend(stream, admitted, Arc::clone(&inside), for_clients.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(BETWEEN_ACCEPTS).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    while clients.join_next().await.is_some() {}
+}
+
+/// Waits for the listener to close.
+async fn closed(closing: &mut watch::Receiver<bool>) {
+    let _ = closing.wait_for(|closing| *closing).await;
+}
+
+/// Whether a client may stay, or why not.
+fn admit(stream: &UnixStream, uid: u32, others: usize) -> Result<(), String> {
+    let peer = stream.peer_cred().map_err(|error| format!("cannot tell who connects: {error}"))?;
+    check_peer(peer.uid(), uid)?;
+    if others >= MOST_CLIENTS {
+        return Err(format!("too many clients at once: {others}"));
+    }
+    Ok(())
+}
+
+/// A session answers to its own user only. The file's mode says the same; this holds where modes do not.
+fn check_peer(peer: u32, own: u32) -> Result<(), String> {
+    if peer == own { Ok(()) } else { Err(format!("not permitted for this user: {peer}")) }
+}
+
+/// Why a connection ends.
+enum End {
+    /// The client is gone, or reads too slowly to be waited for.
+    Gone,
+    /// The session has nothing more to say.
+    Over,
+    /// The listener closes.
+    Closing,
+    /// The client did something that is not allowed.
+    Refused(String),
+}
+
+/// One client, from its hello to its end.
+async fn attend(
+    stream: UnixStream,
+    admitted: Result<(), String>,
+    inside: Arc<Inside>,
+    mut closing: watch::Receiver<bool>,
+) {
+    let (reader, writer) = stream.into_split();
+    let mut outbox = Outbox::default();
+    let mut end = match admitted {
+        Ok(()) => End::Over,
+        Err(reason) => End::Refused(reason),
+    };
+    let pending = Pending::default();
+    if matches!(end, End::Over) {
+        // Subscribed before the hello is sent: what happens after it is not missed.
+        let mut events = (inside.events)();
+        outbox.push(&inside.hello);
+        end = tokio::select! {
+            end = hear(reader, &inside, &pending) => end,
+            end = tell(&writer, &mut outbox, &mut events, &pending) => end,
+            () = closed(&mut closing) => End::Closing,
+        };
+        if matches!(end, End::Closing) {
+            take_ready(&mut events, &mut outbox, &pending);
+        }
+    }
+    match end {
+        End::Gone => return,
+        End::Over | End::Closing => {}
+        End::Refused(error) => outbox.push(&Refusal { error }),
+    }
+    let _ = tokio::time::timeout(LAST_WORDS, outbox.flush(&writer)).await;
+}
+
+/// Takes the client's requests until one is not acceptable or the client is gone.
+async fn hear(reader: OwnedReadHalf, inside: &Inside, pending: &Pending) -> End {
+    let mut reader = BufReader::new(reader);
+    let mut line = Vec::new();
+    loop {
+        match next_line(&mut reader, &mut line, LONGEST_REQUEST).await {
+            Ok(Line::Whole) if line.trim_ascii().is_empty() => {}
+            Ok(Line::Whole) => match serde_json::from_slice(&line) {
+                Ok(request) => {
+                    if let Err(reason) = inside.ask(request, pending).await {
+                        return End::Refused(reason);
+                    }
+                }
+                Err(error) => return End::Refused(format!("not a request: {error}")),
+            },
+            Ok(Line::TooLong) => {
+                return End::Refused(format!("a request is longer than {LONGEST_REQUEST} bytes"));
+            }
+            Ok(Line::End) => break,
+            Err(_) => return End::Gone,
+        }
+    }
+    // One that only stopped writing may still want to read.
+    match reader.get_ref().ready(Interest::WRITABLE).await {
+        Ok(ready) if !ready.is_write_closed() => std::future::pending().await,
+        _ => End::Gone,
+    }
+}
+
+/// Gives the client what happens, until one of them ends.
+async fn tell(
+    writer: &OwnedWriteHalf,
+    outbox: &mut Outbox,
+    events: &mut BoxStream<'static, Arc<Envelope>>,
+    pending: &Pending,
+) -> End {
+    loop {
+        tokio::select! {
+            // Writing first: only what the client does not take piles up.
+            biased;
+            ready = writer.writable(), if !outbox.is_empty() => {
+                if ready.and_then(|()| outbox.write_some(writer)).is_err() {
+                    return End::Gone;
+                }
+            }
+            envelope = events.next() => match envelope {
+                Some(_) if outbox.len() > LONGEST_BACKLOG => return End::Gone,
+                Some(envelope) => outbox.envelope(&envelope, pending),
+                None => return End::Over,
+            },
+        }
+    }
+}
+
+/// What has happened by now and was not told yet.
+fn take_ready(events: &mut BoxStream<'static, Arc<Envelope>>, outbox: &mut Outbox, pending: &Pending) {
+    while outbox.len() <= LONGEST_BACKLOG
+        && let Some(Some(envelope)) = events.next().now_or_never()
+    {
+        outbox.envelope(&envelope, pending);
+    }
+}
+
+impl Inside {
+    /// Sends a client's request into the session, under an id that nobody else uses.
+    async fn ask(&self, request: Request, pending: &Pending) -> Result<(), String> {
+        let ended = || format!("session {} has ended", self.hello.session);
+        let id = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
+        if lock(pending).len() >= MOST_PENDING {
+            return Err(format!("too many requests wait for their reply: {MOST_PENDING}"));
+        }
+        lock(pending).insert(id, request.id);
+        let commands = self.commands.upgrade().ok_or_else(ended)?;
+        commands.send(Request { id, command: request.command }).await.map_err(|_| ended())
+    }
+}
+
+impl Outbox {
+    /// Queues an event; of the replies only those to this client, under its own ids.
+    fn envelope(&mut self, envelope: &Envelope, pending: &Pending) {
+        let Event::Replied { request, reply } = &envelope.event else {
+            return self.push(envelope);
+        };
+        let theirs = lock(pending).remove(request);
+        if let Some(request) = theirs {
+            let event = Event::Replied { request, reply: reply.clone() };
+            self.push(&Envelope { event, agent: envelope.agent.clone(), ..*envelope });
+        }
+    }
+}
+
+fn lock(pending: &Pending) -> MutexGuard<'_, HashMap<RequestId, RequestId>> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The last line of a connection that the owner ends.
+#[derive(Serialize, Deserialize)]
+struct Refusal {
+    error: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_peer;
+
+    #[test]
+    fn another_user_is_turned_away_whoever_it_is() {
+        assert_eq!(check_peer(1000, 1000), Ok(()));
+        for (peer, own) in [(1001, 1000), (0, 1000), (1000, 0), (u32::MAX, 1000)] {
+            assert_eq!(check_peer(peer, own), Err(format!("not permitted for this user: {peer}")));
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! A prompt and everything it begins, as it is printed: agents in the foreground and the background, nested,
+//! stopped; and how it all ended.
+
+use std::sync::Arc;
+
+use decurion_protocol::{Block, Command, Envelope, Event, Link, Outcome, Reply, RequestId, RunId, SessionId};
+use decurion_serve::{Facts, Finish, Format, Headless, Lines, Progress, Signal, StreamJson};
+use expect_test::{Expect, expect};
+use futures_util::{StreamExt as _, stream};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::playing::{Kept, answered, answered_with, short, stage, values};
+
+const FOREGROUND: &str = r#"
+when agent=worker turn=1
+  say "looking"
+  call Echo {"text": "here"}
+when agent=worker turn=2
+  say "found it"
+when turn=1
+  say "launching"
+  call Agent {"description": "look", "prompt": "look for it", "subagent_type": "worker", "run_in_background": false}
+when turn=2
+  say "done"
+"#;
+
+const BACKGROUND: &str = r#"
+when agent=worker turn=1
+  delay 5s
+  call Echo {"text": "here"}
+when agent=worker turn=2
+  say "found it"
+when turn=1
+  call Agent {"description": "look", "prompt": "look for it", "subagent_type": "worker", "run_in_background": true}
+when turn=2
+  say "started"
+when turn=3
+  say "it is found"
+"#;
+
+const NESTED: &str = r#"
+when agent=worker first="deep down" turn=1
+  call Echo {"text": "a"}
+  call Poke {"text": "b"}
+when agent=worker first="deep down"
+  say "deep report"
+when agent=worker turn=1
+  call Agent {"description": "inner", "prompt": "deep down", "subagent_type": "worker"}
+when agent=worker
+  say "outer report"
+when turn=1
+  call Agent {"description": "outer", "prompt": "delegate", "subagent_type": "worker"}
+when turn=2
+  say "nest done"
+"#;
+
+async fn check(script: &str, expected: &Expect) {
+    let answered = answered(&stage(script), Format::StreamJson).await;
+    expected.assert_eq(&short(&answered.out));
+    assert_eq!(answered.finish.outcome.exit_code(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_foreground_agent_is_shown_between_its_call_and_its_report() {
+    check(FOREGROUND, &expect![[r##"
+        init agents=["worker"]
+        assistant "launching"
+        assistant calls Agent "call1" {"description":"look","prompt":"look for it","subagent_type":"worker","run_in_background":false}
+        task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"look","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"look for it"}
+        user [#1 worker "look" of call1] "look for it"
+        assistant [#1 worker "look" of call1] "looking"
+        assistant [#1 worker "look" of call1] calls Echo "call2" {"text":"here"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1115,"tool_uses":1,"duration_ms":17},"last_tool_name":"Echo"}
+        user [#1 worker "look" of call1] → "call2" "here"
+        assistant [#1 worker "look" of call1] "found it"
+        task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1179,"tool_uses":1,"duration_ms":32}}
+        user → "call1" [{"type":"text","text":"found it"},{"type":"text","text":"ag
+        assistant "done"
+        result success "done" origin=null turns=2 of 4639 input tokens 4639 are new, cost true stats {"spawned":1,"requested":{"background":0,"foreground":1,"unset":0},"started_in_background":0,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
+    "##]]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_background_agent_is_told_of_and_the_results_wait_for_it() {
+    check(BACKGROUND, &expect![[r##"
+        init agents=["worker"]
+        assistant calls Agent "call1" {"description":"look","prompt":"look for it","subagent_type":"worker","run_in_background":true}
+        background_tasks_changed {"tasks":[{"task_id":"#1","run_id":"run1","task_type":"local_agent","description":"look","subagent_type":"worker"}]}
+        task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"look","is_backgrounded":true,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"look for it"}
+        user [#1 worker "look" of call1] "look for it"
+        user → "call1" [{"type":"text","text":"The agent works in the background no
+        assistant "started"
+        assistant [#1 worker "look" of call1] calls Echo "call2" {"text":"here"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1007,"tool_uses":1,"duration_ms":27},"last_tool_name":"Echo"}
+        user [#1 worker "look" of call1] → "call2" "<tool_use_error>Error: No such tool available: Echo. The to
+        assistant [#1 worker "look" of call1] "found it"
+        task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1099,"tool_uses":1,"duration_ms":39}}
+        background_tasks_changed {"tasks":[]}
+        init agents=["worker"]
+        assistant "it is found"
+        result success "started" origin=null turns=2 of 2430 input tokens 2430 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":0,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
+        result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6009 input tokens 3579 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
+    "##]]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn agents_of_every_depth_are_shown() {
+    check(NESTED, &expect![[r##"
+        init agents=["worker"]
+        assistant calls Agent "call1" {"description":"outer","prompt":"delegate","subagent_type":"worker"}
+        task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"outer","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"delegate"}
+        user [#1 worker "outer" of call1] "delegate"
+        assistant [#1 worker "outer" of call1] calls Agent "call2" {"description":"inner","prompt":"deep down","subagent_type":"worker"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1126,"tool_uses":1,"duration_ms":14},"last_tool_name":"Agent"}
+        task_started {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"inner","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":2,"prompt":"deep down","parent_task_id":"#1"}
+        user [#2 worker "inner" of call2] "deep down"
+        assistant [#2 worker "inner" of call2] calls Echo "call3" {"text":"a"}
+        assistant [#2 worker "inner" of call2] calls Poke "call4" {"text":"b"}
+        task_progress {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"Echo","subagent_type":"worker","usage":{"total_tokens":577,"tool_uses":1,"duration_ms":17},"last_tool_name":"Echo"}
+        task_progress {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"Poke","subagent_type":"worker","usage":{"total_tokens":577,"tool_uses":2,"duration_ms":17},"last_tool_name":"Poke"}
+        user [#2 worker "inner" of call2] → "call3" "a"
+        user [#2 worker "inner" of call2] → "call4" "b"
+        assistant [#2 worker "inner" of call2] "deep report"
+        task_updated {"task_id":"#2","run_id":"run2","patch":{"status":"completed","end_time":0}}
+        task_notification {"task_id":"#2","run_id":"run2","tool_use_id":"call2","status":"completed","output_file":"#2.output","summary":"deep report","usage":{"total_tokens":676,"tool_uses":2,"duration_ms":36}}
+        user [#1 worker "outer" of call1] → "call2" [{"type":"text","text":"deep report"},{"type":"text","text":
+        assistant [#1 worker "outer" of call1] "outer report"
+        task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1242,"tool_uses":1,"duration_ms":70}}
+        user → "call1" [{"type":"text","text":"outer report"},{"type":"text","text"
+        assistant "nest done"
+        result success "nest done" origin=null turns=2 of 5928 input tokens 5928 are new, cost true stats {"spawned":2,"requested":{"background":0,"foreground":0,"unset":2},"started_in_background":0,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}
+    "##]]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fork_does_not_repeat_how_it_was_begun() {
+    let script = r#"
+when agent=fork
+  say "forked report"
+when turn=1
+  call Agent {"description": "side", "prompt": "on the side", "subagent_type": "fork", "run_in_background": false}
+when turn=2
+  say "done"
+"#;
+    check(script, &expect![[r##"
+        init agents=["worker"]
+        assistant calls Agent "call1" {"description":"side","prompt":"on the side","subagent_type":"fork","run_in_background":false}
+        task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"side","is_backgrounded":false,"task_type":"local_agent","subagent_type":"fork","spawn_depth":1,"prompt":"on the side"}
+        user [#1 fork "side" of call1] "on the side"
+        assistant [#1 fork "side" of call1] "forked report"
+        task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"forked report","usage":{"total_tokens":1277,"tool_uses":0,"duration_ms":14}}
+        user → "call1" [{"type":"text","text":"forked report"},{"type":"text","text
+        assistant "done"
+        result success "done" origin=null turns=2 of 3619 input tokens 3619 are new, cost true stats {"spawned":1,"requested":{"background":0,"foreground":1,"unset":0},"started_in_background":0,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"fork":1}}
+    "##]]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_object_and_plain_text_tell_of_the_last_result_only() {
+    let text = answered(&stage(BACKGROUND), Format::Text).await;
+    assert_eq!(text.out, "it is found\n");
+    let json = answered(&stage(BACKGROUND), Format::Json).await;
+    expect![[r#"
+        result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6009 input tokens 6009 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
+    "#]].assert_eq(&short(&json.out));
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_is_moved_in_by_depth() {
+    let nested = answered(&stage(NESTED), Format::Text).await;
+    expect![[r#"
+        ● worker: outer
+          ▶ worker: outer
+          ● worker: worker: inner
+            ▶ worker: inner
+            ● worker: Echo "a"
+            ● worker: Poke "b"
+            ■ worker: inner completed (2 tool uses, 676 tokens)
+          ■ worker: outer completed (1 tool use, 1242 tokens)
+          │ outer report
+    "#]]
+    .assert_eq(&nested.progress);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupt_while_only_agents_work_ends_them() {
+    let stage = stage(&BACKGROUND.replace("5s", "500s"));
+    let (signal, mut signals) = mpsc::channel(1);
+    let work = answered_with(&stage, Format::StreamJson, &mut signals);
+    let (answered, ()) = tokio::join!(work, async {
+        // The root has ended long before, and its agent waits.
+        tokio::time::sleep(std::time::Duration::from_secs(100)).await;
+        signal.send(Signal::Interrupt).await.unwrap();
+    });
+    assert_eq!(answered.finish.signal, Some(Signal::Interrupt));
+    let kinds: Vec<String> = values(&answered.out)
+        .iter()
+        .filter(|line| line["type"] == "result" || line["subtype"] == "task_notification")
+        .map(|line| format!("{} {}", line["type"], line["status"]))
+        .collect();
+    assert_eq!(kinds, ["\"system\" \"stopped\"", "\"result\" null"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_was_told_is_the_roots_to_deal_with() {
+    let script = r#"
+when agent=worker
+  delay 5s
+  fail 400 "no"
+when turn=1
+  call Agent {"description": "look", "prompt": "look", "subagent_type": "worker", "run_in_background": true}
+when turn=2
+  say "started"
+when turn=3
+  say "too bad"
+"#;
+    let told = answered(&stage(script), Format::Text).await;
+    assert_eq!((told.out.as_str(), told.finish.outcome.exit_code()), ("too bad\n", 0));
+}
+
+/// How a session that says this at its end is told of.
+async fn ended_with(root: Outcome, unheard: Value) -> Finish {
+    let session = SessionId(Default::default());
+    let (commands, _inbox) = mpsc::channel(8);
+    let event = |event| {
+        let run = RunId(Default::default());
+        Arc::new(Envelope { seq: 1, at: Default::default(), agent: None, run, event })
+    };
+    let value = json!({"unheard": unheard});
+    let events = [
+        event(Event::RunEnded { outcome: root, totals: Box::default() }),
+        event(Event::Replied { request: RequestId(2), reply: Reply::Done { value } }),
+    ];
+    let events = Box::pin(stream::iter(events).chain(stream::pending()));
+    let headless = Headless {
+        link: Link { session, commands, events, again: None },
+        format: Format::Text,
+        stream: StreamJson::new(session, Facts::default()),
+        out: Lines::to(Kept::default()).unwrap(),
+        progress: Progress::Off,
+    };
+    let work = Command::Prompt { blocks: vec![Block::text("go")] };
+    headless.answer(work, &mut mpsc::channel(1).1).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_nobody_was_told_of_decides_the_exit_code_where_it_is_worse() {
+    let completed = || Outcome::Completed { report: "ok".into(), limit: None };
+    let killed = || Outcome::Killed { by: "x".into() };
+    let failed = json!({"outcome": "failed", "error": "no"});
+    let rows = [
+        (completed(), Value::Null, 0),
+        (completed(), failed.clone(), 1),
+        (Outcome::Lost, failed, 7),
+        (completed(), json!(killed()), 6),
+        (killed(), json!({"outcome": "something new"}), 6),
+    ];
+    for (root, unheard, code) in rows {
+        let finish = ended_with(root.clone(), unheard.clone()).await;
+        assert_eq!(finish.outcome.exit_code(), code, "{root:?} {unheard}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_waits_for_the_agents_it_left_in_the_background() {
+    let script = r#"
+when agent=worker first="deep down"
+  delay 2s
+  say "deep report"
+when agent=worker turn=1
+  call Agent {"description": "inner", "prompt": "deep down", "subagent_type": "worker", "run_in_background": true}
+when agent=worker turn=2
+  say "waiting"
+when agent=worker turn=3
+  say "outer report"
+when turn=1
+  call Agent {"description": "outer", "prompt": "delegate", "subagent_type": "worker"}
+when turn=2
+  say "nest done"
+"#;
+    check(script, &expect![[r##"
+        init agents=["worker"]
+        assistant calls Agent "call1" {"description":"outer","prompt":"delegate","subagent_type":"worker"}
+        task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"outer","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"delegate"}
+        user [#1 worker "outer" of call1] "delegate"
+        assistant [#1 worker "outer" of call1] calls Agent "call2" {"description":"inner","prompt":"deep down","subagent_type":"worker","run_in_background":true}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1132,"tool_uses":1,"duration_ms":14},"last_tool_name":"Agent"}
+        background_tasks_changed {"tasks":[{"task_id":"#2","run_id":"run2","task_type":"local_agent","description":"inner","subagent_type":"worker","parent_task_id":"#1"}]}
+        task_started {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"inner","is_backgrounded":true,"task_type":"local_agent","subagent_type":"worker","spawn_depth":2,"prompt":"deep down","parent_task_id":"#1"}
+        user [#2 worker "inner" of call2] "deep down"
+        user [#1 worker "outer" of call1] → "call2" [{"type":"text","text":"The agent works in the background no
+        assistant [#1 worker "outer" of call1] "waiting"
+        assistant [#2 worker "inner" of call2] "deep report"
+        task_updated {"task_id":"#2","run_id":"run2","patch":{"status":"completed","end_time":0}}
+        task_notification {"task_id":"#2","run_id":"run2","tool_use_id":"call2","status":"completed","output_file":"#2.output","summary":"deep report","usage":{"total_tokens":465,"tool_uses":0,"duration_ms":25}}
+        background_tasks_changed {"tasks":[]}
+        assistant [#1 worker "outer" of call1] "outer report"
+        task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1486,"tool_uses":1,"duration_ms":58}}
+        user → "call1" [{"type":"text","text":"outer report"},{"type":"text","text"
+        assistant "nest done"
+        result success "nest done" origin=null turns=2 of 6721 input tokens 6721 are new, cost true stats {"spawned":2,"requested":{"background":1,"foreground":0,"unset":1},"started_in_background":1,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}
+    "##]]).await;
+}

@@ -1,0 +1,304 @@
+//! A host that leads a session over its input and output: prompts, questions, control requests, mistakes.
+
+use decurion_protocol::Outcome;
+use decurion_serve::{Finish, Format, Host, HostAgent, Lines, Progress};
+use decurion_testkit::stage::Stage;
+use expect_test::expect;
+use serde_json::{Value, json};
+use tokio::io::{AsyncWriteExt as _, BufReader, DuplexStream};
+use tokio::sync::mpsc;
+
+use crate::playing::{Kept, headless, short, stage, values};
+
+/// A host at its end of the conversation.
+struct Talking {
+    input: Option<DuplexStream>,
+    out: Kept,
+}
+
+impl Talking {
+    async fn say(&mut self, line: &Value) {
+        self.write(format!("{line}\n").as_bytes()).await;
+    }
+
+    async fn write(&mut self, bytes: &[u8]) {
+        self.input.as_mut().unwrap().write_all(bytes).await.unwrap();
+    }
+
+    async fn ask(&mut self, id: &str, request: Value) {
+        self.say(&json!({"type": "control_request", "request_id": id, "request": request})).await;
+    }
+
+    async fn prompt(&mut self, text: &str) {
+        self.say(&json!({"type": "user", "message": {"role": "user", "content": text}})).await;
+    }
+
+    async fn answer(&mut self, id: &Value, response: Value) {
+        let response = json!({"subtype": "success", "request_id": id, "response": response});
+        self.say(&json!({"type": "control_response", "response": response})).await;
+    }
+
+    /// Waits for a line that fits.
+    async fn wait(&self, fits: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            let text = self.out.text();
+            let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
+            if let Some(line) = values(whole).into_iter().find(|line| fits(line)) {
+                return line;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn question(&self) -> Value {
+        self.wait(|line| line["type"] == "control_request").await
+    }
+
+    async fn result(&self, index: u64) -> Value {
+        self.wait(|line| line["type"] == "result" && line["result_index"] == index).await
+    }
+
+    fn hang_up(&mut self) {
+        self.input = None;
+    }
+}
+
+/// What is left of a conversation.
+struct Over {
+    out: String,
+    problems: String,
+    finish: Finish,
+}
+
+/// Lets a host talk to the session of this stage until it hangs up.
+async fn converse(mut stage: Stage, host: impl AsyncFnOnce(&mut Talking)) -> Over {
+    stage.request.answers = true;
+    let (out, problems) = (Kept::default(), Kept::default());
+    let headless = headless(&stage, Format::StreamJson, &out, Progress::Off).await;
+    let (input, ours) = tokio::io::duplex(1 << 16);
+    let model = Some("scripted".to_owned());
+    let agents = vec![HostAgent { name: "worker".into(), description: "works".into(), model }];
+    let lines = Host { agents, problems: Lines::to(problems.clone()).unwrap() };
+    let mut talking = Talking { input: Some(input), out: out.clone() };
+    let (_keep, mut signals) = mpsc::channel(1);
+    let (finish, ()) = tokio::join!(headless.converse(lines, BufReader::new(ours), &mut signals), async {
+        host(&mut talking).await;
+        talking.hang_up();
+    });
+    let finish = finish.unwrap();
+    Over { out: out.text(), problems: problems.text(), finish }
+}
+
+const TWO_PROMPTS: &str = "when turn=1\n  say \"one\"\nwhen turn=2\n  say \"two\"\n";
+
+#[tokio::test]
+async fn each_prompt_has_its_result_at_once() {
+    let over = converse(stage(TWO_PROMPTS), async |host: &mut Talking| {
+        host.ask("i1", json!({"subtype": "initialize", "hooks": null})).await;
+        host.prompt("first").await;
+        host.result(0).await;
+        let content = json!([{"type": "text", "text": "second"}]);
+        host.say(&json!({"type": "user", "message": {"role": "user", "content": content}})).await;
+        host.result(1).await;
+    })
+    .await;
+    assert_eq!((over.problems.as_str(), over.finish.outcome.exit_code()), ("", 0));
+    let kinds: Vec<String> =
+        short(&over.out).lines().map(|line| line.split(" origin").next().unwrap().to_owned()).collect();
+    expect![[r#"
+        control_response {"response":{"subtype":"success","request_id":"i1","response":{"commands":[],"agents":[{"name":"worker","description":"works","model":"scripted"}],"output_style":"default","available_output_styles":["default"],"models":[],"account":{}}}}
+        init agents=["worker"]
+        assistant "one"
+        result success "one"
+        init agents=["worker"]
+        assistant "two"
+        result success "two"
+    "#]].assert_eq(&(kinds.join("\n") + "\n"));
+}
+
+#[tokio::test]
+async fn a_host_that_says_nothing_ends_well() {
+    let over = converse(stage(TWO_PROMPTS), async |_: &mut Talking| {}).await;
+    assert_eq!((over.out.as_str(), over.finish.outcome.exit_code()), ("", 0));
+}
+
+/// One call that must be asked about, in the root or in an agent.
+fn asking(in_agent: bool) -> Stage {
+    let script = if in_agent {
+        r#"
+when agent=worker turn=1
+  call Poke {"text": "a", "description": "poke it"}
+when agent=worker
+  say "worked"
+when turn=1
+  call Agent {"description": "d", "prompt": "p", "subagent_type": "worker"}
+when
+  say "done"
+"#
+    } else {
+        "when turn=1\n  call Poke {\"text\": \"a\"}\nwhen turn=2\n  call Poke {\"text\": \"a\"}\nwhen\n  say \"done\"\n"
+    };
+    let mut stage = stage(script);
+    stage.rules.allow.retain(|rule| rule.tool != "Poke");
+    stage
+}
+
+#[tokio::test]
+async fn the_host_is_asked_for_an_agent_and_its_input_is_taken() {
+    let over = converse(asking(true), async |host: &mut Talking| {
+        host.prompt("go").await;
+        let question = host.question().await;
+        let request = &question["request"];
+        assert!(request["agent_id"].is_string(), "{question}");
+        assert_eq!((&request["tool_name"], &request["description"]), (&json!("Poke"), &json!("poke it")));
+        let allow = json!({"behavior": "allow", "updatedInput": {"text": "changed"}});
+        host.answer(&question["request_id"], allow).await;
+        host.result(0).await;
+        // A second answer to the same question comes too late.
+        host.answer(&question["request_id"], json!({"behavior": "deny", "message": "no"})).await;
+    })
+    .await;
+    assert!(over.out.contains("\"content\":\"changed\""), "{}", over.out);
+    assert!(
+        over.problems.contains("an answer to a request that is not open was ignored"),
+        "{}",
+        over.problems
+    );
+    assert_eq!(over.finish.outcome.exit_code(), 0);
+}
+
+#[tokio::test]
+async fn a_rule_in_the_answer_holds_for_the_session() {
+    let over = converse(asking(false), async |host: &mut Talking| {
+        host.prompt("go").await;
+        let question = host.question().await;
+        let rules = json!([{"toolName": "Poke"}]);
+        let updates = json!([
+            {"type": "addRules", "rules": rules, "behavior": "allow", "destination": "session"},
+            {"type": "setMode", "mode": "acceptEdits", "destination": "userSettings"},
+        ]);
+        let allow = json!({"behavior": "allow", "updatedPermissions": updates});
+        host.answer(&question["request_id"], allow).await;
+        host.result(0).await;
+    })
+    .await;
+    let questions = values(&over.out).iter().filter(|line| line["type"] == "control_request").count();
+    assert_eq!((questions, over.finish.outcome.exit_code()), (1, 0));
+    assert!(over.problems.contains("not obeyed: setMode"), "{}", over.problems);
+}
+
+#[tokio::test]
+async fn refusals_of_every_kind_refuse() {
+    #[rustfmt::skip]
+    let rows = [
+        (json!({"behavior": "deny", "message": "not now"}), "not now", "completed"),
+        (json!({"behavior": "deny", "message": "stop", "interrupt": true}), "stop", "killed"),
+        (json!({"behavior": "perhaps"}), "was not understood", "completed"),
+        (json!({"behavior": "allow", "updatedInput": 7}), "was not understood", "completed"),
+        (Value::Null, "was not understood", "completed"),
+    ];
+    for (response, said, outcome) in rows {
+        let over = converse(asking(true), async |host: &mut Talking| {
+            host.prompt("go").await;
+            let question = host.question().await;
+            host.answer(&question["request_id"], response.clone()).await;
+            host.result(0).await;
+        })
+        .await;
+        let denied = values(&over.out).into_iter().find(|line| line["subtype"] == "permission_denied");
+        assert!(denied.is_some_and(|line| line["agent_id"].is_string()), "{response}");
+        let notified = values(&over.out).into_iter().find(|line| line["subtype"] == "task_updated").unwrap();
+        assert_eq!(notified["patch"]["status"], outcome, "{response}");
+        assert!(over.out.contains(said), "{response}: {}", over.out);
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_leaves_a_question_open_has_refused_it() {
+    let over = converse(asking(false), async |host: &mut Talking| {
+        host.prompt("go").await;
+        host.question().await;
+    })
+    .await;
+    assert!(over.out.contains("the host has gone"), "{}", over.out);
+    assert!(matches!(over.finish.outcome, Outcome::Completed { .. } | Outcome::Denied { .. }));
+}
+
+#[tokio::test]
+async fn control_requests_are_answered() {
+    let over = converse(stage("when\n  stall\n"), async |host: &mut Talking| {
+        host.ask("i", json!({"subtype": "initialize"})).await;
+        host.ask("u", json!({"subtype": "rewind_files"})).await;
+        host.ask("m", json!({"subtype": "set_permission_mode", "mode": "sideways"})).await;
+        host.ask("p", json!({"subtype": "set_permission_mode", "mode": "plan"})).await;
+        host.ask("s", json!({"subtype": "stop_task"})).await;
+        host.ask("t", json!({"subtype": "stop_task", "task_id": "a0000000000000000"})).await;
+        host.ask("b", json!({"subtype": "background_tasks"})).await;
+        host.prompt("go").await;
+        host.wait(|line| line["subtype"] == "init").await;
+        host.ask("x", json!({"subtype": "interrupt"})).await;
+        host.result(0).await;
+    })
+    .await;
+    let answers: String = values(&over.out)
+        .iter()
+        .filter(|line| line["type"] == "control_response")
+        .map(|line| format!("{}\n", line["response"]))
+        .collect();
+    expect![[r#"
+        {"subtype":"success","request_id":"i","response":{"commands":[],"agents":[{"name":"worker","description":"works","model":"scripted"}],"output_style":"default","available_output_styles":["default"],"models":[],"account":{}}}
+        {"subtype":"error","request_id":"u","error":"a control request of this kind is not supported: rewind_files","error_code":"unsupported_request"}
+        {"subtype":"error","request_id":"m","error":"unknown permission mode (default, acceptEdits, plan, bypassPermissions, dontAsk, bubble): \"sideways\"","error_code":"invalid_mode"}
+        {"subtype":"error","request_id":"s","error":"input line 5: `request.task_id` is missing, which stop_task needs","error_code":"invalid_request"}
+        {"subtype":"success","request_id":"p","response":{"mode":"plan"}}
+        {"subtype":"error","request_id":"t","error":"no task with this id: a0000000000000000"}
+        {"subtype":"error","request_id":"b","error":"nothing is waited for"}
+        {"subtype":"success","request_id":"x","response":{"still_queued":[]}}
+    "#]].assert_eq(&answers);
+    assert_eq!(over.finish.outcome.exit_code(), 6);
+}
+
+#[tokio::test]
+async fn bad_lines_are_named_and_change_nothing() {
+    let over = converse(stage(TWO_PROMPTS), async |host: &mut Talking| {
+        host.write(b"\n  \nnot json\n{\"type\": \"user\"}\n[1]\n\xff\xfe\n").await;
+        for content in [json!(""), json!([]), json!(7), json!([{"type": "tool_result", "tool_use_id": "x"}])]
+        {
+            host.say(&json!({"type": "user", "message": {"role": "user", "content": content}})).await;
+        }
+        host.say(&json!({"type": "user", "message": {"role": "assistant", "content": "x"}})).await;
+        host.say(&json!({"type": "surprise"})).await;
+        host.say(&json!({"type": "keep_alive"})).await;
+        host.say(&json!({"type": "control_request", "request_id": "r", "request": {}})).await;
+        host.say(&json!({"type": "control_response", "response": {"request_id": "q", "subtype": "odd"}}))
+            .await;
+        host.answer(&json!("not-a-question"), json!({"behavior": "allow"})).await;
+        let mut long = vec![b'x'; (16 << 20) + 1];
+        long.push(b'\n');
+        host.write(&long).await;
+        host.prompt("go").await;
+        host.result(0).await;
+        host.write(b"{\"type\": \"user\", \"mess").await;
+    })
+    .await;
+    expect![[r#"
+        decurion: input line 3: not JSON: expected ident at line 1 column 2
+        decurion: input line 4: `message` is missing
+        decurion: input line 5: `type` is missing
+        decurion: input line 6: not JSON: expected value at line 1 column 1
+        decurion: input line 7: `message.content` is empty
+        decurion: input line 8: `message.content` is empty
+        decurion: input line 9: `message.content` is neither text nor a list of blocks
+        decurion: input line 10: `message.content[0]`: neither text, image nor document
+        decurion: input line 11: `message.role` is not `user`
+        decurion: input line 12: not a kind of message that is known: "surprise"
+        decurion: input line 14: `request.subtype` is missing
+        decurion: input line 15: `response.subtype` is neither `success` nor `error`
+        decurion: an answer to a request that is not open was ignored: not-a-question
+        decurion: input line 17: longer than 16777216 bytes: 16777217
+        decurion: input line 19: cut off before its end: EOF while parsing a string at line 1 column 22
+    "#]]
+    .assert_eq(&over.problems);
+    assert_eq!(over.finish.outcome.exit_code(), 0);
+    assert!(over.out.contains("\"error_code\":\"invalid_request\""), "{}", over.out);
+}

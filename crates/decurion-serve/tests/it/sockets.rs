@@ -1,0 +1,137 @@
+//! The socket itself: its file, its lines, and what is refused.
+
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener as StdListener;
+
+use camino::Utf8PathBuf;
+use decurion_serve::socket::{FIRST_REQUEST, LONGEST_REQUEST, MOST_CLIENTS, connect, listen};
+use expect_test::expect;
+use tokio::io::AsyncWriteExt as _;
+
+use crate::stage::{ID, Raw, Stage};
+
+#[tokio::test]
+async fn the_file_and_its_folder_are_private_and_go_with_the_listener() {
+    let stage = Stage::new();
+    let run = stage.folder.path().join("run");
+    std::fs::create_dir(&run).unwrap();
+    std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let listener = stage.listen();
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
+    assert_eq!((mode(&run), mode(stage.path.as_std_path())), (0o700, 0o600));
+    assert!(std::fs::metadata(&stage.path).unwrap().file_type().is_socket());
+    drop(listener);
+    assert!(!stage.path.exists());
+}
+
+#[tokio::test]
+async fn a_dead_owners_socket_is_replaced_and_a_new_owners_is_left_alone() {
+    let stage = Stage::new();
+    std::fs::create_dir(stage.folder.path().join("run")).unwrap();
+    // Left behind: the file stays when its process dies.
+    drop(StdListener::bind(&stage.path).unwrap());
+    assert!(connect(&stage.path).await.unwrap_err().to_string().contains("no live session"));
+    let first = stage.listen();
+    assert_eq!(connect(&stage.path).await.unwrap().hello.session, stage.session());
+    // The next owner comes while the first still closes: its file must survive that.
+    let second = stage.listen();
+    drop(first);
+    assert_eq!(connect(&stage.path).await.unwrap().hello.session, stage.session());
+    drop(second);
+    assert!(!stage.path.exists());
+}
+
+#[tokio::test]
+async fn paths_longer_than_the_system_takes_work() {
+    let stage = Stage::new();
+    for length in [60, 200] {
+        let folder = stage.folder.path().join("x".repeat(length)).join("y".repeat(length));
+        let path = Utf8PathBuf::from_path_buf(folder.join(format!("{ID}.sock"))).unwrap();
+        assert!(path.as_str().len() > 108);
+        let listener = listen(&path, stage.door.clone()).unwrap();
+        let attached = connect(&path).await.unwrap();
+        assert_eq!(attached.hello.session, stage.session());
+        drop(listener);
+        assert!(!path.exists());
+    }
+}
+
+/// What is on the wire, word for word: programs depend on it.
+#[tokio::test]
+async fn the_wire_is_json_lines() {
+    let stage = Stage::new();
+    let _listener = stage.listen();
+    let mut client = Raw::new(&stage).await;
+    let hello = client.line().await.replace(&std::process::id().to_string(), "PID");
+    // In two pieces, with an empty line before it.
+    client.write("\n{\"id\":1,\"comm").await;
+    tokio::task::yield_now().await;
+    client.write("and\":{\"command\":\"tasks\"}}\n").await;
+    let reply = client.line().await;
+    stage.say("later");
+    let text = [hello, reply, client.line().await].join("\n");
+    expect![[r#"
+        {"session":"11111111-2222-4333-8444-555555555555","cwd":"/repo","pid":PID}
+        {"seq":7,"at":"1970-01-01T00:00:00Z","run":"00000000-0000-0000-0000-000000000000","event":{"type":"replied","request":1,"reply":{"reply":"done","value":{"command":"tasks"}}}}
+        {"seq":7,"at":"1970-01-01T00:00:00Z","run":"00000000-0000-0000-0000-000000000000","event":{"type":"notice","level":"info","text":"later"}}"#]]
+    .assert_eq(&text);
+    // The session itself never sees a client's id.
+    assert_eq!(stage.seen.lock().unwrap()[0].id.0, FIRST_REQUEST);
+}
+
+#[tokio::test]
+async fn what_is_no_request_ends_the_connection_with_a_reason() {
+    let long = format!("{{\"id\":1,\"command\":{{\"command\":\"{}", "x".repeat(LONGEST_REQUEST));
+    let mut said = String::new();
+    for bytes in
+        ["nonsense\n", "{\"id\":1}\n", "{\"id\":1,\"command\":{\"command\":\"fly\"}}\n", "\u{0}\n", &long]
+    {
+        let stage = Stage::new();
+        let _listener = stage.listen();
+        let mut client = Raw::new(&stage).await;
+        client.line().await;
+        // It may be turned away before it has said all.
+        let _ = client.0.write_all(bytes.as_bytes()).await;
+        said += &client.rest().await.join("\n");
+        said.push('\n');
+        assert!(stage.seen.lock().unwrap().is_empty());
+    }
+    expect![[r#"
+        {"error":"not a request: expected ident at line 1 column 2"}
+        {"error":"not a request: missing field `command` at line 1 column 8"}
+        {"error":"not a request: unknown variant `fly`, expected one of `prompt`, `answer`, `background`, `stop`, `tell`, `tasks`, `finish`, `interrupt`, `set_mode`, `set_model`, `compact`, `close` at line 1 column 34"}
+        {"error":"not a request: expected value at line 1 column 1"}
+        {"error":"a request is longer than 1048576 bytes"}
+    "#]].assert_eq(&said);
+}
+
+#[tokio::test]
+async fn half_a_line_is_not_acted_on_and_a_client_that_stops_writing_still_reads() {
+    let stage = Stage::new();
+    let _listener = stage.listen();
+    let mut client = Raw::new(&stage).await;
+    client.line().await;
+    client.write("{\"id\":1,\"command\":{\"command\":\"tasks\"}}\n{\"id\":2,\"command\":{\"command\":\"interrupt\"}}").await;
+    client.0.shutdown().await.unwrap();
+    assert!(client.line().await.contains("\"request\":1"));
+    stage.say("still here");
+    assert!(client.line().await.contains("still here"));
+    assert_eq!(stage.seen.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn there_is_a_limit_to_clients_and_those_who_leave_make_room() {
+    let stage = Stage::new();
+    let _listener = stage.listen();
+    let mut clients = Vec::new();
+    for _ in 0..MOST_CLIENTS {
+        clients.push(connect(&stage.path).await.unwrap());
+    }
+    let refused = connect(&stage.path).await.unwrap_err().to_string();
+    assert!(refused.ends_with("refused: too many clients at once: 64"), "{refused}");
+    clients.pop();
+    // Its place is free as soon as its end was seen.
+    while connect(&stage.path).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+}
