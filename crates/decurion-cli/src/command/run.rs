@@ -108,13 +108,12 @@ impl Answer {
         let stream = StreamJson::new(link.session, facts).with_agents(names);
         let out = lines(std::io::stdout())?;
         let headless = Headless { link, format: self.format, stream, out, progress: self.progress };
-        let finish = match self.work {
-            Some(work) => headless.answer(work, &mut signals).await,
-            None => {
-                let host = Host { agents: host_agents(&self.agents), problems: lines(std::io::stderr())? };
-                let input = tokio::io::BufReader::new(tokio::io::stdin());
-                headless.converse(host, input, &mut signals).await
-            }
+        let finish = if let Some(work) = self.work {
+            headless.answer(work, &mut signals).await
+        } else {
+            let host = Host { agents: host_agents(&self.agents), problems: lines(std::io::stderr())? };
+            let input = tokio::io::BufReader::new(tokio::io::stdin());
+            headless.converse(host, input, &mut signals).await
         };
         if let Some(door) = door {
             door.finish().await;

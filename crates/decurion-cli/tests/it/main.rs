@@ -5,6 +5,7 @@ mod agents;
 mod agents_stream;
 mod bad_input;
 mod exit_codes;
+mod hosting;
 mod sessions;
 mod stand;
 mod tasks;

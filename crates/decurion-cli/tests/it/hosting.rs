@@ -1,0 +1,106 @@
+//! A program that leads the real binary over standard input, and a person at another terminal: work sent to the
+//! background goes on where it was, and a question outlives the process that asked it.
+
+use std::time::Duration;
+
+use decurion_testkit::proc::{Moment, Running, lines_of};
+use serde_json::{Value, json};
+
+use crate::stand::{LIMIT, Stand, finished};
+
+const HOSTED: [&str; 5] = ["--input-format", "stream-json", "--output-format", "stream-json", "--verbose"];
+
+fn prompt(text: &str) -> String {
+    json!({"type": "user", "message": {"role": "user", "content": text}}).to_string()
+}
+
+fn control(id: &str, request: &Value) -> String {
+    json!({"type": "control_request", "request_id": id, "request": request}).to_string()
+}
+
+/// The next line of this shape.
+fn next(run: &mut Running, fits: impl Fn(&Value) -> bool) -> Value {
+    let parse = |line: &str| serde_json::from_str::<Value>(line).unwrap_or_default();
+    let line = run.wait_for_line(LIMIT, |line| fits(&parse(line)));
+    parse(&line.unwrap_or_else(|| panic!("no such line came")))
+}
+
+#[test]
+fn work_sent_to_the_background_keeps_its_process_and_asks_nothing_again() {
+    let stand = Stand::new(
+        r#"
+when agent=general-purpose turn=1
+  call Bash {"command": "echo $$ >> pids; until [ -e go ]; do sleep 0.02; done; echo $$ >> pids", "description": "wait"}
+when agent=general-purpose
+  say "found it"
+when agent=main turn=1
+  call Agent as toolu_agent {"description": "look", "prompt": "look", "subagent_type": "general-purpose"}
+when agent=main turn=2
+  call Bash as toolu_shell {"command": "echo $$ >> shell; until [ -e go ]; do sleep 0.02; done; echo $$ >> shell", "description": "wait too"}
+when agent=main
+  say "going on"
+"#,
+    );
+    let mut run = stand.decurion().args(HOSTED).args(["--allowedTools", "Bash"]).start_talking().unwrap();
+    run.say(&prompt("go")).unwrap();
+    for (call, file) in [("toolu_agent", "pids"), ("toolu_shell", "shell")] {
+        while lines_of(&stand.home.work().join(file)).is_empty() {
+            std::thread::yield_now();
+        }
+        run.say(&control(call, &json!({"subtype": "background_tasks", "tool_use_id": call}))).unwrap();
+        let is_result =
+            |line: &Value| line["type"] == "user" && line["message"]["content"][0]["tool_use_id"] == call;
+        let result = next(&mut run, is_result);
+        assert_eq!(result["tool_use_result"]["backgroundedByUser"], true, "{result}");
+    }
+    std::fs::write(stand.home.work().join("go"), "").unwrap();
+    for _ in 0..2 {
+        next(&mut run, |line| line["subtype"] == "task_notification");
+    }
+    run.hang_up();
+    let ended = run.finish(LIMIT).unwrap();
+    assert_eq!(ended.ending.code(), 0, "{ended:?}");
+    for file in ["pids", "shell"] {
+        let pids = lines_of(&stand.home.work().join(file));
+        assert!(pids.len() == 2 && pids[0] == pids[1], "{file}: {pids:?}");
+    }
+    let requests = stand.model.requests();
+    let of_agent = requests.iter().filter(|request| request.agent != "main").count();
+    assert_eq!(of_agent, 2, "nothing was asked again");
+    assert_eq!(stand.model.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn a_question_outlives_its_process_and_its_call_runs_once() {
+    const SESSION: &str = "11111111-1111-4111-8111-111111111111";
+    let stand = Stand::new(
+        r#"
+when agent=general-purpose turn=1
+  call Bash {"command": "echo ran >> effects", "description": "leave a mark"}
+when agent=general-purpose
+  say "marked"
+when agent=main turn=1
+  call Agent {"description": "mark", "prompt": "mark", "subagent_type": "general-purpose", "run_in_background": true}
+when agent=main
+  say "fine"
+"#,
+    );
+    let mut first = stand.decurion().args(HOSTED).args(["--session-id", SESSION]).start_talking().unwrap();
+    first.say(&prompt("go")).unwrap();
+    let is_question = |line: &Value| line["request"]["subtype"] == "can_use_tool";
+    let asked = next(&mut first, is_question);
+    first.kill_at(Moment::After(Duration::ZERO), LIMIT).unwrap();
+
+    let mut second = stand.decurion().args(HOSTED).args(["--resume", SESSION]).start_talking().unwrap();
+    let again = next(&mut second, is_question);
+    assert_eq!(asked["request_id"], again["request_id"], "the same question still");
+    let question = again["request_id"].as_str().unwrap();
+    let elsewhere =
+        finished(stand.decurion().args(["tasks", "answer", question, "allow", "--session", SESSION]));
+    assert_eq!(elsewhere.ending.code(), 0, "{elsewhere:?}");
+    let told = next(&mut second, |line| line["subtype"] == "task_notification");
+    assert_eq!(told["status"], "completed", "{told}");
+    second.hang_up();
+    assert_eq!(second.finish(LIMIT).unwrap().ending.code(), 0);
+    assert_eq!(lines_of(&stand.home.work().join("effects")), ["ran"]);
+}
