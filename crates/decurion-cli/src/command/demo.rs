@@ -1,6 +1,7 @@
 //! `decurion demo`: the ordinary headless path on a small real repository, with an embedded script in the
 //! model's place. Makes a temporary folder, shows each step, and ends well only if the test then passes.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
@@ -8,17 +9,16 @@ use std::sync::Arc;
 use camino::Utf8PathBuf;
 use decurion_config::shell_env::shell_environment;
 use decurion_config::{Environment, LoadRequest, Loaded};
+use decurion_engine::Definitions;
 use decurion_exec::{Capture, CaptureBounds, Guard, Launch};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    Block, Command, Limits, Mode, Persistence, Rule, SessionRequest, Start, ToolSelection,
+    Block, Command, Event, Limits, Mode, Persistence, Rule, SessionRequest, Start, TaskKind, ToolSelection,
 };
 use decurion_serve::{Finish, Format, Progress};
-use decurion_store::{Archive, Found};
+use decurion_store::{Archive, Found, ReplayOptions, Scope, SessionPaths};
 
 use super::run::{Answer, block_on, main_definition};
-use decurion_engine::Definitions;
-
 use crate::models::Configured;
 use crate::report::{Failure, note};
 use crate::{definitions, wire};
@@ -90,13 +90,13 @@ impl Play {
     }
 
     fn report(&self, finish: &Finish, passed: bool) {
-        let calls = finish.totals.turns.saturating_sub(1);
         println!("\nWhat happened");
-        println!("  the agent: {} after {calls} tool calls", finish.outcome.word());
+        println!("  the agent: {}", finish.outcome.word());
         println!("  the test:  {}", if passed { "passes now" } else { "still fails" });
         let archive = self.loaded.paths.state.clone().map(Archive::new);
         let found = archive.and_then(|archive| archive.find(finish.session, &[]));
         if let Some(Found::Ours(paths)) = found {
+            println!("  the work:  {}", Counts::of(&paths));
             println!("  transcript: {}", paths.transcript());
             println!("  read it:    decurion sessions show {}", finish.session);
         }
@@ -170,5 +170,39 @@ impl Play {
         let exit = process.collect(&mut output, None, |_| {}).await;
         let output = output.finish().render(8_000, 4_000, 4_000);
         Ok((exit.shell_code(), format!("{}{}", output.head, output.tail)))
+    }
+}
+
+/// What a session did, counted from its record.
+#[derive(Default)]
+struct Counts {
+    calls: usize,
+    agents: HashSet<String>,
+    commands: usize,
+}
+
+impl Counts {
+    fn of(paths: &SessionPaths) -> Self {
+        let mut counts = Self::default();
+        let options = ReplayOptions { scope: Scope::Everything, ..ReplayOptions::default() };
+        // What cannot be read is not counted.
+        let _ = decurion_store::replay(paths, &options, &mut |envelope| match envelope.event {
+            Event::CallEnded { .. } => counts.calls += 1,
+            Event::TaskOpened { record } if record.kind == TaskKind::LocalBash => counts.commands += 1,
+            Event::TaskOpened { record } => drop(counts.agents.insert(record.task.to_string())),
+            _ => {}
+        });
+        counts
+    }
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { calls, agents, commands } = self;
+        write!(
+            f,
+            "{calls} tool calls by {} agents, {commands} command(s) in the background",
+            agents.len() + 1
+        )
     }
 }
