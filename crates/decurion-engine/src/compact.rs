@@ -79,10 +79,10 @@ async fn summarise(run: &Run, progress: &mut Progress, instructions: Option<&str
     for _ in 0..TRIES {
         let head = Arc::new(run.ports.model.dialect.head(&without_calls(run)));
         let request = request(run, head, progress.context.request_with(Block::text(text.clone())));
-        let (reservation, _) = reserve(run, request.len()).ok()?;
+        let (held, _) = reserve(run, request.len()).ok()?;
         let reply = timed_turn(run, progress, request).await;
         let stop_reason = progress.totals.stop_reason.clone();
-        settle(run, progress, reservation, reply.as_ref().ok());
+        settle(run, progress, held, reply.as_ref().ok());
         progress.totals.stop_reason = stop_reason;
         match reply.map(|reply| reply.message.text()) {
             Ok(summary) if !summary.trim().is_empty() => return Some(summary),

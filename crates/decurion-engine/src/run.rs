@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use decurion_model::{Head, ModelError, ModelRequest, WireHead, WireMessage};
@@ -14,7 +14,7 @@ use decurion_protocol::{
 };
 use decurion_tools::alias;
 
-use crate::budget::{Amount, Exhausted, Reservation};
+use crate::budget::{Amount, Budget, Exhausted, Reservation};
 use crate::call::Call;
 use crate::calls::answer;
 use crate::compact::compact;
@@ -280,13 +280,13 @@ enum Refusal {
 /// One request: reserved, sent, settled.
 async fn ask(run: &Run, progress: &mut Progress) -> Result<Reply, Refusal> {
     let mut request = request(run, run.ports.wire_head.clone(), progress.context.request());
-    let (reservation, output) = reserve(run, request.len()).map_err(Refusal::Budget)?;
+    let (held, output) = reserve(run, request.len()).map_err(Refusal::Budget)?;
     if output < run.ports.head.max_output_tokens {
         let head = Head { max_output_tokens: output, ..(*run.ports.head).clone() };
         request.head = Arc::new(run.ports.model.dialect.head(&head));
     }
     let reply = timed_turn(run, progress, request).await;
-    settle(run, progress, reservation, reply.as_ref().ok());
+    settle(run, progress, held, reply.as_ref().ok());
     reply.map_err(Refusal::Model)
 }
 
@@ -310,7 +310,7 @@ pub(crate) async fn timed_turn(
 
 /// Sets aside what a request of so many bytes may cost at most. Where money is short, fewer output tokens
 /// are asked for.
-pub(crate) fn reserve(run: &Run, bytes: u64) -> Result<(Reservation, u64), Exhausted> {
+pub(crate) fn reserve(run: &Run, bytes: u64) -> Result<(Held, u64), Exhausted> {
     let ports = &run.ports;
     let input = bytes / LEAST_BYTES_PER_TOKEN;
     let mut budget = ports.budget.lock().unwrap_or_else(PoisonError::into_inner);
@@ -325,16 +325,41 @@ pub(crate) fn reserve(run: &Run, bytes: u64) -> Result<(Reservation, u64), Exhau
     }
     let money = ports.model.most(input, output).unwrap_or_default();
     let tokens = input + output;
-    budget.reserve(ports.account, Amount { tokens, money }).map(|reservation| (reservation, output))
+    let reservation = budget.reserve(ports.account, Amount { tokens, money })?;
+    let held = Held { budget: Arc::clone(&ports.budget), reservation: Some(reservation) };
+    Ok((held, output))
+}
+
+/// What is set aside for a request. Dropped before the request is settled, because its run was stopped, it
+/// goes back: nobody knows what was used, and what is left must not stay blocked for the rest of the tree.
+pub(crate) struct Held {
+    budget: Arc<Mutex<Budget>>,
+    reservation: Option<Reservation>,
+}
+
+impl Held {
+    fn settle(mut self, used: Amount) {
+        if let Some(reservation) = self.reservation.take() {
+            self.budget.lock().unwrap_or_else(PoisonError::into_inner).settle(reservation, used);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(reservation) = self.reservation.take() {
+            let nothing = Amount::default();
+            self.budget.lock().unwrap_or_else(PoisonError::into_inner).settle(reservation, nothing);
+        }
+    }
 }
 
 /// Replaces what was set aside by what was used, and adds it to the totals.
-pub(crate) fn settle(run: &Run, progress: &mut Progress, reservation: Reservation, reply: Option<&Reply>) {
+pub(crate) fn settle(run: &Run, progress: &mut Progress, held: Held, reply: Option<&Reply>) {
     let model = &run.ports.model;
     let usage = &reply.and_then(|reply| reply.meta.usage.clone()).unwrap_or_default();
     let cost = model.info.cost(usage);
-    let mut budget = run.ports.budget.lock().unwrap_or_else(PoisonError::into_inner);
-    budget.settle(reservation, Amount { tokens: usage.context_tokens(), money: cost });
+    held.settle(Amount { tokens: usage.context_tokens(), money: cost });
     let Some(reply) = reply else { return };
     let totals = &mut progress.totals;
     totals.usage.add(usage);

@@ -187,3 +187,27 @@ when
     let log = stage.log("go").await;
     assert!(log.contains("begin  #1 local_agent Background") && log.contains("found it"), "{log}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_set_aside_for_a_stopped_agent_goes_back_to_the_tree() {
+    let mut stage = stage(
+        r#"
+when agent=worker
+  stall
+when result=/agentId: (\w+)/
+  call TaskStop {"task_id": "$1"}
+  usage input=10 output=5
+when turn=13..
+  say "done"
+  usage input=10 output=5
+when
+  call Agent {"description": "${seen.turn}", "prompt": "p", "subagent_type": "worker", "run_in_background": true}
+  usage input=10 output=5
+"#,
+    );
+    // Each request sets about 6,000 tokens aside; six agents that kept theirs would leave nothing.
+    stage.request.limits = Limits { tokens: Some(20_000), ..Limits::default() };
+    let log = stage.log("go").await;
+    assert_eq!(log.matches("\"killed\"").count(), 6, "{log}");
+    assert!(log.contains("end    completed \"done\""), "{log}");
+}
