@@ -60,7 +60,8 @@ impl Definitions for Live {
 
 /// The definition with what its place says about it.
 fn whole(agent: &LoadedAgent) -> Arc<AgentDefinition> {
-    if !agent.dont_ask_denies {
+    // The same one each time where nothing is to be added, so that what is made from it can be shared.
+    if !agent.dont_ask_denies || agent.definition.mode != Some(Mode::DontAsk) {
         return Arc::clone(&agent.definition);
     }
     Arc::new(AgentDefinition { dont_ask_denies: true, ..(*agent.definition).clone() })

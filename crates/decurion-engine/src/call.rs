@@ -150,7 +150,9 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
             return end(bench, &call, output, 0, Vec::new()).await;
         }
     };
-    let mut finished = match permit(bench, &ready, &name, said.permission).await? {
+    let permit = permit(bench, &ready, &name, said.permission).await?;
+    let mut ready = ready;
+    let mut finished = match decide_again(bench, &mut ready, &name, permit) {
         Permit::Granted { decision, input, seen } => {
             let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), *seen);
             let input = input.or_else(|| said.changed.then(|| ready.call.input.clone()));
@@ -211,7 +213,7 @@ fn hooked<'a>(bench: &'a Bench<'_>) -> Hooked<'a> {
 
 /// What hooks need to know about a call.
 fn about<'a>(bench: &Bench<'_>, call: &'a Call, name: &'a str, intent: &'a Intent) -> HookedCall<'a> {
-    let around = around(&bench.around, &bench.spec.cwd);
+    let around = around(&bench.around, &bench.ports.root);
     HookedCall { tool: name, input: &call.input, id: call.id.as_str(), intent, around }
 }
 
@@ -269,6 +271,27 @@ async fn permit(
     }
 }
 
+/// What a hook or a person changed is another call: the rules that deny hold for it too, and it is what goes
+/// on record.
+fn decide_again(bench: &Bench<'_>, ready: &mut Ready, name: &str, permit: Permit) -> Permit {
+    let Permit::Granted { decision, input: Some(input), .. } = permit else { return permit };
+    let refused = |reason: String| {
+        let decision = Decision { verdict: Verdict::Deny, reason, rule: None };
+        Permit::Refused { decision, unanswerable: false, interrupt: false }
+    };
+    match ready.tool.intent(&input, &bench.around) {
+        Ok(intent) => ready.intent = intent,
+        Err(error) => return refused(format!("the changed input does not fit: {error}")),
+    }
+    let seen = Box::new(with_real_paths(&ready.intent));
+    let policy = policy(bench, &bench.ports.rights.borrow());
+    let again = decide_under_grants(bench, &policy, name, &input, &seen);
+    if again.verdict == Verdict::Deny {
+        return Permit::Refused { decision: again, unanswerable: false, interrupt: false };
+    }
+    Permit::Granted { decision, input: Some(input), seen }
+}
+
 /// A decision after a hook has spoken.
 fn with_hook(decision: Decision, hook: Option<HookPermission>, name: &str) -> Decision {
     match (decision.verdict, hook) {
@@ -290,7 +313,7 @@ fn with_hook(decision: Decision, hook: Option<HookPermission>, name: &str) -> De
 
 /// What the run may do now: the session's rights, less what the definitions on the way to it take away.
 fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
-    let around = around(&bench.around, &bench.spec.cwd);
+    let around = around(&bench.around, &bench.ports.root);
     let mode = child::mode(rights.mode, &bench.ports.desk.modes, rights.trusted).value;
     let policy = Policy::new(mode, Arc::clone(&rights.rules), around);
     let undecided = child::undecided(rights.undecided, &bench.ports.desk.modes);

@@ -257,6 +257,11 @@ impl Shells {
         self.lock().retain(|other| !Arc::ptr_eq(other, shell));
     }
 
+    /// Whether one is still waited for.
+    pub fn has(&self, shell: &Arc<ForegroundShell>) -> bool {
+        self.lock().iter().any(|other| Arc::ptr_eq(other, shell))
+    }
+
     /// All of them.
     pub fn all(&self) -> Vec<Arc<ForegroundShell>> {
         self.lock().clone()
@@ -295,7 +300,7 @@ impl Desk {
             wishes: links.wishes,
             prefix: Mutex::default(),
             told: links.told,
-            begun: AtomicU32::new(0),
+            begun: AtomicU32::new(links.begun),
             progress: links.progress,
             parent_told: links.parent_told,
             stopped_by: Mutex::default(),
@@ -332,4 +337,6 @@ pub struct Links {
     pub parent_told: Option<Arc<AtomicBool>>,
     /// Shells that someone waits for.
     pub shells: Arc<Shells>,
+    /// How many of its tasks are alive already, from an earlier run.
+    pub begun: u32,
 }

@@ -221,7 +221,6 @@ impl Engine {
             previous: opened.folded.spec.map(|spec| spec.run),
             opening_note,
             rights,
-            all_tools: self.all_tools(),
             hooks,
             source,
             files: opened.files,

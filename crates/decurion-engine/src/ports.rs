@@ -199,6 +199,8 @@ pub struct Ports {
 /// What every run of a session reaches.
 #[derive(Clone)]
 pub struct Shared {
+    /// Where the session was started: rules count from here, for every run.
+    pub root: Utf8PathBuf,
     /// Where events go.
     pub journal: Journal,
     /// What runs may do now; the session's task holds the other end.

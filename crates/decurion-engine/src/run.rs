@@ -95,6 +95,11 @@ pub enum Stop {
 }
 
 impl Progress {
+    /// What it has said last.
+    pub fn said(&self) -> &str {
+        &self.said
+    }
+
     /// A run about to begin with this conversation.
     pub fn new(run: &Run, context: Context) -> Self {
         Self {
@@ -321,6 +326,12 @@ pub(crate) fn reserve(run: &Run, bytes: u64) -> Result<(Held, u64), Exhausted> {
         output = output.min(affordable);
         if output < LEAST_OUTPUT {
             return Err(Exhausted::Money);
+        }
+    }
+    if let Some(left) = budget.tokens_left(ports.account) {
+        output = output.min(left.saturating_sub(input));
+        if output < LEAST_OUTPUT {
+            return Err(Exhausted::Tokens);
         }
     }
     let money = ports.model.most(input, output).unwrap_or_default();

@@ -65,8 +65,6 @@ pub struct Session {
     pub opening_note: String,
     /// What may be done.
     pub rights: Rights,
-    /// Every tool there is, those of the engine included.
-    pub all_tools: Arc<ToolSet>,
     /// The hooks of the settings.
     pub hooks: Hooks,
     /// Whether it was taken up again, and how: what `SessionStart` hooks are told.
@@ -268,7 +266,7 @@ impl Owner {
             None if self.tree.tasks.has_waiting(None) => Work::Notices,
             None => return,
         };
-        self.tasks_before = self.tree.tasks.total();
+        self.tasks_before = self.tree.begun;
         let context = self.take_context().await;
         let run = self.run();
         let cancel = run.ports.cancel.clone();
@@ -315,6 +313,7 @@ impl Owner {
             progress: Arc::default(),
             parent_told: None,
             shells: Arc::clone(&self.tree.shells),
+            begun: self.living_children(None),
         };
         let session = &self.session;
         let heads = (Arc::clone(&session.head), Arc::clone(&session.wire_head));
@@ -355,6 +354,7 @@ impl Owner {
     pub fn shared_ports(&self) -> Shared {
         let session = &self.session;
         Shared {
+            root: session.request.cwd.clone(),
             journal: session.journal.clone(),
             rights: self.rights.subscribe(),
             budget: Arc::clone(&self.budget),
@@ -364,12 +364,23 @@ impl Owner {
         }
     }
 
-    fn root_ended(&mut self, left: Left) {
-        self.running = None;
+    /// Takes note of the end of a turn of the root: whether it was begun by notifications alone, and began more.
+    pub fn count_notified(&mut self) {
         if self.by_notice {
-            let began_more = self.tree.tasks.total() > self.tasks_before;
+            let began_more = self.tree.begun > self.tasks_before;
             self.tree.notified = if began_more { self.tree.notified + 1 } else { 0 };
         }
+        self.tasks_before = self.tree.begun;
+    }
+
+    /// Whether the root has a run.
+    pub fn root_runs(&self) -> bool {
+        self.running.is_some()
+    }
+
+    fn root_ended(&mut self, left: Left) {
+        self.running = None;
+        self.count_notified();
         let delivered = left.context.as_ref().map(|context| context.delivered().clone()).unwrap_or_default();
         self.context = left.context;
         self.take_back(None, &delivered);

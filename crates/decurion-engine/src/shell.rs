@@ -48,13 +48,15 @@ pub async fn run(
         detached: watch::Sender::new(None),
     });
     if input.get("run_in_background") == Some(&Value::Bool(true)) {
-        return begin_detached(&shell, tool, cx, input, output_of, &detach).await;
+        // In a task of its own: once it is on record, it must begin and end, whatever becomes of the call.
+        let beginning = tokio::spawn(begin_detached(shell, tool, cx, input, output_of, detach));
+        return beginning.await.unwrap_or_else(|_| panicked("Bash"));
     }
     let mut detached = shell.detached.subscribe();
     let mut attached = Attached::new(&shell, tool, cx, input);
     tokio::select! {
         biased;
-        output = attached.output() => output,
+        output = attached.output() => attached.ended(output),
         record = record_of(&mut detached) => {
             let _ = output_of.set(record.task.clone());
             detach.send_replace(true);
@@ -66,12 +68,12 @@ pub async fn run(
 
 /// Begins a command that nobody waits for.
 async fn begin_detached(
-    shell: &Arc<ForegroundShell>,
+    shell: Arc<ForegroundShell>,
     tool: Arc<dyn Tool>,
     cx: ToolContext,
     input: Value,
     output_of: Arc<OnceLock<TaskId>>,
-    detach: &watch::Sender<bool>,
+    detach: watch::Sender<bool>,
 ) -> ToolOutput {
     let desk = Arc::clone(&shell.desk);
     let (wisher, call) = (Arc::clone(&desk), shell.call.clone());
@@ -149,6 +151,14 @@ impl Attached {
         output
     }
 
+    /// The result of work that has ended. If it was made a task just then, its end is that task's.
+    fn ended(&self, output: ToolOutput) -> ToolOutput {
+        let Some(record) = self.shell.detached.borrow().clone() else { return output };
+        let work = tokio::spawn(async move { output });
+        supervise(&self.shell.desk, record.task.clone(), work);
+        launched(&record, true)
+    }
+
     /// The work itself, which now goes on without us.
     fn part(&mut self) -> JoinHandle<ToolOutput> {
         self.work.take().unwrap_or_else(|| tokio::spawn(async { panicked("Bash") }))
@@ -158,7 +168,12 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         self.shell.desk.shells.remove(&self.shell);
-        if let Some(work) = self.work.take() {
+        let Some(work) = self.work.take() else { return };
+        let record = self.shell.detached.borrow().clone();
+        if let Some(record) = record {
+            // Made a task just now: it goes on, and its end is heard of.
+            supervise(&self.shell.desk, record.task.clone(), work);
+        } else {
             self.shell.cancel.cancel();
             work.abort();
         }

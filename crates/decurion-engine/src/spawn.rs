@@ -3,6 +3,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use decurion_protocol::{
     Block, CallId, Event, LineId, Message, MessageMeta, Opening, Origin, Outcome, Role, ToolOutput, Totals,
@@ -90,19 +91,34 @@ enum Attempt {
 
 async fn attempt(living: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Attempt {
     let work = AssertUnwindSafe(run(living, progress, left)).catch_unwind();
-    tokio::select! {
+    let stopped = tokio::select! {
         biased;
+        () = time_is_up(living.spec.limits.seconds) => None,
         () = living.ports.cancel.cancelled() => {
             let by = living.ports.desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).take();
-            Attempt::Broken(Outcome::Killed { by: by.unwrap_or_else(|| "an interrupt".to_owned()) })
+            let by = by.unwrap_or_else(|| "an interrupt".to_owned());
+            Some(Attempt::Broken(Outcome::Killed { by }))
         }
-        result = work => match result {
+        result = work => Some(match result {
             Ok(Ok(outcome)) => Attempt::Ended(outcome),
             Ok(Err(Stop::Journal(lost))) => Attempt::Ended(Outcome::Failed { error: lost.to_string() }),
             Err(_) => Attempt::Broken(Outcome::Failed {
                 error: "the run failed inside Decurion; this is a bug in it".to_owned(),
             }),
-        },
+        }),
+    };
+    stopped.unwrap_or_else(|| {
+        let (budget, partial) = ("time".to_owned(), progress.said().to_owned());
+        Attempt::Broken(Outcome::OutOfBudget { budget, partial })
+    })
+}
+
+/// Waits for the end of the wall time; for ever without a limit. A turn asked for in time may still be
+/// answered late: the limit ends that too.
+async fn time_is_up(seconds: Option<u64>) {
+    match seconds {
+        Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
+        None => std::future::pending().await,
     }
 }
 

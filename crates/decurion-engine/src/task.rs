@@ -56,6 +56,9 @@ pub struct TaskTable {
     rows: BTreeMap<TaskId, Row>,
     /// What each agent has not been told yet, in the order it happened; none is the root.
     outbox: BTreeMap<Option<AgentId>, VecDeque<Delivery>>,
+    /// Endings that nobody was told of yet, each with the record it belongs to: a task may be taken up again
+    /// before its last ending is told.
+    endings: BTreeMap<EndingId, (TaskRecord, Arc<Ending>)>,
     /// Messages that were not delivered yet, by the number of their record.
     mail: BTreeMap<u64, Mail>,
     /// What was delivered while it was still on its way here.
@@ -139,10 +142,11 @@ impl TaskTable {
             return;
         }
         let delivery = Delivery::Ending(ending.id.clone());
-        let to = row.record.parent.clone();
+        let (to, ending) = (row.record.parent.clone(), Arc::new(ending));
+        self.endings.insert(ending.id.clone(), (row.record.clone(), Arc::clone(&ending)));
         row.view.send_modify(|view| {
             view.state = TaskState::Ended(ending.outcome.clone());
-            view.ending = Some(Arc::new(ending));
+            view.ending = Some(ending);
         });
         self.put(to, delivery);
     }
@@ -151,14 +155,15 @@ impl TaskTable {
         if let TaskState::Ended(outcome) = state {
             let id = EndingId { task: task.clone(), run: None };
             self.end(Ending { id, outcome, totals: None });
-        } else if let Some(row) = self.rows.get_mut(task) {
+        } else if let Some(row) = self.rows.get_mut(task).filter(|row| !row.state().is_ended()) {
             row.view.send_modify(|view| view.state = state);
         }
     }
 
     fn post(&mut self, number: u64, mail: Mail) {
-        self.put(mail.to.clone(), Delivery::Mail(number));
+        let to = mail.to.clone();
         self.mail.insert(number, mail);
+        self.put(to, Delivery::Mail(number));
     }
 
     fn put(&mut self, to: Option<AgentId>, delivery: Delivery) {
@@ -169,16 +174,22 @@ impl TaskTable {
 
     /// Takes note that something was told. It may be told before it arrives here, by a call that waited.
     pub fn deliver(&mut self, delivery: &Delivery) {
-        if self.take(delivery) {
-            return;
-        }
+        self.take(delivery);
         let known = match delivery {
-            Delivery::Ending(id) => self.ending(id).is_some(),
-            Delivery::Mail(_) => true,
+            Delivery::Ending(id) => self.endings.remove(id).is_some() || self.ending(id).is_some(),
+            Delivery::Mail(number) => {
+                self.mail.remove(number);
+                true
+            }
         };
         if !known {
             self.early.insert(delivery.clone());
         }
+    }
+
+    /// An ending that was not told yet, with the record it belongs to.
+    pub fn untold(&self, id: &EndingId) -> Option<(&TaskRecord, &Ending)> {
+        self.endings.get(id).map(|(record, ending)| (record, &**ending))
     }
 
     /// Takes something out that will be told by a waiting call; whether it was there.
@@ -250,7 +261,7 @@ impl TaskTable {
         while at < found.len() {
             let children: Vec<TaskId> =
                 self.children(Some(&found[at])).map(|row| row.record.task.clone()).collect();
-            found.extend(children);
+            found.extend(children.into_iter().filter(|child| !found.contains(child)).collect::<Vec<_>>());
             at += 1;
         }
         found
@@ -366,6 +377,15 @@ mod tests {
         assert_eq!(table.waiting(Some(&parent)), [delivery("b2")]);
         table.deliver(&delivery("b2"));
         assert!(!table.has_waiting(Some(&parent)) && table.is_quiet());
+    }
+
+    #[test]
+    fn an_ended_task_is_not_made_alive_by_a_late_step() {
+        let mut table = TaskTable::default();
+        table.open(record("b1", None, Attention::Foreground));
+        table.end(ending("b1"));
+        table.changed(&"b1".parse().unwrap(), TaskState::Running { attention: Attention::Background });
+        assert!(!table.row(&"b1".parse().unwrap()).unwrap().is_alive());
     }
 
     #[test]

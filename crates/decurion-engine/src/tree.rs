@@ -8,7 +8,7 @@ mod tell;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use decurion_model::{Head, WireHead};
 use decurion_protocol::{
@@ -54,6 +54,10 @@ pub struct Tree {
     pub unheard: Vec<Outcome>,
     /// Shells that someone waits for.
     pub shells: Arc<Shells>,
+    /// How often anything was begun or taken up again.
+    pub begun: u32,
+    /// Shells that ended with their agent and are named in its report.
+    reported: HashSet<TaskId>,
     /// How many notification turns in a row began new background work.
     pub notified: u32,
     /// Heads that are stored already.
@@ -93,7 +97,11 @@ impl Owner {
             }
             Wish::OpenShell { desk, call, command, description, cancel, answer } => {
                 let record = self.shell_record(&desk, call, command, description, Attention::Background);
-                let opened = self.open_shell(&desk.who, record, cancel).await;
+                let opened = match self.check_notified(&desk, true) {
+                    Ok(()) => self.open_shell(&desk.who, record, cancel).await,
+                    Err(reason) => Err(reason),
+                };
+                desk.begun.fetch_add(1, Ordering::Relaxed);
                 let _ = answer.send(opened);
             }
             Wish::ShellEnded { task, output } => self.shell_ended(&task, &output).await,

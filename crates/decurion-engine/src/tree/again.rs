@@ -7,13 +7,14 @@ use std::sync::atomic::Ordering;
 
 use decurion_model::Head;
 use decurion_protocol::{
-    AgentId, Attention, Block, Envelope, Event, Opening, Outcome, Role, RunSpec, TaskId, TaskRecord,
-    TaskState, ToolSelection,
+    AgentId, Attention, Block, Delivery, Envelope, Event, Intent, Mode, Opening, Outcome, Role, RunSpec,
+    TaskId, TaskRecord, TaskState, ToolSelection, Verdict,
 };
 
 use crate::child::BackgroundChoice;
 use crate::context::Context;
-use crate::desk::{ModeStep, Spawned, Spawning};
+use crate::desk::{Desk, ModeStep, Spawned, Spawning};
+use crate::permission::{Around, Policy, decide};
 use crate::ports::{Model, new_run};
 use crate::run::belongs;
 use crate::session::Owner;
@@ -32,6 +33,8 @@ impl Owner {
         let row =
             self.tree.tasks.row(&agent.clone().into()).filter(|row| row.is_agent()).ok_or_else(unknown)?;
         let (record, alive) = (row.record.clone(), row.is_alive());
+        let row = (row.view.subscribe(), row.spec.clone());
+        self.check_resume(&spawning.desk, &agent, record.agent_type.as_deref())?;
         let same =
             |kind: &String| record.agent_type.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(kind));
         if spawning.input.subagent_type.as_ref().is_some_and(|kind| !same(kind)) {
@@ -41,8 +44,8 @@ impl Owner {
             ));
         }
         if alive {
-            let view = row.view.subscribe();
-            let model = row.spec.as_ref().map(|spec| spec.model.clone()).unwrap_or_default();
+            let (view, spec) = row;
+            let model = spec.map(|spec| spec.model.clone()).unwrap_or_default();
             self.mail(spawning.desk.who.agent.clone(), &agent, spawning.input.prompt).await?;
             let remarks =
                 vec!["The agent was still at work; it reads the prompt at its next step.".to_owned()];
@@ -55,6 +58,7 @@ impl Owner {
             (BackgroundChoice::Always, _) => true,
             (BackgroundChoice::Model, asked) => asked.unwrap_or(false),
         };
+        self.check_notified(&spawning.desk, background)?;
         let record = TaskRecord {
             description: spawning.input.description.clone(),
             prompt: spawning.input.prompt.clone(),
@@ -118,6 +122,50 @@ impl Owner {
         .await
     }
 
+    /// Sees to what was owed to agents that are over: one that completed goes on with a message, anything else
+    /// has nobody left to hear it.
+    async fn settle_old(&mut self) {
+        let over: Vec<(AgentId, bool)> = self
+            .tree
+            .tasks
+            .rows()
+            .filter(|row| !row.is_alive())
+            .filter_map(|row| {
+                Some((row.agent()?, matches!(row.state(), TaskState::Ended(Outcome::Completed { .. }))))
+            })
+            .filter(|(agent, _)| self.tree.tasks.has_waiting(Some(agent)))
+            .collect();
+        for (agent, completed) in over {
+            let mail =
+                self.tree.tasks.waiting(Some(&agent)).iter().any(|one| matches!(one, Delivery::Mail(_)));
+            if !(mail && completed && self.go_on(&agent).await) {
+                self.discard(&agent);
+            }
+        }
+    }
+
+    /// Whether an agent may be taken up by a run: by the root, or by one that it is below of.
+    fn check_resume(&self, desk: &Desk, agent: &AgentId, kind: Option<&str>) -> Result<(), String> {
+        self.check_limits(desk, false)?;
+        if let Some(own) = &desk.who.agent
+            && (own == agent || !self.tree.tasks.subtree(&own.clone().into()).contains(&agent.clone().into()))
+        {
+            return Err(format!("Agent {agent} is not one of yours; only its own line can go on with it."));
+        }
+        let rules = Arc::clone(&self.rights.borrow().rules);
+        let around = Around {
+            cwd: desk.spec.cwd.clone(),
+            root: self.session.request.cwd.clone(),
+            directories: Vec::new(),
+            home: None,
+        };
+        let mut intent = Intent::titled("");
+        intent.agent = kind.map(str::to_owned);
+        let policy = Policy::new(Mode::BypassPermissions, rules, around);
+        let decision = decide(&policy, "Agent", &serde_json::Value::Null, &intent);
+        if decision.verdict == Verdict::Deny { Err(decision.reason) } else { Ok(()) }
+    }
+
     /// The tools and the head that were recorded; shared by all agents with the same.
     fn old_outfit(&mut self, old: &Arc<RunSpec>, head: Head, model: &Arc<Model>) -> Arc<Outfit> {
         let same = |outfit: &&Arc<Outfit>| {
@@ -129,13 +177,13 @@ impl Owner {
             return Arc::clone(outfit);
         }
         let only = Some(old.tools.to_vec());
-        let tools = self.session.all_tools.select(&ToolSelection { only, except: Vec::new() }).set;
+        let tools = self.session.tools.select(&ToolSelection { only, except: Vec::new() }).set;
         let outfit = Arc::new(Outfit {
             tools: Arc::new(tools),
             wire_head: Arc::new(model.dialect.head(&head)),
             head: Arc::new(head),
             head_name: old.head.clone(),
-            of: (Arc::clone(&old.definition), Arc::clone(&self.session.all_tools), Arc::clone(model)),
+            of: (Arc::clone(&old.definition), Arc::clone(&self.session.tools), Arc::clone(model)),
             background: true,
             depth: old.depth,
             effort: None,
@@ -172,6 +220,9 @@ impl Owner {
         let mut above = Vec::new();
         let mut at = Some(record.task.clone());
         while let Some(row) = at.and_then(|task| self.tree.tasks.row(&task)) {
+            if above.len() > self.tree.tasks.rows().count() {
+                break;
+            }
             above.push(row);
             at = row.record.parent.clone().map(TaskId::from);
         }
@@ -214,6 +265,7 @@ impl Owner {
                 let _ = self.record(&who, Event::TaskChanged { task, state }).await;
             }
         }
+        self.settle_old().await;
         let agents: Vec<Option<AgentId>> =
             self.tree.tasks.rows().filter_map(crate::task::Row::agent).map(Some).chain([None]).collect();
         for agent in agents {

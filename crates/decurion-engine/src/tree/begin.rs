@@ -1,14 +1,17 @@
 //! Children begun: decided, put on record, started or queued. Takes what a call wants, gives the task that
 //! does it.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use decurion_model::{Head, RequestClass, RequestTag};
+use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     AgentDefinition, AgentId, AgentSource, Attention, Block, EndingId, Event, HookEvent, Opening, Outcome,
-    Pattern, RunSpec, TaskId, TaskKind, TaskRecord, TaskStep, ToolSelection,
+    Pattern, Rule, RunSpec, TaskId, TaskKind, TaskRecord, TaskStep, ToolSelection,
 };
+use futures_util::FutureExt as _;
 
 use crate::child::{self};
 use crate::context::{Context, Prefix};
@@ -21,7 +24,7 @@ use crate::prompt;
 use crate::run::Run;
 use crate::session::Owner;
 use crate::shell;
-use crate::spawn::{Said, live};
+use crate::spawn::{Left, Said, live};
 use crate::spec;
 use crate::task::Ending;
 
@@ -342,6 +345,7 @@ impl Owner {
             progress: Arc::default(),
             parent_told: Some(self.told(family.parent)),
             shells: Arc::clone(&self.tree.shells),
+            begun: self.living_children(spec.agent.as_ref()),
         };
         let shared = Arc::new(spec.clone());
         let desk = Desk::new(
@@ -371,11 +375,19 @@ impl Owner {
         Run { spec, ports }
     }
 
+    /// How many tasks of an agent are alive; none is the root.
+    pub fn living_children(&self, agent: Option<&AgentId>) -> u32 {
+        let task = agent.cloned().map(TaskId::from);
+        let alive = self.tree.tasks.children(task.as_ref()).filter(|row| row.is_alive()).count();
+        u32::try_from(alive).unwrap_or(u32::MAX)
+    }
+
     /// Puts a child on record and begins it, or queues it.
     pub(super) async fn open_agent(&mut self, by: &Who, child: Child) -> Result<Spawned, String> {
         let Child { launch, record, remarks, shared } = child;
         let event = Event::TaskOpened { record: Box::new(record.clone()) };
         self.record(by, event).await?;
+        self.tree.begun += 1;
         let task = record.task.clone();
         let Some(row) = self.tree.tasks.row_mut(&task) else {
             return Err("the task table is gone".to_owned());
@@ -427,8 +439,8 @@ impl Owner {
                 .children(Some(task))
                 .any(|row| row.is_agent() && row.is_alive() && row.is_foreground())
         };
-        let waiting = self.tree.running.iter().filter(waits).count();
-        self.tree.running.len() - waiting < most
+        let waiting = self.tree.running.iter().filter(waits).count() + self.tree.ending.len();
+        self.tree.running.len().saturating_sub(waiting) < most
     }
 
     pub(super) fn begin_agent(&mut self, launch: Launch) {
@@ -444,7 +456,9 @@ impl Owner {
         let wishes = self.wishes.clone();
         let run_id = run.spec.run;
         tokio::spawn(async move {
-            let left = live(run, context, said).await;
+            // A panic outside the loop itself is an ending too.
+            let left = AssertUnwindSafe(live(run, context, said)).catch_unwind().await;
+            let left = left.unwrap_or(Left { context: None, ending: None });
             let delivered = left.context.map(Context::into_delivered).unwrap_or_default();
             let (outcome, totals) =
                 left.ending.map_or((Outcome::Lost, None), |(outcome, totals)| (outcome, Some(totals)));
@@ -513,14 +527,25 @@ fn child_head(
     }
 }
 
-/// What a definition lets its agent use, where it says more than names.
+/// What a definition lets its agent use, where it says more than names. An entry that cannot be read grants
+/// nothing, and forbids its whole tool where it forbids.
 pub(super) fn grant_of(definition: &AgentDefinition) -> Option<Grant> {
-    let only = definition.tools.only.as_ref().map(|names| names.iter().map(String::as_str));
-    let except = definition.tools.except.iter().map(String::as_str);
-    let narrows =
-        definition.tools.only.iter().flatten().chain(&definition.tools.except).any(|name| name.contains('('));
-    // A list that cannot be read grants nothing by what it cannot say.
-    narrows.then(|| Grant::parse(only, except).unwrap_or_default())
+    let tools = &definition.tools;
+    if !tools.only.iter().flatten().chain(&tools.except).any(|name| name.contains('(')) {
+        return None;
+    }
+    let read = |text: &String| Rule::parse(text, RuleSource::Command);
+    let whole = |text: &String| Rule {
+        tool: text.split('(').next().unwrap_or_default().trim().to_owned(),
+        specifier: None,
+        source: RuleSource::Command,
+    };
+    let everything = tools.only.iter().flatten().any(|name| name == "*");
+    let only = tools.only.as_ref().filter(|_| !everything);
+    Some(Grant {
+        only: only.map(|names| names.iter().filter_map(|name| read(name).ok()).collect()),
+        except: tools.except.iter().map(|name| read(name).unwrap_or_else(|_| whole(name))).collect(),
+    })
 }
 
 /// The directories of a child: its parent's, and where that was started.
@@ -530,4 +555,24 @@ fn directories(desk: &Desk, cwd: &camino::Utf8Path) -> Vec<camino::Utf8PathBuf> 
     all.retain(|directory| directory != cwd);
     all.dedup();
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_grants_nothing() {
+        let grant = |only: &[&str], except: &[&str]| {
+            let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+            let tools = ToolSelection { only: Some(owned(only)), except: owned(except) };
+            grant_of(&AgentDefinition { tools, ..AgentDefinition::default() })
+        };
+        let texts = |rules: &[Rule]| rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let broken = grant(&["Bash(git:*)", "Read("], &["Edit(", "Write(/x/**)"]).unwrap();
+        assert_eq!(texts(&broken.only.unwrap()), "Bash(git:*)");
+        assert_eq!(texts(&broken.except), "Edit Write(/x/**)");
+        assert_eq!(grant(&["Bash", "Read"], &[]), None, "names alone are what the tools are chosen by");
+        assert_eq!(grant(&["*", "Bash(x)"], &[]).unwrap().only, None);
+    }
 }

@@ -31,18 +31,17 @@ impl Owner {
         self.tree.ending.remove(&agent);
         self.take_back(Some(&agent), delivered);
         let completed = matches!(ending.outcome, Outcome::Completed { .. });
-        if !completed {
-            // Who stops with whom: what an agent began ends with it unless it completed.
-            let below: Vec<TaskId> = self
-                .tree
-                .tasks
-                .children(Some(&task))
-                .filter(|row| row.is_alive())
-                .map(|row| row.record.task.clone())
-                .collect();
-            for task in below {
-                self.stop(&task, "the end of its parent");
-            }
+        // Who stops with whom: what an agent began ends with it. One that completed has waited for its
+        // agents, unless a limit ended it.
+        let below: Vec<TaskId> = self
+            .tree
+            .tasks
+            .children(Some(&task))
+            .filter(|row| row.is_alive())
+            .map(|row| row.record.task.clone())
+            .collect();
+        for task in below {
+            self.stop(&task, "the end of its parent");
         }
         self.ended(ending).await;
         if completed && self.tree.tasks.has_waiting(Some(&agent)) {
@@ -97,9 +96,22 @@ impl Owner {
         let Some(row) = self.tree.tasks.row(&ending.id.task) else { return };
         let (parent, foreground) = (row.record.parent.clone(), row.is_foreground());
         let delivery = Delivery::Ending(ending.id.clone());
+        let (task, killed) = (ending.id.task.clone(), matches!(ending.outcome, Outcome::Killed { .. }));
         self.tree.tasks.end(ending);
-        if foreground && self.tree.tasks.take(&delivery) {
+        if self.tree.reported.remove(&task) {
+            // Its agent's report has told of it.
+            self.tree.tasks.take(&delivery);
+            return;
+        }
+        let waits = match &parent {
+            None => self.root_runs(),
+            Some(parent) => self.tree.running.contains(&parent.clone().into()),
+        };
+        if foreground && waits && self.tree.tasks.take(&delivery) {
             self.tree.handed.push((delivery, parent.clone()));
+        } else if foreground && killed {
+            // Whoever waited was stopped with it, and its call says that.
+            self.tree.tasks.take(&delivery);
         }
         // A parent that is over hears nothing; what it left alive was stopped with it.
         if let Some(parent) = &parent
@@ -154,6 +166,7 @@ impl Owner {
         let start = TaskStep::Start { attention: Attention::Background };
         self.tree.tasks.step(&record.task, start).map_err(|error| error.to_string())?;
         self.tree.cancels.insert(record.task.clone(), cancel);
+        self.tree.begun += 1;
         Ok(record)
     }
 
@@ -254,19 +267,18 @@ impl Owner {
             }
         }
         for shell in self.tree.shells.all() {
-            if wanted("", Some(shell.call.as_str())) {
-                let record = self.shell_record(
-                    &shell.desk,
-                    shell.call.clone(),
-                    shell.command.clone(),
-                    shell.description.clone(),
-                    Attention::Background,
-                );
-                let record = self.open_shell(&shell.desk.who, record, shell.cancel.clone()).await?;
-                shell.desk.begun.fetch_add(1, Ordering::Relaxed);
-                shell.detached.send_replace(Some(Arc::new(record)));
-                count += 1;
+            // It may have ended while another was put on record.
+            if !wanted("", Some(shell.call.as_str())) || !self.tree.shells.has(&shell) {
+                continue;
             }
+            let (call, command) = (shell.call.clone(), shell.command.clone());
+            let description = shell.description.clone();
+            let record = self.shell_record(&shell.desk, call, command, description, Attention::Background);
+            // Its end is the task's from here on, whatever happens while that is written.
+            shell.detached.send_replace(Some(Arc::new(record.clone())));
+            shell.desk.begun.fetch_add(1, Ordering::Relaxed);
+            self.open_shell(&shell.desk.who, record, shell.cancel.clone()).await?;
+            count += 1;
         }
         if count == 0 {
             let what = target.map_or_else(

@@ -67,9 +67,9 @@ impl Owner {
         let most = self.session.parts.agent_settings.result_chars;
         let words = |delivery: &Delivery| match delivery {
             Delivery::Ending(id) => {
-                let (row, ending) = (tasks.row(&id.task)?, tasks.ending(id)?);
+                let (record, ending) = tasks.untold(id)?;
                 let shown = ends(notice::report(&ending.outcome), most);
-                Some(notice::notification(&row.record, &ending, &shown))
+                Some(notice::notification(record, ending, &shown))
             }
             Delivery::Mail(number) => {
                 let mail = tasks.mail(*number)?;
@@ -78,7 +78,6 @@ impl Owner {
             }
         };
         let waiting = tasks.waiting(agent);
-        // An ending that was overtaken by another of the same task is told by that one.
         waiting.into_iter().map(|delivery| (words(&delivery).unwrap_or_default(), Some(delivery))).collect()
     }
 
@@ -113,6 +112,11 @@ impl Owner {
     ) {
         let agent = desk.who.agent.clone();
         if self.tree.tasks.has_waiting(agent.as_ref()) {
+            if agent.is_none() {
+                // Its turn is over; what comes now is begun by what it is told.
+                self.count_notified();
+                self.by_notice = true;
+            }
             let told = self.tell(&desk, leaf).await;
             let _ = answer.send(MayEnd::Hear(told));
             return;
@@ -128,6 +132,7 @@ impl Owner {
             let reason = "its own agents are at work".to_owned();
             let _ = self.tree.tasks.step(&task, TaskStep::Wait { reason });
             self.tree.ending.insert(agent, (desk, leaf, answer));
+            self.begin_queued();
             return;
         }
         let stopped = self.stop_shells(&task);
@@ -144,6 +149,7 @@ impl Owner {
             .map(|row| (row.record.task.clone(), row.record.prompt.clone()))
             .collect();
         for (shell, _) in &shells {
+            self.tree.reported.insert(shell.clone());
             self.stop(shell, "the end of its agent");
         }
         shells.into_iter().map(|(_, command)| command).collect()

@@ -1,5 +1,7 @@
 //! Sub-agents over time: forks, sessions that are dropped and opened again, interrupts, questions.
 
+use std::time::Duration;
+
 use decurion_engine::AgentSettings;
 use decurion_engine::fork::compare;
 use decurion_protocol::{
@@ -230,4 +232,104 @@ when
         end    completed "fine"
     "#]]
     .assert_eq(&text);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_that_was_not_told_yet_is_told_although_its_agent_goes_on() {
+    let log = stage(
+        r#"
+when agent=worker turn=1
+  delay 2s
+  say "first report"
+when agent=worker
+  say "second"
+when turn=1
+  call Agent {"description": "d", "prompt": "p", "subagent_type": "worker", "run_in_background": true}
+when turn=2 result=/agentId: (\w+)/
+  delay 10s
+  call SendMessage {"to": "$1", "message": "go on"}
+when
+  say "done"
+"#,
+    )
+    .log("go")
+    .await;
+    for report in ["first report", "second"] {
+        assert_eq!(log.matches(&format!("told   #1 completed \"{report}\"")).count(), 1, "{log}");
+    }
+}
+
+const NESTED: &str = r#"
+when agent=worker first="outer" turn=1
+  call Agent {"description": "inner", "prompt": "inner", "subagent_type": "worker", "run_in_background": true}
+when agent=worker first="outer" turn=2
+  say "waiting"
+when agent=worker first="outer"
+  say "outer done"
+when agent=worker first="inner"
+  delay 5s
+  say "inner done"
+when turn=1
+  call Agent {"description": "outer", "prompt": "outer", "subagent_type": "worker"}
+when
+  say "done"
+"#;
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_waits_for_its_own_gives_its_place_up() {
+    let mut stage = stage(NESTED);
+    stage.agent_settings.max_depth = 2;
+    stage.agent_settings.max_running = 1;
+    let log = tokio::time::timeout(Duration::from_secs(3600), stage.log("go")).await.expect("waits for ever");
+    assert!(log.contains("#1 told   #2 completed \"inner done\""), "{log}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_agents_were_stopped_gets_quiet_after_a_restart() {
+    let script = r#"
+when agent=worker first="outer" turn=1
+  call Agent {"description": "inner", "prompt": "inner", "subagent_type": "worker", "run_in_background": true}
+when agent=worker first="outer"
+  delay 60s
+  say "late"
+when agent=worker
+  stall
+when turn=1
+  call Agent {"description": "outer", "prompt": "outer", "subagent_type": "worker", "run_in_background": true}
+when turn=2 result=/agentId: (\w+)/
+  delay 5s
+  call TaskStop {"task_id": "$1"}
+when
+  say "done"
+"#;
+    let mut stage = stage(script);
+    stage.agent_settings.max_depth = 2;
+    let played = stage.play("go").await;
+    let request = SessionRequest { start: Start::Resume { id: played.session }, ..stage.request.clone() };
+    let hour = Duration::from_secs(3600);
+    let again = tokio::time::timeout(hour, stage.play_all(request, &["hi"])).await.expect("never quiet");
+    assert_eq!(again.unwrap().outcome, Outcome::Completed { report: "done".into(), limit: None });
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_cannot_keep_a_notified_root_going_for_ever() {
+    let log = stage(
+        r#"
+when agent=worker
+  say "done"
+when turn=1
+  call Agent {"description": "d", "prompt": "p", "subagent_type": "worker"}
+when turn=2 result=/agentId: (\w+)/
+  call Agent {"description": "d", "prompt": "p", "resume": "$1", "run_in_background": true}
+when result="until the user says something"
+  say "enough"
+when result="works in the background"
+  say "waiting"
+when text=/<task-id>(\w+)</
+  call Agent {"description": "d", "prompt": "p", "resume": "$1", "run_in_background": true}
+"#,
+    )
+    .log("go")
+    .await;
+    assert!(log.contains("\"enough\""), "{log}");
 }

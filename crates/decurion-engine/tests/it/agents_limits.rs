@@ -211,3 +211,34 @@ when
     assert_eq!(log.matches("\"killed\"").count(), 6, "{log}");
     assert!(log.contains("end    completed \"done\""), "{log}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn wall_time_ends_an_agent_that_waits() {
+    let worker = "when agent=worker turn=1\n  say \"so far\"\n  call Echo {\"text\": \"hang\"}\n";
+    let log = one(worker, ", \"budget\": {\"seconds\": 5}").log("go").await;
+    let ended = "#1 end    {\"outcome\":\"out_of_budget\",\"budget\":\"time\",\"partial\":\"so far\"}";
+    assert!(log.contains(ended), "{log}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_its_own_line_goes_on_with_an_agent() {
+    let mut stage = stage(
+        r#"
+when agent=worker first="first"
+  say "one"
+when agent=worker first="second" turn=1 first=/take (\w+)/
+  call Agent {"description": "d", "prompt": "p", "resume": "$1"}
+when agent=worker
+  say "two"
+when turn=1
+  call Agent {"description": "d", "prompt": "first", "subagent_type": "worker"}
+when turn=2 result=/agentId: (\w+)/
+  call Agent {"description": "d", "prompt": "second: take $1", "subagent_type": "worker"}
+when
+  say "done"
+"#,
+    );
+    stage.agent_settings.max_depth = 2;
+    let log = stage.log("go").await;
+    assert!(log.contains("is not one of yours"), "{log}");
+}

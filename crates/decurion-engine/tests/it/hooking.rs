@@ -86,3 +86,17 @@ async fn a_prompt_that_a_hook_refuses_never_reaches_the_model() {
     );
     assert!(refused.requests().is_empty() && !log.contains("user"), "{log}");
 }
+
+#[tokio::test]
+async fn a_hook_cannot_change_a_call_into_one_that_a_rule_denies() {
+    let says = r#"printf '{"hookSpecificOutput":{"hookEventName":"PermissionRequest","decision":{"behavior":"allow","updatedInput":{"command":"rm -rf x"}}}}'"#;
+    let script = "when turn=1\n  call Bash {\"command\": \"touch x\"}\nwhen turn=2\n  say \"done\"\n";
+    let mut stage = stage(script, &[(HookEvent::PermissionRequest, says)]);
+    stage.tools.push(std::sync::Arc::new(decurion_tools::shell::Bash::default()));
+    stage.rules.deny.push(
+        decurion_protocol::Rule::parse("Bash(rm:*)", decurion_protocol::permission::RuleSource::UserSettings)
+            .unwrap(),
+    );
+    let log = stage.log("go").await;
+    assert!(log.contains("refuse Bash") && !log.contains("start  Bash"), "{log}");
+}
