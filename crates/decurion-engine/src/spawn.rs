@@ -64,7 +64,11 @@ pub async fn live(living: Run, context: Context, said: Said) -> Left {
     let outcome = match outcome {
         Attempt::Ended(outcome) => outcome,
         Attempt::Broken(outcome) => {
-            // What was under way when it stopped may be on record or not: look, rather than guess.
+            // What was under way when it stopped may be on record or not: look, rather than guess. The
+            // conversation of an agent goes no further, and closing a call twice changes nothing.
+            if living.spec.agent.is_some() {
+                return finish(&living, progress, outcome, began).await;
+            }
             match refold(&living, Context::new(living.ports.model.dialect)).await {
                 Some(context) => progress.context = context,
                 None => return Left { context: None, ending: None },
@@ -72,10 +76,15 @@ pub async fn live(living: Run, context: Context, said: Said) -> Left {
             outcome
         }
     };
+    finish(&living, progress, outcome, began).await
+}
+
+/// Puts the end of a run on record.
+async fn finish(living: &Run, mut progress: Progress, outcome: Outcome, began: Duration) -> Left {
     let took = living.ports.clock.elapsed().saturating_sub(began);
     progress.totals.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     progress.totals.turns += 1;
-    match end(&living, &mut progress, outcome).await {
+    match end(living, &mut progress, outcome).await {
         Ok(ending) => Left { context: Some(progress.context), ending: Some(ending) },
         Err(_) => Left { context: None, ending: None },
     }
@@ -216,7 +225,10 @@ async fn end(
     let totals = std::mem::take(&mut progress.totals);
     let event = Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) };
     record(living, progress, vec![event]).await?;
-    living.ports.journal.sync_soon();
+    // A whole fan-out that ends at once must not wait for as many syncs; the journal syncs soon anyway.
+    if living.spec.agent.is_none() {
+        living.ports.journal.sync_soon();
+    }
     Ok((outcome, totals))
 }
 

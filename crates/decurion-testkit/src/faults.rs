@@ -8,11 +8,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+pub mod agents;
+pub mod budgets;
 pub mod clock;
 pub mod disk;
+pub mod hooks;
+pub mod interleaved;
 pub mod kill;
+pub mod ledger;
 pub mod lock;
 pub mod model;
+pub mod notified;
 pub mod panics;
 pub mod security;
 pub mod shell;
@@ -124,6 +130,10 @@ pub fn rows() -> Vec<Row> {
         signals::rows(),
         panics::rows(),
         security::rows(),
+        agents::rows(),
+        hooks::rows(),
+        budgets::rows(),
+        notified::rows(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -29,10 +29,14 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::validate::{ApiError, Validator};
 
+mod load;
 mod play;
 mod rounds;
 
+pub use load::Load;
 pub use rounds::Rounds;
+
+use load::{Gate, Tally};
 
 use play::Player;
 
@@ -54,6 +58,8 @@ pub struct Settings {
     pub log: Option<PathBuf>,
     /// A folder that gets each request's body as `<number>.json`.
     pub bodies: Option<PathBuf>,
+    /// The first request of each agent below the root is held until so many of them wait.
+    pub gate: Option<u32>,
 }
 
 /// Where answers come from.
@@ -68,7 +74,7 @@ pub enum Answers {
 impl Settings {
     /// Checks and keeps everything, writes nothing.
     pub fn new(answers: Answers) -> Self {
-        Self { answers, validate: true, keep: true, log: None, bodies: None }
+        Self { answers, validate: true, keep: true, log: None, bodies: None, gate: None }
     }
 }
 
@@ -194,6 +200,11 @@ impl FakeModel {
         self.shared.lock().kept.iter().filter_map(describe).collect()
     }
 
+    /// How many requests are under way, and how many ever were at once.
+    pub fn load(&self) -> Load {
+        self.shared.tally.load()
+    }
+
     /// Waits for the server to end, which it does only if its listener breaks.
     pub fn run_to_end(mut self) {
         if let Some(thread) = self.thread.take() {
@@ -220,6 +231,8 @@ struct Shared {
     started: Instant,
     state: Mutex<State>,
     arrived: Condvar,
+    tally: Arc<Tally>,
+    gate: Option<Gate>,
 }
 
 #[derive(Debug, Default)]
@@ -239,7 +252,9 @@ impl Shared {
             std::fs::create_dir_all(folder)?;
         }
         let state = Mutex::new(State { log, ..State::default() });
-        Ok(Self { settings, started: Instant::now(), state, arrived: Condvar::new() })
+        let gate = settings.gate.map(Gate::new);
+        let tally = Arc::default();
+        Ok(Self { settings, started: Instant::now(), state, arrived: Condvar::new(), tally, gate })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -340,14 +355,18 @@ async fn respond(request: Request<Incoming>, shared: &Shared, reset: Arc<Notify>
         }
     };
     let Some(dialect) = asked.dialect else { return other(&asked, shared) };
+    let under_way = shared.tally.enter();
     match answer(&asked, dialect, shared) {
-        Ok((plan, ids)) => {
+        Ok((plan, ids, is_opening)) => {
             shared.record(&asked, &Answered::Scripted { line: plan.line });
             let steps = render(&plan, dialect, &ids);
             if shared.settings.validate && dialect == Dialect::Anthropic {
                 remember(&steps, shared);
             }
-            play::start(steps, reset).await
+            if let Some(gate) = shared.gate.as_ref().filter(|_| is_opening) {
+                gate.wait().await;
+            }
+            play::start(steps, reset, under_way).await
         }
         Err(answered) => {
             shared.record(&asked, &answered);
@@ -361,21 +380,23 @@ async fn respond(request: Request<Incoming>, shared: &Shared, reset: Arc<Notify>
     }
 }
 
-/// What to answer: the plan and the ids of the reply, or why not.
-fn answer(asked: &Asked, dialect: Dialect, shared: &Shared) -> Result<(Plan, Ids), Answered> {
+/// What to answer: the plan and the ids of the reply, and whether it is the first of an agent below the root;
+/// or why not.
+fn answer(asked: &Asked, dialect: Dialect, shared: &Shared) -> Result<(Plan, Ids, bool), Answered> {
     if shared.settings.validate {
         check(asked, dialect, shared).map_err(Answered::Refused)?;
     }
+    let is_opening = |seen: &Seen| seen.turn == 1 && seen.path.contains('/');
     match &shared.settings.answers {
         Answers::Rounds(rounds) => {
             let seen = Rounds::seen(asked.agent(), &asked.body);
-            Ok((rounds.plan(&seen), Ids::of(&seen)))
+            Ok((rounds.plan(&seen), Ids::of(&seen), is_opening(&seen)))
         }
         Answers::Script(script) => {
             let seen = see(asked, script, shared)
                 .map_err(|error| Answered::Refused(ApiError::invalid(format!("not a request: {error}"))))?;
             match script.reply(&seen) {
-                Ok(plan) => Ok((plan, Ids::of(&seen))),
+                Ok(plan) => Ok((plan, Ids::of(&seen), is_opening(&seen))),
                 Err(hole) => Err(Answered::NoMatch(no_match(&hole))),
             }
         }
@@ -432,6 +453,8 @@ fn remember(steps: &[WireStep], shared: &Shared) {
 fn other(asked: &Asked, shared: &Shared) -> Response<Body> {
     let path = asked.path.split('?').next().unwrap_or_default();
     let (status, body) = match (&asked.method, path) {
+        // Looking does not count as a request.
+        (&Method::GET, "/peak") => return json_response(200, &shared.tally.load().json()),
         (&Method::GET, "/v1/models" | "/models") => (200, models()),
         (&Method::POST, "/v1/messages/count_tokens") => (200, json!({"input_tokens": asked.body.len() / 4})),
         _ => {

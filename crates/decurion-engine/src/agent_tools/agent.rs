@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{
-    AgentDefinition, Attention, Delivery, Intent, Outcome, ToolContent, ToolEffect, ToolOutput,
+    AgentDefinition, Attention, Delivery, Intent, Outcome, TaskRecord, ToolContent, ToolEffect, ToolOutput,
 };
 use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, typed};
 use serde_json::{Value, json};
@@ -175,7 +175,8 @@ impl Agent {
         let shown = crate::spill::within(cx, notice::report(&ending.outcome), self.result_chars).await;
         let effect = ToolEffect::Delivered { delivery: Delivery::Ending(ending.id.clone()) };
         if let Outcome::Failed { error } = &ending.outcome {
-            let text = format!("The agent failed: {error}\nagentId: {}", spawned.record.task);
+            let TaskRecord { task, output_file, .. } = &spawned.record;
+            let text = format!("The agent failed: {error}\nagentId: {task}\nIts transcript: {output_file}");
             return ToolOutput::error(text).with_effect(effect);
         }
         let mut content = notice::completed(&spawned.record, ending, &shown);

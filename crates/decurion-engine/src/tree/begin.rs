@@ -1,6 +1,7 @@
 //! Children begun: decided, put on record, started or queued. Takes what a call wants, gives the task that
 //! does it.
 
+use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -433,13 +434,15 @@ impl Owner {
         if self.tree.running.len() < most {
             return true;
         }
-        let waits = |task: &&TaskId| {
-            self.tree
-                .tasks
-                .children(Some(task))
-                .any(|row| row.is_agent() && row.is_alive() && row.is_foreground())
-        };
-        let waiting = self.tree.running.iter().filter(waits).count() + self.tree.ending.len();
+        let waited_for = |row: &&crate::task::Row| row.is_agent() && row.is_alive() && row.is_foreground();
+        let parents: HashSet<&str> = self
+            .tree
+            .tasks
+            .rows()
+            .filter(waited_for)
+            .filter_map(|row| row.record.parent.as_ref().map(AgentId::as_str))
+            .collect();
+        let waiting = parents.len() + self.tree.ending.len();
         self.tree.running.len().saturating_sub(waiting) < most
     }
 

@@ -1,5 +1,6 @@
 //! Ours against the floor, in one run. Takes the release binaries beside it, plays the same conversations
 //! with both against a loopback model, prints every figure as a ratio, and fails where a goal is missed.
+//! With the argument `fanout`: many agents at once.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)] // a bench starts programs and prints
 
 use std::io::{Read as _, Write as _};
@@ -19,6 +20,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+#[path = "bench/fanout.rs"]
+mod fanout;
+
 /// Every wall time is the median of so many.
 const REPEATS: usize = 9;
 /// The long conversation.
@@ -29,7 +33,13 @@ const FEW_ROUNDS: u32 = 100;
 const SESSION_BYTES: usize = 50 << 20;
 
 fn main() -> ExitCode {
-    match run() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => Bench::new().and_then(|bench| run(&bench)),
+        ["fanout"] => Bench::new().and_then(fanout::run),
+        _ => Err(anyhow::anyhow!("usage: bench [fanout]")),
+    };
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -71,8 +81,7 @@ impl Row {
     }
 }
 
-fn run() -> Result<bool> {
-    let bench = Bench::new()?;
+fn run(bench: &Bench) -> Result<bool> {
     println!("{:<46} {:>10} {:>10}", "", "ours", "floor");
     let mut met = true;
     let mut show = |row: Row| {
@@ -152,6 +161,7 @@ struct Bench {
 /// What one program took.
 #[derive(Clone, Copy, Debug, Default)]
 struct Figures {
+    wall_ms: f64,
     cpu_ms: f64,
     rss_mib: f64,
     disk: f64,
@@ -270,7 +280,12 @@ impl Bench {
         ensure!(status.success(), "{} failed: {status}", command.get_program().display());
         let figures: Value = serde_json::from_str(std::fs::read_to_string(&out)?.trim())?;
         let number = |key: &str| figures[key].as_f64().unwrap_or(f64::NAN);
-        Ok(Figures { cpu_ms: number("cpu_ms"), rss_mib: number("max_rss_kib") / 1024.0, disk: 0.0 })
+        Ok(Figures {
+            wall_ms: number("wall_ms"),
+            cpu_ms: number("cpu_ms"),
+            rss_mib: number("max_rss_kib") / 1024.0,
+            disk: 0.0,
+        })
     }
 
     /// A session of 50 MB taken up again: the time to its first request, and the memory.
@@ -343,10 +358,12 @@ struct Server {
 
 impl Server {
     fn start(program: &Path, rounds: u32) -> Result<Self> {
-        let mut child = Command::new(program)
-            .args(["--rounds", &rounds.to_string(), "--no-validate", "--with-parent"])
-            .stdout(Stdio::piped())
-            .spawn()?;
+        Self::with(program, &["--rounds", &rounds.to_string(), "--no-validate"])
+    }
+
+    fn with(program: &Path, arguments: &[&str]) -> Result<Self> {
+        let mut child =
+            Command::new(program).args(arguments).arg("--with-parent").stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         let out = child.stdout.as_mut().context("no output")?;
         std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)?;
@@ -531,5 +548,6 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn middle(all: &[Figures]) -> Figures {
     let of = |field: fn(&Figures) -> f64| median(all.iter().map(field).collect());
-    Figures { cpu_ms: of(|it| it.cpu_ms), rss_mib: of(|it| it.rss_mib), disk: of(|it| it.disk) }
+    let (wall_ms, cpu_ms) = (of(|it| it.wall_ms), of(|it| it.cpu_ms));
+    Figures { wall_ms, cpu_ms, rss_mib: of(|it| it.rss_mib), disk: of(|it| it.disk) }
 }

@@ -9,7 +9,7 @@ use decurion_model::script::Script;
 use decurion_testkit::server::{Answers, FakeModel, Rounds, Settings};
 
 const USAGE: &str = "usage: fakemodel (--script FILE | --rounds N [--agents N] [--command TEXT])
-                 [--log FILE] [--bodies FOLDER] [--no-validate] [--with-parent]
+                 [--log FILE] [--bodies FOLDER] [--gate N] [--no-validate] [--with-parent]
 
   --script FILE    play this script
   --rounds N       for benches: one shell call in each of the first N turns, then a closing text
@@ -17,10 +17,11 @@ const USAGE: &str = "usage: fakemodel (--script FILE | --rounds N [--agents N] [
   --command TEXT   with --rounds: the command called (default: true)
   --log FILE       one line of JSON per request, written before it is answered
   --bodies FOLDER  each request's body, as <number>.json
+  --gate N         hold the first request of each agent below the root until N of them wait
   --no-validate    answer requests that a provider would refuse
   --with-parent    end when the process that started this one ends
 
-Prints {\"url\":…,\"pid\":…} when it is ready.";
+Prints {\"url\":…,\"pid\":…} when it is ready. GET /peak tells how many requests are under way and were at most.";
 
 fn main() -> ExitCode {
     let options = match Options::read(std::env::args().skip(1)) {
@@ -59,6 +60,7 @@ struct Options {
     command: Option<String>,
     log: Option<PathBuf>,
     bodies: Option<PathBuf>,
+    gate: Option<u32>,
     no_validate: bool,
     with_parent: bool,
 }
@@ -75,6 +77,7 @@ impl Options {
                 "--command" => options.command = Some(value()?),
                 "--log" => options.log = Some(value()?.into()),
                 "--bodies" => options.bodies = Some(value()?.into()),
+                "--gate" => options.gate = Some(number(&value()?)?),
                 "--no-validate" => options.no_validate = true,
                 "--with-parent" => options.with_parent = true,
                 _ => return Err(format!("no such option: {name}")),
@@ -100,7 +103,14 @@ impl Options {
             }),
         };
         // Nobody can ask this process for what it was sent, so it keeps nothing.
-        Ok(Settings { answers, validate: !self.no_validate, keep: false, log: self.log, bodies: self.bodies })
+        Ok(Settings {
+            answers,
+            validate: !self.no_validate,
+            keep: false,
+            log: self.log,
+            bodies: self.bodies,
+            gate: self.gate,
+        })
     }
 }
 

@@ -118,7 +118,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 async fn play(options: Options, started: Instant) -> Result<Tally, Failure> {
     let prefix = Bytes::from(prefix(options.system_bytes, options.tools_bytes));
-    if options.agents <= 1 {
+    // One agent is still an agent: the model tells it from the root by its path.
+    if options.mode != Mode::Agents {
         let mut conversation = Conversation::open(&options, prefix, "main".into(), started).await?;
         conversation.play(&options).await?;
         return Ok(conversation.tally);

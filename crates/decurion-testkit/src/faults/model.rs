@@ -38,7 +38,7 @@ pub fn rows() -> Vec<Row> {
 }
 
 /// Runs a future in simulated time: waits take none, and end in the order they would.
-fn simulated<T>(future: impl Future<Output = T>) -> Result<T, String> {
+pub(super) fn simulated<T>(future: impl Future<Output = T>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)

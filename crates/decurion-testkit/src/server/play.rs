@@ -19,15 +19,16 @@ use tokio::sync::Notify;
 use tokio::time::Sleep;
 
 use super::Body;
+use super::load::UnderWay;
 
 /// Plays the steps up to the head and gives the response; the rest is played by its body. Never returns if
 /// the script answers nothing.
-pub(super) async fn start(steps: Vec<WireStep>, reset: Arc<Notify>) -> Response<Body> {
+pub(super) async fn start(steps: Vec<WireStep>, reset: Arc<Notify>, under_way: UnderWay) -> Response<Body> {
     let mut steps = VecDeque::from(steps);
     while let Some(step) = steps.pop_front() {
         match step {
             WireStep::Head { status, headers } => {
-                let player = Player { steps, reset, sleep: None, flushed: true };
+                let player = Player { steps, reset, sleep: None, flushed: true, _under_way: Some(under_way) };
                 let mut response = Response::new(Either::Right(player));
                 *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
                 for (name, value) in headers {
@@ -54,6 +55,8 @@ pub(crate) struct Player {
     sleep: Option<Pin<Box<Sleep>>>,
     /// Whether what was given out before has reached the socket.
     flushed: bool,
+    /// Counts the request until its reply is through or given up.
+    _under_way: Option<UnderWay>,
 }
 
 impl hyper::body::Body for Player {
@@ -126,7 +129,8 @@ mod tests {
     use std::task::Waker;
 
     fn player(steps: Vec<WireStep>) -> Player {
-        Player { steps: steps.into(), reset: Arc::new(Notify::new()), sleep: None, flushed: true }
+        let reset = Arc::new(Notify::new());
+        Player { steps: steps.into(), reset, sleep: None, flushed: true, _under_way: None }
     }
 
     /// What a connection gets by asking so often: pieces, `…` for "not yet", `.` for the end.

@@ -82,6 +82,22 @@ fn the_floor_runs_many_conversations_at_once_and_resumes_a_long_one() {
 }
 
 #[test]
+fn a_gate_holds_agents_until_all_of_them_wait_and_the_peak_can_be_read() {
+    let home = Home::new().unwrap();
+    let (_model, url) = model(&home, &["--rounds", "1", "--agents", "9", "--gate", "7"]);
+    let many = figures(&home, &["agents", "--url", &url, "--rounds", "3", "--agents", "7"]);
+    assert_eq!(many["requests"], 7 * 2);
+    assert_eq!(figures(&home, &["agents", "--url", &url, "--rounds", "3", "--agents", "1"])["requests"], 2);
+    let host = url.strip_prefix("http://").unwrap();
+    let mut stream = std::net::TcpStream::connect(host).unwrap();
+    let request = format!("GET /peak HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+    std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+    let answer = std::io::read_to_string(stream).unwrap();
+    let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert_eq!(body, serde_json::json!({"active": 0, "peak": 7}));
+}
+
+#[test]
 fn sizes_of_the_head_are_as_asked_for() {
     let home = Home::new().unwrap();
     let (_model, url) = model(&home, &["--rounds", "0"]);
