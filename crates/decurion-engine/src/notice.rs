@@ -53,11 +53,18 @@ pub fn completed(record: &TaskRecord, ending: &Ending, shown: &str) -> ToolConte
         (None, true) => "(The agent gave no report.)".to_owned(),
         (None, false) => shown.to_owned(),
     };
-    let blocks = vec![
-        decurion_protocol::Block::text(said),
-        decurion_protocol::Block::text(format!("{}\n{}", agent_line(record), usage(ending.totals.as_ref()))),
-    ];
+    let blocks =
+        vec![decurion_protocol::Block::text(said), decurion_protocol::Block::text(trailer(record, ending))];
     ToolContent::Blocks(blocks)
+}
+
+/// Who it was and what it took; where to look, if it did not simply complete.
+fn trailer(record: &TaskRecord, ending: &Ending) -> String {
+    let look = match ending.outcome {
+        Outcome::Completed { .. } => String::new(),
+        _ => format!("\nIts transcript: {}", record.output_file),
+    };
+    format!("{}{look}\n{}", agent_line(record), usage(ending.totals.as_ref()))
 }
 
 fn agent_line(record: &TaskRecord) -> String {

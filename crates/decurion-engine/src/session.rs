@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use decurion_model::{Head, RequestClass, RequestTag, WireHead};
 use decurion_protocol::{
-    Answer, Block, Command, Event, Mode, Outcome, QuestionId, Reply, Request, RequestId, RunId, SessionId,
-    SessionRequest,
+    Answer, Block, Command, Event, LineId, Mode, Outcome, QuestionId, Reply, Request, RequestId, RunId,
+    SessionId, SessionRequest,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::ToolSet;
@@ -371,6 +371,18 @@ impl Owner {
             self.tree.notified = if began_more { self.tree.notified + 1 } else { 0 };
         }
         self.tasks_before = self.tree.begun;
+    }
+
+    /// The last line of a root that rests.
+    pub fn resting_leaf(&self) -> Option<LineId> {
+        self.context.as_ref().and_then(Context::leaf)
+    }
+
+    /// Takes a line into the conversation of a root that rests.
+    pub fn hear_resting(&mut self, event: &Event) {
+        if let Some(context) = &mut self.context {
+            context.apply(event);
+        }
     }
 
     /// Whether the root has a run.

@@ -109,9 +109,9 @@ impl Owner {
         };
         if foreground && waits && self.tree.tasks.take(&delivery) {
             self.tree.handed.push((delivery, parent.clone()));
-        } else if foreground && killed {
-            // Whoever waited was stopped with it, and its call says that.
-            self.tree.tasks.take(&delivery);
+        } else if foreground && killed && parent.is_none() {
+            // Whoever waited was stopped with it: it reads of this when it goes on, and is not woken for it.
+            self.tell_resting(&delivery).await;
         }
         // A parent that is over hears nothing; what it left alive was stopped with it.
         if let Some(parent) = &parent

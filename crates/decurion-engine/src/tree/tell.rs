@@ -10,6 +10,7 @@ use decurion_protocol::{
 use tokio::sync::oneshot;
 
 use crate::desk::{Desk, MayEnd};
+use crate::journal::Who;
 use crate::notice;
 use crate::ports::new_line;
 use crate::session::Owner;
@@ -33,6 +34,16 @@ impl Owner {
         self.told(desk.who.agent.clone()).store(false, Ordering::Release);
         let mut notices = self.notices(desk.who.agent.as_ref());
         notices.extend(self.differences(desk.who.agent.as_ref()));
+        self.write_notices(&desk.who, leaf, notices).await
+    }
+
+    /// Writes what is told, in lines of the conversation of whoever is told.
+    async fn write_notices(
+        &mut self,
+        who: &Who,
+        leaf: Option<LineId>,
+        notices: Vec<(String, Option<Delivery>)>,
+    ) -> Vec<Arc<Envelope>> {
         let mut parent = leaf;
         let mut events = Vec::new();
         for (blocks, delivers) in batches(notices) {
@@ -49,7 +60,7 @@ impl Owner {
         if events.is_empty() {
             return Vec::new();
         }
-        match self.session.journal.write(&desk.who, events).await {
+        match self.session.journal.write(who, events).await {
             Ok(written) => {
                 for envelope in &written {
                     self.tree.tasks.apply(envelope);
@@ -58,6 +69,17 @@ impl Owner {
             }
             // The run finds the journal lost itself.
             Err(_) => Vec::new(),
+        }
+    }
+
+    /// Puts one thing into the conversation of a root that rests, without beginning a turn.
+    pub(super) async fn tell_resting(&mut self, delivery: &Delivery) {
+        let notices =
+            self.notices(None).into_iter().filter(|(_, one)| one.as_ref() == Some(delivery)).collect();
+        let leaf = self.resting_leaf();
+        let who = self.who.clone();
+        for envelope in self.write_notices(&who, leaf, notices).await {
+            self.hear_resting(&envelope.event);
         }
     }
 

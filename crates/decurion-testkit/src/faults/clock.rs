@@ -22,7 +22,7 @@ pub fn rows() -> Vec<Row> {
 const SCRIPT: &str = r#"
 when turn=1..6
   say "turn ${seen.turn}"
-  call Echo {"text": "one"}
+  call Echo {"text": "one ${seen.turn}"}
   call Poke {"text": "two"}
 when text=/again/
   say "again at ${seen.turn}"
