@@ -1,7 +1,7 @@
 //! A program that leads the real binary over standard input, and a person at another terminal: work sent to the
 //! background goes on where it was, and a question outlives the process that asked it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use decurion_testkit::proc::{Moment, Running, lines_of};
 use serde_json::{Value, json};
@@ -44,7 +44,9 @@ when agent=main
     let mut run = stand.decurion().args(HOSTED).args(["--allowedTools", "Bash"]).start_talking().unwrap();
     run.say(&prompt("go")).unwrap();
     for (call, file) in [("toolu_agent", "pids"), ("toolu_shell", "shell")] {
+        let began = Instant::now();
         while lines_of(&stand.home.work().join(file)).is_empty() {
+            assert!(began.elapsed() < LIMIT, "the command of {call} never began");
             std::thread::yield_now();
         }
         run.say(&control(call, &json!({"subtype": "background_tasks", "tool_use_id": call}))).unwrap();
