@@ -208,9 +208,13 @@ impl TaskTable {
         self.outbox.entry(to).or_default().push_front(delivery);
     }
 
-    /// Gives up on telling an agent anything: it is over.
+    /// Gives up on telling an agent of endings: it is over. What was said to it stays, in case it goes on.
     pub fn discard(&mut self, agent: &AgentId) -> Vec<Delivery> {
-        self.outbox.remove(&Some(agent.clone())).unwrap_or_default().into()
+        let Some(waiting) = self.outbox.get_mut(&Some(agent.clone())) else { return Vec::new() };
+        let (kept, given_up): (VecDeque<Delivery>, VecDeque<Delivery>) =
+            std::mem::take(waiting).into_iter().partition(|one| matches!(one, Delivery::Mail(_)));
+        *waiting = kept;
+        given_up.into()
     }
 
     /// What an agent is to be told, in order.
@@ -273,9 +277,17 @@ impl TaskTable {
         self.rows.values().filter(move |row| row.record.parent.as_ref().map(AgentId::as_str) == parent)
     }
 
-    /// Whether nothing is alive and nothing is left to tell.
+    /// Whether nothing is alive and nothing is left to tell anyone who could hear it.
     pub fn is_quiet(&self) -> bool {
-        self.rows.values().all(|row| !row.is_alive()) && self.outbox.values().all(VecDeque::is_empty)
+        let is_over = |agent: &AgentId| {
+            let row = self.rows.get(&TaskId::from(agent.clone()));
+            row.is_some_and(|row| !row.is_alive())
+        };
+        let heard = |whose: &Option<AgentId>, waiting: &VecDeque<Delivery>| {
+            waiting.is_empty() || whose.as_ref().is_some_and(is_over)
+        };
+        self.rows.values().all(|row| !row.is_alive())
+            && self.outbox.iter().all(|(whose, waiting)| heard(whose, waiting))
     }
 }
 
@@ -386,6 +398,21 @@ mod tests {
         table.end(ending("b1"));
         table.changed(&"b1".parse().unwrap(), TaskState::Running { attention: Attention::Background });
         assert!(!table.row(&"b1".parse().unwrap()).unwrap().is_alive());
+    }
+
+    #[test]
+    fn what_was_said_to_an_agent_that_is_over_waits_until_it_goes_on() {
+        let mut table = TaskTable::default();
+        let agent: AgentId = "a1".parse().unwrap();
+        table.open(record("a1", None, Attention::Background));
+        table.open(record("b2", Some("a1"), Attention::Background));
+        table.post(7, Mail { from: None, to: Some(agent.clone()), text: "hurry".into() });
+        table.end(ending("b2"));
+        table.end(ending("a1"));
+        assert_eq!(table.discard(&agent), [Delivery::Ending(ending("b2").id)]);
+        assert_eq!(table.waiting(Some(&agent)), [Delivery::Mail(7)]);
+        table.deliver(&Delivery::Ending(ending("a1").id));
+        assert!(table.is_quiet(), "nobody is there to hear it");
     }
 
     #[test]
