@@ -28,13 +28,10 @@ impl Live {
         Self { loaded: Arc::clone(loaded), request, agents }
     }
 
-    /// What is wrong with the value of `--agents`, or with a definition that someone names.
-    pub fn problem(&self, name: Option<&str>) -> Option<String> {
+    /// Why a definition that someone names cannot be used, where one was found.
+    pub fn problem(&self, name: &str) -> Option<String> {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
-        match name {
-            Some(name) => agents.unusable(name).map(ToString::to_string),
-            None => None,
-        }
+        agents.unusable(name).map(ToString::to_string)
     }
 
     /// The definition of this name.
@@ -77,8 +74,7 @@ pub fn main_agent(
     if let Some(definition) = live.get(name) {
         return Ok(Some(definition));
     }
-    let reason =
-        live.problem(Some(name)).unwrap_or_else(|| format!("there is no agent of this name: {name}"));
+    let reason = live.problem(name).unwrap_or_else(|| format!("there is no agent of this name: {name}"));
     Err(Failure::usage(format!("--agent: {reason}")).hint("`decurion agents list` shows all there are"))
 }
 

@@ -70,11 +70,6 @@ impl Prefix {
         self.sealed.iter().map(|sealed| sealed.wire.bytes.len() as u64).sum()
     }
 
-    /// The messages themselves.
-    pub fn messages(&self) -> impl Iterator<Item = &WireMessage> {
-        self.sealed.iter().map(|sealed| &sealed.wire)
-    }
-
     /// The delegating message reduced to one of its calls. Reasoning stays, since providers want it back.
     pub fn delegating(&self, call: &CallId) -> Option<Message> {
         let is_call = |block: &&Block| matches!(block, Block::ToolUse { id, .. } if id == call);
@@ -234,11 +229,6 @@ impl Context {
     /// The same, and it stays.
     pub fn delivered(&self) -> &HashSet<Delivery> {
         &self.delivered
-    }
-
-    /// Whether a line of it has told this.
-    pub fn has_delivered(&self, delivery: &Delivery) -> bool {
-        self.delivered.contains(delivery)
     }
 
     /// Takes one event in. Events that are not part of a conversation change nothing.

@@ -60,7 +60,7 @@ use tokio::sync::mpsc;
 
 pub use child::AgentSettings;
 pub use journal::Durability;
-pub use ports::{Compaction, Definitions, Instructions, Model, Models, NoDefinitions, Parts, Redact};
+pub use ports::{Compaction, Definitions, Instructions, Model, Models, Parts, Redact};
 
 use approval::Rights;
 use hook::{HookSurroundings, Hooks};

@@ -239,6 +239,17 @@ pub fn digest(progress: &TaskProgress) -> String {
     text
 }
 
+/// A text within so many characters: its beginning and its end, and where all of it is.
+pub fn shortened(text: &str, most: usize, place: &str) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.to_owned();
+    }
+    let head: String = text.chars().take(most / 3).collect();
+    let tail: String = text.chars().skip(count - (most - most / 3)).collect();
+    format!("{head}\n\n[{} characters cut here; {place}]\n\n{tail}", count - most)
+}
+
 /// Text that cannot close or open an element.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")

@@ -70,15 +70,6 @@ pub trait Definitions: Send + Sync {
     }
 }
 
-/// No agents but the built-in fork.
-pub struct NoDefinitions;
-
-impl Definitions for NoDefinitions {
-    fn all(&self) -> Vec<Arc<AgentDefinition>> {
-        Vec::new()
-    }
-}
-
 /// A text that instructs every agent of the project or user, such as AGENTS.md.
 #[derive(Clone, Debug)]
 pub struct Instructions {

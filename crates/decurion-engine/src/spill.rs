@@ -9,6 +9,7 @@ use decurion_protocol::{CallId, TaskId};
 use decurion_store::SessionFiles;
 use decurion_tools::{Spill, SpillFile, ToolContext};
 
+use crate::notice;
 use crate::ports::Redact;
 
 /// How much is held back at most while a line, or a key of several lines, is not whole.
@@ -51,8 +52,7 @@ impl Spill for SpillInto {
 /// A text within so many characters: one that is longer keeps its beginning and its end, and names the file
 /// that has all of it.
 pub async fn within(cx: &ToolContext, text: &str, most: usize) -> String {
-    let count = text.chars().count();
-    if count <= most {
+    if text.chars().count() <= most {
         return text.to_owned();
     }
     let (spill, call, whole) = (Arc::clone(&cx.spill), cx.call.clone(), text.to_owned());
@@ -66,9 +66,7 @@ pub async fn within(cx: &ToolContext, text: &str, most: usize) -> String {
         Ok(path) => format!("all of it is in {path}"),
         Err(error) => format!("it could not be kept in a file: {error}"),
     };
-    let head: String = text.chars().take(most / 3).collect();
-    let tail: String = text.chars().skip(count - (most - most / 3)).collect();
-    format!("{head}\n\n[{} characters cut here; {place}]\n\n{tail}", count - most)
+    notice::shortened(text, most, &place)
 }
 
 /// Writes whole lines, without the secrets in them.

@@ -4,9 +4,7 @@
 use std::time::Duration;
 
 use decurion_protocol::link::BoxFuture;
-use decurion_protocol::{
-    AgentId, Delivery, Intent, Outcome, TaskId, TaskKind, TaskState, ToolEffect, ToolOutput,
-};
+use decurion_protocol::{Delivery, Intent, Outcome, TaskId, TaskKind, TaskState, ToolEffect, ToolOutput};
 use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, typed};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -263,11 +261,6 @@ fn exit_code(view: &TaskView) -> Option<i32> {
         _ => return None,
     };
     text.strip_prefix("exit code ")?.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
-}
-
-/// Whether an id is that of an agent.
-pub fn agent_of(task: &TaskId) -> Option<AgentId> {
-    task.as_str().parse().ok()
 }
 
 #[cfg(test)]

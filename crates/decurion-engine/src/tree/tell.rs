@@ -18,6 +18,9 @@ use crate::session::Owner;
 /// The most bytes of one message that tells of endings.
 const MOST_NOTICE: usize = 100_000;
 
+/// Where the rest of a report is.
+const IN_FILE: &str = "all of it is at the end of the output file";
+
 impl Owner {
     /// The flag that says that there is something to tell an agent.
     pub fn told(&mut self, agent: Option<AgentId>) -> Arc<AtomicBool> {
@@ -90,7 +93,7 @@ impl Owner {
         let words = |delivery: &Delivery| match delivery {
             Delivery::Ending(id) => {
                 let (record, ending) = tasks.untold(id)?;
-                let shown = ends(notice::report(&ending.outcome), most);
+                let shown = notice::shortened(notice::report(&ending.outcome), most, IN_FILE);
                 Some(notice::notification(record, ending, &shown))
             }
             Delivery::Mail(number) => {
@@ -208,18 +211,4 @@ fn batches(notices: Vec<(String, Option<Delivery>)>) -> Vec<(Vec<Block>, Vec<Del
         }
     }
     found
-}
-
-/// The beginning and the end of a text that is too long.
-fn ends(text: &str, most: usize) -> String {
-    let count = text.chars().count();
-    if count <= most {
-        return text.to_owned();
-    }
-    let head: String = text.chars().take(most / 3).collect();
-    let tail: String = text.chars().skip(count - (most - most / 3)).collect();
-    format!(
-        "{head}\n\n[{} characters cut here; all of it is at the end of the output file]\n\n{tail}",
-        count - most
-    )
 }
