@@ -66,11 +66,16 @@ struct Account {
 impl Budget {
     /// Opens an account with these limits below another, or as a root.
     pub fn open(&mut self, parent: Option<AccountId>, limits: &Limits) -> AccountId {
+        self.open_again(parent, limits, Amount::default())
+    }
+
+    /// The same for an agent that has spent before, in a process that is gone.
+    pub fn open_again(&mut self, parent: Option<AccountId>, limits: &Limits, spent: Amount) -> AccountId {
         self.accounts.push(Account {
             parent,
             tokens: limits.tokens,
             money: limits.money,
-            spent: Amount::default(),
+            spent,
             reserved: Amount::default(),
         });
         AccountId(self.accounts.len() - 1)
@@ -117,6 +122,12 @@ impl Budget {
         self.path(account).into_iter().filter_map(|id| left(&self.accounts[id.0])).min()
     }
 
+    /// Gives an account these limits from now on; what it has spent stays.
+    pub fn limit(&mut self, account: AccountId, limits: &Limits) {
+        let account = &mut self.accounts[account.0];
+        (account.tokens, account.money) = (limits.tokens, limits.money);
+    }
+
     /// What the account and those below it have used.
     pub fn spent(&self, account: AccountId) -> Amount {
         self.accounts[account.0].spent
@@ -146,7 +157,8 @@ impl Account {
 }
 
 impl Amount {
-    fn add(&mut self, other: Self) {
+    /// Adds another.
+    pub fn add(&mut self, other: Self) {
         self.tokens = self.tokens.saturating_add(other.tokens);
         self.money = self.money.plus(other.money);
     }

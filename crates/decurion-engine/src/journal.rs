@@ -107,7 +107,7 @@ type Written = Result<Vec<Arc<Envelope>>, JournalLost>;
 type ReadWork = Box<dyn FnOnce(&dyn decurion_store::Journal) + Send>;
 
 enum Job {
-    Write { who: Who, events: Vec<Event>, done: oneshot::Sender<Written> },
+    Write { parts: Vec<(Who, Vec<Event>)>, done: oneshot::Sender<Written> },
     Sync { done: oneshot::Sender<()> },
     Read { work: ReadWork },
     Close { done: oneshot::Sender<()> },
@@ -144,9 +144,14 @@ impl Journal {
 
     /// Puts events on record, in this order and in one write. When this returns, they are.
     pub async fn write(&self, who: &Who, events: Vec<Event>) -> Result<Vec<Arc<Envelope>>, JournalLost> {
+        self.write_all(vec![(who.clone(), events)]).await
+    }
+
+    /// The same for events of several: they go into one commit.
+    pub async fn write_all(&self, parts: Vec<(Who, Vec<Event>)>) -> Result<Vec<Arc<Envelope>>, JournalLost> {
         let (done, answer) = oneshot::channel();
         let gone = || JournalLost(Arc::from("the writer is gone"));
-        if !self.door.send(Job::Write { who: who.clone(), events, done }) {
+        if !self.door.send(Job::Write { parts, done }) {
             return Err(gone());
         }
         answer.await.map_err(|_| gone())?
@@ -318,10 +323,12 @@ impl Writer {
         let mut waiting = Vec::new();
         while let Some(job) = jobs.pop_front() {
             match job {
-                Job::Write { who, events, done } => {
-                    waiting.push((events.len(), done));
-                    for event in events {
-                        batch.push(self.envelope(&who, event, batch.len()));
+                Job::Write { parts, done } => {
+                    waiting.push((parts.iter().map(|(_, events)| events.len()).sum(), done));
+                    for (who, events) in parts {
+                        for event in events {
+                            batch.push(self.envelope(&who, event, batch.len()));
+                        }
                     }
                 }
                 Job::Sync { done } => {

@@ -24,7 +24,7 @@ pub fn row(row: &Row) -> Value {
         "status": state_word(&view.state),
         "state": state(&view.state),
         "outcome": ending.map(|ending| ending.outcome.word()),
-        "result": ending.map(|ending| crate::notice::report(&ending.outcome)),
+        "result": ending.map(|ending| crate::notice::report(ending)),
         "backgrounded": view.state.attention() == Some(Attention::Background),
         "output_file": record.output_file,
         "tool_uses": progress.tools,
@@ -37,7 +37,7 @@ pub fn row(row: &Row) -> Value {
 fn state(state: &TaskState) -> String {
     match state {
         TaskState::Pending => "pending".to_owned(),
-        TaskState::Queued => "queued".to_owned(),
+        TaskState::Queued { .. } => "queued".to_owned(),
         TaskState::Running { attention: Attention::Foreground } => "running in the foreground".to_owned(),
         TaskState::Running { attention: Attention::Background } => "running in the background".to_owned(),
         TaskState::Waiting { reason, .. } => format!("waiting: {reason}"),

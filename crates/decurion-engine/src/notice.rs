@@ -14,13 +14,19 @@ use crate::task::Ending;
 const MOST_REPEATED: usize = 2_000;
 
 /// What an agent said in the end, as far as it got.
-pub fn report(outcome: &Outcome) -> &str {
-    match outcome {
-        Outcome::Completed { report, .. } => report,
-        Outcome::OutOfBudget { partial, .. } | Outcome::Denied { partial, .. } => partial,
-        Outcome::Failed { error } => error,
-        Outcome::Killed { .. } | Outcome::Stalled { .. } | Outcome::Lost => "",
+pub fn report(ending: &Ending) -> &str {
+    match (&ending.outcome, partial(ending)) {
+        (Outcome::Completed { report, .. }, _) => report,
+        (Outcome::OutOfBudget { partial, .. } | Outcome::Denied { partial, .. }, _) => partial,
+        (_, Some(partial)) => partial,
+        (Outcome::Failed { error }, None) => error,
+        (Outcome::Killed { .. } | Outcome::Stalled { .. } | Outcome::Lost, None) => "",
     }
+}
+
+/// What one that was cut short had said by then.
+pub fn partial(ending: &Ending) -> Option<&str> {
+    ending.totals.as_ref()?.partial.as_deref()
 }
 
 /// How it ended, where it did not simply complete.
@@ -307,7 +313,7 @@ mod tests {
     fn endings_that_the_ecosystem_has_no_word_for_are_said_beside_it() {
         let partial = "half".to_owned();
         let ending = ending(Outcome::OutOfBudget { budget: "tokens".into(), partial });
-        let text = notification(&record(), &ending, report(&ending.outcome));
+        let text = notification(&record(), &ending, report(&ending));
         assert!(text.contains("<status>failed</status>\n<outcome>out_of_budget</outcome>"), "{text}");
         assert!(text.contains("<result>half</result>"), "{text}");
     }

@@ -23,6 +23,7 @@ use crate::desk::{MayEnd, Wish};
 use crate::hooked::{Hooked, MOST_BLOCKS};
 use crate::journal::JournalLost;
 use crate::ports::{Ports, new_line, unused_call};
+use crate::spawn::Carried;
 use crate::structured;
 use crate::turn::{Reply, turn};
 
@@ -60,6 +61,10 @@ pub struct Progress {
     pub turns: u32,
     nudges: u32,
     began: Duration,
+    /// How long earlier runs of the same work took.
+    before: Duration,
+    /// Whether the last reply only lacks its ending.
+    is_final: bool,
     /// Why the last round of calls was refused with nobody to ask, if it was.
     denied: Option<String>,
     /// What the last reply said, with the replies it continues.
@@ -108,6 +113,8 @@ impl Progress {
             turns: 0,
             nudges: 0,
             began: run.ports.clock.elapsed(),
+            before: Duration::ZERO,
+            is_final: false,
             denied: None,
             said: String::new(),
             continues: false,
@@ -119,12 +126,36 @@ impl Progress {
             activities: VecDeque::new(),
         }
     }
+
+    /// The same after an earlier run of the same work.
+    #[must_use]
+    pub fn after(mut self, carried: &Carried) -> Self {
+        (self.turns, self.before) = (carried.turns, carried.time);
+        if let Some(last) = &carried.last {
+            (self.replied_at, self.is_final) = (last.seq, last.is_final);
+            self.said.clone_from(&last.text);
+            self.totals.stop_reason.clone_from(&last.stop_reason);
+        }
+        self
+    }
+
+    /// How long the work has taken.
+    pub fn elapsed(&self, run: &Run) -> Duration {
+        self.before + run.ports.clock.elapsed().saturating_sub(self.began)
+    }
 }
 
 /// The loop. Calls that an earlier run left are done first.
 pub async fn run(run: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Result<Outcome, Stop> {
     if !left.is_empty()
         && let Some(outcome) = work(run, progress, left.into_iter().map(Call::from).collect()).await?
+    {
+        return Ok(outcome);
+    }
+    // It had said its last word when its process died.
+    if progress.is_final
+        && !run.ports.desk.is_told()
+        && let Some(outcome) = finish(run, progress).await?
     {
         return Ok(outcome);
     }
@@ -229,7 +260,7 @@ fn at_limit(run: &Run, progress: &Progress) -> Option<Outcome> {
             _ => Outcome::Completed { report: progress.said.clone(), limit: Some("turns".to_owned()) },
         });
     }
-    let elapsed = run.ports.clock.elapsed().saturating_sub(progress.began);
+    let elapsed = progress.elapsed(run);
     let late = limits.seconds.is_some_and(|most| elapsed >= Duration::from_secs(most));
     late.then(|| out_of_budget(progress, "time"))
 }
@@ -244,7 +275,7 @@ fn last_turn(run: &Run, progress: &Progress) -> Option<&'static str> {
     if limits.turns.is_some_and(|most| progress.turns + 1 >= most) {
         return Some("turns");
     }
-    let elapsed = run.ports.clock.elapsed().saturating_sub(progress.began);
+    let elapsed = progress.elapsed(run);
     if limits.seconds.is_some_and(|most| elapsed >= Duration::from_secs(most) * 9 / 10) {
         return Some("time");
     }
@@ -618,7 +649,7 @@ fn tell_progress(run: &Run, progress: &mut Progress, calls: &[Call]) {
     while progress.activities.len() > MOST_ACTIVITIES {
         progress.activities.pop_front();
     }
-    let elapsed = run.ports.clock.elapsed().saturating_sub(progress.began);
+    let elapsed = progress.elapsed(run);
     let now = TaskProgress {
         tools: progress.totals.tool_uses,
         tokens: progress.totals.context_tokens,

@@ -3,7 +3,9 @@
 //! events.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use decurion_model::{Head, RequestClass, RequestTag, WireHead};
 use decurion_protocol::{
@@ -29,7 +31,7 @@ use crate::journal::{Journal, Who};
 use crate::listing;
 use crate::ports::{Ask, Equipment, Model, Parts, Ports, Shared, new_run};
 use crate::run::{Progress, Run, refold};
-use crate::spawn::{Left, Said, live};
+use crate::spawn::{Beginning, Carried, Left, Said, live};
 use crate::spec::{self, Decided};
 use crate::tree::Tree;
 
@@ -105,6 +107,9 @@ pub struct Owner {
     /// Whether the root's run was begun by notifications alone, and how many tasks there were then.
     pub by_notice: bool,
     tasks_before: u32,
+    /// Turns, time and tasks that the root has used since the user's last prompt: what its limits count.
+    used: (u32, Duration),
+    spawned: u32,
     /// Whoever wants the session to close when it is quiet.
     finishing: Option<RequestId>,
     /// When the root's shells are no longer waited for.
@@ -134,6 +139,7 @@ enum Work {
 struct Running {
     task: JoinHandle<Left>,
     cancel: CancellationToken,
+    desk: Arc<Desk>,
 }
 
 impl Session {
@@ -164,6 +170,8 @@ impl Session {
             tree,
             by_notice: false,
             tasks_before: 0,
+            used: (0, Duration::ZERO),
+            spawned: 0,
             finishing: None,
             patience: None,
             closing: Closing::No,
@@ -261,6 +269,7 @@ impl Owner {
         let work = match asked {
             Some(work) => {
                 self.tree.notified = 0;
+                (self.used, self.spawned) = ((0, Duration::ZERO), 0);
                 work
             }
             None if self.tree.tasks.has_waiting(None) => Work::Notices,
@@ -269,19 +278,22 @@ impl Owner {
         self.tasks_before = self.tree.begun;
         let context = self.take_context().await;
         let run = self.run();
-        let cancel = run.ports.cancel.clone();
+        let (cancel, desk) = (run.ports.cancel.clone(), Arc::clone(&run.ports.desk));
         self.who = run.ports.who.clone();
         self.session.previous = Some(run.spec.run);
+        let (turns, time) = self.used;
+        let carried = Carried { turns, time, ..Carried::default() };
         let task = match work {
             Work::Prompt(prompt) => {
                 let note = context.is_empty().then(|| self.session.opening_note.clone());
                 let starts = std::mem::take(&mut self.session.source);
-                tokio::spawn(live(run, context, Said { note, prompt, starts, ..Said::default() }))
+                let said = Said { note, prompt, starts, ..Said::default() };
+                tokio::spawn(live(run, context, Beginning::Saying(Box::new(said)), carried))
             }
-            Work::Notices => tokio::spawn(live(run, context, Said::default())),
+            Work::Notices => tokio::spawn(live(run, context, Beginning::Saying(Box::default()), carried)),
             Work::Compact(instructions) => tokio::spawn(shorten(run, context, instructions)),
         };
-        self.running = Some(Running { task, cancel });
+        self.running = Some(Running { task, cancel, desk });
     }
 
     /// The conversation, from memory or from the record.
@@ -313,7 +325,7 @@ impl Owner {
             progress: Arc::default(),
             parent_told: None,
             shells: Arc::clone(&self.tree.shells),
-            begun: self.living_children(None),
+            begun: self.spawned,
         };
         let session = &self.session;
         let heads = (Arc::clone(&session.head), Arc::clone(&session.wire_head));
@@ -391,7 +403,10 @@ impl Owner {
     }
 
     fn root_ended(&mut self, left: Left) {
-        self.running = None;
+        if let Some(running) = self.running.take() {
+            self.spawned = running.desk.begun.load(Ordering::Relaxed);
+        }
+        self.used = left.used;
         self.count_notified();
         let delivered = left.context.as_ref().map(|context| context.delivered().clone()).unwrap_or_default();
         self.context = left.context;
@@ -523,7 +538,7 @@ fn done() -> Reply {
 /// Waits for the running work; for ever if there is none. A panic there leaves nothing but the record.
 async fn finished(running: &mut Option<Running>) -> Left {
     match running {
-        Some(running) => (&mut running.task).await.unwrap_or(Left { context: None, ending: None }),
+        Some(running) => (&mut running.task).await.unwrap_or_else(|_| Left::nothing()),
         None => std::future::pending().await,
     }
 }
@@ -562,8 +577,11 @@ async fn shorten(run: Run, context: Context, instructions: Option<String>) -> Le
     let totals = std::mem::take(&mut progress.totals);
     let event = Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) };
     match run.ports.journal.write(&run.ports.who, vec![event]).await {
-        Ok(_) => Left { context: Some(progress.context), ending: Some((outcome, totals)) },
-        Err(_) => Left { context: None, ending: None },
+        Ok(_) => {
+            let (context, ending) = (Some(progress.context), Some((outcome, totals)));
+            Left { context, ending, ..Left::nothing() }
+        }
+        Err(_) => Left::nothing(),
     }
 }
 

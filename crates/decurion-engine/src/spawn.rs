@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use decurion_protocol::{
-    Block, CallId, Event, LineId, Message, MessageMeta, Opening, Origin, Outcome, Role, ToolOutput, Totals,
+    Block, CallId, Event, LineId, Message, MessageMeta, Origin, Outcome, Role, RunSpec, ToolOutput, Totals,
 };
 use futures_util::FutureExt as _;
 
@@ -14,7 +14,7 @@ use crate::context::{Context, OpenCall};
 use crate::hooked::Hooked;
 use crate::journal::JournalLost;
 use crate::ports::new_line;
-use crate::run::{Progress, Run, Stop, record, refold, run};
+use crate::run::{Progress, Run, Stop, hear, record, refold, run};
 
 /// What is said at the start of a run.
 #[derive(Default)]
@@ -27,8 +27,42 @@ pub struct Said {
     pub prompt: Vec<Block>,
     /// What `SessionStart` hooks are told, where the session begins with this run; else empty.
     pub starts: &'static str,
-    /// Calls of an earlier run that were not begun, to be done now.
-    pub left: Vec<OpenCall>,
+}
+
+/// How a run begins.
+pub enum Beginning {
+    /// Nothing of it is on record yet, because a hook may refuse the prompt: the root.
+    Saying(Box<Said>),
+    /// Its start and its prompt are on record, so that a crash before its first step loses nothing: an agent.
+    Opened {
+        /// Whether the agent has not worked before.
+        first: bool,
+    },
+}
+
+/// What an earlier run left to this one.
+#[derive(Default)]
+pub struct Carried {
+    /// Calls that were not begun, to be done first.
+    pub calls: Vec<OpenCall>,
+    /// Its last reply.
+    pub last: Option<LastReply>,
+    /// Turns that count for this one's limit.
+    pub turns: u32,
+    /// Time that counts for this one's limit.
+    pub time: Duration,
+}
+
+/// The last reply of a run that did not end.
+pub struct LastReply {
+    /// The number of its record.
+    pub seq: u64,
+    /// What it said.
+    pub text: String,
+    /// Why the model stopped.
+    pub stop_reason: Option<String>,
+    /// Whether it asked for nothing and nothing was said since: all that was missing is the ending.
+    pub is_final: bool,
 }
 
 /// How a fork enters its parent's conversation.
@@ -47,19 +81,31 @@ pub struct Left {
     pub context: Option<Context>,
     /// How it ended, if that is on record.
     pub ending: Option<(Outcome, Totals)>,
+    /// Turns and time that counted for its limits.
+    pub used: (u32, Duration),
 }
 
-/// Lives a run from its first record to its last.
-pub async fn live(living: Run, context: Context, said: Said) -> Left {
-    let mut progress = Progress::new(&living, context);
+impl Left {
+    /// Nothing is known but what is on record.
+    pub fn nothing() -> Self {
+        Self { context: None, ending: None, used: (0, Duration::ZERO) }
+    }
+}
+
+/// Lives a run to its last record.
+pub async fn live(living: Run, context: Context, beginning: Beginning, carried: Carried) -> Left {
+    let mut progress = Progress::new(&living, context).after(&carried);
     let began = living.ports.clock.elapsed();
-    let outcome = match begin(&living, &mut progress, said).await {
-        Ok(Begun::Left(left)) => attempt(&living, &mut progress, left).await,
-        Ok(Begun::Refused(reason)) => {
-            let report = format!("The prompt was not let through by a hook: {reason}");
-            Attempt::Ended(Outcome::Completed { report, limit: None })
-        }
-        Err(lost) => Attempt::Ended(Outcome::Failed { error: lost.to_string() }),
+    let outcome = match beginning {
+        Beginning::Opened { first } => attempt(&living, &mut progress, carried, first).await,
+        Beginning::Saying(said) => match begin(&living, &mut progress, *said).await {
+            Ok(None) => attempt(&living, &mut progress, carried, false).await,
+            Ok(Some(reason)) => {
+                let report = format!("The prompt was not let through by a hook: {reason}");
+                Attempt::Ended(Outcome::Completed { report, limit: None })
+            }
+            Err(lost) => Attempt::Ended(Outcome::Failed { error: lost.to_string() }),
+        },
     };
     let outcome = match outcome {
         Attempt::Ended(outcome) => outcome,
@@ -71,7 +117,7 @@ pub async fn live(living: Run, context: Context, said: Said) -> Left {
             }
             match refold(&living, Context::new(living.ports.model.dialect)).await {
                 Some(context) => progress.context = context,
-                None => return Left { context: None, ending: None },
+                None => return Left::nothing(),
             }
             outcome
         }
@@ -84,9 +130,15 @@ async fn finish(living: &Run, mut progress: Progress, outcome: Outcome, began: D
     let took = living.ports.clock.elapsed().saturating_sub(began);
     progress.totals.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     progress.totals.turns += 1;
+    let cut_short =
+        matches!(outcome, Outcome::Killed { .. } | Outcome::Stalled { .. } | Outcome::Failed { .. });
+    if cut_short && living.spec.agent.is_some() && !progress.said().is_empty() {
+        progress.totals.partial = Some(progress.said().to_owned());
+    }
+    let used = (progress.turns, progress.elapsed(living));
     match end(living, &mut progress, outcome).await {
-        Ok(ending) => Left { context: Some(progress.context), ending: Some(ending) },
-        Err(_) => Left { context: None, ending: None },
+        Ok(ending) => Left { context: Some(progress.context), ending: Some(ending), used },
+        Err(_) => Left::nothing(),
     }
 }
 
@@ -98,11 +150,18 @@ enum Attempt {
     Broken(Outcome),
 }
 
-async fn attempt(living: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Attempt {
-    let work = AssertUnwindSafe(run(living, progress, left)).catch_unwind();
+async fn attempt(living: &Run, progress: &mut Progress, carried: Carried, first: bool) -> Attempt {
+    let left = living.spec.limits.seconds.map(|most| Duration::from_secs(most).saturating_sub(carried.time));
+    let work = async {
+        if first {
+            agent_hooks(living, progress).await?;
+        }
+        run(living, progress, carried.calls).await
+    };
+    let work = AssertUnwindSafe(work).catch_unwind();
     let stopped = tokio::select! {
         biased;
-        () = time_is_up(living.spec.limits.seconds) => None,
+        () = time_is_up(left) => None,
         () = living.ports.cancel.cancelled() => {
             let by = living.ports.desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).take();
             let by = by.unwrap_or_else(|| "an interrupt".to_owned());
@@ -124,67 +183,42 @@ async fn attempt(living: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> 
 
 /// Waits for the end of the wall time; for ever without a limit. A turn asked for in time may still be
 /// answered late: the limit ends that too.
-async fn time_is_up(seconds: Option<u64>) {
-    match seconds {
-        Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
+async fn time_is_up(left: Option<Duration>) {
+    match left {
+        Some(left) => tokio::time::sleep(left).await,
         None => std::future::pending().await,
     }
 }
 
-/// The run's start and its prompt, in one write. Gives the calls that are still to be done.
-async fn begin(living: &Run, progress: &mut Progress, said: Said) -> Result<Begun, JournalLost> {
-    let left: Vec<OpenCall> = said.left.into_iter().filter(|call| !call.started).collect();
-    close_open_calls(living, progress, &left).await?;
-    let (told, refused) = opening_hooks(living, said.starts, &said.prompt).await;
-    let mut events = vec![Event::RunStarted { spec: Box::new(living.spec.clone()) }];
-    let mut parent = progress.context.leaf();
-    if let Some(entry) = said.entry {
-        parent = Some(enter(entry, parent, &mut events));
+/// What the hooks of an agent's start tell its model.
+async fn agent_hooks(living: &Run, progress: &mut Progress) -> Result<(), JournalLost> {
+    let hooked = Hooked { spec: &living.spec, ports: &living.ports };
+    let told = hooked.agent_start().await.additional_context;
+    if told.is_empty() {
+        return Ok(());
     }
-    let note = said.note.map(|text| (vec![Block::text(text)], Origin::Note("context".to_owned())));
-    let prompt = (!said.prompt.is_empty()).then_some((said.prompt, Origin::Prompt));
-    let prompt = prompt.filter(|_| refused.is_none());
-    let told = (!told.is_empty()).then(|| {
+    let blocks = told.into_iter().map(Block::text).collect();
+    hear(living, progress, blocks, Origin::Note("hook".to_owned())).await
+}
+
+/// The root's start and its prompt, in one write. Gives why a hook refuses the prompt, if one does.
+async fn begin(living: &Run, progress: &mut Progress, mut said: Said) -> Result<Option<String>, JournalLost> {
+    let (told, refused) = root_hooks(living, said.starts, &said.prompt).await;
+    if refused.is_some() {
+        said.prompt.clear();
+    }
+    let mut events = opening(&living.spec, &progress.context, said, &[]);
+    if !told.is_empty() {
         let blocks = told.into_iter().map(Block::text).collect();
-        (blocks, Origin::Note("hook".to_owned()))
-    });
-    for (blocks, origin) in note.into_iter().chain(prompt).chain(told) {
-        let line = new_line();
-        events.push(Event::Message {
-            message: Message { role: Role::User, blocks },
-            lines: vec![line],
-            parent,
-            meta: Box::new(MessageMeta { origin, ..Default::default() }),
-        });
-        parent = Some(line);
+        say(blocks, Origin::Note("hook".to_owned()), &progress.context, &mut events);
     }
     record(living, progress, events).await?;
-    match refused {
-        None => Ok(Begun::Left(left)),
-        Some(reason) => Ok(Begun::Refused(reason)),
-    }
+    Ok(refused)
 }
 
-/// What came of a beginning.
-enum Begun {
-    /// It goes on, with these calls first.
-    Left(Vec<OpenCall>),
-    /// A hook did not let the prompt through.
-    Refused(String),
-}
-
-/// What the hooks of a beginning tell the model, and why the prompt is refused, if it is.
-async fn opening_hooks(
-    living: &Run,
-    starts: &'static str,
-    prompt: &[Block],
-) -> (Vec<String>, Option<String>) {
+/// What the hooks of a beginning tell the root's model, and why the prompt is refused, if it is.
+async fn root_hooks(living: &Run, starts: &'static str, prompt: &[Block]) -> (Vec<String>, Option<String>) {
     let hooked = Hooked { spec: &living.spec, ports: &living.ports };
-    if living.spec.agent.is_some() {
-        let fresh = !matches!(living.spec.opening, Opening::Resumed { .. });
-        let told = if fresh { hooked.agent_start().await.additional_context } else { Vec::new() };
-        return (told, None);
-    }
     let mut told = Vec::new();
     if !starts.is_empty() {
         told.extend(hooked.session_start(starts).await.additional_context);
@@ -198,22 +232,58 @@ async fn opening_hooks(
     (told, result.block.or(result.stop))
 }
 
+/// The records that a run begins with: results for calls that have none and are not done now, its start, and
+/// what it is told.
+pub fn opening(spec: &RunSpec, context: &Context, said: Said, left: &[OpenCall]) -> Vec<Event> {
+    let mut events = closing(context, left);
+    events.push(Event::RunStarted { spec: Box::new(spec.clone()) });
+    if let Some(entry) = said.entry {
+        enter(entry, context, &mut events);
+    }
+    if let Some(note) = said.note {
+        say(vec![Block::text(note)], Origin::Note("context".to_owned()), context, &mut events);
+    }
+    if !said.prompt.is_empty() {
+        say(said.prompt, Origin::Prompt, context, &mut events);
+    }
+    events
+}
+
+/// Adds a message of the user's side behind what stands there.
+fn say(blocks: Vec<Block>, origin: Origin, context: &Context, events: &mut Vec<Event>) {
+    events.push(Event::Message {
+        message: Message { role: Role::User, blocks },
+        lines: vec![new_line()],
+        parent: leaf(context, events),
+        meta: Box::new(MessageMeta { origin, ..Default::default() }),
+    });
+}
+
+/// The last line of a conversation once these events are in it.
+fn leaf(context: &Context, events: &[Event]) -> Option<LineId> {
+    let line = |event: &Event| match event {
+        Event::Message { lines, .. } => lines.last().copied(),
+        Event::CallEnded { line, .. } => Some(*line),
+        _ => None,
+    };
+    events.iter().rev().find_map(line).or_else(|| context.leaf())
+}
+
 /// The delegating message and its answer, as a fork's own first lines.
-fn enter(entry: Entry, parent: Option<LineId>, events: &mut Vec<Event>) -> LineId {
+fn enter(entry: Entry, context: &Context, events: &mut Vec<Event>) {
+    let parent = leaf(context, events);
     let lines: Vec<LineId> = entry.delegating.blocks.iter().map(|_| new_line()).collect();
     let last = lines.last().copied();
     let meta = MessageMeta { origin: Origin::Model, ..MessageMeta::default() };
     events.push(Event::Message { message: entry.delegating, lines, parent, meta: Box::new(meta) });
-    let line = new_line();
     events.push(Event::CallEnded {
         call: entry.call,
         tool: "Agent".to_owned(),
-        line,
+        line: new_line(),
         parent: last,
         output: Box::new(entry.output),
         duration_ms: 0,
     });
-    line
 }
 
 async fn end(
@@ -221,10 +291,10 @@ async fn end(
     progress: &mut Progress,
     outcome: Outcome,
 ) -> Result<(Outcome, Totals), JournalLost> {
-    close_open_calls(living, progress, &[]).await?;
     let totals = std::mem::take(&mut progress.totals);
-    let event = Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) };
-    record(living, progress, vec![event]).await?;
+    let mut events = closing(&progress.context, &[]);
+    events.push(Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) });
+    record(living, progress, events).await?;
     // A whole fan-out that ends at once must not wait for as many syncs; the journal syncs soon anyway.
     if living.spec.agent.is_none() {
         living.ports.journal.sync_soon();
@@ -232,28 +302,19 @@ async fn end(
     Ok((outcome, totals))
 }
 
-/// Gives every call without a result one that says so: a call whose intent is on record may have had effects,
-/// one without was never begun.
-async fn close_open_calls(
-    living: &Run,
-    progress: &mut Progress,
-    but: &[OpenCall],
-) -> Result<(), JournalLost> {
-    let events: Vec<Event> = progress
-        .context
-        .unanswered()
-        .into_iter()
-        .filter(|(call, _)| !but.iter().any(|left| left.id == *call))
-        .map(|(call, started)| Event::CallEnded {
-            line: new_line(),
-            parent: progress.context.call_line(&call),
-            call,
-            tool: String::new(),
-            output: Box::new(ToolOutput::error(if started { OUTCOME_UNKNOWN } else { NOT_BEGUN })),
-            duration_ms: 0,
-        })
-        .collect();
-    if events.is_empty() { Ok(()) } else { record(living, progress, events).await }
+/// Results that say so for calls that have none: a call whose intent is on record may have had effects, one
+/// without was never begun.
+fn closing(context: &Context, but: &[OpenCall]) -> Vec<Event> {
+    let close = |(call, started): (CallId, bool)| Event::CallEnded {
+        line: new_line(),
+        parent: context.call_line(&call),
+        call,
+        tool: String::new(),
+        output: Box::new(ToolOutput::error(if started { OUTCOME_UNKNOWN } else { NOT_BEGUN })),
+        duration_ms: 0,
+    };
+    let open = context.unanswered().into_iter();
+    open.filter(|(call, _)| !but.iter().any(|left| left.id == *call)).map(close).collect()
 }
 
 const OUTCOME_UNKNOWN: &str = "Interrupted: this call was begun and its end was not seen, so its outcome is \

@@ -4,13 +4,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use decurion_protocol::task::IllegalStep;
 use decurion_protocol::{
     AgentId, Attention, Delivery, EndingId, Envelope, Event, Mail, Outcome, RunId, RunSpec, TaskId, TaskKind,
     TaskProgress, TaskRecord, TaskState, TaskStep, ToolEffect, Totals,
 };
+use jiff::Timestamp;
 use tokio::sync::watch;
+
+use crate::budget::Amount;
 
 /// How a task ended: everything that is told about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,6 +52,52 @@ pub struct Row {
     pub progress: ProgressCell,
     /// What its parent was last told of that: tools and tokens.
     pub told: (u32, u64),
+    /// What it has used by the record.
+    pub used: Used,
+}
+
+/// What an agent has used, as far as the record of a process that is gone tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Used {
+    /// Tokens and money, in all its runs.
+    pub amount: Amount,
+    /// Turns since its last ending.
+    pub turns: u32,
+    /// Time since its last ending, in runs that did not end.
+    time: Duration,
+    /// When its last run began, and when it was last heard of.
+    run: Option<(Timestamp, Timestamp)>,
+}
+
+impl Used {
+    /// Takes in one event of the agent's own.
+    fn apply(&mut self, envelope: &Envelope) {
+        let at = envelope.at;
+        match &envelope.event {
+            Event::RunStarted { .. } => {
+                self.time = self.time();
+                self.run = Some((at, at));
+            }
+            Event::Message { meta, .. } => {
+                if let Some(usage) = &meta.usage {
+                    let money = meta.cost.unwrap_or_default();
+                    self.amount.add(Amount { tokens: usage.context_tokens(), money });
+                    self.turns += 1;
+                }
+            }
+            Event::RunEnded { .. } => *self = Self { amount: self.amount, ..Self::default() },
+            _ => {}
+        }
+        if let Some((_, last)) = &mut self.run {
+            *last = at;
+        }
+    }
+
+    /// Time since its last ending, without that in which no process was there.
+    pub fn time(&self) -> Duration {
+        let run = self.run.map(|(began, last)| last.duration_since(began).unsigned_abs());
+        self.time + run.unwrap_or_default()
+    }
 }
 
 /// All tasks of a session, and what is still to be told. Owned by the session's task.
@@ -80,6 +130,9 @@ pub enum StepError {
 impl TaskTable {
     /// Takes one event in; those that are about no task change nothing.
     pub fn apply(&mut self, envelope: &Envelope) {
+        if let Some(row) = envelope.agent.clone().and_then(|agent| self.rows.get_mut(&agent.into())) {
+            row.used.apply(envelope);
+        }
         match &envelope.event {
             Event::TaskOpened { record } => self.open((**record).clone()),
             Event::RunStarted { spec } => {
@@ -122,6 +175,7 @@ impl TaskTable {
             spec: None,
             progress: ProgressCell::default(),
             told: (0, 0),
+            used: Used::default(),
             record: record.clone(),
         };
         self.rows.insert(record.task, row);

@@ -19,6 +19,7 @@ use decurion_tools::ToolSet;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use crate::budget::AccountId;
 use crate::context::Context;
 use crate::desk::{Desk, Looked, MayEnd, ModeStep, Shells, Wish};
 use crate::journal::Who;
@@ -26,7 +27,7 @@ use crate::permission::Grant;
 use crate::ports::Model;
 use crate::run::Run;
 use crate::session::Owner;
-use crate::spawn::Said;
+use crate::spawn::{Carried, Said};
 use crate::task::TaskTable;
 
 /// What the session's task keeps about its tree.
@@ -64,6 +65,8 @@ pub struct Tree {
     heads: HashSet<String>,
     /// Tools and heads of children begun so far.
     outfits: Vec<Arc<Outfit>>,
+    /// The accounts of agents; they outlast their runs.
+    accounts: HashMap<AgentId, AccountId>,
 }
 
 impl Tree {
@@ -83,7 +86,12 @@ type WantsToEnd = (Arc<Desk>, Option<LineId>, oneshot::Sender<MayEnd>);
 struct Launch {
     run: Run,
     context: Context,
+    /// What it hears first; put on record before it begins.
     said: Said,
+    /// What an earlier run left.
+    carried: Carried,
+    /// Whether its agent has not worked before.
+    first: bool,
 }
 
 impl Owner {
@@ -203,7 +211,7 @@ struct Family {
     path: String,
     modes: Arc<[ModeStep]>,
     grants: Arc<[Grant]>,
-    account: crate::budget::AccountId,
+    account: AccountId,
     parent: Option<AgentId>,
 }
 

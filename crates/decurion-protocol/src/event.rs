@@ -304,6 +304,9 @@ pub struct Totals {
     /// What the last response used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_usage: Option<Usage>,
+    /// What an agent had said last when it was stopped, failed or stalled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partial: Option<String>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it

@@ -120,7 +120,10 @@ pub enum TaskState {
     /// Registered, not started.
     Pending,
     /// Wants to start; too many others run.
-    Queued,
+    Queued {
+        /// Whether someone waits for it.
+        attention: Attention,
+    },
     /// Working.
     Running {
         /// Whether someone waits for it.
@@ -163,7 +166,10 @@ pub enum Attention {
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum TaskStep {
     /// It must wait for a place.
-    Queue,
+    Queue {
+        /// Whether someone waits for it.
+        attention: Attention,
+    },
     /// It begins.
     Start {
         /// Whether someone waits for it.
@@ -208,8 +214,9 @@ impl TaskState {
     pub fn step(self, step: TaskStep) -> Result<Self, IllegalStep> {
         use Attention::Background;
         match (self, step) {
-            (Self::Pending, TaskStep::Queue) => Ok(Self::Queued),
-            (Self::Pending | Self::Queued, TaskStep::Start { attention }) => Ok(Self::Running { attention }),
+            (Self::Pending, TaskStep::Queue { attention }) => Ok(Self::Queued { attention }),
+            (Self::Pending, TaskStep::Start { attention })
+            | (Self::Queued { attention }, TaskStep::Start { .. }) => Ok(Self::Running { attention }),
             (Self::Idle, TaskStep::Wake) => Ok(Self::Running { attention: Background }),
             (Self::Running { .. }, TaskStep::Rest) => Ok(Self::Idle),
             (Self::Running { attention }, TaskStep::Wait { reason }) => {
@@ -234,18 +241,20 @@ impl TaskState {
         matches!(self, Self::Ended(_))
     }
 
-    /// Whether someone waits for it; none before it starts, while it rests and after it ended.
+    /// Whether someone waits for it; none before that is decided, while it rests and after it ended.
     pub fn attention(&self) -> Option<Attention> {
         match self {
-            Self::Running { attention }
+            Self::Queued { attention }
+            | Self::Running { attention }
             | Self::Waiting { attention, .. }
             | Self::Paused { attention, .. } => Some(*attention),
-            Self::Pending | Self::Queued | Self::Idle | Self::Ended(_) => None,
+            Self::Pending | Self::Idle | Self::Ended(_) => None,
         }
     }
 
     fn attended(self, attention: Attention) -> Self {
         match self {
+            Self::Queued { .. } => Self::Queued { attention },
             Self::Running { .. } => Self::Running { attention },
             Self::Waiting { reason, .. } => Self::Waiting { reason, attention },
             Self::Paused { reason, until, .. } => Self::Paused { reason, until, attention },
@@ -262,7 +271,7 @@ mod tests {
     fn any_step() -> impl Strategy<Value = TaskStep> {
         let attention = prop_oneof![Just(Attention::Foreground), Just(Attention::Background)];
         prop_oneof![
-            Just(TaskStep::Queue),
+            attention.clone().prop_map(|attention| TaskStep::Queue { attention }),
             attention.prop_map(|attention| TaskStep::Start { attention }),
             Just(TaskStep::Background),
             Just(TaskStep::Wait { reason: "model".into() }),
@@ -287,7 +296,8 @@ mod tests {
                     Ok(next) => {
                         prop_assert!(!before.is_ended());
                         if matches!(step, TaskStep::Start { .. }) {
-                            prop_assert!(matches!(before, TaskState::Pending | TaskState::Queued));
+                            let waits = matches!(before, TaskState::Pending | TaskState::Queued { .. });
+                            prop_assert!(waits);
                         }
                         // Sent to the background once, it never comes back by itself.
                         backgrounded |= step == TaskStep::Background;

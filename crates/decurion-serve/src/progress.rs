@@ -2,7 +2,7 @@
 //! agent does, what came of it, what it waits for; and of each of its agents and background commands when it
 //! began, which tools it used and how it ended, moved in by its depth.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use decurion_protocol::{
     AgentId, Attention, Block, Envelope, Event, Message, Outcome, Role, TaskId, TaskKind, TaskRecord,
@@ -18,6 +18,8 @@ const LINE_WIDTH: usize = 110;
 #[derive(Debug, Default)]
 pub struct Teller {
     tasks: HashMap<TaskId, TaskRecord>,
+    /// Those that wait for a place.
+    queued: HashSet<TaskId>,
 }
 
 impl Teller {
@@ -37,10 +39,17 @@ impl Teller {
         is_shell.then(|| format!("{}▷ {}", indent(record.depth), name(record)))
     }
 
-    fn changed(&self, task: &TaskId, state: &TaskState) -> Option<String> {
+    fn changed(&mut self, task: &TaskId, state: &TaskState) -> Option<String> {
+        let queued = self.queued.remove(task);
         let record = self.tasks.get(task)?;
         let how = match state {
             TaskState::Ended(outcome) => ending(outcome),
+            TaskState::Queued { .. } => {
+                let put_back = !self.queued.insert(task.clone()) || queued;
+                if put_back { "goes on in the background" } else { "waits until another has ended" }
+                    .to_owned()
+            }
+            TaskState::Running { .. } if queued => "begins".to_owned(),
             TaskState::Running { attention: Attention::Background } => "goes on in the background".to_owned(),
             TaskState::Paused { reason, .. } => format!("is paused: {}", one_line(reason)),
             _ => return None,

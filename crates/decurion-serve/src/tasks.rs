@@ -116,7 +116,11 @@ impl Tasks {
             row.record.attention = Attention::Background;
             patch.insert("is_backgrounded".to_owned(), json!(true));
         }
-        let status = if matches!(state, TaskState::Paused { .. }) { "paused" } else { "running" };
+        let status = match state {
+            TaskState::Paused { .. } => "paused",
+            TaskState::Queued { .. } => "pending",
+            _ => "running",
+        };
         if status != row.status && state.attention().is_some() {
             row.status = status;
             patch.insert("status".to_owned(), json!(status));

@@ -147,6 +147,20 @@ impl Stage {
         }
     }
 
+    /// The same with the records up to this number only: what a crash right after it would have left.
+    #[must_use]
+    pub fn after_crash_at(&self, seq: u64) -> Self {
+        let stage = self.after_crash(&self.script);
+        cut(&stage.folder.path().join("home"), seq);
+        stage
+    }
+
+    /// Everything on record of a session, in order.
+    pub fn recorded(&self, session: SessionId) -> Vec<Envelope> {
+        crate::faults::ledger::events(&self.archive(), session)
+            .unwrap_or_else(|error| panic!("the record: {error}"))
+    }
+
     /// The archive of everything played here.
     pub fn archive(&self) -> Archive {
         Archive::new(self.home())
@@ -291,6 +305,23 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
             copy(&path, &target);
         } else {
             check(std::fs::copy(&path, &target).map(drop));
+        }
+    }
+}
+
+/// Takes the lines of later records out of all transcripts in a folder.
+fn cut(folder: &std::path::Path, seq: u64) {
+    for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if path.is_dir() && !path.is_symlink() {
+            cut(&path, seq);
+        } else if path.extension().is_some_and(|extension| extension == "jsonl") {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let is_early = |line: &&str| {
+                let line: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+                line["seq"].as_u64().is_none_or(|number| number <= seq)
+            };
+            let kept: String = text.lines().filter(is_early).flat_map(|line| [line, "\n"]).collect();
+            std::fs::write(&path, kept).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         }
     }
 }

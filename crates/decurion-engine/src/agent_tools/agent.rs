@@ -172,11 +172,15 @@ impl Agent {
 
     /// The report, cut to its budget, the whole of it in a file.
     async fn completed(&self, cx: &ToolContext, spawned: &Spawned, ending: &Ending) -> ToolOutput {
-        let shown = crate::spill::within(cx, notice::report(&ending.outcome), self.result_chars).await;
+        let shown = crate::spill::within(cx, notice::report(ending), self.result_chars).await;
         let effect = ToolEffect::Delivered { delivery: Delivery::Ending(ending.id.clone()) };
         if let Outcome::Failed { error } = &ending.outcome {
             let TaskRecord { task, output_file, .. } = &spawned.record;
-            let text = format!("The agent failed: {error}\nagentId: {task}\nIts transcript: {output_file}");
+            let mut text =
+                format!("The agent failed: {error}\nagentId: {task}\nIts transcript: {output_file}");
+            if notice::partial(ending).is_some() {
+                text = format!("{text}\nWhat it had said by then:\n{shown}");
+            }
             return ToolOutput::error(text).with_effect(effect);
         }
         let mut content = notice::completed(&spawned.record, ending, &shown);

@@ -117,7 +117,7 @@ impl TaskOutput {
                 let reading = tokio::task::spawn_blocking(move || read_end(&file, most));
                 reading.await.unwrap_or_default()
             }
-            (_, Some(ending)) => notice::report(&ending.outcome).to_owned(),
+            (_, Some(ending)) => notice::report(ending).to_owned(),
             (_, None) => {
                 let progress =
                     looked.progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
@@ -224,7 +224,7 @@ fn value(status: &str, looked: &Looked, view: &TaskView, output: &str) -> Value 
         TaskKind::LocalBash => task["exitCode"] = json!(exit_code(view)),
         TaskKind::LocalAgent | TaskKind::RemoteAgent => {
             task["prompt"] = json!(record.prompt);
-            task["result"] = json!(outcome.map(notice::report));
+            task["result"] = json!(view.ending.as_deref().map(notice::report));
             if let Some(Outcome::Failed { error }) = outcome {
                 task["error"] = json!(error);
             }
@@ -236,7 +236,7 @@ fn value(status: &str, looked: &Looked, view: &TaskView, output: &str) -> Value 
 /// The word of the ecosystem for a state.
 pub fn state_word(state: &TaskState) -> &'static str {
     match state {
-        TaskState::Pending | TaskState::Queued => "pending",
+        TaskState::Pending | TaskState::Queued { .. } => "pending",
         TaskState::Running { .. } | TaskState::Waiting { .. } | TaskState::Paused { .. } => "running",
         TaskState::Idle => "completed",
         TaskState::Ended(outcome) => outcome.status(),
@@ -247,7 +247,7 @@ fn reason(state: &TaskState) -> Option<String> {
     match state {
         TaskState::Waiting { reason, .. } => Some(format!("waiting: {reason}")),
         TaskState::Paused { reason, .. } => Some(format!("paused: {reason}")),
-        TaskState::Queued => Some("queued: too many others run".to_owned()),
+        TaskState::Queued { .. } => Some("queued: too many others run".to_owned()),
         _ => None,
     }
 }

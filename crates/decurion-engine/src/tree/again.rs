@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use decurion_model::Head;
 use decurion_protocol::{
-    AgentId, Attention, Block, Delivery, Envelope, Event, Intent, Mode, Opening, Outcome, Role, RunSpec,
-    TaskId, TaskRecord, TaskState, ToolSelection, Verdict,
+    AgentId, Attention, Block, Delivery, Envelope, Event, Intent, Message, Mode, Opening, Origin, Outcome,
+    RunSpec, TaskId, TaskRecord, TaskState, ToolSelection, Verdict,
 };
 
 use crate::child::BackgroundChoice;
@@ -18,7 +18,7 @@ use crate::permission::{Around, Policy, decide};
 use crate::ports::{Model, new_run};
 use crate::run::belongs;
 use crate::session::Owner;
-use crate::spawn::Said;
+use crate::spawn::{Carried, LastReply, Said};
 use crate::task::TaskTable;
 
 use super::Outfit;
@@ -107,19 +107,28 @@ impl Owner {
         if context.is_empty() {
             return Err(gone());
         }
-        let left = context.open_calls(&last);
+        let first = last.is_none();
+        let carried =
+            if prompt.is_empty() { self.carried(&task, &context, last) } else { Carried::default() };
         let head = Head { model: model.id.clone(), ..head };
         let outfit = self.old_outfit(&old, head, &model);
         let family = self.family(&record);
         let run = self.child_run(spec, model, &outfit, family);
-        let left = if prompt.is_empty() { left } else { Vec::new() };
-        let said = Said { prompt, left, ..Said::default() };
+        let said = Said { prompt, ..Said::default() };
         let by = self.who.clone();
-        self.open_agent(
-            &by,
-            Child { launch: Launch { run, context, said }, record, remarks: Vec::new(), shared: None },
-        )
-        .await
+        let launch = Launch { run, context, said, carried, first };
+        self.mark_told(Some(agent));
+        self.open_agent(&by, Child { launch, record, remarks: Vec::new(), shared: None }).await
+    }
+
+    /// What a run that goes on with the same work has from the one before it.
+    fn carried(&self, task: &TaskId, context: &Context, last: Option<LastMessage>) -> Carried {
+        let used = self.tree.tasks.row(task).map(|row| row.used).unwrap_or_default();
+        let calls = last.as_ref().map(|last| context.open_calls(&last.message.blocks)).unwrap_or_default();
+        let last = last.map(LastMessage::into_reply);
+        // What was begun is not done again; it gets a result that says so.
+        let calls = calls.into_iter().filter(|call| !call.started).collect();
+        Carried { calls, last, turns: used.turns, time: used.time() }
     }
 
     /// Sees to what was owed to agents that are over: one that completed goes on with a message, anything else
@@ -198,17 +207,17 @@ impl Owner {
             let agent = spec.agent.clone()?;
             let dialect = self.session.parts.models.resolve(&spec.model).ok()?.dialect;
             let before = inherited(&self.tree.tasks, &spec);
-            Some((agent, Folding { context: Context::new(dialect), last: Vec::new(), before }))
+            Some((agent, Folding { context: Context::new(dialect), last: None, before }))
         };
         let empty: HashMap<AgentId, Folding> = agents.into_iter().filter_map(folding).collect();
         let take = |all: &mut HashMap<AgentId, Folding>, envelope: Envelope| {
             if let Some(own) = envelope.agent.as_ref().and_then(|agent| all.get_mut(agent)) {
-                own.apply(&envelope.event);
+                own.apply(&envelope);
             }
             for (agent, folding) in all.iter_mut().filter(|(_, folding)| !folding.before.is_empty()) {
                 if envelope.agent.as_ref() != Some(agent) && belongs(&envelope, Some(agent), &folding.before)
                 {
-                    folding.apply(&envelope.event);
+                    folding.context.apply(&envelope.event);
                 }
             }
         };
@@ -229,12 +238,12 @@ impl Owner {
         above.reverse();
         let specs = || above.iter().filter_map(|row| row.spec.as_ref());
         let step = |spec: &Arc<RunSpec>| ModeStep::of(&spec.definition);
-        let parent = record.parent.as_ref().and_then(|parent| self.tree.desks.get(parent));
+        let parent = record.parent.as_ref().and_then(|parent| self.tree.accounts.get(parent));
         Family {
             path: above.iter().fold("main".to_owned(), |path, row| format!("{path}/{}", row.record.task)),
             modes: specs().map(step).collect(),
             grants: specs().filter_map(|spec| grant_of(&spec.definition)).collect(),
-            account: parent.map_or(self.account, |desk| desk.account),
+            account: parent.copied().unwrap_or(self.account),
             parent: record.parent.clone(),
         }
     }
@@ -277,20 +286,44 @@ impl Owner {
 /// An agent's conversation while it is read from the record.
 pub(super) struct Folding {
     pub(super) context: Context,
-    /// The blocks of its last assistant message, whose calls may have no result.
-    pub(super) last: Vec<Block>,
+    /// Its own last reply.
+    last: Option<LastMessage>,
     /// Whose conversation stands before its own.
-    pub(super) before: Arc<[(Option<AgentId>, u64)]>,
+    before: Arc<[(Option<AgentId>, u64)]>,
+}
+
+/// An agent's last reply by the record.
+struct LastMessage {
+    message: Message,
+    seq: u64,
+    stop_reason: Option<String>,
+    /// Whether something was said since.
+    answered: bool,
+}
+
+impl LastMessage {
+    fn into_reply(self) -> LastReply {
+        let Self { message, seq, stop_reason, answered } = self;
+        let asks = message.blocks.iter().any(|block| matches!(block, Block::ToolUse { .. }));
+        LastReply { seq, text: message.text(), stop_reason, is_final: !asks && !answered }
+    }
 }
 
 impl Folding {
-    pub(super) fn apply(&mut self, event: &Event) {
-        if let Event::Message { message, .. } = event
-            && message.role == Role::Assistant
-        {
-            self.last.clone_from(&message.blocks);
+    fn apply(&mut self, envelope: &Envelope) {
+        match &envelope.event {
+            Event::Message { message, meta, .. } if meta.origin == Origin::Model && meta.usage.is_some() => {
+                let (message, stop_reason) = (message.clone(), meta.stop_reason.clone());
+                self.last = Some(LastMessage { message, seq: envelope.seq, stop_reason, answered: false });
+            }
+            Event::Message { .. } | Event::Compacted { .. } => {
+                if let Some(last) = &mut self.last {
+                    last.answered = true;
+                }
+            }
+            _ => {}
         }
-        self.context.apply(event);
+        self.context.apply(&envelope.event);
     }
 }
 

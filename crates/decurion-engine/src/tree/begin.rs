@@ -10,10 +10,11 @@ use decurion_model::{Head, RequestClass, RequestTag};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     AgentDefinition, AgentId, AgentSource, Attention, Block, EndingId, Event, HookEvent, Opening, Outcome,
-    Pattern, Rule, RunSpec, TaskId, TaskKind, TaskRecord, TaskStep, ToolSelection,
+    Pattern, Rule, RunSpec, TaskId, TaskKind, TaskRecord, TaskState, TaskStep, ToolSelection,
 };
 use futures_util::FutureExt as _;
 
+use crate::budget::{AccountId, Amount};
 use crate::child::{self};
 use crate::context::{Context, Prefix};
 use crate::desk::{Desk, Links, ModeStep, Spawned, Spawning, Wish};
@@ -25,7 +26,7 @@ use crate::prompt;
 use crate::run::Run;
 use crate::session::Owner;
 use crate::shell;
-use crate::spawn::{Left, Said, live};
+use crate::spawn::{Beginning, Carried, Left, Said, live, opening};
 use crate::spec;
 use crate::task::Ending;
 
@@ -138,7 +139,8 @@ impl Owner {
         };
         let run = self.child_run(spec, model, &outfit, family);
         let record = self.agent_record(spawning, definition, &agent, background);
-        Ok(Child { launch: Launch { run, context, said }, record, remarks, shared })
+        let launch = Launch { run, context, said, carried: Carried::default(), first: true };
+        Ok(Child { launch, record, remarks, shared })
     }
 
     fn child_spec(
@@ -323,11 +325,7 @@ impl Owner {
         outfit: &Outfit,
         family: Family,
     ) -> Run {
-        let account = self
-            .budget
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .open(Some(family.account), &spec.limits);
+        let account = self.account_of(&spec, family.account);
         let class = match spec.definition.source {
             AgentSource::Builtin => RequestClass::AgentBuiltin,
             _ => RequestClass::AgentCustom,
@@ -346,7 +344,7 @@ impl Owner {
             progress: Arc::default(),
             parent_told: Some(self.told(family.parent)),
             shells: Arc::clone(&self.tree.shells),
-            begun: self.living_children(spec.agent.as_ref()),
+            begun: self.children_begun(spec.agent.as_ref()),
         };
         let shared = Arc::new(spec.clone());
         let desk = Desk::new(
@@ -376,37 +374,85 @@ impl Owner {
         Run { spec, ports }
     }
 
-    /// How many tasks of an agent are alive; none is the root.
-    pub fn living_children(&self, agent: Option<&AgentId>) -> u32 {
-        let task = agent.cloned().map(TaskId::from);
-        let alive = self.tree.tasks.children(task.as_ref()).filter(|row| row.is_alive()).count();
-        u32::try_from(alive).unwrap_or(u32::MAX)
+    /// The account of an agent: the one it has, or a new one that knows what it spent before.
+    fn account_of(&mut self, spec: &RunSpec, parent: AccountId) -> AccountId {
+        let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(agent) = &spec.agent else { return budget.open(Some(parent), &spec.limits) };
+        if let Some(account) = self.tree.accounts.get(agent) {
+            budget.limit(*account, &spec.limits);
+            return *account;
+        }
+        let tasks = &self.tree.tasks;
+        let task = TaskId::from(agent.clone());
+        let mut spent = Amount::default();
+        if tasks.row(&task).is_some() {
+            let below = tasks.subtree(&task);
+            below.iter().filter_map(|task| tasks.row(task)).for_each(|row| spent.add(row.used.amount));
+        }
+        let account = budget.open_again(Some(parent), &spec.limits, spent);
+        self.tree.accounts.insert(agent.clone(), account);
+        account
     }
 
-    /// Puts a child on record and begins it, or queues it.
+    /// How many tasks an agent has begun.
+    fn children_begun(&self, agent: Option<&AgentId>) -> u32 {
+        let Some(task) = agent.cloned().map(TaskId::from) else { return 0 };
+        if self.tree.tasks.row(&task).is_none() {
+            return 0;
+        }
+        u32::try_from(self.tree.tasks.children(Some(&task)).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Puts a child on record, with its start and its prompt, and begins it, or queues it.
     pub(super) async fn open_agent(&mut self, by: &Who, child: Child) -> Result<Spawned, String> {
-        let Child { launch, record, remarks, shared } = child;
-        let event = Event::TaskOpened { record: Box::new(record.clone()) };
-        self.record(by, event).await?;
+        let Child { mut launch, record, remarks, shared } = child;
+        let queued = !self.has_room();
+        self.record_opening(by, &mut launch, &record, queued).await?;
         self.tree.begun += 1;
         let task = record.task.clone();
         let Some(row) = self.tree.tasks.row_mut(&task) else {
             return Err("the task table is gone".to_owned());
         };
         row.progress = Arc::clone(&launch.run.ports.desk.progress);
-        row.spec = Some(Arc::new(launch.run.spec.clone()));
         row.told = (0, 0);
         let view = row.view.subscribe();
         let model = launch.run.ports.model.name.clone();
         self.keep_meta(&record, &launch.run.spec);
-        self.tree.cancels.insert(task.clone(), launch.run.ports.cancel.clone());
-        if self.has_room() {
-            self.begin_agent(launch);
-        } else {
-            let _ = self.tree.tasks.step(&task, TaskStep::Queue);
+        self.tree.cancels.insert(task, launch.run.ports.cancel.clone());
+        if queued {
             self.tree.queue.push_back(launch);
+        } else {
+            self.begin_agent(launch);
         }
         Ok(Spawned { record, view, model, remarks, shared })
+    }
+
+    /// Everything that another process would need to begin the child in this one's place, in one commit.
+    async fn record_opening(
+        &mut self,
+        by: &Who,
+        launch: &mut Launch,
+        record: &TaskRecord,
+        queued: bool,
+    ) -> Result<(), String> {
+        let who = launch.run.ports.who.clone();
+        let said = std::mem::take(&mut launch.said);
+        let first = opening(&launch.run.spec, &launch.context, said, &launch.carried.calls);
+        let opened = Event::TaskOpened { record: Box::new(record.clone()) };
+        let mut parts = vec![(by.clone(), vec![opened]), (who.clone(), first)];
+        if queued {
+            let (task, attention) = (record.task.clone(), record.attention);
+            let state = TaskState::Queued { attention };
+            parts.push((by.clone(), vec![Event::TaskChanged { task, state }]));
+        }
+        let written = self.session.journal.write_all(parts).await.map_err(|lost| lost.to_string())?;
+        for envelope in &written {
+            self.tree.tasks.apply(envelope);
+            if envelope.agent == who.agent && envelope.run == who.run {
+                launch.context.apply(&envelope.event);
+            }
+        }
+        Ok(())
     }
 
     /// Writes what other readers want to know of an agent beside its transcript. A cache, so its loss is none.
@@ -447,7 +493,7 @@ impl Owner {
     }
 
     pub(super) fn begin_agent(&mut self, launch: Launch) {
-        let Launch { run, context, said } = launch;
+        let Launch { run, context, carried, first, .. } = launch;
         let Some(agent) = run.spec.agent.clone() else { return };
         let task: TaskId = agent.clone().into();
         let attention = self.tree.tasks.row(&task).map_or(Attention::Background, |row| row.record.attention);
@@ -460,8 +506,9 @@ impl Owner {
         let run_id = run.spec.run;
         tokio::spawn(async move {
             // A panic outside the loop itself is an ending too.
-            let left = AssertUnwindSafe(live(run, context, said)).catch_unwind().await;
-            let left = left.unwrap_or(Left { context: None, ending: None });
+            let living = live(run, context, Beginning::Opened { first }, carried);
+            let left = AssertUnwindSafe(living).catch_unwind().await;
+            let left = left.unwrap_or_else(|_| Left::nothing());
             let delivered = left.context.map(Context::into_delivered).unwrap_or_default();
             let (outcome, totals) =
                 left.ending.map_or((Outcome::Lost, None), |(outcome, totals)| (outcome, Some(totals)));
@@ -473,11 +520,17 @@ impl Owner {
     }
 
     /// Begins what waits for a place, as far as there is one.
-    pub(super) fn begin_queued(&mut self) {
-        while !self.tree.queue.is_empty() && self.has_room() {
-            if let Some(launch) = self.tree.queue.pop_front() {
-                self.begin_agent(launch);
+    pub(super) async fn begin_queued(&mut self) {
+        while self.has_room() {
+            let Some(launch) = self.tree.queue.pop_front() else { return };
+            if let Some(task) = launch.run.spec.agent.clone().map(TaskId::from)
+                && let Some(attention) = self.tree.tasks.row(&task).and_then(|row| row.state().attention())
+            {
+                let (who, state) = (self.who.clone(), TaskState::Running { attention });
+                // The run finds a lost journal itself.
+                let _ = self.session.journal.write(&who, vec![Event::TaskChanged { task, state }]).await;
             }
+            self.begin_agent(launch);
         }
     }
 }

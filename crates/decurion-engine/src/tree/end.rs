@@ -52,7 +52,7 @@ impl Owner {
         } else {
             self.tree.desks.remove(&agent);
         }
-        self.begin_queued();
+        self.begin_queued().await;
     }
 
     /// Takes an agent up again because there is something to tell it.

@@ -93,7 +93,7 @@ impl Owner {
         let words = |delivery: &Delivery| match delivery {
             Delivery::Ending(id) => {
                 let (record, ending) = tasks.untold(id)?;
-                let shown = notice::shortened(notice::report(&ending.outcome), most, IN_FILE);
+                let shown = notice::shortened(notice::report(ending), most, IN_FILE);
                 Some(notice::notification(record, ending, &shown))
             }
             Delivery::Mail(number) => {
@@ -157,7 +157,7 @@ impl Owner {
             let reason = "its own agents are at work".to_owned();
             let _ = self.tree.tasks.step(&task, TaskStep::Wait { reason });
             self.tree.ending.insert(agent, (desk, leaf, answer));
-            self.begin_queued();
+            self.begin_queued().await;
             return;
         }
         let stopped = self.stop_shells(&task);

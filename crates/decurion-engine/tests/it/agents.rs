@@ -39,7 +39,7 @@ when turn=2
                 #1 →      "looking"
                 #1 model  "found it"
                 #1 end    completed "found it"
-            →      "found it\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 634\ntool_uses: 1\nduration_ms: 29</usage>"
+            →      "found it\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 634\ntool_uses: 1\nduration_ms: 26</usage>"
             model  "done"
             end    completed "done"
         "#]],
@@ -149,15 +149,15 @@ when turn=2
             start  Agent (no rule)
             start  Agent (no rule)
             begin  #1 local_agent Foreground
-            begin  #2 local_agent Foreground
                 #1 user   "first"
+            begin  #2 local_agent Foreground
                 #2 user   "second"
                 #2 model  "two"
                 #2 end    completed "two"
-            →      "two\n\nagentId: #2 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 569\ntool_uses: 0\nduration_ms: 13</usage>"
+            →      "two\n\nagentId: #2 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 569\ntool_uses: 0\nduration_ms: 10</usage>"
                 #1 model  "one"
                 #1 end    completed "one"
-            →      "one\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 569\ntool_uses: 0\nduration_ms: 31</usage>"
+            →      "one\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 569\ntool_uses: 0\nduration_ms: 26</usage>"
             model  "done"
             end    completed "done"
         "#]],
@@ -202,7 +202,7 @@ when turn=2
             #1 told   #2 completed "inner done"
             #1 model  "outer done"
             #1 end    completed "outer done"
-        →      "outer done\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 1484\ntool_uses: 1\nduration_ms: 58</usage>"
+        →      "outer done\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 1484\ntool_uses: 1\nduration_ms: 56</usage>"
         model  "done"
         end    completed "done"
     "#]].assert_eq(&stage.log("go").await);
@@ -362,7 +362,7 @@ when turn=4
                 #1 user   "look for it"
                 #1 model  "found it"
                 #1 end    completed "found it"
-            →      "found it\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 571\ntool_uses: 0\nduration_ms: 13</usage>"
+            →      "found it\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 571\ntool_uses: 0\nduration_ms: 10</usage>"
             model  calls SendMessage {"to":"#1","message":"go on"}
             start  SendMessage (no rule)
             mail   "go on"
@@ -405,14 +405,14 @@ when turn=3
             #1 user   "look for it"
             #1 model  "found it"
             #1 end    completed "found it"
-        →      "found it\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 571\ntool_uses: 0\nduration_ms: 13</usage>"
+        →      "found it\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 571\ntool_uses: 0\nduration_ms: 10</usage>"
         model  calls Agent {"description":"more","prompt":"look again","resume":"#1"}
         start  Agent (no rule)
         begin  #1 local_agent Foreground
             #1 user   "look again"
             #1 model  "and more"
             #1 end    completed "and more"
-        →      "and more\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 604\ntool_uses: 0\nduration_ms: 12</usage>"
+        →      "and more\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 604\ntool_uses: 0\nduration_ms: 10</usage>"
         model  "done"
         end    completed "done"
     "##]].assert_eq(&stage.log("go").await);
@@ -448,20 +448,24 @@ when turn=2
         start  Agent (no rule)
         start  Agent (no rule)
         begin  #1 local_agent Foreground
-        begin  #2 local_agent Foreground
-        begin  #3 local_agent Foreground
             #1 user   "1"
+        begin  #2 local_agent Foreground
+            #2 user   "2"
+        task   #2 Queued { attention: Foreground }
+        begin  #3 local_agent Foreground
+            #3 user   "3"
+        task   #3 Queued { attention: Foreground }
             #1 model  "done"
             #1 end    completed "done"
-        →      "done\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 568\ntool_uses: 0\nduration_ms: 13</usage>"
-            #2 user   "2"
+        task   #2 Running { attention: Foreground }
+        →      "done\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 568\ntool_uses: 0\nduration_ms: 10</usage>"
             #2 model  "done"
             #2 end    completed "done"
-        →      "done\n\nagentId: #2 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 568\ntool_uses: 0\nduration_ms: 13</usage>"
-            #3 user   "3"
+        task   #3 Running { attention: Foreground }
+        →      "done\n\nagentId: #2 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 568\ntool_uses: 0\nduration_ms: 10</usage>"
             #3 model  "done"
             #3 end    completed "done"
-        →      "done\n\nagentId: #3 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 568\ntool_uses: 0\nduration_ms: 13</usage>"
+        →      "done\n\nagentId: #3 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 568\ntool_uses: 0\nduration_ms: 10</usage>"
         model  "done"
         end    completed "done"
     "#]].assert_eq(&stage.log("go").await);

@@ -1,12 +1,12 @@
 //! Faults of trees of agents: parents cancelled, children that die, loops of notifications, recursion, early
 //! endings. Takes options, gives one report per row; what needs no process is played in simulated time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use decurion_engine::AgentSettings;
-use decurion_protocol::{AgentId, Envelope, Event, Outcome, SessionId};
+use decurion_protocol::{AgentId, Envelope, Event, Outcome, SessionId, TaskId, TaskState};
 use rustix::process::Signal;
 use uuid::Uuid;
 
@@ -263,11 +263,20 @@ fn at_once(running: u32, agents: usize) -> Result<(), String> {
 
 /// How many runs of agents were alive at once at most, and how many ended.
 fn most_at_once(events: &[Arc<Envelope>]) -> (usize, usize) {
+    let queued = |event: &Event| match event {
+        Event::TaskChanged { task, state: TaskState::Queued { .. } } => Some(task.clone()),
+        _ => None,
+    };
+    // One that waits for a place is on record before it begins.
+    let queued: HashSet<TaskId> = events.iter().filter_map(|envelope| queued(&envelope.event)).collect();
     let (mut now, mut peak, mut ended) = (0_usize, 0, 0);
-    for envelope in events.iter().filter(|envelope| envelope.agent.is_some()) {
-        match &envelope.event {
-            Event::RunStarted { .. } => now += 1,
-            Event::RunEnded { .. } => (now, ended) = (now.saturating_sub(1), ended + 1),
+    for envelope in events {
+        match (&envelope.event, &envelope.agent) {
+            (Event::RunStarted { .. }, Some(agent)) if !queued.contains(&agent.clone().into()) => now += 1,
+            (Event::TaskChanged { task, state: TaskState::Running { .. } }, _) if queued.contains(task) => {
+                now += 1;
+            }
+            (Event::RunEnded { .. }, Some(_)) => (now, ended) = (now.saturating_sub(1), ended + 1),
             _ => {}
         }
         peak = peak.max(now);
