@@ -245,7 +245,9 @@ impl Headless {
             Event::RunStarted { .. } if envelope.agent.is_none() => state.running = true,
             Event::RunEnded { outcome, totals } if envelope.agent.is_none() => {
                 state.running = false;
-                state.ended = Some((outcome.clone(), (**totals).clone()));
+                // All runs are for the one prompt: a turn that went well later does not undo one that did not.
+                let before = state.ended.take().map(|(before, _)| before).filter(|_| state.work.is_some());
+                state.ended = Some((worst(outcome.clone(), before), (**totals).clone()));
                 if state.ends_after_run() {
                     self.end(state).await;
                 }
@@ -394,7 +396,7 @@ pub(crate) struct State {
     unread: bool,
     /// Whether the root works, or is about to.
     running: bool,
-    /// How the root's last run ended.
+    /// How the root's last run ended; for a single prompt, the worst of its runs.
     pub(crate) ended: Option<(Outcome, Totals)>,
     /// What nobody was told of.
     unheard: Option<Outcome>,
@@ -450,9 +452,9 @@ pub(crate) enum Results {
 }
 
 /// The worse of two endings.
-fn worst(outcome: Outcome, unheard: Option<Outcome>) -> Outcome {
-    match unheard {
-        Some(unheard) if unheard.badness() > outcome.badness() => unheard,
+fn worst(outcome: Outcome, other: Option<Outcome>) -> Outcome {
+    match other {
+        Some(other) if other.badness() > outcome.badness() => other,
         _ => outcome,
     }
 }

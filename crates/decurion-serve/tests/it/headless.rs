@@ -224,7 +224,7 @@ when turn=3
 }
 
 /// How a session that says this at its end is told of.
-async fn ended_with(root: Outcome, unheard: Value) -> Finish {
+async fn ended_with(root: &[Outcome], unheard: Value) -> Finish {
     let session = SessionId(Default::default());
     let (commands, _inbox) = mpsc::channel(8);
     let event = |event| {
@@ -232,11 +232,12 @@ async fn ended_with(root: Outcome, unheard: Value) -> Finish {
         Arc::new(Envelope { seq: 1, at: Default::default(), agent: None, run, event })
     };
     let value = json!({"unheard": unheard});
-    let events = [
-        event(Event::RunEnded { outcome: root, totals: Box::default() }),
-        event(Event::Replied { request: RequestId(2), reply: Reply::Done { value } }),
-    ];
-    let events = Box::pin(stream::iter(events).chain(stream::pending()));
+    let runs: Vec<_> = root
+        .iter()
+        .map(|outcome| event(Event::RunEnded { outcome: outcome.clone(), totals: Box::default() }))
+        .collect();
+    let last = event(Event::Replied { request: RequestId(2), reply: Reply::Done { value } });
+    let events = Box::pin(stream::iter(runs.into_iter().chain([last])).chain(stream::pending()));
     let headless = Headless {
         link: Link { session, commands, events, again: None },
         format: Format::Text,
@@ -254,14 +255,16 @@ async fn what_nobody_was_told_of_decides_the_exit_code_where_it_is_worse() {
     let killed = || Outcome::Killed { by: "x".into() };
     let failed = json!({"outcome": "failed", "error": "no"});
     let rows = [
-        (completed(), Value::Null, 0),
-        (completed(), failed.clone(), 1),
-        (Outcome::Lost, failed, 7),
-        (completed(), json!(killed()), 6),
-        (killed(), json!({"outcome": "something new"}), 6),
+        (vec![completed()], Value::Null, 0),
+        (vec![completed()], failed.clone(), 1),
+        (vec![Outcome::Lost], failed, 7),
+        (vec![completed()], json!(killed()), 6),
+        (vec![killed()], json!({"outcome": "something new"}), 6),
+        (vec![killed(), completed()], Value::Null, 6),
+        (vec![completed(), killed()], Value::Null, 6),
     ];
     for (root, unheard, code) in rows {
-        let finish = ended_with(root.clone(), unheard.clone()).await;
+        let finish = ended_with(&root, unheard.clone()).await;
         assert_eq!(finish.outcome.exit_code(), code, "{root:?} {unheard}");
     }
 }
