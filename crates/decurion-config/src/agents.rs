@@ -415,7 +415,8 @@ impl Loader<'_> {
 
     fn builtins(&mut self) {
         for name in &self.request.disabled {
-            if !builtin::ALL.iter().any(|(known, _)| known.eq_ignore_ascii_case(builtin::alias(name))) {
+            let is = |known: &str| known.eq_ignore_ascii_case(builtin::alias(name));
+            if !is("fork") && !builtin::ALL.iter().any(|(known, _)| is(known)) {
                 let text = format!("`agents.disabled` in the settings names no built-in agent: {name}");
                 self.problem(Severity::Warning, &AgentOrigin::Builtin, None, text);
             }

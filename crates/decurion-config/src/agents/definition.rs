@@ -464,9 +464,9 @@ impl Maker<'_> {
         }
         let inherits = self.definition.model.as_deref().is_none_or(|model| model == "inherit");
         if self.definition.fork_context && !inherits {
-            self.error(
+            self.warn(
                 self.model_line,
-                "`forkContext` needs `model: inherit`: the conversation is the parent's",
+                "`model` has no effect with `forkContext`: the conversation is the parent's, and so is the model",
             );
         }
     }

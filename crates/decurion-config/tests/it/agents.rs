@@ -313,7 +313,6 @@ fn limits_and_tools_that_cannot_be_read_make_a_file_unusable() {
         ("max_depth: deep", "5: error: `max_depth`: expected a whole number"),
         ("isolation: remote", "5: error: `isolation`: expected worktree, found remote"),
         ("output_schema: [1]", "5: error: `output_schema`: expected a JSON Schema, which is an object"),
-        ("model: opus\nforkContext: true", "5: error: `forkContext` needs `model: inherit`: the conversation is the parent's"),
     ];
     for (lines, expected) in rows {
         let text = format!("---\nname: a\n\ndescription: d\n{lines}\n---\nx");
@@ -329,6 +328,7 @@ fn other_mistakes_leave_the_agent_usable() {
     #[rustfmt::skip]
     let rows = [
         ("permissionMode: auto", "warning: `permissionMode` is ignored: unknown permission mode (default, acceptEdits, plan, bypassPermissions, dontAsk, bubble): \"auto\""),
+        ("model: opus\nforkContext: true", "warning: `model` has no effect with `forkContext`: the conversation is the parent's, and so is the model"),
         ("maxTurns: 0", "warning: `maxTurns` is ignored: expected a whole number above 0"),
         ("maxTurns: many", "warning: `maxTurns` is ignored: expected a whole number above 0"),
         ("background: perhaps", "warning: `background` is ignored: expected true or false"),
