@@ -55,10 +55,7 @@ pub fn engine(
         rules: loaded.rules.set.clone(),
         mode: settings.permissions.default_mode,
         bypass: !settings.permissions.disable_bypass,
-        undecided: match settings.permissions.dont_ask {
-            settings::DontAsk::Allow => Undecided::Allow,
-            settings::DontAsk::Deny => Undecided::Deny,
-        },
+        undecided: undecided(loaded),
         answer_timeout: settings.permissions.answer_timeout,
         home: loaded.paths.home.clone(),
         directories: settings.permissions.additional_directories.clone(),
@@ -118,6 +115,7 @@ fn hooks(loaded: &Loaded) -> Vec<decurion_protocol::HookDeclaration> {
 
 /// What the settings say about sub-agents.
 pub fn agent_settings(loaded: &Loaded) -> AgentSettings {
+    let is_fork = |name: &String| name.eq_ignore_ascii_case(decurion_engine::fork::NAME);
     let settings = &loaded.settings;
     let agents = &settings.agents;
     AgentSettings {
@@ -135,6 +133,15 @@ pub fn agent_settings(loaded: &Loaded) -> AgentSettings {
         result_chars: agents.result_budget,
         output_chars: settings.limits.task_output_chars,
         trusted: !matches!(loaded.trust, TrustState::Untrusted { .. }),
+        forks: !agents.disabled.iter().any(is_fork),
+    }
+}
+
+/// What `dontAsk` does with what no rule decides.
+pub fn undecided(loaded: &Loaded) -> Undecided {
+    match loaded.settings.permissions.dont_ask {
+        settings::DontAsk::Allow => Undecided::Allow,
+        settings::DontAsk::Deny => Undecided::Deny,
     }
 }
 

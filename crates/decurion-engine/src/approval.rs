@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use decurion_protocol::{Answer, Mode, Question, QuestionId, RuleSet};
+use decurion_protocol::{AgentId, Answer, Mode, Question, QuestionId, Rule, RuleSet};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -17,12 +17,29 @@ pub struct Rights {
     pub mode: Mode,
     /// The rules in force.
     pub rules: Arc<RuleSet>,
+    /// Rules that allow something to an agent and all below it only.
+    pub scoped: Arc<Vec<(AgentId, Rule)>>,
     /// What `dontAsk` does with what no rule decides.
     pub undecided: Undecided,
     /// Whether the project's definitions may widen the mode.
     pub trusted: bool,
     /// Whether anyone attached can answer a question.
     pub answers: bool,
+}
+
+impl Rights {
+    /// The rules in force for whoever stands at this path from the root.
+    pub fn rules_for(&self, path: &str) -> Arc<RuleSet> {
+        let covers = |agent: &AgentId| path.split('/').any(|name| name == agent.as_str());
+        let own: Vec<&Rule> =
+            self.scoped.iter().filter(|(agent, _)| covers(agent)).map(|(_, rule)| rule).collect();
+        if own.is_empty() {
+            return Arc::clone(&self.rules);
+        }
+        let mut rules = (*self.rules).clone();
+        rules.allow.extend(own.into_iter().cloned());
+        Arc::new(rules)
+    }
 }
 
 /// The open questions, each with the call that waits for it.

@@ -26,7 +26,7 @@ use crate::desk::Wish;
 use crate::hook::HookPermission;
 use crate::hooked::{Hooked, HookedCall};
 use crate::journal::JournalLost;
-use crate::permission::{Policy, add_real_paths, decide};
+use crate::permission::{Policy, add_real_paths, decide, suggest};
 use crate::ports::{Ask, Ports, new_line};
 use crate::rules::{OpenRules, around};
 use crate::shell;
@@ -314,8 +314,9 @@ fn with_hook(decision: Decision, hook: Option<HookPermission>, name: &str) -> De
 /// What the run may do now: the session's rights, less what the definitions on the way to it take away.
 fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
     let around = around(&bench.around, &bench.ports.root);
-    let mode = child::mode(rights.mode, &bench.ports.desk.modes, rights.trusted).value;
-    let policy = Policy::new(mode, Arc::clone(&rights.rules), around);
+    let desk = &bench.ports.desk;
+    let mode = child::mode((rights.mode, rights.undecided), &desk.modes, rights.trusted).value;
+    let policy = Policy::new(mode, rights.rules_for(&desk.path), around);
     let undecided = child::undecided(rights.undecided, &bench.ports.desk.modes);
     Policy { undecided, ..policy }
 }
@@ -370,16 +371,22 @@ async fn ask(
         input: ready.call.input.clone(),
         intent: ready.intent.clone(),
         reason: decision.reason.clone(),
+        suggestions: suggest(
+            name,
+            &ready.call.input,
+            &ready.intent,
+            &around(&bench.around, &bench.ports.root),
+        ),
     };
     let waiting = WaitReason::Permission { question: question.id };
-    bench.ports.journal.publish(&bench.ports.who, Event::Waiting { reason: Some(waiting) });
+    bench.ports.desk.waits(&bench.ports.journal, Some(waiting));
     let (answer, answered) = oneshot::channel();
     let asked = Ask { who: bench.ports.who.clone(), question, answer };
     let answer = match bench.ports.desk.wishes.send(Wish::Ask(Box::new(asked))).await {
-        Ok(()) => answered.await.ok(),
+        Ok(()) => answer_to(bench, name, answered).await,
         Err(_) => None,
     };
-    bench.ports.journal.publish(&bench.ports.who, Event::Waiting { reason: None });
+    bench.ports.desk.waits(&bench.ports.journal, None);
     Ok(match answer {
         Some(Answer::Allow { input, .. }) => {
             let decision = Decision { verdict: Verdict::Allow, reason: "answered: allow".into(), ..decision };
@@ -403,6 +410,17 @@ async fn ask(
             interrupt: false,
         },
     })
+}
+
+/// Waits for the answer; hooks that call a person hear of the question meanwhile and do not hold it up.
+async fn answer_to(bench: &Bench<'_>, name: &str, mut answered: oneshot::Receiver<Answer>) -> Option<Answer> {
+    let hooked = hooked(bench);
+    tokio::select! {
+        biased;
+        answer = &mut answered => return answer.ok(),
+        _ = hooked.asking(name), if bench.ports.hooks.wait_for(HookEvent::Notification) => {}
+    }
+    answered.await.ok()
 }
 
 async fn refuse(
@@ -445,10 +463,10 @@ async fn run(
         input: changed.clone(),
     };
     let mut events = bench.ports.journal.write(&bench.ports.who, vec![started]).await?;
-    call.name = tool;
+    let called = std::mem::replace(&mut call.name, tool);
     let input = changed.unwrap_or_else(|| call.input.clone());
     let began = bench.ports.clock.elapsed();
-    let output = work(bench, &call, &implementation, input, Arc::new(rules)).await;
+    let output = work(bench, (&call, called), &implementation, input, Arc::new(rules)).await;
     let took = bench.ports.clock.elapsed().saturating_sub(began);
     let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     let mut output = clean(bench, output);
@@ -487,13 +505,13 @@ async fn after(
 /// Runs the tool, showing what it says meanwhile. A tool that panics has failed; nothing else has.
 async fn work(
     bench: &Bench<'_>,
-    call: &Call,
+    (call, called): (&Call, String),
     tool: &Arc<dyn Tool>,
     input: Value,
     rules: Arc<dyn PathRules>,
 ) -> ToolOutput {
     let (progress, mut said) = mpsc::channel(16);
-    let cx = context(bench, call, rules, progress);
+    let cx = ToolContext { called, ..context(bench, call, rules, progress) };
     let mut running = std::pin::pin!(async {
         if tool.spec().name == "Bash" {
             return shell::run(bench, call, Arc::clone(tool), cx, input).await;
@@ -528,6 +546,7 @@ fn context(
     ToolContext {
         run: bench.spec.run,
         call: call.id.clone(),
+        called: String::new(),
         around: bench.around.clone(),
         cancel: bench.ports.cancel.child_token(),
         progress,

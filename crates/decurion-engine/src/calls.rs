@@ -7,9 +7,11 @@ use futures_util::future::join_all;
 
 use crate::call::{Bench, Call, Finished, Prepared, perform, prepare};
 use crate::context::Context;
+use crate::hooked::Hooked;
 use crate::journal::JournalLost;
-use decurion_protocol::{Denial, Event};
+use decurion_protocol::{CallId, Denial, Event, HookEvent};
 use decurion_tools::Surroundings;
+use serde_json::{Value, json};
 
 /// What came of all calls of a message.
 #[derive(Debug, Default)]
@@ -24,6 +26,8 @@ pub struct Round {
     pub stopped: Option<String>,
     /// A number that is the same for rounds with the same results.
     pub results: u64,
+    /// Each call and its result, where hooks want to see them.
+    seen: Option<Vec<Value>>,
 }
 
 /// Answers every call. Calls are split in order into runs of calls that may overlap and calls that run
@@ -33,7 +37,13 @@ pub async fn answer(
     context: &mut Context,
     calls: Vec<Call>,
 ) -> Result<Round, JournalLost> {
+    let hooked = Hooked { spec: &run.spec, ports: &run.ports };
     let mut round = Round::default();
+    let mut inputs = Vec::new();
+    if run.ports.hooks.wait_for(HookEvent::PostToolBatch) {
+        round.seen = Some(Vec::new());
+        inputs.extend(calls.iter().map(|call| (call.id.clone(), call.input.clone())));
+    }
     let mut together: Vec<Prepared> = Vec::new();
     for call in calls {
         let prepared = prepare(&bench(run, context), call);
@@ -47,6 +57,16 @@ pub async fn answer(
         take(context, finished, &mut round);
     }
     flush(run, context, &mut together, &mut round).await?;
+    if let Some(mut seen) = round.seen.take() {
+        for call in &mut seen {
+            let id = call["tool_use_id"].as_str();
+            let input = inputs.iter().find(|(known, _): &&(CallId, Value)| Some(known.as_str()) == id);
+            call["tool_input"] = input.map(|(_, input)| input.clone()).unwrap_or_default();
+        }
+        let result = hooked.after_calls(seen).await;
+        round.notes.extend(result.block.into_iter().chain(result.additional_context));
+        round.stopped = round.stopped.take().or(result.stop);
+    }
     Ok(round)
 }
 
@@ -70,7 +90,11 @@ async fn flush(
 fn take(context: &mut Context, finished: Finished, round: &mut Round) {
     for envelope in &finished.events {
         context.apply(&envelope.event);
-        if let Event::CallEnded { output, .. } = &envelope.event {
+        if let Event::CallEnded { call, tool, output, .. } = &envelope.event {
+            if let Some(seen) = &mut round.seen {
+                let response = output.content.text();
+                seen.push(json!({"tool_name": tool, "tool_use_id": call, "tool_response": response}));
+            }
             let mut hasher = DefaultHasher::new();
             (round.results, output.is_error, output.content.text()).hash(&mut hasher);
             round.results = hasher.finish();

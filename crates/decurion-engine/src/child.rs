@@ -104,6 +104,8 @@ pub struct AgentSettings {
     pub output_chars: usize,
     /// Whether the project's definitions may widen a mode.
     pub trusted: bool,
+    /// Whether there are forks.
+    pub forks: bool,
 }
 
 /// Who decides whether a sub-agent runs in the background.
@@ -131,6 +133,7 @@ impl Default for AgentSettings {
             result_chars: 30_000,
             output_chars: 32_000,
             trusted: false,
+            forks: true,
         }
     }
 }
@@ -242,13 +245,22 @@ pub fn background(
     }
 }
 
-/// The mode that the definitions on the way from the root leave of the session's.
-pub fn mode(session: Mode, steps: &[ModeStep], trusted: bool) -> Because<Mode> {
+/// The mode that the definitions on the way from the root leave of the session's. The session's mode comes with
+/// what its `dontAsk` does: where that denies, no definition gives more.
+pub fn mode(session: (Mode, Undecided), steps: &[ModeStep], trusted: bool) -> Because<Mode> {
+    let (session, undecided) = session;
     let start = because(session, format!("the session's mode: {session}"));
-    steps.iter().fold(start, |parent, step| {
+    let decide = |(parent, denies): (Because<Mode>, bool), step: &ModeStep| {
+        let shut = parent.value == Mode::DontAsk && denies;
+        let denies = denies || step.denies && step.mode == Some(Mode::DontAsk);
+        if shut && step.mode.is_some_and(|mode| mode != Mode::Plan) {
+            let why = "the parent is denied what no rule allows, and rights only shrink";
+            return (because(Mode::DontAsk, why), denies);
+        }
         let (mode, why) = effective_mode(parent.value, step.mode, step.source, trusted);
-        because(mode, why)
-    })
+        (because(mode, why), denies)
+    };
+    steps.iter().fold((start, undecided == Undecided::Deny), decide).0
 }
 
 /// What `dontAsk` does with what no rule decides: where a definition on the way means "deny", that holds.
@@ -374,7 +386,26 @@ mod tests {
             (Mode::Default, &[user(Mode::Plan), user(Mode::AcceptEdits)], true, Mode::Plan),
         ];
         for (session, steps, trusted, expected) in rows {
-            let decided = mode(*session, steps, *trusted);
+            let decided = mode((*session, Undecided::Allow), steps, *trusted);
+            assert_eq!(decided.value, *expected, "{session} {steps:?}: {}", decided.why);
+        }
+    }
+
+    #[test]
+    fn who_is_denied_what_no_rule_allows_gives_no_more_to_its_agents() {
+        let step = |mode, denies| ModeStep { mode: Some(mode), source: AgentSource::User, denies };
+        let (edits, plan) = (step(Mode::AcceptEdits, false), step(Mode::Plan, false));
+        let denies = step(Mode::DontAsk, true);
+        #[rustfmt::skip]
+        let rows: &[(Mode, Undecided, &[ModeStep], Mode)] = &[
+            (Mode::DontAsk, Undecided::Allow, &[edits], Mode::AcceptEdits),
+            (Mode::DontAsk, Undecided::Deny, &[edits], Mode::DontAsk),
+            (Mode::DontAsk, Undecided::Deny, &[plan], Mode::Plan),
+            (Mode::Default, Undecided::Allow, &[denies, edits], Mode::DontAsk),
+            (Mode::Default, Undecided::Deny, &[edits], Mode::AcceptEdits),
+        ];
+        for (session, undecided, steps, expected) in rows {
+            let decided = mode((*session, *undecided), steps, false);
             assert_eq!(decided.value, *expected, "{session} {steps:?}: {}", decided.why);
         }
     }

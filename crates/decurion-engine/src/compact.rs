@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::hooked::Hooked;
 use crate::journal::JournalLost;
 use crate::ports::new_line;
-use crate::run::{Progress, Run, record, request, reserve, settle, timed_turn};
+use crate::run::{Progress, Run, belongs, record, request, reserve, settle, timed_turn};
 
 /// How many bytes of conversation are one token, on the low side.
 const BYTES_PER_TOKEN: u64 = 3;
@@ -40,7 +40,7 @@ pub async fn compact(
     instructions: Option<&str>,
 ) -> Result<(), JournalLost> {
     let ports = &run.ports;
-    ports.journal.publish(&ports.who, Event::Waiting { reason: Some(WaitReason::Compaction) });
+    ports.desk.waits(&ports.journal, Some(WaitReason::Compaction));
     let hooked = Hooked { spec: &run.spec, ports };
     hooked.before_compaction(trigger, instructions).await;
     let tokens_before = progress.context.tokens();
@@ -65,7 +65,7 @@ pub async fn compact(
     };
     record(run, progress, vec![event]).await?;
     hooked.after_compaction(trigger, &summary).await;
-    ports.journal.publish(&ports.who, Event::Waiting { reason: None });
+    ports.desk.waits(&ports.journal, None);
     Ok(())
 }
 
@@ -107,8 +107,11 @@ fn without_calls(run: &Run) -> Head {
 
 /// What a person said, newest last and bounded: all that can be kept for sure.
 async fn without_a_model(run: &Run) -> String {
-    let take = |said: &mut VecDeque<String>, envelope: Envelope| {
+    let agent = run.ports.who.agent.clone();
+    let before = run.ports.desk.inherited.clone();
+    let take = move |said: &mut VecDeque<String>, envelope: Envelope| {
         if let Event::Message { message, meta, .. } = &envelope.event
+            && belongs(&envelope, agent.as_ref(), &before)
             && message.role == Role::User
             && meta.origin == Origin::Prompt
         {

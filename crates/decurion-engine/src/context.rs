@@ -278,6 +278,21 @@ impl Context {
         messages
     }
 
+    /// The same with a text behind what the provider's cache is to keep.
+    pub fn request_reminding(&mut self, text: &str) -> Vec<WireMessage> {
+        let mut messages = self.request();
+        if let (Some(open), Some(last)) = (&self.open, messages.last_mut()) {
+            let mut message = open.with_answers();
+            message.blocks.push(Block::text(text));
+            let reminding = self.dialect.message(&message);
+            // Up to the mark both are the same bytes, unless the dialect writes one text in another way.
+            let same = reminding.bytes.get(..last.cut) == last.bytes.get(..last.cut);
+            let cut = if same && last.cut < last.bytes.len() { last.cut } else { reminding.bytes.len() };
+            *last = WireMessage { cut, ..reminding };
+        }
+        messages
+    }
+
     /// A fresh fold that leaves images and documents out, for a provider that rejected one of them.
     #[must_use]
     pub fn without_media(dialect: Dialect) -> Self {

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use camino::Utf8PathBuf;
 use decurion_model::{Head, WireHead};
 use decurion_protocol::{
-    AgentId, AgentSource, CallId, Delivery, Envelope, LineId, Mode, RunSpec, TaskId, TaskRecord, ToolOutput,
+    AgentId, AgentSource, CallId, Delivery, Envelope, Event, LineId, Mode, RunSpec, TaskId, TaskRecord,
+    ToolOutput, WaitReason,
 };
 use decurion_tools::{FilesSeen, ToolSet};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -18,6 +19,7 @@ use crate::budget::AccountId;
 use crate::child::AgentInput;
 use crate::context::Prefix;
 use crate::journal::Who;
+use crate::notice;
 use crate::permission::Grant;
 use crate::ports::{Ask, Model};
 use crate::task::{Ending, ProgressCell, TaskView};
@@ -173,8 +175,20 @@ pub enum Wish {
         to: AgentId,
         /// What.
         text: String,
-        /// Whether it was taken up again for it.
-        answer: oneshot::Sender<Result<bool, String>>,
+        /// What became of it.
+        answer: oneshot::Sender<Result<Sent, String>>,
+    },
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// Its reader is at work.
+    Delivered,
+    /// Its reader had ended and was taken up again.
+    Resumed {
+        /// Whether the sender is told of its end; else its parent is.
+        tells_sender: bool,
     },
 }
 
@@ -224,6 +238,15 @@ pub struct Looked {
     pub view: watch::Receiver<TaskView>,
     /// How far it has come.
     pub progress: ProgressCell,
+    /// The model of an agent.
+    pub model: String,
+}
+
+impl Looked {
+    /// Whether it is an agent.
+    pub fn is_agent(&self) -> bool {
+        self.record.kind != decurion_protocol::TaskKind::LocalBash
+    }
 }
 
 /// The shells that someone waits for. A small leaf: each foreground command touches it twice.
@@ -313,6 +336,13 @@ impl Desk {
         let (answer, answered) = oneshot::channel();
         self.wishes.send(make(answer)).await.ok()?;
         answered.await.ok()
+    }
+
+    /// Shows what the run waits for, to whoever looks and to whoever listens.
+    pub fn waits(&self, journal: &crate::journal::Journal, reason: Option<WaitReason>) {
+        let words = reason.as_ref().and_then(notice::waiting);
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).waiting = words;
+        journal.publish(&self.who, Event::Waiting { reason });
     }
 
     /// Whether there is something to tell the run.

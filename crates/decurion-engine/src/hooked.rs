@@ -1,12 +1,13 @@
 //! Hooks at their places in the loop. Takes what is about to happen or has happened in a run, gives what the
 //! hooks want of it. Every input names the session, the agent, its type and its depth.
 
+use decurion_protocol::permission::session_updates;
 use decurion_protocol::{Event, HookEvent, Intent, Mode, Rule, RuleSet, RunSpec, ToolOutput, Verdict};
 use serde_json::{Map, Value, json};
 
 use crate::child;
 use crate::hook::{HookCall, HookResult, Hooks};
-use crate::permission::{Around, Policy, decide};
+use crate::permission::{Around, Policy, decide, suggest};
 use crate::ports::Ports;
 
 /// How often in a row hooks may send a run on that wants to end.
@@ -43,8 +44,8 @@ impl<'a> Hooked<'a> {
     /// What every hook is told.
     fn base(&self) -> Map<String, Value> {
         let desk = &self.ports.desk;
-        let mode =
-            child::mode(self.ports.rights.borrow().mode, &desk.modes, self.ports.rights.borrow().trusted);
+        let rights = self.ports.rights.borrow().clone();
+        let mode = child::mode((rights.mode, rights.undecided), &desk.modes, rights.trusted);
         let mut input = Map::new();
         let mut put = |name: &str, value: Value| drop(input.insert(name.to_owned(), value));
         put("session_id", json!(self.spec.session));
@@ -111,7 +112,23 @@ impl<'a> Hooked<'a> {
 
     /// Before a person is asked: hooks may answer.
     pub async fn before_question(&self, call: &HookedCall<'_>) -> HookResult {
-        self.about_call(HookEvent::PermissionRequest, call, json!({"permission_suggestions": []})).await
+        let rules = suggest(call.tool, call.input, call.intent, &call.around);
+        let more = json!({"permission_suggestions": session_updates(&rules)});
+        self.about_call(HookEvent::PermissionRequest, call, more).await
+    }
+
+    /// While a person is asked.
+    pub async fn asking(&self, tool: &str) -> HookResult {
+        let more = json!({
+            "message": format!("Decurion needs your permission to use {tool}"),
+            "notification_type": "permission_prompt",
+        });
+        self.run(HookEvent::Notification, Some("permission_prompt"), more, &nothing).await
+    }
+
+    /// After all calls of a message: hooks may add to what the model reads.
+    pub async fn after_calls(&self, calls: Vec<Value>) -> HookResult {
+        self.run(HookEvent::PostToolBatch, None, json!({"tool_calls": calls}), &nothing).await
     }
 
     /// After a call was refused.

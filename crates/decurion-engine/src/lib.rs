@@ -187,6 +187,7 @@ impl Engine {
         let rights = Rights {
             mode: self.mode(&request)?,
             rules: Arc::new(spec::rules(&parts.rules, &request.allow, &request.deny)),
+            scoped: Arc::default(),
             undecided: parts.undecided,
             trusted: parts.agent_settings.trusted,
             answers: request.answers,
@@ -224,6 +225,7 @@ impl Engine {
             hooks,
             source,
             files: opened.files,
+            agents: parts.agents.all(),
             tree,
             model,
             parts: Arc::clone(parts),

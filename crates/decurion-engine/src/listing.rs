@@ -22,7 +22,7 @@ pub fn row(row: &Row) -> Value {
         "tool_use_id": record.call,
         "depth": record.depth,
         "status": state_word(&view.state),
-        "state": state(&view.state),
+        "state": state(&view.state, progress.waiting.as_deref()),
         "outcome": ending.map(|ending| ending.outcome.word()),
         "result": ending.map(|ending| crate::notice::report(ending)),
         "backgrounded": view.state.attention() == Some(Attention::Background),
@@ -34,7 +34,10 @@ pub fn row(row: &Row) -> Value {
 }
 
 /// The state in a word or two.
-fn state(state: &TaskState) -> String {
+fn state(state: &TaskState, waiting: Option<&str>) -> String {
+    if let (TaskState::Running { .. }, Some(reason)) = (state, waiting) {
+        return format!("waiting: {reason}");
+    }
     match state {
         TaskState::Pending => "pending".to_owned(),
         TaskState::Queued { .. } => "queued".to_owned(),

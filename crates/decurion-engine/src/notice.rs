@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use decurion_protocol::{Outcome, TaskKind, TaskProgress, TaskRecord, ToolContent, Totals};
+use decurion_protocol::{Outcome, TaskKind, TaskProgress, TaskRecord, ToolContent, Totals, WaitReason};
 use serde_json::{Value, json};
 
 use crate::task::Ending;
@@ -207,6 +207,21 @@ pub fn summary(record: &TaskRecord, outcome: &Outcome) -> String {
         Outcome::Lost => "failed: its process is gone and its end was not seen".to_owned(),
     };
     format!("{kind} \"{}\" {ending}", record.description)
+}
+
+/// What a run waits for, in words for its parent; none for its model, which it waits for most of the time.
+pub fn waiting(reason: &WaitReason) -> Option<String> {
+    Some(match reason {
+        WaitReason::Model => return None,
+        WaitReason::Retry { delay_ms, error, rate_limited, .. } => {
+            let why = if *rate_limited { "the provider's rate limit" } else { "another try" };
+            format!("{why}, {} s: {}", delay_ms.div_ceil(1000), cut(error))
+        }
+        WaitReason::Turn { ahead } => format!("the provider, {ahead} before it"),
+        WaitReason::Disk { error } => format!("the disk: {}", cut(error)),
+        WaitReason::Permission { question } => format!("a person's answer to question {question}"),
+        WaitReason::Compaction => "its conversation to be shortened".to_owned(),
+    })
 }
 
 /// What another agent or the person says to an agent.

@@ -315,7 +315,11 @@ enum Refusal {
 
 /// One request: reserved, sent, settled.
 async fn ask(run: &Run, progress: &mut Progress) -> Result<Reply, Refusal> {
-    let mut request = request(run, run.ports.wire_head.clone(), progress.context.request());
+    let messages = match &run.spec.definition.reminder {
+        None => progress.context.request(),
+        Some(text) => progress.context.request_reminding(text),
+    };
+    let mut request = request(run, run.ports.wire_head.clone(), messages);
     let (held, output) = reserve(run, request.len()).map_err(Refusal::Budget)?;
     if output < run.ports.head.max_output_tokens {
         let head = Head { max_output_tokens: output, ..(*run.ports.head).clone() };
@@ -338,7 +342,7 @@ pub(crate) async fn timed_turn(
     request: ModelRequest,
 ) -> Result<Reply, ModelError> {
     let began = run.ports.clock.elapsed();
-    let reply = turn(&run.ports.model.gateway, request, &run.ports.journal, &run.ports.who).await;
+    let reply = turn(&run.ports, request).await;
     let took = run.ports.clock.elapsed().saturating_sub(began);
     progress.totals.api_duration_ms += u64::try_from(took.as_millis()).unwrap_or(0);
     reply
@@ -655,6 +659,7 @@ fn tell_progress(run: &Run, progress: &mut Progress, calls: &[Call]) {
         tokens: progress.totals.context_tokens,
         duration_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
         activities: progress.activities.iter().cloned().collect(),
+        waiting: None,
     };
     let desk = &run.ports.desk;
     *desk.progress.lock().unwrap_or_else(PoisonError::into_inner) = now.clone();

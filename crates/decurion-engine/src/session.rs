@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use decurion_model::{Head, RequestClass, RequestTag, WireHead};
 use decurion_protocol::{
-    Answer, Block, Command, Event, LineId, Mode, Outcome, QuestionId, Reply, Request, RequestId, RunId,
-    SessionId, SessionRequest,
+    AgentDefinition, Answer, Block, Command, Event, LineId, Mode, Outcome, QuestionId, Reply, Request,
+    RequestId, RunId, SessionId, SessionRequest,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::ToolSet;
@@ -20,11 +20,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent_tools;
 use crate::approval::{Approvals, Rights};
 use crate::budget::{AccountId, Budget};
 use crate::compact::compact;
 use crate::context::Context;
-use crate::desk::{Desk, Links, Wish};
+use crate::desk::{Desk, Links, Sent, Wish};
 use crate::hook::Hooks;
 use crate::hooked::Hooked;
 use crate::journal::{Journal, Who};
@@ -73,6 +74,8 @@ pub struct Session {
     pub source: &'static str,
     /// Its files; none where nothing is kept.
     pub files: Option<Arc<SessionFiles>>,
+    /// The agents that its tools were told of.
+    pub agents: Vec<Arc<AgentDefinition>>,
     /// Its tasks so far.
     pub tree: Tree,
 }
@@ -229,7 +232,8 @@ impl Owner {
                 self.reply_count(id, sent);
             }
             Command::Tell { agent, text } => {
-                let told = self.mail(None, &agent, text).await.map(usize::from);
+                let told =
+                    self.mail(None, &agent, text).await.map(|sent| usize::from(sent != Sent::Delivered));
                 self.reply_count(id, told);
             }
             Command::Tasks => {
@@ -276,6 +280,9 @@ impl Owner {
             None => return,
         };
         self.tasks_before = self.tree.begun;
+        if matches!(work, Work::Prompt(_)) {
+            self.tell_of_agents();
+        }
         let context = self.take_context().await;
         let run = self.run();
         let (cancel, desk) = (run.ports.cancel.clone(), Arc::clone(&run.ports.desk));
@@ -294,6 +301,35 @@ impl Owner {
             Work::Compact(instructions) => tokio::spawn(shorten(run, context, instructions)),
         };
         self.running = Some(Running { task, cancel, desk });
+    }
+
+    /// Tells the Agent tool of definitions that changed. Only a user's prompt does that: between prompts what
+    /// stands before the conversation stays as it is, and with it the provider's cache.
+    fn tell_of_agents(&mut self) {
+        let session = &mut self.session;
+        let now = session.parts.agents.all();
+        let same = |(old, new): (&Arc<AgentDefinition>, &Arc<AgentDefinition>)| old == new;
+        if now.len() == session.agents.len() && session.agents.iter().zip(&now).all(same) {
+            return;
+        }
+        session.agents.clone_from(&now);
+        let fresh = agent_tools::all(&now, &session.parts.agent_settings);
+        let tools = spec::with_tools(&session.tools, &fresh);
+        let mut head = (*session.head).clone();
+        spec::describe_again(&mut head, &tools);
+        if head == *session.head {
+            return;
+        }
+        // A head that cannot be stored could not be resumed from: the old one stays.
+        match self.keep_head(&head) {
+            Ok(name) => {
+                let session = &mut self.session;
+                session.head_name = name;
+                session.wire_head = Arc::new(session.model.dialect.head(&head));
+                (session.head, session.tools) = (Arc::new(head), Arc::new(tools));
+            }
+            Err(error) => tracing::warn!(%error, "the agents that changed could not be told of"),
+        }
     }
 
     /// The conversation, from memory or from the record.
@@ -464,17 +500,25 @@ impl Owner {
     }
 
     async fn answered(&mut self, id: RequestId, question: QuestionId, answer: Answer, by: String) {
-        if !self.approvals.questions().any(|open| open.id == question) {
+        let Some(asker) = self.approvals.questions().find(|open| open.id == question) else {
             let reason = format!("no open question with this id: {question}");
             return self.reply(id, Reply::Refused { reason });
-        }
+        };
+        let asker = asker.agent.clone();
         let event = Event::Answered { question, answer: answer.clone(), by };
         if let Err(lost) = self.session.journal.write(&self.who, vec![event]).await {
             return self.reply(id, Reply::Refused { reason: lost.to_string() });
         }
-        if let Answer::Allow { rules, .. } = &answer {
-            self.rights.send_modify(|rights| {
-                Arc::make_mut(&mut rights.rules).allow.extend(rules.iter().cloned());
+        if let Answer::Allow { rules, everywhere, .. } = &answer
+            && !rules.is_empty()
+        {
+            let only = asker.filter(|agent| !everywhere && self.is_behind(agent));
+            self.rights.send_modify(|rights| match only {
+                Some(agent) => {
+                    let own = rules.iter().map(|rule| (agent.clone(), rule.clone()));
+                    Arc::make_mut(&mut rights.scoped).extend(own);
+                }
+                None => Arc::make_mut(&mut rights.rules).allow.extend(rules.iter().cloned()),
             });
         }
         self.approvals.answer(question, answer);
@@ -508,6 +552,9 @@ impl Owner {
             Ok(model) => model,
             Err(reason) => return self.reply(id, Reply::Refused { reason }),
         };
+        if let Err(error) = spec::check_limits(&self.session.request.limits, &model) {
+            return self.reply(id, Reply::Refused { reason: error.to_string() });
+        }
         let head = Head {
             system: self.session.head.system.clone(),
             tools: self.session.head.tools.clone(),

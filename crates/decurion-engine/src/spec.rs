@@ -67,6 +67,23 @@ pub fn schema(tool: &dyn Tool) -> ToolSchema {
     }
 }
 
+/// The same tools, those of these names replaced.
+pub fn with_tools(tools: &ToolSet, fresh: &[Arc<dyn Tool>]) -> ToolSet {
+    let replaced = |tool: &Arc<dyn Tool>| {
+        let same = fresh.iter().find(|other| other.spec().name == tool.spec().name);
+        Arc::clone(same.unwrap_or(tool))
+    };
+    ToolSet::new(tools.iter().map(replaced).collect::<Vec<_>>())
+}
+
+/// Writes what a head says of the Agent tool again; every other schema stays to the byte.
+pub fn describe_again(head: &mut Head, tools: &ToolSet) {
+    let own = head.tools.iter_mut().find(|schema| schema.name == "Agent");
+    if let (Some(own), Some(tool)) = (own, tools.get("Agent")) {
+        *own = schema(&**tool);
+    }
+}
+
 /// The name under which a head is stored: what it holds decides it.
 pub fn head_name(head: &[u8]) -> String {
     use std::fmt::Write as _;

@@ -325,6 +325,16 @@ impl TaskTable {
         found
     }
 
+    /// What a task and everything below it has spent by the record; nothing for one that is new.
+    pub fn spent(&self, task: &TaskId) -> Amount {
+        let mut spent = Amount::default();
+        if self.rows.contains_key(task) {
+            let below = self.subtree(task);
+            below.iter().filter_map(|task| self.rows.get(task)).for_each(|row| spent.add(row.used.amount));
+        }
+        spent
+    }
+
     /// The tasks an agent began; none is the root's.
     pub fn children(&self, parent: Option<&TaskId>) -> impl Iterator<Item = &Row> {
         let parent = parent.map(TaskId::as_str);

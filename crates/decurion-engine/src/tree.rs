@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::budget::AccountId;
 use crate::context::Context;
-use crate::desk::{Desk, Looked, MayEnd, ModeStep, Shells, Wish};
+use crate::desk::{Desk, Looked, MayEnd, ModeStep, Sent, Shells, Wish};
 use crate::journal::Who;
 use crate::permission::Grant;
 use crate::ports::Model;
@@ -136,19 +136,28 @@ impl Owner {
         }
     }
 
-    /// Tells an agent something; whether it was taken up again for that.
-    pub async fn mail(&mut self, from: Option<AgentId>, to: &AgentId, text: String) -> Result<bool, String> {
+    /// Tells an agent something; one that has ended is taken up again for that.
+    pub async fn mail(&mut self, from: Option<AgentId>, to: &AgentId, text: String) -> Result<Sent, String> {
         let unknown = || format!("No agent found with ID: {to}");
         let row = self.tree.tasks.row(&to.clone().into()).filter(|row| row.is_agent()).ok_or_else(unknown)?;
         let alive = row.is_alive();
+        // Whoever an agent works for, however far above, hears what it does for them; others only ask.
+        let above = from.as_ref().is_none_or(|from| {
+            from != to && self.tree.tasks.subtree(&from.clone().into()).contains(&to.clone().into())
+        });
+        let parent = if above { from.clone() } else { row.record.parent.clone() };
         let mail = Box::new(Mail { from, to: Some(to.clone()), text });
         let who = self.who.clone();
         self.record(&who, Event::Mailed { mail }).await?;
         if alive {
             self.wake(Some(to)).await;
-            return Ok(false);
+            return Ok(Sent::Delivered);
         }
-        if self.go_on(to).await { Ok(true) } else { Err(format!("Agent {to} cannot go on.")) }
+        if self.go_on_for(to, parent).await {
+            Ok(Sent::Resumed { tells_sender: above })
+        } else {
+            Err(format!("Agent {to} cannot go on."))
+        }
     }
 
     fn look(&self, task: &TaskId) -> Option<Looked> {
@@ -157,6 +166,7 @@ impl Owner {
             record: row.record.clone(),
             view: row.view.subscribe(),
             progress: Arc::clone(&row.progress),
+            model: row.spec.as_ref().map(|spec| spec.model.clone()).unwrap_or_default(),
         })
     }
 
@@ -185,6 +195,18 @@ impl Owner {
     /// Whether nobody works, waits for a place or is still to be told something.
     pub fn is_quiet(&self) -> bool {
         self.tree.running.is_empty() && self.tree.queue.is_empty() && self.tree.tasks.is_quiet()
+    }
+
+    /// Whether an agent, or one that it works for, is in the background.
+    pub fn is_behind(&self, agent: &AgentId) -> bool {
+        let mut at = Some(agent.clone());
+        while let Some(row) = at.and_then(|agent| self.tree.tasks.row(&agent.into())) {
+            if !row.is_foreground() {
+                return true;
+            }
+            at = row.record.parent.clone().filter(|parent| parent != agent);
+        }
+        false
     }
 
     /// Whether only shells of the root are alive.

@@ -1,11 +1,11 @@
 //! Room 5. One model stream → one message. Takes a request, gives the whole reply, and shows its pieces as
 //! they come; what waits and why is shown too.
 
-use decurion_model::{Gateway, GatewayEvent, ModelError, ModelEvent, ModelRequest};
+use decurion_model::{GatewayEvent, ModelError, ModelEvent, ModelRequest};
 use decurion_protocol::{Block, Delta, Event, Message, MessageMeta, Origin};
 use futures_util::StreamExt as _;
 
-use crate::journal::{Journal, Who};
+use crate::ports::Ports;
 
 /// A whole reply.
 #[derive(Debug)]
@@ -19,13 +19,9 @@ pub struct Reply {
 }
 
 /// Asks and listens until the reply is whole or the gateway gives up. Dropping the future cancels.
-pub async fn turn(
-    gateway: &Gateway,
-    request: ModelRequest,
-    journal: &Journal,
-    who: &Who,
-) -> Result<Reply, ModelError> {
-    let mut stream = gateway.stream(request);
+pub async fn turn(ports: &Ports, request: ModelRequest) -> Result<Reply, ModelError> {
+    let (journal, who) = (&ports.journal, &ports.who);
+    let mut stream = ports.model.gateway.stream(request);
     let mut blocks: Vec<(u32, Block)> = Vec::new();
     let mut fell_back_to = None;
     let mut whole = None;
@@ -35,8 +31,8 @@ pub async fn turn(
             GatewayEvent::Model(ModelEvent::Delta(delta)) => journal.publish(who, Event::Delta { delta }),
             GatewayEvent::Model(ModelEvent::Block { index, block }) => blocks.push((index, block)),
             GatewayEvent::Model(ModelEvent::Completed(reply)) => whole = Some(reply),
-            GatewayEvent::Waiting(reason) => journal.publish(who, Event::Waiting { reason: Some(reason) }),
-            GatewayEvent::Resumed => journal.publish(who, Event::Waiting { reason: None }),
+            GatewayEvent::Waiting(reason) => ports.desk.waits(journal, Some(reason)),
+            GatewayEvent::Resumed => ports.desk.waits(journal, None),
             GatewayEvent::Discarded { reason } => {
                 blocks.clear();
                 whole = None;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{AgentId, CallId, Intent, QuestionId};
 
@@ -208,20 +208,27 @@ pub struct Question {
     pub intent: Intent,
     /// Why it is asked.
     pub reason: String,
+    /// Rules that would allow this and little else, to be offered with an answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suggestions: Vec<Rule>,
 }
 
 /// What a person, a program or nobody answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "behavior", rename_all = "snake_case")]
 pub enum Answer {
-    /// Run it, perhaps with another input, and remember these rules for the session.
+    /// Run it, perhaps with another input, and remember these rules: for the session, or, where an agent in
+    /// the background asked, for that agent and all below it.
     Allow {
         /// The input to use instead.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         input: Option<Value>,
-        /// Rules to add to the session.
+        /// Rules to remember.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         rules: Vec<Rule>,
+        /// Whether they are for the whole session whoever asked.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        everywhere: bool,
     },
     /// Do not run it.
     Deny {
@@ -231,6 +238,19 @@ pub enum Answer {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         interrupt: bool,
     },
+}
+
+/// Rules in the form in which hosts and hooks are offered them.
+pub fn session_updates(rules: &[Rule]) -> Vec<Value> {
+    if rules.is_empty() {
+        return Vec::new();
+    }
+    let rule = |rule: &Rule| match &rule.specifier {
+        Some(specifier) => json!({"toolName": rule.tool, "ruleContent": specifier}),
+        None => json!({"toolName": rule.tool}),
+    };
+    let rules: Vec<Value> = rules.iter().map(rule).collect();
+    vec![json!({"type": "addRules", "rules": rules, "behavior": "allow", "destination": "session"})]
 }
 
 #[cfg(test)]

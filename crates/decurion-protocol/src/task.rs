@@ -102,6 +102,9 @@ pub struct TaskProgress {
     pub duration_ms: u64,
     /// What it did last, as people read it; at most five, the newest last.
     pub activities: Vec<Activity>,
+    /// What it waits for now, other than its model's answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<String>,
 }
 
 /// One thing a task did.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
+use decurion_protocol::permission::session_updates;
 use decurion_protocol::{
     AgentId, Answer, CallId, Command, Envelope, Event, Outcome, Question, QuestionId, Reply, RequestId,
     Totals,
@@ -298,6 +299,9 @@ fn can_use_tool(question: &Question) -> Value {
         "title": question.intent.title,
         "decision_reason": question.reason,
     });
+    if !question.suggestions.is_empty() {
+        request["permission_suggestions"] = json!(session_updates(&question.suggestions));
+    }
     if let Some(description) = question.input.get("description").and_then(Value::as_str) {
         request["description"] = json!(description);
     }

@@ -287,7 +287,7 @@ fn allow(question: &Question, response: &Value) -> (Answer, Vec<String>) {
             Err(problem) => problems.push(problem),
         }
     }
-    (Answer::Allow { input, rules }, problems)
+    (Answer::Allow { input, rules, everywhere: false }, problems)
 }
 
 /// The rules that an update adds to the session, which is all that an answer may change.

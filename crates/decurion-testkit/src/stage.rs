@@ -52,6 +52,8 @@ pub struct Stage {
     pub answer_timeout: Option<Duration>,
     /// The agents that can be started.
     pub agents: Vec<Arc<AgentDefinition>>,
+    /// Where definitions come from instead.
+    pub definitions: Option<Arc<dyn Definitions>>,
     /// What the settings say about them.
     pub agent_settings: AgentSettings,
     /// The hooks of the settings.
@@ -116,6 +118,7 @@ impl Stage {
             undecided: Undecided::Allow,
             answer_timeout: None,
             agents: vec![Arc::new(worker())],
+            definitions: None,
             // Stages without agents keep the tools they always had.
             agent_settings: AgentSettings { max_depth: 0, ..AgentSettings::default() },
             hooks: Vec::new(),
@@ -198,7 +201,7 @@ impl Stage {
             tools: Arc::new(ToolSet::new(plain.into_iter().chain(self.tools.iter().cloned()))),
             archive: Arc::new(self.archive()),
             clock: Arc::clone(&self.clock),
-            agents: Arc::new(Fixed(self.agents.clone())),
+            agents: self.definitions.clone().unwrap_or_else(|| Arc::new(Fixed(self.agents.clone()))),
             agent_settings: self.agent_settings.clone(),
             background_wait: Duration::from_secs(600),
             processes: self.processes.clone(),
@@ -494,9 +497,23 @@ impl ModelProvider for Recorder {
 
 struct OneModel(Arc<Model>);
 
+/// The name of a model that is like the one of the stage and has no price.
+pub const UNPRICED: &str = "unpriced";
+
 impl Models for OneModel {
-    fn resolve(&self, _name: &str) -> Result<Arc<Model>, String> {
-        Ok(Arc::clone(&self.0))
+    fn resolve(&self, name: &str) -> Result<Arc<Model>, String> {
+        let model = &self.0;
+        if name != UNPRICED {
+            return Ok(Arc::clone(model));
+        }
+        Ok(Arc::new(Model {
+            name: name.to_owned(),
+            id: model.id.clone(),
+            dialect: model.dialect,
+            gateway: Arc::clone(&model.gateway),
+            info: ModelInfo { price: None, ..model.info.clone() },
+            head: model.head.clone(),
+        }))
     }
 
     fn default_name(&self) -> String {

@@ -95,6 +95,8 @@ pub struct ToolContext {
     pub run: RunId,
     /// The call.
     pub call: CallId,
+    /// The name it was called by, which may be an older one.
+    pub called: String,
     /// Where it happens.
     pub around: Surroundings,
     /// Fires when the call should stop.

@@ -25,6 +25,7 @@ pub fn explain(agent: &LoadedAgent, loaded: &Loaded, background: Option<bool>, m
     let may_spawn = child::may_spawn(&settings, definition, 1);
     let tools = child::tools(&names, definition, background.value, may_spawn || is_fork);
     let session = loaded.settings.permissions.default_mode;
+    let session = (session, wire::undecided(loaded));
     let mode = child::mode(session, &[ModeStep::of(definition)], settings.trusted);
     let limits = child::limits(&AgentInput::default(), definition);
     let hooks = loaded.hooks_of(definition);

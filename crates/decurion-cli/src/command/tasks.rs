@@ -92,7 +92,7 @@ async fn resume(chosen: &mut Chosen, row: &Value, prompt: &str, json: bool) -> R
 
 fn answer(verdict: Verdict, message: Option<&str>) -> Result<Answer, Failure> {
     match (verdict, message) {
-        (Verdict::Allow, None) => Ok(Answer::Allow { input: None, rules: Vec::new() }),
+        (Verdict::Allow, None) => Ok(Answer::Allow { input: None, rules: Vec::new(), everywhere: false }),
         (Verdict::Allow, Some(_)) => {
             Err(Failure::usage("--message goes with deny: nobody reads it otherwise")
                 .hint("`decurion tasks resume ID TEXT` tells an agent something"))

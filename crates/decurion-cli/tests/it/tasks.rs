@@ -397,6 +397,7 @@ fn asked(id: &str, agent: Option<&str>) -> Event {
             agent: None,
         },
         reason: "no rule allows it".into(),
+        suggestions: Vec::new(),
     };
     Event::Asked { question: Box::new(question) }
 }
@@ -421,7 +422,11 @@ fn record(home: &Home) -> Vec<Envelope> {
             10,
             Event::Answered {
                 question: OTHER.parse().unwrap(),
-                answer: decurion_protocol::Answer::Allow { input: None, rules: Vec::new() },
+                answer: decurion_protocol::Answer::Allow {
+                    input: None,
+                    rules: Vec::new(),
+                    everywhere: false,
+                },
                 by: "user".into(),
             },
         ),

@@ -31,13 +31,14 @@ impl Agent {
     /// The tool, told of these definitions.
     pub fn new(definitions: &[Arc<AgentDefinition>], settings: &AgentSettings) -> Self {
         let background = settings.background == BackgroundChoice::Model;
-        let mut description = include_str!("agent.md").trim_end().replace("{agents}", &list(definitions));
+        let mut description =
+            include_str!("agent.md").trim_end().replace("{agents}", &list(definitions, settings.forks));
         if background {
             description = format!("{description}\n{}", include_str!("agent_background.md"));
         }
         Self {
             spec: ToolSpec::new(NAME, &description, schema(background)),
-            fork_by_default: settings.fork_by_default,
+            fork_by_default: settings.fork_by_default && settings.forks,
             result_chars: settings.result_chars,
         }
     }
@@ -66,7 +67,7 @@ impl Agent {
 }
 
 /// One line per definition.
-fn list(definitions: &[Arc<AgentDefinition>]) -> String {
+fn list(definitions: &[Arc<AgentDefinition>], forks: bool) -> String {
     let line = |definition: &Arc<AgentDefinition>| {
         let tools = match (&definition.tools.only, definition.tools.except.is_empty()) {
             (Some(only), _) if !only.iter().any(|name| name == "*") => only.join(", "),
@@ -79,7 +80,7 @@ fn list(definitions: &[Arc<AgentDefinition>]) -> String {
     };
     let shown: Vec<String> = definitions.iter().filter(|definition| !definition.hidden).map(line).collect();
     let fork = "- fork: a copy of yourself with this whole conversation, for a side task that needs it (tools: yours; sees the conversation)";
-    [shown, vec![fork.to_owned()]].concat().join("\n")
+    shown.into_iter().chain(forks.then(|| fork.to_owned())).collect::<Vec<_>>().join("\n")
 }
 
 fn schema(background: bool) -> Value {

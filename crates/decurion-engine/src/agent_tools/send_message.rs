@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{NO_SESSION, desk};
-use crate::desk::Wish;
+use crate::desk::{Sent, Wish};
 
 const NAME: &str = "SendMessage";
 const DESCRIPTION: &str = "Tells another agent something, by its id. An agent that is at work hears it at its \
@@ -70,22 +70,25 @@ async fn send(cx: &ToolContext, input: Input) -> ToolOutput {
     let (from, text) = (desk.clone(), input.message);
     let wanted = to.clone();
     match desk.wish(|answer| Wish::Mail { from, to: wanted, text, answer }).await {
-        Some(Ok(resumed)) => sent(&to, resumed),
+        Some(Ok(sent)) => told(&to, sent),
         Some(Err(reason)) => ToolOutput::usage_error(reason),
         None => ToolOutput::error(NO_SESSION),
     }
 }
 
-fn sent(to: &AgentId, resumed: bool) -> ToolOutput {
-    let mut value = json!({
-        "success": true,
-        "message": if resumed {
-            format!("Agent {to} had ended; it goes on with this message in the background.")
-        } else {
-            format!("Agent {to} is at work and will read this at its next step.")
-        },
-    });
-    if resumed {
+fn told(to: &AgentId, sent: Sent) -> ToolOutput {
+    let message = match sent {
+        Sent::Delivered => format!("Agent {to} is at work and will read this at its next step."),
+        Sent::Resumed { tells_sender: true } => format!(
+            "Agent {to} had ended; it goes on with this message in the background. You are told when it ends."
+        ),
+        Sent::Resumed { tells_sender: false } => format!(
+            "Agent {to} had ended; it goes on with this message in the background. Whoever it works for is told \
+             when it ends; ask it to write to you if you need its answer."
+        ),
+    };
+    let mut value = json!({"success": true, "message": message});
+    if sent != Sent::Delivered {
         value["resumedAgentId"] = json!(to);
     }
     let content = ToolContent::Blocks(vec![Block::text(value.to_string())]);

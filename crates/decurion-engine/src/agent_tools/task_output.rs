@@ -100,8 +100,16 @@ impl TaskOutput {
             (false, ..) => "not_ready",
         };
         let output = self.output(&looked, &view, input.filter.as_deref()).await;
-        let mut result = ToolOutput::text(text(status, &looked, &view, &output))
-            .with_structured(value(status, &looked, &view, &output));
+        let mut result = match &view.ending {
+            // The older name of this tool gave what a call that waits gives.
+            Some(ending) if cx.called.starts_with("AgentOutput") && looked.is_agent() => {
+                let content = notice::completed(&looked.record, ending, &output);
+                let value = notice::completed_value(&looked.record, ending, &looked.model, &output);
+                ToolOutput { content, ..ToolOutput::text("") }.with_structured(value)
+            }
+            _ => ToolOutput::text(text(status, &looked, &view, &output))
+                .with_structured(value(status, &looked, &view, &output)),
+        };
         if let Some(delivery) = claimed(&desk, &looked, &view).await {
             result = result.with_effect(ToolEffect::Delivered { delivery });
         }
@@ -189,7 +197,7 @@ fn text(status: &str, looked: &Looked, view: &TaskView, output: &str) -> String 
         format!("<task_type>{}</task_type>", looked.record.kind.word()),
         format!("<status>{}</status>", state_word(&view.state)),
     ];
-    if let Some(reason) = reason(&view.state) {
+    if let Some(reason) = reason(&view.state).or_else(|| waits(looked)) {
         parts.push(format!("<reason>{}</reason>", notice::escape(&reason)));
     }
     if let Some(code) = exit_code(view) {
@@ -250,6 +258,15 @@ fn reason(state: &TaskState) -> Option<String> {
         TaskState::Queued { .. } => Some("queued: too many others run".to_owned()),
         _ => None,
     }
+}
+
+/// What the run of a task itself says that it waits for.
+fn waits(looked: &Looked) -> Option<String> {
+    if looked.view.borrow().state.is_ended() {
+        return None;
+    }
+    let progress = looked.progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    progress.waiting.clone()
 }
 
 /// The code a shell ended with, from the words of its outcome.

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 
 use decurion_model::Head;
 use decurion_protocol::{
-    AgentId, Attention, Block, Delivery, Envelope, Event, Intent, Message, Mode, Opening, Origin, Outcome,
-    RunSpec, TaskId, TaskRecord, TaskState, ToolSelection, Verdict,
+    AgentId, Attention, Block, Delivery, Envelope, Event, Intent, Limits, Message, Mode, Money, Opening,
+    Origin, Outcome, RunSpec, TaskId, TaskRecord, TaskState, ToolSelection, Verdict,
 };
 
-use crate::child::BackgroundChoice;
+use crate::child::{AgentInput, BackgroundChoice};
 use crate::context::Context;
 use crate::desk::{Desk, ModeStep, Spawned, Spawning};
 use crate::permission::{Around, Policy, decide};
@@ -68,8 +68,32 @@ impl Owner {
             ..record
         };
         spawning.desk.begun.fetch_add(1, Ordering::Relaxed);
-        let prompt = vec![Block::text(spawning.input.prompt)];
-        self.revive(&agent, record, prompt, spawning.input.max_turns, None).await
+        let prompt = vec![Block::text(spawning.input.prompt.clone())];
+        let mut spawned = self.revive(&agent, record, prompt, Some(&spawning.input), None).await?;
+        spawned.remarks.extend(kept(&spawning.input));
+        Ok(spawned)
+    }
+
+    /// The limits of an agent that is taken up again: a budget in the call is given on top of what is spent.
+    fn limits_again(&self, agent: &AgentId, old: &Limits, call: Option<&AgentInput>) -> Limits {
+        let Some(call) = call else { return old.clone() };
+        let budget = call.budget.clone().unwrap_or_default();
+        let tasks = &self.tree.tasks;
+        let spent = match self.tree.accounts.get(agent) {
+            Some(account) => {
+                self.budget.lock().unwrap_or_else(std::sync::PoisonError::into_inner).spent(*account)
+            }
+            None => tasks.spent(&agent.clone().into()),
+        };
+        let begun = tasks.children(Some(&agent.clone().into())).count();
+        let begun = u32::try_from(begun).unwrap_or(u32::MAX);
+        Limits {
+            turns: call.max_turns.or(budget.turns).or(old.turns),
+            seconds: budget.seconds.or(old.seconds),
+            tokens: budget.tokens.map(|more| spent.tokens.saturating_add(more)).or(old.tokens),
+            money: budget.usd.map(|more| spent.money.plus(Money::from_dollars(more))).or(old.money),
+            spawns: budget.spawns.map(|more| begun.saturating_add(more)).or(old.spawns),
+        }
     }
 
     /// Takes an agent up again from its record.
@@ -78,7 +102,7 @@ impl Owner {
         agent: &AgentId,
         record: TaskRecord,
         prompt: Vec<Block>,
-        turns: Option<u32>,
+        call: Option<&AgentInput>,
         folding: Option<Folding>,
     ) -> Result<Spawned, String> {
         let gone = || format!("Agent {agent} has no usable transcript and cannot go on.");
@@ -96,7 +120,7 @@ impl Owner {
                 fork @ Opening::Fork { .. } => fork.clone(),
                 _ => Opening::Resumed { from: Some(old.run) },
             },
-            limits: decurion_protocol::Limits { turns: turns.or(old.limits.turns), ..old.limits.clone() },
+            limits: self.limits_again(agent, &old.limits, call),
             ..(*old).clone()
         };
         let folding = match folding {
@@ -113,6 +137,7 @@ impl Owner {
         let head = Head { model: model.id.clone(), ..head };
         let outfit = self.old_outfit(&old, head, &model);
         let family = self.family(&record);
+        self.check_price(&model, family.account)?;
         let run = self.child_run(spec, model, &outfit, family);
         let said = Said { prompt, ..Said::default() };
         let by = self.who.clone();
@@ -281,6 +306,15 @@ impl Owner {
             self.mark_told(agent.as_ref());
         }
     }
+}
+
+/// What a call may not change about an agent that is taken up again.
+fn kept(input: &AgentInput) -> Option<String> {
+    let named = [("model", &input.model), ("effort", &input.effort)];
+    let ignored: Vec<String> =
+        named.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| format!("`{name}`")).collect();
+    let text = format!("{} was ignored: an agent keeps what it began with.", ignored.join(" and "));
+    (!ignored.is_empty()).then_some(text)
 }
 
 /// An agent's conversation while it is read from the record.

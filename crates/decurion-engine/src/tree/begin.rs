@@ -14,7 +14,7 @@ use decurion_protocol::{
 };
 use futures_util::FutureExt as _;
 
-use crate::budget::{AccountId, Amount};
+use crate::budget::AccountId;
 use crate::child::{self};
 use crate::context::{Context, Prefix};
 use crate::desk::{Desk, Links, ModeStep, Spawned, Spawning, Wish};
@@ -65,15 +65,17 @@ impl Owner {
         if let Some(found) = found {
             return Ok(found);
         }
-        if name.eq_ignore_ascii_case(fork::NAME) {
+        let forks = self.session.parts.agent_settings.forks;
+        if forks && name.eq_ignore_ascii_case(fork::NAME) {
             return Ok(Arc::new(fork::definition()));
         }
         let known: Vec<&str> = all
             .iter()
             .filter(|definition| !definition.hidden)
             .map(|definition| definition.name.as_str())
+            .chain(forks.then_some(fork::NAME))
             .collect();
-        Err(format!("Agent type '{name}' not found. The types are: {}, fork", known.join(", ")))
+        Err(format!("Agent type '{name}' not found. The types are: {}", known.join(", ")))
     }
 
     pub(super) fn check_limits(&self, desk: &Desk, is_fork: bool) -> Result<(), String> {
@@ -122,6 +124,7 @@ impl Owner {
         let outfit = self.outfit(spawning, definition, &model, is_fork, background)?;
         let spec = self.child_spec(spawning, definition, &model, &outfit, prefix.as_deref());
         spec::check_limits(&spec.limits, &model).map_err(|error| error.to_string())?;
+        self.check_price(&model, desk.account)?;
         let context = match &prefix {
             Some(prefix) => Context::after(prefix),
             None => Context::new(model.dialect).knowing(Arc::clone(&spawning.seen)),
@@ -155,6 +158,7 @@ impl Owner {
         let modes: Vec<ModeStep> = desk.modes.iter().copied().chain([ModeStep::of(definition)]).collect();
         let trusted = self.session.parts.agent_settings.trusted;
         let is_fork = definition.name == fork::NAME;
+        let rights = self.rights.borrow().clone();
         RunSpec {
             run: new_run(),
             session: self.session.id,
@@ -173,7 +177,7 @@ impl Owner {
             }),
             model: model.name.clone(),
             fallback_model: desk.spec.fallback_model.clone(),
-            mode: child::mode(self.rights.borrow().mode, &modes, trusted).value,
+            mode: child::mode((rights.mode, rights.undecided), &modes, trusted).value,
             cwd: spawning.cwd.clone(),
             directories: directories(desk, &spawning.cwd),
             limits: child::limits(&spawning.input, definition),
@@ -252,8 +256,12 @@ impl Owner {
         let parts = &self.session.parts;
         let call = spawning.input.model.as_deref();
         let wanted = child::model(&parts.agent_settings, call, definition, shares, &desk.model.name);
-        if shares && call.is_some_and(|name| name != "inherit" && name != desk.model.name) {
-            remarks.push("`model` was ignored: who sees the conversation has its parent's model.".to_owned());
+        let other = |name: &str| name != "inherit" && name != desk.model.name;
+        let forced = parts.agent_settings.forced_model.as_deref();
+        for (who, named) in [("`model`", call), ("DECURION_SUBAGENT_MODEL", forced)] {
+            if shares && named.is_some_and(other) {
+                remarks.push(format!("{who} was ignored: who sees the conversation has its parent's model."));
+            }
         }
         if wanted.value == desk.model.name {
             return Ok(Arc::clone(&desk.model));
@@ -293,7 +301,8 @@ impl Owner {
         Said { note, prompt, ..Said::default() }
     }
 
-    pub(super) fn keep_head(&mut self, head: &Head) -> Result<String, String> {
+    /// Stores a head under the name of what it holds, once.
+    pub fn keep_head(&mut self, head: &Head) -> Result<String, String> {
         let bytes = serde_json::to_vec(head).map_err(|error| error.to_string())?;
         let name = spec::head_name(&bytes);
         if self.tree.heads.insert(name.clone())
@@ -374,6 +383,20 @@ impl Owner {
         Run { spec, ports }
     }
 
+    /// Refuses a model without a price below an account that limits money: its cost could not be counted.
+    pub(super) fn check_price(&self, model: &Model, account: AccountId) -> Result<(), String> {
+        let limited =
+            self.budget.lock().unwrap_or_else(PoisonError::into_inner).money_left(account).is_some();
+        if limited && model.info.price.is_none() {
+            return Err(format!(
+                "The money budget of this session needs the price of the model, which is not known: {}. Use \
+                 another model, or do the work yourself.",
+                model.name
+            ));
+        }
+        Ok(())
+    }
+
     /// The account of an agent: the one it has, or a new one that knows what it spent before.
     fn account_of(&mut self, spec: &RunSpec, parent: AccountId) -> AccountId {
         let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
@@ -382,13 +405,7 @@ impl Owner {
             budget.limit(*account, &spec.limits);
             return *account;
         }
-        let tasks = &self.tree.tasks;
-        let task = TaskId::from(agent.clone());
-        let mut spent = Amount::default();
-        if tasks.row(&task).is_some() {
-            let below = tasks.subtree(&task);
-            below.iter().filter_map(|task| tasks.row(task)).for_each(|row| spent.add(row.used.amount));
-        }
+        let spent = self.tree.tasks.spent(&agent.clone().into());
         let account = budget.open_again(Some(parent), &spec.limits, spent);
         self.tree.accounts.insert(agent.clone(), account);
         account

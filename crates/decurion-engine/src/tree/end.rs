@@ -57,8 +57,15 @@ impl Owner {
 
     /// Takes an agent up again because there is something to tell it.
     pub(super) async fn go_on(&mut self, agent: &AgentId) -> bool {
+        let row = self.tree.tasks.row(&agent.clone().into());
+        let Some(parent) = row.map(|row| row.record.parent.clone()) else { return false };
+        self.go_on_for(agent, parent).await
+    }
+
+    /// The same for whoever is told of its end from now on; none is the root.
+    pub(super) async fn go_on_for(&mut self, agent: &AgentId, parent: Option<AgentId>) -> bool {
         let Some(row) = self.tree.tasks.row(&agent.clone().into()) else { return false };
-        let record = TaskRecord { attention: Attention::Background, ..row.record.clone() };
+        let record = TaskRecord { attention: Attention::Background, parent, ..row.record.clone() };
         if self.revive(agent, record, Vec::new(), None, None).await.is_err() {
             self.discard(agent);
             return false;

@@ -367,7 +367,7 @@ when turn=4
             start  SendMessage (no rule)
             mail   "go on"
             begin  #1 local_agent Background
-            →      "{\"success\":true,\"message\":\"Agent #1 had ended; it goes on with this message in the background.\",\"resumedAgentId\":\"#1\"}"
+            →      "{\"success\":true,\"message\":\"Agent #1 had ended; it goes on with this message in the background. You are told when it ends.\",\"resumedAgentId\":\"#1\"}"
             model  "sent"
                 #1 told   "<message from=\"main\">\ngo on\n</message>"
             end    completed "sent"

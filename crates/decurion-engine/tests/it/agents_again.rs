@@ -206,7 +206,7 @@ when
     let mut link = stage.engine().open(request).await.unwrap();
     let second = until(&mut link, question).await;
     assert_eq!(first, second, "the same question still");
-    let answer = Answer::Allow { input: None, rules: Vec::new() };
+    let answer = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
     send(&link, 2, Command::Answer { question: second, answer, by: "test".into() }).await;
     send(&link, 3, Command::Finish).await;
     let mut log = Vec::new();

@@ -2,8 +2,9 @@
 
 use decurion_engine::AgentSettings;
 use decurion_exec::{Guard, GuardProgram};
-use decurion_protocol::{HookDeclaration, HookEvent};
-use decurion_testkit::stage::Stage;
+use decurion_protocol::{Answer, Command, Event, HookDeclaration, HookEvent, Place as _};
+use decurion_testkit::stage::{Stage, send};
+use futures_util::StreamExt as _;
 
 /// A stage with hooks that really run.
 fn stage(script: &str, hooks: &[(HookEvent, &str)]) -> Stage {
@@ -99,4 +100,50 @@ async fn a_hook_cannot_change_a_call_into_one_that_a_rule_denies() {
     );
     let log = stage.log("go").await;
     assert!(log.contains("refuse Bash") && !log.contains("start  Bash"), "{log}");
+}
+
+#[tokio::test]
+async fn after_all_calls_of_a_message_a_hook_sees_them_and_adds_to_what_the_model_reads() {
+    let script = "when turn=1\n  call Echo {\"text\": \"one\"}\n  call Poke {\"text\": \"two\"}\nwhen turn=2\n  say \"done\"\n";
+    let says = r#"python3 -c '
+import json, sys
+calls = json.load(sys.stdin)["tool_calls"]
+words = [" ".join([call["tool_name"], call["tool_input"]["text"], call["tool_response"]]) for call in calls]
+print(json.dumps({"hookSpecificOutput": {"hookEventName": "PostToolBatch", "additionalContext": "; ".join(words)}}))'"#;
+    let log = stage(script, &[(HookEvent::PostToolBatch, says)]).log("go").await;
+    assert_eq!(log.matches("Echo one one; Poke two two").count(), 1, "{log}");
+}
+
+#[tokio::test]
+async fn a_person_is_called_while_a_question_waits_and_hooks_are_told_what_could_be_allowed() {
+    let script = "when turn=1\n  call WebFetch {\"url\": \"https://docs.rs/x\", \"text\": \"x\"}\nwhen turn=2\n  say \"done\"\n";
+    let rings = r#"python3 -c '
+import json, sys
+asked = json.load(sys.stdin)
+print(json.dumps({"systemMessage": asked["notification_type"] + ": " + asked["message"]}))'"#;
+    let hooks = [(HookEvent::Notification, rings), (HookEvent::PermissionRequest, "cat > asked.json")];
+    let mut stage = stage(script, &hooks);
+    stage.tools.push(std::sync::Arc::new(decurion_testkit::stage::Plain::named("WebFetch")));
+    stage.request.answers = true;
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    send(&link, 1, Command::Prompt { blocks: vec![decurion_protocol::Block::text("go")] }).await;
+    let mut question = None;
+    while let Some(envelope) = link.events.next().await {
+        match &envelope.event {
+            Event::Asked { question: asked } => question = Some(asked.id),
+            // Only once the hook was heard is the question answered.
+            Event::Notice { text, .. } => {
+                assert_eq!(text, "permission_prompt: Decurion needs your permission to use WebFetch");
+                let answer = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
+                let by = "user".to_owned();
+                send(&link, 2, Command::Answer { question: question.unwrap(), answer, by }).await;
+            }
+            Event::RunEnded { .. } => break,
+            _ => {}
+        }
+    }
+    let asked = std::fs::read(stage.request.cwd.join("asked.json")).unwrap();
+    let asked: serde_json::Value = serde_json::from_slice(&asked).unwrap();
+    let rules = serde_json::json!([{"toolName": "WebFetch", "ruleContent": "domain:docs.rs"}]);
+    assert_eq!(asked["permission_suggestions"][0]["rules"], rules, "{asked}");
 }

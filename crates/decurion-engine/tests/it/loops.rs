@@ -127,7 +127,8 @@ when turn=2
     );
     stage.rules.allow.clear();
     stage.request.answers = true;
-    stage.answer = Some(decurion_protocol::Answer::Allow { input: None, rules: Vec::new() });
+    stage.answer =
+        Some(decurion_protocol::Answer::Allow { input: None, rules: Vec::new(), everywhere: false });
     expect![[r#"
         user   "go"
         model  calls Poke {"text":"x"}

@@ -6,6 +6,8 @@ mod agents;
 mod agents_again;
 mod agents_crash;
 mod agents_limits;
+mod agents_rights;
+mod agents_words;
 mod endings;
 mod faults;
 mod folding;

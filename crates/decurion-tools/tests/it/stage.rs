@@ -78,6 +78,7 @@ impl Stage {
         let context = ToolContext {
             run: RunId("018f3b1e-0000-7000-8000-000000000000".parse::<RunId>().unwrap().0),
             call: CallId("call".into()),
+            called: String::new(),
             around: self.around(),
             cancel: self.cancel.clone(),
             progress,

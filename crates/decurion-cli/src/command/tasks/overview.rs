@@ -207,7 +207,7 @@ impl Folded {
                     tools: totals.tool_uses,
                     tokens: totals.context_tokens,
                     duration_ms: totals.duration_ms,
-                    activities: Vec::new(),
+                    ..TaskProgress::default()
                 };
             }
         }
