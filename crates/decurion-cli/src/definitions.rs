@@ -34,20 +34,23 @@ impl Live {
         agents.unusable(name).map(ToString::to_string)
     }
 
-    /// The definition of this name.
-    pub fn get(&self, name: &str) -> Option<Arc<AgentDefinition>> {
-        let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
-        agents.get(name).map(whole)
+    /// Looks at the definitions as their files are now.
+    fn look<T>(&self, at: impl FnOnce(&Agents) -> T) -> T {
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        if agents.is_stale(&self.request) {
+            *agents = Agents::load(&self.request);
+        }
+        at(&agents)
     }
 }
 
 impl Definitions for Live {
     fn all(&self) -> Vec<Arc<AgentDefinition>> {
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
-        if agents.is_stale(&self.request) {
-            *agents = Agents::load(&self.request);
-        }
-        agents.active().map(whole).collect()
+        self.look(|agents| agents.active().map(whole).collect())
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<AgentDefinition>> {
+        self.look(|agents| agents.get(name).map(whole))
     }
 
     fn hooks_of(&self, definition: &AgentDefinition) -> Vec<HookDeclaration> {
@@ -71,7 +74,7 @@ pub fn main_agent(
     live: &Live,
 ) -> Result<Option<Arc<AgentDefinition>>, Failure> {
     let Some(name) = args.agent.as_deref().or(loaded.settings.agent.as_deref()) else { return Ok(None) };
-    if let Some(definition) = live.get(name) {
+    if let Some(definition) = live.find(name) {
         return Ok(Some(definition));
     }
     let reason = live.problem(name).unwrap_or_else(|| format!("there is no agent of this name: {name}"));

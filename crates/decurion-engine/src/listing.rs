@@ -1,13 +1,13 @@
 //! Tasks for people and programs who look from outside. Takes a row of the table, gives its record as JSON.
 
-use decurion_protocol::{Attention, TaskState};
+use decurion_protocol::{Attention, Outcome, TaskState};
 use serde_json::{Value, json};
 
 use crate::agent_tools::task_output::state_word;
-use crate::task::Row;
+use crate::task::{Row, TaskTable};
 
 /// A task as `decurion tasks --json` prints it.
-pub fn row(row: &Row) -> Value {
+pub fn row(table: &TaskTable, row: &Row) -> Value {
     let view = row.view.borrow().clone();
     let record = &row.record;
     let progress = row.progress();
@@ -23,9 +23,17 @@ pub fn row(row: &Row) -> Value {
         "depth": record.depth,
         "status": state_word(&view.state),
         "state": state(&view.state, progress.waiting.as_deref()),
+        "started": row.opened,
+        "ended": ending.map(|ending| ending.at),
         "outcome": ending.map(|ending| ending.outcome.word()),
         "result": ending.map(|ending| crate::notice::report(ending)),
-        "backgrounded": view.state.attention() == Some(Attention::Background),
+        "error": ending.and_then(|ending| match &ending.outcome {
+            Outcome::Failed { error } => Some(error.clone()),
+            other => crate::notice::remark(other),
+        }),
+        "backgrounded": record.attention == Attention::Background,
+        "notified": table.is_told(row),
+        "reported": {"tool_uses": row.told.0, "tokens": row.told.1},
         "output_file": record.output_file,
         "tool_uses": progress.tools,
         "tokens": progress.tokens,

@@ -102,7 +102,7 @@ pub fn completed_value(record: &TaskRecord, ending: &Ending, model: &str, shown:
         "totalDurationMs": totals.duration_ms,
         "totalTokens": totals.context_tokens,
         "totalToolUseCount": totals.tool_uses,
-        "usage": totals.last_usage.unwrap_or_default(),
+        "usage": totals.last_usage.unwrap_or_default().whole(),
         "usageTotal": totals.usage,
         "canContinueAgent": true,
     })
@@ -255,7 +255,7 @@ pub fn digest(progress: &TaskProgress) -> String {
     let elapsed = Duration::from_millis(progress.duration_ms).as_secs();
     let mut text = format!("{} tool uses, {} tokens, {elapsed} s so far.", progress.tools, progress.tokens);
     for activity in &progress.activities {
-        let _ = write!(text, "\n- {}: {}", activity.tool, activity.title);
+        let _ = write!(text, "\n- {}: {}", activity.tool, activity.input);
     }
     text
 }
@@ -304,7 +304,7 @@ mod tests {
     fn ending(outcome: Outcome) -> Ending {
         let id = EndingId { task: record().task, run: None };
         let totals = Totals { tool_uses: 3, context_tokens: 900, duration_ms: 1200, ..Totals::default() };
-        Ending { id, outcome, totals: Some(totals) }
+        Ending { id, outcome, totals: Some(totals), at: jiff::Timestamp::UNIX_EPOCH }
     }
 
     #[test]

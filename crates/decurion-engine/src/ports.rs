@@ -64,6 +64,11 @@ pub trait Definitions: Send + Sync {
     /// All of them, those that win first.
     fn all(&self) -> Vec<Arc<AgentDefinition>>;
 
+    /// The one that a name means, without regard to case.
+    fn find(&self, name: &str) -> Option<Arc<AgentDefinition>> {
+        self.all().into_iter().find(|definition| definition.name.eq_ignore_ascii_case(name))
+    }
+
     /// The hooks that a definition declares for its own agents.
     fn hooks_of(&self, _definition: &AgentDefinition) -> Vec<HookDeclaration> {
         Vec::new()

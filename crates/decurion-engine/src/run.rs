@@ -38,7 +38,7 @@ const REPEATED_ENDED: u32 = 6;
 
 /// How many of the last things an agent did are shown, and how much of each.
 const MOST_ACTIVITIES: usize = 5;
-const MOST_TITLE: usize = 200;
+const MOST_INPUT: usize = 200;
 
 /// No tokenizer makes more tokens of JSON than this, so a reservation is never too small.
 const LEAST_BYTES_PER_TOKEN: u64 = 2;
@@ -647,8 +647,8 @@ async fn same_again(
 fn tell_progress(run: &Run, progress: &mut Progress, calls: &[Call]) {
     progress.totals.tool_uses += u32::try_from(calls.len()).unwrap_or(u32::MAX);
     for call in calls {
-        let title: String = call.input.to_string().chars().take(MOST_TITLE).collect();
-        progress.activities.push_back(Activity { tool: call.name.clone(), title });
+        let input: String = call.input.to_string().chars().take(MOST_INPUT).collect();
+        progress.activities.push_back(Activity { tool: call.name.clone(), input });
     }
     while progress.activities.len() > MOST_ACTIVITIES {
         progress.activities.pop_front();

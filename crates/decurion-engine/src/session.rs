@@ -237,7 +237,8 @@ impl Owner {
                 self.reply_count(id, told);
             }
             Command::Tasks => {
-                let tasks = self.tree.tasks.rows().map(listing::row).collect();
+                let table = &self.tree.tasks;
+                let tasks = table.rows().map(|row| listing::row(table, row)).collect();
                 self.reply(id, Reply::Done { value: Value::Array(tasks) });
             }
             Command::Finish => self.finishing = Some(id),

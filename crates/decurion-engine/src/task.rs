@@ -25,6 +25,8 @@ pub struct Ending {
     pub outcome: Outcome,
     /// What it took, for an agent.
     pub totals: Option<Totals>,
+    /// When.
+    pub at: Timestamp,
 }
 
 /// What a watcher sees of a task.
@@ -44,6 +46,8 @@ pub type ProgressCell = Arc<Mutex<TaskProgress>>;
 pub struct Row {
     /// What is known from its beginning; of the last one, for an agent that was taken up again.
     pub record: TaskRecord,
+    /// When that was.
+    pub opened: Timestamp,
     /// Watched by whoever waits for it.
     pub view: watch::Sender<TaskView>,
     /// What was decided for its last run.
@@ -134,18 +138,18 @@ impl TaskTable {
             row.used.apply(envelope);
         }
         match &envelope.event {
-            Event::TaskOpened { record } => self.open((**record).clone()),
+            Event::TaskOpened { record } => self.open((**record).clone(), envelope.at),
             Event::RunStarted { spec } => {
                 if let Some(row) = spec.agent.clone().and_then(|agent| self.rows.get_mut(&agent.into())) {
                     row.spec = Some(Arc::new((**spec).clone()));
                 }
             }
-            Event::TaskChanged { task, state } => self.changed(task, state.clone()),
+            Event::TaskChanged { task, state } => self.changed(task, state.clone(), envelope.at),
             Event::RunEnded { outcome, totals } => {
                 if let Some(agent) = &envelope.agent {
                     let id = EndingId { task: agent.clone().into(), run: Some(envelope.run) };
                     let totals = Some((**totals).clone());
-                    self.end(Ending { id, outcome: outcome.clone(), totals });
+                    self.end(Ending { id, outcome: outcome.clone(), totals, at: envelope.at });
                 }
             }
             Event::Mailed { mail } => self.post(envelope.seq, (**mail).clone()),
@@ -162,16 +166,17 @@ impl TaskTable {
     }
 
     /// Registers a task, pending. One that is known is taken up again, as a resume does.
-    pub fn open(&mut self, record: TaskRecord) {
+    pub fn open(&mut self, record: TaskRecord, at: Timestamp) {
         let view = TaskView { state: TaskState::Pending, ending: None };
         if let Some(row) = self.rows.get_mut(&record.task) {
-            row.record = record;
+            (row.record, row.opened) = (record, at);
             row.view.send_replace(view);
             return;
         }
         self.total += 1;
         let row = Row {
             view: watch::Sender::new(view),
+            opened: at,
             spec: None,
             progress: ProgressCell::default(),
             told: (0, 0),
@@ -185,6 +190,7 @@ impl TaskTable {
     pub fn step(&mut self, task: &TaskId, step: TaskStep) -> Result<TaskState, StepError> {
         let row = self.rows.get_mut(task).ok_or_else(|| StepError::Unknown(task.clone()))?;
         let next = row.view.borrow().state.clone().step(step)?;
+        row.attend(&next);
         row.view.send_modify(|view| view.state = next.clone());
         Ok(next)
     }
@@ -205,11 +211,12 @@ impl TaskTable {
         self.put(to, delivery);
     }
 
-    fn changed(&mut self, task: &TaskId, state: TaskState) {
+    fn changed(&mut self, task: &TaskId, state: TaskState, at: Timestamp) {
         if let TaskState::Ended(outcome) = state {
             let id = EndingId { task: task.clone(), run: None };
-            self.end(Ending { id, outcome, totals: None });
+            self.end(Ending { id, outcome, totals: None, at });
         } else if let Some(row) = self.rows.get_mut(task).filter(|row| !row.state().is_ended()) {
+            row.attend(&state);
             row.view.send_modify(|view| view.state = state);
         }
     }
@@ -239,6 +246,11 @@ impl TaskTable {
         if !known {
             self.early.insert(delivery.clone());
         }
+    }
+
+    /// Whether whoever began a task knows that it ended.
+    pub fn is_told(&self, row: &Row) -> bool {
+        row.view.borrow().ending.as_ref().is_some_and(|ending| !self.endings.contains_key(&ending.id))
     }
 
     /// An ending that was not told yet, with the record it belongs to.
@@ -356,6 +368,13 @@ impl TaskTable {
 }
 
 impl Row {
+    /// Remembers that nobody waits for it any more, for when its state does not say.
+    fn attend(&mut self, next: &TaskState) {
+        if next.attention() == Some(Attention::Background) {
+            self.record.attention = Attention::Background;
+        }
+    }
+
     /// Where it stands.
     pub fn state(&self) -> TaskState {
         self.view.borrow().state.clone()
@@ -416,14 +435,14 @@ mod tests {
 
     fn ending(task: &str) -> Ending {
         let id = EndingId { task: task.parse().unwrap(), run: None };
-        Ending { id, outcome: Outcome::Lost, totals: None }
+        Ending { id, outcome: Outcome::Lost, totals: None, at: Timestamp::UNIX_EPOCH }
     }
 
     #[tokio::test]
     async fn a_watcher_is_released_by_the_background_step_and_the_task_goes_on() {
         let mut table = TaskTable::default();
         let task: TaskId = "b12345678".parse().unwrap();
-        table.open(record("b12345678", None, Attention::Foreground));
+        table.open(record("b12345678", None, Attention::Foreground), Timestamp::UNIX_EPOCH);
         let mut watcher = table.row(&task).unwrap().view.subscribe();
         table.step(&task, TaskStep::Start { attention: Attention::Foreground }).unwrap();
         let parted = |view: &TaskView| view.state.attention() == Some(Attention::Background);
@@ -442,7 +461,7 @@ mod tests {
     fn an_ending_is_told_once_whichever_comes_first() {
         let mut table = TaskTable::default();
         for task in ["b1", "b2"] {
-            table.open(record(task, Some("a1"), Attention::Background));
+            table.open(record(task, Some("a1"), Attention::Background), Timestamp::UNIX_EPOCH);
         }
         let parent: AgentId = "a1".parse().unwrap();
         let delivery = |task: &str| Delivery::Ending(ending(task).id);
@@ -458,9 +477,10 @@ mod tests {
     #[test]
     fn an_ended_task_is_not_made_alive_by_a_late_step() {
         let mut table = TaskTable::default();
-        table.open(record("b1", None, Attention::Foreground));
+        table.open(record("b1", None, Attention::Foreground), Timestamp::UNIX_EPOCH);
         table.end(ending("b1"));
-        table.changed(&"b1".parse().unwrap(), TaskState::Running { attention: Attention::Background });
+        let running = TaskState::Running { attention: Attention::Background };
+        table.changed(&"b1".parse().unwrap(), running, Timestamp::UNIX_EPOCH);
         assert!(!table.row(&"b1".parse().unwrap()).unwrap().is_alive());
     }
 
@@ -468,8 +488,8 @@ mod tests {
     fn what_was_said_to_an_agent_that_is_over_waits_until_it_goes_on() {
         let mut table = TaskTable::default();
         let agent: AgentId = "a1".parse().unwrap();
-        table.open(record("a1", None, Attention::Background));
-        table.open(record("b2", Some("a1"), Attention::Background));
+        table.open(record("a1", None, Attention::Background), Timestamp::UNIX_EPOCH);
+        table.open(record("b2", Some("a1"), Attention::Background), Timestamp::UNIX_EPOCH);
         table.post(7, Mail { from: None, to: Some(agent.clone()), text: "hurry".into() });
         table.end(ending("b2"));
         table.end(ending("a1"));
@@ -483,7 +503,7 @@ mod tests {
     fn a_subtree_holds_everything_below() {
         let mut table = TaskTable::default();
         for (task, parent) in [("a1", None), ("a2", Some("a1")), ("b3", Some("a2")), ("a4", None)] {
-            table.open(record(task, parent, Attention::Background));
+            table.open(record(task, parent, Attention::Background), Timestamp::UNIX_EPOCH);
         }
         let names = |task: &str| -> Vec<String> {
             table.subtree(&task.parse().unwrap()).iter().map(ToString::to_string).collect()

@@ -111,9 +111,10 @@ pub struct TaskProgress {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
     /// The tool.
+    #[serde(rename = "toolName")]
     pub tool: String,
-    /// What it did with it, in one line.
-    pub title: String,
+    /// What it was given: the beginning of its input.
+    pub input: String,
 }
 
 /// Where a task stands. [`TaskState::step`] is the only way from one to the next.

@@ -29,6 +29,17 @@ impl Usage {
             + self.output_tokens
     }
 
+    /// All that the ecosystem has in a usage; null what the provider does not give.
+    pub fn whole(&self) -> Value {
+        let mut value = serde_json::json!(self);
+        if let Value::Object(members) = &mut value {
+            for name in ["server_tool_use", "service_tier", "cache_creation"] {
+                members.entry(name).or_insert(Value::Null);
+            }
+        }
+        value
+    }
+
     /// Adds the counts; what the provider said besides is that of the later one.
     pub fn add(&mut self, other: &Self) {
         self.input_tokens += other.input_tokens;

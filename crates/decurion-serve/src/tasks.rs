@@ -380,13 +380,13 @@ fn type_of(record: &TaskRecord) -> &str {
     record.agent_type.as_deref().unwrap_or("agent")
 }
 
-/// What an agent does with a tool, in one line. A title may be the call's input: then it is the member that
-/// says most.
+/// What an agent does with a tool, in one line. Of an input it is the member
+/// that says most.
 fn activity_words(activity: &Activity) -> String {
-    let Ok(Value::Object(input)) = serde_json::from_str::<Value>(&activity.title) else {
+    let Ok(Value::Object(input)) = serde_json::from_str::<Value>(&activity.input) else {
         // An input that was cut off is no line to read.
-        let is_input = activity.title.starts_with('{');
-        return if is_input { activity.tool.clone() } else { activity.title.clone() };
+        let is_input = activity.input.starts_with('{');
+        return if is_input { activity.tool.clone() } else { activity.input.clone() };
     };
     let members = ["description", "command", "file_path", "path", "pattern", "url", "prompt"];
     let said = members.iter().find_map(|member| input.get(*member).and_then(Value::as_str));
@@ -419,7 +419,7 @@ mod tests {
             ("Read", "Read src/main.rs", "Read src/main.rs"),
         ];
         for (tool, title, expected) in rows {
-            let activity = Activity { tool: tool.to_owned(), title: title.to_owned() };
+            let activity = Activity { tool: tool.to_owned(), input: title.to_owned() };
             assert_eq!(activity_words(&activity), expected, "{title}");
         }
     }

@@ -86,6 +86,8 @@ fn finished_session() -> (Home, BTreeMap<String, &'static str>) {
         let is_shell = row["type"] == "local_bash";
         names.insert(row["id"].as_str().unwrap().to_owned(), if is_shell { "SHELL" } else { "AGENT" });
         names.insert(row["tool_use_id"].as_str().unwrap().to_owned(), "CALL");
+        names.insert(row["started"].as_str().unwrap().to_owned(), "START");
+        names.insert(row["ended"].as_str().unwrap().to_owned(), "END");
         names.insert(format!("\"tokens\":{},", row["tokens"]), "\"tokens\":N,");
         names.insert(format!("tokens  {}\n", row["tokens"]), "tokens  N\n");
     }
@@ -132,8 +134,8 @@ fn tasks_of_a_session_that_has_ended_are_listed_shown_and_printed() {
             ! decurion: session 11111111-2222-4333-8444-555555555555 is not live; this is what it recorded
             = 0
             $ tasks list --json
-            {"id":"AGENT","type":"local_agent","description":"count files","prompt":"Count the files.","agent_type":"fork","parent":null,"tool_use_id":"CALL","depth":1,"status":"completed","state":"completed","outcome":"completed","result":"There are three files.","backgrounded":false,"output_file":"STATE/projects/SLUG/11111111-2222-4333-8444-555555555555/tasks/AGENT.output","tool_uses":1,"tokens":N,"activities":[],"live":false}
-            {"id":"SHELL","type":"local_bash","description":"greet","prompt":"echo one; echo two","agent_type":null,"parent":null,"tool_use_id":"CALL","depth":1,"status":"completed","state":"completed","outcome":"completed","result":"exit code 0","backgrounded":false,"output_file":"STATE/projects/SLUG/11111111-2222-4333-8444-555555555555/tasks/SHELL.output","tool_uses":0,"tokens":N,"activities":[],"live":false}
+            {"id":"AGENT","type":"local_agent","description":"count files","prompt":"Count the files.","agent_type":"fork","parent":null,"tool_use_id":"CALL","depth":1,"status":"completed","state":"completed","started":"START","ended":"END","outcome":"completed","result":"There are three files.","error":null,"backgrounded":true,"notified":true,"reported":{"tool_uses":0,"tokens":0},"output_file":"STATE/projects/SLUG/11111111-2222-4333-8444-555555555555/tasks/AGENT.output","tool_uses":1,"tokens":N,"activities":[],"live":false}
+            {"id":"SHELL","type":"local_bash","description":"greet","prompt":"echo one; echo two","agent_type":null,"parent":null,"tool_use_id":"CALL","depth":1,"status":"completed","state":"completed","started":"START","ended":"END","outcome":"completed","result":"exit code 0","error":null,"backgrounded":true,"notified":true,"reported":{"tool_uses":0,"tokens":0},"output_file":"STATE/projects/SLUG/11111111-2222-4333-8444-555555555555/tasks/SHELL.output","tool_uses":0,"tokens":N,"activities":[],"live":false}
             = 0
             $ tasks show AGENT
             id      AGENT
@@ -337,7 +339,8 @@ impl Drop for Owner {
 fn reply(command: &Command, table: &Mutex<TaskTable>) -> Reply {
     match command {
         Command::Tasks => {
-            Reply::Done { value: Value::Array(table.lock().unwrap().rows().map(listing::row).collect()) }
+            let table = table.lock().unwrap();
+            Reply::Done { value: Value::Array(table.rows().map(|row| listing::row(&table, row)).collect()) }
         }
         Command::Tell { text, .. } if text == "nonsense" => {
             Reply::Refused { reason: "it makes no sense".into() }
@@ -494,8 +497,8 @@ fn a_live_session_is_preferred_asked_and_told() {
             ? 88888888-2222-4333-8444-555555555555  main asks: $ rm x (no rule allows it)
             = 0
             $ tasks --json
-            {"id":"a0123456789abcdef","type":"local_agent","description":"the work of a0123456789abcdef","prompt":"do it","agent_type":"helper","parent":null,"tool_use_id":null,"depth":1,"status":"running","state":"running in the background","outcome":null,"result":null,"backgrounded":true,"output_file":"HOME/a0123456789abcdef.output","tool_uses":0,"tokens":0,"activities":[],"live":true}
-            {"id":"b12345678","type":"local_bash","description":"the work of b12345678","prompt":"do it","agent_type":null,"parent":null,"tool_use_id":null,"depth":1,"status":"running","state":"running in the background","outcome":null,"result":null,"backgrounded":true,"output_file":"HOME/b12345678.output","tool_uses":0,"tokens":0,"activities":[],"live":true}
+            {"id":"a0123456789abcdef","type":"local_agent","description":"the work of a0123456789abcdef","prompt":"do it","agent_type":"helper","parent":null,"tool_use_id":null,"depth":1,"status":"running","state":"running in the background","started":"1970-01-01T00:00:00Z","ended":null,"outcome":null,"result":null,"error":null,"backgrounded":true,"notified":false,"reported":{"tool_uses":0,"tokens":0},"output_file":"HOME/a0123456789abcdef.output","tool_uses":0,"tokens":0,"activities":[],"live":true}
+            {"id":"b12345678","type":"local_bash","description":"the work of b12345678","prompt":"do it","agent_type":null,"parent":null,"tool_use_id":null,"depth":1,"status":"running","state":"running in the background","started":"1970-01-01T00:00:00Z","ended":null,"outcome":null,"result":null,"error":null,"backgrounded":true,"notified":false,"reported":{"tool_uses":0,"tokens":0},"output_file":"HOME/b12345678.output","tool_uses":0,"tokens":0,"activities":[],"live":true}
             {"type":"question","id":"77777777-2222-4333-8444-555555555555","task":"a0123456789abcdef","path":[],"tool_use_id":"call-of-77777777-2222-4333-8444-555555555555","tool":"Bash","title":"$ rm x","input":{"command":"rm x"},"reason":"no rule allows it","live":true}
             {"type":"question","id":"88888888-2222-4333-8444-555555555555","task":null,"path":[],"tool_use_id":"call-of-88888888-2222-4333-8444-555555555555","tool":"Bash","title":"$ rm x","input":{"command":"rm x"},"reason":"no rule allows it","live":true}
             = 0

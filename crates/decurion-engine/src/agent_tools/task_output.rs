@@ -35,7 +35,15 @@ struct Input {
     #[serde(default = "yes")]
     block: bool,
     timeout: Option<u64>,
+    #[serde(skip)]
     filter: Option<String>,
+}
+
+/// What is shown of a task's output.
+struct Shown {
+    text: String,
+    /// Whether there is more.
+    cut: bool,
 }
 
 fn yes() -> bool {
@@ -50,16 +58,23 @@ impl TaskOutput {
             "properties": {
                 "task_id": {"type": "string", "minLength": 1},
                 "block": {"type": "boolean"},
-                "timeout": {"type": "integer", "minimum": 0, "maximum": 600_000},
-                "filter": {"type": "string"}
+                "timeout": {"type": "integer", "minimum": 0, "maximum": 600_000}
             },
             "required": ["task_id"],
             "additionalProperties": false
         });
-        let mut spec = ToolSpec::new(NAME, DESCRIPTION, schema);
-        // An old name's field: understood, not offered.
-        spec.input_schema["properties"]["filter"]["description"] = json!("Only lines with this in them");
-        Self { spec, most_chars: settings.output_chars }
+        Self { spec: ToolSpec::new(NAME, DESCRIPTION, schema), most_chars: settings.output_chars }
+    }
+
+    /// `filter` is a field of an older name: understood, not offered.
+    fn parse(&self, input: &Value) -> Result<Input, InputError> {
+        let Some(Value::String(filter)) = input.get("filter") else { return typed::parse(&self.spec, input) };
+        let mut rest = input.clone();
+        if let Some(members) = rest.as_object_mut() {
+            members.shift_remove("filter");
+        }
+        let input: Input = typed::parse(&self.spec, &rest)?;
+        Ok(Input { filter: Some(filter.clone()), ..input })
     }
 }
 
@@ -69,13 +84,13 @@ impl Tool for TaskOutput {
     }
 
     fn intent(&self, input: &Value, _around: &Surroundings) -> Result<Intent, InputError> {
-        let input: Input = typed::parse(&self.spec, input)?;
+        let input = self.parse(input)?;
         Ok(Intent::titled(format!("output of {}", input.task_id)).together())
     }
 
     fn run<'a>(&'a self, cx: &'a ToolContext, input: Value) -> BoxFuture<'a, ToolOutput> {
         Box::pin(async move {
-            match typed::parse::<Input>(&self.spec, &input) {
+            match self.parse(&input) {
                 Ok(input) => self.look(cx, input).await,
                 Err(error) => error.into(),
             }
@@ -103,11 +118,11 @@ impl TaskOutput {
         let mut result = match &view.ending {
             // The older name of this tool gave what a call that waits gives.
             Some(ending) if cx.called.starts_with("AgentOutput") && looked.is_agent() => {
-                let content = notice::completed(&looked.record, ending, &output);
-                let value = notice::completed_value(&looked.record, ending, &looked.model, &output);
+                let content = notice::completed(&looked.record, ending, &output.text);
+                let value = notice::completed_value(&looked.record, ending, &looked.model, &output.text);
                 ToolOutput { content, ..ToolOutput::text("") }.with_structured(value)
             }
-            _ => ToolOutput::text(text(status, &looked, &view, &output))
+            _ => ToolOutput::text(text(status, &looked, &view, &output.text))
                 .with_structured(value(status, &looked, &view, &output)),
         };
         if let Some(delivery) = claimed(&desk, &looked, &view).await {
@@ -117,26 +132,27 @@ impl TaskOutput {
     }
 
     /// The end of what the task has said, at most so many characters in all.
-    async fn output(&self, looked: &Looked, view: &TaskView, filter: Option<&str>) -> String {
+    async fn output(&self, looked: &Looked, view: &TaskView, filter: Option<&str>) -> Shown {
         let file = looked.record.output_file.clone();
-        let whole = match (looked.record.kind, &view.ending) {
+        let all = |text: String| Shown { text, cut: false };
+        let Shown { text, cut } = match (looked.record.kind, &view.ending) {
             (TaskKind::LocalBash, _) => {
                 let (file, most) = (file.clone(), self.most_chars * BYTES_PER_CHAR);
                 let reading = tokio::task::spawn_blocking(move || read_end(&file, most));
-                reading.await.unwrap_or_default()
+                reading.await.unwrap_or_else(|_| all(String::new()))
             }
-            (_, Some(ending)) => notice::report(ending).to_owned(),
+            (_, Some(ending)) => all(notice::report(ending).to_owned()),
             (_, None) => {
                 let progress =
                     looked.progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-                notice::digest(&progress)
+                all(notice::digest(&progress))
             }
         };
-        let wanted = match filter {
-            None => whole,
-            Some(filter) => whole.lines().filter(|line| line.contains(filter)).collect::<Vec<_>>().join("\n"),
+        let text = match filter {
+            None => text,
+            Some(filter) => text.lines().filter(|line| line.contains(filter)).collect::<Vec<_>>().join("\n"),
         };
-        end_of(&wanted, self.most_chars, file.as_str())
+        end_of(Shown { text, cut }, self.most_chars, file.as_str())
     }
 }
 
@@ -162,10 +178,11 @@ async fn claimed(desk: &Desk, looked: &Looked, view: &TaskView) -> Option<Delive
     claimed.then_some(delivery)
 }
 
-fn read_end(path: &camino::Utf8Path, most: usize) -> String {
+/// The last bytes of a file, as text.
+fn read_end(path: &camino::Utf8Path, most: usize) -> Shown {
     use std::io::{Read as _, Seek as _, SeekFrom};
     // A file that is not there is an output that did not come yet.
-    let Ok(mut file) = std::fs::File::open(path) else { return String::new() };
+    let Ok(mut file) = std::fs::File::open(path) else { return Shown { text: String::new(), cut: false } };
     let length = file.metadata().map_or(0, |metadata| metadata.len());
     let start = length.saturating_sub(most as u64);
     let mut bytes = Vec::new();
@@ -175,19 +192,20 @@ fn read_end(path: &camino::Utf8Path, most: usize) -> String {
     // Where the beginning was cut, so may be its first character.
     let torn =
         if start > 0 { bytes.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count() } else { 0 };
-    String::from_utf8_lossy(&bytes[torn..]).into_owned()
+    Shown { text: String::from_utf8_lossy(&bytes[torn..]).into_owned(), cut: start > 0 }
 }
 
 /// The last characters, with a first line that names the whole; all of it within the bound.
-fn end_of(text: &str, most: usize, file: &str) -> String {
+fn end_of(shown: Shown, most: usize, file: &str) -> Shown {
+    let text = &shown.text;
     let count = text.chars().count();
-    if count <= most {
-        return text.to_owned();
+    if count <= most && !shown.cut {
+        return shown;
     }
     let header = format!("[Truncated. Full output: {file}]\n\n");
     let room = most.saturating_sub(header.chars().count());
     let rest: String = text.chars().skip(count - room.min(count)).collect();
-    format!("{header}{rest}")
+    Shown { text: format!("{header}{rest}"), cut: true }
 }
 
 fn text(status: &str, looked: &Looked, view: &TaskView, output: &str) -> String {
@@ -214,15 +232,15 @@ fn text(status: &str, looked: &Looked, view: &TaskView, output: &str) -> String 
     parts.join("\n\n")
 }
 
-fn value(status: &str, looked: &Looked, view: &TaskView, output: &str) -> Value {
+fn value(status: &str, looked: &Looked, view: &TaskView, output: &Shown) -> Value {
     let record = &looked.record;
     let mut task = json!({
         "task_id": record.task,
         "task_type": record.kind.word(),
         "status": state_word(&view.state),
         "description": record.description,
-        "output": output,
-        "wasTruncated": output.starts_with("[Truncated. Full output: "),
+        "output": output.text,
+        "wasTruncated": output.cut,
     });
     let outcome = view.ending.as_ref().map(|ending| &ending.outcome);
     if let Some(outcome) = outcome {
@@ -287,13 +305,28 @@ mod tests {
     #[test]
     fn the_end_is_kept_and_the_bound_holds_with_its_header() {
         let file = "/state/tasks/b1.output";
-        assert_eq!(end_of("short", 100, file), "short");
+        let whole = |text: &str| Shown { text: text.to_owned(), cut: false };
+        assert_eq!(end_of(whole("short"), 100, file).text, "short");
+        let forged = end_of(whole("[Truncated. Full output: x]"), 100, file);
+        assert!(!forged.cut, "what a task prints itself does not count");
         let long = format!("{}é€😀end", "x".repeat(500));
         for most in 60..120 {
-            let shown = end_of(&long, most, file);
-            assert_eq!(shown.chars().count(), most);
-            assert!(shown.starts_with("[Truncated. Full output: /state/tasks/b1.output]\n\n"), "{shown}");
-            assert!(shown.ends_with("é€😀end"), "{shown}");
+            let Shown { text, cut } = end_of(whole(&long), most, file);
+            assert!(cut);
+            assert_eq!(text.chars().count(), most);
+            assert!(text.starts_with("[Truncated. Full output: /state/tasks/b1.output]\n\n"), "{text}");
+            assert!(text.ends_with("é€😀end"), "{text}");
         }
+    }
+
+    #[test]
+    fn an_output_of_wide_characters_is_said_to_be_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = camino::Utf8PathBuf::from_path_buf(folder.path().join("b1.output")).unwrap();
+        std::fs::write(&path, "😀".repeat(120)).unwrap();
+        let read = read_end(&path, 100 * BYTES_PER_CHAR);
+        assert_eq!((read.text.chars().count(), read.cut), (100, true));
+        assert!(end_of(read, 100, path.as_str()).cut);
+        assert!(!read_end(&path, 120 * BYTES_PER_CHAR).cut);
     }
 }

@@ -60,11 +60,10 @@ impl Owner {
 
     /// The definition of this name, without regard to case.
     pub(super) fn definition(&self, name: &str) -> Result<Arc<AgentDefinition>, String> {
-        let all = self.session.parts.agents.all();
-        let found = all.iter().find(|definition| definition.name.eq_ignore_ascii_case(name)).cloned();
-        if let Some(found) = found {
+        if let Some(found) = self.session.parts.agents.find(name) {
             return Ok(found);
         }
+        let all = self.session.parts.agents.all();
         let forks = self.session.parts.agent_settings.forks;
         if forks && name.eq_ignore_ascii_case(fork::NAME) {
             return Ok(Arc::new(fork::definition()));
@@ -519,7 +518,7 @@ impl Owner {
         }
         self.tree.running.insert(task);
         self.tree.desks.insert(agent.clone(), Arc::clone(&run.ports.desk));
-        let wishes = self.wishes.clone();
+        let (wishes, clock) = (self.wishes.clone(), Arc::clone(&run.ports.clock));
         let run_id = run.spec.run;
         tokio::spawn(async move {
             // A panic outside the loop itself is an ending too.
@@ -530,7 +529,7 @@ impl Owner {
             let (outcome, totals) =
                 left.ending.map_or((Outcome::Lost, None), |(outcome, totals)| (outcome, Some(totals)));
             let id = EndingId { task: agent.clone().into(), run: Some(run_id) };
-            let ending = Box::new(Ending { id, outcome, totals });
+            let ending = Box::new(Ending { id, outcome, totals, at: clock.date() });
             // A session that is gone has nobody left to tell.
             let _ = wishes.send(Wish::Ended { agent, ending, delivered }).await;
         });

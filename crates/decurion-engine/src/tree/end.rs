@@ -91,7 +91,9 @@ impl Owner {
         for (delivery, whose) in handed {
             if whose.as_ref() != agent {
                 self.tree.handed.push((delivery, whose));
-            } else if !delivered.contains(&delivery) {
+            } else if delivered.contains(&delivery) {
+                self.tree.tasks.deliver(&delivery);
+            } else {
                 self.tree.tasks.put_back(whose, delivery);
             }
         }
@@ -184,7 +186,8 @@ impl Owner {
         let event = Event::TaskChanged { task: task.clone(), state: TaskState::Ended(outcome.clone()) };
         if self.session.journal.write(&who, vec![event]).await.is_ok() {
             let id = EndingId { task: task.clone(), run: None };
-            self.ended(Ending { id, outcome, totals: None }).await;
+            let at = self.session.parts.clock.date();
+            self.ended(Ending { id, outcome, totals: None, at }).await;
         }
     }
 

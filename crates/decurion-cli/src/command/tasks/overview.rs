@@ -38,7 +38,7 @@ impl Overview {
             };
             rows
         } else {
-            folded.table.rows().map(listing::row).collect()
+            folded.table.rows().map(|row| listing::row(&folded.table, row)).collect()
         };
         Ok(Self {
             session: chosen.id,
