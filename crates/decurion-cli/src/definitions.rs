@@ -16,7 +16,22 @@ use crate::report::{Failure, note};
 pub struct Live {
     loaded: Arc<Loaded>,
     request: AgentRequest,
-    agents: Mutex<Agents>,
+    agents: Mutex<Held>,
+}
+
+/// What was read last.
+struct Held {
+    agents: Agents,
+    /// Those that count, whole; the same ones each time, so that what is made from them can be shared.
+    active: Vec<Arc<AgentDefinition>>,
+}
+
+impl Held {
+    fn load(request: &AgentRequest) -> Self {
+        let agents = Agents::load(request);
+        let active = agents.active().map(whole).collect();
+        Self { agents, active }
+    }
 }
 
 impl Live {
@@ -24,33 +39,36 @@ impl Live {
     pub fn new(loaded: &Arc<Loaded>, flag: Option<&str>) -> Self {
         let mut request = agents::request(loaded);
         request.flag = flag.map(str::to_owned);
-        let agents = Mutex::new(Agents::load(&request));
+        let agents = Mutex::new(Held::load(&request));
         Self { loaded: Arc::clone(loaded), request, agents }
     }
 
     /// Why a definition that someone names cannot be used, where one was found.
     pub fn problem(&self, name: &str) -> Option<String> {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
-        agents.unusable(name).map(ToString::to_string)
+        agents.agents.unusable(name).map(ToString::to_string)
     }
 
     /// Looks at the definitions as their files are now.
-    fn look<T>(&self, at: impl FnOnce(&Agents) -> T) -> T {
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
-        if agents.is_stale(&self.request) {
-            *agents = Agents::load(&self.request);
+    fn look<T>(&self, at: impl FnOnce(&Held) -> T) -> T {
+        let mut held = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.agents.is_stale(&self.request) {
+            *held = Held::load(&self.request);
         }
-        at(&agents)
+        at(&held)
     }
 }
 
 impl Definitions for Live {
     fn all(&self) -> Vec<Arc<AgentDefinition>> {
-        self.look(|agents| agents.active().map(whole).collect())
+        self.look(|held| held.active.clone())
     }
 
     fn find(&self, name: &str) -> Option<Arc<AgentDefinition>> {
-        self.look(|agents| agents.get(name).map(whole))
+        self.look(|held| {
+            let found = &held.agents.get(name)?.definition.name;
+            held.active.iter().find(|definition| definition.name == *found).cloned()
+        })
     }
 
     fn hooks_of(&self, definition: &AgentDefinition) -> Vec<HookDeclaration> {
@@ -60,7 +78,6 @@ impl Definitions for Live {
 
 /// The definition with what its place says about it.
 fn whole(agent: &LoadedAgent) -> Arc<AgentDefinition> {
-    // The same one each time where nothing is to be added, so that what is made from it can be shared.
     if !agent.dont_ask_denies || agent.definition.mode != Some(Mode::DontAsk) {
         return Arc::clone(&agent.definition);
     }

@@ -122,9 +122,10 @@ impl Budget {
         self.path(account).into_iter().filter_map(|id| left(&self.accounts[id.0])).min()
     }
 
-    /// Gives an account these limits from now on; what it has spent stays.
-    pub fn limit(&mut self, account: AccountId, limits: &Limits) {
+    /// Gives an account these limits below another from now on; what it has spent stays where it was counted.
+    pub fn limit(&mut self, account: AccountId, parent: AccountId, limits: &Limits) {
         let account = &mut self.accounts[account.0];
+        account.parent = Some(parent);
         (account.tokens, account.money) = (limits.tokens, limits.money);
     }
 

@@ -383,7 +383,10 @@ async fn ask(
     let (answer, answered) = oneshot::channel();
     let asked = Ask { who: bench.ports.who.clone(), question, answer };
     let answer = match bench.ports.desk.wishes.send(Wish::Ask(Box::new(asked))).await {
-        Ok(()) => answer_to(bench, name, answered).await,
+        Ok(()) => {
+            hooked(bench).asking(name);
+            answered.await.ok()
+        }
         Err(_) => None,
     };
     bench.ports.desk.waits(&bench.ports.journal, None);
@@ -412,17 +415,6 @@ async fn ask(
     })
 }
 
-/// Waits for the answer; hooks that call a person hear of the question meanwhile and do not hold it up.
-async fn answer_to(bench: &Bench<'_>, name: &str, mut answered: oneshot::Receiver<Answer>) -> Option<Answer> {
-    let hooked = hooked(bench);
-    tokio::select! {
-        biased;
-        answer = &mut answered => return answer.ok(),
-        _ = hooked.asking(name), if bench.ports.hooks.wait_for(HookEvent::Notification) => {}
-    }
-    answered.await.ok()
-}
-
 async fn refuse(
     bench: &Bench<'_>,
     ready: Ready,
@@ -437,8 +429,13 @@ async fn refuse(
     }
     let Ready { call, .. } = ready;
     let output = ToolOutput::error(format!("Permission denied: {}", decision.reason));
-    let refused =
-        Event::CallRefused { call: call.id.clone(), tool: tool.clone(), input: call.input.clone(), decision };
+    let refused = Event::CallRefused {
+        call: call.id.clone(),
+        tool: tool.clone(),
+        input: call.input.clone(),
+        decision,
+        unanswerable,
+    };
     let denial = Denial { tool, call: call.id.clone(), input: call.input.clone() };
     let mut finished = end(bench, &call, output, 0, vec![refused]).await?;
     finished.denial = Some((denial, unanswerable));

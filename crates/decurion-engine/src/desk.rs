@@ -243,9 +243,12 @@ pub struct Looked {
 }
 
 impl Looked {
-    /// Whether it is an agent.
-    pub fn is_agent(&self) -> bool {
+    /// Whether it is an agent that ended and did not fail.
+    pub fn gave_a_report(&self) -> bool {
+        let view = self.view.borrow();
+        let failed = |ending: &Ending| matches!(ending.outcome, decurion_protocol::Outcome::Failed { .. });
         self.record.kind != decurion_protocol::TaskKind::LocalBash
+            && view.ending.as_ref().is_some_and(|ending| !failed(ending))
     }
 }
 

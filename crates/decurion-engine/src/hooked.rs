@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::child;
 use crate::hook::{HookCall, HookResult, Hooks};
+use crate::journal::{Journal, Who};
 use crate::permission::{Around, Policy, decide, suggest};
 use crate::ports::Ports;
 
@@ -76,20 +77,7 @@ impl<'a> Hooked<'a> {
             input.extend(more);
         }
         let result = self.hooks().run(HookCall { event, subject, input, rule_matches }).await;
-        let notices: Vec<Event> = result
-            .problems()
-            .map(|text| Event::Notice { level: "warning".to_owned(), text })
-            .chain(
-                result
-                    .messages
-                    .iter()
-                    .map(|text| Event::Notice { level: "info".to_owned(), text: text.clone() }),
-            )
-            .collect();
-        if !notices.is_empty() {
-            // A journal that is lost ends the run where it is used next.
-            let _ = self.ports.journal.write(&self.ports.who, notices).await;
-        }
+        show(&result, &self.ports.journal, &self.ports.who).await;
         result
     }
 
@@ -118,12 +106,21 @@ impl<'a> Hooked<'a> {
     }
 
     /// While a person is asked.
-    pub async fn asking(&self, tool: &str) -> HookResult {
-        let more = json!({
-            "message": format!("Decurion needs your permission to use {tool}"),
-            "notification_type": "permission_prompt",
+    /// They run on when the answer has come: a person may be on the way.
+    pub fn asking(&self, tool: &str) {
+        if !self.hooks().wait_for(HookEvent::Notification) {
+            return;
+        }
+        let mut input = self.base();
+        input.insert("message".to_owned(), json!(format!("Decurion needs your permission to use {tool}")));
+        input.insert("notification_type".to_owned(), json!("permission_prompt"));
+        let (hooks, journal, who) =
+            (self.hooks().clone(), self.ports.journal.clone(), self.ports.who.clone());
+        tokio::spawn(async move {
+            let subject = Some("permission_prompt");
+            let call = HookCall { event: HookEvent::Notification, subject, input, rule_matches: &nothing };
+            show(&hooks.run(call).await, &journal, &who).await;
         });
-        self.run(HookEvent::Notification, Some("permission_prompt"), more, &nothing).await
     }
 
     /// After all calls of a message: hooks may add to what the model reads.
@@ -207,6 +204,18 @@ impl<'a> Hooked<'a> {
     pub async fn after_compaction(&self, trigger: &str, summary: &str) -> HookResult {
         let more = json!({"trigger": trigger, "compact_summary": summary});
         self.run(HookEvent::PostCompact, Some(trigger), more, &nothing).await
+    }
+}
+
+/// Shows the person what hooks say that they should know.
+async fn show(result: &HookResult, journal: &Journal, who: &Who) {
+    let notice = |level: &str, text: String| Event::Notice { level: level.to_owned(), text };
+    let problems = result.problems().map(|text| notice("warning", text));
+    let messages = result.messages.iter().map(|text| notice("info", text.clone()));
+    let notices: Vec<Event> = problems.chain(messages).collect();
+    if !notices.is_empty() {
+        // A journal that is lost ends the run where it is used next.
+        let _ = journal.write(who, notices).await;
     }
 }
 

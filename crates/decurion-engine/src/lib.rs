@@ -207,6 +207,7 @@ impl Engine {
             Start::Resume { .. } => "resume",
             Start::Fork { .. } => "fork",
         };
+        let recorded = opened.folded.spec.is_some();
         let tree = Tree::new(opened.folded.tasks, opened.folded.parked);
         let journal = start_journal(parts, opened.journal)?;
         Ok(Session {
@@ -225,7 +226,8 @@ impl Engine {
             hooks,
             source,
             files: opened.files,
-            agents: parts.agents.all(),
+            // A head from the record may tell of others.
+            agents: if recorded { Vec::new() } else { parts.agents.all() },
             tree,
             model,
             parts: Arc::clone(parts),

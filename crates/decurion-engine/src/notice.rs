@@ -173,7 +173,8 @@ pub fn notification(record: &TaskRecord, ending: &Ending, shown: &str) -> String
         element("outcome", ending.outcome.word());
     }
     element("summary", &summary(record, &ending.outcome));
-    if !shown.is_empty() && !matches!(ending.outcome, Outcome::Failed { .. }) {
+    // Why it failed is in the summary already.
+    if !shown.is_empty() && (partial(ending).is_some() || !matches!(ending.outcome, Outcome::Failed { .. })) {
         element("result", shown);
     }
     if let Some(totals) = &ending.totals {
@@ -293,6 +294,7 @@ mod tests {
             description: "look <around>".into(),
             prompt: "look".into(),
             parent: None,
+            first_parent: None,
             call: Some(decurion_protocol::CallId("toolu_1".into())),
             agent_type: Some("Explore".into()),
             depth: 1,

@@ -1,13 +1,13 @@
 //! Archive → session. Takes which session is wanted, gives its files, locked and open, with everything they
 //! hold already folded; a foreign transcript is copied into our folder first.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
 use decurion_protocol::{
-    AgentId, CallId, Envelope, Event, Persistence, PlaceError, QuestionId, RunSpec, SessionId, SessionInfo,
-    SessionRequest, Start,
+    AgentId, CallId, Envelope, Event, LineId, Persistence, PlaceError, QuestionId, RunSpec, SessionId,
+    SessionInfo, SessionRequest, Start,
 };
 use decurion_store::{
     Found, ImportContext, Journal, MemoryJournal, OpenError, ReplayOptions, ReplayReport, Scope,
@@ -44,6 +44,9 @@ pub struct Folded {
     pub tasks: TaskTable,
     /// Questions that nobody has answered, by who asks and for which call.
     pub parked: HashMap<(Option<AgentId>, CallId), QuestionId>,
+    /// The last line of each agent's conversation so far, and those that have lost their end.
+    leaves: HashMap<AgentId, LineId>,
+    cut: BTreeSet<AgentId>,
     models: Arc<dyn Models>,
     fixed_dialect: bool,
 }
@@ -58,6 +61,8 @@ impl Folded {
             spec: None,
             tasks: TaskTable::default(),
             parked: HashMap::new(),
+            leaves: HashMap::new(),
+            cut: BTreeSet::new(),
             models: Arc::clone(&parts.models),
             fixed_dialect: request.model.is_some(),
         }
@@ -72,7 +77,8 @@ impl Folded {
             Event::Answered { question, .. } => self.parked.retain(|_, open| open != question),
             _ => {}
         }
-        if envelope.agent.is_some() {
+        if let Some(agent) = &envelope.agent {
+            self.follow(agent, &envelope.event);
             return;
         }
         if let Event::RunStarted { spec } = &envelope.event {
@@ -85,6 +91,28 @@ impl Folded {
             }
         }
         self.context.apply(&envelope.event);
+    }
+}
+
+impl Folded {
+    /// Notices where an agent's conversation ends before the line that its ending names.
+    fn follow(&mut self, agent: &AgentId, event: &Event) {
+        match event {
+            Event::Message { lines, .. } => {
+                if let Some(line) = lines.last() {
+                    self.leaves.insert(agent.clone(), *line);
+                }
+            }
+            Event::CallEnded { line, .. } | Event::Compacted { line, .. } => {
+                self.leaves.insert(agent.clone(), *line);
+            }
+            Event::RunEnded { totals, .. }
+                if totals.leaf.is_some() && totals.leaf.as_ref() != self.leaves.get(agent) =>
+            {
+                self.cut.insert(agent.clone());
+            }
+            _ => {}
+        }
     }
 }
 
@@ -195,15 +223,12 @@ fn opened(
     report: Option<&ReplayReport>,
 ) -> Result<Opened, PlaceError> {
     let files = SessionFiles::open(paths).map_err(|source| storage(paths, source))?;
-    let notices = report.and_then(ReplayReport::problems).map(|problems| format!("transcript: {problems}"));
-    Ok(Opened {
-        journal,
-        id: info.session,
-        folded,
-        files: Some(Arc::new(files)),
-        notices: notices.into_iter().collect(),
-        info,
-    })
+    let problems = report.and_then(ReplayReport::problems).map(|problems| format!("transcript: {problems}"));
+    let lost = |agent: &AgentId| {
+        format!("transcript: that of agent {agent} has lost its end; what is left of it is used")
+    };
+    let notices: Vec<String> = problems.into_iter().chain(folded.cut.iter().map(lost)).collect();
+    Ok(Opened { journal, id: info.session, folded, files: Some(Arc::new(files)), notices, info })
 }
 
 fn in_memory(parts: &Parts, request: &SessionRequest, info: SessionInfo, notice: Option<String>) -> Opened {

@@ -134,6 +134,8 @@ impl Progress {
         if let Some(last) = &carried.last {
             (self.replied_at, self.is_final) = (last.seq, last.is_final);
             self.said.clone_from(&last.text);
+            self.continues = last.continues;
+            self.denied = last.denied.as_deref().map(unasked);
             self.totals.stop_reason.clone_from(&last.stop_reason);
         }
         self
@@ -589,7 +591,7 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
     }
     for (denial, unanswerable) in round.denials {
         if unanswerable {
-            progress.denied = Some(format!("{} was not allowed and nobody could be asked", denial.tool));
+            progress.denied = Some(unasked(&denial.tool));
         }
         progress.totals.denials.push(denial);
     }
@@ -603,6 +605,11 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
         return Ok(Some(Outcome::Completed { report, limit: None }));
     }
     Ok(None)
+}
+
+/// Why a run was denied what it needed.
+fn unasked(tool: &str) -> String {
+    format!("{tool} was not allowed and nobody could be asked")
 }
 
 /// A number that is the same for rounds with the same calls. Looking again at a task is no sign of a loop.

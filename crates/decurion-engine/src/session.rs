@@ -272,11 +272,12 @@ impl Owner {
         let asked = self.queue.pop_front().map(|(_, work)| work);
         self.by_notice = asked.is_none();
         let work = match asked {
-            Some(work) => {
+            Some(work @ Work::Prompt(_)) => {
                 self.tree.notified = 0;
                 (self.used, self.spawned) = ((0, Duration::ZERO), 0);
                 work
             }
+            Some(work) => work,
             None if self.tree.tasks.has_waiting(None) => Work::Notices,
             None => return,
         };
@@ -299,7 +300,7 @@ impl Owner {
                 tokio::spawn(live(run, context, Beginning::Saying(Box::new(said)), carried))
             }
             Work::Notices => tokio::spawn(live(run, context, Beginning::Saying(Box::default()), carried)),
-            Work::Compact(instructions) => tokio::spawn(shorten(run, context, instructions)),
+            Work::Compact(instructions) => tokio::spawn(shorten(run, context, instructions, self.used)),
         };
         self.running = Some(Running { task, cancel, desk });
     }
@@ -313,18 +314,19 @@ impl Owner {
         if now.len() == session.agents.len() && session.agents.iter().zip(&now).all(same) {
             return;
         }
-        session.agents.clone_from(&now);
         let fresh = agent_tools::all(&now, &session.parts.agent_settings);
         let tools = spec::with_tools(&session.tools, &fresh);
         let mut head = (*session.head).clone();
         spec::describe_again(&mut head, &tools);
         if head == *session.head {
+            session.agents = now;
             return;
         }
         // A head that cannot be stored could not be resumed from: the old one stays.
         match self.keep_head(&head) {
             Ok(name) => {
                 let session = &mut self.session;
+                session.agents = now;
                 session.head_name = name;
                 session.wire_head = Arc::new(session.model.dialect.head(&head));
                 (session.head, session.tools) = (Arc::new(head), Arc::new(tools));
@@ -616,7 +618,7 @@ fn worst(endings: &[Outcome]) -> Option<&Outcome> {
 }
 
 /// Shortens the conversation because someone asked.
-async fn shorten(run: Run, context: Context, instructions: Option<String>) -> Left {
+async fn shorten(run: Run, context: Context, instructions: Option<String>, used: (u32, Duration)) -> Left {
     let mut progress = Progress::new(&run, context);
     let outcome = match compact(&run, &mut progress, "manual", instructions.as_deref()).await {
         Ok(()) => Outcome::Completed { report: "The conversation was shortened.".into(), limit: None },
@@ -625,10 +627,7 @@ async fn shorten(run: Run, context: Context, instructions: Option<String>) -> Le
     let totals = std::mem::take(&mut progress.totals);
     let event = Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) };
     match run.ports.journal.write(&run.ports.who, vec![event]).await {
-        Ok(_) => {
-            let (context, ending) = (Some(progress.context), Some((outcome, totals)));
-            Left { context, ending, ..Left::nothing() }
-        }
+        Ok(_) => Left { context: Some(progress.context), ending: Some((outcome, totals)), used },
         Err(_) => Left::nothing(),
     }
 }

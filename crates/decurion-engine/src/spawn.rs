@@ -63,6 +63,10 @@ pub struct LastReply {
     pub stop_reason: Option<String>,
     /// Whether it asked for nothing and nothing was said since: all that was missing is the ending.
     pub is_final: bool,
+    /// Whether it was cut off and asked to go on.
+    pub continues: bool,
+    /// Which tool was refused with nobody to ask, in the round before it.
+    pub denied: Option<String>,
 }
 
 /// How a fork enters its parent's conversation.
@@ -152,6 +156,7 @@ enum Attempt {
 
 async fn attempt(living: &Run, progress: &mut Progress, carried: Carried, first: bool) -> Attempt {
     let left = living.spec.limits.seconds.map(|most| Duration::from_secs(most).saturating_sub(carried.time));
+    let has_time = left.is_none_or(|left| !left.is_zero()) || !carried.calls.is_empty();
     let work = async {
         if first {
             agent_hooks(living, progress).await?;
@@ -161,7 +166,8 @@ async fn attempt(living: &Run, progress: &mut Progress, carried: Carried, first:
     let work = AssertUnwindSafe(work).catch_unwind();
     let stopped = tokio::select! {
         biased;
-        () = time_is_up(left) => None,
+        // One that has no time left ends by itself at its first step, and hears what it was told before.
+        () = time_is_up(left), if has_time => None,
         () = living.ports.cancel.cancelled() => {
             let by = living.ports.desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).take();
             let by = by.unwrap_or_else(|| "an interrupt".to_owned());
@@ -291,8 +297,9 @@ async fn end(
     progress: &mut Progress,
     outcome: Outcome,
 ) -> Result<(Outcome, Totals), JournalLost> {
-    let totals = std::mem::take(&mut progress.totals);
+    let mut totals = std::mem::take(&mut progress.totals);
     let mut events = closing(&progress.context, &[]);
+    totals.leaf = leaf(&progress.context, &events).filter(|_| living.spec.agent.is_some());
     events.push(Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) });
     record(living, progress, events).await?;
     // A whole fan-out that ends at once must not wait for as many syncs; the journal syncs soon anyway.

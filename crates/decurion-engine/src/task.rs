@@ -89,7 +89,6 @@ impl Used {
                     self.turns += 1;
                 }
             }
-            Event::RunEnded { .. } => *self = Self { amount: self.amount, ..Self::default() },
             _ => {}
         }
         if let Some((_, last)) = &mut self.run {
@@ -201,6 +200,7 @@ impl TaskTable {
         if row.view.borrow().state.is_ended() {
             return;
         }
+        row.used = Used { amount: row.used.amount, ..Used::default() };
         let delivery = Delivery::Ending(ending.id.clone());
         let (to, ending) = (row.record.parent.clone(), Arc::new(ending));
         self.endings.insert(ending.id.clone(), (row.record.clone(), Arc::clone(&ending)));
@@ -217,6 +217,10 @@ impl TaskTable {
             self.end(Ending { id, outcome, totals: None, at });
         } else if let Some(row) = self.rows.get_mut(task).filter(|row| !row.state().is_ended()) {
             row.attend(&state);
+            if let (TaskState::Queued { .. }, TaskState::Running { .. }) = (row.state(), &state) {
+                // It waited for a place until now; that is not its own time.
+                row.used.run = Some((at, at));
+            }
             row.view.send_modify(|view| view.state = state);
         }
     }
@@ -425,6 +429,7 @@ mod tests {
             description: "work".into(),
             prompt: "do it".into(),
             parent: parent.map(|parent| parent.parse().unwrap()),
+            first_parent: None,
             call: None,
             agent_type: None,
             depth: 1,
@@ -497,6 +502,50 @@ mod tests {
         assert_eq!(table.waiting(Some(&agent)), [Delivery::Mail(7)]);
         table.deliver(&Delivery::Ending(ending("a1").id));
         assert!(table.is_quiet(), "nobody is there to hear it");
+    }
+
+    fn envelope(at: i64, event: Event) -> Envelope {
+        let agent = Some("a1".parse().unwrap());
+        let at = Timestamp::from_second(at).unwrap();
+        Envelope { seq: 1, at, agent, run: RunId(uuid::Uuid::nil()), event }
+    }
+
+    fn reply() -> Event {
+        let usage = decurion_protocol::Usage { input_tokens: 10, ..Default::default() };
+        let meta = decurion_protocol::MessageMeta { usage: Some(usage), ..Default::default() };
+        let message = decurion_protocol::Message::assistant(Vec::new());
+        Event::Message { message, lines: Vec::new(), parent: None, meta: Box::new(meta) }
+    }
+
+    #[test]
+    fn what_an_agent_used_is_counted_from_its_prompt_to_its_ending() {
+        let mut table = TaskTable::default();
+        let task: TaskId = "a1".parse().unwrap();
+        table.open(record("a1", None, Attention::Background), Timestamp::UNIX_EPOCH);
+        let used = |table: &TaskTable| {
+            let used = table.row(&task).unwrap().used;
+            (used.turns, used.time().as_secs(), used.amount.tokens)
+        };
+        let spec: RunSpec = serde_json::from_value(serde_json::json!({
+            "run": uuid::Uuid::nil(), "session": uuid::Uuid::nil(), "agent": "a1", "depth": 1, "pattern": "named",
+            "definition": {"name": "x", "description": "", "prompt": ""}, "head": "", "tools": [],
+            "opening": {"opening": "fresh"}, "model": "m", "mode": "default", "cwd": "/", "directories": [],
+            "limits": {}
+        }))
+        .unwrap();
+        let started = || Event::RunStarted { spec: Box::new(spec.clone()) };
+        let step = |state| Event::TaskChanged { task: task.clone(), state };
+        table.apply(&envelope(0, started()));
+        table.apply(&envelope(0, step(TaskState::Queued { attention: Attention::Background })));
+        table.apply(&envelope(600, step(TaskState::Running { attention: Attention::Background })));
+        table.apply(&envelope(603, reply()));
+        assert_eq!(used(&table), (1, 3, 10), "waiting for a place is not its time");
+        // The process dies for a while; another goes on.
+        table.apply(&envelope(900, started()));
+        table.apply(&envelope(902, reply()));
+        assert_eq!(used(&table), (2, 5, 20));
+        table.end(ending("a1"));
+        assert_eq!(used(&table), (0, 0, 20), "what it spent stays");
     }
 
     #[test]

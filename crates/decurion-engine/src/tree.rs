@@ -28,7 +28,7 @@ use crate::ports::Model;
 use crate::run::Run;
 use crate::session::Owner;
 use crate::spawn::{Carried, Said};
-use crate::task::TaskTable;
+use crate::task::{Row, TaskTable};
 
 /// What the session's task keeps about its tree.
 #[derive(Default)]
@@ -130,7 +130,11 @@ impl Owner {
                 let _ = answer.send(stopped);
             }
             Wish::Mail { from, to, text, answer } => {
-                let sent = self.mail(from.who.agent.clone(), &to, text).await;
+                let wakes = !self.is_at_work(&to);
+                let sent = match self.check_notified(&from, wakes) {
+                    Ok(()) => self.mail(from.who.agent.clone(), &to, text).await,
+                    Err(reason) => Err(reason),
+                };
                 let _ = answer.send(sent);
             }
         }
@@ -141,11 +145,7 @@ impl Owner {
         let unknown = || format!("No agent found with ID: {to}");
         let row = self.tree.tasks.row(&to.clone().into()).filter(|row| row.is_agent()).ok_or_else(unknown)?;
         let alive = row.is_alive();
-        // Whoever an agent works for, however far above, hears what it does for them; others only ask.
-        let above = from.as_ref().is_none_or(|from| {
-            from != to && self.tree.tasks.subtree(&from.clone().into()).contains(&to.clone().into())
-        });
-        let parent = if above { from.clone() } else { row.record.parent.clone() };
+        let (parent, above) = self.hearer(from.as_ref(), to);
         let mail = Box::new(Mail { from, to: Some(to.clone()), text });
         let who = self.who.clone();
         self.record(&who, Event::Mailed { mail }).await?;
@@ -158,6 +158,30 @@ impl Owner {
         } else {
             Err(format!("Agent {to} cannot go on."))
         }
+    }
+
+    /// Who hears of an agent that goes on because of what someone said, and whether that is the one who said it:
+    /// whoever it works for, however far above; of what others ask, the nearest above that is at work.
+    pub fn hearer(&self, from: Option<&AgentId>, to: &AgentId) -> (Option<AgentId>, bool) {
+        let mut at = self.tree.tasks.row(&to.clone().into()).and_then(|row| row.record.parent.clone());
+        let mut nearest = None;
+        // A record that was tampered with could lead in a circle.
+        for _ in 0..=self.tree.tasks.total() {
+            let Some(above) = at else { break };
+            if from == Some(&above) {
+                return (Some(above), true);
+            }
+            if nearest.is_none() && self.is_at_work(&above) {
+                nearest = Some(above.clone());
+            }
+            at = self.tree.tasks.row(&above.into()).and_then(|row| row.record.parent.clone());
+        }
+        if from.is_none() { (None, true) } else { (nearest, false) }
+    }
+
+    /// Whether an agent has not ended.
+    pub fn is_at_work(&self, agent: &AgentId) -> bool {
+        self.tree.tasks.row(&agent.clone().into()).is_some_and(Row::is_alive)
     }
 
     fn look(&self, task: &TaskId) -> Option<Looked> {
@@ -200,11 +224,13 @@ impl Owner {
     /// Whether an agent, or one that it works for, is in the background.
     pub fn is_behind(&self, agent: &AgentId) -> bool {
         let mut at = Some(agent.clone());
-        while let Some(row) = at.and_then(|agent| self.tree.tasks.row(&agent.into())) {
+        for _ in 0..=self.tree.tasks.total() {
+            let row = at.clone().and_then(|agent| self.tree.tasks.row(&agent.into()));
+            let Some(row) = row else { return false };
             if !row.is_foreground() {
                 return true;
             }
-            at = row.record.parent.clone().filter(|parent| parent != agent);
+            at.clone_from(&row.record.parent);
         }
         false
     }

@@ -80,6 +80,9 @@ pub enum Event {
         input: Value,
         /// Which decision.
         decision: Decision,
+        /// Whether a person would have been asked, and nobody could be.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        unanswerable: bool,
     },
     /// A call has its result, which joins the conversation.
     CallEnded {
@@ -304,6 +307,9 @@ pub struct Totals {
     /// What the last response used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_usage: Option<Usage>,
+    /// The last line of an agent's conversation: one that ends before it has lost its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaf: Option<LineId>,
     /// What an agent had said last when it was stopped, failed or stalled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,

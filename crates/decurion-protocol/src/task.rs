@@ -43,6 +43,9 @@ pub struct TaskRecord {
     /// Whose it is, and who is told of its end; none is the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<AgentId>,
+    /// Who began it first, where that is someone else: its rights are those it had there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_parent: Option<AgentId>,
     /// The call that began it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallId>,
@@ -55,6 +58,20 @@ pub struct TaskRecord {
     pub attention: Attention,
     /// Where its output is.
     pub output_file: Utf8PathBuf,
+}
+
+impl TaskRecord {
+    /// The same for another parent, one above the old.
+    #[must_use]
+    pub fn for_parent(self, parent: Option<AgentId>) -> Self {
+        let first_parent = self.first_parent.or(self.parent).filter(|first| Some(first) != parent.as_ref());
+        Self { parent, first_parent, ..self }
+    }
+
+    /// Who began it first; none is the root.
+    pub fn began_by(&self) -> Option<&AgentId> {
+        self.first_parent.as_ref().or(self.parent.as_ref())
+    }
 }
 
 /// One ending of one task; an agent has one for each of its runs.
@@ -285,6 +302,23 @@ mod tests {
             Just(TaskStep::Wake),
             Just(TaskStep::End(Outcome::Lost)),
         ]
+    }
+
+    #[test]
+    fn whoever_takes_an_agent_over_does_not_change_who_began_it() {
+        let record: TaskRecord = serde_json::from_str(
+            r#"{"task":"a3","kind":"local_agent","description":"d","prompt":"p","parent":"a2","depth":3,"attention":"background","output_file":"/x"}"#,
+        )
+        .unwrap();
+        let began_by = |record: &TaskRecord| record.began_by().map(ToString::to_string);
+        let moved = record.clone().for_parent(Some("a1".parse().unwrap()));
+        assert_eq!(
+            (moved.parent.as_ref().map(AgentId::as_str), began_by(&moved)),
+            (Some("a1"), Some("a2".into()))
+        );
+        let again = moved.for_parent(None);
+        assert_eq!((again.parent.clone(), began_by(&again)), (None, Some("a2".into())));
+        assert_eq!(again.for_parent(Some("a2".parse().unwrap())), record);
     }
 
     proptest! {

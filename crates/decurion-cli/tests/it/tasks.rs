@@ -374,6 +374,7 @@ fn opened(home: &Home, task: &str, kind: TaskKind) -> Event {
         description: format!("the work of {task}"),
         prompt: "do it".into(),
         parent: None,
+        first_parent: None,
         call: None,
         agent_type: (kind == TaskKind::LocalAgent).then(|| "helper".to_owned()),
         depth: 1,

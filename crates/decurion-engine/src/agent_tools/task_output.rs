@@ -117,7 +117,7 @@ impl TaskOutput {
         let output = self.output(&looked, &view, input.filter.as_deref()).await;
         let mut result = match &view.ending {
             // The older name of this tool gave what a call that waits gives.
-            Some(ending) if cx.called.starts_with("AgentOutput") && looked.is_agent() => {
+            Some(ending) if cx.called.starts_with("AgentOutput") && looked.gave_a_report() => {
                 let content = notice::completed(&looked.record, ending, &output.text);
                 let value = notice::completed_value(&looked.record, ending, &looked.model, &output.text);
                 ToolOutput { content, ..ToolOutput::text("") }.with_structured(value)

@@ -19,6 +19,7 @@ use crate::ports::{Model, new_run};
 use crate::run::belongs;
 use crate::session::Owner;
 use crate::spawn::{Carried, LastReply, Said};
+use crate::spec;
 use crate::task::TaskTable;
 
 use super::Outfit;
@@ -62,10 +63,9 @@ impl Owner {
         let record = TaskRecord {
             description: spawning.input.description.clone(),
             prompt: spawning.input.prompt.clone(),
-            parent: spawning.desk.who.agent.clone(),
             call: Some(spawning.call.clone()),
             attention: if background { Attention::Background } else { Attention::Foreground },
-            ..record
+            ..record.for_parent(spawning.desk.who.agent.clone())
         };
         spawning.desk.begun.fetch_add(1, Ordering::Relaxed);
         let prompt = vec![Block::text(spawning.input.prompt.clone())];
@@ -127,16 +127,20 @@ impl Owner {
             Some(folding) => Some(folding),
             None => self.folded(vec![Arc::new(spec.clone())]).await.remove(agent),
         };
-        let Folding { context, last, .. } = folding.ok_or_else(gone)?;
+        let Folding { context, mut last, worked, denied, .. } = folding.ok_or_else(gone)?;
+        if let (Some(last), Some(denied)) = (&mut last, denied) {
+            last.denied = Some(denied);
+        }
         if context.is_empty() {
             return Err(gone());
         }
-        let first = last.is_none();
+        let first = !worked;
         let carried =
             if prompt.is_empty() { self.carried(&task, &context, last) } else { Carried::default() };
         let head = Head { model: model.id.clone(), ..head };
         let outfit = self.old_outfit(&old, head, &model);
         let family = self.family(&record);
+        spec::check_limits(&spec.limits, &model).map_err(|error| error.to_string())?;
         self.check_price(&model, family.account)?;
         let run = self.child_run(spec, model, &outfit, family);
         let said = Said { prompt, ..Said::default() };
@@ -232,7 +236,10 @@ impl Owner {
             let agent = spec.agent.clone()?;
             let dialect = self.session.parts.models.resolve(&spec.model).ok()?.dialect;
             let before = inherited(&self.tree.tasks, &spec);
-            Some((agent, Folding { context: Context::new(dialect), last: None, before }))
+            Some((
+                agent,
+                Folding { context: Context::new(dialect), last: None, worked: false, denied: None, before },
+            ))
         };
         let empty: HashMap<AgentId, Folding> = agents.into_iter().filter_map(folding).collect();
         let take = |all: &mut HashMap<AgentId, Folding>, envelope: Envelope| {
@@ -258,7 +265,7 @@ impl Owner {
                 break;
             }
             above.push(row);
-            at = row.record.parent.clone().map(TaskId::from);
+            at = row.record.began_by().cloned().map(TaskId::from);
         }
         above.reverse();
         let specs = || above.iter().filter_map(|row| row.spec.as_ref());
@@ -275,8 +282,10 @@ impl Owner {
 
     /// Begins again what a process that is gone left alive, and tells of what cannot go on.
     pub async fn take_up(&mut self) {
-        let alive: Vec<TaskRecord> =
+        let mut alive: Vec<TaskRecord> =
             self.tree.tasks.rows().filter(|row| row.is_alive()).map(|row| row.record.clone()).collect();
+        // Whoever began something first: its account is the one above, and what it began ends with it.
+        alive.sort_by_key(|record| record.depth);
         let specs = |record: &TaskRecord| self.tree.tasks.row(&record.task).and_then(|row| row.spec.clone());
         let mut folded = match alive.iter().filter_map(specs).collect::<Vec<_>>() {
             none if none.is_empty() => HashMap::new(),
@@ -287,14 +296,17 @@ impl Owner {
             let agent = self.tree.tasks.row(&task).and_then(crate::task::Row::agent);
             let record = TaskRecord { attention: Attention::Background, ..record };
             let folding = agent.as_ref().and_then(|agent| folded.remove(agent));
+            let orphan = record.parent.as_ref().is_some_and(|parent| !self.is_at_work(parent));
             let revived = match (agent, folding) {
+                _ if orphan => Err("its parent has ended".to_owned()),
                 (Some(agent), folding @ Some(_)) => {
                     self.revive(&agent, record, Vec::new(), None, folding).await.map(drop)
                 }
                 _ => Err("its process is gone".to_owned()),
             };
             if revived.is_err() {
-                let state = TaskState::Ended(Outcome::Lost);
+                let stopped = Outcome::Killed { by: "the end of its parent".to_owned() };
+                let state = TaskState::Ended(if orphan { stopped } else { Outcome::Lost });
                 let who = self.who.clone();
                 let _ = self.record(&who, Event::TaskChanged { task, state }).await;
             }
@@ -322,6 +334,10 @@ pub(super) struct Folding {
     pub(super) context: Context,
     /// Its own last reply.
     last: Option<LastMessage>,
+    /// Whether it has worked, or its hooks have spoken.
+    worked: bool,
+    /// Which tool was refused with nobody to ask, since that reply.
+    denied: Option<String>,
     /// Whose conversation stands before its own.
     before: Arc<[(Option<AgentId>, u64)]>,
 }
@@ -330,16 +346,37 @@ pub(super) struct Folding {
 struct LastMessage {
     message: Message,
     seq: u64,
+    /// What it said, with the replies it continues; of one that only calls, what was said before.
+    text: String,
     stop_reason: Option<String>,
     /// Whether something was said since.
     answered: bool,
+    /// Which tool of the round before was refused with nobody to ask.
+    denied: Option<String>,
 }
 
 impl LastMessage {
     fn into_reply(self) -> LastReply {
-        let Self { message, seq, stop_reason, answered } = self;
-        let asks = message.blocks.iter().any(|block| matches!(block, Block::ToolUse { .. }));
-        LastReply { seq, text: message.text(), stop_reason, is_final: !asks && !answered }
+        let asks = self.asks();
+        let is_final = !asks && !self.answered;
+        let continues = self.answered && self.is_cut();
+        LastReply {
+            seq: self.seq,
+            text: self.text,
+            stop_reason: self.stop_reason,
+            is_final,
+            continues,
+            denied: self.denied,
+        }
+    }
+
+    fn asks(&self) -> bool {
+        self.message.blocks.iter().any(|block| matches!(block, Block::ToolUse { .. }))
+    }
+
+    /// Whether it was cut off at the output limit.
+    fn is_cut(&self) -> bool {
+        self.stop_reason.as_deref() == Some("max_tokens")
     }
 }
 
@@ -347,14 +384,30 @@ impl Folding {
     fn apply(&mut self, envelope: &Envelope) {
         match &envelope.event {
             Event::Message { message, meta, .. } if meta.origin == Origin::Model && meta.usage.is_some() => {
+                self.worked = true;
+                let (before, denied) = (self.last.take(), self.denied.take());
+                let text = match (before, message.text()) {
+                    (Some(before), text) if before.is_cut() => before.text + &text,
+                    (Some(before), text) if text.is_empty() => before.text,
+                    (_, text) => text,
+                };
                 let (message, stop_reason) = (message.clone(), meta.stop_reason.clone());
-                self.last = Some(LastMessage { message, seq: envelope.seq, stop_reason, answered: false });
+                let seq = envelope.seq;
+                self.last = Some(LastMessage { message, seq, text, stop_reason, answered: false, denied });
             }
-            Event::Message { .. } | Event::Compacted { .. } => {
+            Event::Message { meta, .. } => {
+                self.worked |= meta.origin == Origin::Note("hook".to_owned());
                 if let Some(last) = &mut self.last {
                     last.answered = true;
                 }
             }
+            Event::Compacted { .. } => {
+                if let Some(last) = &mut self.last {
+                    last.answered = true;
+                }
+            }
+            Event::CallRefused { tool, unanswerable: true, .. } => self.denied = Some(tool.clone()),
+            Event::RunEnded { .. } => self.worked = true,
             _ => {}
         }
         self.context.apply(&envelope.event);

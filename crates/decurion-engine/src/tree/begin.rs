@@ -50,10 +50,10 @@ impl Owner {
         let background =
             child::background(settings, spawning.input.run_in_background, &definition, is_fork).value;
         self.check_notified(&spawning.desk, background)?;
-        let made = self.make_child(&spawning, &definition, is_fork, background)?;
         self.session.parts.agent_settings.max_total.map_or(Ok(()), |most| {
             if self.tree.tasks.total() < most { Ok(()) } else { Err(total_reached(most)) }
         })?;
+        let made = self.make_child(&spawning, &definition, is_fork, background)?;
         spawning.desk.begun.fetch_add(1, Ordering::Relaxed);
         self.open_agent(&spawning.desk.who, made).await
     }
@@ -196,6 +196,7 @@ impl Owner {
             description: spawning.input.description.clone(),
             prompt: spawning.input.prompt.clone(),
             parent: spawning.desk.who.agent.clone(),
+            first_parent: None,
             call: Some(spawning.call.clone()),
             agent_type: Some(definition.name.clone()),
             depth: spawning.desk.spec.depth + 1,
@@ -304,11 +305,13 @@ impl Owner {
     pub fn keep_head(&mut self, head: &Head) -> Result<String, String> {
         let bytes = serde_json::to_vec(head).map_err(|error| error.to_string())?;
         let name = spec::head_name(&bytes);
-        if self.tree.heads.insert(name.clone())
-            && let Some(files) = &self.session.files
-        {
+        if self.tree.heads.contains(&name) {
+            return Ok(name);
+        }
+        if let Some(files) = &self.session.files {
             files.put_head(&name, &bytes).map_err(|error| format!("cannot use the state folder: {error}"))?;
         }
+        self.tree.heads.insert(name.clone());
         Ok(name)
     }
 
@@ -401,7 +404,7 @@ impl Owner {
         let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(agent) = &spec.agent else { return budget.open(Some(parent), &spec.limits) };
         if let Some(account) = self.tree.accounts.get(agent) {
-            budget.limit(*account, &spec.limits);
+            budget.limit(*account, parent, &spec.limits);
             return *account;
         }
         let spent = self.tree.tasks.spent(&agent.clone().into());
@@ -422,7 +425,7 @@ impl Owner {
     /// Puts a child on record, with its start and its prompt, and begins it, or queues it.
     pub(super) async fn open_agent(&mut self, by: &Who, child: Child) -> Result<Spawned, String> {
         let Child { mut launch, record, remarks, shared } = child;
-        let queued = !self.has_room();
+        let queued = !self.has_room(Some(&record));
         self.record_opening(by, &mut launch, &record, queued).await?;
         self.tree.begun += 1;
         let task = record.task.clone();
@@ -490,8 +493,9 @@ impl Owner {
         }
     }
 
-    /// Whether another agent may run. One that waits for its own agents does no work and is not counted.
-    pub(super) fn has_room(&self) -> bool {
+    /// Whether another agent may run. One that waits for its own agents does no work and is not counted, nor is
+    /// one that will wait for the agent to be opened now.
+    pub(super) fn has_room(&self, opened: Option<&TaskRecord>) -> bool {
         let most = self.session.parts.agent_settings.max_running as usize;
         if self.tree.running.len() < most {
             return true;
@@ -502,7 +506,9 @@ impl Owner {
             .tasks
             .rows()
             .filter(waited_for)
-            .filter_map(|row| row.record.parent.as_ref().map(AgentId::as_str))
+            .map(|row| &row.record)
+            .chain(opened.filter(|record| record.attention == Attention::Foreground))
+            .filter_map(|record| record.parent.as_ref().map(AgentId::as_str))
             .collect();
         let waiting = parents.len() + self.tree.ending.len();
         self.tree.running.len().saturating_sub(waiting) < most
@@ -537,7 +543,7 @@ impl Owner {
 
     /// Begins what waits for a place, as far as there is one.
     pub(super) async fn begin_queued(&mut self) {
-        while self.has_room() {
+        while self.has_room(None) {
             let Some(launch) = self.tree.queue.pop_front() else { return };
             if let Some(task) = launch.run.spec.agent.clone().map(TaskId::from)
                 && let Some(attention) = self.tree.tasks.row(&task).and_then(|row| row.state().attention())

@@ -57,15 +57,22 @@ impl Owner {
 
     /// Takes an agent up again because there is something to tell it.
     pub(super) async fn go_on(&mut self, agent: &AgentId) -> bool {
-        let row = self.tree.tasks.row(&agent.clone().into());
-        let Some(parent) = row.map(|row| row.record.parent.clone()) else { return false };
+        let mail = self.tree.tasks.waiting(Some(agent)).into_iter().find_map(|waiting| match waiting {
+            Delivery::Mail(number) => self.tree.tasks.mail(number),
+            Delivery::Ending(_) => None,
+        });
+        let (parent, _) = match mail {
+            Some(mail) => self.hearer(mail.from.as_ref(), agent),
+            None => self.hearer(Some(agent), agent),
+        };
         self.go_on_for(agent, parent).await
     }
 
     /// The same for whoever is told of its end from now on; none is the root.
     pub(super) async fn go_on_for(&mut self, agent: &AgentId, parent: Option<AgentId>) -> bool {
         let Some(row) = self.tree.tasks.row(&agent.clone().into()) else { return false };
-        let record = TaskRecord { attention: Attention::Background, parent, ..row.record.clone() };
+        let record = row.record.clone().for_parent(parent);
+        let record = TaskRecord { attention: Attention::Background, ..record };
         if self.revive(agent, record, Vec::new(), None, None).await.is_err() {
             self.discard(agent);
             return false;
@@ -153,6 +160,7 @@ impl Owner {
             },
             prompt: command,
             parent: desk.who.agent.clone(),
+            first_parent: None,
             call: Some(call),
             agent_type: None,
             depth: desk.spec.depth + 1,

@@ -127,3 +127,124 @@ async fn a_crash_gives_no_tokens_back() {
     assert!(alone > 3_000, "{alone} is no test");
     assert!(most <= 6_000, "{most}");
 }
+
+/// The tokens that all agents together used.
+fn tokens(record: &[Envelope]) -> u64 {
+    let used = |envelope: &Envelope| match (&envelope.agent, &envelope.event) {
+        (Some(_), Event::Message { meta, .. }) => meta.usage.as_ref().map(Usage::context_tokens),
+        _ => None,
+    };
+    record.iter().filter_map(used).sum()
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_crash_an_agent_still_pays_from_its_parents_account() {
+    let script = r#"
+when agent=worker first="inner"
+  call Echo {"text": "again"}
+when agent=worker turn=1
+  call Agent {"description": "inner", "prompt": "inner", "subagent_type": "worker"}
+when agent=worker
+  say "outer done"
+when agent=main turn=1
+  call Agent {"description": "outer", "prompt": "outer", "subagent_type": "worker", "budget": {"tokens": 9000}}
+when agent=main
+  say "heard"
+"#;
+    // Which of the two comes first in the table is chance; four times is enough to see both.
+    for _ in 0..4 {
+        let mut first = stage(script);
+        first.agent_settings.max_depth = 2;
+        let (session, whole) = played(&first).await;
+        for after in 1..whole.last().unwrap().seq {
+            let (second, _) = goes_on(&first, session, after).await;
+            let used = tokens(&second.recorded(session));
+            assert!(used <= 9_000, "after {after}: {used}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_agent_began_does_not_go_on_after_a_crash_once_it_has_ended() {
+    let script = r#"
+when agent=worker first="inner"
+  stall
+when agent=worker turn=1
+  call Agent {"description": "inner", "prompt": "inner", "subagent_type": "worker", "run_in_background": true}
+when agent=worker
+  stall
+when agent=main turn=1
+  call Agent {"description": "outer", "prompt": "outer", "subagent_type": "worker", "run_in_background": true}
+when agent=main turn=2 result=/agentId: (\w+)/
+  call TaskOutput {"task_id": "$1", "timeout": 1000}
+  call TaskStop {"task_id": "$1"}
+when agent=main
+  say "heard"
+"#;
+    let mut first = stage(script);
+    first.agent_settings = AgentSettings { max_depth: 2, ..AgentSettings::default() };
+    let (session, whole) = played(&first).await;
+    let ends =
+        |envelope: &&Envelope| matches!(envelope.event, Event::RunEnded { .. }) && envelope.agent.is_some();
+    let ended: Vec<u64> = whole.iter().filter(ends).map(|envelope| envelope.seq).collect();
+    assert_eq!(ended.len(), 2);
+    let (second, played) = goes_on(&first, session, ended[0]).await;
+    let log = render(&played.events);
+    let begun = |envelope: &&Envelope| {
+        envelope.seq > ended[0]
+            && envelope.agent.is_some()
+            && matches!(envelope.event, Event::RunStarted { .. })
+    };
+    let parents: Vec<_> = whole
+        .iter()
+        .filter_map(|envelope| match &envelope.event {
+            Event::TaskOpened { record } => Some((record.task.clone(), record.parent.clone())),
+            _ => None,
+        })
+        .collect();
+    let outer_first = whole.iter().find(ends).and_then(|envelope| envelope.agent.clone());
+    // Whichever ended first; only if it was the outer one is the inner one left behind.
+    if parents.iter().any(|(_, parent)| *parent == outer_first && parent.is_some()) {
+        assert_eq!(second.recorded(session).iter().filter(begun).count(), 0, "{log}");
+        assert!(log.contains("the end of its parent"), "{log}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_before_the_ending_is_recorded_does_not_make_it_a_better_one() {
+    let script = r#"
+when agent=worker turn=1
+  say "part one "
+  stop max_tokens
+when agent=worker turn=2
+  say "and two"
+  call Skill {"text": "x"}
+when agent=worker
+  say "I may not"
+when agent=main turn=1
+  call Agent {"description": "one", "prompt": "one", "subagent_type": "worker", "run_in_background": true}
+when agent=main
+  say "heard"
+"#;
+    let mut first = stage(script);
+    first.tools.push(std::sync::Arc::new(decurion_testkit::stage::Plain::named("Skill")));
+    let (session, whole) = played(&first).await;
+    let outcomes = |record: &[Envelope]| -> Vec<String> {
+        let outcome = |envelope: &Envelope| match (&envelope.agent, &envelope.event) {
+            (Some(_), Event::RunEnded { outcome, .. }) => Some(format!("{outcome:?}")),
+            _ => None,
+        };
+        record.iter().filter_map(outcome).collect()
+    };
+    let alone = outcomes(&whole);
+    assert!(alone[0].contains("Denied") && alone[0].contains("I may not"), "{alone:?}");
+    for after in 1..whole.last().unwrap().seq {
+        let (second, played) = goes_on(&first, session, after).await;
+        let ended = outcomes(&second.recorded(session));
+        assert!(
+            ended.iter().all(|outcome| *outcome == alone[0] || outcome == "Lost"),
+            "after {after}: {ended:?}\n{}",
+            render(&played.events)
+        );
+    }
+}

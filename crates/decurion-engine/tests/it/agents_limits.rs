@@ -242,3 +242,16 @@ when
     let log = stage.log("go").await;
     assert!(log.contains("is not one of yours"), "{log}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_that_waits_for_the_only_place_gives_it_up() {
+    for behind in ["false", "true"] {
+        let mut stage = stage(&format!(
+            "when agent=worker first=\"inner\"\n  say \"inner done\"\nwhen agent=worker turn=1\n  call Agent {{\"description\": \"d\", \"prompt\": \"inner\", \"subagent_type\": \"worker\", \"run_in_background\": {behind}}}\nwhen agent=worker\n  say \"outer done\"\nwhen turn=1\n  call Agent {{\"description\": \"d\", \"prompt\": \"outer\", \"subagent_type\": \"worker\"}}\nwhen\n  say \"done\"\n"
+        ));
+        stage.agent_settings.max_depth = 2;
+        stage.agent_settings.max_running = 1;
+        let log = tokio::time::timeout(std::time::Duration::from_secs(3600), stage.log("go")).await.unwrap();
+        assert!(log.contains("inner done") && log.contains("end    completed \"done\""), "{log}");
+    }
+}

@@ -260,7 +260,13 @@ impl<'a> Maker<'a> {
             let decision = Decision { verdict: Verdict::Allow, rule: None, reason: "it may".into() };
             let tool = "Echo".to_owned();
             if self.chance(8) {
-                let refused = Event::CallRefused { call: call.clone(), tool, input: json!({}), decision };
+                let refused = Event::CallRefused {
+                    call: call.clone(),
+                    tool,
+                    input: json!({}),
+                    decision,
+                    unanswerable: false,
+                };
                 self.events.push(refused);
             } else {
                 let intent = Box::new(Intent::titled("Echo"));
