@@ -22,6 +22,7 @@ pub mod notified;
 pub mod panics;
 pub mod security;
 pub mod shell;
+pub mod shown;
 pub mod signals;
 pub mod size;
 pub mod stand;
@@ -134,6 +135,7 @@ pub fn rows() -> Vec<Row> {
         hooks::rows(),
         budgets::rows(),
         notified::rows(),
+        shown::rows(),
     ];
     groups.into_iter().flatten().collect()
 }

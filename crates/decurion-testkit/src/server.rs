@@ -29,13 +29,16 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::validate::{ApiError, Validator};
 
+mod hold;
 mod load;
 mod play;
 mod rounds;
 
+pub use hold::Mark;
 pub use load::Load;
 pub use rounds::Rounds;
 
+use hold::Hold;
 use load::{Gate, Tally};
 
 use play::Player;
@@ -60,6 +63,8 @@ pub struct Settings {
     pub bodies: Option<PathBuf>,
     /// The first request of each agent below the root is held until so many of them wait.
     pub gate: Option<u32>,
+    /// Each reply to an agent below the root is held until [`FakeModel::let_through`] gives it leave.
+    pub hold: bool,
 }
 
 /// Where answers come from.
@@ -74,7 +79,7 @@ pub enum Answers {
 impl Settings {
     /// Checks and keeps everything, writes nothing.
     pub fn new(answers: Answers) -> Self {
-        Self { answers, validate: true, keep: true, log: None, bodies: None, gate: None }
+        Self { answers, validate: true, keep: true, log: None, bodies: None, gate: None, hold: false }
     }
 }
 
@@ -205,6 +210,18 @@ impl FakeModel {
         self.shared.tally.load()
     }
 
+    /// Lets so many more replies to the agent with this path go out, where replies are held.
+    pub fn let_through(&self, path: &str, replies: u32) {
+        if let Some(hold) = &self.shared.hold {
+            hold.let_through(path, replies);
+        }
+    }
+
+    /// The order in which requests began and their replies ended, where requests are kept.
+    pub fn course(&self) -> Vec<Mark> {
+        self.shared.tally.course()
+    }
+
     /// Waits for the server to end, which it does only if its listener breaks.
     pub fn run_to_end(mut self) {
         if let Some(thread) = self.thread.take() {
@@ -233,6 +250,7 @@ struct Shared {
     arrived: Condvar,
     tally: Arc<Tally>,
     gate: Option<Gate>,
+    hold: Option<Hold>,
 }
 
 #[derive(Debug, Default)]
@@ -253,8 +271,9 @@ impl Shared {
         }
         let state = Mutex::new(State { log, ..State::default() });
         let gate = settings.gate.map(Gate::new);
-        let tally = Arc::default();
-        Ok(Self { settings, started: Instant::now(), state, arrived: Condvar::new(), tally, gate })
+        let hold = settings.hold.then(Hold::default);
+        let tally = Arc::new(Tally::new(settings.keep));
+        Ok(Self { settings, started: Instant::now(), state, arrived: Condvar::new(), tally, gate, hold })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -355,7 +374,7 @@ async fn respond(request: Request<Incoming>, shared: &Shared, reset: Arc<Notify>
         }
     };
     let Some(dialect) = asked.dialect else { return other(&asked, shared) };
-    let under_way = shared.tally.enter();
+    let under_way = shared.tally.enter(asked.agent());
     match answer(&asked, dialect, shared) {
         Ok((plan, ids, is_opening)) => {
             shared.record(&asked, &Answered::Scripted { line: plan.line });
@@ -365,6 +384,9 @@ async fn respond(request: Request<Incoming>, shared: &Shared, reset: Arc<Notify>
             }
             if let Some(gate) = shared.gate.as_ref().filter(|_| is_opening) {
                 gate.wait().await;
+            }
+            if let Some(hold) = shared.hold.as_ref().filter(|_| asked.agent().contains('/')) {
+                hold.wait(asked.agent()).await;
             }
             play::start(steps, reset, under_way).await
         }

@@ -110,6 +110,7 @@ impl Options {
             log: self.log,
             bodies: self.bodies,
             gate: self.gate,
+            hold: false,
         })
     }
 }

@@ -7,12 +7,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use decurion_model::script::Script;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::faults::Options;
 use crate::proc::{Finished, Home, Program, processes_marked};
-use crate::server::FakeModel;
+use crate::server::{Answers, FakeModel, Settings};
 
 /// A run that takes longer than this hangs.
 pub const HANG: Duration = Duration::from_secs(60);
@@ -34,13 +35,25 @@ pub struct Stand {
 impl Stand {
     /// A stand whose model plays what `script` writes for the folder in which the program is started.
     pub fn new(options: &Options, script: impl FnOnce(&Path) -> String) -> io::Result<Self> {
+        Self::with(options, script, |_| {})
+    }
+
+    /// The same with a model whose usual settings `set` has changed.
+    pub fn with(
+        options: &Options,
+        script: impl FnOnce(&Path) -> String,
+        set: impl FnOnce(&mut Settings),
+    ) -> io::Result<Self> {
         let home = Home::new()?;
         let binary = home.path().join("decurion");
         let original = options.decurion();
         if fs::hard_link(&original, &binary).is_err() {
             fs::copy(&original, &binary)?;
         }
-        let model = FakeModel::start(&script(&home.work())).map_err(io::Error::other)?;
+        let script = Script::parse(&script(&home.work())).map_err(io::Error::other)?;
+        let mut settings = Settings::new(Answers::Script(script));
+        set(&mut settings);
+        let model = FakeModel::with(settings).map_err(io::Error::other)?;
         Ok(Self { home, model, binary })
     }
 

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::hold::{Course, Mark};
+
 /// Requests that were read and whose replies are not through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
@@ -28,14 +30,29 @@ impl Load {
 pub(super) struct Tally {
     active: AtomicU32,
     peak: AtomicU32,
+    /// Their order, where requests are kept; a bench with millions of them would only grow.
+    course: Option<Course>,
 }
 
 impl Tally {
-    /// One more, until what this gives is dropped.
-    pub(super) fn enter(self: &Arc<Self>) -> UnderWay {
+    /// A tally that keeps the order too, or not.
+    pub(super) fn new(keep: bool) -> Self {
+        Self { course: keep.then(Course::default), ..Self::default() }
+    }
+
+    /// One more of this agent, until what this gives is dropped.
+    pub(super) fn enter(self: &Arc<Self>, agent: &str) -> UnderWay {
         let now = self.active.fetch_add(1, Ordering::AcqRel) + 1;
         self.peak.fetch_max(now, Ordering::AcqRel);
-        UnderWay(Arc::clone(self))
+        if let Some(course) = &self.course {
+            course.note(Mark::Begins(agent.to_owned()));
+        }
+        UnderWay { tally: Arc::clone(self), agent: agent.to_owned() }
+    }
+
+    /// What began and ended so far, in order.
+    pub(super) fn course(&self) -> Vec<Mark> {
+        self.course.as_ref().map(Course::marks).unwrap_or_default()
     }
 
     /// How it stands.
@@ -46,11 +63,17 @@ impl Tally {
 
 /// One request under way.
 #[derive(Debug)]
-pub(super) struct UnderWay(Arc<Tally>);
+pub(super) struct UnderWay {
+    tally: Arc<Tally>,
+    agent: String,
+}
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.active.fetch_sub(1, Ordering::AcqRel);
+        self.tally.active.fetch_sub(1, Ordering::AcqRel);
+        if let Some(course) = &self.tally.course {
+            course.note(Mark::Ends(std::mem::take(&mut self.agent)));
+        }
     }
 }
 
@@ -83,11 +106,24 @@ mod tests {
     #[test]
     fn the_peak_stays_and_the_count_goes_down() {
         let tally = Arc::new(Tally::default());
-        let first = tally.enter();
-        drop((tally.enter(), first));
+        let first = tally.enter("main");
+        drop((tally.enter("main"), first));
         assert_eq!(tally.load(), Load { active: 0, peak: 2 });
-        let _third = tally.enter();
+        let _third = tally.enter("main");
         assert_eq!(tally.load(), Load { active: 1, peak: 2 });
+        assert_eq!(tally.course(), [], "a bench keeps no order");
+    }
+
+    #[test]
+    fn the_order_is_kept_where_requests_are() {
+        let tally = Arc::new(Tally::new(true));
+        let first = tally.enter("a");
+        drop((tally.enter("b"), first));
+        let [begins, ends] = [Mark::Begins, Mark::Ends];
+        assert_eq!(
+            tally.course(),
+            [begins("a".into()), begins("b".into()), ends("b".into()), ends("a".into())]
+        );
     }
 
     #[test]
