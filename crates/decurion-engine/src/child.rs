@@ -322,6 +322,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn three_words_name_a_model_with_every_provider() {
+        for name in ["sonnet", "opus", "haiku"] {
+            assert!(is_alias(name), "{name}");
+        }
+        assert!(!is_alias("sonnet-4") && !is_alias("provider/model"));
+    }
+
     /// Only, except, background, may spawn, source, what is left.
     type ToolRow =
         (Option<&'static [&'static str]>, &'static [&'static str], bool, bool, AgentSource, &'static str);

@@ -341,5 +341,58 @@ mod tests {
         assert_eq!(difference(&record(), &progress, (5, 900)), None);
         let text = difference(&record(), &progress, (2, 900)).unwrap();
         assert!(text.contains("3 more tool uses.") && !text.contains("tokens"), "{text}");
+        expect!["Agent a0123456789abcdef (\"look <around>\") is still at work: 5 more tool uses, 800 more tokens. There is no need to read its file; a notification follows when it ends."]
+            .assert_eq(&difference(&record(), &progress, (0, 100)).unwrap());
+    }
+
+    #[test]
+    fn every_ending_is_said_in_a_line() {
+        let partial = || "half".to_owned();
+        let outcomes = [
+            Outcome::Completed { report: "exit code 0".into(), limit: None },
+            Outcome::Completed { report: "so far".into(), limit: Some("turns".into()) },
+            Outcome::Failed { error: "broken".into() },
+            Outcome::Killed { by: "TaskStop of main".into() },
+            Outcome::Stalled { waiting_for: "a reply".into() },
+            Outcome::OutOfBudget { budget: "tokens".into(), partial: partial() },
+            Outcome::Denied { reason: "Bash".into(), partial: partial() },
+            Outcome::Lost,
+        ];
+        let mut lines = String::new();
+        for kind in [TaskKind::LocalAgent, TaskKind::LocalBash] {
+            let record = TaskRecord { kind, ..record() };
+            for outcome in &outcomes {
+                let _ = writeln!(lines, "{}", summary(&record, outcome));
+            }
+        }
+        expect![[r#"
+            Agent "look <around>" completed
+            Agent "look <around>" completed at its limit (turns)
+            Agent "look <around>" failed: broken
+            Agent "look <around>" was stopped by TaskStop of main
+            Agent "look <around>" failed: no progress: a reply
+            Agent "look <around>" failed: its budget is used up (tokens)
+            Agent "look <around>" failed: denied: Bash
+            Agent "look <around>" failed: its process is gone and its end was not seen
+            Background command "look <around>" completed (exit code 0)
+            Background command "look <around>" completed at its limit (turns)
+            Background command "look <around>" failed: broken
+            Background command "look <around>" was stopped by TaskStop of main
+            Background command "look <around>" failed: no progress: a reply
+            Background command "look <around>" failed: its budget is used up (tokens)
+            Background command "look <around>" failed: denied: Bash
+            Background command "look <around>" failed: its process is gone and its end was not seen
+        "#]]
+        .assert_eq(&lines);
+    }
+
+    #[test]
+    fn a_failed_task_has_its_error_in_the_summary_and_no_result() {
+        let ending = ending(Outcome::Failed { error: "broken".into() });
+        let text = notification(&record(), &ending, report(&ending));
+        assert!(text.contains("<summary>Agent \"look &lt;around&gt;\" failed: broken</summary>"), "{text}");
+        assert!(text.contains("<status>failed</status>") && !text.contains("<result>"), "{text}");
+        let silent = notification(&record(), &self::ending(Outcome::Killed { by: "main".into() }), "");
+        assert!(silent.contains("<status>killed</status>") && !silent.contains("<result>"), "{silent}");
     }
 }

@@ -321,6 +321,76 @@ mod tests {
         assert_eq!(again.for_parent(Some("a2".parse().unwrap())), record);
     }
 
+    #[test]
+    fn each_state_has_its_steps_and_no_others() {
+        use Attention::{Background, Foreground};
+        let queued = |attention| TaskState::Queued { attention };
+        let running = |attention| TaskState::Running { attention };
+        let waiting = |attention| TaskState::Waiting { reason: "model".into(), attention };
+        let paused = |attention| TaskState::Paused { reason: "disk".into(), until: None, attention };
+        let steps = [
+            ("queue", TaskStep::Queue { attention: Foreground }),
+            ("start", TaskStep::Start { attention: Foreground }),
+            ("background", TaskStep::Background),
+            ("wait", TaskStep::Wait { reason: "model".into() }),
+            ("pause", TaskStep::Pause { reason: "disk".into(), until: None }),
+            ("continue", TaskStep::Continue),
+            ("rest", TaskStep::Rest),
+            ("wake", TaskStep::Wake),
+            ("end", TaskStep::End(Outcome::Lost)),
+        ];
+        let ended = || TaskState::Ended(Outcome::Lost);
+        let rows: [(TaskState, &[(&str, TaskState)]); 11] = [
+            (
+                TaskState::Pending,
+                &[("queue", queued(Foreground)), ("start", running(Foreground)), ("end", ended())],
+            ),
+            (
+                queued(Foreground),
+                &[("start", running(Foreground)), ("background", queued(Background)), ("end", ended())],
+            ),
+            (queued(Background), &[("start", running(Background)), ("end", ended())]),
+            (
+                running(Foreground),
+                &[
+                    ("background", running(Background)),
+                    ("wait", waiting(Foreground)),
+                    ("pause", paused(Foreground)),
+                    ("rest", TaskState::Idle),
+                    ("end", ended()),
+                ],
+            ),
+            (
+                running(Background),
+                &[
+                    ("wait", waiting(Background)),
+                    ("pause", paused(Background)),
+                    ("rest", TaskState::Idle),
+                    ("end", ended()),
+                ],
+            ),
+            (
+                waiting(Foreground),
+                &[("background", waiting(Background)), ("continue", running(Foreground)), ("end", ended())],
+            ),
+            (waiting(Background), &[("continue", running(Background)), ("end", ended())]),
+            (
+                paused(Foreground),
+                &[("background", paused(Background)), ("continue", running(Foreground)), ("end", ended())],
+            ),
+            (paused(Background), &[("continue", running(Background)), ("end", ended())]),
+            (TaskState::Idle, &[("wake", running(Background)), ("end", ended())]),
+            (ended(), &[]),
+        ];
+        for (state, known) in rows {
+            for (name, step) in &steps {
+                let next = state.clone().step(step.clone()).ok();
+                let expected = known.iter().find(|(known, _)| known == name).map(|(_, next)| next.clone());
+                assert_eq!(next, expected, "{state:?} and {name}");
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn an_ended_task_stays_ended_and_a_refused_step_changes_nothing(

@@ -204,6 +204,7 @@ mod tests {
             ("Task", json!({"background": true, "run_in_background": false}), "`background`"),
             ("TaskStop", json!({"shell_id": "a", "task_id": "b"}), "`shell_id`"),
             ("AgentOutput", json!({"agentId": "a", "wait_up_to": 301}), "`wait_up_to`"),
+            ("AgentOutput", json!({"agentId": "a", "wait_up_to": -1}), "`wait_up_to`"),
             ("AgentOutput", json!({"agentId": "a", "wait_up_to": "5"}), "`wait_up_to`"),
         ];
         for (called, input, field) in cases {

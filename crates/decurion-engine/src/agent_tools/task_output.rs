@@ -329,4 +329,40 @@ mod tests {
         assert!(end_of(read, 100, path.as_str()).cut);
         assert!(!read_end(&path, 120 * BYTES_PER_CHAR).cut);
     }
+
+    #[test]
+    fn the_end_of_a_file_is_read_and_a_missing_one_is_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = camino::Utf8PathBuf::from_path_buf(folder.path().join("b1.output")).unwrap();
+        assert_eq!(read_end(&path, 100).text, "");
+        std::fs::write(&path, "one\ntwo é").unwrap();
+        assert_eq!(read_end(&path, 100).text, "one\ntwo é");
+        assert_eq!(read_end(&path, 4).text, "o é");
+        assert_eq!(read_end(&path, 1).text, "", "half a character is none");
+    }
+
+    #[test]
+    fn every_state_has_a_word_of_the_ecosystem() {
+        use decurion_protocol::Attention::Background;
+        let reason = || "r".to_owned();
+        let partial = || "p".to_owned();
+        let rows = [
+            (TaskState::Pending, "pending"),
+            (TaskState::Queued { attention: Background }, "pending"),
+            (TaskState::Running { attention: Background }, "running"),
+            (TaskState::Waiting { reason: reason(), attention: Background }, "running"),
+            (TaskState::Paused { reason: reason(), until: None, attention: Background }, "running"),
+            (TaskState::Idle, "completed"),
+            (TaskState::Ended(Outcome::Completed { report: partial(), limit: None }), "completed"),
+            (TaskState::Ended(Outcome::Failed { error: reason() }), "failed"),
+            (TaskState::Ended(Outcome::Killed { by: reason() }), "killed"),
+            (TaskState::Ended(Outcome::Stalled { waiting_for: reason() }), "failed"),
+            (TaskState::Ended(Outcome::OutOfBudget { budget: reason(), partial: partial() }), "failed"),
+            (TaskState::Ended(Outcome::Denied { reason: reason(), partial: partial() }), "failed"),
+            (TaskState::Ended(Outcome::Lost), "failed"),
+        ];
+        for (state, word) in rows {
+            assert_eq!(state_word(&state), word, "{state:?}");
+        }
+    }
 }

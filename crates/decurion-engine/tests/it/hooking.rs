@@ -147,3 +147,89 @@ print(json.dumps({"systemMessage": asked["notification_type"] + ": " + asked["me
     let rules = serde_json::json!([{"toolName": "WebFetch", "ruleContent": "domain:docs.rs"}]);
     assert_eq!(asked["permission_suggestions"][0]["rules"], rules, "{asked}");
 }
+
+/// What a hook that writes its input to a file of this name was given.
+fn given(stage: &Stage, name: &str) -> serde_json::Value {
+    let text = std::fs::read_to_string(stage.request.cwd.join(name)).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[tokio::test]
+async fn the_hooks_of_an_agent_are_given_who_it_is() {
+    let hooks = [
+        (HookEvent::SubagentStart, "cat > $DECURION_PROJECT_DIR/start"),
+        (HookEvent::SubagentStop, "cat > $DECURION_PROJECT_DIR/stop"),
+    ];
+    let stage = stage(ONE_AGENT, &hooks);
+    let played = stage.play("go").await;
+    let agent = played.events.iter().find_map(|envelope| envelope.agent.clone()).unwrap();
+    for (name, event) in [("start", "SubagentStart"), ("stop", "SubagentStop")] {
+        let input = given(&stage, name);
+        assert_eq!(input["hook_event_name"], event);
+        assert_eq!(input["agent_id"], agent.as_str());
+        assert_eq!(input["agent_type"], "worker");
+        assert_eq!(input["depth"], 1);
+        assert_eq!(input["session_id"], played.session.to_string());
+        assert_eq!(input["cwd"], stage.request.cwd.as_str());
+        assert_eq!(input["permission_mode"], "default");
+        let transcript = format!("{}.jsonl", played.session);
+        assert!(input["transcript_path"].as_str().unwrap().ends_with(&transcript), "{input}");
+    }
+    let stop = given(&stage, "stop");
+    assert_eq!(stop["stop_hook_active"], false);
+    assert_eq!(stop["last_assistant_message"], "found");
+    let own = format!("subagents/agent-{agent}.jsonl");
+    assert!(stop["agent_transcript_path"].as_str().unwrap().ends_with(&own), "{stop}");
+}
+
+#[tokio::test]
+async fn the_hooks_of_an_agent_are_chosen_by_its_type() {
+    let on = |event, matcher: &str, command: &str| HookDeclaration {
+        matcher: Some(matcher.to_owned()),
+        ..HookDeclaration::new(event, command)
+    };
+    let mut stage = stage(ONE_AGENT, &[]);
+    stage.hooks = vec![
+        on(HookEvent::SubagentStart, "worker", "echo for workers"),
+        on(HookEvent::SubagentStart, "Explore", "echo for others"),
+        on(HookEvent::SubagentStop, "Explore", "echo more >&2; exit 2"),
+    ];
+    let log = stage.log("go").await;
+    assert!(log.contains("for workers") && !log.contains("for others"), "{log}");
+    assert!(log.contains("#1 end    completed \"found\""), "{log}");
+    stage.hooks = vec![on(
+        HookEvent::SubagentStop,
+        "work.*",
+        "grep -q '\"stop_hook_active\":true' || { echo more >&2; exit 2; }",
+    )];
+    let log = stage.log("go").await;
+    assert!(log.contains("#1 end    completed \"more done\""), "{log}");
+}
+
+#[tokio::test]
+async fn a_start_hook_stops_no_agent_and_what_it_says_otherwise_is_for_the_person() {
+    for code in [2, 1] {
+        let command = format!("echo not this one >&2; echo nor this; exit {code}");
+        let stage = stage(ONE_AGENT, &[(HookEvent::SubagentStart, &command)]);
+        let log = stage.log("go").await;
+        assert!(log.contains("#1 end    completed \"found\""), "{code}: {log}");
+        assert!(log.contains("notice ") && log.contains("not this one"), "{code}: {log}");
+        for request in stage.requests() {
+            let text = String::from_utf8(request).unwrap();
+            assert!(!text.contains("not this one") && !text.contains("nor this"), "{code}: {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stop_hook_is_heard_only_where_it_says_no() {
+    for (command, noticed) in [("echo aside; echo aside >&2", false), ("echo aside >&2; exit 1", true)] {
+        let stage = stage(ONE_AGENT, &[(HookEvent::SubagentStop, command)]);
+        let log = stage.log("go").await;
+        assert!(log.contains("#1 end    completed \"found\""), "{log}");
+        assert_eq!(log.contains("aside"), noticed, "{log}");
+        for request in stage.requests() {
+            assert!(!String::from_utf8(request).unwrap().contains("aside"), "{log}");
+        }
+    }
+}

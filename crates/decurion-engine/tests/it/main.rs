@@ -4,6 +4,7 @@
 
 mod agents;
 mod agents_again;
+mod agents_answers;
 mod agents_crash;
 mod agents_limits;
 mod agents_rights;

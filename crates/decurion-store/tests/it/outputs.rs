@@ -60,6 +60,21 @@ fn an_output_stops_at_its_limit_and_counts_the_rest() {
 }
 
 #[test]
+fn the_output_of_an_agent_is_a_link_to_its_transcript() {
+    let home = Home::new();
+    let files = files(&home);
+    let paths = home.paths(1);
+    let path = files.link_task(&agent("a1")).unwrap();
+    assert_eq!(path, paths.task_output(&agent("a1").into()));
+    assert_eq!(path, paths.folder().join("tasks/a1.output"));
+    std::fs::create_dir_all(paths.agent(&agent("a1")).parent().unwrap()).unwrap();
+    std::fs::write(paths.agent(&agent("a1")), "said\n").unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "said\n", "what is written later is seen");
+    assert_eq!(files.link_task(&agent("a1")).unwrap(), path, "an agent that goes on has it already");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "said\n");
+}
+
+#[test]
 fn the_id_of_a_call_is_never_a_path() {
     let home = Home::new();
     let files = files(&home);
