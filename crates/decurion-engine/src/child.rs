@@ -419,6 +419,37 @@ mod tests {
     }
 
     #[test]
+    fn dont_ask_denies_where_a_definition_on_the_way_means_that() {
+        let step = |mode, denies| ModeStep { mode, source: AgentSource::User, denies };
+        let meant = step(Some(Mode::DontAsk), true);
+        assert_eq!(undecided(Undecided::Allow, &[]), Undecided::Allow);
+        assert_eq!(undecided(Undecided::Allow, &[step(Some(Mode::DontAsk), false)]), Undecided::Allow);
+        assert_eq!(undecided(Undecided::Allow, &[step(Some(Mode::Plan), true)]), Undecided::Allow);
+        assert_eq!(undecided(Undecided::Allow, &[meant, step(None, false)]), Undecided::Deny);
+        assert_eq!(undecided(Undecided::Deny, &[]), Undecided::Deny);
+    }
+
+    #[test]
+    fn the_calls_limits_come_before_the_definitions() {
+        let usual = Limits { turns: Some(9), tokens: Some(900), seconds: Some(90), ..Limits::default() };
+        let definition = AgentDefinition { limits: usual, ..definition(None) };
+        let budget = BudgetInput { turns: Some(5), tokens: Some(500), ..BudgetInput::default() };
+        #[rustfmt::skip]
+        let rows = [
+            // max_turns, budget, turns, tokens
+            (None, None, 9, 900),
+            (None, Some(budget.clone()), 5, 500),
+            (Some(3), None, 3, 900),
+            (Some(3), Some(budget), 3, 500),
+        ];
+        for (max_turns, budget, turns, tokens) in rows {
+            let decided = limits(&AgentInput { max_turns, budget, ..AgentInput::default() }, &definition);
+            assert_eq!((decided.turns, decided.tokens), (Some(turns), Some(tokens)));
+            assert_eq!(decided.seconds, Some(90), "what the call does not say stays");
+        }
+    }
+
+    #[test]
     fn depth_counts_from_the_root() {
         let settings = |max_depth| AgentSettings { max_depth, ..AgentSettings::default() };
         let limited = |below| AgentDefinition { max_depth: Some(below), ..definition(None) };

@@ -66,3 +66,38 @@ pub fn opening_note(scene: &Scene<'_>) -> String {
     }
     note
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    #[test]
+    fn the_opening_note_tells_what_surrounds_the_work() {
+        let text = "be kind\n".to_owned();
+        let scene = Scene {
+            cwd: "/w/part".into(),
+            directories: &["/w".into(), "/extra".into()],
+            git_branch: Some("main"),
+            machine: "Platform: a stage",
+            date: Timestamp::from_second(1_800_000_000).unwrap(),
+            instructions: &[Instructions { path: "/w/AGENTS.md".into(), text }],
+        };
+        expect![[r#"
+            <environment>
+            Working directory: /w/part
+            Also allowed: /w
+            Also allowed: /extra
+            Git repository, branch: main
+            Platform: a stage
+            Date: 2027-01-15
+            </environment>
+
+            <instructions file="/w/AGENTS.md">
+            be kind
+            </instructions>"#]]
+        .assert_eq(&opening_note(&scene));
+        let note = opening_note(&Scene { git_branch: None, ..scene });
+        assert!(note.contains("\nNot a git repository\n"), "{note}");
+    }
+}

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use decurion_engine::permission::Undecided;
-use decurion_engine::{AgentSettings, Compaction, Definitions, Durability, Engine, Model, Models, Parts};
+use decurion_engine::{
+    AgentSettings, Compaction, Definitions, Durability, Engine, Instructions, Model, Models, Parts,
+};
 use decurion_model::catalog::{ModelInfo, Price};
 use decurion_model::script::Script;
 use decurion_model::scripted::ScriptedProvider;
@@ -58,6 +60,14 @@ pub struct Stage {
     pub agent_settings: AgentSettings,
     /// The hooks of the settings.
     pub hooks: Vec<decurion_protocol::HookDeclaration>,
+    /// The hooks that every definition declares for its own agents.
+    pub agent_hooks: Vec<decurion_protocol::HookDeclaration>,
+    /// Texts that instruct every agent.
+    pub instructions: Vec<Instructions>,
+    /// Names that are models of their own; any other name is the one model there is.
+    pub models: Vec<String>,
+    /// Names that no provider knows.
+    pub unknown_models: Vec<String>,
     /// Whether the journal is written without a thread, so that simulated time waits for it.
     pub journal_here: bool,
     /// Who starts processes.
@@ -122,6 +132,10 @@ impl Stage {
             // Stages without agents keep the tools they always had.
             agent_settings: AgentSettings { max_depth: 0, ..AgentSettings::default() },
             hooks: Vec::new(),
+            agent_hooks: Vec::new(),
+            instructions: Vec::new(),
+            models: Vec::new(),
+            unknown_models: Vec::new(),
             journal_here: true,
             processes: None,
             clock: Arc::new(CountingClock::default()),
@@ -178,6 +192,14 @@ impl Stage {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Where definitions come from.
+    fn definitions(&self) -> Arc<dyn Definitions> {
+        match &self.definitions {
+            Some(definitions) => Arc::clone(definitions),
+            None => Arc::new(Fixed { agents: self.agents.clone(), hooks: self.agent_hooks.clone() }),
+        }
+    }
+
     /// The engine of this stage.
     pub fn engine(&self) -> Engine {
         let script = Script::parse(&self.script).unwrap_or_else(|error| panic!("the script: {error}"));
@@ -187,21 +209,29 @@ impl Stage {
         });
         let provider = self.between.as_ref().map_or(Arc::clone(&provider), |between| between(provider));
         let gateway = Arc::new(Gateway::new(provider, GatewaySettings::default()));
-        let model = Arc::new(Model {
-            name: "scripted".into(),
-            id: "scripted".into(),
-            dialect: gateway.dialect(),
-            gateway,
-            info: self.info.clone(),
-            head: Head { model: "scripted".into(), max_output_tokens: 4_000, ..Head::default() },
-        });
+        let model = |name: &str| {
+            let price = self.info.price.filter(|_| name != UNPRICED);
+            Arc::new(Model {
+                name: name.into(),
+                id: name.into(),
+                dialect: gateway.dialect(),
+                gateway: Arc::clone(&gateway),
+                info: ModelInfo { price, ..self.info.clone() },
+                head: Head { model: name.into(), max_output_tokens: 4_000, ..Head::default() },
+            })
+        };
+        let models = Cast {
+            usual: model("scripted"),
+            others: self.models.iter().map(|name| model(name)).collect(),
+            unknown: self.unknown_models.clone(),
+        };
         let plain: [Arc<dyn Tool>; 2] = [Arc::new(Plain::echo()), Arc::new(Plain::poke())];
         Engine::new(Parts {
-            models: Arc::new(OneModel(model)),
+            models: Arc::new(models),
             tools: Arc::new(ToolSet::new(plain.into_iter().chain(self.tools.iter().cloned()))),
             archive: Arc::new(self.archive()),
             clock: Arc::clone(&self.clock),
-            agents: self.definitions.clone().unwrap_or_else(|| Arc::new(Fixed(self.agents.clone()))),
+            agents: self.definitions(),
             agent_settings: self.agent_settings.clone(),
             background_wait: Duration::from_secs(600),
             processes: self.processes.clone(),
@@ -216,7 +246,7 @@ impl Stage {
             directories: Vec::new(),
             git_branch: None,
             foreign: Vec::new(),
-            instructions: Vec::new(),
+            instructions: self.instructions.clone(),
             machine: "a stage".into(),
             durability: Durability::Process,
             journal_patience: Some(Duration::from_secs(5)),
@@ -495,25 +525,22 @@ impl ModelProvider for Recorder {
     }
 }
 
-struct OneModel(Arc<Model>);
-
-/// The name of a model that is like the one of the stage and has no price.
+/// The name of a model that has no price, among [`Stage::models`].
 pub const UNPRICED: &str = "unpriced";
 
-impl Models for OneModel {
+struct Cast {
+    usual: Arc<Model>,
+    others: Vec<Arc<Model>>,
+    unknown: Vec<String>,
+}
+
+impl Models for Cast {
     fn resolve(&self, name: &str) -> Result<Arc<Model>, String> {
-        let model = &self.0;
-        if name != UNPRICED {
-            return Ok(Arc::clone(model));
+        if self.unknown.iter().any(|unknown| unknown == name) {
+            return Err(format!("no provider knows this model: {name}"));
         }
-        Ok(Arc::new(Model {
-            name: name.to_owned(),
-            id: model.id.clone(),
-            dialect: model.dialect,
-            gateway: Arc::clone(&model.gateway),
-            info: ModelInfo { price: None, ..model.info.clone() },
-            head: model.head.clone(),
-        }))
+        let other = self.others.iter().find(|model| model.name == name);
+        Ok(Arc::clone(other.unwrap_or(&self.usual)))
     }
 
     fn default_name(&self) -> String {
@@ -521,11 +548,19 @@ impl Models for OneModel {
     }
 }
 
-struct Fixed(Vec<Arc<AgentDefinition>>);
+struct Fixed {
+    agents: Vec<Arc<AgentDefinition>>,
+    hooks: Vec<decurion_protocol::HookDeclaration>,
+}
 
 impl Definitions for Fixed {
     fn all(&self) -> Vec<Arc<AgentDefinition>> {
-        self.0.clone()
+        self.agents.clone()
+    }
+
+    fn hooks_of(&self, definition: &AgentDefinition) -> Vec<decurion_protocol::HookDeclaration> {
+        // The main agent is not one of them.
+        if definition.name == "main" { Vec::new() } else { self.hooks.clone() }
     }
 }
 

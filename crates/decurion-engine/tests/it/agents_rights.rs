@@ -5,7 +5,7 @@ use std::sync::Arc;
 use decurion_engine::AgentSettings;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Answer, Command, Event, Limits, Money, Place as _, Rule};
-use decurion_testkit::stage::{Plain, Stage, send};
+use decurion_testkit::stage::{Plain, Stage, UNPRICED, send};
 use futures_util::StreamExt as _;
 
 fn stage(script: &str) -> Stage {
@@ -79,11 +79,16 @@ async fn a_rule_given_to_an_agent_in_the_background_is_its_own_and_that_of_those
 #[tokio::test(start_paused = true)]
 async fn a_model_without_a_price_is_not_used_below_a_money_budget() {
     let script = "when turn=1\n  call Agent {\"description\": \"d\", \"prompt\": \"p\", \"subagent_type\": \"worker\", \"model\": \"unpriced\"}\nwhen\n  say \"done\"\n";
-    let mut limited = stage(script);
+    let unpriced = || {
+        let mut stage = stage(script);
+        stage.models.push(UNPRICED.to_owned());
+        stage
+    };
+    let mut limited = unpriced();
     limited.request.limits = Limits { money: Some(Money::from_dollars(1.0)), ..Limits::default() };
     let log = limited.log("go").await;
     assert!(log.contains("needs the price of the model, which is not known: unpriced"), "{log}");
-    assert!(!stage(script).log("go").await.contains("needs the price"));
+    assert!(!unpriced().log("go").await.contains("needs the price"));
 }
 
 #[tokio::test(start_paused = true)]

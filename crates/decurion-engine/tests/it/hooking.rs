@@ -233,3 +233,57 @@ async fn a_stop_hook_is_heard_only_where_it_says_no() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_a_start_hook_says_follows_the_prompt() {
+    let stage = stage(ONE_AGENT, &[(HookEvent::SubagentStart, "echo be brief")]);
+    let log = stage.log("go").await;
+    let place = |text: &str| log.find(text).unwrap_or_else(|| panic!("{text}: {log}"));
+    assert!(place("#1 user   \"p\"") < place("#1 note   \"be brief\""), "{log}");
+}
+
+#[tokio::test]
+async fn a_definitions_hooks_are_active_while_its_agent_runs_and_do_not_see_it_start() {
+    let script = r#"
+when agent=worker turn=1
+  call Poke {"text": "theirs"}
+when agent=worker
+  say "found"
+when turn=1
+  call Agent {"description": "d", "prompt": "p", "subagent_type": "worker"}
+when match="again"
+  call Poke {"text": "mine"}
+when
+  say "done"
+"#;
+    let mut stage = stage(script, &[]);
+    stage.agent_hooks = vec![
+        HookDeclaration::new(HookEvent::SubagentStart, "echo seen"),
+        HookDeclaration::new(HookEvent::PreToolUse, "echo not here >&2; exit 2"),
+    ];
+    let played = stage.play_all(stage.request.clone(), &["go", "again"]).await.unwrap();
+    let log = decurion_testkit::stage::render(&played.events);
+    assert!(log.contains("#1 refuse Poke") && log.contains("\n→      \"mine\""), "{log}");
+    assert!(!log.contains("seen"), "{log}");
+}
+
+#[tokio::test]
+async fn an_agents_commands_end_with_it_and_are_named() {
+    let script = r#"
+when agent=worker turn=1
+  call Bash {"command": "sleep 1000", "run_in_background": true}
+when agent=worker
+  say "found"
+when turn=1
+  call Agent {"description": "d", "prompt": "p", "subagent_type": "worker"}
+when
+  say "done"
+"#;
+    let mut stage = stage(script, &[]);
+    stage.tools.push(std::sync::Arc::new(decurion_tools::shell::Bash::default()));
+    stage.rules.allow.push(decurion_protocol::Rule::parse("Bash", Default::default()).unwrap());
+    let log = stage.log("go").await;
+    let named = "[Background commands that were still running and ended with this agent: sleep 1000]";
+    assert!(log.contains(named), "{log}");
+    assert!(log.contains("task   #2 Ended(Killed"), "{log}");
+}
