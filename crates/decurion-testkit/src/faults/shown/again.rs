@@ -83,7 +83,11 @@ enum Told {
 impl Cut {
     fn verdict(&self) -> Result<(), String> {
         self.resumed.clone()?;
-        if self.told == Told::Nothing { Err("resumed, and nobody says what was cut".into()) } else { Ok(()) }
+        match self.told {
+            Told::Nothing => Err("resumed, and nobody says what was cut".into()),
+            Told::Something => Err("resumed, and nobody says whose record was cut".into()),
+            Told::WithTheName => Ok(()),
+        }
     }
 }
 
@@ -202,11 +206,12 @@ impl Reported {
         };
         let bytes = format!("{torn} bytes");
         let texts = run.lines.iter().filter_map(warning).chain(run.errors.lines().map(str::to_owned));
-        let fits = |text: &String| text.contains("transcript") && (torn == 0 || text.contains(&bytes));
-        match texts.filter(fits).map(|text| text.contains(&self.agent)).max() {
-            None => Told::Nothing,
-            Some(false) => Told::Something,
-            Some(true) => Told::WithTheName,
+        let texts: Vec<String> = texts.filter(|text| text.contains("transcript")).collect();
+        let counted = torn == 0 || texts.iter().any(|text| text.contains(&bytes));
+        match (counted && !texts.is_empty(), texts.iter().any(|text| text.contains(&self.agent))) {
+            (false, _) => Told::Nothing,
+            (true, false) => Told::Something,
+            (true, true) => Told::WithTheName,
         }
     }
 
