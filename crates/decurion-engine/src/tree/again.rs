@@ -407,7 +407,8 @@ impl Folding {
                 }
             }
             Event::CallRefused { tool, unanswerable: true, .. } => self.denied = Some(tool.clone()),
-            Event::RunEnded { .. } => self.worked = true,
+            // What follows an ending is new work: nothing of the old is carried into it.
+            Event::RunEnded { .. } => (self.worked, self.last, self.denied) = (true, None, None),
             _ => {}
         }
         self.context.apply(&envelope.event);

@@ -116,13 +116,6 @@ async fn a_crash_gives_no_turns_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_gives_no_tokens_back() {
-    let tokens = |record: &[Envelope]| {
-        let used = |envelope: &Envelope| match (&envelope.agent, &envelope.event) {
-            (Some(_), Event::Message { meta, .. }) => meta.usage.as_ref().map(Usage::context_tokens),
-            _ => None,
-        };
-        record.iter().filter_map(used).sum()
-    };
     let (alone, most) = most_used(&endless("\"budget\": {\"tokens\": 6000}"), tokens).await;
     assert!(alone > 3_000, "{alone} is no test");
     assert!(most <= 6_000, "{most}");

@@ -218,3 +218,27 @@ async fn definitions_that_change_are_told_of_at_the_next_prompt_and_not_before()
     assert_eq!(told, [false, false, true]);
     assert_ne!(heads[0], heads[1], "a restart would find the new one");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_of_work_that_has_ended_is_not_held_against_what_follows() {
+    let mut stage = stage(
+        r#"
+when agent=worker turn=1
+  call Poke {"text": "x"}
+when agent=worker turn=2
+  say "I may not"
+when agent=worker
+  say "done without it"
+when agent=main turn=1
+  call Agent {"description": "d", "prompt": "p", "subagent_type": "worker"}
+when agent=main turn=2 result=/agentId: (\w+)/
+  call SendMessage {"to": "$1", "message": "leave it out"}
+when agent=main
+  say "done"
+"#,
+    );
+    stage.rules.allow.retain(|rule| rule.tool != "Poke");
+    let log = stage.log("go").await;
+    assert!(log.contains("\"outcome\":\"denied\"") && log.contains("I may not"), "{log}");
+    assert!(log.contains("#1 end    completed \"done without it\""), "{log}");
+}
