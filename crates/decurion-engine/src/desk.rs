@@ -19,10 +19,12 @@ use crate::budget::AccountId;
 use crate::child::AgentInput;
 use crate::context::Prefix;
 use crate::journal::Who;
+use crate::kit::Kit;
 use crate::notice;
 use crate::permission::Grant;
 use crate::ports::{Ask, Model};
 use crate::task::{Ending, ProgressCell, TaskView};
+use crate::tree::prepare::Draft;
 
 /// One run's place in its session: what a child of it is built from, and the way to the session's task.
 pub struct Desk {
@@ -94,6 +96,22 @@ pub enum Wish {
         spawning: Box<Spawning>,
         /// What came of it; the error is for the model.
         answer: oneshot::Sender<Result<Spawned, String>>,
+    },
+    /// An agent that was decided has what it needs to begin, or cannot have it.
+    Prepared {
+        /// The agent.
+        draft: Box<Draft>,
+        /// What it carries, or why it does not begin; for the model.
+        kit: Result<Kit, String>,
+        /// What came of it; the error is for the model.
+        answer: oneshot::Sender<Result<Spawned, String>>,
+    },
+    /// End all that an agent left running: answered when it has ended.
+    EndBelow {
+        /// Whose.
+        agent: AgentId,
+        /// Which commands and agents were alive, in words.
+        answer: oneshot::Sender<Vec<String>>,
     },
     /// Begin a shell that nobody waits for.
     OpenShell {

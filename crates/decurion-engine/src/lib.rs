@@ -11,7 +11,7 @@
 //! | 5 | `turn.rs` | a request | one message |
 //! | 6 | `calls.rs` | the message's calls | an order, and what may overlap |
 //! | 7 | `call.rs`, `shell.rs`, `hooked.rs`, `permission.rs`, `approval.rs`, `rules.rs` | one call | its result |
-//! | 8 | `agent_tools/`, `tree.rs`, `spawn.rs` | a `RunSpec` | a living run, and its ending on record |
+//! | 8 | `agent_tools/`, `tree.rs`, `spawn.rs`, `kit.rs` | a `RunSpec` | a living run, and its ending on record |
 //! | 9 | `journal.rs`, `resume.rs` | events | numbered lines on disk, then the same to everyone |
 //!
 //! The engine never prints, reads no configuration, and names no front end and no provider.
@@ -29,6 +29,7 @@ pub mod fork;
 pub mod hook;
 mod hooked;
 pub mod journal;
+mod kit;
 pub mod listing;
 pub mod notice;
 pub mod permission;

@@ -29,6 +29,7 @@ use crate::desk::{Desk, Links, Sent, Wish};
 use crate::hook::Hooks;
 use crate::hooked::Hooked;
 use crate::journal::{Journal, Who};
+use crate::kit::Kit;
 use crate::listing;
 use crate::ports::{Ask, Equipment, Model, Parts, Ports, Shared, new_run};
 use crate::run::{Progress, Run, refold};
@@ -297,9 +298,9 @@ impl Owner {
                 let note = context.is_empty().then(|| self.session.opening_note.clone());
                 let starts = std::mem::take(&mut self.session.source);
                 let said = Said { note, prompt, starts, ..Said::default() };
-                tokio::spawn(live(run, context, Beginning::Saying(Box::new(said)), carried))
+                tokio::spawn(speak(run, context, said, carried))
             }
-            Work::Notices => tokio::spawn(live(run, context, Beginning::Saying(Box::default()), carried)),
+            Work::Notices => tokio::spawn(speak(run, context, Said::default(), carried)),
             Work::Compact(instructions) => tokio::spawn(shorten(run, context, instructions, self.used)),
         };
         self.running = Some(Running { task, cancel, desk });
@@ -630,6 +631,11 @@ async fn shorten(run: Run, context: Context, instructions: Option<String>, used:
         Ok(_) => Left { context: Some(progress.context), ending: Some((outcome, totals)), used },
         Err(_) => Left::nothing(),
     }
+}
+
+/// A run of the root. What it carries is the session's, so it gives nothing back.
+async fn speak(run: Run, context: Context, said: Said, carried: Carried) -> Left {
+    live(&run, &mut Kit::default(), context, Beginning::Saying(Box::new(said)), carried).await
 }
 
 /// The first run id of a session that has none yet: events before its first run need one.

@@ -6,13 +6,15 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use decurion_protocol::{
-    Block, CallId, Event, LineId, Message, MessageMeta, Origin, Outcome, Role, RunSpec, ToolOutput, Totals,
+    Block, CallId, Event, LineId, Message, MessageMeta, Origin, Outcome, Role, RunSpec, StartStep,
+    ToolOutput, Totals,
 };
 use futures_util::FutureExt as _;
 
 use crate::context::{Context, OpenCall};
 use crate::hooked::Hooked;
 use crate::journal::JournalLost;
+use crate::kit::Kit;
 use crate::ports::new_line;
 use crate::run::{Progress, Run, Stop, hear, record, refold, run};
 
@@ -97,13 +99,19 @@ impl Left {
 }
 
 /// Lives a run to its last record.
-pub async fn live(living: Run, context: Context, beginning: Beginning, carried: Carried) -> Left {
-    let mut progress = Progress::new(&living, context).after(&carried);
+pub async fn live(
+    living: &Run,
+    kit: &mut Kit,
+    context: Context,
+    beginning: Beginning,
+    carried: Carried,
+) -> Left {
+    let mut progress = Progress::new(living, context).after(&carried);
     let began = living.ports.clock.elapsed();
     let outcome = match beginning {
-        Beginning::Opened { first } => attempt(&living, &mut progress, carried, first).await,
-        Beginning::Saying(said) => match begin(&living, &mut progress, *said).await {
-            Ok(None) => attempt(&living, &mut progress, carried, false).await,
+        Beginning::Opened { first } => attempt(living, kit, &mut progress, carried, first).await,
+        Beginning::Saying(said) => match begin(living, &mut progress, *said).await {
+            Ok(None) => attempt(living, kit, &mut progress, carried, false).await,
             Ok(Some(reason)) => {
                 let report = format!("The prompt was not let through by a hook: {reason}");
                 Attempt::Ended(Outcome::Completed { report, limit: None })
@@ -117,16 +125,16 @@ pub async fn live(living: Run, context: Context, beginning: Beginning, carried: 
             // What was under way when it stopped may be on record or not: look, rather than guess. The
             // conversation of an agent goes no further, and closing a call twice changes nothing.
             if living.spec.agent.is_some() {
-                return finish(&living, progress, outcome, began).await;
+                return finish(living, progress, outcome, began).await;
             }
-            match refold(&living, Context::new(living.ports.model.dialect)).await {
+            match refold(living, Context::new(living.ports.model.dialect)).await {
                 Some(context) => progress.context = context,
                 None => return Left::nothing(),
             }
             outcome
         }
     };
-    finish(&living, progress, outcome, began).await
+    finish(living, progress, outcome, began).await
 }
 
 /// Puts the end of a run on record.
@@ -154,12 +162,18 @@ enum Attempt {
     Broken(Outcome),
 }
 
-async fn attempt(living: &Run, progress: &mut Progress, carried: Carried, first: bool) -> Attempt {
+async fn attempt(
+    living: &Run,
+    kit: &mut Kit,
+    progress: &mut Progress,
+    carried: Carried,
+    first: bool,
+) -> Attempt {
     let left = living.spec.limits.seconds.map(|most| Duration::from_secs(most).saturating_sub(carried.time));
     let has_time = left.is_none_or(|left| !left.is_zero()) || !carried.calls.is_empty();
     let work = async {
-        if first {
-            agent_hooks(living, progress).await?;
+        if living.spec.agent.is_some() {
+            ready(living, kit, progress, first).await?;
         }
         run(living, progress, carried.calls).await
     };
@@ -194,6 +208,20 @@ async fn time_is_up(left: Option<Duration>) {
         Some(left) => tokio::time::sleep(left).await,
         None => std::future::pending().await,
     }
+}
+
+/// The last steps of an agent's start.
+async fn ready(living: &Run, kit: &mut Kit, progress: &mut Progress, first: bool) -> Result<(), JournalLost> {
+    kit.took(StartStep::Servers);
+    if first {
+        agent_hooks(living, progress).await?;
+        kit.took(StartStep::StartHooks);
+    }
+    for step in [StartStep::OwnHooks, StartStep::Skills, StartStep::Context, StartStep::Request] {
+        kit.took(step);
+    }
+    kit.tell_start(&living.ports.journal, &living.ports.who).await;
+    Ok(())
 }
 
 /// What the hooks of an agent's start tell its model.

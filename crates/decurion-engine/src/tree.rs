@@ -4,6 +4,7 @@
 mod again;
 mod begin;
 mod end;
+pub mod prepare;
 mod tell;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -23,6 +24,7 @@ use crate::budget::AccountId;
 use crate::context::Context;
 use crate::desk::{Desk, Looked, MayEnd, ModeStep, Sent, Shells, Wish};
 use crate::journal::Who;
+use crate::kit::Kit;
 use crate::permission::Grant;
 use crate::ports::Model;
 use crate::run::Run;
@@ -61,6 +63,10 @@ pub struct Tree {
     reported: HashSet<TaskId>,
     /// How many notification turns in a row began new background work.
     pub notified: u32,
+    /// How many agents are being prepared that have not begun.
+    preparing: u32,
+    /// Agents that are over but for what they left running, and who waits for the end of that.
+    closing: HashMap<AgentId, (Vec<String>, oneshot::Sender<Vec<String>>)>,
     /// Heads that are stored already.
     heads: HashSet<String>,
     /// Tools and heads of children begun so far.
@@ -90,6 +96,8 @@ struct Launch {
     said: Said,
     /// What an earlier run left.
     carried: Carried,
+    /// What it carries.
+    kit: Kit,
     /// Whether its agent has not worked before.
     first: bool,
 }
@@ -99,10 +107,9 @@ impl Owner {
     pub async fn grant(&mut self, wish: Wish) {
         match wish {
             Wish::Ask(ask) => self.asked(*ask).await,
-            Wish::Spawn { spawning, answer } => {
-                let spawned = self.spawn(*spawning).await;
-                let _ = answer.send(spawned);
-            }
+            Wish::Spawn { spawning, answer } => self.wanted(*spawning, answer).await,
+            Wish::Prepared { draft, kit, answer } => self.was_prepared(*draft, kit, answer).await,
+            Wish::EndBelow { agent, answer } => self.end_below(&agent, answer),
             Wish::OpenShell { desk, call, command, description, cancel, answer } => {
                 let record = self.shell_record(&desk, call, command, description, Attention::Background);
                 let opened = match self.check_notified(&desk, true) {
@@ -242,7 +249,7 @@ impl Owner {
 
     /// Whether any task is alive.
     pub fn is_alive(&self) -> bool {
-        !self.tree.running.is_empty() || !self.tree.cancels.is_empty()
+        !self.tree.running.is_empty() || !self.tree.cancels.is_empty() || self.tree.preparing > 0
     }
 }
 

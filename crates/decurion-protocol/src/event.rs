@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::{
     AgentId, Answer, Block, CallId, Decision, Delivery, Intent, LineId, Mail, Message, Mode, Money, Outcome,
-    Question, QuestionId, Reply, RequestId, RunId, RunSpec, SessionId, TaskId, TaskProgress, TaskRecord,
-    TaskState, ToolOutput, Usage,
+    Question, QuestionId, ReleaseStep, Reply, RequestId, RunId, RunSpec, SessionId, StartStep, Step, TaskId,
+    TaskProgress, TaskRecord, TaskState, ToolOutput, Usage,
 };
 
 /// One event with its place in the session's order.
@@ -169,6 +169,18 @@ pub enum Event {
         totals: Box<Totals>,
     },
 
+    /// An agent is ready for its first request: the steps taken, in order. Kept only where one has something to
+    /// say that no other event says.
+    Prepared {
+        /// The steps.
+        steps: Vec<Step<StartStep>>,
+    },
+    /// An agent has let go of all it carried: the steps taken, in order. Kept only where one has something to say.
+    Released {
+        /// The steps.
+        steps: Vec<Step<ReleaseStep>>,
+    },
+
     /// Part of a reply that is still coming (transient; provisional until its `Message`).
     Delta {
         /// Which part.
@@ -208,6 +220,11 @@ pub enum Event {
 impl Event {
     /// Whether the journal keeps it. Everything else is shown and forgotten.
     pub fn is_durable(&self) -> bool {
+        match self {
+            Self::Prepared { steps } => return steps.iter().any(|step| step.note.is_some()),
+            Self::Released { steps } => return steps.iter().any(|step| step.note.is_some()),
+            _ => {}
+        }
         !matches!(
             self,
             Self::Delta { .. }

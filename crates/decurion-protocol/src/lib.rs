@@ -16,6 +16,7 @@ pub mod outcome;
 pub mod output;
 pub mod permission;
 pub mod run;
+pub mod step;
 pub mod task;
 pub mod usage;
 
@@ -34,6 +35,7 @@ pub use outcome::Outcome;
 pub use output::{ToolEffect, ToolOutput};
 pub use permission::{Answer, Decision, Mode, Question, Rule, RuleSet, Verdict};
 pub use run::{Limits, Opening, Pattern, RunSpec};
+pub use step::{ReleaseStep, StartStep, Step};
 pub use task::{
     Activity, Attention, Delivery, EndingId, Mail, TaskKind, TaskProgress, TaskRecord, TaskState, TaskStep,
 };

@@ -14,6 +14,7 @@ use decurion_protocol::{
 use crate::child::{AgentInput, BackgroundChoice};
 use crate::context::Context;
 use crate::desk::{Desk, ModeStep, Spawned, Spawning};
+use crate::kit::Kit;
 use crate::permission::{Around, Policy, decide};
 use crate::ports::{Model, new_run};
 use crate::run::belongs;
@@ -145,9 +146,10 @@ impl Owner {
         let run = self.child_run(spec, model, &outfit, family);
         let said = Said { prompt, ..Said::default() };
         let by = self.who.clone();
-        let launch = Launch { run, context, said, carried, first };
+        let launch = Launch { run, context, said, carried, kit: Kit::default(), first };
         self.mark_told(Some(agent));
-        self.open_agent(&by, Child { launch, record, remarks: Vec::new(), shared: None }).await
+        let child = Child { launch, record, remarks: Vec::new(), shared: None };
+        self.open_agent(&by, child, Kit::default()).await
     }
 
     /// What a run that goes on with the same work has from the one before it.

@@ -10,7 +10,7 @@ use decurion_model::{Head, RequestClass, RequestTag};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     AgentDefinition, AgentId, AgentSource, Attention, Block, EndingId, Event, HookEvent, Opening, Outcome,
-    Pattern, Rule, RunSpec, TaskId, TaskKind, TaskRecord, TaskState, TaskStep, ToolSelection,
+    Pattern, Rule, RunSpec, StartStep, TaskId, TaskKind, TaskRecord, TaskState, TaskStep, ToolSelection,
 };
 use futures_util::FutureExt as _;
 
@@ -20,6 +20,7 @@ use crate::context::{Context, Prefix};
 use crate::desk::{Desk, Links, ModeStep, Spawned, Spawning, Wish};
 use crate::fork;
 use crate::journal::Who;
+use crate::kit::{Kit, Rest};
 use crate::permission::Grant;
 use crate::ports::{Model, Ports, new_agent, new_run};
 use crate::prompt;
@@ -32,30 +33,37 @@ use crate::task::Ending;
 
 use super::Outfit;
 use super::again::inherited;
+use super::prepare::Draft;
 use super::{Child, Family, Launch};
 
 /// After how many turns in a row, each begun by notifications alone and each beginning more, that is refused.
 const MOST_NOTIFIED: u32 = 3;
 
 impl Owner {
-    /// Begins an agent, or takes one up again.
-    pub(super) async fn spawn(&mut self, spawning: Spawning) -> Result<Spawned, String> {
-        if let Some(id) = spawning.input.resume.clone() {
-            return self.resume(spawning, &id).await;
-        }
+    /// Decides what can be decided about a child before anything is acquired for it.
+    pub(super) fn draft(&self, spawning: Spawning) -> Result<Draft, String> {
         let definition = self.definition(spawning.input.subagent_type.as_deref().unwrap_or_default())?;
         let is_fork = definition.name == fork::NAME;
-        self.check_limits(&spawning.desk, is_fork)?;
+        let desk = &spawning.desk;
+        self.check_limits(desk, is_fork)?;
         let settings = &self.session.parts.agent_settings;
         let background =
             child::background(settings, spawning.input.run_in_background, &definition, is_fork).value;
-        self.check_notified(&spawning.desk, background)?;
-        self.session.parts.agent_settings.max_total.map_or(Ok(()), |most| {
-            if self.tree.tasks.total() < most { Ok(()) } else { Err(total_reached(most)) }
-        })?;
-        let made = self.make_child(&spawning, &definition, is_fork, background)?;
-        spawning.desk.begun.fetch_add(1, Ordering::Relaxed);
-        self.open_agent(&spawning.desk.who, made).await
+        self.check_notified(desk, background)?;
+        if let Some(most) = settings.max_total
+            && self.tree.tasks.total() + self.tree.preparing >= most
+        {
+            return Err(total_reached(most));
+        }
+        let mut remarks = Vec::new();
+        let shares = is_fork || definition.fork_context;
+        let model = self.child_model(desk, &spawning, &definition, shares, &mut remarks)?;
+        let tools = if is_fork {
+            Arc::clone(&desk.tools)
+        } else {
+            self.child_tools(desk, &definition, background, &model, spawning.input.effort.as_deref())?
+        };
+        Ok(Draft { agent: new_agent(), spawning, definition, model, tools, is_fork, background, remarks })
     }
 
     /// The definition of this name, without regard to case.
@@ -108,20 +116,13 @@ impl Owner {
     }
 
     /// Decides everything about a new child.
-    pub(super) fn make_child(
-        &mut self,
-        spawning: &Spawning,
-        definition: &Arc<AgentDefinition>,
-        is_fork: bool,
-        background: bool,
-    ) -> Result<Child, String> {
-        let desk = &spawning.desk;
-        let mut remarks = Vec::new();
+    pub(super) fn make_child(&mut self, draft: Draft) -> Result<Child, String> {
+        let outfit = self.outfit(&draft)?;
+        let Draft { spawning, definition, model, agent, is_fork, background, remarks, .. } = draft;
+        let (spawning, desk) = (&spawning, &spawning.desk);
         let shares = is_fork || definition.fork_context;
         let prefix = if shares { shared_prefix(spawning) } else { None };
-        let model = self.child_model(desk, spawning, definition, shares, &mut remarks)?;
-        let outfit = self.outfit(spawning, definition, &model, is_fork, background)?;
-        let spec = self.child_spec(spawning, definition, &model, &outfit, prefix.as_deref());
+        let spec = self.child_spec(spawning, &definition, &model, &outfit, (&agent, prefix.as_deref()));
         spec::check_limits(&spec.limits, &model).map_err(|error| error.to_string())?;
         self.check_price(&model, desk.account)?;
         let context = match &prefix {
@@ -131,17 +132,17 @@ impl Owner {
         let shared = prefix.as_ref().filter(|_| is_fork);
         let shared = shared.map(|prefix| fork::share(&outfit.wire_head, prefix, &spawning.input.prompt));
         let said = self.opening(spawning, prefix.as_deref(), is_fork);
-        let agent = spec.agent.clone().unwrap_or_else(new_agent);
         let family = Family {
             path: format!("{}/{agent}", desk.path),
-            modes: desk.modes.iter().copied().chain([ModeStep::of(definition)]).collect(),
-            grants: desk.grants.iter().cloned().chain(grant_of(definition)).collect(),
+            modes: desk.modes.iter().copied().chain([ModeStep::of(&definition)]).collect(),
+            grants: desk.grants.iter().cloned().chain(grant_of(&definition)).collect(),
             account: desk.account,
             parent: desk.who.agent.clone(),
         };
         let run = self.child_run(spec, model, &outfit, family);
-        let record = self.agent_record(spawning, definition, &agent, background);
-        let launch = Launch { run, context, said, carried: Carried::default(), first: true };
+        let record = self.agent_record(spawning, &definition, &agent, background);
+        let launch =
+            Launch { run, context, said, carried: Carried::default(), kit: Kit::default(), first: true };
         Ok(Child { launch, record, remarks, shared })
     }
 
@@ -151,7 +152,7 @@ impl Owner {
         definition: &AgentDefinition,
         model: &Model,
         outfit: &Outfit,
-        prefix: Option<&Prefix>,
+        (agent, prefix): (&AgentId, Option<&Prefix>),
     ) -> RunSpec {
         let desk = &spawning.desk;
         let modes: Vec<ModeStep> = desk.modes.iter().copied().chain([ModeStep::of(definition)]).collect();
@@ -161,7 +162,7 @@ impl Owner {
         RunSpec {
             run: new_run(),
             session: self.session.id,
-            agent: Some(new_agent()),
+            agent: Some(agent.clone()),
             parent: Some(desk.who.run),
             depth: desk.spec.depth + 1,
             pattern: if is_fork { Pattern::Fork } else { Pattern::Named },
@@ -205,37 +206,48 @@ impl Owner {
         }
     }
 
+    /// The tools of a child that is no fork: chosen once for all that are alike.
+    fn child_tools(
+        &self,
+        desk: &Desk,
+        definition: &Arc<AgentDefinition>,
+        background: bool,
+        model: &Arc<Model>,
+        effort: Option<&str>,
+    ) -> Result<Arc<decurion_tools::ToolSet>, String> {
+        let alike = |outfit: &&Arc<Outfit>| outfit.fits(desk, definition, model, background, effort);
+        match self.tree.outfits.iter().find(alike) {
+            Some(outfit) => Ok(Arc::clone(&outfit.tools)),
+            None => child_tools(desk, definition, background, &self.session.parts.agent_settings),
+        }
+    }
+
     /// The tools and the head of a child: its parent's own for a fork, else made once for all children that
     /// are alike.
-    fn outfit(
-        &mut self,
-        spawning: &Spawning,
-        definition: &Arc<AgentDefinition>,
-        model: &Arc<Model>,
-        is_fork: bool,
-        background: bool,
-    ) -> Result<Arc<Outfit>, String> {
+    fn outfit(&mut self, draft: &Draft) -> Result<Arc<Outfit>, String> {
+        let Draft { spawning, definition, model, tools, is_fork, background, .. } = draft;
         let desk = &spawning.desk;
         let effort = spawning.input.effort.as_deref();
-        let alike = |outfit: &&Arc<Outfit>| outfit.fits(desk, definition, model, background, effort);
+        let alike = |outfit: &&Arc<Outfit>| {
+            outfit.fits(desk, definition, model, *background, effort) && Arc::ptr_eq(&outfit.tools, tools)
+        };
         if let Some(outfit) = self.tree.outfits.iter().find(alike).filter(|_| !is_fork) {
             return Ok(Arc::clone(outfit));
         }
-        let (tools, head, wire_head) = if is_fork {
-            (Arc::clone(&desk.tools), Arc::clone(&desk.head), Arc::clone(&desk.wire_head))
+        let (head, wire_head) = if *is_fork {
+            (Arc::clone(&desk.head), Arc::clone(&desk.wire_head))
         } else {
-            let tools = child_tools(desk, definition, background, &self.session.parts.agent_settings)?;
-            let head = child_head(model, definition, &tools, effort);
+            let head = child_head(model, definition, tools, effort);
             let wire_head = Arc::new(model.dialect.head(&head));
-            (tools, Arc::new(head), wire_head)
+            (Arc::new(head), wire_head)
         };
         let outfit = Arc::new(Outfit {
             head_name: self.keep_head(&head)?,
-            tools,
+            tools: Arc::clone(tools),
             head,
             wire_head,
             of: (Arc::clone(definition), Arc::clone(&desk.tools), Arc::clone(model)),
-            background,
+            background: *background,
             depth: desk.spec.depth,
             effort: effort.map(str::to_owned),
         });
@@ -423,10 +435,22 @@ impl Owner {
     }
 
     /// Puts a child on record, with its start and its prompt, and begins it, or queues it.
-    pub(super) async fn open_agent(&mut self, by: &Who, child: Child) -> Result<Spawned, String> {
+    pub(super) async fn open_agent(
+        &mut self,
+        by: &Who,
+        child: Child,
+        mut kit: Kit,
+    ) -> Result<Spawned, String> {
         let Child { mut launch, record, remarks, shared } = child;
         let queued = !self.has_room(Some(&record));
-        self.record_opening(by, &mut launch, &record, queued).await?;
+        if let Err(reason) = self.record_opening(by, &mut launch, &record, queued).await {
+            kit.abandon().await;
+            return Err(reason);
+        }
+        // The task, what stands before its conversation and its mode are one record.
+        for step in [StartStep::Task, StartStep::SystemPrompt, StartStep::Mode] {
+            kit.took(step);
+        }
         self.tree.begun += 1;
         let task = record.task.clone();
         let Some(row) = self.tree.tasks.row_mut(&task) else {
@@ -438,6 +462,8 @@ impl Owner {
         let model = launch.run.ports.model.name.clone();
         self.keep_meta(&record, &launch.run.spec);
         self.tree.cancels.insert(task, launch.run.ports.cancel.clone());
+        kit.took(StartStep::Cancellation);
+        launch.kit = kit;
         if queued {
             self.tree.queue.push_back(launch);
         } else {
@@ -515,7 +541,7 @@ impl Owner {
     }
 
     pub(super) fn begin_agent(&mut self, launch: Launch) {
-        let Launch { run, context, carried, first, .. } = launch;
+        let Launch { run, context, carried, first, mut kit, .. } = launch;
         let Some(agent) = run.spec.agent.clone() else { return };
         let task: TaskId = agent.clone().into();
         let attention = self.tree.tasks.row(&task).map_or(Attention::Background, |row| row.record.attention);
@@ -528,12 +554,12 @@ impl Owner {
         let run_id = run.spec.run;
         tokio::spawn(async move {
             // A panic outside the loop itself is an ending too.
-            let living = live(run, context, Beginning::Opened { first }, carried);
+            let living = live(&run, &mut kit, context, Beginning::Opened { first }, carried);
             let left = AssertUnwindSafe(living).catch_unwind().await;
             let left = left.unwrap_or_else(|_| Left::nothing());
-            let delivered = left.context.map(Context::into_delivered).unwrap_or_default();
+            let Rest { ending, delivered } = kit.release(run, left).await;
             let (outcome, totals) =
-                left.ending.map_or((Outcome::Lost, None), |(outcome, totals)| (outcome, Some(totals)));
+                ending.map_or((Outcome::Lost, None), |(outcome, totals)| (outcome, Some(totals)));
             let id = EndingId { task: agent.clone().into(), run: Some(run_id) };
             let ending = Box::new(Ending { id, outcome, totals, at: clock.date() });
             // A session that is gone has nobody left to tell.

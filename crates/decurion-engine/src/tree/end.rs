@@ -8,6 +8,7 @@ use decurion_protocol::{
     AgentId, Attention, Delivery, EndingId, Event, Outcome, TaskId, TaskKind, TaskRecord, TaskState,
     TaskStep, ToolOutput,
 };
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::child::BackgroundChoice;
@@ -29,6 +30,7 @@ impl Owner {
         self.tree.running.remove(&task);
         self.tree.cancels.remove(&task);
         self.tree.ending.remove(&agent);
+        self.tree.closing.remove(&agent);
         self.take_back(Some(&agent), delivered);
         let completed = matches!(ending.outcome, Outcome::Completed { .. });
         // Who stops with whom: what an agent began ends with it. One that completed has waited for its
@@ -107,16 +109,55 @@ impl Owner {
         self.mark_told(agent);
     }
 
+    /// Ends what an agent that is over left running. Who stops with whom: what an agent began ends with it.
+    pub(super) fn end_below(&mut self, agent: &AgentId, answer: oneshot::Sender<Vec<String>>) {
+        let task: TaskId = agent.clone().into();
+        let alive = self.tree.tasks.children(Some(&task)).filter(|row| row.is_alive());
+        let (below, words): (Vec<TaskId>, Vec<String>) =
+            alive.map(|row| (row.record.task.clone(), row.record.description.clone())).unzip();
+        self.tree.closing.insert(agent.clone(), (words, answer));
+        for task in below {
+            self.stop(&task, "the end of its parent");
+        }
+        self.answer_closing(agent);
+    }
+
+    /// Tells an agent that is over that nothing of it is left running, if so.
+    fn answer_closing(&mut self, agent: &AgentId) {
+        let task: TaskId = agent.clone().into();
+        if self.tree.tasks.children(Some(&task)).any(crate::task::Row::is_alive) {
+            return;
+        }
+        if let Some((words, answer)) = self.tree.closing.remove(agent) {
+            let _ = answer.send(words);
+        }
+    }
+
     /// A task has ended: whoever waits for it has its result, anyone else is told.
     pub(super) async fn ended(&mut self, ending: Ending) {
+        let parent = self.tree.tasks.row(&ending.id.task).and_then(|row| row.record.parent.clone());
+        self.hand_on(ending).await;
+        if let Some(parent) = parent {
+            self.answer_closing(&parent);
+        }
+    }
+
+    async fn hand_on(&mut self, ending: Ending) {
         let Some(row) = self.tree.tasks.row(&ending.id.task) else { return };
         let (parent, foreground) = (row.record.parent.clone(), row.is_foreground());
         let delivery = Delivery::Ending(ending.id.clone());
         let (task, killed) = (ending.id.task.clone(), matches!(ending.outcome, Outcome::Killed { .. }));
+        let outcome = ending.outcome.clone();
         self.tree.tasks.end(ending);
         if self.tree.reported.remove(&task) {
             // Its agent's report has told of it.
             self.tree.tasks.take(&delivery);
+            return;
+        }
+        if parent.as_ref().is_some_and(|parent| self.tree.closing.contains_key(parent)) {
+            // Whoever began it has said its last word and hears nothing any more.
+            self.tree.tasks.take(&delivery);
+            self.tree.unheard.push(outcome);
             return;
         }
         let waits = match &parent {

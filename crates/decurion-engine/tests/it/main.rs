@@ -9,6 +9,7 @@ mod agents_crash;
 mod agents_limits;
 mod agents_rights;
 mod agents_words;
+mod carrying;
 mod children;
 mod endings;
 mod faults;

@@ -71,11 +71,11 @@ async fn a_foreground_agent_is_shown_between_its_call_and_its_report() {
         user [#1 worker "look" of call1] "look for it"
         assistant [#1 worker "look" of call1] "looking"
         assistant [#1 worker "look" of call1] calls Echo "call2" {"text":"here"}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1097,"tool_uses":1,"duration_ms":14},"last_tool_name":"Echo"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1097,"tool_uses":1,"duration_ms":15},"last_tool_name":"Echo"}
         user [#1 worker "look" of call1] → "call2" "here"
         assistant [#1 worker "look" of call1] "found it"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1161,"tool_uses":1,"duration_ms":29}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1161,"tool_uses":1,"duration_ms":30}}
         user → "call1" [{"type":"text","text":"found it"},{"type":"text","text":"ag
         assistant "done"
         result success "done" origin=null turns=2 of 4567 input tokens 4567 are new, cost true stats {"spawned":1,"requested":{"background":0,"foreground":1,"unset":0},"started_in_background":0,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
@@ -93,11 +93,11 @@ async fn a_background_agent_is_told_of_and_the_results_wait_for_it() {
         user → "call1" [{"type":"text","text":"The agent works in the background no
         assistant "started"
         assistant [#1 worker "look" of call1] calls Echo "call2" {"text":"here"}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":989,"tool_uses":1,"duration_ms":25},"last_tool_name":"Echo"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":989,"tool_uses":1,"duration_ms":26},"last_tool_name":"Echo"}
         user [#1 worker "look" of call1] → "call2" "<tool_use_error>Error: No such tool available: Echo. The to
         assistant [#1 worker "look" of call1] "found it"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1081,"tool_uses":1,"duration_ms":37}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1081,"tool_uses":1,"duration_ms":38}}
         background_tasks_changed {"tasks":[]}
         init agents=["worker"]
         assistant "it is found"
@@ -114,22 +114,22 @@ async fn agents_of_every_depth_are_shown() {
         task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"outer","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"delegate"}
         user [#1 worker "outer" of call1] "delegate"
         assistant [#1 worker "outer" of call1] calls Agent "call2" {"description":"inner","prompt":"deep down","subagent_type":"worker"}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1108,"tool_uses":1,"duration_ms":11},"last_tool_name":"Agent"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1108,"tool_uses":1,"duration_ms":12},"last_tool_name":"Agent"}
         task_started {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"inner","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":2,"prompt":"deep down","parent_task_id":"#1"}
         user [#2 worker "inner" of call2] "deep down"
         assistant [#2 worker "inner" of call2] calls Echo "call3" {"text":"a"}
         assistant [#2 worker "inner" of call2] calls Poke "call4" {"text":"b"}
-        task_progress {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"Echo","subagent_type":"worker","usage":{"total_tokens":559,"tool_uses":1,"duration_ms":14},"last_tool_name":"Echo"}
-        task_progress {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"Poke","subagent_type":"worker","usage":{"total_tokens":559,"tool_uses":2,"duration_ms":14},"last_tool_name":"Poke"}
+        task_progress {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"Echo","subagent_type":"worker","usage":{"total_tokens":559,"tool_uses":1,"duration_ms":15},"last_tool_name":"Echo"}
+        task_progress {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"Poke","subagent_type":"worker","usage":{"total_tokens":559,"tool_uses":2,"duration_ms":15},"last_tool_name":"Poke"}
         user [#2 worker "inner" of call2] → "call3" "a"
         user [#2 worker "inner" of call2] → "call4" "b"
         assistant [#2 worker "inner" of call2] "deep report"
         task_updated {"task_id":"#2","run_id":"run2","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#2","run_id":"run2","tool_use_id":"call2","status":"completed","output_file":"#2.output","summary":"deep report","usage":{"total_tokens":658,"tool_uses":2,"duration_ms":33}}
+        task_notification {"task_id":"#2","run_id":"run2","tool_use_id":"call2","status":"completed","output_file":"#2.output","summary":"deep report","usage":{"total_tokens":658,"tool_uses":2,"duration_ms":34}}
         user [#1 worker "outer" of call1] → "call2" [{"type":"text","text":"deep report"},{"type":"text","text":
         assistant [#1 worker "outer" of call1] "outer report"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1224,"tool_uses":1,"duration_ms":69}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1224,"tool_uses":1,"duration_ms":72}}
         user → "call1" [{"type":"text","text":"outer report"},{"type":"text","text"
         assistant "nest done"
         result success "nest done" origin=null turns=2 of 5820 input tokens 5820 are new, cost true stats {"spawned":2,"requested":{"background":0,"foreground":0,"unset":2},"started_in_background":0,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}
@@ -153,7 +153,7 @@ when turn=2
         user [#1 fork "side" of call1] "on the side"
         assistant [#1 fork "side" of call1] "forked report"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"forked report","usage":{"total_tokens":1259,"tool_uses":0,"duration_ms":10}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"forked report","usage":{"total_tokens":1259,"tool_uses":0,"duration_ms":11}}
         user → "call1" [{"type":"text","text":"forked report"},{"type":"text","text
         assistant "done"
         result success "done" origin=null turns=2 of 3565 input tokens 3565 are new, cost true stats {"spawned":1,"requested":{"background":0,"foreground":1,"unset":0},"started_in_background":0,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"fork":1}}
@@ -292,7 +292,7 @@ when turn=2
         task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"outer","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"delegate"}
         user [#1 worker "outer" of call1] "delegate"
         assistant [#1 worker "outer" of call1] calls Agent "call2" {"description":"inner","prompt":"deep down","subagent_type":"worker","run_in_background":true}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1114,"tool_uses":1,"duration_ms":11},"last_tool_name":"Agent"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1114,"tool_uses":1,"duration_ms":12},"last_tool_name":"Agent"}
         background_tasks_changed {"tasks":[{"task_id":"#2","run_id":"run2","task_type":"local_agent","description":"inner","subagent_type":"worker","parent_task_id":"#1"}]}
         task_started {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"inner","is_backgrounded":true,"task_type":"local_agent","subagent_type":"worker","spawn_depth":2,"prompt":"deep down","parent_task_id":"#1"}
         user [#2 worker "inner" of call2] "deep down"
@@ -300,11 +300,11 @@ when turn=2
         assistant [#1 worker "outer" of call1] "waiting"
         assistant [#2 worker "inner" of call2] "deep report"
         task_updated {"task_id":"#2","run_id":"run2","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#2","run_id":"run2","tool_use_id":"call2","status":"completed","output_file":"#2.output","summary":"deep report","usage":{"total_tokens":447,"tool_uses":0,"duration_ms":22}}
+        task_notification {"task_id":"#2","run_id":"run2","tool_use_id":"call2","status":"completed","output_file":"#2.output","summary":"deep report","usage":{"total_tokens":447,"tool_uses":0,"duration_ms":23}}
         background_tasks_changed {"tasks":[]}
         assistant [#1 worker "outer" of call1] "outer report"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1468,"tool_uses":1,"duration_ms":57}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1468,"tool_uses":1,"duration_ms":60}}
         user → "call1" [{"type":"text","text":"outer report"},{"type":"text","text"
         assistant "nest done"
         result success "nest done" origin=null turns=2 of 6613 input tokens 6613 are new, cost true stats {"spawned":2,"requested":{"background":1,"foreground":0,"unset":1},"started_in_background":1,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}

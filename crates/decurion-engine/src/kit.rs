@@ -1,0 +1,96 @@
+//! What an agent carries besides its tools. Takes each thing as it is acquired on the way to the first request;
+//! gives all of it back after the last word, in one order, whatever happened in between, and tells both orders.
+
+use std::collections::HashSet;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use decurion_protocol::{Delivery, Event, Outcome, ReleaseStep, StartStep, Step, Totals};
+
+use crate::context::Context;
+use crate::desk::{Desk, Wish};
+use crate::journal::{Journal, Who};
+use crate::ports::Ports;
+use crate::run::Run;
+use crate::spawn::Left;
+
+/// What one run of an agent carries.
+#[derive(Default)]
+pub struct Kit {
+    /// The steps of its start so far.
+    started: Vec<Step<StartStep>>,
+}
+
+/// What is left of a run once all that it carried is given back.
+pub struct Rest {
+    /// How it ended, if that is on record.
+    pub ending: Option<(Outcome, Totals)>,
+    /// What its lines have told it.
+    pub delivered: HashSet<Delivery>,
+}
+
+impl Kit {
+    /// A step of the start was taken.
+    pub fn took(&mut self, step: StartStep) {
+        self.started.push(Step::plain(step));
+    }
+
+    /// The same, with what came of it.
+    pub fn noted(&mut self, step: StartStep, note: impl Into<String>) {
+        self.started.push(Step::noted(step, note));
+    }
+
+    /// Gives back what was acquired for an agent that does not begin after all.
+    #[allow(clippy::unused_async)] // nothing that takes time is acquired so far
+    pub async fn abandon(self) {}
+
+    /// Tells the steps of the start, once.
+    pub async fn tell_start(&mut self, journal: &Journal, who: &Who) {
+        let steps = std::mem::take(&mut self.started);
+        if !steps.is_empty() {
+            tell(journal, who, Event::Prepared { steps }).await;
+        }
+    }
+
+    /// Gives everything back and tells how. What the run still holds goes with it, each thing at its turn.
+    pub async fn release(self, run: Run, left: Left) -> Rest {
+        let Run { ports, .. } = run;
+        let Ports { desk, hooks, tag, shared, who, .. } = ports;
+        let mut steps = Vec::with_capacity(ReleaseStep::ALL.len());
+        let mut took = |step, note: Option<String>| steps.push(Step { step, note });
+        took(ReleaseStep::Servers, None);
+        drop(hooks);
+        took(ReleaseStep::Hooks, None);
+        desk.prefix.lock().unwrap_or_else(PoisonError::into_inner).take();
+        took(ReleaseStep::Cache, None);
+        let delivered = left.context.map(Context::into_delivered).unwrap_or_default();
+        took(ReleaseStep::Files, None);
+        drop(tag);
+        took(ReleaseStep::Trace, None);
+        took(ReleaseStep::Shells, end_below(&desk).await);
+        took(ReleaseStep::Worktree, None);
+        tell(&shared.journal, &who, Event::Released { steps }).await;
+        Rest { ending: left.ending, delivered }
+    }
+}
+
+/// Ends what an agent left running; gives what that was.
+async fn end_below(desk: &Desk) -> Option<String> {
+    let agent = desk.who.agent.clone()?;
+    // Whoever began nothing has nothing to end.
+    if desk.begun.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let ended = desk.wish(|answer| Wish::EndBelow { agent, answer }).await.unwrap_or_default();
+    (!ended.is_empty()).then(|| format!("ended: {}", ended.join("; ")))
+}
+
+/// Keeps an event that has something to say, shows one that has not.
+async fn tell(journal: &Journal, who: &Who, event: Event) {
+    if event.is_durable() {
+        // A journal that is lost was found lost by the run itself.
+        let _ = journal.write(who, vec![event]).await;
+    } else {
+        journal.publish(who, event);
+    }
+}

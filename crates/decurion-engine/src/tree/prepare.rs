@@ -1,0 +1,129 @@
+//! What a child needs before it can begin and that takes time. Takes a child that was decided, gives it what it
+//! carries, or the reason why it does not begin, without holding up the session's task meanwhile: a failing
+//! step gives back exactly what was acquired before it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use decurion_protocol::{AgentDefinition, AgentId, StartStep};
+use decurion_tools::ToolSet;
+use tokio::sync::oneshot;
+
+use crate::desk::{Spawned, Spawning, Wish};
+use crate::kit::Kit;
+use crate::ports::Model;
+use crate::session::Owner;
+
+/// A child that was decided and has not begun.
+pub struct Draft {
+    /// What is wanted, by whom.
+    pub spawning: Spawning,
+    /// What it is.
+    pub definition: Arc<AgentDefinition>,
+    /// Its model.
+    pub model: Arc<Model>,
+    /// Its id.
+    pub agent: AgentId,
+    /// Its tools, out of its parent's; a fork has exactly those.
+    pub tools: Arc<ToolSet>,
+    /// Whether it is a copy of its parent.
+    pub is_fork: bool,
+    /// Whether nobody waits for it.
+    pub background: bool,
+    /// Things the model that asked should know.
+    pub remarks: Vec<String>,
+}
+
+/// Where the answer to a wish for a child goes.
+type Answer = oneshot::Sender<Result<Spawned, String>>;
+
+/// What a child needs that takes time.
+struct Needs {}
+
+impl Needs {
+    /// What this child needs; none where it can begin at once.
+    fn of(_draft: &Draft) -> Option<Self> {
+        None
+    }
+
+    /// Acquires it, in the order of an agent's start.
+    #[allow(clippy::unused_async)] // nothing takes time so far
+    async fn acquire(self, _draft: &Draft, kit: Kit) -> Result<Kit, String> {
+        let Self {} = self;
+        Ok(kit)
+    }
+}
+
+impl Owner {
+    /// Begins an agent, or takes one up again; one that needs something first is begun when it has it.
+    pub(super) async fn wanted(&mut self, spawning: Spawning, answer: Answer) {
+        if let Some(id) = spawning.input.resume.clone() {
+            let _ = answer.send(self.resume(spawning, &id).await);
+            return;
+        }
+        let draft = match self.draft(spawning) {
+            Ok(draft) => draft,
+            Err(reason) => {
+                let _ = answer.send(Err(reason));
+                return;
+            }
+        };
+        draft.spawning.desk.begun.fetch_add(1, Ordering::Relaxed);
+        let kit = started();
+        let Some(needs) = Needs::of(&draft) else {
+            return self.prepared(draft, Ok(kit), answer).await;
+        };
+        self.tree.preparing += 1;
+        let wishes = self.wishes.clone();
+        tokio::spawn(async move {
+            let kit = needs.acquire(&draft, kit).await;
+            let draft = Box::new(draft);
+            // The session waits for what is being prepared before it ends, so somebody listens.
+            let _ = wishes.send(Wish::Prepared { draft, kit, answer }).await;
+        });
+    }
+
+    /// A child that needed something has it, or cannot have it.
+    pub(super) async fn was_prepared(&mut self, draft: Draft, kit: Result<Kit, String>, answer: Answer) {
+        self.tree.preparing -= 1;
+        self.prepared(draft, kit, answer).await;
+        self.begin_queued().await;
+    }
+
+    async fn prepared(&mut self, draft: Draft, kit: Result<Kit, String>, answer: Answer) {
+        let desk = Arc::clone(&draft.spawning.desk);
+        let begun = match kit {
+            Err(reason) => Err(reason),
+            // Whoever asked was stopped meanwhile: nobody would wait for it, stop it or hear of it.
+            Ok(kit) if answer.is_closed() => {
+                kit.abandon().await;
+                Err(String::new())
+            }
+            Ok(kit) => self.begin_draft(draft, kit).await,
+        };
+        if begun.is_err() {
+            desk.begun.fetch_sub(1, Ordering::Relaxed);
+        }
+        let _ = answer.send(begun);
+    }
+
+    async fn begin_draft(&mut self, draft: Draft, kit: Kit) -> Result<Spawned, String> {
+        let by = draft.spawning.desk.who.clone();
+        match self.make_child(draft) {
+            Ok(child) => self.open_agent(&by, child, kit).await,
+            Err(reason) => {
+                kit.abandon().await;
+                Err(reason)
+            }
+        }
+    }
+}
+
+/// What is decided already when a child is drafted.
+fn started() -> Kit {
+    let mut kit = Kit::default();
+    for step in [StartStep::Definition, StartStep::Model, StartStep::Id, StartStep::Tools] {
+        kit.took(step);
+    }
+    kit
+}
