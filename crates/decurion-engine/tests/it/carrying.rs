@@ -45,10 +45,10 @@ async fn an_agent_is_made_ready_and_gives_back_in_order() {
     let script =
         format!("when agent=worker\n  say \"found\"\nwhen turn=1\n  {AGENT}\nwhen turn=2\n  say \"done\"\n");
     let played = stage(&script).play("go").await;
-    expect![[r#"
+    expect![[r"
         definition model id tools task system_prompt mode cancellation servers start_hooks own_hooks skills context request
         completed
-        servers hooks cache files trace shells worktree"#]]
+        servers hooks cache files trace shells worktree"]]
     .assert_eq(&steps(&played.events));
 }
 
@@ -90,11 +90,11 @@ when turn=2
     stage.agents.push(Arc::new(AgentDefinition { name: "inner".into(), ..(*worker).clone() }));
     let played = stage.play("go").await;
     let told = steps(&played.events);
-    expect![[r#"
+    expect![[r"
         definition model id tools task system_prompt mode cancellation servers start_hooks own_hooks skills context request
         definition model id tools task system_prompt mode cancellation servers start_hooks own_hooks skills context request
         completed
         killed
         servers hooks cache files trace shells worktree
-        servers hooks cache files trace shells (ended: deeper) worktree"#]].assert_eq(&told);
+        servers hooks cache files trace shells (ended: deeper) worktree"]].assert_eq(&told);
 }
