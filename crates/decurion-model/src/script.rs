@@ -117,6 +117,8 @@ pub enum Step {
     Raw(Vec<u8>),
     /// The connection breaks here.
     Reset,
+    /// The provider itself fails here, inside the program.
+    Panic,
     /// The stream ends here as if it were complete.
     Close,
     /// Nothing more of substance ever comes.

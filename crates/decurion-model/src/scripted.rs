@@ -109,6 +109,7 @@ async fn play(steps: Vec<WireStep>) -> Result<Response, ModelError> {
             }
             WireStep::Wait(time) => sleep(time).await,
             WireStep::Stall | WireStep::Repeat { .. } => std::future::pending().await,
+            WireStep::Panic => panic!("the script asks for it"),
             WireStep::Reset | WireStep::Bytes(_) | WireStep::End => break,
         }
     }
@@ -129,6 +130,7 @@ fn body(steps: std::vec::IntoIter<WireStep>) -> BoxStream<'static, Result<Bytes,
                 WireStep::Bytes(bytes) => return Some((Ok(bytes), steps)),
                 WireStep::Wait(time) => sleep(time).await,
                 WireStep::Reset => return Some((Err(broken()), Vec::new().into_iter())),
+                WireStep::Panic => panic!("the script asks for it"),
                 WireStep::Stall => std::future::pending().await,
                 WireStep::Repeat { bytes, every } => {
                     sleep(every).await;

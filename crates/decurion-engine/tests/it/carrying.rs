@@ -57,6 +57,7 @@ async fn every_ending_gives_back_everything() {
     // How the worker works, what the root does besides, how the worker ends.
     let rows = [
         ("fail 400 \"no\"", "", "failed"),
+        ("panic", "", "failed"),
         ("call Poke {\"text\": \"panic\"}", "", "completed"),
         ("delay 60m\n  say \"late\"", ", \"budget\": {\"seconds\": 5}", "out_of_budget"),
     ];

@@ -50,7 +50,7 @@ struct Cursor<'a> {
 }
 
 const STEPS: &str = "say, think, call, block, stop, usage, model, message-id, delay, fail, status, error, raw, \
-                     malformed, reset, close, stall, split";
+                     malformed, reset, close, stall, panic, split";
 
 /// Rules and their conditions.
 impl Cursor<'_> {
@@ -182,6 +182,7 @@ impl Cursor<'_> {
             "reset" => self.ending(plan, CutEnding::Reset)?,
             "close" => self.ending(plan, CutEnding::Close)?,
             "stall" => self.ending(plan, CutEnding::Stall)?,
+            "panic" => plan.steps.push(Step::Panic),
             "split" => plan.splits.push(self.split()?),
             other => return Err(self.error_at(start, format!("no such step (there are {STEPS}): {other:?}"))),
         }

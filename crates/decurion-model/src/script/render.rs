@@ -28,6 +28,8 @@ pub enum WireStep {
     Wait(Duration),
     /// Break the connection (RST). The last step.
     Reset,
+    /// Fail inside the program; a server breaks the connection instead. The last step.
+    Panic,
     /// Send nothing more and keep the connection open. The last step.
     Stall,
     /// Write these bytes again and again, for ever. The last step.
@@ -185,7 +187,12 @@ impl Stream<'_> {
             // Before anything is said, a wait or a break is one of the connection, not of the stream.
             let speaks = !matches!(
                 step,
-                Step::Delay(_) | Step::Reset | Step::Close | Step::Raw(_) | Step::Stall(Stall::Silent)
+                Step::Delay(_)
+                    | Step::Reset
+                    | Step::Panic
+                    | Step::Close
+                    | Step::Raw(_)
+                    | Step::Stall(Stall::Silent)
             );
             if speaks {
                 self.open();
@@ -199,6 +206,7 @@ impl Stream<'_> {
                 Step::Error { kind, message } => self.error(kind, message),
                 Step::Raw(bytes) => self.pieces.push(Piece::Event(bytes.clone())),
                 Step::Reset => return self.pieces.push(Piece::Last(WireStep::Reset)),
+                Step::Panic => return self.pieces.push(Piece::Last(WireStep::Panic)),
                 Step::Close => return self.pieces.push(Piece::Last(WireStep::End)),
                 Step::Stall(stall) => return self.stall(*stall),
             }

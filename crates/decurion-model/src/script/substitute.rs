@@ -104,7 +104,7 @@ pub(super) fn plan(plan: &mut Plan, captures: &Captures<'_>) {
             }
             Step::Block(block) => value(block, captures),
             Step::Error { message, .. } => *message = captures.fill(message),
-            Step::Raw(_) | Step::Delay(_) | Step::Reset | Step::Close | Step::Stall(_) => {}
+            Step::Raw(_) | Step::Delay(_) | Step::Reset | Step::Panic | Step::Close | Step::Stall(_) => {}
         }
     }
     if let Some(failure) = &mut plan.failure {

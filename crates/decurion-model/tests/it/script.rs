@@ -189,9 +189,7 @@ fn mistakes_are_shown_where_they_are() {
     wrong("when match=/a", &expect!["line 1, column 12: the pattern has no closing `/`"]);
     wrong(
         "when\n  shout \"x\"",
-        &expect![[
-            r#"line 2, column 3: no such step (there are say, think, call, block, stop, usage, model, message-id, delay, fail, status, error, raw, malformed, reset, close, stall, split): "shout""#
-        ]],
+        &expect![[r#"line 2, column 3: no such step (there are say, think, call, block, stop, usage, model, message-id, delay, fail, status, error, raw, malformed, reset, close, stall, panic, split): "shout""#]],
     );
     wrong(
         "when\n  say x",
@@ -342,6 +340,7 @@ fn failures_waits_cuts_and_splits_become_steps() {
         String::from_utf8(body(&all)).unwrap().contains(r#""type":"rate_limit_error","message":"slow down""#)
     );
     assert_eq!(steps("when\n reset", Dialect::Anthropic), [WireStep::Reset]);
+    assert_eq!(steps("when\n panic", Dialect::Anthropic), [WireStep::Panic]);
     assert_eq!(steps("when\n stall", Dialect::OpenAiChat), [WireStep::Stall]);
     let whole = body(&steps(RICH, Dialect::Anthropic));
     for at in [0, 1, 77, whole.len(), whole.len() + 9] {

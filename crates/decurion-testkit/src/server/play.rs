@@ -40,7 +40,7 @@ pub(super) async fn start(steps: Vec<WireStep>, reset: Arc<Notify>, under_way: U
                 return response;
             }
             WireStep::Wait(time) => tokio::time::sleep(time).await,
-            WireStep::Reset => reset.notify_one(),
+            WireStep::Reset | WireStep::Panic => reset.notify_one(),
             WireStep::Stall | WireStep::Repeat { .. } | WireStep::End | WireStep::Bytes(_) => break,
         }
     }
@@ -73,7 +73,7 @@ impl hyper::body::Body for Player {
                 Some(WireStep::Head { .. }) => {
                     self.steps.pop_front();
                 }
-                Some(WireStep::Bytes(_) | WireStep::Reset) if !self.flushed => {
+                Some(WireStep::Bytes(_) | WireStep::Reset | WireStep::Panic) if !self.flushed => {
                     // Saying "not yet" once makes the connection write out what it has, so that this piece
                     // gets a write of its own, and a reset comes after all that precedes it.
                     self.flushed = true;
@@ -86,7 +86,7 @@ impl hyper::body::Body for Player {
                     self.flushed = false;
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
                 }
-                Some(WireStep::Reset) => {
+                Some(WireStep::Reset | WireStep::Panic) => {
                     self.reset.notify_one();
                     return Poll::Pending;
                 }
