@@ -32,6 +32,7 @@ pub mod http;
 mod lines;
 mod notebook;
 pub mod notebook_edit;
+pub mod oauth;
 mod patch;
 pub mod paths;
 pub mod read;

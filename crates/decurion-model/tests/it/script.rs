@@ -189,7 +189,9 @@ fn mistakes_are_shown_where_they_are() {
     wrong("when match=/a", &expect!["line 1, column 12: the pattern has no closing `/`"]);
     wrong(
         "when\n  shout \"x\"",
-        &expect![[r#"line 2, column 3: no such step (there are say, think, call, block, stop, usage, model, message-id, delay, fail, status, error, raw, malformed, reset, close, stall, panic, split): "shout""#]],
+        &expect![[
+            r#"line 2, column 3: no such step (there are say, think, call, block, stop, usage, model, message-id, delay, fail, status, error, raw, malformed, reset, close, stall, panic, split): "shout""#
+        ]],
     );
     wrong(
         "when\n  say x",

@@ -6,6 +6,7 @@
 mod fetch;
 mod files;
 mod notebooks;
+mod oauth;
 mod reading;
 mod schemas;
 mod searching;
