@@ -93,7 +93,8 @@ fn answer(path: &str, body: &str, base: &str, twist: Twist, seen: &Arc<Mutex<See
         }
         "/as/register" => {
             let value: Value = serde_json::from_str(body).unwrap();
-            seen.lock().unwrap().redirect = value["redirect_uris"][0].as_str().unwrap().to_owned();
+            let redirect = value["redirect_uris"][0].as_str().unwrap();
+            redirect.clone_into(&mut seen.lock().unwrap().redirect);
             (201, json!({"client_id": "client-7"}))
         }
         "/as/token" => tokens(body, twist, &mut seen.lock().unwrap()),
