@@ -66,6 +66,8 @@ pub struct Desk {
     pub stopped_by: Mutex<Option<String>>,
     /// Shells that someone waits for, in the whole session.
     pub shells: Arc<Shells>,
+    /// Its own commands that were stopped for its end, once it came to that.
+    pub left: Mutex<Vec<String>>,
 }
 
 /// What a definition on the way from the root says about the mode.
@@ -349,6 +351,7 @@ impl Desk {
             parent_told: links.parent_told,
             stopped_by: Mutex::default(),
             shells: links.shells,
+            left: Mutex::default(),
         }
     }
 

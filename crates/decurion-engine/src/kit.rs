@@ -81,7 +81,8 @@ async fn end_below(desk: &Desk) -> Option<String> {
     if desk.begun.load(Ordering::Relaxed) == 0 {
         return None;
     }
-    let ended = desk.wish(|answer| Wish::EndBelow { agent, answer }).await.unwrap_or_default();
+    let mut ended = std::mem::take(&mut *desk.left.lock().unwrap_or_else(PoisonError::into_inner));
+    ended.extend(desk.wish(|answer| Wish::EndBelow { agent, answer }).await.unwrap_or_default());
     (!ended.is_empty()).then(|| format!("ended: {}", ended.join("; ")))
 }
 

@@ -113,8 +113,13 @@ impl Owner {
     pub(super) fn end_below(&mut self, agent: &AgentId, answer: oneshot::Sender<Vec<String>>) {
         let task: TaskId = agent.clone().into();
         let alive = self.tree.tasks.children(Some(&task)).filter(|row| row.is_alive());
-        let (below, words): (Vec<TaskId>, Vec<String>) =
-            alive.map(|row| (row.record.task.clone(), row.record.description.clone())).unzip();
+        let below: Vec<TaskId> = alive.map(|row| row.record.task.clone()).collect();
+        let named = below.iter().filter(|task| !self.tree.reported.contains(*task));
+        let rows = named.filter_map(|task| self.tree.tasks.row(task));
+        let told = |row: &crate::task::Row| {
+            if row.is_agent() { row.record.description.clone() } else { row.record.prompt.clone() }
+        };
+        let words: Vec<String> = rows.map(told).collect();
         self.tree.closing.insert(agent.clone(), (words, answer));
         for task in below {
             self.stop(&task, "the end of its parent");

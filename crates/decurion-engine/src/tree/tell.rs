@@ -1,8 +1,8 @@
 //! Agents told of each other. Takes what has ended and what was said, gives lines of the conversation of
 //! whoever must know, each thing once.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use decurion_protocol::{
     AgentId, Block, Delivery, Envelope, Event, LineId, Message, MessageMeta, Origin, Role, TaskId, TaskStep,
@@ -161,6 +161,7 @@ impl Owner {
             return;
         }
         let stopped = self.stop_shells(&task);
+        desk.left.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&stopped);
         let _ = answer.send(MayEnd::Yes(stopped));
     }
 

@@ -1,4 +1,4 @@
-//! N3 to N5: what the loopback model itself saw of agents. Takes runs of the real binary, gives whether siblings
+//! N3 to N5 and E1: what the loopback model itself saw of agents. Takes runs of the real binary, gives whether siblings
 //! wait for each other, which bytes forks share with their parent, and what an agent says first in a new process.
 
 use decurion_engine::fork::{Identity, compare};
@@ -8,6 +8,7 @@ use super::Row;
 mod again;
 mod eight;
 mod forks;
+mod released;
 
 /// The rows of this group.
 pub fn rows() -> Vec<Row> {
@@ -19,6 +20,7 @@ pub fn rows() -> Vec<Row> {
             what: "an agent resumed in a new process, also with its record torn",
             run: again::row,
         },
+        Row { id: "E1", what: "what an agent carries, given back however it ends", run: released::row },
     ]
 }
 
