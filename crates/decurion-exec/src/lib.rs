@@ -6,6 +6,7 @@
 //! its reapers notice when Decurion is gone, however it went, and end everything.
 
 pub mod capture;
+pub mod git;
 pub mod guard;
 pub mod launch;
 pub mod limits;
@@ -16,6 +17,7 @@ mod sys;
 mod wire;
 
 pub use capture::{Capture, CaptureBounds, Captured, Rendered};
+pub use git::{Git, GitError};
 pub use guard::{Guard, GuardProgram};
 pub use launch::{Exit, Launch, LaunchError, Output, ResourceLimits, Stdin};
 pub use limits::{raise_file_limit, set_umask_077};

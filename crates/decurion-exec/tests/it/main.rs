@@ -4,6 +4,7 @@
 
 mod ends;
 mod flood;
+mod git;
 mod house;
 mod scopes;
 mod shell;

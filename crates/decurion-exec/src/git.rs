@@ -1,0 +1,306 @@
+//! The git commands Decurion uses for worktrees and merging. Takes a folder and typed arguments, runs the
+//! user's own `git` under the guard with bounds on time and output, gives parsed answers or git's own words.
+//!
+//! Commands run without pager, prompt, hooks, fsmonitor and background upkeep, so that what a repository
+//! brings along is not started by our own housekeeping; filters stay, since a checkout without them is not
+//! the user's. Nothing here decides anything.
+
+mod change;
+mod look;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+pub use change::NewWorktree;
+pub use look::{Change, Diffstat, Forecast, Head, Listed, Repository, Status, Submodule};
+
+use crate::{Capture, CaptureBounds, Exit, Guard, Launch, LaunchError, Output, Stdin};
+
+/// How long a command may take that only looks.
+const LOOK_LIMIT: Duration = Duration::from_secs(60);
+/// How long one may take that changes something: a checkout of a large tree takes a while.
+const CHANGE_LIMIT: Duration = Duration::from_secs(600);
+/// The most that is read of an answer, and of git's complaints.
+const MOST_OUTPUT: usize = 16 << 20;
+const MOST_WORDS: usize = 4 << 10;
+/// How often a command that found one of git's lock files is run again, and the first pause.
+const LOCK_TRIES: u32 = 12;
+const FIRST_PAUSE: Duration = Duration::from_millis(15);
+/// How long git may take to put its own files in order when it is told to stop.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// Set on every command: nothing of the repository's runs, and nothing goes on after the command.
+const SETTINGS: &[&str] = &[
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.quotePath=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "advice.detachedHead=false",
+    "submodule.recurse=false",
+];
+
+/// Variables of git that say who and how; all others of the name `GIT_…` say *where*, which is ours to say.
+const KEPT: &[&str] =
+    &["GIT_CONFIG", "GIT_AUTHOR", "GIT_COMMITTER", "GIT_SSH", "GIT_EXEC_PATH", "GIT_TEMPLATE_DIR"];
+
+/// Runs git. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Git {
+    guard: Guard,
+    env: Arc<[(OsString, OsString)]>,
+}
+
+/// Why git did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    /// Install git, or put it into `PATH`.
+    #[error("git is not installed, or not in PATH")]
+    NoGit,
+    /// It could not be started: see why.
+    #[error("`{command}` could not be started: {source}")]
+    Launch {
+        /// The command, shortened.
+        command: String,
+        /// Why.
+        source: LaunchError,
+    },
+    /// Git refused: its words say why.
+    #[error("`{command}` failed ({exit}): {words}")]
+    Refused {
+        /// The command, shortened.
+        command: String,
+        /// Its exit code or signal.
+        exit: String,
+        /// What git said, one line.
+        words: String,
+    },
+    /// It took too long and was stopped: look for a slow disk, a lock or a filter that hangs.
+    #[error("`{command}` took longer than {seconds} s and was stopped")]
+    Late {
+        /// The command, shortened.
+        command: String,
+        /// How long it had.
+        seconds: u64,
+    },
+    /// It said more than is taken: the repository is too large for this.
+    #[error("`{command}` gave more than {MOST_OUTPUT} bytes")]
+    Flood {
+        /// The command, shortened.
+        command: String,
+    },
+    /// It said something that cannot be understood: another version, or damage.
+    #[error("`{command}` gave something unexpected: {what}")]
+    Odd {
+        /// The command, shortened.
+        command: String,
+        /// What.
+        what: String,
+    },
+    /// A path that no setting or record could hold: rename it.
+    #[error("the path is not one line of UTF-8 text, which worktrees need: {path}")]
+    Path {
+        /// As far as it can be shown.
+        path: String,
+    },
+}
+
+impl GitError {
+    /// Whether another git was in the way, which may be gone in a moment: one of its lock files, or a worktree
+    /// that it is just making or removing, which git cannot read meanwhile.
+    fn is_busy(&self) -> bool {
+        let Self::Refused { words, .. } = self else { return false };
+        (words.contains(".lock") && words.contains("File exists"))
+            || words.contains("could not lock config file")
+            || (words.contains("worktrees/") && words.contains("failed to read"))
+    }
+}
+
+/// One command, ready to run.
+struct Order<'a> {
+    at: &'a Utf8Path,
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    settings: Vec<String>,
+    stdin: Stdin,
+    changes: bool,
+}
+
+impl<'a> Order<'a> {
+    /// A command that only looks: it takes no lock, not even to refresh the index.
+    fn look(at: &'a Utf8Path, args: &[&str]) -> Self {
+        let args = args.iter().map(OsString::from).collect();
+        let stdin = Stdin::Empty;
+        Self { at, args, env: Vec::new(), settings: Vec::new(), stdin, changes: false }
+    }
+
+    /// A command that changes something.
+    fn change(at: &'a Utf8Path, args: &[&str]) -> Self {
+        Self { changes: true, ..Self::look(at, args) }
+    }
+
+    fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    fn setting(mut self, setting: String) -> Self {
+        self.settings.push(setting);
+        self
+    }
+
+    fn input(mut self, bytes: Vec<u8>) -> Self {
+        self.stdin = Stdin::Bytes(bytes);
+        self
+    }
+
+    fn limit(&self) -> Duration {
+        if self.changes { CHANGE_LIMIT } else { LOOK_LIMIT }
+    }
+
+    /// The command as people are shown it.
+    fn shown(&self) -> String {
+        let mut text = String::from("git");
+        for arg in &self.args {
+            let arg = String::from_utf8_lossy(arg.as_bytes());
+            text.push(' ');
+            text.extend(arg.chars().take(80).map(|c| if c.is_control() { '?' } else { c }));
+        }
+        text.chars().take(240).collect()
+    }
+}
+
+/// What a command said and how it ended.
+struct Answer {
+    code: Option<i32>,
+    exit: Exit,
+    output: Vec<u8>,
+    words: String,
+}
+
+impl Git {
+    /// Git under this guard. Of the environment, variables that would point git at another repository are
+    /// left out.
+    pub fn new(guard: Guard, environment: &[(OsString, OsString)]) -> Self {
+        let is_kept = |name: &OsString| {
+            let name = name.to_string_lossy();
+            !name.starts_with("GIT_") || KEPT.iter().any(|kept| name.starts_with(kept))
+        };
+        let ours =
+            [("GIT_TERMINAL_PROMPT", "0"), ("GIT_PAGER", "cat"), ("GIT_EDITOR", "true"), ("LC_ALL", "C")];
+        let env = environment.iter().filter(|(name, _)| is_kept(name) && name != "LC_ALL").cloned();
+        let env = env.chain(ours.iter().map(|(name, value)| (name.into(), value.into()))).collect();
+        Self { guard, env }
+    }
+
+    /// The guard that its processes run under.
+    pub fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// Runs a command that must succeed, again while another git holds a lock it needs.
+    async fn run(&self, order: Order<'_>) -> Result<Vec<u8>, GitError> {
+        let order = &order;
+        let mut pause = FIRST_PAUSE;
+        for left in (0..LOCK_TRIES).rev() {
+            let answer = self.once(order).await?;
+            if answer.code == Some(0) {
+                return Ok(answer.output);
+            }
+            let error = refused(order, &answer);
+            if left == 0 || !error.is_busy() {
+                return Err(error);
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+        Err(GitError::Odd { command: order.shown(), what: "no answer".to_owned() })
+    }
+
+    /// Runs a command whose exit code 1 is an answer.
+    async fn ask(&self, order: Order<'_>) -> Result<Option<Vec<u8>>, GitError> {
+        let answer = self.once(&order).await?;
+        match answer.code {
+            Some(0) => Ok(Some(answer.output)),
+            Some(1) => Ok(None),
+            _ => Err(refused(&order, &answer)),
+        }
+    }
+
+    async fn once(&self, order: &Order<'_>) -> Result<Answer, GitError> {
+        let mut launch = Launch::new("git", order.at.as_std_path());
+        launch.output = Output::Separate;
+        launch.stdin = order.stdin.clone();
+        let settings = SETTINGS.iter().copied().chain(order.settings.iter().map(String::as_str));
+        launch = launch.args(["--no-pager"]);
+        for setting in settings {
+            launch = launch.args(["-c", setting]);
+        }
+        launch = launch.args(order.args.iter().cloned()).env(self.env.iter().cloned());
+        launch.env.extend(order.env.iter().cloned());
+        if !order.changes {
+            launch.env.push(("GIT_OPTIONAL_LOCKS".into(), "0".into()));
+        }
+        let failed = |source| match source {
+            LaunchError::NoProgram { .. } => GitError::NoGit,
+            source => GitError::Launch { command: order.shown(), source },
+        };
+        let mut process = self.guard.start(launch).await.map_err(failed)?;
+        let mut output = Capture::new(CaptureBounds { head: MOST_OUTPUT, tail: 0, file: 0 });
+        let mut words = Capture::new(CaptureBounds { head: MOST_WORDS, tail: MOST_WORDS, file: 0 });
+        let limit = order.limit();
+        let running = process.collect(&mut output, Some(&mut words), |_| {});
+        let Ok(exit) = tokio::time::timeout(limit, running).await else {
+            process.stop(STOP_GRACE).await;
+            return Err(GitError::Late { command: order.shown(), seconds: limit.as_secs() });
+        };
+        if output.total() > MOST_OUTPUT as u64 {
+            return Err(GitError::Flood { command: order.shown() });
+        }
+        let words = words.finish();
+        let words = [words.head, words.tail].concat();
+        let code = if let Exit::Code(code) = exit { Some(code) } else { None };
+        Ok(Answer { code, exit, output: output.finish().head, words: one_line(&words) })
+    }
+}
+
+fn refused(order: &Order<'_>, answer: &Answer) -> GitError {
+    let exit = match answer.exit {
+        Exit::Code(code) => format!("exit code {code}"),
+        Exit::Signal(signal) => format!("signal {signal}"),
+        Exit::Unknown => "its end was not seen".to_owned(),
+    };
+    GitError::Refused { command: order.shown(), exit, words: answer.words.clone() }
+}
+
+/// What git said, as one line: progress and hints are left out.
+fn one_line(words: &[u8]) -> String {
+    let words = String::from_utf8_lossy(words);
+    let lines = words.split(['\n', '\r']).map(str::trim);
+    let told = lines.filter(|line| !line.is_empty() && !line.starts_with("hint:"));
+    let line: String = told.collect::<Vec<_>>().join("; ");
+    let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1000).collect();
+    if line.is_empty() { "git said nothing".to_owned() } else { line }
+}
+
+/// A path as git gave it; one that is not a line of text is refused by name.
+fn path(bytes: &[u8]) -> Result<Utf8PathBuf, GitError> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.contains(['\n', '\r', '\0']) => Ok(Utf8PathBuf::from(text)),
+        _ => Err(GitError::Path { path: String::from_utf8_lossy(bytes).escape_debug().to_string() }),
+    }
+}
+
+/// A commit's, tree's or object's full name.
+fn object(command: &str, bytes: &[u8]) -> Result<String, GitError> {
+    let text = String::from_utf8_lossy(bytes).trim().to_owned();
+    let fits = matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if fits {
+        return Ok(text);
+    }
+    Err(GitError::Odd { command: command.to_owned(), what: text.chars().take(80).collect() })
+}
