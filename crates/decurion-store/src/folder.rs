@@ -115,6 +115,19 @@ impl Folder {
         }
     }
 
+    /// Writes a file that is whole or not there; one that is there stays, which is an error.
+    pub(crate) fn put_new(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        check(name)?;
+        let temporary = format!(".{}.tmp", random_word());
+        let mut file = self.file(&temporary, How::New)?;
+        let linked = file.write_all(bytes).and_then(|()| {
+            let flags = AtFlags::empty();
+            Ok(rustix::fs::linkat(&self.handle, temporary.as_str(), &self.handle, name, flags)?)
+        });
+        let _ = self.remove(&temporary);
+        linked
+    }
+
     /// Gives a file another name.
     pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         check(from)?;

@@ -59,6 +59,9 @@ pub(crate) enum LockError {
 const NOTE_LIMIT: u64 = 4096;
 /// How often a lock file that vanished under us is looked for again.
 const TRIES: usize = 16;
+/// How often a lock that is held is tried again, and after how long: whoever only looks is gone by then.
+const PROBES: usize = 3;
+const BETWEEN_PROBES: Duration = Duration::from_millis(2);
 /// How often a note that cannot be right is looked at again.
 const LOOKS: usize = 50;
 /// How long between two looks.
@@ -67,10 +70,17 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 impl Lock {
     /// Takes the lock or says at once why not.
     pub(crate) fn take(session: &Folder, now: Timestamp) -> Result<Self, LockError> {
+        let mut probed = 0;
         for _ in 0..TRIES {
             let file = session.file(LOCK, How::Append).map_err(LockError::Io)?;
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
+                // Someone who only looks whether it is held (`lease.rs`) has it for a moment.
+                Err(Errno::WOULDBLOCK) if probed < PROBES => {
+                    probed += 1;
+                    std::thread::sleep(BETWEEN_PROBES);
+                    continue;
+                }
                 Err(Errno::WOULDBLOCK) => return Err(LockError::Held(holder(session))),
                 Err(Errno::INTR) => continue,
                 Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => return Err(LockError::Unsupported),
@@ -128,4 +138,20 @@ fn is_alive(note: &Holder) -> bool {
 fn read_note(session: &Folder) -> Holder {
     let note = session.read(LOCK, NOTE_LIMIT).unwrap_or_default();
     serde_json::from_slice(&note).unwrap_or_default()
+}
+
+/// Whether someone holds the lock in this file; looking leaves it as it is. A file that cannot be looked at
+/// counts as held by nobody only if it is not there.
+pub(crate) fn is_held(folder: &Folder, name: &str) -> bool {
+    let file = match folder.file(name, How::Read) {
+        Ok(file) => file,
+        Err(error) => return error.kind() != io::ErrorKind::NotFound,
+    };
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return false,
+            Err(Errno::INTR) => {}
+            Err(_) => return true,
+        }
+    }
 }

@@ -8,6 +8,7 @@ mod conformance;
 mod damaged;
 mod golden;
 mod import;
+mod leases;
 mod locks;
 mod outputs;
 mod places;

@@ -1,0 +1,292 @@
+//! Who uses a worktree. Takes what is known of each, keeps it as a small file of its own in the state folder,
+//! and gives it back with whether its session is alive.
+//!
+//! A worktree costs no descriptor: its lease is alive as long as the session's lock is held. A session that
+//! keeps no transcript holds a lock here instead ([`Leases::hold`]).
+
+use std::fs::File;
+use std::io;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::id::is_name;
+use decurion_protocol::{AgentId, SessionId};
+use jiff::Timestamp;
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::folder::{Folder, How, random_word};
+use crate::layout::{LOCK, PROJECTS};
+use crate::{Archive, Found, Layout, lock, slug};
+
+/// The folder of worktrees in the state folder.
+const WORKTREES: &str = "worktrees";
+/// The folder of locks in it.
+const HOLDERS: &str = "holders";
+/// The largest lease that is read.
+const LEASE_LIMIT: u64 = 64 << 10;
+
+/// One worktree: whose it is, from where, and how far it has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// Its name, and that of its file: the agent's id, or one that a person chose.
+    pub name: String,
+    /// The session that made it.
+    pub session: SessionId,
+    /// The agent that works in it; none for the session itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentId>,
+    /// What it is for, for people and for the message of a commit.
+    #[serde(default)]
+    pub description: String,
+    /// How far it has come.
+    pub state: LeaseState,
+    /// The checkout.
+    pub path: Utf8PathBuf,
+    /// Its branch.
+    pub branch: String,
+    /// The commit it began with.
+    pub base: String,
+    /// The repository: what all its worktrees share.
+    pub repository: Utf8PathBuf,
+    /// What was copied into it from a checkout with changes, as a tree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied: Option<String>,
+    /// When it was made.
+    pub created: Timestamp,
+    /// When its agent ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Timestamp>,
+}
+
+/// How far a worktree has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaseState {
+    /// It is being made: nobody has worked in it.
+    Making,
+    /// Someone works in it, or did when the process died.
+    Used,
+    /// Its agent has ended and left something.
+    Kept,
+    /// It is being removed, having been found unchanged or merged.
+    Removing,
+    /// It was unchanged and is gone, while its session could still go on with it.
+    Removed,
+}
+
+/// The leases of a state folder.
+#[derive(Clone, Debug)]
+pub struct Leases {
+    archive: Archive,
+}
+
+/// A lock that is held until it is dropped or the process is gone.
+#[derive(Debug)]
+pub struct Held {
+    _file: File,
+}
+
+/// A mark that something is under way which must not be broken off. One that was left tells so.
+#[derive(Debug)]
+pub struct Mark {
+    folder: Folder,
+    name: String,
+    file: File,
+}
+
+impl Mark {
+    /// When it was made.
+    pub fn since(&self) -> Option<std::time::SystemTime> {
+        self.file.metadata().and_then(|metadata| metadata.modified()).ok()
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        let _ = self.folder.remove(&self.name);
+    }
+}
+
+impl Leases {
+    /// Those of this state folder, which need not be there.
+    pub fn new(home: impl Into<Utf8PathBuf>) -> Self {
+        Self { archive: Archive::new(home) }
+    }
+
+    /// The name of a repository's folder.
+    pub fn project(repository: &Utf8Path) -> String {
+        let shown = if repository.file_name() == Some(".git") { repository.parent() } else { None };
+        slug(shown.unwrap_or(repository).as_str())
+    }
+
+    /// Where the worktrees of a repository are, unless a setting moves them. Makes the folder.
+    pub fn folder(&self, repository: &Utf8Path) -> io::Result<Utf8PathBuf> {
+        Ok(self.open(repository, true)?.path().to_owned())
+    }
+
+    /// Writes a lease, new or changed; it is the old one or the new one, never a part.
+    pub fn put(&self, lease: &Lease) -> io::Result<()> {
+        let bytes = serde_json::to_vec(lease)?;
+        self.open(&lease.repository, true)?.replace(&file_name(&lease.name)?, &bytes).map(drop)
+    }
+
+    /// Writes a new lease; one of this name that is there stays, and that is an error of the kind
+    /// `AlreadyExists`.
+    pub fn put_new(&self, lease: &Lease) -> io::Result<()> {
+        let bytes = serde_json::to_vec(lease)?;
+        self.open(&lease.repository, true)?.put_new(&file_name(&lease.name)?, &bytes)
+    }
+
+    /// Forgets a lease.
+    pub fn remove(&self, lease: &Lease) -> io::Result<()> {
+        let folder = match self.open(&lease.repository, false) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        match folder.remove(&file_name(&lease.name)?) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    /// The lease of this name.
+    pub fn get(&self, repository: &Utf8Path, name: &str) -> Option<Lease> {
+        read(&self.open(repository, false).ok()?, &file_name(name).ok()?).ok()
+    }
+
+    /// The leases of a repository, or all; those made first come first. Files that are no leases are told.
+    pub fn all(&self, repository: Option<&Utf8Path>) -> io::Result<(Vec<Lease>, Vec<String>)> {
+        let (mut leases, mut damaged) = (Vec::new(), Vec::new());
+        for folder in self.projects(repository)? {
+            for name in folder.names()?.iter().filter(|name| name.strip_suffix(".json").is_some()) {
+                match read(&folder, name) {
+                    Ok(lease) => leases.push(lease),
+                    // Removed while we looked.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => damaged.push(format!("{}: {error}", folder.path().join(name))),
+                }
+            }
+        }
+        leases.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+        Ok((leases, damaged))
+    }
+
+    /// Whether the session of a lease is alive.
+    pub fn is_alive(&self, session: SessionId) -> bool {
+        let name = holder_name(session);
+        let here = self.root(false).and_then(|root| root.sub(HOLDERS, false));
+        here.is_ok_and(|holders| lock::is_held(&holders, &name)) || self.is_session_locked(session)
+    }
+
+    /// Whether a session has a transcript that could be taken up again.
+    pub fn is_on_record(&self, session: SessionId) -> bool {
+        self.archive.find(session, &[]).is_some()
+    }
+
+    fn is_session_locked(&self, session: SessionId) -> bool {
+        let Some(Found::Ours(paths)) = self.archive.find(session, &[]) else { return false };
+        let folder = Folder::root(paths.home(), false)
+            .and_then(|home| home.sub(PROJECTS, false))
+            .and_then(|projects| projects.sub(paths.project(), false))
+            .and_then(|project| project.sub(&session.to_string(), false));
+        folder.is_ok_and(|folder| lock::is_held(&folder, LOCK))
+    }
+
+    /// Makes the leases of a session alive that keeps no transcript.
+    pub fn hold(&self, session: SessionId) -> io::Result<Held> {
+        self.lock(&holder_name(session))?
+            .ok_or_else(|| io::Error::other("the session is held by another process"))
+    }
+
+    /// A lock of this name for a piece of work that only one may do; none if someone else does it.
+    pub fn work_lock(&self, repository: &Utf8Path, what: &str) -> io::Result<Option<Held>> {
+        self.lock(&format!("{}.{what}", Self::project(repository)))
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Option<Held>> {
+        let file = self.root(true)?.sub(HOLDERS, true)?.file(name, How::Append)?;
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(Held { _file: file })),
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Marks that git changes something in a repository which it locks for that.
+    pub fn mark(&self, repository: &Utf8Path) -> io::Result<Mark> {
+        let folder = self.open(repository, true)?;
+        let name = format!(".{}.mark", random_word());
+        let file = folder.file(&name, How::New)?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Mark { folder, name, file })
+    }
+
+    /// The marks in a repository whose process is gone, taken over: dropping them forgets them.
+    pub fn left_marks(&self, repository: &Utf8Path) -> Vec<Mark> {
+        let Ok(folder) = self.open(repository, false) else { return Vec::new() };
+        let names = folder.names().unwrap_or_default();
+        let marks =
+            names.into_iter().filter(|name| name.starts_with('.') && name.strip_suffix(".mark").is_some());
+        let take = |name: String| {
+            let file = folder.file(&name, How::AppendExisting).ok()?;
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+            Some(Mark { folder: folder.twin().ok()?, name, file })
+        };
+        marks.filter_map(take).collect()
+    }
+
+    /// A private file in the repository's folder, for a moment; whoever asks removes it.
+    pub fn scratch(&self, repository: &Utf8Path, extension: &str) -> io::Result<Utf8PathBuf> {
+        Ok(self.folder(repository)?.join(format!(".{}.{extension}", random_word())))
+    }
+
+    fn root(&self, create: bool) -> io::Result<Folder> {
+        Folder::root(self.layout().home(), create)?.sub(WORKTREES, create)
+    }
+
+    fn open(&self, repository: &Utf8Path, create: bool) -> io::Result<Folder> {
+        self.root(create)?.sub(&Self::project(repository), create)
+    }
+
+    fn layout(&self) -> &Layout {
+        self.archive.layout()
+    }
+
+    fn projects(&self, repository: Option<&Utf8Path>) -> io::Result<Vec<Folder>> {
+        let root = match self.root(false) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other?,
+        };
+        let names = match repository {
+            Some(repository) => vec![Self::project(repository)],
+            None => root.names()?.into_iter().filter(|name| name != HOLDERS).collect(),
+        };
+        Ok(names.iter().filter_map(|name| root.sub(name, false).ok()).collect())
+    }
+}
+
+fn holder_name(session: SessionId) -> String {
+    format!("{session}.lock")
+}
+
+fn file_name(name: &str) -> io::Result<String> {
+    if is_name(name) {
+        return Ok(format!("{name}.json"));
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("not the name of a worktree: {name:?}")))
+}
+
+/// What a file says is believed only as far as it fits its own name: it is ours, but anyone who could write
+/// there could point us elsewhere.
+fn read(folder: &Folder, name: &str) -> io::Result<Lease> {
+    let lease: Lease = serde_json::from_slice(&folder.read(name, LEASE_LIMIT)?)?;
+    let fits = name.strip_suffix(".json") == Some(lease.name.as_str())
+        && is_name(&lease.name)
+        && lease.path.is_absolute()
+        && lease.repository.is_absolute();
+    if fits { Ok(lease) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "not a lease of this name")) }
+}
