@@ -47,6 +47,7 @@ mod structured;
 pub mod task;
 mod tree;
 mod turn;
+pub mod worktree;
 
 use std::io;
 use std::sync::Arc;

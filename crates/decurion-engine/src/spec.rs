@@ -123,6 +123,7 @@ pub fn root(
         mode: decided.mode,
         cwd: request.cwd.clone(),
         directories: decided.directories.to_vec(),
+        worktree: None,
         limits: request.limits.clone(),
     }
 }

@@ -34,7 +34,7 @@ pub use message::{Block, Message, Role, ToolContent};
 pub use outcome::Outcome;
 pub use output::{ToolEffect, ToolOutput};
 pub use permission::{Answer, Decision, Mode, Question, Rule, RuleSet, Verdict};
-pub use run::{Limits, Opening, Pattern, RunSpec};
+pub use run::{Limits, Opening, Pattern, RunSpec, Worktree};
 pub use step::{ReleaseStep, StartStep, Step};
 pub use task::{
     Activity, Attention, Delivery, EndingId, Mail, TaskKind, TaskProgress, TaskRecord, TaskState, TaskStep,

@@ -42,8 +42,26 @@ pub struct RunSpec {
     /// Further directories it may use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub directories: Vec<Utf8PathBuf>,
+    /// The worktree it works in, if it has one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worktree: Option<Box<Worktree>>,
     /// Its limits.
     pub limits: Limits,
+}
+
+/// A checkout of its own that a run works in. What is outside of it, the run may not change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Worktree {
+    /// The top of the checkout.
+    pub path: Utf8PathBuf,
+    /// Its branch.
+    pub branch: String,
+    /// The commit it began with.
+    pub base: String,
+    /// The repository: what all its worktrees share.
+    pub repository: Utf8PathBuf,
+    /// The top of the checkout that it was made from, whose paths mean those here.
+    pub origin: Utf8PathBuf,
 }
 
 /// Which kind of run: how it was started, and so what happens with its ending.

@@ -121,6 +121,7 @@ impl Owner {
                 fork @ Opening::Fork { .. } => fork.clone(),
                 _ => Opening::Resumed { from: Some(old.run) },
             },
+            worktree: None,
             limits: self.limits_again(agent, &old.limits, call),
             ..(*old).clone()
         };

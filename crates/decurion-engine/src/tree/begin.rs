@@ -180,6 +180,7 @@ impl Owner {
             mode: child::mode((rights.mode, rights.undecided), &modes, trusted).value,
             cwd: spawning.cwd.clone(),
             directories: directories(desk, &spawning.cwd),
+            worktree: None,
             limits: child::limits(&spawning.input, definition),
         }
     }

@@ -19,3 +19,4 @@ mod hooks;
 mod loops;
 mod permission;
 mod resuming;
+mod worktrees;

@@ -1,0 +1,461 @@
+//! A checkout of its own for an agent. Takes who asks and from where, gives a git worktree on a branch of its
+//! own from a recorded commit; at the end takes it back: unchanged it is removed, changed it is kept and told.
+//!
+//! Whatever happens is on record before it is done: a lease (`store/lease.rs`) stands before the first git
+//! command and goes after the last, so that whoever comes after a crash knows what is whose. There is no way
+//! out into the shared folder: what git cannot do fails, with the reason.
+
+mod clean;
+mod decide;
+mod locks;
+mod make;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_exec::git::Diffstat;
+use decurion_exec::{Git, GitError};
+use decurion_protocol::{AgentId, Clock, SessionId, Worktree};
+use decurion_store::{Lease, LeaseState, Leases};
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
+
+pub use clean::{Cleaned, Kept, Row};
+pub use decide::{Facts, Verdict, decide};
+
+/// How many of git's longer works run at once; the disk gains nothing from more.
+const AT_ONCE: usize = 8;
+/// The oldest git that can forecast a merge without a checkout.
+const OLDEST: (u32, u32) = (2, 38);
+/// What our branches begin with.
+pub const PREFIX: &str = "decurion/";
+
+/// Makes, watches and takes back worktrees. Cheap to clone.
+#[derive(Clone)]
+pub struct Worktrees {
+    git: Git,
+    leases: Leases,
+    settings: WorktreeSettings,
+    clock: Arc<dyn Clock>,
+    places: Arc<Semaphore>,
+    /// Whose turn it is to have git make a worktree.
+    turn: Arc<Semaphore>,
+    /// Whether what killed processes left half made was looked for.
+    swept: Arc<OnceCell<()>>,
+    checked: Arc<OnceCell<()>>,
+}
+
+/// What the settings say about worktrees.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorktreeSettings {
+    /// Where they are made; none is in the state folder.
+    pub location: Option<Utf8PathBuf>,
+    /// The commit they begin with; none is what the asker has checked out.
+    pub base: Option<String>,
+    /// Whether changes that are not committed are copied over without being asked for.
+    pub copy_dirty: bool,
+}
+
+/// A worktree that is asked for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Where the asker works.
+    pub from: Utf8PathBuf,
+    /// Its name: the agent's id, or one a person chose.
+    pub name: String,
+    /// For which session.
+    pub session: SessionId,
+    /// For which agent; none for the session itself.
+    pub agent: Option<AgentId>,
+    /// What it is for.
+    pub description: String,
+    /// Whether changes that are not committed are copied over.
+    pub dirty: bool,
+}
+
+/// A worktree that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// As it is recorded.
+    pub worktree: Worktree,
+    /// Where in it the asker's own folder is.
+    pub cwd: Utf8PathBuf,
+}
+
+/// What an agent left in its worktree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Where.
+    pub path: Utf8PathBuf,
+    /// On which branch.
+    pub branch: String,
+    /// From which commit.
+    pub base: String,
+    /// Commits since then.
+    pub commits: u64,
+    /// What differs from the beginning, committed or not.
+    pub stat: Diffstat,
+    /// Paths git does not know.
+    pub untracked: usize,
+    /// Whether something is not committed.
+    pub dirty: bool,
+    /// What could not be found out or done.
+    pub problem: Option<String>,
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = |number: u64| if number == 1 { "" } else { "s" };
+        let Diffstat { files, insertions, deletions } = self.stat;
+        write!(f, "{} commit{}", self.commits, plural(self.commits))?;
+        write!(f, ", {files} file{} changed, +{insertions} -{deletions}", plural(files))?;
+        if self.untracked > 0 {
+            write!(f, ", {} untracked", self.untracked)?;
+        }
+        if self.dirty {
+            f.write_str(", not all committed")?;
+        }
+        if let Some(problem) = &self.problem {
+            write!(f, " ({problem})")?;
+        }
+        Ok(())
+    }
+}
+
+/// What became of a worktree at its agent's end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// It was unchanged and is gone, with its branch.
+    Removed,
+    /// It is kept, with what is in it.
+    Kept(Left),
+}
+
+/// Why there is no worktree. The words are for the model and for people.
+#[derive(Debug, thiserror::Error)]
+pub enum WorktreeError {
+    /// Work without one, or in a repository.
+    #[error("a worktree needs a git repository, and this is none: {path} ({source})")]
+    NoRepository {
+        /// Where one was looked for.
+        path: Utf8PathBuf,
+        /// What git said.
+        source: GitError,
+    },
+    /// Work in a checkout.
+    #[error("a worktree is made from a checkout, and this is a bare repository: {0}")]
+    Bare(Utf8PathBuf),
+    /// Commit something first.
+    #[error("the repository has no commit yet, so a worktree would have nothing to begin with: {0}")]
+    NoCommit(Utf8PathBuf),
+    /// Name another commit.
+    #[error("`worktree.baseRef` names no commit of this repository: {0}")]
+    NoBase(String),
+    /// Install a newer git.
+    #[error("git {0}.{1} is too old for worktrees here; 2.38 or newer is needed")]
+    Old(u32, u32),
+    /// Set `worktree.location` to a folder outside.
+    #[error(
+        "worktrees would be inside the checkout {top}; set `worktree.location` to a folder outside: {path}"
+    )]
+    Inside {
+        /// Where they would be.
+        path: Utf8PathBuf,
+        /// Inside of what.
+        top: Utf8PathBuf,
+    },
+    /// Choose another name, or end the session that has it.
+    #[error("the worktree {name} is in use by session {session}")]
+    InUse {
+        /// Which.
+        name: String,
+        /// By whom.
+        session: SessionId,
+    },
+    /// Choose another name, or remove the branch.
+    #[error("there is a branch {0} already; choose another name, or remove it")]
+    BranchExists(String),
+    /// Choose a name of letters, digits, `_` and `-`.
+    #[error("not a name for a worktree (letters, digits, `_` and `-`, at most 64): {0:?}")]
+    Name(String),
+    /// See what git says about the submodule.
+    #[error("the submodule {path} cannot be checked out from the objects at hand: {source}")]
+    Submodule {
+        /// Which.
+        path: Utf8PathBuf,
+        /// What git said.
+        source: GitError,
+    },
+    /// Changes that are not committed belong to what is checked out.
+    #[error(
+        "uncommitted changes can only be copied onto what they were made on; leave `worktree.baseRef` out"
+    )]
+    DirtyBase,
+    /// The sparse patterns did not come over.
+    #[error("the sparse checkout could not be repeated in the worktree")]
+    Sparse,
+    /// It was there, and is not any more.
+    #[error("working directory is gone: {0}")]
+    Gone(Utf8PathBuf),
+    /// See what git says.
+    #[error(transparent)]
+    Git(#[from] GitError),
+    /// The state folder or the place for worktrees cannot be written.
+    #[error("cannot use {what}: {source}")]
+    State {
+        /// What for.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Worktrees {
+    /// Worktrees whose leases are in this state folder.
+    pub fn new(git: Git, leases: Leases, settings: WorktreeSettings, clock: Arc<dyn Clock>) -> Self {
+        let places = Arc::new(Semaphore::new(AT_ONCE));
+        Self {
+            git,
+            leases,
+            settings,
+            clock,
+            places,
+            turn: Arc::new(Semaphore::new(1)),
+            swept: Arc::default(),
+            checked: Arc::default(),
+        }
+    }
+
+    /// The git in use.
+    pub fn git(&self) -> &Git {
+        &self.git
+    }
+
+    /// The leases.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// The clock.
+    pub(crate) fn date(&self) -> jiff::Timestamp {
+        self.clock.date()
+    }
+
+    /// Takes a worktree back whose agent has ended and nothing of it runs any more. Never fails: what cannot
+    /// be decided is kept, and said.
+    pub async fn release(&self, worktree: &Worktree) -> Released {
+        let Some(name) = worktree.path.file_name() else {
+            return Released::Kept(unknown(worktree, "no name"));
+        };
+        let Some(lease) = self.leases.get(&worktree.repository, name) else {
+            return if worktree.path.exists() {
+                Released::Kept(unknown(worktree, "its lease is gone"))
+            } else {
+                Released::Removed
+            };
+        };
+        let _place = self.place().await;
+        let (verdict, left) = self.look_at(&lease).await;
+        if verdict == Verdict::Unchanged {
+            match self.remove(&lease, None).await {
+                Ok(()) => return Released::Removed,
+                Err(error) => return Released::Kept(self.keep(lease, left, Some(error)).await),
+            }
+        }
+        Released::Kept(self.keep(lease, left, None).await)
+    }
+
+    /// A worktree that a resumed agent had: it must be there and be what it was. One that was removed
+    /// unchanged meanwhile is made again.
+    pub async fn take_up(&self, worktree: &Worktree, session: SessionId) -> Result<(), WorktreeError> {
+        let gone = || WorktreeError::Gone(worktree.path.clone());
+        let name = worktree.path.file_name().ok_or_else(gone)?;
+        let _place = self.place().await;
+        let _alone = self.alone(&worktree.repository).await?;
+        let lease = self.leases.get(&worktree.repository, name).ok_or_else(gone)?;
+        if lease.session != session && self.leases.is_alive(lease.session) {
+            return Err(WorktreeError::InUse { name: lease.name, session: lease.session });
+        }
+        let lease = Lease { session, ended: None, ..lease };
+        if lease.state == LeaseState::Removed {
+            return self.make_again(&lease).await;
+        }
+        if !self.is_checkout(&lease).await {
+            return Err(gone());
+        }
+        locks::clear_own(&lease);
+        self.git.lock_worktree(&lease.repository, &lease.path, &reason(&lease)).await?;
+        self.put(&Lease { state: LeaseState::Used, ..lease })
+    }
+
+    /// Whether a lease's checkout is there and git knows it. A folder without its `.git` would be taken for a
+    /// part of whatever repository is above it.
+    async fn is_checkout(&self, lease: &Lease) -> bool {
+        let Ok(found) = self.git.repository(&lease.path).await else { return false };
+        found.common == lease.repository && found.top.as_deref() == Some(&lease.path)
+    }
+
+    /// What is in a worktree, and what that means.
+    async fn look_at(&self, lease: &Lease) -> (Verdict, Left) {
+        let mut left = Left {
+            path: lease.path.clone(),
+            branch: lease.branch.clone(),
+            base: lease.base.clone(),
+            commits: 0,
+            stat: Diffstat::default(),
+            untracked: 0,
+            dirty: false,
+            problem: None,
+        };
+        match self.facts(lease, &mut left).await {
+            Ok(facts) => (decide(&facts), left),
+            Err(error) => {
+                left.problem = Some(error.to_string());
+                (Verdict::Changed, left)
+            }
+        }
+    }
+
+    async fn facts(&self, lease: &Lease, left: &mut Left) -> Result<Facts, WorktreeError> {
+        let at = &lease.repository;
+        let tip = self.git.branch(at, &lease.branch).await?;
+        let on_disk = lease.path.exists();
+        let known = on_disk && self.is_checkout(lease).await;
+        let mut facts =
+            Facts { base: lease.base.clone(), tip, on_disk, known, head: None, clean: true, hidden: false };
+        if let Some(tip) = &facts.tip {
+            left.commits = self.git.count(at, &lease.base, tip).await?;
+        }
+        if !known {
+            let tip = facts.tip.clone().unwrap_or_else(|| lease.base.clone());
+            left.stat = self.git.diffstat(at, &lease.base, Some(&tip)).await?;
+            let why = if on_disk { "git does not know it any more" } else { "its folder is gone" };
+            left.problem = Some(why.to_owned());
+            return Ok(facts);
+        }
+        facts.head = self.git.head(&lease.path).await?.commit;
+        let status = self.git.status(&lease.path).await?;
+        left.dirty = !status.is_clean();
+        left.untracked = status.untracked();
+        facts.clean = !left.dirty || self.is_as_copied(lease).await?;
+        for submodule in self.git.submodules(&lease.path).await?.iter().filter(|found| found.initialised) {
+            facts.hidden |= self.git.own_commits(&lease.path.join(&submodule.path)).await? > 0;
+        }
+        left.stat = self.git.diffstat(&lease.path, &lease.base, None).await?;
+        Ok(facts)
+    }
+
+    /// Whether a worktree that was given changes has just those.
+    async fn is_as_copied(&self, lease: &Lease) -> Result<bool, WorktreeError> {
+        let Some(copied) = &lease.copied else { return Ok(false) };
+        Ok(self.snapshot(lease).await? == *copied)
+    }
+
+    /// All that is in a worktree and not ignored, as a tree.
+    pub(crate) async fn snapshot(&self, lease: &Lease) -> Result<String, WorktreeError> {
+        self.snapshot_of(&lease.path, &lease.repository).await
+    }
+
+    async fn snapshot_of(&self, at: &Utf8Path, repository: &Utf8Path) -> Result<String, WorktreeError> {
+        let index = self.leases.scratch(repository, "index").map_err(state("the folder of worktrees"))?;
+        let tree = self.git.tree_of_folder(at, &index).await;
+        for rest in [index.clone(), index.with_extension("index.lock")] {
+            let _ = std::fs::remove_file(rest);
+        }
+        Ok(tree?)
+    }
+
+    /// Keeps a worktree that has something in it: it belongs to the person now.
+    async fn keep(&self, lease: Lease, mut left: Left, error: Option<WorktreeError>) -> Left {
+        if let Some(error) = error {
+            left.problem = Some(format!("it could not be removed: {error}"));
+        }
+        let ended = lease.ended.or_else(|| Some(self.date()));
+        let kept = Lease { state: LeaseState::Kept, ended, ..lease };
+        let written = self.put(&kept);
+        if let Err(error) = self.git.unlock_worktree(&kept.repository, &kept.path).await
+            && left.problem.is_none()
+            && kept.path.exists()
+        {
+            left.problem = Some(format!("it is still locked: {error}"));
+        }
+        if let (Err(error), None) = (written, &left.problem) {
+            left.problem = Some(error.to_string());
+        }
+        left
+    }
+
+    /// Removes a worktree and its branch, which must be at `tip`, or else at its base. Git itself looks once
+    /// more whether the checkout is clean. Can be broken off anywhere and begun again.
+    pub(crate) async fn remove(&self, lease: &Lease, tip: Option<&str>) -> Result<(), WorktreeError> {
+        let again = lease.state == LeaseState::Used && !self.leases.is_alive(lease.session);
+        self.put(&Lease { state: LeaseState::Removing, ..lease.clone() })?;
+        let at = &lease.repository;
+        let _mark = self.leases.mark(at).map_err(state("the folder of worktrees"))?;
+        if self.is_checkout(lease).await {
+            self.git.unlock_worktree(at, &lease.path).await?;
+            // Git removes no worktree with submodules unless it is forced; it was looked at a moment ago.
+            let submodules = self.git.submodules(&lease.path).await?;
+            let by_force = lease.copied.is_some() || submodules.iter().any(|found| found.initialised);
+            self.git.remove_worktree(at, &lease.path, by_force).await?;
+        } else {
+            locks::forget(lease).map_err(state("what git keeps of a worktree"))?;
+        }
+        let expected = tip.unwrap_or(&lease.base);
+        if let Some(tip) = self.git.branch(at, &lease.branch).await?
+            && tip == expected
+        {
+            self.git.delete_branch(at, &lease.branch, expected).await?;
+        }
+        if again && self.leases.is_on_record(lease.session) {
+            return self.put(&Lease { state: LeaseState::Removed, ..lease.clone() });
+        }
+        self.leases.remove(lease).map_err(state("the lease"))
+    }
+
+    fn put(&self, lease: &Lease) -> Result<(), WorktreeError> {
+        self.leases.put(lease).map_err(state("the lease"))
+    }
+
+    /// A place among those who keep the disk busy. The semaphore is never closed.
+    async fn place(&self) -> Option<SemaphorePermit<'_>> {
+        self.places.acquire().await.ok()
+    }
+
+    /// The lock under which leases without a living session change hands.
+    async fn alone(&self, repository: &Utf8Path) -> Result<decurion_store::Held, WorktreeError> {
+        for _ in 0..600 {
+            let held =
+                self.leases.work_lock(repository, "clean").map_err(state("the folder of worktrees"))?;
+            if let Some(held) = held {
+                return Ok(held);
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        let source = io::Error::new(io::ErrorKind::TimedOut, "another process is cleaning up");
+        Err(WorktreeError::State { what: "the folder of worktrees".to_owned(), source })
+    }
+}
+
+/// What git shows as the reason why a worktree is locked.
+fn reason(lease: &Lease) -> String {
+    format!("decurion session {}", lease.session)
+}
+
+fn state(what: &'static str) -> impl Fn(io::Error) -> WorktreeError {
+    move |source| WorktreeError::State { what: what.to_owned(), source }
+}
+
+fn unknown(worktree: &Worktree, problem: &str) -> Left {
+    Left {
+        path: worktree.path.clone(),
+        branch: worktree.branch.clone(),
+        base: worktree.base.clone(),
+        commits: 0,
+        stat: Diffstat::default(),
+        untracked: 0,
+        dirty: false,
+        problem: Some(problem.to_owned()),
+    }
+}

@@ -1,0 +1,150 @@
+//! Worktrees that nobody uses. Takes the leases of dead sessions; what is unchanged is removed, what is half
+//! made is taken away, what holds work is kept and told.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_store::{Lease, LeaseState};
+
+use super::{Left, Verdict, WorktreeError, Worktrees, locks, state};
+
+/// One worktree as it is listed.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// What is on record.
+    pub lease: Lease,
+    /// What was found or done.
+    pub kept: Kept,
+}
+
+/// What was found of a worktree, or done about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Its session is alive.
+    InUse,
+    /// Nobody uses it, and this is in it.
+    Work(Left),
+    /// Nobody uses it and it was unchanged or half made; it is gone, or would be.
+    Removed,
+    /// It cannot be told or done, because of this.
+    Broken(String),
+}
+
+/// What a cleaning found.
+#[derive(Clone, Debug, Default)]
+pub struct Cleaned {
+    /// The worktrees, oldest first.
+    pub rows: Vec<Row>,
+    /// Leases that cannot be read.
+    pub damaged: Vec<String>,
+}
+
+impl Worktrees {
+    /// Lists the worktrees of a repository, or all, and changes nothing.
+    pub async fn list(&self, repository: Option<&Utf8Path>) -> io::Result<Cleaned> {
+        self.walk(repository, true, usize::MAX).await
+    }
+
+    /// Removes what nobody uses and nobody would miss, at most so many.
+    pub async fn clean(&self, repository: Option<&Utf8Path>, most: usize) -> io::Result<Cleaned> {
+        let (leases, _) = self.leases().all(repository)?;
+        let repositories: BTreeSet<Utf8PathBuf> = leases.into_iter().map(|lease| lease.repository).collect();
+        for repository in repositories {
+            self.sweep(&repository).await;
+        }
+        self.walk(repository, false, most).await
+    }
+
+    /// Takes away what killed processes left half made in a repository: git may be unable to work beside it.
+    pub(super) async fn sweep(&self, repository: &Utf8Path) {
+        locks::clear_shared(self.leases(), repository);
+        let (leases, _) = self.leases().all(Some(repository)).unwrap_or_default();
+        let half_made = leases.iter().filter(|lease| lease.state == LeaseState::Making);
+        for lease in half_made.filter(|lease| !self.leases().is_alive(lease.session)) {
+            if let Err(error) = self.settle(lease).await {
+                tracing::warn!(%error, worktree = %lease.path, "a half-made worktree stays for now");
+            }
+        }
+    }
+
+    async fn walk(&self, repository: Option<&Utf8Path>, dry: bool, most: usize) -> io::Result<Cleaned> {
+        let (leases, damaged) = self.leases().all(repository)?;
+        let mut rows = Vec::new();
+        let mut done = 0;
+        for lease in leases {
+            if self.leases().is_alive(lease.session) {
+                rows.push(Row { kept: Kept::InUse, lease });
+                continue;
+            }
+            if done == most {
+                break;
+            }
+            done += 1;
+            let _place = self.place().await;
+            let found = if dry { self.would_be(&lease).await } else { self.settle(&lease).await };
+            let kept = found.unwrap_or_else(|error| Kept::Broken(error.to_string()));
+            if lease.state != LeaseState::Removed || kept != Kept::Removed {
+                rows.push(Row { lease, kept });
+            }
+        }
+        Ok(Cleaned { rows, damaged })
+    }
+
+    /// What would become of a lease without a living session.
+    async fn would_be(&self, lease: &Lease) -> Result<Kept, WorktreeError> {
+        if matches!(lease.state, LeaseState::Making | LeaseState::Removed) {
+            return Ok(Kept::Removed);
+        }
+        if !lease.repository.exists() {
+            return repository_gone(lease);
+        }
+        let (verdict, left) = self.look_at(lease).await;
+        Ok(if verdict == Verdict::Unchanged { Kept::Removed } else { Kept::Work(left) })
+    }
+
+    /// Deals with a lease without a living session, alone, and as it stands now.
+    async fn settle(&self, lease: &Lease) -> Result<Kept, WorktreeError> {
+        let _alone = self.alone(&lease.repository).await?;
+        let Some(lease) = self.leases().get(&lease.repository, &lease.name) else { return Ok(Kept::Removed) };
+        if self.leases().is_alive(lease.session) {
+            return Ok(Kept::InUse);
+        }
+        if !lease.repository.exists() {
+            let kept = repository_gone(&lease)?;
+            self.leases().remove(&lease).map_err(state("the lease"))?;
+            return Ok(kept);
+        }
+        match lease.state {
+            LeaseState::Removed => {
+                // It stays only as long as its session could go on.
+                if !self.leases().is_on_record(lease.session) {
+                    self.leases().remove(&lease).map_err(state("the lease"))?;
+                }
+                return Ok(Kept::Removed);
+            }
+            LeaseState::Making => {
+                locks::clear_own(&lease);
+                self.undo(&lease).await?;
+                return Ok(Kept::Removed);
+            }
+            LeaseState::Used | LeaseState::Kept | LeaseState::Removing => locks::clear_own(&lease),
+        }
+        let (verdict, left) = self.look_at(&lease).await;
+        if verdict == Verdict::Unchanged {
+            self.remove(&lease, None).await?;
+            return Ok(Kept::Removed);
+        }
+        Ok(Kept::Work(self.keep(lease, left, None).await))
+    }
+}
+
+/// Without its repository a checkout is a folder of files, which are somebody's.
+fn repository_gone(lease: &Lease) -> Result<Kept, WorktreeError> {
+    if lease.path.exists() {
+        let source =
+            io::Error::new(io::ErrorKind::NotFound, "its repository is gone; its files are still there");
+        return Err(WorktreeError::State { what: lease.path.to_string(), source });
+    }
+    Ok(Kept::Removed)
+}

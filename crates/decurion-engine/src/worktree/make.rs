@@ -1,0 +1,263 @@
+//! A worktree made: the repository looked at, the lease put down, git asked, submodules and changes brought
+//! over. Takes a [`Wanted`], gives a [`Made`], or undoes what it did and says why.
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_exec::git::NewWorktree;
+use decurion_protocol::Worktree;
+use decurion_protocol::id::is_name;
+use decurion_store::{Lease, LeaseState};
+
+use super::{Made, OLDEST, PREFIX, Wanted, WorktreeError, Worktrees, locks, reason, state};
+
+/// How deep submodules of submodules are followed.
+const DEEPEST: usize = 8;
+
+/// The checkout that is asked from.
+struct Origin {
+    top: Utf8PathBuf,
+    common: Utf8PathBuf,
+    base: String,
+    /// Where in the checkout the asker is.
+    inside: Utf8PathBuf,
+}
+
+impl Worktrees {
+    /// Makes a worktree. What fails leaves nothing behind.
+    pub async fn make(&self, wanted: &Wanted) -> Result<Made, WorktreeError> {
+        if !is_name(&wanted.name) {
+            return Err(WorktreeError::Name(wanted.name.clone()));
+        }
+        let _place = self.place().await;
+        self.check_version().await?;
+        let dirty = wanted.dirty || self.settings.copy_dirty;
+        let origin = self.origin(&wanted.from).await?;
+        self.swept.get_or_init(|| self.sweep(&origin.common)).await;
+        let path = self.place_for(&origin, &wanted.name).await?;
+        if wanted.agent.is_none()
+            && let Some(lease) = self.leases().get(&origin.common, &wanted.name)
+        {
+            return self.enter_again(wanted, &origin, lease).await;
+        }
+        let lease = Lease {
+            name: wanted.name.clone(),
+            session: wanted.session,
+            agent: wanted.agent.clone(),
+            description: wanted.description.clone(),
+            state: LeaseState::Making,
+            path,
+            branch: format!("{PREFIX}{}", wanted.name),
+            base: origin.base.clone(),
+            repository: origin.common.clone(),
+            copied: None,
+            created: self.date(),
+            ended: None,
+        };
+        if self.git().branch(&lease.repository, &lease.branch).await?.is_some() {
+            return Err(WorktreeError::BranchExists(lease.branch));
+        }
+        self.leases().put_new(&lease).map_err(state("the lease"))?;
+        match self.fill(&origin, &lease, dirty).await {
+            Ok(copied) => {
+                self.put(&Lease { state: LeaseState::Used, copied, ..lease.clone() })?;
+                Ok(made(&origin, &lease))
+            }
+            Err(error) => {
+                if let Err(undoing) = self.undo(&lease).await {
+                    // Its lease says that it is half made, and the next cleaning tries again.
+                    tracing::warn!(%undoing, worktree = %lease.path, "a half-made worktree stays for now");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes away a worktree in which nobody has worked, however far it came.
+    pub(super) async fn undo(&self, lease: &Lease) -> Result<(), WorktreeError> {
+        let _mark = self.leases().mark(&lease.repository).map_err(state("the folder of worktrees"))?;
+        locks::forget(lease).map_err(state("what git keeps of a worktree"))?;
+        if lease.path.symlink_metadata().is_ok() {
+            std::fs::remove_dir_all(&lease.path).map_err(state("a half-made worktree"))?;
+        }
+        if self.git().branch(&lease.repository, &lease.branch).await?.as_ref() == Some(&lease.base) {
+            self.git().delete_branch(&lease.repository, &lease.branch, &lease.base).await?;
+        }
+        self.leases().remove(lease).map_err(state("the lease"))
+    }
+
+    /// Makes a worktree again that was removed unchanged while its session was away.
+    pub(super) async fn make_again(&self, lease: &Lease) -> Result<(), WorktreeError> {
+        let making = Lease { state: LeaseState::Making, copied: None, ..lease.clone() };
+        self.put(&making)?;
+        let top = self.main_top(&lease.repository).await?;
+        let origin = Origin {
+            top,
+            common: lease.repository.clone(),
+            base: lease.base.clone(),
+            inside: Utf8PathBuf::new(),
+        };
+        match self.fill(&origin, &making, false).await {
+            Ok(_) => self.put(&Lease { state: LeaseState::Used, ..making }),
+            Err(error) => {
+                let undone = self.undo(&making).await;
+                tracing::debug!(?undone, "a worktree could not be made again");
+                self.put(&Lease { state: LeaseState::Removed, ..making })?;
+                Err(error)
+            }
+        }
+    }
+
+    /// A worktree of this name that a person made earlier and that nobody uses is entered again.
+    async fn enter_again(
+        &self,
+        wanted: &Wanted,
+        origin: &Origin,
+        lease: Lease,
+    ) -> Result<Made, WorktreeError> {
+        let in_use = lease.session != wanted.session && self.leases().is_alive(lease.session);
+        if in_use || lease.agent.is_some() {
+            return Err(WorktreeError::InUse { name: lease.name, session: lease.session });
+        }
+        let _alone = self.alone(&lease.repository).await?;
+        let lease = Lease { session: wanted.session, ended: None, ..lease };
+        if lease.state == LeaseState::Removed {
+            self.make_again(&lease).await?;
+        } else if self.is_checkout(&lease).await {
+            locks::clear_own(&lease);
+            self.git().lock_worktree(&lease.repository, &lease.path, &reason(&lease)).await?;
+            self.put(&Lease { state: LeaseState::Used, ..lease.clone() })?;
+        } else {
+            return Err(WorktreeError::Gone(lease.path));
+        }
+        Ok(made(origin, &lease))
+    }
+
+    async fn check_version(&self) -> Result<(), WorktreeError> {
+        let check = || async {
+            let version = self.git().version().await?;
+            if version < OLDEST { Err(WorktreeError::Old(version.0, version.1)) } else { Ok(()) }
+        };
+        self.checked.get_or_try_init(check).await.map(drop)
+    }
+
+    async fn origin(&self, from: &Utf8Path) -> Result<Origin, WorktreeError> {
+        let no_repository = |source| WorktreeError::NoRepository { path: from.to_owned(), source };
+        let found = self.git().repository(from).await.map_err(no_repository)?;
+        let top = found.top.ok_or_else(|| WorktreeError::Bare(found.common.clone()))?;
+        let head = self.git().head(from).await?.commit.ok_or_else(|| WorktreeError::NoCommit(top.clone()))?;
+        let base = match &self.settings.base {
+            None => head,
+            Some(name) => {
+                let found = self.git().commit(from, name).await?;
+                found.ok_or_else(|| WorktreeError::NoBase(name.clone()))?
+            }
+        };
+        let real = from.canonicalize_utf8().unwrap_or_else(|_| from.to_owned());
+        let inside = real.strip_prefix(&top).map(Utf8Path::to_owned).unwrap_or_default();
+        Ok(Origin { top, common: found.common, base, inside })
+    }
+
+    /// Where the worktree will be: never inside a checkout that is there for others.
+    async fn place_for(&self, origin: &Origin, name: &str) -> Result<Utf8PathBuf, WorktreeError> {
+        let usual = self.leases().folder(&origin.common).map_err(state("the folder of worktrees"))?;
+        let folder = match &self.settings.location {
+            None => usual,
+            Some(location) => {
+                let folder = location.join(usual.file_name().unwrap_or("worktrees"));
+                std::fs::create_dir_all(&folder).map_err(state("`worktree.location`"))?;
+                folder
+            }
+        };
+        let folder = folder.canonicalize_utf8().map_err(state("the folder of worktrees"))?;
+        let main = self.main_top(&origin.common).await?;
+        for top in [&origin.top, &main] {
+            if folder.starts_with(top) {
+                return Err(WorktreeError::Inside { path: folder, top: top.clone() });
+            }
+        }
+        Ok(folder.join(name))
+    }
+
+    /// The repository's first checkout.
+    async fn main_top(&self, common: &Utf8Path) -> Result<Utf8PathBuf, WorktreeError> {
+        if let (Some(".git"), Some(top)) = (common.file_name(), common.parent()) {
+            return Ok(top.to_owned());
+        }
+        let listed = self.git().worktrees(common).await?;
+        Ok(listed.into_iter().next().map_or_else(|| common.to_owned(), |main| main.path))
+    }
+
+    /// Everything that belongs into the checkout; gives the tree of what was copied.
+    async fn fill(
+        &self,
+        origin: &Origin,
+        lease: &Lease,
+        dirty: bool,
+    ) -> Result<Option<String>, WorktreeError> {
+        let git = self.git();
+        let reason = reason(lease);
+        let new = NewWorktree {
+            path: &lease.path,
+            branch: Some(&lease.branch),
+            base: &lease.base,
+            reason: &reason,
+        };
+        {
+            let _mark = self.leases().mark(&lease.repository).map_err(state("the folder of worktrees"))?;
+            // Two that git makes at once trip over each other; their files may come at the same time.
+            let _turn = self.turn.acquire().await;
+            git.add_worktree(&origin.top, &new).await?;
+        }
+        git.reset_hard(&lease.path, &lease.base).await?;
+        if git.sparse(&origin.top).await? != git.sparse(&lease.path).await? {
+            return Err(WorktreeError::Sparse);
+        }
+        self.copy_submodules(&origin.top, &lease.path).await?;
+        if !dirty || git.status(&origin.top).await?.is_clean() {
+            return Ok(None);
+        }
+        if git.head(&origin.top).await?.commit.as_ref() != Some(&lease.base) {
+            return Err(WorktreeError::DirtyBase);
+        }
+        let tree = self.snapshot_of(&origin.top, &origin.common).await?;
+        git.restore_files(&lease.path, &tree).await?;
+        Ok(Some(self.snapshot(lease).await?))
+    }
+
+    /// The submodules that are checked out in one folder, checked out in the other, from the same objects.
+    async fn copy_submodules(&self, from: &Utf8Path, to: &Utf8Path) -> Result<(), WorktreeError> {
+        let mut pairs = vec![(from.to_owned(), to.to_owned(), 0)];
+        while let Some((from, to, depth)) = pairs.pop() {
+            let theirs = self.git().submodules(&from).await?;
+            if theirs.iter().all(|submodule| !submodule.initialised) || depth == DEEPEST {
+                continue;
+            }
+            let ours = self.git().submodules(&to).await?;
+            for submodule in theirs.iter().filter(|found| found.initialised) {
+                let path = &submodule.path;
+                if !ours.iter().any(|own| own.path == *path) {
+                    continue;
+                }
+                let failed = |source| WorktreeError::Submodule { path: path.clone(), source };
+                let _mark = self.leases().mark(&self.git().repository(&from).await?.common);
+                self.git().copy_submodule(&to, path, &from.join(path)).await.map_err(failed)?;
+                pairs.push((from.join(path), to.join(path), depth + 1));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn made(origin: &Origin, lease: &Lease) -> Made {
+    let cwd = lease.path.join(&origin.inside);
+    let cwd = if cwd.is_dir() { cwd } else { lease.path.clone() };
+    // A path joined with nothing ends with a slash.
+    let cwd = if origin.inside.as_str().is_empty() { lease.path.clone() } else { cwd };
+    let worktree = Worktree {
+        path: lease.path.clone(),
+        branch: lease.branch.clone(),
+        base: lease.base.clone(),
+        repository: lease.repository.clone(),
+        origin: origin.top.clone(),
+    };
+    Made { worktree, cwd }
+}
