@@ -31,6 +31,7 @@ mod hooked;
 pub mod journal;
 mod kit;
 pub mod listing;
+pub mod merge;
 pub mod notice;
 pub mod permission;
 pub mod ports;

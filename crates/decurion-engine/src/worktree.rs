@@ -7,6 +7,7 @@
 
 mod clean;
 mod decide;
+mod integrate;
 mod locks;
 mod make;
 
@@ -23,6 +24,7 @@ use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 
 pub use clean::{Cleaned, Kept, Row};
 pub use decide::{Facts, Verdict, decide};
+pub use integrate::Integration;
 
 /// How many of git's longer works run at once; the disk gains nothing from more.
 const AT_ONCE: usize = 8;
@@ -291,7 +293,7 @@ impl Worktrees {
 
     /// Whether a lease's checkout is there and git knows it. A folder without its `.git` would be taken for a
     /// part of whatever repository is above it.
-    async fn is_checkout(&self, lease: &Lease) -> bool {
+    pub(crate) async fn is_checkout(&self, lease: &Lease) -> bool {
         let Ok(found) = self.git.repository(&lease.path).await else { return false };
         found.common == lease.repository && found.top.as_deref() == Some(&lease.path)
     }

@@ -85,6 +85,17 @@ pub struct Leases {
 #[derive(Debug)]
 pub struct Held {
     _file: File,
+    /// Where its file is, if that goes with it.
+    gone_after: Option<(Folder, String)>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Still locked: whoever opened it before sees that the name means another file, and tries again.
+        if let Some((folder, name)) = &self.gone_after {
+            let _ = folder.remove(name);
+        }
+    }
 }
 
 /// A mark that something is under way which must not be broken off. One that was left tells so.
@@ -195,8 +206,11 @@ impl Leases {
 
     /// Makes the leases of a session alive that keeps no transcript.
     pub fn hold(&self, session: SessionId) -> io::Result<Held> {
-        self.lock(&holder_name(session))?
-            .ok_or_else(|| io::Error::other("the session is held by another process"))
+        let name = holder_name(session);
+        let held = self.lock(&name)?;
+        let mut held = held.ok_or_else(|| io::Error::other("the session is held by another process"))?;
+        held.gone_after = Some((self.root(true)?.sub(HOLDERS, true)?, name));
+        Ok(held)
     }
 
     /// A lock of this name for a piece of work that only one may do; none if someone else does it.
@@ -204,11 +218,27 @@ impl Leases {
         self.lock(&format!("{}.{what}", Self::project(repository)))
     }
 
+    /// Removes the locks of sessions that are gone.
+    pub fn forget_holders(&self) {
+        let Ok(folder) = self.root(false).and_then(|root| root.sub(HOLDERS, false)) else { return };
+        let names = folder.names().unwrap_or_default();
+        for name in names.iter().filter(|name| name.strip_suffix(".lock").is_some()) {
+            let Ok(file) = folder.file(name, How::AppendExisting) else { continue };
+            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                let _ = folder.remove(name);
+            }
+        }
+    }
+
     fn lock(&self, name: &str) -> io::Result<Option<Held>> {
-        let file = self.root(true)?.sub(HOLDERS, true)?.file(name, How::Append)?;
+        let folder = self.root(true)?.sub(HOLDERS, true)?;
+        let mut file = folder.file(name, How::Append)?;
         loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(Held { _file: file })),
+                Ok(()) if lock::is_named(&folder, name, &file)? => {
+                    return Ok(Some(Held { _file: file, gone_after: None }));
+                }
+                Ok(()) => file = folder.file(name, How::Append)?,
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) => return Ok(None),
                 Err(error) => return Err(error.into()),

@@ -97,8 +97,13 @@ impl Lock {
 
 /// Whether the name still means the file we locked; if not, the lock is on something nobody else will look at.
 fn is_still(session: &Folder, file: &File) -> io::Result<bool> {
+    is_named(session, LOCK, file)
+}
+
+/// Whether a name in a folder means this file.
+pub(crate) fn is_named(folder: &Folder, name: &str, file: &File) -> io::Result<bool> {
     let ours = rustix::fs::fstat(file)?;
-    Ok(session.stat(LOCK).is_ok_and(|named| (named.st_ino, named.st_dev) == (ours.st_ino, ours.st_dev)))
+    Ok(folder.stat(name).is_ok_and(|named| (named.st_ino, named.st_dev) == (ours.st_ino, ours.st_dev)))
 }
 
 /// Says who we are. A note that cannot be written costs the second comer only a name.

@@ -69,9 +69,14 @@ impl Repo {
 
     /// Runs git in it and gives what it printed.
     pub fn git(&self, arguments: &[&str]) -> io::Result<String> {
+        Self::git_at(self.path(), arguments)
+    }
+
+    /// Runs git anywhere and gives what it printed.
+    pub fn git_at(folder: &Path, arguments: &[&str]) -> io::Result<String> {
         let output = Command::new("git")
             .args(arguments)
-            .current_dir(self.path())
+            .current_dir(folder)
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .env("GIT_CONFIG_NOSYSTEM", "1")
             .env("GIT_TERMINAL_PROMPT", "0")

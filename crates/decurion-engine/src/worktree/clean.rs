@@ -53,6 +53,7 @@ impl Worktrees {
         for repository in repositories {
             self.sweep(&repository).await;
         }
+        self.leases().forget_holders();
         self.walk(repository, false, most).await
     }
 

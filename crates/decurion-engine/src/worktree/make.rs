@@ -13,12 +13,19 @@ use super::{Made, OLDEST, PREFIX, Wanted, WorktreeError, Worktrees, locks, reaso
 const DEEPEST: usize = 8;
 
 /// The checkout that is asked from.
-struct Origin {
+pub(super) struct Origin {
     top: Utf8PathBuf,
     common: Utf8PathBuf,
     base: String,
     /// Where in the checkout the asker is.
     inside: Utf8PathBuf,
+}
+
+impl Origin {
+    /// The same, from another commit.
+    pub(super) fn at_commit(self, base: &str) -> Self {
+        Self { base: base.to_owned(), ..self }
+    }
 }
 
 impl Worktrees {
@@ -78,7 +85,9 @@ impl Worktrees {
         if lease.path.symlink_metadata().is_ok() {
             std::fs::remove_dir_all(&lease.path).map_err(state("a half-made worktree"))?;
         }
-        if self.git().branch(&lease.repository, &lease.branch).await?.as_ref() == Some(&lease.base) {
+        if !lease.branch.is_empty()
+            && self.git().branch(&lease.repository, &lease.branch).await?.as_ref() == Some(&lease.base)
+        {
             self.git().delete_branch(&lease.repository, &lease.branch, &lease.base).await?;
         }
         self.leases().remove(lease).map_err(state("the lease"))
@@ -139,7 +148,7 @@ impl Worktrees {
         self.checked.get_or_try_init(check).await.map(drop)
     }
 
-    async fn origin(&self, from: &Utf8Path) -> Result<Origin, WorktreeError> {
+    pub(super) async fn origin(&self, from: &Utf8Path) -> Result<Origin, WorktreeError> {
         let no_repository = |source| WorktreeError::NoRepository { path: from.to_owned(), source };
         let found = self.git().repository(from).await.map_err(no_repository)?;
         let top = found.top.ok_or_else(|| WorktreeError::Bare(found.common.clone()))?;
@@ -157,7 +166,7 @@ impl Worktrees {
     }
 
     /// Where the worktree will be: never inside a checkout that is there for others.
-    async fn place_for(&self, origin: &Origin, name: &str) -> Result<Utf8PathBuf, WorktreeError> {
+    pub(super) async fn place_for(&self, origin: &Origin, name: &str) -> Result<Utf8PathBuf, WorktreeError> {
         let usual = self.leases().folder(&origin.common).map_err(state("the folder of worktrees"))?;
         let folder = match &self.settings.location {
             None => usual,
@@ -187,7 +196,7 @@ impl Worktrees {
     }
 
     /// Everything that belongs into the checkout; gives the tree of what was copied.
-    async fn fill(
+    pub(super) async fn fill(
         &self,
         origin: &Origin,
         lease: &Lease,
@@ -197,7 +206,7 @@ impl Worktrees {
         let reason = reason(lease);
         let new = NewWorktree {
             path: &lease.path,
-            branch: Some(&lease.branch),
+            branch: Some(lease.branch.as_str()).filter(|branch| !branch.is_empty()),
             base: &lease.base,
             reason: &reason,
         };

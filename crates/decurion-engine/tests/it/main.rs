@@ -17,6 +17,7 @@ mod folding;
 mod hooking;
 mod hooks;
 mod loops;
+mod merging;
 mod permission;
 mod resuming;
 mod worktrees;

@@ -141,6 +141,11 @@ impl Git {
         self.run(Order::change(at, &["reset", "--hard", "--quiet", commit, "--"])).await.map(drop)
     }
 
+    /// Brings a checkout's index to its commit; its files stay.
+    pub async fn reset_index(&self, at: &Utf8Path) -> Result<(), GitError> {
+        self.run(Order::change(at, &["reset", "--mixed", "--quiet", "--"])).await.map(drop)
+    }
+
     /// Removes untracked files of a checkout; ignored ones stay, so that what was built need not be again.
     pub async fn clean(&self, at: &Utf8Path) -> Result<(), GitError> {
         self.run(Order::change(at, &["clean", "--quiet", "-ffd"])).await.map(drop)

@@ -151,6 +151,11 @@ impl Git {
         found.map(|bytes| object("git rev-parse", &bytes)).transpose()
     }
 
+    /// Whether a reference may have this name.
+    pub async fn is_reference_name(&self, at: &Utf8Path, name: &str) -> Result<bool, GitError> {
+        Ok(self.ask(Order::look(at, &["check-ref-format", name])).await?.is_some())
+    }
+
     /// The tree of a commit.
     pub async fn tree_of(&self, at: &Utf8Path, commit: &str) -> Result<String, GitError> {
         let wanted = format!("{commit}^{{tree}}");

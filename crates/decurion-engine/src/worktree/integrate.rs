@@ -1,0 +1,97 @@
+//! A worktree for judging merges, and the end of those that are merged. Takes a commit, gives a checkout that is
+//! nobody's work: whoever finds it after a crash takes it away.
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::SessionId;
+use decurion_store::{Lease, LeaseState};
+
+use super::{Verdict, WorktreeError, Worktrees, locks, state};
+
+/// The name of the worktree in which merges are judged.
+const NAME: &str = "merging";
+
+/// A worktree in which merges are judged.
+pub struct Integration {
+    lease: Lease,
+}
+
+impl Integration {
+    /// Its checkout.
+    pub fn path(&self) -> &Utf8Path {
+        &self.lease.path
+    }
+}
+
+impl Worktrees {
+    /// The repository of a folder.
+    pub async fn repository(&self, at: &Utf8Path) -> Result<Utf8PathBuf, WorktreeError> {
+        let no_repository = |source| WorktreeError::NoRepository { path: at.to_owned(), source };
+        Ok(self.git().repository(at).await.map_err(no_repository)?.common)
+    }
+
+    /// Makes the worktree in which merges are judged. Its lease says that nobody works in it.
+    pub(crate) async fn begin_integration(
+        &self,
+        at: &Utf8Path,
+        base: &str,
+        session: SessionId,
+    ) -> Result<Integration, WorktreeError> {
+        let origin = self.origin(at).await?.at_commit(base);
+        let lease = Lease {
+            name: NAME.to_owned(),
+            session,
+            agent: None,
+            description: "merges are judged here".to_owned(),
+            state: LeaseState::Making,
+            path: self.place_for(&origin, NAME).await?,
+            branch: String::new(),
+            base: base.to_owned(),
+            repository: self.repository(at).await?,
+            copied: None,
+            created: self.date(),
+            ended: None,
+        };
+        // Only one merges at a time, so what is there was left by one that is gone.
+        if let Some(left) = self.leases().get(&lease.repository, NAME) {
+            self.undo(&left).await?;
+        }
+        self.leases().put_new(&lease).map_err(state("the lease"))?;
+        let made = self.fill(&origin, &lease, false).await;
+        let integration = Integration { lease };
+        if let Err(error) = made {
+            self.end_integration(integration).await;
+            return Err(error);
+        }
+        Ok(integration)
+    }
+
+    /// Takes it away.
+    pub(crate) async fn end_integration(&self, integration: Integration) {
+        if let Err(error) = self.undo(&integration.lease).await {
+            tracing::warn!(%error, worktree = %integration.lease.path, "it stays until the next cleaning");
+        }
+    }
+
+    /// Removes a worktree whose branch is contained in another and that holds nothing else. Whether it did.
+    pub(crate) async fn remove_merged(&self, lease: &Lease, into: &str) -> Result<bool, WorktreeError> {
+        let _alone = self.alone(&lease.repository).await?;
+        let at = &lease.repository;
+        let Some(tip) = self.git().branch(at, &lease.branch).await? else { return Ok(false) };
+        let Some(target) = self.git().branch(at, into).await? else { return Ok(false) };
+        if !self.git().is_ancestor(at, &tip, &target).await? {
+            return Ok(false);
+        }
+        locks::clear_own(lease);
+        // Submodule commits live in the worktree: a branch that points to new ones keeps it.
+        if !self.git().new_links(at, &lease.base, &tip).await?.is_empty() {
+            return Ok(false);
+        }
+        // Everything since its beginning is in the target; what counts is what came after its branch.
+        let merged = Lease { base: tip.clone(), copied: None, ..lease.clone() };
+        let (verdict, _) = self.look_at(&merged).await;
+        if verdict == Verdict::Unchanged {
+            self.remove(&merged, Some(&tip)).await?;
+        }
+        Ok(verdict == Verdict::Unchanged)
+    }
+}
