@@ -215,6 +215,11 @@ pub enum SubCommand {
     Sessions(SessionsCommand),
     /// Look at the agents and commands of a session, stop them, tell them something, answer their questions.
     Tasks(TasksArgs),
+    /// Look at the checkouts that agents work in, and remove those that nobody needs.
+    #[command(subcommand)]
+    Worktrees(WorktreesCommand),
+    /// Merge the branches of agents that have ended, one after the other, without touching any checkout.
+    Merge(MergeArgs),
     /// Trust this folder's settings, or take that back.
     Trust {
         /// Take it back.
@@ -335,6 +340,74 @@ pub enum SessionsCommand {
         #[arg(short, long)]
         output: Option<Utf8PathBuf>,
     },
+}
+
+/// Look at the checkouts that agents work in, and remove those that nobody needs.
+#[derive(Debug, Subcommand)]
+pub enum WorktreesCommand {
+    /// Every worktree of this repository: who uses it, or what was left in it.
+    List {
+        /// Of every repository, not only this one.
+        #[arg(long)]
+        all: bool,
+        /// As JSON lines.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove what is unchanged or half made and belongs to no living session; work is kept and listed.
+    Clean {
+        /// Of every repository, not only this one.
+        #[arg(long)]
+        all: bool,
+        /// Only say what would be removed.
+        #[arg(long)]
+        dry_run: bool,
+        /// As JSON lines.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Merge the branches of agents that have ended.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  decurion merge                                  all that have ended, oldest first, into decurion/merged
+  decurion merge --dry-run                        what would merge and what would conflict
+  decurion merge --gate \"cargo test\"             only what passes, each judged on top of those before
+  git merge --ff-only decurion/merged             then take the result over, where you are
+
+Each is merged by a commit of its own onto what was merged before. What conflicts, or fails the gate, is told
+and stays on its branch. A worktree is removed only when all that is in it is in the target.
+
+Exit codes: 0 everything is merged, 1 something is not, 2 usage.")]
+pub struct MergeArgs {
+    /// Agents, worktrees or branches; all agents that have ended if left out.
+    #[arg(value_name = "AGENT-OR-BRANCH")]
+    pub which: Vec<String>,
+
+    /// All agents that have ended (the default).
+    #[arg(long, conflicts_with = "which")]
+    pub all: bool,
+
+    /// The branch that moves; made from what is checked out if it is not there.
+    #[arg(long, value_name = "BRANCH", default_value = decurion_engine::merge::TARGET)]
+    pub into: String,
+
+    /// A shell command that must succeed after each merge, in a checkout of its own.
+    #[arg(long, value_name = "COMMAND")]
+    pub gate: Option<String>,
+
+    /// How long the gate may take for one merge.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800, requires = "gate")]
+    pub gate_timeout: u64,
+
+    /// Only forecast; the gate does not run and nothing is changed.
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// As one JSON object.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Look at the agents and commands of a session, from any terminal.

@@ -53,6 +53,8 @@ fn dispatch(args: Args) -> Result<u8, Failure> {
         Some(SubCommand::Config(config)) => command::config::run(&config),
         Some(SubCommand::Sessions(sessions)) => command::sessions::run(sessions),
         Some(SubCommand::Tasks(tasks)) => command::tasks::run(&tasks),
+        Some(SubCommand::Worktrees(worktrees)) => command::worktrees::run(&worktrees),
+        Some(SubCommand::Merge(merge)) => command::merge::run(&merge),
         Some(SubCommand::Trust { revoke }) => command::trust::run(revoke),
         Some(SubCommand::Doctor { json }) => command::doctor::run(json),
     }

@@ -1,5 +1,6 @@
 //! Settings into an engine. Takes what was loaded, gives a place where sessions can be opened.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,9 +8,10 @@ use camino::Utf8PathBuf;
 use decurion_config::{Environment, Loaded, TrustState, settings};
 use decurion_engine::child::{AgentSettings, BackgroundChoice};
 use decurion_engine::permission::Undecided;
+use decurion_engine::worktree::{WorktreeSettings, Worktrees};
 use decurion_engine::{Compaction, Definitions, Durability, Engine, Models, Parts};
-use decurion_exec::{Guard, GuardProgram};
-use decurion_store::Archive;
+use decurion_exec::{Git, Guard, GuardProgram};
+use decurion_store::{Archive, Leases};
 use decurion_tools::{ToolLimits, ToolSet};
 
 use crate::clock::SystemClock;
@@ -36,8 +38,7 @@ pub fn engine(
     agents: Arc<dyn Definitions>,
 ) -> Engine {
     let settings = &loaded.settings;
-    let shell =
-        decurion_config::shell_env::shell_environment(environment, settings, &loaded.providers).into_pairs();
+    let shell = shell_environment(loaded, environment);
     let service = decurion_config::shell_env::service_environment(environment, settings, &loaded.providers)
         .into_pairs();
     let redactor = loaded.redactor();
@@ -50,7 +51,7 @@ pub fn engine(
         archive: Arc::new(Archive::new(state_folder(loaded))),
         clock: Arc::new(SystemClock::new()),
         processes: guard(),
-        environment: shell.into(),
+        environment: shell,
         tool_limits: Arc::new(tool_limits(&settings.limits)),
         rules: loaded.rules.set.clone(),
         mode: settings.permissions.default_mode,
@@ -83,6 +84,28 @@ pub fn engine(
 /// The state folder; one that cannot exist where there is no home, so that sessions stay in memory.
 fn state_folder(loaded: &Loaded) -> Utf8PathBuf {
     loaded.paths.state.clone().unwrap_or_else(|| "/nonexistent/decurion".into())
+}
+
+/// The environment of shells.
+pub fn shell_environment(loaded: &Loaded, environment: &Environment) -> Arc<[(OsString, OsString)]> {
+    let settings = &loaded.settings;
+    decurion_config::shell_env::shell_environment(environment, settings, &loaded.providers)
+        .into_pairs()
+        .into()
+}
+
+/// The worktrees of these settings; none where there is no state folder or nothing can be started.
+pub fn worktrees(loaded: &Loaded, environment: &Environment, processes: Option<Guard>) -> Option<Worktrees> {
+    let settings = &loaded.settings;
+    let shell = shell_environment(loaded, environment);
+    let worktree = WorktreeSettings {
+        location: settings.worktree.location.clone(),
+        base: settings.worktree.base.clone(),
+        copy_dirty: settings.worktree.copy_dirty,
+    };
+    let leases = Leases::new(loaded.paths.state.clone()?);
+    let git = Git::new(processes?, &shell);
+    Some(Worktrees::new(git, leases, worktree, Arc::new(SystemClock::new())))
 }
 
 /// Who starts processes: this program again, as their guard.

@@ -144,7 +144,7 @@ pub(crate) static KEYS: &[Key] = &[
     shared("enabledMcpjsonServers", Shape::AddedTexts, WhenTrusted),
     shared("disabledMcpjsonServers", Shape::AddedTexts, Narrows),
     shared("enabledPlugins", Shape::Opaque, WhenTrusted),
-    shared("worktree", Shape::Opaque, WhenTrusted),
+    shared("worktree", Shape::Object(WORKTREE), ByMember),
     // How much.
     ours("limits", Shape::Object(LIMITS), WhenTrusted),
     shared("bashOutputMaxChars", Shape::Integer(1, 10_000_000), WhenTrusted),
@@ -249,6 +249,16 @@ const AGENTS: &[Key] = &[
     ours("model", Shape::Text, WhenTrusted),
     ours("resultBudget", Shape::Integer(1, 10_000_000), WhenTrusted),
     ours("disabled", Shape::AddedTexts, WhenTrusted),
+];
+
+const WORKTREE: &[Key] = &[
+    // A folder outside of the project that is written to is the user's to name.
+    shared("location", Shape::Text, Never),
+    shared("baseRef", Shape::Text, WhenTrusted),
+    ours("copyDirty", Shape::Bool, WhenTrusted),
+    shared("symlinkDirectories", Shape::AddedTexts, WhenTrusted),
+    shared("sparsePaths", Shape::AddedTexts, WhenTrusted),
+    shared("bgIsolation", Shape::Text, WhenTrusted),
 ];
 
 const PRINT: &[Key] = &[ours("backgroundWait", Shape::Integer(0, 604_800), WhenTrusted)];

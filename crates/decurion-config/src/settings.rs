@@ -46,8 +46,8 @@ pub struct Settings {
     pub disabled_mcp_servers: Vec<String>,
     /// The sandbox as declared, for the sandbox to read.
     pub sandbox: Option<Declared>,
-    /// Settings for worktrees as declared.
-    pub worktree: Option<Declared>,
+    /// Checkouts of their own for agents.
+    pub worktree: Worktree,
     /// Which plugins are on, as declared.
     pub enabled_plugins: Option<Declared>,
     /// What "written" means.
@@ -234,6 +234,17 @@ pub struct Agents {
     pub disabled: Vec<String>,
 }
 
+/// Checkouts of their own for agents.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Worktree {
+    /// Where they are made; none is in the state folder.
+    pub location: Option<Utf8PathBuf>,
+    /// The commit they begin with; none is what is checked out.
+    pub base: Option<String>,
+    /// Whether changes that are not committed are copied over.
+    pub copy_dirty: bool,
+}
+
 /// Who decides whether a sub-agent runs in the background.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackgroundChoice {
@@ -268,7 +279,7 @@ impl Settings {
             mcp_servers: read.servers(),
             disabled_mcp_servers: read.texts("disabledMcpjsonServers"),
             sandbox: read.declared("sandbox"),
-            worktree: read.declared("worktree"),
+            worktree: read.worktree(paths, warnings),
             enabled_plugins: read.declared("enabledPlugins"),
             durability: match read.text("durability").as_deref() {
                 Some("power") => Durability::Power,
@@ -434,6 +445,25 @@ impl Read<'_> {
     fn servers(&self) -> BTreeMap<String, Declared> {
         let members = self.tree.get("mcpServers").map_or(&[][..], Node::members);
         members.iter().map(|member| (member.key.clone(), self.declaration(&member.value))).collect()
+    }
+
+    fn worktree(&self, paths: &Paths, warnings: &mut Vec<Warning>) -> Worktree {
+        for key in ["symlinkDirectories", "sparsePaths", "bgIsolation"] {
+            if let Some(node) = self.tree.at_path(&format!("worktree.{key}")) {
+                let text = format!("`worktree.{key}` has no effect here");
+                let origin = Some(self.sources.origin(node));
+                warnings.push(Warning { kind: WarningKind::Ignored, origin, text });
+            }
+        }
+        Worktree {
+            location: self.text("worktree.location").map(|text| paths.expand(&text, &paths.cwd)),
+            base: match self.text("worktree.baseRef").as_deref() {
+                None | Some("head") => None,
+                Some("fresh") => Some("refs/remotes/origin/HEAD".to_owned()),
+                Some(name) => Some(name.to_owned()),
+            },
+            copy_dirty: self.bool("worktree.copyDirty"),
+        }
     }
 
     fn limits(&self) -> CallLimits {

@@ -161,12 +161,8 @@ struct Merging<'a> {
     _alive: Option<Held>,
 }
 
-/// Merges what a request names. `session` is a new id, under which the worktree for the gate is leased.
-pub async fn merge(
-    trees: &Worktrees,
-    request: &MergeRequest,
-    session: SessionId,
-) -> Result<Merged, MergeError> {
+/// Merges what a request names.
+pub async fn merge(trees: &Worktrees, request: &MergeRequest) -> Result<Merged, MergeError> {
     let found = trees.repository(&request.at).await?;
     let state = |source| WorktreeError::State { what: "the folder of worktrees".to_owned(), source };
     let _alone = trees.leases().work_lock(&found, "merge").map_err(state)?.ok_or(MergeError::UnderWay)?;
@@ -176,6 +172,8 @@ pub async fn merge(
         tracing::debug!(?cleaned, "cleaned before merging");
     }
     let (target, head) = beginning(trees, request, &found).await?;
+    // The worktree for the gate is leased like any other.
+    let session = SessionId(uuid::Uuid::new_v4());
     let alive = match (&request.gate, request.dry_run) {
         (Some(_), false) => Some(trees.leases().hold(session).map_err(state)?),
         _ => None,

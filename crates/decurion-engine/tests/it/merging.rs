@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use decurion_engine::merge::{Gate, MergeError, MergeOutcome, MergeRequest, Merged, TARGET, merge};
 use decurion_engine::worktree::Made;
-use decurion_protocol::SessionId;
 use decurion_testkit::repo::Repo;
 use expect_test::expect;
 
@@ -38,17 +37,13 @@ fn request(yard: &Yard) -> MergeRequest {
     }
 }
 
-fn gate(command: &str) -> Option<Gate> {
+fn gate(command: &str) -> Gate {
     let environment = [("PATH".into(), "/usr/bin:/bin".into())];
-    Some(Gate {
-        command: command.to_owned(),
-        timeout: Duration::from_mins(1),
-        environment: Arc::new(environment),
-    })
+    Gate { command: command.to_owned(), timeout: Duration::from_mins(1), environment: Arc::new(environment) }
 }
 
 async fn merged(yard: &Yard, request: &MergeRequest) -> Merged {
-    merge(&yard.trees, request, SessionId(uuid::Uuid::new_v4())).await.unwrap()
+    merge(&yard.trees, request).await.unwrap()
 }
 
 fn told(merged: &Merged) -> String {
@@ -82,31 +77,31 @@ async fn the_clean_ones_are_merged_and_the_others_told_and_left() {
         "a forecast changes nothing"
     );
     let done = merged(&yard, &request(&yard)).await;
-    expect![[r#"
+    expect![[r"
         001 merged, removed
         002 merged, removed
         003 conflicts in b.txt
         004 merged, removed
-    "#]]
+    "]]
     .assert_eq(&told(&done));
     assert_eq!(told(&dry), told(&done).replace(", removed", ""));
     assert_eq!(yard.traces(), "1 worktrees, 2 branches, leases [Kept]");
     assert_eq!(fs::read_to_string(conflicting.cwd.join("b.txt")).unwrap(), "third\n");
     let log = yard.repo.git(&["log", "--first-parent", "--format=%s", "main..decurion/merged"]).unwrap();
-    expect![[r#"
+    expect![[r"
         Merge decurion/a0000000000000004: task 4
         Merge decurion/a0000000000000002: task 2
         Merge decurion/a0000000000000001: task 1
-    "#]]
+    "]]
     .assert_eq(&log);
     assert_eq!(yard.repo.git(&["show", "decurion/merged:b.txt"]).unwrap(), "second\n");
     let by = yard.repo.git(&["log", "-1", "--format=%s by %an", "decurion/merged^2"]).unwrap();
     assert_eq!(by, "task 4 by Decurion\n", "what was left uncommitted has its task as message");
     assert_eq!(yard.main_checkout(), before);
     // Once more: the one that conflicts still does, and nothing else is left to do.
-    expect![[r#"
+    expect![[r"
         003 conflicts in b.txt
-    "#]]
+    "]]
     .assert_eq(&told(&merged(&yard, &request(&yard)).await));
 }
 
@@ -119,11 +114,11 @@ async fn a_red_gate_takes_that_one_back_and_goes_on() {
     worked(&yard, 3, &[("three.txt", "3\n")]).await;
     // It leaves a file behind, which must not be there for the next.
     let gate = gate("pwd; ls; test ! -e bad.txt && test ! -e left.txt && touch left.txt");
-    let done = merged(&yard, &MergeRequest { gate, ..request(&yard) }).await;
+    let done = merged(&yard, &MergeRequest { gate: Some(gate), ..request(&yard) }).await;
     let words = told(&done);
     let words = words.replace(utf8(yard.home.path()).as_str(), "HOME");
     let slug = decurion_store::Leases::project(&utf8(yard.repo.path()).join(".git"));
-    expect![[r#"
+    expect![[r"
         001 merged, removed
         002 gate: exit code 1: HOME/state/worktrees/SLUG/merging
         b.txt
@@ -131,7 +126,7 @@ async fn a_red_gate_takes_that_one_back_and_goes_on() {
         one.txt
         shared.txt
         003 merged, removed
-    "#]]
+    "]]
     .assert_eq(&words.replace(&slug, "SLUG"));
     assert_eq!(yard.traces(), "1 worktrees, 2 branches, leases [Kept]", "the gate's own worktree is gone");
     let files = yard.repo.git(&["ls-tree", "--name-only", "decurion/merged"]).unwrap();
@@ -143,7 +138,7 @@ async fn a_red_gate_takes_that_one_back_and_goes_on() {
 async fn a_gate_that_hangs_is_ended() {
     let yard = yard();
     worked(&yard, 1, &[("one.txt", "1\n")]).await;
-    let mut slow = gate("echo begun; sleep 600").unwrap();
+    let mut slow = gate("echo begun; sleep 600");
     slow.timeout = Duration::from_millis(300);
     let done = merged(&yard, &MergeRequest { gate: Some(slow), ..request(&yard) }).await;
     assert!(told(&done).starts_with("001 gate: took longer than 0 s"), "{}", told(&done));
@@ -154,18 +149,17 @@ async fn a_gate_that_hangs_is_ended() {
 async fn a_target_that_is_checked_out_or_held_is_refused() {
     let yard = yard();
     worked(&yard, 1, &[("one.txt", "1\n")]).await;
-    let session = || SessionId(uuid::Uuid::new_v4());
     let into = |into: &str| MergeRequest { into: into.to_owned(), ..request(&yard) };
-    let error = merge(&yard.trees, &into("main"), session()).await.unwrap_err();
+    let error = merge(&yard.trees, &into("main")).await.unwrap_err();
     assert!(matches!(error, MergeError::CheckedOut { .. }), "{error}");
-    let error = merge(&yard.trees, &into("a..b"), session()).await.unwrap_err();
+    let error = merge(&yard.trees, &into("a..b")).await.unwrap_err();
     assert!(matches!(error, MergeError::Target(_)), "{error}");
     let unknown = MergeRequest { which: vec!["nobody".to_owned()], ..request(&yard) };
-    let error = merge(&yard.trees, &unknown, session()).await.unwrap_err();
+    let error = merge(&yard.trees, &unknown).await.unwrap_err();
     assert!(matches!(error, MergeError::Unknown(_)), "{error}");
     let repository = utf8(yard.repo.path()).join(".git");
     let held = yard.trees.leases().work_lock(&repository, "merge").unwrap().unwrap();
-    let error = merge(&yard.trees, &request(&yard), session()).await.unwrap_err();
+    let error = merge(&yard.trees, &request(&yard)).await.unwrap_err();
     assert!(matches!(error, MergeError::UnderWay), "{error}");
     drop(held);
     assert!(told(&merged(&yard, &request(&yard)).await).contains("merged"));
@@ -192,12 +186,12 @@ async fn what_is_in_use_or_strange_is_left_alone() {
     let which = (1..=4).map(|number| format!("decurion/a{number:016x}")).collect();
     let done = merged(&yard, &MergeRequest { which, ..request(&yard) }).await;
     let words = told(&done).replace(strayed.cwd.as_str(), "PATH");
-    expect![[r#"
+    expect![[r"
         002 skipped: it holds repositories or submodule commits of its own: inner
         003 skipped: PATH is not on its branch any more
         004 merged
         001 skipped: its agent has not ended
-    "#]]
+    "]]
     .assert_eq(&words);
     // Its session is alive and could go on with it.
     assert!(good.cwd.exists());

@@ -1,0 +1,97 @@
+//! `decurion worktrees`: the checkouts that agents work in. Takes a subcommand, prints each with who uses it or
+//! what was left in it, and removes what nobody needs.
+
+use decurion_config::LoadRequest;
+use decurion_engine::worktree::{Cleaned, Kept, Row, Worktrees};
+use serde_json::{Value, json};
+
+use crate::args::WorktreesCommand;
+use crate::command::run::block_on;
+use crate::report::{Failure, note};
+use crate::wire;
+
+/// Lists or cleans worktrees.
+pub fn run(command: &WorktreesCommand) -> Result<u8, Failure> {
+    let (cwd, environment) = wire::surroundings()?;
+    let loaded = decurion_config::load(&LoadRequest::new(cwd.clone(), environment.clone()))?;
+    let (all, json) = match command {
+        WorktreesCommand::List { all, json } | WorktreesCommand::Clean { all, json, .. } => (*all, *json),
+    };
+    block_on(async {
+        let trees = wire::worktrees(&loaded, &environment, wire::guard()).ok_or_else(no_place)?;
+        let repository = if all { None } else { Some(repository(&trees, &cwd).await?) };
+        let repository = repository.as_deref();
+        let cleaned = match command {
+            WorktreesCommand::List { .. } | WorktreesCommand::Clean { dry_run: true, .. } => {
+                trees.list(repository).await
+            }
+            WorktreesCommand::Clean { .. } => trees.clean(repository, usize::MAX).await,
+        };
+        let cleaned = cleaned.map_err(|error| Failure::failed(format!("cannot read the leases: {error}")))?;
+        let tense = match command {
+            WorktreesCommand::List { .. } => "unchanged, `decurion worktrees clean` removes it",
+            WorktreesCommand::Clean { dry_run: true, .. } => "would be removed",
+            WorktreesCommand::Clean { .. } => "removed",
+        };
+        Ok(print(&cleaned, json, tense))
+    })?
+}
+
+/// What to say where there is neither a state folder nor a way to start git.
+pub fn no_place() -> Failure {
+    Failure::usage("there is no state folder, because there is no home folder").hint("set DECURION_HOME")
+}
+
+async fn repository(trees: &Worktrees, cwd: &camino::Utf8Path) -> Result<camino::Utf8PathBuf, Failure> {
+    let found = trees.repository(cwd).await;
+    found.map_err(|error| Failure::usage(error.to_string()).hint("--all shows those of every repository"))
+}
+
+fn print(cleaned: &Cleaned, json: bool, tense: &str) -> u8 {
+    if cleaned.rows.is_empty() && !json {
+        println!("no worktrees");
+    }
+    for row in &cleaned.rows {
+        if json {
+            println!("{}", as_json(row));
+        } else {
+            println!("{}  {}", row.lease.name, in_words(row, tense));
+        }
+    }
+    for damaged in &cleaned.damaged {
+        note(format!("a lease cannot be read: {damaged}"));
+    }
+    let broken = cleaned.rows.iter().any(|row| matches!(row.kept, Kept::Broken(_)));
+    u8::from(broken || !cleaned.damaged.is_empty())
+}
+
+fn in_words(row: &Row, tense: &str) -> String {
+    let about = decurion_serve::progress::one_line(&row.lease.description);
+    let about = if about.is_empty() { String::new() } else { format!(" ({about})") };
+    match &row.kept {
+        Kept::InUse => format!("in use by session {}{about}", row.lease.session),
+        Kept::Removed => format!("{tense}{about}"),
+        Kept::Work(left) => format!("{left}{about}\n    {} on {}", left.path, left.branch),
+        Kept::Broken(reason) => format!("cannot be dealt with: {reason}{about}"),
+    }
+}
+
+fn as_json(row: &Row) -> Value {
+    let mut value = json!(row.lease);
+    let (word, more) = match &row.kept {
+        Kept::InUse => ("in_use", json!({})),
+        Kept::Removed => ("removed", json!({})),
+        Kept::Work(left) => (
+            "work",
+            json!({"commits": left.commits, "files": left.stat.files, "insertions": left.stat.insertions,
+                "deletions": left.stat.deletions, "untracked": left.untracked, "dirty": left.dirty,
+                "problem": left.problem}),
+        ),
+        Kept::Broken(reason) => ("broken", json!({"problem": reason})),
+    };
+    value["found"] = json!(word);
+    if let (Some(all), Value::Object(more)) = (value.as_object_mut(), more) {
+        all.extend(more);
+    }
+    value
+}
