@@ -158,6 +158,7 @@ impl Check<'_> {
             Shape::Number(least, most) => {
                 node.number().is_some_and(|number| (least..=most).contains(&&number))
             }
+            Shape::Matchers => node.items().iter().all(is_matcher) && matches!(node.kind, Kind::List(_)),
             Shape::Opaque => matches!(node.kind, Kind::Object(_)),
             Shape::Mode => return self.mode(node),
             Shape::Secret => return self.secret(&node).map(Some),
@@ -356,6 +357,21 @@ impl Check<'_> {
             expected: expected.to_owned(),
             found: found.to_owned(),
         }
+    }
+}
+
+/// A server by name, command or address.
+fn is_matcher(node: &Node) -> bool {
+    let texts =
+        |node: &Node| !node.items().is_empty() && node.items().iter().all(|item| item.text().is_some());
+    match node.members() {
+        [] => node.text().is_some_and(is_plain_text),
+        [Member { key, value, .. }] => match key.as_str() {
+            "serverName" | "serverUrl" => value.text().is_some_and(is_plain_text),
+            "serverCommand" => texts(value),
+            _ => false,
+        },
+        _ => false,
     }
 }
 

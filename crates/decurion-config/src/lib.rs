@@ -10,6 +10,7 @@ pub mod frontmatter;
 pub mod hooks;
 pub mod jsonc;
 mod layer;
+pub mod mcp;
 pub mod origin;
 pub mod paths;
 pub mod provider;
@@ -30,6 +31,7 @@ use decurion_protocol::permission::Mode;
 pub use agents::{AgentFolder, AgentOrigin, AgentProblem, AgentRequest, Agents, LoadedAgent, Severity};
 pub use env::Environment;
 pub use error::{ConfigError, Warning, WarningKind};
+pub use mcp::{McpEntry, McpProblem, McpRequest, McpServers, McpState};
 pub use origin::{Layer, Origin};
 pub use paths::{Paths, StateProblem, current_directory};
 pub use provider::{Auth, Candidate, Choice, NoProvider, ProviderConfig, ProviderKind, Providers};
@@ -109,6 +111,9 @@ pub struct Loaded {
     pub trust: TrustState,
     /// These parts, to be handed to [`Trust::trust_folder`] if the user agrees.
     pub project_parts: ProjectParts,
+    /// Every MCP server that a settings file or `.mcp.json` declares, lowest layer first, also those that wait
+    /// for trust; [`mcp::servers`] decides about them.
+    pub declared_servers: Vec<(String, settings::Declared)>,
     /// Worth saying.
     pub warnings: Vec<Warning>,
     /// Which of the user's, the project's and the local files count, by `--setting-sources`.
@@ -154,8 +159,13 @@ impl Loaded {
 pub fn load(request: &LoadRequest) -> Result<Loaded, ConfigError> {
     let wanted = wanted_layers(request.flags.setting_sources.as_deref())?;
     let paths = Paths::discover(&request.cwd, &request.environment)?;
-    let mut loader =
-        Loader { sources: Sources::default(), warnings: Vec::new(), tree: layer::empty(), paths: &paths };
+    let mut loader = Loader {
+        sources: Sources::default(),
+        warnings: Vec::new(),
+        servers: Vec::new(),
+        tree: layer::empty(),
+        paths: &paths,
+    };
     loader.defaults()?;
     let files = paths.settings_files();
     let (own, repository): (Vec<_>, Vec<_>) = files
@@ -179,7 +189,7 @@ pub fn load(request: &LoadRequest) -> Result<Loaded, ConfigError> {
     layer::merge(&mut loader.tree, variables);
     loader.flags(&request.flags)?;
     loader.own_file(Layer::Managed, Family::Ours, &request.managed_path)?;
-    let Loader { sources, mut warnings, tree, .. } = loader;
+    let Loader { sources, mut warnings, servers, tree, .. } = loader;
     let providers = Providers::from_tree(&tree, &sources, &request.environment, &paths, &mut warnings);
     let settings = Settings::from_tree(&tree, &sources, &paths, &mut warnings);
     let rules = Rules::from_tree(&tree, &sources);
@@ -195,6 +205,7 @@ pub fn load(request: &LoadRequest) -> Result<Loaded, ConfigError> {
         paths,
         trust,
         project_parts: project.parts,
+        declared_servers: servers,
         warnings,
         layers: wanted,
         managed_path: request.managed_path.clone(),
@@ -221,6 +232,7 @@ fn wanted_layers(words: Option<&str>) -> Result<Vec<Layer>, ConfigError> {
 struct Loader<'a> {
     sources: Sources,
     warnings: Vec<Warning>,
+    servers: Vec<(String, settings::Declared)>,
     tree: Node,
     paths: &'a Paths,
 }
@@ -249,6 +261,7 @@ impl Loader<'_> {
     /// What its `env` says about our own settings comes just below what it says itself.
     fn own_document(&mut self, document: Node) -> Result<(), ConfigError> {
         let variables = variables::from_document(&document, &mut self.warnings)?;
+        self.servers.extend(mcp::declared_in(&document, |node| self.sources.origin(node)));
         layer::merge(&mut self.tree, variables);
         layer::merge(&mut self.tree, document);
         Ok(())
@@ -276,6 +289,7 @@ impl Loader<'_> {
     fn add_to_project(&mut self, project: &mut Project, mode: &mut Mode, name: &str, document: Node) {
         let split = layer::split(document, *mode, &self.sources, &mut self.warnings);
         project.parts.add_document(name, &split.waiting, &self.sources);
+        self.servers.extend(mcp::declared_in(&split.waiting, |node| self.sources.origin(node)));
         // A later file may not undo what this one narrowed.
         if let Some(narrower) = split.at_once.at_path("permissions.defaultMode").and_then(layer::mode_of) {
             *mode = narrower;
@@ -291,6 +305,17 @@ impl Loader<'_> {
             let Some(text) = text else { return Ok(None) };
             let source = self.sources.add(Layer::Project, Family::Ours, Place::File(file.clone()));
             let mut parsed = self.parse(&text, source)?;
+            if parsed.root.get("mcpServers").is_none()
+                && let Some(servers) = mcp::unwrapped(&parsed.root).cloned()
+            {
+                let (at, value) = (servers.at, servers);
+                parsed.root.kind = Kind::Object(vec![Member { key: "mcpServers".to_owned(), at, value }]);
+            }
+            if parsed.root.get("mcpServers").is_none() && !parsed.root.members().is_empty() {
+                let origin = Some(self.sources.origin(&parsed.root));
+                let text = "it declares no servers: expected {\"mcpServers\": {name: server}}".to_owned();
+                self.warnings.push(Warning { kind: WarningKind::File, origin, text });
+            }
             if let Kind::Object(members) = &mut parsed.root.kind {
                 members.retain(|member| member.key == "mcpServers");
             }

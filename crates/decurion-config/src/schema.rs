@@ -50,6 +50,8 @@ pub(crate) enum Shape {
     TextOrTexts,
     /// A list of permission rules; layers add to it.
     Rules,
+    /// A list of MCP servers by name, command or address; layers add to it.
+    Matchers,
     /// Environment variables: names to texts.
     Variables,
     /// HTTP headers: names to texts that are never shown.
@@ -80,6 +82,9 @@ impl Shape {
             Self::Texts | Self::AddedTexts => "a list of texts".to_owned(),
             Self::TextOrTexts => "a text or a list of texts".to_owned(),
             Self::Rules => "a list of rules".to_owned(),
+            Self::Matchers => {
+                "a list of names, or of {serverName}, {serverCommand} or {serverUrl}".to_owned()
+            }
             Self::Variables => "an object of variable names and texts".to_owned(),
             Self::Headers => "an object of header names and texts".to_owned(),
             Self::Aliases => "an object of names and models".to_owned(),
@@ -143,6 +148,10 @@ pub(crate) static KEYS: &[Key] = &[
     shared("enableAllProjectMcpServers", Shape::Bool, WhenTrusted),
     shared("enabledMcpjsonServers", Shape::AddedTexts, WhenTrusted),
     shared("disabledMcpjsonServers", Shape::AddedTexts, Narrows),
+    // Both only ever take servers away.
+    shared("allowedMcpServers", Shape::Matchers, Narrows),
+    shared("deniedMcpServers", Shape::Matchers, Narrows),
+    ours("mcp", Shape::Object(MCP), WhenTrusted),
     shared("enabledPlugins", Shape::Opaque, WhenTrusted),
     shared("worktree", Shape::Object(WORKTREE), ByMember),
     // How much.
@@ -262,6 +271,8 @@ const WORKTREE: &[Key] = &[
 ];
 
 const PRINT: &[Key] = &[ours("backgroundWait", Shape::Integer(0, 604_800), WhenTrusted)];
+
+const MCP: &[Key] = &[ours("startupWait", Shape::Integer(0, 600_000), WhenTrusted)];
 
 const COMPACTION: &[Key] =
     &[ours("enabled", Shape::Bool, WhenTrusted), ours("threshold", Shape::Number(0.1, 0.99), WhenTrusted)];

@@ -44,6 +44,17 @@ pub struct Settings {
     pub mcp_servers: BTreeMap<String, Declared>,
     /// Servers of `.mcp.json` that are switched off.
     pub disabled_mcp_servers: Vec<String>,
+    /// Servers of `.mcp.json` that are approved by name.
+    pub enabled_mcp_servers: Vec<String>,
+    /// Whether all of them are.
+    pub enable_all_project_mcp_servers: bool,
+    /// Servers that may be used, by name, command or address; none allows all. The administrator's list is the
+    /// only one where there is one.
+    pub allowed_mcp_servers: Option<Vec<Value>>,
+    /// Servers that may not, whatever else is set.
+    pub denied_mcp_servers: Vec<Value>,
+    /// How long the first prompt waits for servers that are not known yet.
+    pub mcp_startup_wait: Duration,
     /// The sandbox as declared, for the sandbox to read.
     pub sandbox: Option<Declared>,
     /// Checkouts of their own for agents.
@@ -278,6 +289,17 @@ impl Settings {
             disable_all_hooks: read.bool("disableAllHooks"),
             mcp_servers: read.servers(),
             disabled_mcp_servers: read.texts("disabledMcpjsonServers"),
+            enabled_mcp_servers: read.texts("enabledMcpjsonServers"),
+            enable_all_project_mcp_servers: read.bool("enableAllProjectMcpServers"),
+            allowed_mcp_servers: read.allowed_servers(),
+            denied_mcp_servers: read
+                .tree
+                .get("deniedMcpServers")
+                .map_or(&[][..], Node::items)
+                .iter()
+                .map(Node::to_value)
+                .collect(),
+            mcp_startup_wait: Duration::from_millis(read.integer("mcp.startupWait").unwrap_or(1000)),
             sandbox: read.declared("sandbox"),
             worktree: read.worktree(paths, warnings),
             enabled_plugins: read.declared("enabledPlugins"),
@@ -464,6 +486,13 @@ impl Read<'_> {
             },
             copy_dirty: self.bool("worktree.copyDirty"),
         }
+    }
+
+    fn allowed_servers(&self) -> Option<Vec<Value>> {
+        let items = self.tree.get("allowedMcpServers")?.items();
+        let is_managed = |item: &&Node| self.sources.layer_of(item) == Layer::Managed;
+        let managed: Vec<Value> = items.iter().filter(is_managed).map(Node::to_value).collect();
+        if managed.is_empty() { Some(items.iter().map(Node::to_value).collect()) } else { Some(managed) }
     }
 
     fn limits(&self) -> CallLimits {

@@ -159,7 +159,7 @@ impl ProjectParts {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits =
         bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
@@ -273,6 +273,9 @@ struct Record {
     version: u32,
     /// Folder to file (relative to the folder) to fingerprint.
     folders: BTreeMap<String, BTreeMap<String, String>>,
+    /// Folder to MCP server to the fingerprint of the declaration that was approved.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    servers: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 const VERSION: u32 = 1;
@@ -316,10 +319,27 @@ impl Trust {
         })
     }
 
-    /// Takes the agreement back; says whether there was one.
+    /// Records that the user wants this declaration of an MCP server of this folder started, in place of
+    /// what was approved under its name before.
+    pub fn approve_server(&mut self, folder: &Utf8Path, name: &str, hash: &str) -> Result<(), TrustError> {
+        self.change(|record| {
+            let servers = record.servers.entry(folder.to_string()).or_default();
+            servers.insert(name.to_owned(), hash.to_owned());
+        })
+    }
+
+    /// The servers of a folder that were approved: name to the declaration's fingerprint.
+    pub fn approved_servers(&self, folder: &Utf8Path) -> BTreeMap<String, String> {
+        self.record.servers.get(folder.as_str()).cloned().unwrap_or_default()
+    }
+
+    /// Takes the agreement back, with the approval of the folder's servers; says whether there was one.
     pub fn revoke(&mut self, folder: &Utf8Path) -> Result<bool, TrustError> {
         let mut found = false;
-        self.change(|record| found = record.folders.remove(folder.as_str()).is_some())?;
+        self.change(|record| {
+            record.servers.remove(folder.as_str());
+            found = record.folders.remove(folder.as_str()).is_some();
+        })?;
         Ok(found)
     }
 

@@ -8,6 +8,7 @@ mod frontmatter;
 mod hooks;
 mod hostile;
 mod layering;
+mod mcp;
 mod positions;
 mod providers;
 mod redaction;

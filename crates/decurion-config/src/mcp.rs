@@ -1,0 +1,483 @@
+//! Which MCP servers there are. Takes what the settings, `.mcp.json`, the command line, plugins and agent
+//! definitions declare, gives each server decided (variables expanded, its name for tools chosen) together
+//! with whether it may be started, and every problem with its place. A declaration that cannot be used is
+//! never dropped silently.
+
+mod declaration;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use camino::Utf8PathBuf;
+use decurion_protocol::mcp::{McpServer, McpSource};
+use serde_json::Value;
+
+use crate::env::Environment;
+use crate::jsonc::{self, Member, Node};
+use crate::origin::{Layer, Origin};
+use crate::read;
+use crate::settings::Declared;
+use crate::trust::{Trust, TrustState};
+use crate::{Loaded, TrustMode};
+
+use declaration::{Around, Read};
+
+/// What to take besides the settings.
+#[derive(Debug)]
+pub struct McpRequest<'a> {
+    /// The settings.
+    pub loaded: &'a Loaded,
+    /// For variables in declarations.
+    pub environment: &'a Environment,
+    /// `--mcp-config`: files, or JSON that starts with `{`.
+    pub configs: &'a [String],
+    /// `--strict-mcp-config`: only those of the command line (and the administrator's).
+    pub strict: bool,
+    /// What the plugins declare.
+    pub plugins: &'a [PluginServers],
+    /// Whether the folder is trusted for this run by the command line, which approves its servers too.
+    pub trust: TrustMode,
+}
+
+/// The servers that one plugin declares.
+#[derive(Clone, Debug)]
+pub struct PluginServers {
+    /// The plugin's name.
+    pub plugin: String,
+    /// Its folder, which `${CLAUDE_PLUGIN_ROOT}` stands for.
+    pub root: Utf8PathBuf,
+    /// The file that declares them.
+    pub file: Utf8PathBuf,
+    /// The declaration: with or without the wrapper `mcpServers`.
+    pub declared: Value,
+}
+
+/// Every server that is declared, by name, and what is wrong with declarations.
+#[derive(Clone, Debug, Default)]
+pub struct McpServers {
+    /// The servers; of two with one name the one from the higher layer.
+    pub entries: Vec<McpEntry>,
+    /// What is worth saying about declarations.
+    pub problems: Vec<McpProblem>,
+    policy: Policy,
+    around: Around,
+}
+
+/// One declared server.
+#[derive(Clone, Debug)]
+pub struct McpEntry {
+    /// Its name.
+    pub name: String,
+    /// Where it came from.
+    pub source: McpSource,
+    /// File, line and column, or the flag.
+    pub place: String,
+    /// The server, where its declaration can be used.
+    pub server: Option<McpServer>,
+    /// A fingerprint of the declaration as written.
+    pub hash: String,
+    /// Whether it may be started.
+    pub state: McpState,
+}
+
+/// Whether a declared server may be started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum McpState {
+    /// It may.
+    Ready,
+    /// The folder is not trusted.
+    Untrusted,
+    /// Nobody approved it, or another declaration was approved.
+    Unapproved {
+        /// Whether an earlier declaration of this name was approved.
+        changed: bool,
+    },
+    /// It is switched off, and by what.
+    Disabled(String),
+    /// The declaration cannot be used, and why.
+    Unusable(String),
+}
+
+impl McpState {
+    /// One line for people: the state, and what to do about it.
+    pub fn describe(&self, name: &str) -> String {
+        match self {
+            Self::Ready => "ready".to_owned(),
+            Self::Untrusted => "waits for the folder's trust: run `decurion trust`".to_owned(),
+            Self::Unapproved { changed: false } => {
+                format!("waits for approval: run `decurion mcp approve {name}`")
+            }
+            Self::Unapproved { changed: true } => {
+                format!("changed since it was approved: run `decurion mcp approve {name}`")
+            }
+            Self::Disabled(by) => format!("off: {by}"),
+            Self::Unusable(why) => format!("cannot be used: {why}"),
+        }
+    }
+}
+
+/// Something about a declaration that a person should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct McpProblem {
+    /// File, line and column, or the flag.
+    pub place: String,
+    /// The server.
+    pub server: String,
+    /// What is wrong, and what becomes of it.
+    pub text: String,
+}
+
+impl std::fmt::Display for McpProblem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.server.is_empty() {
+            return write!(f, "{}: {}", self.place, self.text);
+        }
+        write!(f, "{}: MCP server {:?}: {}", self.place, self.server, self.text)
+    }
+}
+
+/// Why the command line's servers cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum McpConfigError {
+    /// Give a file that exists, or JSON that starts with `{`.
+    #[error("--mcp-config: cannot read {file}: {reason}")]
+    File {
+        /// The file.
+        file: Utf8PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Mend the JSON.
+    #[error("--mcp-config: {place}: {reason}")]
+    Json {
+        /// Where.
+        place: String,
+        /// What was expected.
+        reason: String,
+    },
+}
+
+/// What the JSON of a flag is called.
+const INLINE: &str = "the given JSON";
+
+/// One declaration on its way.
+struct Found {
+    name: String,
+    source: McpSource,
+    place: String,
+    value: Value,
+    /// The plugin's folder, for a plugin's.
+    root: Option<Utf8PathBuf>,
+}
+
+/// Reads and decides every declaration but those of agent definitions, for which see [`McpServers::for_agent`].
+pub fn servers(request: &McpRequest<'_>) -> Result<McpServers, McpConfigError> {
+    let loaded = request.loaded;
+    let mut found = Vec::new();
+    let mut problems = Vec::new();
+    if !request.strict {
+        for plugin in request.plugins {
+            from_plugin(plugin, &mut found, &mut problems);
+        }
+    }
+    for (name, declared) in &loaded.declared_servers {
+        let source = source_of(declared.origin.layer);
+        if !request.strict || source == McpSource::Managed {
+            found.push(from_settings(name, declared, source));
+        }
+    }
+    for config in request.configs {
+        from_flag(config, loaded, &mut found, &mut problems)?;
+    }
+    let policy = Policy::of(request);
+    let around = Around::of(request);
+    let entries = decide(found, &policy, &around, &mut problems);
+    Ok(McpServers { entries, problems, policy, around })
+}
+
+fn source_of(layer: Layer) -> McpSource {
+    match layer {
+        Layer::Project => McpSource::Project,
+        Layer::Local => McpSource::Local,
+        Layer::Flag => McpSource::Flag,
+        Layer::Managed => McpSource::Managed,
+        Layer::Default | Layer::User | Layer::Environment => McpSource::User,
+    }
+}
+
+fn from_settings(name: &str, declared: &Declared, source: McpSource) -> Found {
+    let (name, place, value) = (name.to_owned(), declared.origin.to_string(), declared.value.clone());
+    Found { name, source, place, value, root: None }
+}
+
+fn from_plugin(plugin: &PluginServers, found: &mut Vec<Found>, problems: &mut Vec<McpProblem>) {
+    let servers = plugin.declared.get("mcpServers").unwrap_or(&plugin.declared);
+    let place = plugin.file.to_string();
+    let Some(servers) = servers.as_object() else {
+        let text = "expected an object of name to server; it declares none".to_owned();
+        problems.push(McpProblem { place, server: String::new(), text });
+        return;
+    };
+    for (name, value) in servers {
+        let name = format!("plugin:{}:{name}", plugin.plugin);
+        let (source, root) = (McpSource::Plugin, Some(plugin.root.clone()));
+        found.push(Found { name, source, place: place.clone(), value: value.clone(), root });
+    }
+}
+
+fn from_flag(
+    config: &str,
+    loaded: &Loaded,
+    found: &mut Vec<Found>,
+    problems: &mut Vec<McpProblem>,
+) -> Result<(), McpConfigError> {
+    let trimmed = config.trim();
+    let (text, place) = if trimmed.starts_with('{') {
+        (trimmed.to_owned(), INLINE.to_owned())
+    } else {
+        let file = loaded.paths.expand(trimmed, &loaded.paths.cwd);
+        (flag_file(&file)?, file.to_string())
+    };
+    let parsed = jsonc::parse(&text, 0).map_err(|error| McpConfigError::Json {
+        place: format!("{place}:{}", error.at),
+        reason: error.message.to_owned(),
+    })?;
+    let Some(servers) = unwrapped(&parsed.root) else {
+        let reason = "expected {\"mcpServers\": {name: server}}".to_owned();
+        return Err(McpConfigError::Json { place, reason });
+    };
+    for Member { key, at, value } in servers.members() {
+        let place = if place == INLINE { place.clone() } else { format!("{place}:{at}") };
+        if matches!(value.kind, jsonc::Kind::Object(_)) {
+            let (name, source) = (key.clone(), McpSource::Flag);
+            found.push(Found { name, source, place, value: value.to_value(), root: None });
+        } else {
+            let text = "expected an object; it is ignored".to_owned();
+            problems.push(McpProblem { place, server: key.clone(), text });
+        }
+    }
+    Ok(())
+}
+
+fn flag_file(file: &camino::Utf8Path) -> Result<String, McpConfigError> {
+    let failed = |reason: String| McpConfigError::File { file: file.to_owned(), reason };
+    let bytes = read::whole(file, jsonc::MAX_BYTES).map_err(|error| failed(error.to_string()))?;
+    let bytes = bytes.ok_or_else(|| failed("there is no such file".to_owned()))?;
+    String::from_utf8(bytes).map_err(|_| failed("the file is not UTF-8".to_owned()))
+}
+
+/// The servers of a document: those under `mcpServers`, or, where that is missing and every member looks
+/// like a server, the document itself.
+pub(crate) fn unwrapped(root: &Node) -> Option<&Node> {
+    if let Some(servers) = root.get("mcpServers") {
+        return matches!(servers.kind, jsonc::Kind::Object(_)).then_some(servers);
+    }
+    let looks_like_server =
+        |member: &Member| ["command", "url", "type"].iter().any(|key| member.value.get(key).is_some());
+    let members = root.members();
+    (matches!(root.kind, jsonc::Kind::Object(_)) && members.iter().all(looks_like_server)).then_some(root)
+}
+
+/// Decides each. Of several with one name the one from the highest layer counts that may be started, so that
+/// a repository that nobody trusts takes no server away; where none may, the highest.
+fn decide(
+    mut found: Vec<Found>,
+    policy: &Policy,
+    around: &Around,
+    problems: &mut Vec<McpProblem>,
+) -> Vec<McpEntry> {
+    found.sort_by_key(|found| found.source);
+    let mut named: BTreeMap<String, Vec<Found>> = BTreeMap::new();
+    for found in found {
+        named.entry(found.name.clone()).or_default().insert(0, found);
+    }
+    let mut taken = BTreeSet::new();
+    let mut entries = Vec::with_capacity(named.len());
+    for candidates in named.into_values() {
+        let ready = candidates.iter().find(|found| {
+            entry(found, policy, around, &mut taken.clone(), &mut Vec::new()).state == McpState::Ready
+        });
+        let chosen = ready.or(candidates.first());
+        entries.extend(chosen.map(|found| entry(found, policy, around, &mut taken, problems)));
+    }
+    entries
+}
+
+fn entry(
+    found: &Found,
+    policy: &Policy,
+    around: &Around,
+    taken: &mut BTreeSet<String>,
+    problems: &mut Vec<McpProblem>,
+) -> McpEntry {
+    let Read { server, hash, notes, failed, off } = declaration::read(found, around, taken);
+    let note = |text| McpProblem { place: found.place.clone(), server: found.name.clone(), text };
+    problems.extend(notes.into_iter().map(note));
+    let state = match (&failed, off) {
+        (Some(why), _) => McpState::Unusable(why.clone()),
+        (None, true) => McpState::Disabled("its declaration says so".to_owned()),
+        (None, false) => policy.state(found, &hash, server.as_ref()),
+    };
+    if let Some(why) = failed {
+        problems.push(note(format!("cannot be used: {why}")));
+    }
+    McpEntry {
+        name: found.name.clone(),
+        source: found.source,
+        place: found.place.clone(),
+        server,
+        hash,
+        state,
+    }
+}
+
+/// What an agent's definition asks for, decided.
+#[derive(Clone, Debug, Default)]
+pub struct AgentServers {
+    /// Servers to connect for it.
+    pub servers: Vec<McpServer>,
+    /// What it asked for and does not get, and why.
+    pub problems: Vec<McpProblem>,
+}
+
+impl McpServers {
+    /// Those that may be started.
+    pub fn ready(&self) -> impl Iterator<Item = &McpServer> {
+        self.entries
+            .iter()
+            .filter(|entry| entry.state == McpState::Ready)
+            .filter_map(|entry| entry.server.as_ref())
+    }
+
+    /// The entry of this name.
+    pub fn get(&self, name: &str) -> Option<&McpEntry> {
+        self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    /// What a definition's `mcpServers` means: names of servers that are declared elsewhere, and servers
+    /// of its own. `place` is the definition's file.
+    pub fn for_agent(&self, place: &str, declared: &Value) -> AgentServers {
+        let mut wanted = AgentServers::default();
+        let mut own = Vec::new();
+        match declared {
+            Value::Object(servers) => own.extend(servers.iter()),
+            Value::Array(items) => {
+                for item in items {
+                    match item {
+                        Value::String(name) => self.named(name, place, &mut wanted),
+                        Value::Object(servers) => own.extend(servers.iter()),
+                        _ => {}
+                    }
+                }
+            }
+            Value::String(name) => self.named(name, place, &mut wanted),
+            _ => {}
+        }
+        let mut taken: BTreeSet<String> =
+            self.entries.iter().filter_map(|entry| Some(entry.server.as_ref()?.short.clone())).collect();
+        for (name, value) in own {
+            let (source, place) = (McpSource::Agent, place.to_owned());
+            let found = Found { name: name.clone(), source, place, value: value.clone(), root: None };
+            let entry = entry(&found, &self.policy, &self.around, &mut taken, &mut wanted.problems);
+            match (entry.state, entry.server) {
+                (McpState::Ready, Some(server)) => wanted.servers.push(server),
+                (McpState::Unusable(_), _) => {}
+                (state, _) => wanted.problems.push(McpProblem {
+                    place: found.place.clone(),
+                    server: found.name.clone(),
+                    text: state.describe(&found.name),
+                }),
+            }
+        }
+        wanted
+    }
+
+    fn named(&self, name: &str, place: &str, wanted: &mut AgentServers) {
+        let problem = |text: String| McpProblem { place: place.to_owned(), server: name.to_owned(), text };
+        match self.get(name) {
+            None => {
+                let known: Vec<&str> = self.entries.iter().map(|entry| entry.name.as_str()).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                wanted.problems.push(problem(format!("there is no such server; declared are: {known}")));
+            }
+            Some(entry) => match (&entry.state, &entry.server) {
+                (McpState::Ready, Some(server)) => wanted.servers.push(server.clone()),
+                (state, _) => wanted.problems.push(problem(state.describe(name))),
+            },
+        }
+    }
+}
+
+/// Who may be started.
+#[derive(Clone, Debug, Default)]
+struct Policy {
+    trusted: bool,
+    granted: bool,
+    enable_all: bool,
+    enabled: Vec<String>,
+    disabled: Vec<String>,
+    denied: Vec<Value>,
+    allowed: Option<Vec<Value>>,
+    approved: BTreeMap<String, String>,
+}
+
+impl Policy {
+    fn of(request: &McpRequest<'_>) -> Self {
+        let loaded = request.loaded;
+        let settings = &loaded.settings;
+        // The record was read when the settings were; a problem with it was said then.
+        let (trust, _) = Trust::open(&loaded.paths);
+        Self {
+            trusted: loaded.trust == TrustState::Trusted,
+            granted: request.trust == TrustMode::Granted,
+            enable_all: settings.enable_all_project_mcp_servers,
+            enabled: settings.enabled_mcp_servers.clone(),
+            disabled: settings.disabled_mcp_servers.clone(),
+            denied: settings.denied_mcp_servers.clone(),
+            allowed: settings.allowed_mcp_servers.clone(),
+            approved: trust.approved_servers(&loaded.paths.root),
+        }
+    }
+
+    fn state(&self, found: &Found, hash: &str, server: Option<&McpServer>) -> McpState {
+        if let Some(server) = server {
+            if self.denied.iter().any(|matcher| declaration::matches(matcher, server)) {
+                return McpState::Disabled("`deniedMcpServers` names it".to_owned());
+            }
+            let may = |allowed: &Vec<Value>| allowed.iter().any(|one| declaration::matches(one, server));
+            if found.source != McpSource::Managed && self.allowed.as_ref().is_some_and(|all| !may(all)) {
+                return McpState::Disabled("`allowedMcpServers` does not name it".to_owned());
+            }
+        }
+        if !matches!(found.source, McpSource::Project | McpSource::Local) {
+            return McpState::Ready;
+        }
+        if self.disabled.contains(&found.name) {
+            return McpState::Disabled("`disabledMcpjsonServers` names it".to_owned());
+        }
+        if !self.trusted {
+            return McpState::Untrusted;
+        }
+        let approved = self.approved.get(&found.name);
+        if self.granted
+            || self.enable_all
+            || self.enabled.contains(&found.name)
+            || approved.is_some_and(|approved| approved == hash)
+        {
+            McpState::Ready
+        } else {
+            McpState::Unapproved { changed: approved.is_some() }
+        }
+    }
+}
+
+/// The servers that a checked document declares, with their places.
+pub(crate) fn declared_in(document: &Node, origin: impl Fn(&Node) -> Origin) -> Vec<(String, Declared)> {
+    let members = document.get("mcpServers").map_or(&[][..], Node::members);
+    members
+        .iter()
+        .map(|member| {
+            let declared = Declared { value: member.value.to_value(), origin: origin(&member.value) };
+            (member.key.clone(), declared)
+        })
+        .collect()
+}
