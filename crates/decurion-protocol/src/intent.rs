@@ -23,6 +23,9 @@ pub struct Intent {
     /// The agent type it would start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+    /// Why a person must be asked whatever rule allows it: what would be called is not what was approved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<String>,
 }
 
 /// Whether calls of one message may run at the same time.
@@ -151,6 +154,7 @@ impl Intent {
             shell: None,
             host: None,
             agent: None,
+            doubt: None,
         }
     }
 

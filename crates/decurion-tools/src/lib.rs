@@ -30,6 +30,7 @@ mod grep_file;
 mod html;
 pub mod http;
 mod lines;
+pub mod mcp;
 mod notebook;
 pub mod notebook_edit;
 pub mod oauth;

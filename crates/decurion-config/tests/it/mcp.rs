@@ -138,18 +138,21 @@ fn files_without_the_wrapper_are_read_and_broken_ones_reported() {
     for (text, expected) in [
         (
             r#"{"x": {"command": "y"}, "z": {"type": "http", "url": "https://a"}}"#,
-            expect![[r#"
+            expect![[r"
             x (project) = x stdio y: ready
-            z (project) = z http https://a: ready"#]],
+            z (project) = z http https://a: ready"]],
         ),
-        (r#"{"x": {"command": "y"}, "settings": {"a": 1}}"#, expect![[r#"
+        (
+            r#"{"x": {"command": "y"}, "settings": {"a": 1}}"#,
+            expect![[r#"
 
-            ? project/.mcp.json:1:1: it declares no servers: expected {"mcpServers": {name: server}}"#]]),
+            ? project/.mcp.json:1:1: it declares no servers: expected {"mcpServers": {name: server}}"#]],
+        ),
         (
             r#"{"mcpServers": [1]}"#,
-            expect![[r#"
+            expect![[r"
 
-            ? its servers are not used: project/.mcp.json:1:16: mcpServers: expected an object, found a list"#]],
+            ? its servers are not used: project/.mcp.json:1:16: mcpServers: expected an object, found a list"]],
         ),
         (
             r#"{"mcpServers": {"x": "y"}}"#,
@@ -159,9 +162,9 @@ fn files_without_the_wrapper_are_read_and_broken_ones_reported() {
         ),
         (
             "{\n  \"mcpServers\": {",
-            expect![[r#"
+            expect![[r"
 
-            ? its servers are not used: project/.mcp.json:2:18: expected a key in double quotes or `}`"#]],
+            ? its servers are not used: project/.mcp.json:2:18: expected a key in double quotes or `}`"]],
         ),
         (r#"{"mcpServers": {}}"#, expect![[""]]),
     ] {
@@ -201,14 +204,14 @@ fn a_projects_server_needs_trust_and_then_approval_of_what_is_declared() {
     record.revoke(&loaded.paths.root).unwrap();
     trust(&stage);
     seen.push(state(&stage));
-    expect![[r#"
+    expect![[r"
         waits for the folder's trust: run `decurion trust`
         waits for approval: run `decurion mcp approve x`
         ready
         waits for the folder's trust: run `decurion trust`
         changed since it was approved: run `decurion mcp approve x`
         ready
-        waits for approval: run `decurion mcp approve x`"#]]
+        waits for approval: run `decurion mcp approve x`"]]
     .assert_eq(&seen.join("\n"));
 }
 
@@ -275,11 +278,11 @@ fn the_higher_layer_wins_and_strict_takes_the_command_line_alone() {
     check(
         &stage,
         &Asked { plugins: &plugins, ..PLAIN },
-        &expect![[r#"
+        &expect![[r"
             m (managed) = m stdio m: ready
             plugin:tools:db (plugin) = plugin_tools_db stdio /plugins/tools/db: ready
             u (user) = u stdio u: ready
-            x (user) = x stdio user: ready"#]],
+            x (user) = x stdio user: ready"]],
     );
     check(
         &stage,
@@ -340,10 +343,10 @@ fn a_definition_names_servers_or_declares_its_own() {
         ),
         (
             json!(["git", {"own": {"command": "x"}, "git": {"command": "other"}}]),
-            expect![[r#"
+            expect![[r"
             git = git g
             own = own x
-            git = git_2 other"#]],
+            git = git_2 other"]],
         ),
         (
             json!({"own": {"url": "https://a"}, "bad": {}}),

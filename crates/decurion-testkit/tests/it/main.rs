@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::needless_pass_by_value)] // in a test a panic is the report
 
 mod dialects;
+mod mcp;
 mod programs;
 mod server;
 mod stream_schema;

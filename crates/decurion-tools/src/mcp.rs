@@ -1,0 +1,77 @@
+//! MCP servers: other programs' tools. Takes servers as the settings decided them, gives tools like any
+//! other, named `mcp__server__tool`.
+//!
+//! A [`Pool`] has one [`Server`] per distinct declaration; whoever uses it holds a [`Lease`], and the last to
+//! let go ends it. A server is an actor that starts, watches and restarts its process (or address); calls go
+//! straight to the connection. Nothing a server does — dying, hanging, flooding, lying — reaches further than
+//! its own calls.
+
+pub mod bridge;
+mod client;
+mod content;
+mod link;
+pub mod manifest;
+pub mod pool;
+pub mod resources;
+mod ring;
+pub mod server;
+mod sse;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use decurion_protocol::link::BoxFuture;
+use decurion_protocol::mcp::Manifests;
+use serde_json::Value;
+
+pub use pool::{Lease, Pool};
+pub use server::{Server, State};
+
+/// What servers are given and whom they reach.
+#[derive(Clone)]
+pub struct McpHost {
+    /// Who starts processes; none where there are none.
+    pub processes: Option<decurion_exec::Guard>,
+    /// The whole environment of a server, before its own variables.
+    pub environment: Arc<[(OsString, OsString)]>,
+    /// Where servers start, and what they are told is being worked on.
+    pub root: Utf8PathBuf,
+    /// What was offered before; none keeps nothing.
+    pub manifests: Option<Arc<dyn Manifests>>,
+    /// The first pause before a server that went away is started again: [`server::FIRST_PAUSE`], or less in
+    /// tests.
+    pub pause: Duration,
+    /// Who answers what a server asks a person; none declines.
+    pub elicit: Option<Arc<dyn Elicit>>,
+    /// Who is told when a server is given up or changes what it offers. Must be quick.
+    pub notice: Arc<dyn Fn(Notice) + Send + Sync>,
+}
+
+impl fmt::Debug for McpHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("McpHost").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+/// Something about a server that a person should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The server.
+    pub server: String,
+    /// What happened, and what to do.
+    pub text: String,
+}
+
+/// Answers what a server asks a person for.
+pub trait Elicit: Send + Sync {
+    /// The person's answer; none declines. `schema` says what it must be.
+    fn ask<'a>(
+        &'a self,
+        server: &'a str,
+        message: &'a str,
+        schema: &'a Value,
+    ) -> BoxFuture<'a, Option<Value>>;
+}

@@ -1,0 +1,299 @@
+//! One connection to a server. Takes a server as decided, gives a running protocol over the pipes of a
+//! process that `exec` started, over streamable HTTP or over old server-sent events; or why there is none.
+
+use std::collections::{BTreeMap, HashMap};
+use std::error::Error;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use decurion_exec::{Launch, LaunchError, Output, Process, Stdin};
+use decurion_protocol::link::BoxFuture;
+use decurion_protocol::mcp::{McpServer, McpTransport};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use rmcp::service::{
+    ClientInitializeError, Peer, RoleClient, RunningService, RunningServiceCancellationToken,
+};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::client::Client;
+use super::ring::Ring;
+use super::{McpHost, sse};
+
+/// How long a server that is told to end may take to do so by itself.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long it may take to end when its input does.
+pub(crate) const QUIET_END: Duration = Duration::from_secs(1);
+/// How long its last words are waited for.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+/// Redirects within one address are followed this often.
+const REDIRECTS: usize = 5;
+/// How much of a foreign error is shown.
+const ERROR_CHARS: usize = 500;
+
+/// A running protocol.
+pub(crate) struct Connection {
+    pub peer: Peer<RoleClient>,
+    /// Done when the protocol is; gone then.
+    running: Option<BoxFuture<'static, ()>>,
+    end: RunningServiceCancellationToken,
+}
+
+/// The process behind a connection, where there is one. It is held apart from the connection, by whoever
+/// connects, so that one that never answers is ended like any other, and its end waited for.
+#[derive(Default)]
+pub(crate) struct Program {
+    process: Option<Process>,
+    errors: Option<AbortOnDropHandle<()>>,
+}
+
+impl Connection {
+    fn new(service: RunningService<RoleClient, Client>) -> Self {
+        let (peer, end) = (service.peer().clone(), service.cancellation_token());
+        Self { peer, running: Some(Box::pin(async move { drop(service.waiting().await) })), end }
+    }
+
+    /// Waits until the protocol has ended. Can be cancelled and called again.
+    async fn ended(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.await;
+            self.running = None;
+        }
+    }
+
+    /// Waits until the connection is gone; says why. Can be cancelled and called again.
+    pub async fn gone(&mut self, program: &mut Program) -> String {
+        let Some(process) = &mut program.process else {
+            self.ended().await;
+            return "the connection was closed".to_owned();
+        };
+        tokio::select! {
+            biased;
+            exit = process.wait() => format!("the program ended ({})", describe(exit)),
+            () = self.ended() => match tokio::time::timeout(QUIET_END, process.wait()).await {
+                Ok(exit) => format!("the program ended ({})", describe(exit)),
+                Err(_) => "it closed its output".to_owned(),
+            },
+        }
+    }
+
+    /// Closes the protocol, and with it the input of the program. Bounded, whatever the server does.
+    pub async fn close(self) {
+        self.end.cancel();
+        if let Some(running) = self.running {
+            drop(tokio::time::timeout(QUIET_END, running).await);
+        }
+    }
+
+    /// The same for one that is gone.
+    pub fn forget(self) {
+        self.end.cancel();
+    }
+}
+
+impl Program {
+    /// Waits for its end by itself, then asks for it, then forces it: it is gone afterwards.
+    pub async fn end(&mut self, patience: Duration) {
+        if let Some(mut process) = self.process.take()
+            && tokio::time::timeout(patience, process.wait()).await.is_err()
+        {
+            process.stop(GRACE).await;
+        }
+        if let Some(errors) = self.errors.take() {
+            // What it said last is read to its end, unless somebody else holds that open.
+            drop(tokio::time::timeout(LAST_WORDS, errors).await);
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub text: String,
+    pub kind: FailureKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailureKind {
+    /// Trying again may help.
+    Passing,
+    /// It will not.
+    Lasting,
+    /// Somebody must log in.
+    Login,
+}
+
+impl Failure {
+    pub fn passing(text: impl Into<String>) -> Self {
+        Self { text: text.into(), kind: FailureKind::Passing }
+    }
+
+    fn lasting(text: impl Into<String>) -> Self {
+        Self { text: text.into(), kind: FailureKind::Lasting }
+    }
+}
+
+/// Connects. Dropping the future ends what was started.
+pub(crate) async fn connect(
+    server: &McpServer,
+    host: &McpHost,
+    client: Client,
+    ring: &Arc<Ring>,
+    program: &mut Program,
+) -> Result<Connection, Failure> {
+    match &server.transport {
+        McpTransport::Stdio { .. } => stdio(server, host, client, ring, program).await,
+        McpTransport::Http { url, headers } => {
+            let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
+            config.custom_headers = header_map(headers)?;
+            let transport = StreamableHttpClientTransport::with_client(http()?, config);
+            let service =
+                rmcp::serve_client(client, transport).await.map_err(|error| initialize_failure(&error))?;
+            Ok(Connection::new(service))
+        }
+        McpTransport::Sse { url, headers } => {
+            let headers: HeaderMap = header_map(headers)?.into_iter().collect();
+            let transport = sse::connect(http()?, url, headers).await?;
+            let service =
+                rmcp::serve_client(client, transport).await.map_err(|error| initialize_failure(&error))?;
+            Ok(Connection::new(service))
+        }
+    }
+}
+
+async fn stdio(
+    server: &McpServer,
+    host: &McpHost,
+    client: Client,
+    ring: &Arc<Ring>,
+    program: &mut Program,
+) -> Result<Connection, Failure> {
+    let Some(guard) = &host.processes else {
+        return Err(Failure::lasting("no processes can be started in this session"));
+    };
+    let launch = launch(server, host).ok_or_else(|| Failure::lasting("it has no command"))?;
+    let mut process = guard.start(launch).await.map_err(|error| match error {
+        LaunchError::NoProgram { .. }
+        | LaunchError::NotExecutable { .. }
+        | LaunchError::Unpassable { .. } => Failure::lasting(error.to_string()),
+        error => Failure::passing(error.to_string()),
+    })?;
+    program.errors = process.stderr.take().map(|stream| {
+        let ring = Arc::clone(ring);
+        AbortOnDropHandle::new(tokio::spawn(async move { ring.drain(stream).await }))
+    });
+    let pipes = (process.stdout.take(), process.stdin.take());
+    let process = program.process.insert(process);
+    let (Some(output), Some(input)) = pipes else {
+        return Err(Failure::passing("it was started without pipes"));
+    };
+    match rmcp::serve_client(client, (output, input)).await {
+        Ok(service) => Ok(Connection::new(service)),
+        Err(error) => match tokio::time::timeout(QUIET_END, process.wait()).await {
+            Ok(exit) => {
+                Err(Failure::passing(format!("the program ended ({}) before it answered", describe(exit))))
+            }
+            Err(_) => Err(initialize_failure(&error)),
+        },
+    }
+}
+
+fn launch(server: &McpServer, host: &McpHost) -> Option<Launch> {
+    let McpTransport::Stdio { command, args, env, cwd } = &server.transport else { return None };
+    let mut variables: BTreeMap<_, _> = host.environment.iter().cloned().collect();
+    variables.extend(env.iter().map(|(name, value)| (name.into(), value.into())));
+    let cwd = cwd.as_ref().unwrap_or(&host.root);
+    Some(Launch {
+        stdin: Stdin::Piped,
+        output: Output::Separate,
+        ..Launch::new(command, cwd.as_std_path()).args(args).env(variables)
+    })
+}
+
+/// How a program ended, in words.
+pub(crate) fn describe(exit: decurion_exec::Exit) -> String {
+    match exit {
+        decurion_exec::Exit::Code(code) => format!("exit code {code}"),
+        decurion_exec::Exit::Signal(signal) => format!("signal {signal}"),
+        decurion_exec::Exit::Unknown => "nobody saw how".to_owned(),
+    }
+}
+
+fn initialize_failure(error: &ClientInitializeError) -> Failure {
+    let text = bounded(&with_causes(error));
+    if error.is_authorization_required() || text.contains("Auth required") || text.contains("401") {
+        let text = "it wants somebody to log in (HTTP 401); give its token in `headers`, such as \
+                    {\"Authorization\": \"Bearer ${TOKEN}\"}";
+        return Failure { text: text.to_owned(), kind: FailureKind::Login };
+    }
+    match error {
+        ClientInitializeError::NoCompatibleProtocolVersion { .. } => Failure::lasting(text),
+        ClientInitializeError::ConnectionClosed(_) => {
+            Failure::passing("it closed the connection while it was greeted")
+        }
+        _ => Failure::passing(text),
+    }
+}
+
+/// An error with what caused it: the outermost alone seldom says what to do.
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let more = inner.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+/// Enough of a text that somebody else wrote.
+pub(crate) fn bounded(text: &str) -> String {
+    let clean: String = text.chars().filter(|character| !character.is_control()).take(ERROR_CHARS).collect();
+    clean
+}
+
+fn header_map(headers: &BTreeMap<String, String>) -> Result<HashMap<HeaderName, HeaderValue>, Failure> {
+    let mut map = HashMap::new();
+    for (name, value) in headers {
+        let parsed = (HeaderName::try_from(name.as_str()), HeaderValue::try_from(value.as_str()));
+        let (Ok(name), Ok(mut value)) = parsed else {
+            return Err(Failure::lasting(format!("this header cannot be sent: {name}")));
+        };
+        value.set_sensitive(true);
+        map.insert(name, value);
+    }
+    Ok(map)
+}
+
+/// The client for servers. Unlike that of the tools it may reach this machine: a person declared the address.
+fn http() -> Result<reqwest::Client, Failure> {
+    static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
+    if let Some(client) = CLIENT.get() {
+        return Ok(client.clone());
+    }
+    // It fails only where a provider is installed already, and then that one is used.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let made = reqwest::Client::builder()
+        .connect_timeout(Duration::from_secs(10))
+        .user_agent(concat!("decurion/", env!("CARGO_PKG_VERSION")))
+        .referer(false)
+        .redirect(reqwest::redirect::Policy::custom(same_place))
+        .build()
+        .map_err(|error| Failure::lasting(with_causes(&error)))?;
+    Ok(CLIENT.get_or_init(|| made).clone())
+}
+
+/// Headers may be secrets, so they follow a redirect only to where they were meant for.
+fn same_place(attempt: reqwest::redirect::Attempt<'_>) -> reqwest::redirect::Action {
+    let same = attempt.previous().first().is_some_and(|first| first.origin() == attempt.url().origin());
+    let keeps_method = matches!(attempt.status().as_u16(), 307 | 308);
+    if same && keeps_method && attempt.previous().len() <= REDIRECTS {
+        attempt.follow()
+    } else {
+        attempt.stop()
+    }
+}

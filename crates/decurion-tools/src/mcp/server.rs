@@ -1,0 +1,587 @@
+//! One server: an actor that starts it, asks what it offers, notices when it is gone and starts it again, at
+//! most five times in ten minutes. Gives its state to whoever watches, and calls its tools.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use decurion_protocol::mcp::{Manifest, McpHealth, McpServer, McpStatus, OfferedTool};
+use rmcp::model::{ClientRequest, ServerResult};
+use rmcp::service::{Peer, PeerRequestOptions, RoleClient, ServiceError};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::client::Client;
+use super::link::{self, Connection, Failure, FailureKind, Program};
+use super::manifest::{self, MOST_OFFERED};
+use super::ring::Ring;
+use super::{McpHost, Notice};
+
+/// The first pause before a restart; each further one is twice as long.
+pub const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest, in first ones.
+const LONGEST_PAUSE: u32 = 30;
+/// How many restarts there may be within [`RESTART_WINDOW`].
+const MOST_RESTARTS: usize = 5;
+const RESTART_WINDOW: Duration = Duration::from_mins(10);
+/// However often a server says that its lists changed, they are asked for this often at most.
+const RELIST_PAUSE: Duration = Duration::from_secs(1);
+/// How long the other side may take to be told that a call is not wanted any more.
+const CANCEL_LIMIT: Duration = Duration::from_millis(500);
+/// How many pages a list may have.
+const MOST_PAGES: usize = 50;
+
+/// A handle on a server. Holding it keeps nothing alive; a [`super::Lease`] does.
+#[derive(Clone)]
+pub struct Server {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    server: McpServer,
+    host: McpHost,
+    client: Client,
+    ring: Arc<Ring>,
+    state: watch::Sender<State>,
+    /// What was offered when it was approved or first used.
+    approved: Mutex<Option<Arc<Manifest>>>,
+    /// Tools whose change was put before whoever decides about calls.
+    told: Mutex<HashSet<String>>,
+}
+
+/// How a server is doing.
+#[derive(Clone)]
+pub enum State {
+    /// It is being started.
+    Starting,
+    /// It answers.
+    Ready(Ready),
+    /// It is gone, and will be started again soon.
+    Resting {
+        /// Why.
+        why: String,
+    },
+    /// It is given up.
+    Disabled {
+        /// Why, with what it wrote last.
+        why: String,
+        /// Whether it wants somebody to log in.
+        login: bool,
+    },
+    /// Nobody uses it any more.
+    Closed,
+}
+
+/// A connection that answers.
+#[derive(Clone)]
+pub struct Ready {
+    peer: Peer<RoleClient>,
+    /// What it offers.
+    pub manifest: Arc<Manifest>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Starting => f.write_str("starting"),
+            Self::Ready(ready) => write!(f, "ready with {} tools", ready.manifest.tools.len()),
+            Self::Resting { why } => write!(f, "resting: {why}"),
+            Self::Disabled { why, .. } => write!(f, "disabled: {why}"),
+            Self::Closed => f.write_str("closed"),
+        }
+    }
+}
+
+/// Why a request got no result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The server is given up, or does not come up in time.
+    #[error("{0}")]
+    Unreachable(String),
+    /// It went away while it worked: whether it did what was asked is not known.
+    #[error("{0}")]
+    Lost(String),
+    /// It answered with an error.
+    #[error("{0}")]
+    Refused(String),
+    /// It took too long.
+    #[error("no answer within {0:?}; it was told to stop")]
+    Late(Duration),
+    /// The caller does not want it any more.
+    #[error("interrupted; the server was told to stop")]
+    Cancelled,
+}
+
+impl Server {
+    /// Starts the actor. It ends when `close` fires; the returned future is done when its process is gone.
+    pub(crate) fn start(
+        server: McpServer,
+        host: McpHost,
+        close: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let approved = host.manifests.as_ref().and_then(|kept| kept.load(&server.hash)).map(Arc::new);
+        let shared = Arc::new(Shared {
+            client: Client::new(&server.name, &host),
+            ring: Arc::default(),
+            state: watch::Sender::new(State::Starting),
+            approved: Mutex::new(approved),
+            told: Mutex::default(),
+            server,
+            host,
+        });
+        let actor = Actor {
+            shared: Arc::clone(&shared),
+            close,
+            program: Program::default(),
+            restarts: Restarts::default(),
+        };
+        (Self { shared }, actor.live())
+    }
+
+    /// The server as declared.
+    pub fn declared(&self) -> &McpServer {
+        &self.shared.server
+    }
+
+    /// How it is doing, to be watched.
+    pub fn state(&self) -> watch::Receiver<State> {
+        self.shared.state.subscribe()
+    }
+
+    /// How it is doing, for a listing.
+    pub fn status(&self) -> McpStatus {
+        let (status, reason) = match &*self.shared.state.borrow() {
+            State::Starting => (McpHealth::Pending, None),
+            State::Ready(_) => (McpHealth::Connected, None),
+            State::Resting { why } => (McpHealth::Pending, Some(why.clone())),
+            State::Disabled { why, login: true } => (McpHealth::NeedsAuth, Some(why.clone())),
+            State::Disabled { why, login: false } => (McpHealth::Failed, Some(why.clone())),
+            State::Closed => (McpHealth::Disabled, None),
+        };
+        let server = &self.shared.server;
+        McpStatus { name: server.name.clone(), status, source: server.source, reason }
+    }
+
+    /// What it was approved with; none for a server that was never seen.
+    pub fn approved(&self) -> Option<Arc<Manifest>> {
+        lock(&self.shared.approved).clone()
+    }
+
+    /// What it offers now, if it answers.
+    pub fn offered(&self) -> Option<Arc<Manifest>> {
+        match &*self.shared.state.borrow() {
+            State::Ready(ready) => Some(Arc::clone(&ready.manifest)),
+            _ => None,
+        }
+    }
+
+    /// The tools to show models: in words that were approved. Empty until it is known what it offers.
+    pub fn tools(&self) -> Vec<OfferedTool> {
+        match (self.approved(), self.offered()) {
+            (Some(approved), Some(now)) => {
+                now.tools.iter().map(|tool| manifest::shown(&approved, tool)).collect()
+            }
+            (Some(known), None) | (None, Some(known)) => known.tools.clone(),
+            (None, None) => Vec::new(),
+        }
+    }
+
+    /// How this tool differs from the approved one, as far as is known now. Whoever asks is about to decide
+    /// about a call, so the change counts as told from here on.
+    pub fn changed(&self, tool: &str) -> Option<String> {
+        let text = self.change(tool)?;
+        lock(&self.shared.told).insert(tool.to_owned());
+        Some(text)
+    }
+
+    fn change(&self, tool: &str) -> Option<String> {
+        let (approved, offered) = (self.approved()?, self.offered()?);
+        let name = &self.shared.server.name;
+        let text = manifest::change(&approved, offered.tool(tool)?)?;
+        Some(format!("MCP server {name:?}: {text}\nTo accept it: decurion mcp approve {name}"))
+    }
+
+    /// The last lines it wrote to its standard error.
+    pub fn stderr(&self) -> String {
+        self.shared.ring.end()
+    }
+
+    /// Waits until it answers, for as long as it may take to start.
+    pub async fn ready(&self, cancel: &CancellationToken) -> Result<Ready, RequestError> {
+        let limit = self.shared.server.start_timeout;
+        let mut state = self.state();
+        let settled =
+            state.wait_for(|state| matches!(state, State::Ready(_) | State::Disabled { .. } | State::Closed));
+        let settled = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return Err(RequestError::Cancelled),
+            settled = tokio::time::timeout(limit, settled) => settled,
+        };
+        let name = &self.shared.server.name;
+        match settled {
+            Ok(Ok(state)) => match &*state {
+                State::Ready(ready) => Ok(ready.clone()),
+                State::Disabled { why, .. } => Err(RequestError::Unreachable(format!(
+                    "MCP server {name:?} is switched off: {why}\nTo look into it: decurion mcp test {name}"
+                ))),
+                _ => Err(RequestError::Unreachable(format!("MCP server {name:?} is closed"))),
+            },
+            Ok(Err(_)) => Err(RequestError::Unreachable(format!("MCP server {name:?} is closed"))),
+            Err(_) => Err(RequestError::Unreachable(format!(
+                "MCP server {name:?} is not ready after {limit:?}{}",
+                match &*self.shared.state.borrow() {
+                    State::Resting { why } => format!(": {why}"),
+                    _ => String::new(),
+                }
+            ))),
+        }
+    }
+
+    /// Calls a tool. `progress` is sent a line now and then.
+    pub async fn call(
+        &self,
+        tool: &str,
+        input: Value,
+        cancel: &CancellationToken,
+        progress: &mpsc::Sender<String>,
+    ) -> Result<Value, RequestError> {
+        let ready = self.ready(cancel).await?;
+        if !ready.manifest.tools.iter().any(|offered| offered.name == tool) {
+            let name = &self.shared.server.name;
+            return Err(RequestError::Refused(format!(
+                "MCP server {name:?} no longer offers this tool: {tool}"
+            )));
+        }
+        // It may have come up only now, with something else than what was decided about.
+        if !lock(&self.shared.told).contains(tool)
+            && let Some(change) = self.changed(tool)
+        {
+            let text = format!("{change}\nThe call was not made. Calling again asks about it.");
+            return Err(RequestError::Refused(text));
+        }
+        self.request(&ready, "tools/call", json!({"name": tool, "arguments": input}), cancel, Some(progress))
+            .await
+    }
+
+    /// Sends any other request.
+    pub async fn ask(
+        &self,
+        method: &'static str,
+        params: Value,
+        cancel: &CancellationToken,
+    ) -> Result<Value, RequestError> {
+        let ready = self.ready(cancel).await?;
+        self.request(&ready, method, params, cancel, None).await
+    }
+
+    async fn request(
+        &self,
+        ready: &Ready,
+        method: &'static str,
+        params: Value,
+        cancel: &CancellationToken,
+        progress: Option<&mpsc::Sender<String>>,
+    ) -> Result<Value, RequestError> {
+        let limit = self.shared.server.call_timeout;
+        let sent =
+            ready.peer.send_cancellable_request(request(method, &params)?, PeerRequestOptions::no_options());
+        let mut handle = sent.await.map_err(|error| self.failed(&error))?;
+        let client = &self.shared.client;
+        let _following = progress.map(|lines| client.follow(handle.progress_token.clone(), lines.clone()));
+        let error = tokio::select! {
+            biased;
+            answer = &mut handle.rx => return match answer {
+                Ok(Ok(result)) => Ok(value_of(&result)),
+                Ok(Err(error)) => Err(self.failed(&error)),
+                Err(_) => Err(self.failed(&ServiceError::TransportClosed)),
+            },
+            () = cancel.cancelled() => RequestError::Cancelled,
+            () = tokio::time::sleep(limit) => RequestError::Late(limit),
+        };
+        // A server that reads nothing must not keep us: it is told if it listens.
+        let _ =
+            tokio::time::timeout(CANCEL_LIMIT, handle.cancel(Some("not wanted any more".to_owned()))).await;
+        Err(error)
+    }
+
+    fn failed(&self, error: &ServiceError) -> RequestError {
+        match error {
+            ServiceError::McpError(error) => {
+                RequestError::Refused(format!("{} (code {})", link::bounded(&error.message), error.code.0))
+            }
+            error => {
+                let text = "the server went away while it worked; whether it did what was asked is not known";
+                let cause = match error {
+                    ServiceError::TransportClosed => String::new(),
+                    error => format!(" ({})", link::bounded(&link::with_causes(error))),
+                };
+                RequestError::Lost(with_stderr(format!("{text}{cause}"), &self.shared.ring))
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} {:?}", self.shared.server, *self.shared.state.borrow())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn request(method: &'static str, params: &Value) -> Result<ClientRequest, RequestError> {
+    serde_json::from_value(json!({"method": method, "params": params}))
+        .map_err(|error| RequestError::Refused(format!("the input cannot be sent: {error}")))
+}
+
+/// Results are read leniently, as the server wrote them.
+fn value_of(result: &ServerResult) -> Value {
+    serde_json::to_value(result).unwrap_or_default()
+}
+
+fn with_stderr(text: String, ring: &Ring) -> String {
+    match ring.end() {
+        end if end.is_empty() => text,
+        end => format!("{text}\nIt wrote last:\n{end}"),
+    }
+}
+
+struct Actor {
+    shared: Arc<Shared>,
+    close: CancellationToken,
+    program: Program,
+    restarts: Restarts,
+}
+
+/// When a server was started again.
+#[derive(Default)]
+struct Restarts(Vec<Instant>);
+
+impl Restarts {
+    /// How often lately.
+    fn lately(&mut self, now: Instant) -> usize {
+        self.0.retain(|restart| now.duration_since(*restart) < RESTART_WINDOW);
+        self.0.len()
+    }
+
+    /// How many first pauses to wait before the next; none if there is none.
+    fn pause(&mut self, now: Instant) -> Option<u32> {
+        let tries = self.lately(now);
+        (tries < MOST_RESTARTS).then(|| (1 << tries).min(LONGEST_PAUSE))
+    }
+}
+
+impl Actor {
+    async fn live(mut self) {
+        while !self.close.is_cancelled() {
+            self.shared.state.send_replace(State::Starting);
+            let limit = self.shared.server.start_timeout;
+            let close = self.close.clone();
+            let started = tokio::select! {
+                biased;
+                () = close.cancelled() => break,
+                started = tokio::time::timeout(limit, self.start()) => started,
+            };
+            let failure = match started {
+                Ok(Ok((connection, ready))) => match self.serve(connection, ready).await {
+                    Some(failure) => failure,
+                    None => break,
+                },
+                Ok(Err(failure)) => failure,
+                Err(_) => Failure::passing(format!("it did not say what it offers within {limit:?}")),
+            };
+            self.program.end(Duration::ZERO).await;
+            if !self.rest(failure).await {
+                break;
+            }
+        }
+        self.program.end(link::QUIET_END).await;
+        self.shared.state.send_replace(State::Closed);
+    }
+
+    async fn start(&mut self) -> Result<(Connection, Ready), Failure> {
+        let shared = &self.shared;
+        let client = shared.client.clone();
+        let connection =
+            link::connect(&shared.server, &shared.host, client, &shared.ring, &mut self.program).await?;
+        let peer = connection.peer.clone();
+        match list(&peer).await {
+            Ok(manifest) => Ok((connection, Ready { peer, manifest: Arc::new(manifest) })),
+            Err(failure) => {
+                connection.close().await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Watches over a connection until it is gone (then why) or not wanted any more.
+    async fn serve(&mut self, mut connection: Connection, mut ready: Ready) -> Option<Failure> {
+        self.publish(&ready);
+        let close = self.close.clone();
+        loop {
+            tokio::select! {
+                biased;
+                () = close.cancelled() => {
+                    connection.close().await;
+                    return None;
+                }
+                why = connection.gone(&mut self.program) => {
+                    connection.forget();
+                    return Some(Failure::passing(why));
+                }
+                () = self.shared.client.changed() => {}
+            }
+            tokio::select! {
+                biased;
+                () = close.cancelled() => {}
+                () = tokio::time::sleep(RELIST_PAUSE) => {
+                    let listed = tokio::time::timeout(self.shared.server.start_timeout, list(&ready.peer));
+                    // A list that does not come leaves what is known as it is.
+                    if let Ok(Ok(manifest)) = listed.await {
+                        ready.manifest = Arc::new(manifest);
+                        self.publish(&ready);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes known what it offers. The first time ever that becomes what it is held to.
+    fn publish(&self, ready: &Ready) {
+        let shared = &self.shared;
+        let hash = &shared.server.hash;
+        // Somebody may have approved what it offers now since we looked.
+        let kept = shared.host.manifests.as_ref().and_then(|kept| kept.load(hash));
+        let mut approved = lock(&shared.approved);
+        if let Some(kept) = kept {
+            *approved = Some(Arc::new(kept));
+        }
+        match &*approved {
+            None => {
+                *approved = Some(Arc::clone(&ready.manifest));
+                let keep = shared.host.manifests.as_ref().map(|kept| kept.keep(hash, &ready.manifest));
+                if let Some(Err(error)) = keep {
+                    self.notice(format!(
+                        "what it offers cannot be kept, so changes will go unnoticed: {error}"
+                    ));
+                }
+            }
+            Some(before) => {
+                let changes = manifest::changes(before, &ready.manifest);
+                if !changes.is_empty() && shared.offers_otherwise(&ready.manifest) {
+                    let name = &shared.server.name;
+                    self.notice(format!(
+                        "it offers something else than what was approved ({} differences); each use of a changed \
+                         tool is asked about. To see and accept it: decurion mcp approve {name}",
+                        changes.len()
+                    ));
+                }
+            }
+        }
+        drop(approved);
+        shared.state.send_replace(State::Ready(ready.clone()));
+    }
+
+    /// Waits before the next start; false if there is none.
+    async fn rest(&mut self, failure: Failure) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let why = with_stderr(failure.text, &shared.ring);
+        let pause = self.restarts.pause(Instant::now()).filter(|_| failure.kind == FailureKind::Passing);
+        if let Some(pause) = pause {
+            shared.state.send_replace(State::Resting { why });
+            tokio::select! {
+                biased;
+                () = self.close.cancelled() => return false,
+                () = tokio::time::sleep(shared.host.pause.saturating_mul(pause)) => {}
+            }
+            self.restarts.0.push(Instant::now());
+            return true;
+        }
+        let tries = self.restarts.lately(Instant::now());
+        let why = if tries > 0 { format!("started {} times in vain; last: {why}", tries + 1) } else { why };
+        self.notice(format!("it is switched off: {why}"));
+        let login = failure.kind == FailureKind::Login;
+        shared.state.send_replace(State::Disabled { why, login });
+        self.close.cancelled().await;
+        false
+    }
+
+    fn notice(&self, text: String) {
+        let server = self.shared.server.name.clone();
+        (self.shared.host.notice)(Notice { server, text });
+    }
+}
+
+impl Shared {
+    /// Whether this is another offer than the one published last: the same change is told once.
+    fn offers_otherwise(&self, manifest: &Manifest) -> bool {
+        match &*self.state.borrow() {
+            State::Ready(ready) => *ready.manifest != *manifest,
+            _ => true,
+        }
+    }
+}
+
+/// Everything a server offers.
+async fn list(peer: &Peer<RoleClient>) -> Result<Manifest, Failure> {
+    let capabilities =
+        peer.peer_info().map(|info| serde_json::to_value(&info.capabilities).unwrap_or_default());
+    let can =
+        |what: &str| capabilities.as_ref().is_some_and(|all| all.get(what).is_some_and(|one| !one.is_null()));
+    let mut manifest = Manifest { resources: can("resources"), ..Manifest::default() };
+    if can("tools") {
+        let tools = pages(peer, "tools/list", "tools").await?;
+        manifest.tools = tools.iter().filter_map(manifest::tool).collect();
+    }
+    if can("prompts") {
+        let prompts = pages(peer, "prompts/list", "prompts").await?;
+        manifest.prompts = prompts.iter().filter_map(manifest::prompt).collect();
+    }
+    Ok(manifest::settle(manifest))
+}
+
+async fn pages(peer: &Peer<RoleClient>, method: &'static str, key: &str) -> Result<Vec<Value>, Failure> {
+    let mut items = Vec::new();
+    let mut params = json!({});
+    for _ in 0..MOST_PAGES {
+        let request = request(method, &params).map_err(|error| Failure::passing(error.to_string()))?;
+        let failed = |error: ServiceError| {
+            Failure::passing(format!("{method}: {}", link::bounded(&link::with_causes(&error))))
+        };
+        let page = value_of(&peer.send_request(request).await.map_err(failed)?);
+        items.extend(page.get(key).and_then(Value::as_array).into_iter().flatten().cloned());
+        match page.get("nextCursor").and_then(Value::as_str) {
+            Some(cursor) if items.len() < MOST_OFFERED => params = json!({"cursor": cursor}),
+            _ => break,
+        }
+    }
+    Ok(items)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn five_restarts_in_ten_minutes_each_after_a_longer_pause() {
+        let mut restarts = Restarts::default();
+        let mut pauses = Vec::new();
+        while let Some(pause) = restarts.pause(Instant::now()) {
+            pauses.push(pause);
+            tokio::time::advance(FIRST_PAUSE * pause).await;
+            restarts.0.push(Instant::now());
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16]);
+        tokio::time::advance(RESTART_WINDOW.checked_sub(Duration::from_secs(31)).unwrap()).await;
+        assert_eq!(restarts.pause(Instant::now()), None);
+        // The first of them is ten minutes ago: one more, after the longest pause there is.
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(restarts.pause(Instant::now()), Some(16));
+        tokio::time::advance(RESTART_WINDOW).await;
+        assert_eq!(restarts.pause(Instant::now()), Some(1));
+    }
+}
