@@ -5,12 +5,12 @@
 //! repaired is a warning. Nothing here fails; what to do about a problem is for whoever asks.
 
 pub(crate) mod builtin;
-mod definition;
-mod place;
+pub(crate) mod definition;
+pub(crate) mod place;
 mod render;
-mod tools;
+pub(crate) mod tools;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ use decurion_protocol::permission::{Rule, RuleSet};
 use decurion_protocol::{AgentDefinition, AgentSource};
 use serde::Serialize;
 
-pub use place::{AgentFolder, Stamp};
+pub use place::{AgentFolder, PluginPlace, Stamp};
 pub use render::to_markdown;
 
 use crate::frontmatter::{self, Entry, HeadError};
 use crate::jsonc::{self, Kind};
 use crate::paths::Paths;
 use crate::read::{self, ReadError};
-use crate::trust::ProjectParts;
+use crate::trust::{Agreed, ProjectParts};
 use crate::{Layer, Loaded};
 use definition::{Draft, WaitingParts};
 
@@ -45,22 +45,21 @@ pub struct AgentRequest {
     pub tools: Vec<String>,
     /// The names of the skills there are; none where that is not known.
     pub skills: Option<Vec<String>>,
-    /// The project's folder, and what the user agreed to of its files; none where it is not trusted.
-    trusted: Option<(Utf8PathBuf, BTreeMap<String, String>)>,
+    /// What the user agreed to of the project's files; none where it is not trusted.
+    trusted: Option<Agreed>,
 }
 
 impl AgentRequest {
     /// The places of these settings, without `--agents` and plugins.
     pub fn new(loaded: &Loaded, tools: &[&str]) -> Self {
-        let agreed = || (loaded.paths.root.clone(), loaded.project_parts.fingerprints());
         Self {
             flag: None,
-            folders: place::folders(&loaded.paths, &loaded.managed_path, &loaded.layers),
+            folders: place::folders(&loaded.paths, &loaded.managed_path, &loaded.layers, "agents"),
             plugins: Vec::new(),
             disabled: loaded.settings.agents.disabled.clone(),
             tools: tools.iter().map(|name| (*name).to_owned()).collect(),
             skills: None,
-            trusted: loaded.trust.is_trusted().then(agreed),
+            trusted: Agreed::of(loaded),
         }
     }
 
@@ -285,6 +284,9 @@ pub fn denied<'a>(name: &str, rules: &'a RuleSet) -> Option<&'a Rule> {
     rules.deny.iter().find(means)
 }
 
+/// A link may not make a plugin out of what is not part of it.
+pub(crate) const OUTSIDE: &str = "leads out of the plugin's folder";
+
 /// Longer than any file a person wrote.
 const MAX_BYTES: usize = 1 << 20;
 
@@ -327,6 +329,9 @@ impl Loader<'_> {
 
     fn file(&mut self, folder: &AgentFolder, file: &Utf8Path) {
         let origin = AgentOrigin::File(file.to_owned());
+        if folder.plugin.as_ref().is_some_and(|plugin| !plugin.holds(file)) {
+            return self.problem(Severity::Error, &origin, None, OUTSIDE.to_owned());
+        }
         let text = match text_of(file) {
             Ok(text) => text,
             Err((line, reason)) => return self.problem(Severity::Error, &origin, line, reason),
@@ -350,12 +355,15 @@ impl Loader<'_> {
         let draft = Draft {
             origin: &origin,
             source: folder.source,
-            plugin: folder.plugin.as_deref(),
+            plugin: folder.plugin.as_ref().map(|plugin| plugin.name.as_str()),
             stem: file.file_stem().unwrap_or_default(),
             name: None,
             trust: self.request.trust_of(folder.source, file, &document.head),
             entries: &document.head,
-            prompt: Some(document.body),
+            prompt: Some(match &folder.plugin {
+                Some(plugin) => plugin.expand(&document.body),
+                None => document.body,
+            }),
         };
         self.definition(draft, folder.shared, Some(file));
     }
@@ -443,28 +451,17 @@ impl Loader<'_> {
 }
 
 impl AgentRequest {
-    /// Whether what a file widens is in force. A repository's file must be exactly as the user agreed to:
-    /// one that an agent wrote or changed since then widens nothing.
+    /// Whether what a file widens is in force.
     fn trust_of(&self, source: AgentSource, file: &Utf8Path, entries: &[Entry]) -> WaitingParts {
-        if source != AgentSource::Project {
-            return WaitingParts::InForce;
-        }
-        let Some((root, agreed)) = &self.trusted else { return WaitingParts::NotTrusted };
-        let Ok(name) = file.strip_prefix(root) else { return WaitingParts::NotTrusted };
-        let mut parts = ProjectParts::default();
-        definition::add_parts(&mut parts, name.as_str(), file, entries);
-        let fingerprints = parts.fingerprints();
-        if fingerprints.iter().all(|(name, fingerprint)| agreed.get(name) == Some(fingerprint)) {
-            WaitingParts::InForce
-        } else {
-            WaitingParts::Changed
-        }
+        WaitingParts::of(self.trusted.as_ref(), source, file, |parts, name| {
+            definition::add_parts(parts, name, file, entries);
+        })
     }
 }
 
 /// Adds what the project's definitions widen to the parts that the user is asked to trust.
 pub(crate) fn add_project_parts(paths: &Paths, layers: &[Layer], parts: &mut ProjectParts) {
-    let folders = place::folders(paths, Utf8Path::new(""), layers);
+    let folders = place::folders(paths, Utf8Path::new(""), layers, "agents");
     for folder in folders.iter().filter(|folder| folder.source == AgentSource::Project) {
         // Only what is inside the folder that is trusted.
         for file in place::walk(&folder.path).files {
@@ -476,7 +473,8 @@ pub(crate) fn add_project_parts(paths: &Paths, layers: &[Layer], parts: &mut Pro
     }
 }
 
-fn text_of(file: &Utf8Path) -> Result<String, (Option<u32>, String)> {
+/// The text of a definition file; the error is the line, where it is about one, and the reason.
+pub(crate) fn text_of(file: &Utf8Path) -> Result<String, (Option<u32>, String)> {
     let bytes = match read::whole(file, MAX_BYTES) {
         Ok(Some(bytes)) => bytes,
         Ok(None) => return Err((None, "there is no such file".to_owned())),

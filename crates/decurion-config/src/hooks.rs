@@ -51,7 +51,7 @@ impl Loaded {
         of_definition(value, &file)
     }
 
-    fn managed_hooks_only(&self) -> bool {
+    pub(crate) fn managed_hooks_only(&self) -> bool {
         self.tree.get("allowManagedHooksOnly").and_then(Node::bool) == Some(true)
             && self.origin("allowManagedHooksOnly").is_some_and(|origin| origin.layer == Layer::Managed)
     }
@@ -76,6 +76,14 @@ pub fn of_definition(hooks: &Value, file: &str) -> FoundHooks {
     let mut found = FoundHooks::default();
     let source = Source { place: file.to_owned(), origin: None };
     Reader { source, whose: Whose::Agent, found: &mut found }.events(hooks);
+    found
+}
+
+/// The hooks of a plugin, which are those of the session while the plugin is on.
+pub(crate) fn of_plugin(hooks: &Value, file: &str) -> FoundHooks {
+    let mut found = FoundHooks::default();
+    let source = Source { place: file.to_owned(), origin: None };
+    Reader { source, whose: Whose::Session, found: &mut found }.events(hooks);
     found
 }
 

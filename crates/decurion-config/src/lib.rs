@@ -4,17 +4,22 @@
 
 pub mod agents;
 mod check;
+mod commands;
 pub mod env;
 pub mod error;
 pub mod frontmatter;
 pub mod hooks;
+pub mod instructions;
 pub mod jsonc;
 mod layer;
 pub mod mcp;
+pub mod memory;
 pub mod origin;
 pub mod paths;
+pub mod plugins;
 pub mod provider;
 mod read;
+mod record;
 pub mod redact;
 pub mod rules;
 mod schema;
@@ -22,24 +27,30 @@ pub mod secret;
 pub mod settings;
 pub mod shell_env;
 pub mod show;
+pub mod skills;
 pub mod trust;
 mod variables;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::permission::Mode;
 
-pub use agents::{AgentFolder, AgentOrigin, AgentProblem, AgentRequest, Agents, LoadedAgent, Severity};
+pub use agents::{
+    AgentFolder, AgentOrigin, AgentProblem, AgentRequest, Agents, LoadedAgent, PluginPlace, Severity,
+};
 pub use env::Environment;
 pub use error::{ConfigError, Warning, WarningKind};
+pub use instructions::{FoundInstructions, InstructionFile, InstructionRequest};
 pub use mcp::{McpEntry, McpProblem, McpRequest, McpServers, McpState};
 pub use origin::{Layer, Origin};
 pub use paths::{Paths, StateProblem, current_directory};
+pub use plugins::{Plugin, PluginError, PluginFrom, PluginRegistry, PluginState, Plugins};
 pub use provider::{Auth, Candidate, Choice, NoProvider, ProviderConfig, ProviderKind, Providers};
 pub use redact::Redactor;
 pub use rules::Rules;
 pub use secret::Secret;
 pub use settings::Settings;
 pub use shell_env::ChildEnvironment;
+pub use skills::{LoadedSkill, SkillRequest, Skills};
 pub use trust::{Part, PartKind, ProjectParts, Trust, TrustMode, TrustState};
 
 use jsonc::{Kind, Member, Node, Position};
@@ -177,6 +188,8 @@ pub fn load(request: &LoadRequest) -> Result<Loaded, ConfigError> {
     }
     let mut project = loader.project(repository, wanted.contains(&Layer::Project))?;
     agents::add_project_parts(&paths, &wanted, &mut project.parts);
+    skills::add_project_parts(&paths, &wanted, &mut project.parts);
+    instructions::add_project_parts(&paths, &wanted, &mut project.parts);
     let trust = loader.trust(&project.parts, request.trust);
     for document in project.documents.drain(..) {
         layer::merge(&mut loader.tree, document.at_once);

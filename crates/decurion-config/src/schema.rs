@@ -154,6 +154,9 @@ pub(crate) static KEYS: &[Key] = &[
     ours("mcp", Shape::Object(MCP), WhenTrusted),
     shared("enabledPlugins", Shape::Opaque, WhenTrusted),
     shared("worktree", Shape::Object(WORKTREE), ByMember),
+    // It could leave out the instructions by which a user guards himself.
+    shared("claudeMdExcludes", Shape::AddedTexts, WhenTrusted),
+    ours("skills", Shape::Object(SKILLS), WhenTrusted),
     // How much.
     ours("limits", Shape::Object(LIMITS), WhenTrusted),
     shared("bashOutputMaxChars", Shape::Integer(1, 10_000_000), WhenTrusted),
@@ -269,6 +272,7 @@ const WORKTREE: &[Key] = &[
     shared("sparsePaths", Shape::AddedTexts, WhenTrusted),
     shared("bgIsolation", Shape::Text, WhenTrusted),
 ];
+const SKILLS: &[Key] = &[ours("listingChars", Shape::Integer(0, 1_000_000), WhenTrusted)];
 
 const PRINT: &[Key] = &[ours("backgroundWait", Shape::Integer(0, 604_800), WhenTrusted)];
 

@@ -61,6 +61,10 @@ pub struct Settings {
     pub worktree: Worktree,
     /// Which plugins are on, as declared.
     pub enabled_plugins: Option<Declared>,
+    /// Patterns of instruction files that are not read.
+    pub instruction_excludes: Vec<String>,
+    /// Characters of the list of skills that a model is told; none leaves it to the model's window.
+    pub skill_listing_chars: Option<usize>,
     /// What "written" means.
     pub durability: Durability,
     /// When the conversation is shortened.
@@ -303,6 +307,10 @@ impl Settings {
             sandbox: read.declared("sandbox"),
             worktree: read.worktree(paths, warnings),
             enabled_plugins: read.declared("enabledPlugins"),
+            instruction_excludes: read.texts("claudeMdExcludes"),
+            skill_listing_chars: read
+                .integer("skills.listingChars")
+                .map(|number| usize::try_from(number).unwrap_or(usize::MAX)),
             durability: match read.text("durability").as_deref() {
                 Some("power") => Durability::Power,
                 _ => Durability::Process,

@@ -3,12 +3,9 @@
 //! narrows is not asked about, and what is never taken from a repository cannot be agreed to.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -16,7 +13,7 @@ use crate::error::{Warning, WarningKind};
 use crate::jsonc::{Kind, Member, Node};
 use crate::origin::{Origin, Sources};
 use crate::paths::Paths;
-use crate::read;
+use crate::record;
 use crate::schema::{self, KEYS, Key, Shape};
 
 /// How to find out whether the folder is trusted.
@@ -159,6 +156,27 @@ impl ProjectParts {
     }
 }
 
+/// What the user agreed to of a project's files.
+#[derive(Clone, Debug)]
+pub(crate) struct Agreed {
+    /// The project's folder.
+    pub root: Utf8PathBuf,
+    files: BTreeMap<String, String>,
+}
+
+impl Agreed {
+    /// Of these settings; none where the folder is not trusted.
+    pub(crate) fn of(loaded: &crate::Loaded) -> Option<Self> {
+        let files = || loaded.project_parts.fingerprints();
+        loaded.trust.is_trusted().then(|| Self { root: loaded.paths.root.clone(), files: files() })
+    }
+
+    /// Whether all of these parts were there.
+    pub(crate) fn covers(&self, parts: &ProjectParts) -> bool {
+        parts.fingerprints().iter().all(|(name, fingerprint)| self.files.get(name) == Some(fingerprint))
+    }
+}
+
 pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits =
@@ -279,7 +297,6 @@ struct Record {
 }
 
 const VERSION: u32 = 1;
-const MAX_BYTES: usize = 4 << 20;
 
 impl Trust {
     /// Reads the record. One that cannot be read, or that others could have written, counts as empty: then
@@ -351,62 +368,17 @@ impl Trust {
     /// Changes the record as it is on disk now, under a lock, and writes it whole.
     fn change(&mut self, change: impl FnOnce(&mut Record)) -> Result<(), TrustError> {
         let file = self.file.clone().ok_or(TrustError::NoState)?;
-        let failed = |source| TrustError::Write { file: file.clone(), source };
-        let folder = file.parent().unwrap_or(&file);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
-        let lock = private_file(&file.with_extension("lock"), false).map_err(failed)?;
-        // Where locks do not exist the rename still keeps the file whole; the last writer counts.
-        let _held = rustix::fs::flock(&lock, FlockOperation::LockExclusive);
-        let mut record = read_record(&file).unwrap_or_default();
-        change(&mut record);
-        record.version = VERSION;
-        write_whole(&file, &record).map_err(failed)?;
-        self.record = record;
+        let changed = record::change(&file, || {
+            let mut record = read_record(&file).unwrap_or_default();
+            change(&mut record);
+            record.version = VERSION;
+            record
+        });
+        self.record = changed.map_err(|source| TrustError::Write { file, source })?;
         Ok(())
     }
 }
 
 fn read_record(file: &Utf8Path) -> Result<Record, String> {
-    let opened = read::open(file).map_err(|error| format!("its record cannot be read ({error})"))?;
-    let Some(opened) = opened else { return Ok(Record::default()) };
-    let metadata = opened.metadata().map_err(|error| format!("its record cannot be read ({error})"))?;
-    let user = rustix::process::geteuid().as_raw();
-    if metadata.mode() & 0o022 != 0 || (metadata.uid() != user && user != 0) {
-        return Err("others can change its record".to_owned());
-    }
-    let bytes =
-        read::bounded(opened, MAX_BYTES).map_err(|error| format!("its record cannot be read ({error})"))?;
-    match serde_json::from_slice::<Record>(&bytes) {
-        Ok(record) if record.version == VERSION => Ok(record),
-        Ok(_) => Err("its record is of another version".to_owned()),
-        Err(_) => Err("its record is damaged".to_owned()),
-    }
-}
-
-/// Written beside, synced, then renamed: readers see the old record or the new one.
-fn write_whole(file: &Utf8Path, record: &Record) -> io::Result<()> {
-    let mut random = [0_u8; 8];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    let beside = file.with_extension(format!("{}.tmp", hex(&random)));
-    let written = private_file(&beside, true).and_then(|mut output| {
-        output.write_all(&serde_json::to_vec_pretty(record)?)?;
-        output.sync_all()?;
-        fs::rename(&beside, file)
-    });
-    if written.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    written
-}
-
-fn private_file(path: &Utf8Path, new: bool) -> io::Result<File> {
-    let no_follow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0);
-    let mut options = File::options();
-    options.write(true).mode(0o600).custom_flags(no_follow);
-    if new {
-        options.create_new(true)
-    } else {
-        options.create(true).truncate(false)
-    };
-    options.open(path)
+    record::read(file, |record: &Record| record.version == VERSION)
 }

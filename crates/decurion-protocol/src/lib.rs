@@ -17,6 +17,7 @@ pub mod outcome;
 pub mod output;
 pub mod permission;
 pub mod run;
+pub mod skill;
 pub mod step;
 pub mod task;
 pub mod usage;
@@ -37,6 +38,7 @@ pub use outcome::Outcome;
 pub use output::{ToolEffect, ToolOutput};
 pub use permission::{Answer, Decision, Mode, Question, Rule, RuleSet, Verdict};
 pub use run::{Limits, Opening, Pattern, RunSpec, Worktree};
+pub use skill::{Invocable, Skill, SkillKind};
 pub use step::{ReleaseStep, StartStep, Step};
 pub use task::{
     Activity, Attention, Delivery, EndingId, Mail, TaskKind, TaskProgress, TaskRecord, TaskState, TaskStep,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::agents::{AgentOrigin, AgentProblem, AgentRequest, Severity, builtin, tools};
 use crate::frontmatter::Entry;
 use crate::origin::Origin;
-use crate::trust::{Part, PartKind, ProjectParts};
+use crate::trust::{Agreed, Part, PartKind, ProjectParts};
 
 /// Every key there is.
 pub(crate) const KEYS: &[&str] = &[
@@ -76,6 +76,35 @@ pub(crate) enum WaitingParts {
     NotTrusted,
     /// The folder is trusted, but not with these parts.
     Changed,
+}
+
+impl WaitingParts {
+    /// Whether what a file widens is in force. A repository's file must be exactly as the user agreed to:
+    /// one that an agent wrote or changed since then widens nothing.
+    pub(crate) fn of(
+        agreed: Option<&Agreed>,
+        source: AgentSource,
+        file: &Utf8Path,
+        add: impl FnOnce(&mut ProjectParts, &str),
+    ) -> Self {
+        if source != AgentSource::Project {
+            return Self::InForce;
+        }
+        let Some(agreed) = agreed else { return Self::NotTrusted };
+        let Ok(name) = file.strip_prefix(&agreed.root) else { return Self::NotTrusted };
+        let mut parts = ProjectParts::default();
+        add(&mut parts, name.as_str());
+        if agreed.covers(&parts) { Self::InForce } else { Self::Changed }
+    }
+
+    /// Why the parts are not in force, if they are not.
+    pub(crate) fn reason(self) -> Option<&'static str> {
+        match self {
+            Self::InForce => None,
+            Self::NotTrusted => Some("this folder is not trusted (see `decurion trust`)"),
+            Self::Changed => Some("it is not what was there when the folder was trusted"),
+        }
+    }
 }
 
 impl Draft<'_> {
@@ -278,11 +307,7 @@ impl Maker<'_> {
 
     /// Whether something must be left out because the user did not agree to it; says so.
     fn waits(&mut self, entry: &Entry) -> bool {
-        let why = match self.draft.trust {
-            WaitingParts::InForce => return false,
-            WaitingParts::NotTrusted => "this folder is not trusted (see `decurion trust`)",
-            WaitingParts::Changed => "it is not what was there when the folder was trusted",
-        };
+        let Some(why) = self.draft.trust.reason() else { return false };
         self.warn(entry.line, format!("`{}` is ignored, because {why}", entry.key));
         true
     }
@@ -473,7 +498,7 @@ impl Maker<'_> {
 }
 
 /// What is wrong with a name: it stands in rules (`Agent(name)`), in lists and on the screen.
-fn name_problem(name: &str) -> Option<String> {
+pub(crate) fn name_problem(name: &str) -> Option<String> {
     if name.len() > MAX_NAME {
         return Some(format!("is longer than {MAX_NAME} bytes"));
     }
@@ -482,7 +507,7 @@ fn name_problem(name: &str) -> Option<String> {
 }
 
 /// A key without regard to case and the signs between words.
-fn plain(key: &str) -> String {
+pub(crate) fn plain(key: &str) -> String {
     key.chars().filter(|character| !matches!(character, '-' | '_')).flat_map(char::to_lowercase).collect()
 }
 

@@ -23,20 +23,46 @@ pub struct AgentFolder {
     /// Whether its files are written for the wider ecosystem (`.claude`), where `dontAsk` means deny.
     pub shared: bool,
     /// The plugin it belongs to; its definitions are then called `plugin:name`.
-    pub plugin: Option<String>,
+    pub plugin: Option<PluginPlace>,
 }
 
-impl AgentFolder {
-    /// The folder of a plugin.
-    pub fn of_plugin(plugin: impl Into<String>, path: impl Into<Utf8PathBuf>) -> Self {
-        Self { path: path.into(), source: AgentSource::Plugin, shared: true, plugin: Some(plugin.into()) }
+/// The plugin that a folder belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginPlace {
+    /// Its name.
+    pub name: String,
+    /// Its own folder, which none of its files leads out of.
+    pub root: Utf8PathBuf,
+}
+
+impl PluginPlace {
+    /// A text of the plugin with its own folder in the place of the names for it.
+    pub fn expand(&self, text: &str) -> String {
+        ROOT_NAMES.iter().fold(text.to_owned(), |text, name| text.replace(name, self.root.as_str()))
+    }
+
+    /// Whether a file is inside the plugin, links followed.
+    pub(crate) fn holds(&self, file: &Utf8Path) -> bool {
+        let real = |path: &Utf8Path| path.canonicalize_utf8().ok();
+        real(&self.root).zip(real(file)).is_some_and(|(root, file)| file.starts_with(root))
     }
 }
 
-/// The folders of a start, from the highest to the lowest; plugins and built-ins come after them.
-pub(crate) fn folders(paths: &Paths, managed: &Utf8Path, layers: &[Layer]) -> Vec<AgentFolder> {
+/// What stands for a plugin's folder in its files.
+const ROOT_NAMES: [&str; 2] = ["${CLAUDE_PLUGIN_ROOT}", "${DECURION_PLUGIN_ROOT}"];
+
+impl AgentFolder {
+    /// A folder of a plugin, or one of its files.
+    pub fn of_plugin(plugin: PluginPlace, path: impl Into<Utf8PathBuf>) -> Self {
+        Self { path: path.into(), source: AgentSource::Plugin, shared: true, plugin: Some(plugin) }
+    }
+}
+
+/// The folders of a start for one kind of definition (`agents`, `skills`, `commands`), from the highest to the
+/// lowest; plugins and built-ins come after them.
+pub(crate) fn folders(paths: &Paths, managed: &Utf8Path, layers: &[Layer], kind: &str) -> Vec<AgentFolder> {
     let folder = |path: Utf8PathBuf, source, family| AgentFolder {
-        path: path.join("agents"),
+        path: path.join(kind),
         source,
         shared: family == Family::Shared,
         plugin: None,
@@ -75,6 +101,8 @@ pub(crate) fn walk(folder: &Utf8Path) -> Walk {
     let mut walk = Walk::default();
     match fs::metadata(folder) {
         Ok(metadata) if metadata.is_dir() => walk.folder(folder, &metadata, 0),
+        // A plugin may name its files one by one.
+        Ok(metadata) if is_definition(folder) => walk.file(folder, &metadata),
         Ok(_) => walk.report(folder, "not a folder".to_owned()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         // Something above it is a file.
@@ -119,7 +147,7 @@ impl Walk {
     }
 
     fn entry(&mut self, path: &Utf8Path, depth: usize) {
-        let is_definition = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("md"));
+        let is_definition = is_definition(path);
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => {
                 if is_definition {
@@ -148,6 +176,87 @@ impl Walk {
 
     pub(crate) fn take_marks(&mut self) -> Vec<Mark> {
         std::mem::take(&mut self.marks)
+    }
+}
+
+fn is_definition(path: &Utf8Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("md"))
+}
+
+/// The folders with a `SKILL.md` that a folder of skills holds; the folder itself, where it is one skill.
+/// Everything else in a skill's folder is its own affair.
+pub(crate) fn walk_skills(folder: &Utf8Path) -> Walk {
+    let mut walk = Walk::default();
+    match fs::metadata(folder) {
+        Ok(metadata) if metadata.is_dir() => walk.skills(folder, &metadata),
+        Ok(_) => walk.report(folder, "not a folder".to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
+        Err(error) => walk.report(folder, format!("cannot be read: {error}")),
+    }
+    walk.files.sort();
+    walk
+}
+
+impl Walk {
+    fn skills(&mut self, folder: &Utf8Path, metadata: &Metadata) {
+        self.marks.push(Mark::new(folder, metadata));
+        if self.skill(folder) {
+            return;
+        }
+        let mut names = match entries(folder) {
+            Ok(names) => names,
+            Err(error) => return self.report(folder, format!("cannot be read: {error}")),
+        };
+        names.sort();
+        for name in names {
+            match name {
+                Ok(name) if name.starts_with('.') => {}
+                Ok(name) => self.skill_folder(&folder.join(name)),
+                Err(lossy) => self.report(&folder.join(lossy), "the folder's name is not UTF-8".to_owned()),
+            }
+        }
+    }
+
+    fn skill_folder(&mut self, folder: &Utf8Path) {
+        match fs::metadata(folder) {
+            Ok(metadata) if metadata.is_dir() => {
+                self.marks.push(Mark::new(folder, &metadata));
+                if !self.skill(folder) {
+                    self.warn(folder, "not a skill, because it has no SKILL.md".to_owned());
+                }
+            }
+            Ok(_) if is_definition(folder) => {
+                let text = "not a skill: a skill is a folder with a SKILL.md in it".to_owned();
+                self.warn(folder, text);
+            }
+            Ok(_) => {}
+            Err(error) => self.report(folder, format!("cannot be read: {error}")),
+        }
+    }
+
+    /// Whether a folder is a skill; then its file is taken. People write the name in small letters too.
+    fn skill(&mut self, folder: &Utf8Path) -> bool {
+        for name in ["SKILL.md", "skill.md", "Skill.md"] {
+            let path = folder.join(name);
+            match fs::metadata(&path) {
+                Ok(metadata) => {
+                    self.file(&path, &metadata);
+                    return true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {}
+                Err(error) => {
+                    self.report(&path, format!("cannot be read: {error}"));
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn warn(&mut self, path: &Utf8Path, text: String) {
+        self.report(path, text);
+        self.problems.iter_mut().last().into_iter().for_each(|problem| problem.severity = Severity::Warning);
     }
 }
 

@@ -7,7 +7,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use camino::Utf8PathBuf;
 use decurion_config::agents::{denied, to_markdown};
 use decurion_config::{
-    AgentFolder, AgentRequest, Agents, LoadRequest, Loaded, PartKind, Severity, Trust, TrustMode, load,
+    AgentFolder, AgentRequest, Agents, LoadRequest, Loaded, PartKind, PluginPlace, Severity, Trust,
+    TrustMode, load,
 };
 use decurion_protocol::permission::{Mode, Rule, RuleSet, RuleSource};
 use decurion_protocol::{AgentSource, Money};
@@ -401,7 +402,8 @@ fn of_equal_names_the_highest_place_counts() {
     let mut start = stage.request();
     start.cwd = stage.project.join("deep");
     let mut request = request(&load(&start).unwrap());
-    request.plugins = vec![AgentFolder::of_plugin("p", stage.top.join("plugin/agents"))];
+    let plugin = PluginPlace { name: "p".into(), root: stage.top.join("plugin") };
+    request.plugins = vec![AgentFolder::of_plugin(plugin, stage.top.join("plugin/agents"))];
     request.flag = Some(r#"{"r": {"description": "d", "prompt": "x"}}"#.into());
     let agents = Agents::load(&request);
     let expected = [

@@ -1,0 +1,154 @@
+//! An agent's own memory. Takes the scope of a definition and the agent's name, gives the folder it keeps its
+//! notes in, made if need be, and the index of that folder, bounded, for its prompt.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use sha2::{Digest, Sha256};
+
+use crate::paths::Paths;
+use crate::read;
+use crate::trust::hex;
+
+/// The file that is told at the beginning.
+pub const INDEX: &str = "MEMORY.md";
+/// How much of it.
+const MOST_LINES: usize = 200;
+const MOST_BYTES: usize = 25 * 1024;
+/// A longer name of a folder is cut.
+const MOST_NAME: usize = 64;
+
+/// Why an agent has no memory.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// Set `HOME` or `DECURION_HOME`.
+    #[error("there is no state folder to keep an agent's memory in")]
+    NoState,
+    /// Use a word that exists.
+    #[error("an agent's memory is user, project or local: {0:?}")]
+    NoSuchScope(String),
+    /// Take the link away.
+    #[error("leads out of the project: {0}")]
+    Outside(Utf8PathBuf),
+    /// See what the system says.
+    #[error("cannot use {path}: {source}")]
+    Io {
+        /// Where.
+        path: Utf8PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Where an agent of this name keeps its notes. The name may hold anything; the folder's does not.
+pub fn folder(paths: &Paths, scope: &str, agent: &str) -> Result<Utf8PathBuf, MemoryError> {
+    let base = match scope {
+        "user" => paths.state.as_ref().ok_or(MemoryError::NoState)?.join("agent-memory"),
+        "project" => paths.root.join(".decurion/agent-memory"),
+        "local" => paths.root.join(".decurion/agent-memory-local"),
+        other => return Err(MemoryError::NoSuchScope(other.to_owned())),
+    };
+    Ok(base.join(folder_name(agent)))
+}
+
+/// Makes the folder, for its owner alone. A link in a repository may not lead it elsewhere.
+pub fn prepare(paths: &Paths, scope: &str, agent: &str) -> Result<Utf8PathBuf, MemoryError> {
+    let folder = folder(paths, scope, agent)?;
+    let failed = |source| MemoryError::Io { path: folder.clone(), source };
+    if scope != "user" && !stays_inside(&paths.root, &folder).map_err(failed)? {
+        return Err(MemoryError::Outside(folder));
+    }
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
+    if scope == "local" {
+        let base = folder.parent().unwrap_or(&folder);
+        keep_out_of_git(&base.join(".gitignore")).map_err(failed)?;
+    }
+    Ok(folder)
+}
+
+/// Whether the part of a path that exists is inside of a folder.
+fn stays_inside(root: &Utf8Path, folder: &Utf8Path) -> io::Result<bool> {
+    let root = root.canonicalize_utf8()?;
+    let there = folder.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(&root);
+    Ok(there.canonicalize_utf8()?.starts_with(&root))
+}
+
+fn keep_out_of_git(file: &Utf8Path) -> io::Result<()> {
+    match fs::File::options().write(true).create_new(true).mode(0o600).open(file) {
+        Ok(mut file) => file.write_all(b"*\n"),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A name that is one folder's and nobody else's: what a path could mean something by is replaced, and then a
+/// few digits of the whole name keep two such names apart.
+fn folder_name(agent: &str) -> String {
+    let keep = |character: char| {
+        if character.is_ascii_alphanumeric() || "-_.".contains(character) { character } else { '-' }
+    };
+    let plain: String = agent.chars().map(keep).take(MOST_NAME).collect();
+    if plain == agent && !plain.starts_with('.') && !plain.is_empty() {
+        return plain;
+    }
+    let digits = hex(&Sha256::digest(agent.as_bytes()));
+    format!("{}-{}", plain.trim_start_matches('.'), &digits[..8])
+}
+
+/// The index of a memory, as much of it as is told; empty where there is none yet.
+pub fn index(folder: &Utf8Path) -> Result<String, MemoryError> {
+    let path = folder.join(INDEX);
+    let failed = |source| MemoryError::Io { path: path.clone(), source };
+    let Some(file) = read::open(&path).map_err(|error| failed(io::Error::other(error)))? else {
+        return Ok(String::new());
+    };
+    let all = file.metadata().map_or(0, |metadata| metadata.len());
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    let is_long = bytes.len() > MOST_BYTES;
+    bytes.truncate(MOST_BYTES);
+    let text = String::from_utf8_lossy(&bytes);
+    let text = if is_long { text.trim_end_matches('\u{fffd}') } else { &text };
+    let lines = text.lines().count();
+    if !is_long && lines <= MOST_LINES {
+        return Ok(text.trim_end().to_owned());
+    }
+    let kept: Vec<&str> = text.lines().take(MOST_LINES).collect();
+    Ok(format!(
+        "{}\n[… cut: {INDEX} has {all} bytes; its first {} lines are shown. Keep it short: at most {MOST_LINES} \
+         lines and {} KB, details in files of their own.]",
+        kept.join("\n").trim_end(),
+        kept.len(),
+        MOST_BYTES / 1024,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_is_a_path() {
+        for (name, expected) in [
+            ("code-reviewer", "code-reviewer"),
+            ("a.b_C", "a.b_C"),
+            ("p:r", "p-r-"),
+            ("../../x", "-..-x-"),
+            ("..", "-"),
+            ("", "-"),
+            ("a/b", "a-b-"),
+            ("ä b", "--b-"),
+        ] {
+            let made = folder_name(name);
+            let is_changed = expected.ends_with('-');
+            let (start, digits) =
+                if is_changed { made.split_at(made.len() - 8) } else { (made.as_str(), "") };
+            assert_eq!((start, digits.len()), (expected, if is_changed { 8 } else { 0 }), "{name}");
+            assert!(!made.contains('/') && !made.starts_with('.'), "{made}");
+        }
+        assert_ne!(folder_name("a:b"), folder_name("a/b"));
+        assert!(folder_name(&"x".repeat(300)).len() < 80);
+    }
+}

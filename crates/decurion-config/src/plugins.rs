@@ -1,0 +1,399 @@
+//! Plugins: folders of agents, skills, commands, hooks and servers that a user added. Takes the folders of
+//! `--plugin-dir` and the record of those added before, gives each with what it brings and whether it is on.
+//!
+//! A plugin runs programs, so it is on only by the user's own act, and only as long as what it runs or widens
+//! is what the user saw then: its hooks, servers and allow rules are bound to a fingerprint.
+
+mod manifest;
+
+use std::collections::BTreeMap;
+use std::io;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::SkillKind;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::agents::{AgentFolder, AgentProblem, Agents, PluginPlace, Severity};
+use crate::hooks::{self, FoundHooks};
+use crate::paths::Paths;
+use crate::skills::Skills;
+use crate::{AgentRequest, Loaded, SkillRequest, record};
+
+/// A plugin as its folder is.
+#[derive(Clone, Debug)]
+pub struct Plugin {
+    /// Its name, which stands before the names of all it brings.
+    pub name: String,
+    /// Its version, as it says.
+    pub version: Option<String>,
+    /// What it is for.
+    pub description: Option<String>,
+    /// Its folder.
+    pub root: Utf8PathBuf,
+    /// Who says that it is to be used.
+    pub from: PluginFrom,
+    /// Whether it is on.
+    pub state: PluginState,
+    /// Whether it wants to be on once it was added.
+    pub default_enabled: bool,
+    /// Its agents.
+    pub agents: Vec<AgentFolder>,
+    /// Its skills and commands.
+    pub skills: Vec<(SkillKind, AgentFolder)>,
+    /// What is wrong with it.
+    pub problems: Vec<AgentProblem>,
+    hooks: Vec<DeclaredHooks>,
+    servers: BTreeMap<String, Value>,
+}
+
+/// Hooks of a plugin, as declared.
+#[derive(Clone)]
+struct DeclaredHooks {
+    file: Utf8PathBuf,
+    value: Value,
+}
+
+impl std::fmt::Debug for DeclaredHooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "declared at {}", self.file)
+    }
+}
+
+/// Who says that a plugin is to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PluginFrom {
+    /// `--plugin-dir`, for this run.
+    Flag,
+    /// `decurion plugin add`.
+    Added,
+}
+
+/// Whether a plugin is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PluginState {
+    /// All it brings is in effect.
+    On,
+    /// The user or the settings switched it off.
+    Off,
+    /// What it runs is not what the user agreed to: off until `decurion plugin enable`.
+    Changed,
+    /// Its folder cannot be used.
+    Broken,
+}
+
+impl PluginState {
+    /// The word in listings.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+            Self::Changed => "changed",
+            Self::Broken => "broken",
+        }
+    }
+}
+
+impl Plugin {
+    /// Reads a plugin's folder. Never fails: what is wrong is among its problems, and a plugin with an error is
+    /// broken.
+    pub fn read(root: &Utf8Path) -> Self {
+        manifest::read(root)
+    }
+
+    /// The same, and everything in it: what `validate` shows.
+    pub fn check(root: &Utf8Path, loaded: &Loaded, tools: &[&str]) -> Self {
+        let mut plugin = Self::read(root);
+        let mut agents = AgentRequest::new(loaded, tools);
+        (agents.folders, agents.plugins) = (Vec::new(), plugin.agents.clone());
+        agents.disabled = Vec::new();
+        let is_own = |problem: &AgentProblem| problem.origin != crate::AgentOrigin::Builtin;
+        plugin.problems.extend(Agents::load(&agents).problems.into_iter().filter(is_own));
+        let mut skills = SkillRequest::new(loaded, tools);
+        (skills.folders, skills.plugins) = (Vec::new(), plugin.skills.clone());
+        plugin.problems.extend(Skills::load(&skills).problems);
+        let hooks = plugin.hooks();
+        plugin.problems.extend(hooks.warnings.into_iter().map(|warning| AgentProblem {
+            severity: Severity::Warning,
+            origin: crate::AgentOrigin::File(plugin.root.clone()),
+            line: None,
+            agent: None,
+            text: warning.text,
+        }));
+        plugin
+    }
+
+    /// Whether its folder can be used.
+    pub fn is_usable(&self) -> bool {
+        self.problems.iter().all(|problem| problem.severity != Severity::Error)
+    }
+
+    /// What stands for it in the names and texts of what it brings.
+    pub fn place(&self) -> PluginPlace {
+        PluginPlace { name: self.name.clone(), root: self.root.clone() }
+    }
+
+    /// Where it came from, as the ecosystem writes it.
+    pub fn source(&self) -> String {
+        match self.from {
+            PluginFrom::Flag => format!("{}@inline", self.name),
+            PluginFrom::Added => format!("{}@local", self.name),
+        }
+    }
+
+    /// Its hooks, and what is worth saying about them.
+    pub fn hooks(&self) -> FoundHooks {
+        let mut found = FoundHooks::default();
+        for declared in &self.hooks {
+            let mut more = hooks::of_plugin(&declared.value, declared.file.as_str());
+            found.declarations.append(&mut more.declarations);
+            found.warnings.append(&mut more.warnings);
+        }
+        found
+    }
+
+    /// Its MCP servers as declared, called `plugin:<plugin>:<server>`.
+    pub fn servers(&self) -> &BTreeMap<String, Value> {
+        &self.servers
+    }
+}
+
+/// The plugins of a start.
+#[derive(Clone, Debug, Default)]
+pub struct Plugins {
+    /// All of them: those of the command line, then those that were added, by name.
+    pub all: Vec<Plugin>,
+    /// What is worth saying.
+    pub warnings: Vec<String>,
+}
+
+impl Plugins {
+    /// The plugins of these settings and of `--plugin-dir`.
+    pub fn load(loaded: &Loaded, directories: &[Utf8PathBuf]) -> Self {
+        let mut plugins = Self::default();
+        for directory in directories {
+            let mut plugin = Plugin::read(&loaded.paths.expand(directory.as_str(), &loaded.paths.cwd));
+            plugin.from = PluginFrom::Flag;
+            plugins.add(plugin);
+        }
+        let (registry, warning) = PluginRegistry::open(&loaded.paths);
+        plugins.warnings.extend(warning);
+        for (name, entry) in &registry.record.plugins {
+            let wanted = switched(loaded, name).unwrap_or(entry.enabled);
+            if plugins.all.iter().any(|plugin| plugin.name == *name) {
+                continue;
+            }
+            let mut plugin = Plugin::read(&entry.path);
+            plugin.state = match plugin.state {
+                PluginState::Broken => PluginState::Broken,
+                _ if plugin.name != *name => PluginState::Changed,
+                _ if !wanted => PluginState::Off,
+                _ if manifest::fingerprint(&plugin) != entry.fingerprint => PluginState::Changed,
+                _ => PluginState::On,
+            };
+            plugin.name.clone_from(name);
+            plugins.add(plugin);
+        }
+        plugins
+    }
+
+    fn add(&mut self, plugin: Plugin) {
+        let name = &plugin.name;
+        match plugin.state {
+            PluginState::Broken => {
+                let errors = plugin.problems.iter().filter(|problem| problem.severity == Severity::Error);
+                self.warnings.extend(errors.map(|problem| format!("plugin {name} is not used: {problem}")));
+            }
+            PluginState::Changed => self.warnings.push(format!(
+                "plugin {name} is off, because what it runs is not what it was when it was enabled; look at it, \
+                 then `decurion plugin enable {name}`: {}",
+                plugin.root
+            )),
+            PluginState::On | PluginState::Off => {}
+        }
+        if let Some(other) = self.all.iter().find(|other| other.name == plugin.name) {
+            let text = format!("plugin {name} is there twice; used: {}, not: {}", other.root, plugin.root);
+            return self.warnings.push(text);
+        }
+        self.all.push(plugin);
+    }
+
+    /// Those that are on.
+    pub fn active(&self) -> impl Iterator<Item = &Plugin> {
+        self.all.iter().filter(|plugin| plugin.state == PluginState::On)
+    }
+
+    /// The folders of their agents.
+    pub fn agents(&self) -> Vec<AgentFolder> {
+        self.active().flat_map(|plugin| plugin.agents.iter().cloned()).collect()
+    }
+
+    /// The folders of their skills and commands.
+    pub fn skills(&self) -> Vec<(SkillKind, AgentFolder)> {
+        self.active().flat_map(|plugin| plugin.skills.iter().cloned()).collect()
+    }
+
+    /// Their hooks; none where hooks are switched off or only the administrator's run.
+    pub fn hooks(&self, loaded: &Loaded) -> FoundHooks {
+        let mut found = FoundHooks::default();
+        if loaded.settings.disable_all_hooks || loaded.managed_hooks_only() {
+            return found;
+        }
+        for plugin in self.active() {
+            let mut more = plugin.hooks();
+            found.declarations.append(&mut more.declarations);
+            found.warnings.append(&mut more.warnings);
+        }
+        found
+    }
+
+    /// Their servers, by full name.
+    pub fn servers(&self) -> BTreeMap<String, Value> {
+        let all = self.active().flat_map(|plugin| plugin.servers.iter());
+        all.map(|(name, server)| (name.clone(), server.clone())).collect()
+    }
+}
+
+/// What `enabledPlugins` of the settings says about a plugin: by its name, or `name@somewhere`.
+fn switched(loaded: &Loaded, name: &str) -> Option<bool> {
+    let declared = loaded.settings.enabled_plugins.as_ref()?.value.as_object()?;
+    let is_it = |key: &&String| key.split('@').next() == Some(name);
+    declared.keys().find(is_it).and_then(|key| declared[key].as_bool())
+}
+
+/// Why the record of plugins could not be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum PluginError {
+    /// Set `HOME` or `DECURION_HOME`.
+    #[error("there is no state folder to remember plugins in")]
+    NoState,
+    /// Mend the plugin.
+    #[error("not a usable plugin: {0}")]
+    Unusable(String),
+    /// Add it first, or look at the list.
+    #[error("no plugin of this name was added: {0}")]
+    Unknown(String),
+    /// Remove the other first.
+    #[error("another plugin of this name was added from {0}")]
+    Taken(Utf8PathBuf),
+    /// Look at what the system says about the file.
+    #[error("cannot record plugins in {file}: {source}")]
+    Write {
+        /// The file.
+        file: Utf8PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// The plugins that the user added.
+#[derive(Debug, Default)]
+pub struct PluginRegistry {
+    file: Option<Utf8PathBuf>,
+    record: Record,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Record {
+    version: u32,
+    plugins: BTreeMap<String, Added>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Added {
+    path: Utf8PathBuf,
+    enabled: bool,
+    /// What it ran when the user enabled it.
+    fingerprint: String,
+}
+
+const VERSION: u32 = 1;
+
+impl PluginRegistry {
+    /// Reads the record. One that cannot be read, or that others could have written, counts as empty, and the
+    /// warning says why.
+    pub fn open(paths: &Paths) -> (Self, Option<String>) {
+        let Some(file) = paths.state.as_ref().map(|state| state.join("plugins.json")) else {
+            return (Self::default(), None);
+        };
+        let (record, warning) = match read_record(&file) {
+            Ok(record) => (record, None),
+            Err(problem) => {
+                (Record::default(), Some(format!("no plugin is used, because {problem}: {file}")))
+            }
+        };
+        (Self { file: Some(file), record }, warning)
+    }
+
+    /// Adds a plugin and switches it on as it is now, unless it wants to be off at first.
+    pub fn add(&mut self, plugin: &Plugin) -> Result<bool, PluginError> {
+        refuse_broken(plugin)?;
+        let other = self.record.plugins.get(&plugin.name).map(|entry| entry.path.clone());
+        if let Some(other) = other.filter(|other| *other != plugin.root) {
+            return Err(PluginError::Taken(other));
+        }
+        let added = Added {
+            path: plugin.root.clone(),
+            enabled: plugin.default_enabled,
+            fingerprint: manifest::fingerprint(plugin),
+        };
+        self.change(|record| drop(record.plugins.insert(plugin.name.clone(), added)))?;
+        Ok(plugin.default_enabled)
+    }
+
+    /// Switches a plugin on as it is now.
+    pub fn enable(&mut self, name: &str) -> Result<Plugin, PluginError> {
+        let entry = self.record.plugins.get(name).ok_or_else(|| PluginError::Unknown(name.to_owned()))?;
+        let plugin = Plugin::read(&entry.path);
+        refuse_broken(&plugin)?;
+        let fingerprint = manifest::fingerprint(&plugin);
+        self.change(|record| {
+            if let Some(entry) = record.plugins.get_mut(name) {
+                (entry.enabled, entry.fingerprint) = (true, fingerprint);
+            }
+        })?;
+        Ok(plugin)
+    }
+
+    /// Switches a plugin off.
+    pub fn disable(&mut self, name: &str) -> Result<(), PluginError> {
+        if !self.record.plugins.contains_key(name) {
+            return Err(PluginError::Unknown(name.to_owned()));
+        }
+        self.change(|record| {
+            record.plugins.get_mut(name).into_iter().for_each(|entry| entry.enabled = false);
+        })
+    }
+
+    /// Forgets a plugin; its folder stays.
+    pub fn remove(&mut self, name: &str) -> Result<(), PluginError> {
+        let mut found = false;
+        self.change(|record| found = record.plugins.remove(name).is_some())?;
+        if found { Ok(()) } else { Err(PluginError::Unknown(name.to_owned())) }
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Record)) -> Result<(), PluginError> {
+        let file = self.file.clone().ok_or(PluginError::NoState)?;
+        let changed = record::change(&file, || {
+            let mut record = read_record(&file).unwrap_or_default();
+            change(&mut record);
+            record.version = VERSION;
+            record
+        });
+        self.record = changed.map_err(|source| PluginError::Write { file, source })?;
+        Ok(())
+    }
+}
+
+fn read_record(file: &Utf8Path) -> Result<Record, String> {
+    record::read(file, |record: &Record| record.version == VERSION)
+}
+
+fn refuse_broken(plugin: &Plugin) -> Result<(), PluginError> {
+    match plugin.problems.iter().find(|problem| problem.severity == Severity::Error) {
+        Some(problem) => Err(PluginError::Unusable(problem.to_string())),
+        None => Ok(()),
+    }
+}
