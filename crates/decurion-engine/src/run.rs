@@ -10,7 +10,7 @@ use std::time::Duration;
 use decurion_model::{Head, ModelError, ModelRequest, WireHead, WireMessage};
 use decurion_protocol::{
     Activity, Block, CallId, Envelope, Event, LineId, Message, MessageMeta, Origin, Outcome, Pattern,
-    RunSpec, TaskProgress, Totals,
+    RunSpec, TaskProgress, Timing, Totals,
 };
 use decurion_tools::alias;
 
@@ -25,7 +25,7 @@ use crate::journal::JournalLost;
 use crate::ports::{Ports, new_line, unused_call};
 use crate::spawn::Carried;
 use crate::structured;
-use crate::turn::{Reply, turn};
+use crate::turn::{Reply, Waits, turn};
 
 /// How often a model that was cut off or said nothing useful is asked to go on.
 const MOST_NUDGES: u32 = 3;
@@ -80,6 +80,8 @@ pub struct Progress {
     blocks: u32,
     /// The number of the last reply's record.
     replied_at: u64,
+    /// How long the last request took, until that is on record.
+    timing: Option<Timing>,
     activities: VecDeque<Activity>,
 }
 
@@ -123,6 +125,7 @@ impl Progress {
             warned: false,
             blocks: 0,
             replied_at: 0,
+            timing: None,
             activities: VecDeque::new(),
         }
     }
@@ -343,10 +346,11 @@ pub(crate) async fn timed_turn(
     progress: &mut Progress,
     request: ModelRequest,
 ) -> Result<Reply, ModelError> {
-    let began = run.ports.clock.elapsed();
-    let reply = turn(&run.ports, request).await;
-    let took = run.ports.clock.elapsed().saturating_sub(began);
-    progress.totals.api_duration_ms += u64::try_from(took.as_millis()).unwrap_or(0);
+    let mut waits = Waits::new(&*run.ports.clock);
+    let reply = turn(&run.ports, request, &mut waits).await;
+    let timing = waits.finish();
+    progress.totals.api_duration_ms = progress.totals.api_duration_ms.saturating_add(timing.ms);
+    progress.timing = Some(timing);
     reply
 }
 
@@ -480,6 +484,7 @@ async fn fail(run: &Run, progress: &mut Progress, error: &ModelError) -> Result<
         meta: Box::new(MessageMeta {
             origin: Origin::Synthetic,
             request_id: error.request_id().map(str::to_owned),
+            timing: progress.timing.take(),
             ..MessageMeta::default()
         }),
     };
@@ -497,6 +502,7 @@ async fn record_reply(run: &Run, progress: &mut Progress, reply: Reply) -> Resul
     rename_duplicates(&mut message, &progress.context);
     let info = &run.ports.model.info;
     meta.cost = meta.usage.as_ref().filter(|_| info.price.is_some()).map(|usage| info.cost(usage));
+    meta.timing = progress.timing.take();
     let text = message.text();
     match std::mem::take(&mut progress.continues) {
         true => progress.said.push_str(&text),

@@ -119,6 +119,10 @@ pub fn root(
             from => Opening::Resumed { from },
         },
         model: decided.model.name.clone(),
+        model_why: Some(match request.model {
+            Some(_) => "it was asked for with the session".to_owned(),
+            None => "nothing else was asked for, so it is the default".to_owned(),
+        }),
         fallback_model: request.fallback_model.clone(),
         mode: decided.mode,
         cwd: request.cwd.clone(),

@@ -1,8 +1,10 @@
 //! Room 5. One model stream → one message. Takes a request, gives the whole reply, and shows its pieces as
-//! they come; what waits and why is shown too.
+//! they come; what waits and why is shown too, and kept with how long it was.
+
+use std::time::Duration;
 
 use decurion_model::{GatewayEvent, ModelError, ModelEvent, ModelRequest};
-use decurion_protocol::{Block, Delta, Event, Message, MessageMeta, Origin};
+use decurion_protocol::{Block, Clock, Delta, Event, Message, MessageMeta, Origin, Timing, WaitKind};
 use futures_util::StreamExt as _;
 
 use crate::ports::Ports;
@@ -19,7 +21,7 @@ pub struct Reply {
 }
 
 /// Asks and listens until the reply is whole or the gateway gives up. Dropping the future cancels.
-pub async fn turn(ports: &Ports, request: ModelRequest) -> Result<Reply, ModelError> {
+pub async fn turn(ports: &Ports, request: ModelRequest, waits: &mut Waits<'_>) -> Result<Reply, ModelError> {
     let (journal, who) = (&ports.journal, &ports.who);
     let mut stream = ports.model.gateway.stream(request);
     let mut blocks: Vec<(u32, Block)> = Vec::new();
@@ -31,8 +33,14 @@ pub async fn turn(ports: &Ports, request: ModelRequest) -> Result<Reply, ModelEr
             GatewayEvent::Model(ModelEvent::Delta(delta)) => journal.publish(who, Event::Delta { delta }),
             GatewayEvent::Model(ModelEvent::Block { index, block }) => blocks.push((index, block)),
             GatewayEvent::Model(ModelEvent::Completed(reply)) => whole = Some(reply),
-            GatewayEvent::Waiting(reason) => ports.desk.waits(journal, Some(reason)),
-            GatewayEvent::Resumed => ports.desk.waits(journal, None),
+            GatewayEvent::Waiting(reason) => {
+                waits.begin(reason.kind());
+                ports.desk.waits(journal, Some(reason));
+            }
+            GatewayEvent::Resumed => {
+                waits.begin(None);
+                ports.desk.waits(journal, None);
+            }
             GatewayEvent::Discarded { reason } => {
                 blocks.clear();
                 whole = None;
@@ -57,4 +65,41 @@ pub async fn turn(ports: &Ports, request: ModelRequest) -> Result<Reply, ModelEr
         },
         fell_back_to,
     })
+}
+
+/// What a reply waits for, while it does.
+pub struct Waits<'a> {
+    clock: &'a dyn Clock,
+    began: Duration,
+    open: Option<(WaitKind, u64)>,
+    timing: Timing,
+}
+
+impl<'a> Waits<'a> {
+    /// Of a reply that is asked for now.
+    pub fn new(clock: &'a dyn Clock) -> Self {
+        Self { clock, began: clock.elapsed(), open: None, timing: Timing::default() }
+    }
+
+    /// Another wait begins, or none: the one before it is over.
+    fn begin(&mut self, kind: Option<WaitKind>) {
+        let now = self.so_far();
+        if let Some((kind, from)) = self.open.take() {
+            self.timing.waited(kind, from, now);
+        }
+        self.open = kind.map(|kind| (kind, now));
+    }
+
+    /// The whole, now that the reply is there or given up.
+    pub fn finish(mut self) -> Timing {
+        self.timing.ms = self.so_far();
+        if let Some((kind, from)) = self.open.take() {
+            self.timing.waited(kind, from, self.timing.ms);
+        }
+        self.timing
+    }
+
+    fn so_far(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().saturating_sub(self.began).as_millis()).unwrap_or(u64::MAX)
+    }
 }

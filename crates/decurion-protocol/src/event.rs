@@ -285,6 +285,93 @@ pub struct MessageMeta {
     /// What it tells its reader, once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub delivers: Vec<Delivery>,
+    /// How long the model took, and what was waited for; none where nobody measured it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timing: Option<Timing>,
+}
+
+/// How many waits of one reply are told apart.
+const MOST_WAITS: usize = 12;
+
+/// How long a reply took, from the moment it was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Timing {
+    /// Milliseconds until it was whole, or given up.
+    pub ms: u64,
+    /// What was waited for meanwhile, in order, none over another.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<Wait>,
+}
+
+/// One wait of a reply; three short values on the wire, since it stands on a line of the transcript.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(WaitKind, u64, u64)", into = "(WaitKind, u64, u64)")]
+pub struct Wait {
+    /// For what.
+    pub kind: WaitKind,
+    /// Milliseconds after the reply was asked for.
+    pub after_ms: u64,
+    /// How long.
+    pub ms: u64,
+}
+
+/// What a reply waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitKind {
+    /// Others used the provider.
+    Turn,
+    /// The provider's limit.
+    Limit,
+    /// A request that failed was tried again.
+    Retry,
+    /// Several waits that are not told apart, or one of a kind that this version does not know.
+    #[serde(other)]
+    Other,
+}
+
+impl From<(WaitKind, u64, u64)> for Wait {
+    fn from((kind, after_ms, ms): (WaitKind, u64, u64)) -> Self {
+        Self { kind, after_ms, ms }
+    }
+}
+
+impl From<Wait> for (WaitKind, u64, u64) {
+    fn from(wait: Wait) -> Self {
+        (wait.kind, wait.after_ms, wait.ms)
+    }
+}
+
+impl Timing {
+    /// Adds a wait that began and ended this many milliseconds after the reply was asked for. One that goes on
+    /// from the last for the same reason is part of it, and those after the first few become one, so that no
+    /// reply has a long list.
+    pub fn waited(&mut self, kind: WaitKind, from: u64, to: u64) {
+        let is_full = self.waits.len() >= MOST_WAITS;
+        match self.waits.last_mut() {
+            Some(last) if is_full || last.kind == kind && last.after_ms.saturating_add(last.ms) >= from => {
+                if last.kind != kind {
+                    last.kind = WaitKind::Other;
+                }
+                last.ms = to.saturating_sub(last.after_ms);
+            }
+            _ if to > from => self.waits.push(Wait { kind, after_ms: from, ms: to - from }),
+            _ => {}
+        }
+    }
+}
+
+impl WaitReason {
+    /// What a wait for this counts as in a reply's timing; none if it is none of a reply's.
+    pub fn kind(&self) -> Option<WaitKind> {
+        match self {
+            Self::Turn { .. } => Some(WaitKind::Turn),
+            Self::Retry { rate_limited: true, .. } => Some(WaitKind::Limit),
+            Self::Retry { .. } => Some(WaitKind::Retry),
+            Self::Model | Self::Disk { .. } | Self::Permission { .. } | Self::Compaction => None,
+        }
+    }
 }
 
 /// What a run took, from its start to its end.
@@ -487,4 +574,31 @@ pub enum WaitReason {
     },
     /// The conversation is being shortened.
     Compaction,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_joined_bounded_and_short_on_the_wire() {
+        let mut timing = Timing { ms: 9_000, ..Timing::default() };
+        timing.waited(WaitKind::Turn, 0, 5);
+        timing.waited(WaitKind::Turn, 5, 7);
+        timing.waited(WaitKind::Limit, 7, 7);
+        timing.waited(WaitKind::Limit, 20, 8_000);
+        let text = serde_json::to_string(&timing).unwrap();
+        assert_eq!(text, r#"{"ms":9000,"waits":[["turn",0,7],["limit",20,7980]]}"#);
+        assert_eq!(serde_json::from_str::<Timing>(&text).unwrap(), timing);
+        let later = r#"{"ms":1,"waits":[["tides",0,1]],"more":2}"#;
+        assert_eq!(serde_json::from_str::<Timing>(later).unwrap().waits[0].kind, WaitKind::Other);
+        for try_again in 0..100 {
+            timing.waited(WaitKind::Retry, 9_000 + try_again * 10, 9_005 + try_again * 10);
+        }
+        assert_eq!(timing.waits.len(), MOST_WAITS);
+        let last = |kind, ms| Wait { kind, after_ms: 9_090, ms };
+        assert_eq!(timing.waits[MOST_WAITS - 1], last(WaitKind::Retry, 905));
+        timing.waited(WaitKind::Limit, 10_000, 10_500);
+        assert_eq!(timing.waits[MOST_WAITS - 1], last(WaitKind::Other, 1_410));
+    }
 }

@@ -26,7 +26,8 @@ pub use agent::{AgentDefinition, AgentSource, Equipment, ToolSelection};
 pub use clock::Clock;
 pub use command::{Command, Reply, Request};
 pub use event::{
-    Delta, Denial, Envelope, Event, MessageMeta, ModelTotals, Origin, SessionInfo, Totals, WaitReason,
+    Delta, Denial, Envelope, Event, MessageMeta, ModelTotals, Origin, SessionInfo, Timing, Totals, Wait,
+    WaitKind, WaitReason,
 };
 pub use hook::{HookDeclaration, HookEvent, OnFailure};
 pub use id::{AgentId, CallId, LineId, QuestionId, RequestId, RunId, SessionId, TaskId};

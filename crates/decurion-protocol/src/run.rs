@@ -32,6 +32,9 @@ pub struct RunSpec {
     pub opening: Opening,
     /// The model asked for, `provider/model`.
     pub model: String,
+    /// Why that one, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_why: Option<String>,
     /// The model to change to when that one stays overloaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback_model: Option<String>,

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use decurion_protocol::event::{Event, MessageMeta, Origin};
+use decurion_protocol::event::{Event, MessageMeta, Origin, Timing};
 use decurion_protocol::{
     AgentId, Block, CallId, Decision, Envelope, Intent, LineId, Message, Money, Role, RunId, ToolContent,
     ToolEffect, ToolOutput, Usage,
@@ -259,6 +259,8 @@ struct RawLine<'a> {
     #[serde(default)]
     cost_nanos: Option<Money>,
     #[serde(default)]
+    timing: Option<Timing>,
+    #[serde(default)]
     block: usize,
     #[serde(default)]
     blocks: Option<usize>,
@@ -358,6 +360,7 @@ impl RawLine<'_> {
             usage: message.usage.map(|usage| usage.0),
             cost: self.cost_nanos,
             delivers: Vec::new(),
+            timing: self.timing,
         };
         Some(Event::Message {
             message: Message { role: message.role, blocks: message.content.0 },

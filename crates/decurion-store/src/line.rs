@@ -404,6 +404,9 @@ impl Line<'_> {
         if last && let Some(cost) = meta.cost {
             self.json("costNanos", &cost)?;
         }
+        if last && let Some(timing) = &meta.timing {
+            self.json("timing", timing)?;
+        }
         if part.count > 1 {
             write!(self.out, r#","block":{},"blocks":{}"#, part.index, part.count)?;
         }

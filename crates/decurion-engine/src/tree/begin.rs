@@ -15,7 +15,7 @@ use decurion_protocol::{
 use futures_util::FutureExt as _;
 
 use crate::budget::AccountId;
-use crate::child::{self};
+use crate::child::{self, Because};
 use crate::context::{Context, Prefix};
 use crate::desk::{Desk, Links, ModeStep, Spawned, Spawning, Wish};
 use crate::fork;
@@ -57,13 +57,15 @@ impl Owner {
         }
         let mut remarks = Vec::new();
         let shares = is_fork || definition.fork_context;
-        let model = self.child_model(desk, &spawning, &definition, shares, &mut remarks)?;
+        let Because { value: model, why: model_why } =
+            self.child_model(desk, &spawning, &definition, shares, &mut remarks)?;
         let tools = if is_fork {
             Arc::clone(&desk.tools)
         } else {
             self.child_tools(desk, &definition, background, &model, spawning.input.effort.as_deref())?
         };
-        Ok(Draft { agent: new_agent(), spawning, definition, model, tools, is_fork, background, remarks })
+        let agent = new_agent();
+        Ok(Draft { spawning, definition, model, model_why, agent, tools, is_fork, background, remarks })
     }
 
     /// The definition of this name, without regard to case.
@@ -118,11 +120,14 @@ impl Owner {
     /// Decides everything about a new child.
     pub(super) fn make_child(&mut self, draft: Draft) -> Result<Child, String> {
         let outfit = self.outfit(&draft)?;
-        let Draft { spawning, definition, model, agent, is_fork, background, remarks, .. } = draft;
+        let Draft { spawning, definition, model, model_why, agent, is_fork, background, remarks, .. } = draft;
         let (spawning, desk) = (&spawning, &spawning.desk);
         let shares = is_fork || definition.fork_context;
         let prefix = if shares { shared_prefix(spawning) } else { None };
-        let spec = self.child_spec(spawning, &definition, &model, &outfit, (&agent, prefix.as_deref()));
+        let spec = RunSpec {
+            model_why: Some(model_why),
+            ..self.child_spec(spawning, &definition, &model, &outfit, (&agent, prefix.as_deref()))
+        };
         spec::check_limits(&spec.limits, &model).map_err(|error| error.to_string())?;
         self.check_price(&model, desk.account)?;
         let context = match &prefix {
@@ -176,6 +181,7 @@ impl Owner {
                 call: spawning.call.clone(),
             }),
             model: model.name.clone(),
+            model_why: None,
             fallback_model: desk.spec.fallback_model.clone(),
             mode: child::mode((rights.mode, rights.undecided), &modes, trusted).value,
             cwd: spawning.cwd.clone(),
@@ -265,7 +271,7 @@ impl Owner {
         definition: &AgentDefinition,
         shares: bool,
         remarks: &mut Vec<String>,
-    ) -> Result<Arc<Model>, String> {
+    ) -> Result<Because<Arc<Model>>, String> {
         let parts = &self.session.parts;
         let call = spawning.input.model.as_deref();
         let wanted = child::model(&parts.agent_settings, call, definition, shares, &desk.model.name);
@@ -276,18 +282,22 @@ impl Owner {
                 remarks.push(format!("{who} was ignored: who sees the conversation has its parent's model."));
             }
         }
+        let inherited = |why| Because { value: Arc::clone(&desk.model), why };
         if wanted.value == desk.model.name {
-            return Ok(Arc::clone(&desk.model));
+            return Ok(inherited(wanted.why));
         }
         match parts.models.resolve(&wanted.value) {
-            Ok(model) => Ok(model),
+            Ok(value) => Ok(Because { value, why: wanted.why }),
             // An alias that this provider does not have is no reason not to work.
             Err(_) if child::is_alias(&wanted.value) => {
                 remarks.push(format!(
                     "The model `{}` is not known to the provider in use; the agent runs on {}.",
                     wanted.value, desk.model.name
                 ));
-                Ok(Arc::clone(&desk.model))
+                Ok(inherited(format!(
+                    "`{}` is not known to the provider, so it is the parent's",
+                    wanted.value
+                )))
             }
             Err(reason) => Err(reason),
         }

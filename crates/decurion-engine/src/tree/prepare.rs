@@ -22,6 +22,8 @@ pub struct Draft {
     pub definition: Arc<AgentDefinition>,
     /// Its model.
     pub model: Arc<Model>,
+    /// Why that one.
+    pub model_why: String,
     /// Its id.
     pub agent: AgentId,
     /// Its tools, out of its parent's; a fork has exactly those.

@@ -1,6 +1,6 @@
 //! Every kind of line, as it stands in the file.
 
-use decurion_protocol::event::{Event, MessageMeta, Origin};
+use decurion_protocol::event::{Event, MessageMeta, Origin, Timing, WaitKind};
 use decurion_protocol::{Block, Message, ToolOutput};
 use decurion_store::Journal;
 use expect_test::{Expect, expect};
@@ -77,6 +77,22 @@ fn a_reply_of_two_blocks() {
             {"parentUuid":"11e00000-0000-0000-0000-000000000001","isSidechain":false,"type":"assistant","message":{"role":"assistant","id":"msg_01AbCdEfGhIjKlMnOpQrStUv","model":"some-model-4-5","content":[{"type":"text","text":"Looking."}]},"requestId":"req_011CAbCdEfGhIjKlMnOpQrSt","block":0,"blocks":2,"uuid":"11e00000-0000-0000-0000-000000000002","timestamp":"2026-11-15T06:35:22.007Z","userType":"external","entrypoint":"cli","cwd":"/home/someone/projects/a-program-of-sixty-characters-in-all","sessionId":"5e550000-0000-0000-0000-000000000001","version":"0.1.0","gitBranch":"main","run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":1,"crc":"df037325"}
             {"parentUuid":"11e00000-0000-0000-0000-000000000002","isSidechain":false,"type":"assistant","message":{"role":"assistant","id":"msg_01AbCdEfGhIjKlMnOpQrStUv","model":"some-model-4-5","content":[{"type":"tool_use","id":"toolu_1","name":"Bash","input":{"command":"ls"}}],"stop_reason":"tool_use","usage":{"input_tokens":1200,"output_tokens":50,"cache_creation_input_tokens":0,"cache_read_input_tokens":1100}},"requestId":"req_011CAbCdEfGhIjKlMnOpQrSt","costNanos":5816000,"block":1,"blocks":2,"uuid":"11e00000-0000-0000-0000-000000000003","timestamp":"2026-11-15T06:35:22.007Z","userType":"external","entrypoint":"cli","cwd":"/home/someone/projects/a-program-of-sixty-characters-in-all","sessionId":"5e550000-0000-0000-0000-000000000001","version":"0.1.0","gitBranch":"main","run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":2,"crc":"e65f8593"}
         "#]],
+    );
+}
+
+/// How long a reply took costs some twenty bytes, and a little more where it had to wait.
+#[test]
+fn a_reply_that_waited() {
+    let mut event = reply(2, vec![Block::text("Here.")]);
+    let Event::Message { meta, .. } = &mut event else { unreachable!() };
+    let mut timing = Timing { ms: 61_234, ..Timing::default() };
+    timing.waited(WaitKind::Limit, 12, 60_012);
+    meta.timing = Some(timing);
+    check(
+        event,
+        &expect![[r#"
+        {"parentUuid":"11e00000-0000-0000-0000-000000000001","isSidechain":false,"type":"assistant","message":{"role":"assistant","id":"msg_01AbCdEfGhIjKlMnOpQrStUv","model":"some-model-4-5","content":[{"type":"text","text":"Here."}],"stop_reason":"tool_use","usage":{"input_tokens":1200,"output_tokens":50,"cache_creation_input_tokens":0,"cache_read_input_tokens":1100}},"requestId":"req_011CAbCdEfGhIjKlMnOpQrSt","costNanos":5816000,"timing":{"ms":61234,"waits":[["limit",12,60000]]},"uuid":"11e00000-0000-0000-0000-000000000002","timestamp":"2026-11-15T06:35:22.007Z","userType":"external","entrypoint":"cli","cwd":"/home/someone/projects/a-program-of-sixty-characters-in-all","sessionId":"5e550000-0000-0000-0000-000000000001","version":"0.1.0","gitBranch":"main","run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":1,"crc":"549c2668"}
+    "#]],
     );
 }
 

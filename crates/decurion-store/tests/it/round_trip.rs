@@ -1,7 +1,7 @@
 //! Any event, written and read back, is the same event.
 
 use camino::Utf8PathBuf;
-use decurion_protocol::event::{Event, MessageMeta, Origin};
+use decurion_protocol::event::{Event, MessageMeta, Origin, Timing, WaitKind};
 use decurion_protocol::{
     AgentId, Block, CallId, Decision, Delivery, EndingId, Envelope, Intent, LineId, Message, Mode, Money,
     Outcome, Role, RunId, TaskState, ToolContent, ToolEffect, ToolOutput, Usage, Verdict,
@@ -101,8 +101,14 @@ fn any_meta() -> impl Strategy<Value = MessageMeta> {
         usage
     });
     let text = || prop::option::of(any_text());
-    (origin, text(), text(), text(), text(), prop::option::of(usage), prop::option::of(any::<u64>()))
-        .prop_map(|(origin, message_id, request_id, model, stop_reason, usage, cost)| MessageMeta {
+    let timing = (any::<u64>(), any::<u32>(), any::<u32>()).prop_map(|(ms, from, more)| {
+        let mut timing = Timing { ms, ..Timing::default() };
+        timing.waited(WaitKind::Limit, from.into(), u64::from(from) + u64::from(more));
+        timing
+    });
+    let spent = (prop::option::of(any::<u64>()), prop::option::of(timing));
+    (origin, text(), text(), text(), text(), prop::option::of(usage), spent).prop_map(
+        |(origin, message_id, request_id, model, stop_reason, usage, (cost, timing))| MessageMeta {
             origin,
             message_id,
             request_id,
@@ -111,7 +117,9 @@ fn any_meta() -> impl Strategy<Value = MessageMeta> {
             usage,
             cost: cost.map(Money),
             delivers: Vec::new(),
-        })
+            timing,
+        },
+    )
 }
 
 fn any_message() -> impl Strategy<Value = Event> {

@@ -143,6 +143,7 @@ pub fn reply(id: u128, blocks: Vec<Block>) -> Event {
             usage: Some(usage),
             cost: Some(Money(5_816_000)),
             delivers: Vec::new(),
+            timing: None,
         }),
     }
 }
