@@ -8,4 +8,5 @@ pub mod server;
 pub mod stage;
 pub mod stream_schema;
 pub mod sys;
+pub mod trace_events;
 pub mod validate;

@@ -6,6 +6,7 @@ mod mcp;
 mod programs;
 mod server;
 mod stream_schema;
+mod trace_events;
 mod validate_anthropic;
 mod validate_openai;
 
