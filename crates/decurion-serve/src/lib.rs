@@ -8,6 +8,7 @@ pub mod progress;
 pub mod socket;
 pub mod stream_json;
 mod tasks;
+pub mod trace;
 
 pub use converse::{Host, HostAgent};
 pub use headless::{Finish, Format, Headless, Lines, Progress, Signal};

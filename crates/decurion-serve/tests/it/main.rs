@@ -7,6 +7,7 @@ mod hosts;
 mod playing;
 mod sockets;
 mod stage;
+mod tracing;
 
 /// A test file that is not named above would never run.
 #[test]
