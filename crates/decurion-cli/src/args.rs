@@ -220,6 +220,8 @@ pub enum SubCommand {
     Worktrees(WorktreesCommand),
     /// Merge the branches of agents that have ended, one after the other, without touching any checkout.
     Merge(MergeArgs),
+    /// Show where the time of a session went: a trace for Perfetto, or a picture.
+    Trace(TraceArgs),
     /// Trust this folder's settings, or take that back.
     Trust {
         /// Take it back.
@@ -422,6 +424,45 @@ pub struct TasksArgs {
 
     /// As JSON lines.
     #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// Show where the time of a session went.
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "Every agent is a track: its runs, waits for a place, turns, requests, rate limits, tries
+again, questions, calls and background commands, with arrows from the call that began an
+agent to its start and from its end to where that was told. A session that was killed or
+still runs is traced up to its last record; what has no end there is marked `unfinished`.
+
+Examples:
+  decurion trace                           the latest session of this folder
+  decurion trace 01234567-… -o trace.json  that session, for https://ui.perfetto.dev
+  decurion trace --svg trace.svg           a picture of the same, for any browser
+  decurion trace -o - | jq '.traceEvents | length'
+
+Without -o and --svg the trace goes to trace-<id>.json in this folder. Nothing leaves this
+machine: the Perfetto page reads the file in your browser. Files are for you alone (0600),
+since they name commands and files of the session."
+)]
+pub struct TraceArgs {
+    /// Which session; the latest of this folder if left out.
+    pub session: Option<String>,
+
+    /// Where the trace goes; - is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<Utf8PathBuf>,
+
+    /// Draw a picture into this file; without -o, only that.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<Utf8PathBuf>,
+
+    /// Replace files that are there.
+    #[arg(long)]
+    pub force: bool,
+
+    /// Say as JSON what was written.
+    #[arg(long)]
     pub json: bool,
 }
 

@@ -10,5 +10,6 @@ pub mod permissions;
 pub mod run;
 pub mod sessions;
 pub mod tasks;
+pub mod trace;
 pub mod trust;
 pub mod worktrees;

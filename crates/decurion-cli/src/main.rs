@@ -55,6 +55,7 @@ fn dispatch(args: Args) -> Result<u8, Failure> {
         Some(SubCommand::Tasks(tasks)) => command::tasks::run(&tasks),
         Some(SubCommand::Worktrees(worktrees)) => command::worktrees::run(&worktrees),
         Some(SubCommand::Merge(merge)) => command::merge::run(&merge),
+        Some(SubCommand::Trace(trace)) => command::trace::run(&trace),
         Some(SubCommand::Trust { revoke }) => command::trust::run(revoke),
         Some(SubCommand::Doctor { json }) => command::doctor::run(json),
     }

@@ -99,6 +99,7 @@ impl Play {
             println!("  the work:  {}", Counts::of(&paths));
             println!("  transcript: {}", paths.transcript());
             println!("  read it:    decurion sessions show {}", finish.session);
+            println!("  see it:     decurion trace {} --svg demo.svg", finish.session);
         }
     }
 

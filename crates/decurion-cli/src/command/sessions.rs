@@ -32,7 +32,8 @@ pub fn run(command: SessionsCommand) -> Result<u8, Failure> {
     .map(|()| 0)
 }
 
-fn find(archive: &Archive, id: &str) -> Result<SessionPaths, Failure> {
+/// The record of the session of this id.
+pub(super) fn find(archive: &Archive, id: &str) -> Result<SessionPaths, Failure> {
     let session: SessionId = id.parse().map_err(|error: decurion_protocol::id::InvalidId| {
         Failure::usage(error.to_string()).hint("a session id is a UUID; see `decurion sessions list`")
     })?;
@@ -64,7 +65,8 @@ fn list(archive: &Archive, cwd: Option<&Utf8Path>, json: bool) -> Result<(), Fai
     Ok(())
 }
 
-fn unreadable(archive: &Archive, error: &std::io::Error) -> Failure {
+/// The state folder cannot be read.
+pub(super) fn unreadable(archive: &Archive, error: &std::io::Error) -> Failure {
     Failure::failed(format!("cannot read the state folder {}: {error}", archive.layout().home()))
 }
 

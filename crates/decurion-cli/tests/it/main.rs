@@ -10,6 +10,7 @@ mod sessions;
 mod stand;
 mod tasks;
 mod thirty_turns;
+mod traces;
 
 /// A test file that is not named above would never run.
 #[test]
