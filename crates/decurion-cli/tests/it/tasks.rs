@@ -392,14 +392,7 @@ fn asked(id: &str, agent: Option<&str>) -> Event {
         call: decurion_protocol::CallId(format!("call-of-{id}")),
         tool: "Bash".into(),
         input: json!({"command": "rm x"}),
-        intent: Intent {
-            title: "$ rm x".into(),
-            overlap: Overlap::Together,
-            touches: Vec::new(),
-            shell: None,
-            host: None,
-            agent: None,
-        },
+        intent: Intent { overlap: Overlap::Together, ..Intent::titled("$ rm x") },
         reason: "no rule allows it".into(),
         suggestions: Vec::new(),
     };
