@@ -4,9 +4,10 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use decurion_testkit::proc::Home;
 use decurion_testkit::trace_events::{Shape, check};
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::stand::{DECURION, Stand, file_in, finished};
+use crate::stand::{DECURION, LIMIT, Stand, file_in, finished};
 
 fn read(path: &str) -> Shape {
     let text = std::fs::read_to_string(path).unwrap();
@@ -73,6 +74,31 @@ fn the_latest_session_of_the_folder_with_its_waits() {
     assert_eq!((shape.spans["rate_limit"], shape.spans["retry"], shape.spans["model"]), (1, 1, 2));
     let only = stand.run(&["trace", "--svg", &stand.file("only.svg")]);
     assert_eq!((only.ending.code(), only.lines.len()), (0, 1), "{only:?}");
+}
+
+#[test]
+fn a_session_that_runs_or_was_killed_is_traced_up_to_its_last_record() {
+    let stand = Stand::new(
+        "when agent=Explore turn=1\n call Bash {\"command\": \"sleep 600\"}\nwhen turn=1\n call Agent {\"description\": \"look\", \"prompt\": \"look\", \"subagent_type\": \"Explore\"}\nwhen\n say \"done\"",
+    );
+    let arguments = ["-p", "go", "--allowedTools", "Bash", "--output-format", "stream-json", "--verbose"];
+    let mut running = stand.decurion().args(arguments).start().unwrap();
+    // What is printed is on record.
+    running.wait_for_line(LIMIT, |line| line.contains("sleep 600")).unwrap();
+    let trace = stand.file("trace.json");
+    for ending in ["runs", "was killed"] {
+        let traced = stand.run(&["trace", "-o", &trace, "--force"]);
+        assert_eq!((traced.ending.code(), traced.errors.as_str()), (0, ""), "it {ending}: {traced:?}");
+        assert!(traced.lines[0].contains("without an end on record"), "it {ending}: {traced:?}");
+        let shape = read(&trace);
+        assert_eq!((shape.processes, shape.spans["run"], shape.flows["spawn"]), (2, 2, 1), "it {ending}");
+        assert!(shape.unfinished >= 3, "both runs and the call that waits: {shape:?}");
+        if ending == "runs" {
+            running.signal(Signal::KILL).unwrap();
+            running.wait_for_line(LIMIT, |_| false);
+        }
+    }
+    running.finish(LIMIT).unwrap();
 }
 
 #[test]
