@@ -42,15 +42,17 @@ pub fn engine(
     let service = decurion_config::shell_env::service_environment(environment, settings, &loaded.providers)
         .into_pairs();
     let redactor = loaded.redactor();
+    let processes = guard();
     Engine::new(Parts {
         models,
+        worktrees: worktrees(loaded, environment, processes.clone()),
         tools: Arc::new(ToolSet::new(decurion_tools::builtin_with(settings.background_tasks))),
         agents,
         agent_settings: agent_settings(loaded),
         background_wait: settings.print_background_wait,
         archive: Arc::new(Archive::new(state_folder(loaded))),
         clock: Arc::new(SystemClock::new()),
-        processes: guard(),
+        processes,
         environment: shell,
         tool_limits: Arc::new(tool_limits(&settings.limits)),
         rules: loaded.rules.set.clone(),

@@ -4,6 +4,7 @@
 //! say so, the intent is on record, and only then the tool runs; its result is on record before anyone
 //! acts on it.
 
+use std::ffi::OsString;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::approval::Rights;
 use crate::child;
+use crate::confine::Confinement;
 use crate::context::OpenCall;
 use crate::desk::Wish;
 use crate::hook::HookPermission;
@@ -155,6 +157,7 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
     let mut finished = match decide_again(bench, &mut ready, &name, permit) {
         Permit::Granted { decision, input, seen } => {
             let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), *seen);
+            let rules = rules.confined(Confinement::of(bench.spec));
             let input = input.or_else(|| said.changed.then(|| ready.call.input.clone()));
             run(bench, ready, name, decision, input, rules).await?
         }
@@ -313,12 +316,18 @@ fn with_hook(decision: Decision, hook: Option<HookPermission>, name: &str) -> De
 
 /// What the run may do now: the session's rights, less what the definitions on the way to it take away.
 fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
-    let around = around(&bench.around, &bench.ports.root);
+    let around = around(&bench.around, &root(bench));
     let desk = &bench.ports.desk;
     let mode = child::mode((rights.mode, rights.undecided), &desk.modes, rights.trusted).value;
     let policy = Policy::new(mode, rights.rules_for(&desk.path), around);
     let undecided = child::undecided(rights.undecided, &bench.ports.desk.modes);
     Policy { undecided, ..policy }
+}
+
+/// Where rules count from: for a run in a checkout of its own, the folder there that the session's own is.
+fn root(bench: &Bench<'_>) -> Utf8PathBuf {
+    let root = &bench.ports.root;
+    Confinement::of(bench.spec).and_then(|bounds| bounds.translated(root)).unwrap_or_else(|| root.clone())
 }
 
 /// The decision under every grant from the root to the run: the one that allows least holds.
@@ -329,6 +338,17 @@ fn decide_under_grants(
     input: &Value,
     seen: &Intent,
 ) -> Decision {
+    if let Some(reason) = Confinement::of(bench.spec).and_then(|bounds| bounds.refuses(seen)) {
+        return Decision { verdict: Verdict::Deny, reason, rule: None };
+    }
+    if bench.spec.worktree.is_some() {
+        // What the rules forbid of the session's own folder stays forbidden there.
+        let around = around(&bench.around, &bench.ports.root);
+        let decision = decide(&Policy { around, ..policy.clone() }, name, input, seen);
+        if decision.verdict == Verdict::Deny && decision.rule.is_some() {
+            return decision;
+        }
+    }
     for grant in bench.ports.desk.grants.iter() {
         let decision = decide(&Policy { grant: grant.clone(), ..policy.clone() }, name, input, seen);
         if decision.verdict == Verdict::Deny {
@@ -551,12 +571,23 @@ fn context(
         spill: Arc::clone(&equipment.spill),
         rules,
         processes: equipment.processes.clone(),
-        environment: Arc::clone(&equipment.environment),
+        environment: environment(bench),
         limits: Arc::clone(&equipment.limits),
         http: equipment.http.clone(),
         detached: tokio::sync::watch::channel(false).1,
         host: Some(Arc::clone(&bench.ports.desk) as Arc<dyn std::any::Any + Send + Sync>),
     }
+}
+
+/// The environment of commands. In a checkout of its own git does not look further up: without its `.git` the
+/// checkout would be taken for a part of whatever repository is above it.
+fn environment(bench: &Bench<'_>) -> Arc<[(OsString, OsString)]> {
+    let usual = &bench.ports.equipment.environment;
+    let Some(above) = bench.spec.worktree.as_ref().and_then(|worktree| worktree.path.parent()) else {
+        return Arc::clone(usual);
+    };
+    let ceiling = ("GIT_CEILING_DIRECTORIES".into(), above.as_str().into());
+    usual.iter().filter(|(name, _)| *name != "GIT_CEILING_DIRECTORIES").cloned().chain([ceiling]).collect()
 }
 
 /// Takes secrets out of what goes into the conversation and the transcript.

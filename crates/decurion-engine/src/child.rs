@@ -63,7 +63,22 @@ pub struct AgentInput {
     pub effort: Option<String>,
     /// Its limits.
     pub budget: Option<BudgetInput>,
+    /// Where it works, if not where its parent does.
+    pub isolation: Option<String>,
 }
+
+/// Where an agent works, if not where its parent does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// In a checkout of its own.
+    Worktree {
+        /// Whether what is not committed is copied into it.
+        dirty: bool,
+    },
+}
+
+/// The words for it in a call.
+pub const ISOLATION: &[&str] = &["worktree", "worktree+dirty"];
 
 /// Limits as a model or a definition writes them.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -267,6 +282,12 @@ pub fn mode(session: (Mode, Undecided), steps: &[ModeStep], trusted: bool) -> Be
 pub fn undecided(session: Undecided, steps: &[ModeStep]) -> Undecided {
     let denies = steps.iter().any(|step| step.denies && step.mode == Some(Mode::DontAsk));
     if denies { Undecided::Deny } else { session }
+}
+
+/// Where it works: what the call says, else the definition.
+pub fn isolation(call: &AgentInput, definition: &AgentDefinition) -> Option<Isolation> {
+    let wanted = call.isolation.as_deref().or(definition.equipment.isolation.as_deref())?;
+    Some(Isolation::Worktree { dirty: wanted == "worktree+dirty" })
 }
 
 /// Its limits: what the call says, else the definition.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use decurion_protocol::{Delivery, Event, Outcome, ReleaseStep, StartStep, Step, Totals};
+use decurion_protocol::{Delivery, Event, Outcome, ReleaseStep, StartStep, Step, Totals, Worktree};
 
 use crate::context::Context;
 use crate::desk::{Desk, Wish};
@@ -13,12 +13,16 @@ use crate::journal::{Journal, Who};
 use crate::ports::Ports;
 use crate::run::Run;
 use crate::spawn::Left;
+use crate::task::KeptWorktree;
+use crate::worktree::{Made, Released, Worktrees};
 
 /// What one run of an agent carries.
 #[derive(Default)]
 pub struct Kit {
     /// The steps of its start so far.
     started: Vec<Step<StartStep>>,
+    /// The checkout of its own that it works in, and who takes that back.
+    worktree: Option<Box<(Worktrees, Made)>>,
 }
 
 /// What is left of a run once all that it carried is given back.
@@ -27,6 +31,8 @@ pub struct Rest {
     pub ending: Option<(Outcome, Totals)>,
     /// What its lines have told it.
     pub delivered: HashSet<Delivery>,
+    /// The checkout it left its work in.
+    pub worktree: Option<KeptWorktree>,
 }
 
 impl Kit {
@@ -41,8 +47,22 @@ impl Kit {
     }
 
     /// Gives back what was acquired for an agent that does not begin after all.
-    #[allow(clippy::unused_async)] // nothing that takes time is acquired so far
-    pub async fn abandon(self) {}
+    pub async fn abandon(self) {
+        if let Some(own) = self.worktree {
+            let (trees, made) = *own;
+            Box::pin(trees.release(&made.worktree)).await;
+        }
+    }
+
+    /// It works in a checkout of its own.
+    pub fn work_in(&mut self, trees: Worktrees, made: Made) {
+        self.worktree = Some(Box::new((trees, made)));
+    }
+
+    /// The checkout of its own.
+    pub fn made(&self) -> Option<&Made> {
+        self.worktree.as_ref().map(|own| &own.1)
+    }
 
     /// Tells the steps of the start, once.
     pub async fn tell_start(&mut self, journal: &Journal, who: &Who) {
@@ -68,9 +88,24 @@ impl Kit {
         drop(tag);
         took(ReleaseStep::Trace, None);
         took(ReleaseStep::Shells, end_below(&desk).await);
-        took(ReleaseStep::Worktree, None);
+        let worktree = match self.worktree {
+            Some(own) => {
+                let (trees, made) = *own;
+                kept(&trees, made.worktree).await
+            }
+            None => None,
+        };
+        took(ReleaseStep::Worktree, worktree.as_ref().map(|kept| kept.left.clone()));
         tell(&shared.journal, &who, Event::Released { steps }).await;
-        Rest { ending: left.ending, delivered }
+        Rest { ending: left.ending, delivered, worktree }
+    }
+}
+
+/// Takes a checkout back; gives what is left in it, if it is kept.
+pub async fn kept(trees: &Worktrees, worktree: Worktree) -> Option<KeptWorktree> {
+    match Box::pin(trees.release(&worktree)).await {
+        Released::Removed => None,
+        Released::Kept(left) => Some(KeptWorktree { worktree, left: left.to_string() }),
     }
 }
 

@@ -23,6 +23,7 @@ mod call;
 mod calls;
 pub mod child;
 mod compact;
+mod confine;
 pub mod context;
 pub mod desk;
 pub mod fork;

@@ -5,10 +5,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use decurion_protocol::{Outcome, TaskKind, TaskProgress, TaskRecord, ToolContent, Totals, WaitReason};
+use decurion_protocol::{
+    Outcome, TaskKind, TaskProgress, TaskRecord, ToolContent, Totals, WaitReason, Worktree,
+};
 use serde_json::{Value, json};
 
-use crate::task::Ending;
+use crate::task::{Ending, KeptWorktree};
 
 /// The most characters of an activity or error that are repeated.
 const MOST_REPEATED: usize = 2_000;
@@ -70,7 +72,18 @@ fn trailer(record: &TaskRecord, ending: &Ending) -> String {
         Outcome::Completed { .. } => String::new(),
         _ => format!("\nIts transcript: {}", record.output_file),
     };
-    format!("{}{look}\n{}", agent_line(record), usage(ending.totals.as_ref()))
+    let tree = ending.worktree.as_ref().map(kept_lines).unwrap_or_default();
+    format!("{}{look}{tree}\n{}", agent_line(record), usage(ending.totals.as_ref()))
+}
+
+/// Where an agent left its work.
+fn kept_lines(kept: &KeptWorktree) -> String {
+    let Worktree { path, branch, base, .. } = &kept.worktree;
+    format!(
+        "\nIts work is in a checkout of its own, not here: {}.\nworktreePath: {path}\nworktreeBranch: {branch}\n\
+         worktreeBase: {base}",
+        kept.left
+    )
 }
 
 fn agent_line(record: &TaskRecord) -> String {
@@ -91,7 +104,7 @@ fn usage(totals: Option<&Totals>) -> String {
 /// The same for programs.
 pub fn completed_value(record: &TaskRecord, ending: &Ending, model: &str, shown: &str) -> Value {
     let totals = ending.totals.clone().unwrap_or_default();
-    json!({
+    let mut value = json!({
         "status": "completed",
         "outcome": ending.outcome.word(),
         "prompt": record.prompt,
@@ -105,7 +118,14 @@ pub fn completed_value(record: &TaskRecord, ending: &Ending, model: &str, shown:
         "usage": totals.last_usage.unwrap_or_default().whole(),
         "usageTotal": totals.usage,
         "canContinueAgent": true,
-    })
+    });
+    if let Some(kept) = &ending.worktree {
+        value["worktreePath"] = json!(kept.worktree.path);
+        value["worktreeBranch"] = json!(kept.worktree.branch);
+        value["worktreeBase"] = json!(kept.worktree.base);
+        value["worktreeLeft"] = json!(kept.left);
+    }
+    value
 }
 
 /// The result of a call whose agent goes on without it.
@@ -176,6 +196,16 @@ pub fn notification(record: &TaskRecord, ending: &Ending, shown: &str) -> String
     // Why it failed is in the summary already.
     if !shown.is_empty() && (partial(ending).is_some() || !matches!(ending.outcome, Outcome::Failed { .. })) {
         element("result", shown);
+    }
+    if let Some(kept) = &ending.worktree {
+        let Worktree { path, branch, base, .. } = &kept.worktree;
+        let elements = [("worktreePath", path.as_str()), ("worktreeBranch", branch), ("worktreeBase", base)];
+        let _ = writeln!(
+            text,
+            "<worktree>{}<worktreeLeft>{}</worktreeLeft></worktree>",
+            elements.map(|(name, value)| format!("<{name}>{}</{name}>", escape(value))).concat(),
+            escape(&kept.left)
+        );
     }
     if let Some(totals) = &ending.totals {
         let _ = writeln!(
@@ -306,7 +336,7 @@ mod tests {
     fn ending(outcome: Outcome) -> Ending {
         let id = EndingId { task: record().task, run: None };
         let totals = Totals { tool_uses: 3, context_tokens: 900, duration_ms: 1200, ..Totals::default() };
-        Ending { id, outcome, totals: Some(totals), at: jiff::Timestamp::UNIX_EPOCH }
+        Ending { id, outcome, totals: Some(totals), at: jiff::Timestamp::UNIX_EPOCH, worktree: None }
     }
 
     #[test]

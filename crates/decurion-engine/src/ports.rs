@@ -25,6 +25,7 @@ use crate::hook::Hooks;
 use crate::journal::{Durability, Journal, Who};
 use crate::permission::Undecided;
 use crate::spill::SpillInto;
+use crate::worktree::Worktrees;
 
 /// A model that can be asked.
 pub struct Model {
@@ -160,6 +161,8 @@ pub struct Parts {
     pub hook_environment: Arc<[(OsString, OsString)]>,
     /// Takes secrets out of tool output.
     pub redact: Redact,
+    /// Makes checkouts of their own for agents; none where there is no state folder or nothing can be started.
+    pub worktrees: Option<Worktrees>,
     /// Version of the program, for the record.
     pub version: String,
 }

@@ -9,6 +9,7 @@ use decurion_protocol::{Access, Intent, Mode, RuleSet, Verdict};
 use decurion_tools::{PathRules, Surroundings};
 use serde_json::Value;
 
+use crate::confine::Confinement;
 use crate::permission::{Around, Policy, decide};
 
 /// The rules of one call that was allowed.
@@ -19,6 +20,8 @@ pub struct OpenRules {
     deny: Option<Policy>,
     /// What was decided about, with the real paths.
     decided: Intent,
+    /// Where the run may write at all.
+    bounds: Option<Confinement>,
 }
 
 impl OpenRules {
@@ -28,12 +31,22 @@ impl OpenRules {
         // A mode that allows everything else leaves just the deny rules to speak.
         let only_deny = || Policy::new(Mode::BypassPermissions, Arc::new(deny), policy.around.clone());
         let deny = (!policy.rules.deny.is_empty()).then(only_deny);
-        Self { policy, deny, decided }
+        Self { policy, deny, decided, bounds: None }
+    }
+
+    /// The same for a run that may write only there.
+    pub fn confined(self, bounds: Option<Confinement>) -> Self {
+        Self { bounds, ..self }
     }
 }
 
 impl PathRules for OpenRules {
     fn refuses(&self, path: &Utf8Path, access: Access) -> Option<String> {
+        if access == Access::Write
+            && let Some(reason) = self.bounds.as_ref().and_then(|bounds| bounds.refuses_write(path))
+        {
+            return Some(reason);
+        }
         let tool = match access {
             Access::Read => "Read",
             Access::Write => "Edit",

@@ -184,9 +184,15 @@ impl Session {
     }
 }
 
+/// How many worktrees that dead sessions left are looked at when a session starts.
+const MOST_SETTLED: usize = 64;
+
 impl Owner {
     async fn own(mut self) {
         self.take_up().await;
+        if let Some(trees) = self.session.parts.worktrees.clone() {
+            tokio::spawn(async move { trees.settle_dead(MOST_SETTLED).await });
+        }
         loop {
             tokio::select! {
                 biased;

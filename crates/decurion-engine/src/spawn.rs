@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use decurion_protocol::{
     Block, CallId, Event, LineId, Message, MessageMeta, Origin, Outcome, Role, RunSpec, StartStep,
-    ToolOutput, Totals,
+    ToolOutput, Totals, Worktree,
 };
 use futures_util::FutureExt as _;
 
@@ -29,6 +29,20 @@ pub struct Said {
     pub prompt: Vec<Block>,
     /// What `SessionStart` hooks are told, where the session begins with this run; else empty.
     pub starts: &'static str,
+}
+
+impl Said {
+    /// Tells a run that begins in a checkout of its own how the paths it hears of are called there.
+    pub fn translate(&mut self, worktree: Option<&Worktree>) {
+        let Some(Worktree { path, branch, base, origin, .. }) = worktree else { return };
+        let told = format!(
+            "<worktree>\nYou work in a git checkout of your own, on the branch {branch}, which began at {base}.\n\
+             A path below {origin} that you are told of means the same path below {path}.\n\
+             Nothing outside of {path} may be changed. What you change stays on your branch, committed or not, \
+             and others decide about merging it.\n</worktree>"
+        );
+        self.note = Some(self.note.take().map_or(told.clone(), |note| format!("{note}\n\n{told}")));
+    }
 }
 
 /// How a run begins.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use decurion_protocol::task::IllegalStep;
 use decurion_protocol::{
-    AgentId, Attention, Delivery, EndingId, Envelope, Event, Mail, Outcome, RunId, RunSpec, TaskId, TaskKind,
-    TaskProgress, TaskRecord, TaskState, TaskStep, ToolEffect, Totals,
+    AgentId, Attention, Delivery, EndingId, Envelope, Event, Mail, Outcome, ReleaseStep, RunId, RunSpec,
+    TaskId, TaskKind, TaskProgress, TaskRecord, TaskState, TaskStep, ToolEffect, Totals, Worktree,
 };
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -27,6 +27,17 @@ pub struct Ending {
     pub totals: Option<Totals>,
     /// When.
     pub at: Timestamp,
+    /// The checkout it left its work in, if it had one of its own and changed it.
+    pub worktree: Option<KeptWorktree>,
+}
+
+/// A checkout in which an agent left its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptWorktree {
+    /// Which.
+    pub worktree: Worktree,
+    /// What is in it, in words.
+    pub left: String,
 }
 
 /// What a watcher sees of a task.
@@ -148,7 +159,23 @@ impl TaskTable {
                 if let Some(agent) = &envelope.agent {
                     let id = EndingId { task: agent.clone().into(), run: Some(envelope.run) };
                     let totals = Some((**totals).clone());
-                    self.end(Ending { id, outcome: outcome.clone(), totals, at: envelope.at });
+                    self.end(Ending {
+                        id,
+                        outcome: outcome.clone(),
+                        totals,
+                        at: envelope.at,
+                        worktree: None,
+                    });
+                }
+            }
+            Event::Released { steps } => {
+                let kept = steps.iter().find(|step| step.step == ReleaseStep::Worktree);
+                if let (Some(agent), Some(left)) = (&envelope.agent, kept.and_then(|step| step.note.clone()))
+                {
+                    self.keep_worktree(
+                        &EndingId { task: agent.clone().into(), run: Some(envelope.run) },
+                        left,
+                    );
                 }
             }
             Event::Mailed { mail } => self.post(envelope.seq, (**mail).clone()),
@@ -211,10 +238,25 @@ impl TaskTable {
         self.put(to, delivery);
     }
 
+    /// An agent's ending is also that it left work in a checkout of its own.
+    fn keep_worktree(&mut self, id: &EndingId, left: String) {
+        let Some(row) = self.rows.get_mut(&id.task) else { return };
+        let Some(worktree) = row.spec.as_ref().and_then(|spec| spec.worktree.as_deref().cloned()) else {
+            return;
+        };
+        let Some(ending) = row.view.borrow().ending.clone().filter(|ending| ending.id == *id) else { return };
+        let worktree = Some(KeptWorktree { worktree, left });
+        let ending = Arc::new(Ending { worktree, ..(*ending).clone() });
+        if let Some((_, told)) = self.endings.get_mut(id) {
+            *told = Arc::clone(&ending);
+        }
+        row.view.send_modify(|view| view.ending = Some(ending));
+    }
+
     fn changed(&mut self, task: &TaskId, state: TaskState, at: Timestamp) {
         if let TaskState::Ended(outcome) = state {
             let id = EndingId { task: task.clone(), run: None };
-            self.end(Ending { id, outcome, totals: None, at });
+            self.end(Ending { id, outcome, totals: None, at, worktree: None });
         } else if let Some(row) = self.rows.get_mut(task).filter(|row| !row.state().is_ended()) {
             row.attend(&state);
             if let (TaskState::Queued { .. }, TaskState::Running { .. }) = (row.state(), &state) {
@@ -440,7 +482,7 @@ mod tests {
 
     fn ending(task: &str) -> Ending {
         let id = EndingId { task: task.parse().unwrap(), run: None };
-        Ending { id, outcome: Outcome::Lost, totals: None, at: Timestamp::UNIX_EPOCH }
+        Ending { id, outcome: Outcome::Lost, totals: None, at: Timestamp::UNIX_EPOCH, worktree: None }
     }
 
     #[tokio::test]

@@ -11,15 +11,17 @@ mod integrate;
 mod locks;
 mod make;
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::git::Diffstat;
 use decurion_exec::{Git, GitError};
 use decurion_protocol::{AgentId, Clock, SessionId, Worktree};
-use decurion_store::{Lease, LeaseState, Leases};
+use decurion_store::{Held, Lease, LeaseState, Leases};
 use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 
 pub use clean::{Cleaned, Kept, Row};
@@ -46,6 +48,8 @@ pub struct Worktrees {
     /// Whether what killed processes left half made was looked for.
     swept: Arc<OnceCell<()>>,
     checked: Arc<OnceCell<()>>,
+    /// What makes leases alive of sessions that keep no transcript.
+    held: Arc<Mutex<HashMap<SessionId, Held>>>,
 }
 
 /// What the settings say about worktrees.
@@ -226,6 +230,7 @@ impl Worktrees {
             turn: Arc::new(Semaphore::new(1)),
             swept: Arc::default(),
             checked: Arc::default(),
+            held: Arc::default(),
         }
     }
 
@@ -237,6 +242,15 @@ impl Worktrees {
     /// The leases.
     pub fn leases(&self) -> &Leases {
         &self.leases
+    }
+
+    /// Makes the leases of a session alive that keeps no transcript, as long as this process lives.
+    pub fn hold_for(&self, session: SessionId) -> Result<(), WorktreeError> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Vacant(entry) = held.entry(session) {
+            entry.insert(self.leases.hold(session).map_err(state("the folder of worktrees"))?);
+        }
+        Ok(())
     }
 
     /// The clock.
@@ -289,6 +303,12 @@ impl Worktrees {
         locks::clear_own(&lease);
         self.git.lock_worktree(&lease.repository, &lease.path, &reason(&lease)).await?;
         self.put(&Lease { state: LeaseState::Used, ..lease })
+    }
+
+    /// Whether a worktree was not taken back yet.
+    pub(crate) fn is_used(&self, worktree: &Worktree) -> bool {
+        let lease = worktree.path.file_name().and_then(|name| self.leases.get(&worktree.repository, name));
+        lease.is_some_and(|lease| matches!(lease.state, LeaseState::Used | LeaseState::Removing))
     }
 
     /// Whether a lease's checkout is there and git knows it. A folder without its `.git` would be taken for a
@@ -391,7 +411,8 @@ impl Worktrees {
     /// Removes a worktree and its branch, which must be at `tip`, or else at its base. Git itself looks once
     /// more whether the checkout is clean. Can be broken off anywhere and begun again.
     pub(crate) async fn remove(&self, lease: &Lease, tip: Option<&str>) -> Result<(), WorktreeError> {
-        let again = lease.state == LeaseState::Used && !self.leases.is_alive(lease.session);
+        // An agent can be told more after its end, or go on in another process: then it is made again.
+        let again = tip.is_none() && lease.agent.is_some();
         self.put(&Lease { state: LeaseState::Removing, ..lease.clone() })?;
         let at = &lease.repository;
         let _mark = self.leases.mark(at).map_err(state("the folder of worktrees"))?;
@@ -410,7 +431,7 @@ impl Worktrees {
         {
             self.git.delete_branch(at, &lease.branch, expected).await?;
         }
-        if again && self.leases.is_on_record(lease.session) {
+        if again && (self.leases.is_on_record(lease.session) || self.leases.is_alive(lease.session)) {
             return self.put(&Lease { state: LeaseState::Removed, ..lease.clone() });
         }
         self.leases.remove(lease).map_err(state("the lease"))
@@ -426,7 +447,7 @@ impl Worktrees {
     }
 
     /// The lock under which leases without a living session change hands.
-    async fn alone(&self, repository: &Utf8Path) -> Result<decurion_store::Held, WorktreeError> {
+    async fn alone(&self, repository: &Utf8Path) -> Result<Held, WorktreeError> {
         for _ in 0..600 {
             let held =
                 self.leases.work_lock(repository, "clean").map_err(state("the folder of worktrees"))?;

@@ -72,6 +72,8 @@ pub struct Stage {
     pub journal_here: bool,
     /// Who starts processes.
     pub processes: Option<decurion_exec::Guard>,
+    /// Who makes checkouts of their own.
+    pub worktrees: Option<decurion_engine::worktree::Worktrees>,
     /// Where dates and times come from.
     pub clock: Arc<dyn Clock>,
     /// What stands between the engine and the scripted provider, if anything.
@@ -138,6 +140,7 @@ impl Stage {
             unknown_models: Vec::new(),
             journal_here: true,
             processes: None,
+            worktrees: None,
             clock: Arc::new(CountingClock::default()),
             between: None,
             redact: Arc::new(|_: &str| None),
@@ -162,6 +165,13 @@ impl Stage {
             agent_settings: self.agent_settings.clone(),
             ..Self::new(script)
         }
+    }
+
+    /// The same stage with another script, for a session that goes on.
+    #[must_use]
+    pub fn resuming(mut self, script: &str) -> Self {
+        script.clone_into(&mut self.script);
+        self
     }
 
     /// The same with the records up to this number only: what a crash right after it would have left.
@@ -255,6 +265,7 @@ impl Stage {
             hooks: self.hooks.clone(),
             hook_environment: Arc::from([]),
             redact: Arc::clone(&self.redact),
+            worktrees: self.worktrees.clone(),
             version: "0".into(),
         })
     }

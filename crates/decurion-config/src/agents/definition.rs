@@ -443,10 +443,7 @@ impl Maker<'_> {
     /// Another kind of isolation cannot be left out: the agent would work in the shared folder.
     fn isolation(&mut self, entry: &Entry) {
         match entry.text() {
-            Some("worktree") => {
-                self.definition.equipment.isolation = Some("worktree".to_owned());
-                self.not_yet(entry);
-            }
+            Some("worktree") => self.definition.equipment.isolation = Some("worktree".to_owned()),
             None => {}
             Some(other) => {
                 self.error(entry.line, format!("`isolation`: expected worktree, found {other}"));

@@ -121,7 +121,6 @@ Do it.
             home/.decurion/agents/a.md:9: note: `skills` is read but not yet in effect
             home/.decurion/agents/a.md:10: note: `mcpServers` is read but not yet in effect
             home/.decurion/agents/a.md:16: note: `memory` is read but not yet in effect
-            home/.decurion/agents/a.md:18: note: `isolation` is read but not yet in effect
             home/.decurion/agents/a.md:25: note: `output_schema` is read but not yet in effect
         "#]],
     );
@@ -349,7 +348,6 @@ fn other_mistakes_leave_the_agent_usable() {
         ("skills: a", "note: `skills` is read but not yet in effect"),
         ("mcpServers: a, b", "note: `mcpServers` is read but not yet in effect"),
         ("memory: user", "note: `memory` is read but not yet in effect"),
-        ("isolation: worktree", "note: `isolation` is read but not yet in effect"),
         ("outputSchema: '{\"type\": \"object\"}'", "note: `outputSchema` is read but not yet in effect"),
     ];
     for (line, expected) in rows {

@@ -11,14 +11,14 @@ use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, type
 use serde_json::{Value, json};
 
 use super::{NO_SESSION, desk};
-use crate::child::{AgentInput, AgentSettings, BackgroundChoice};
+use crate::child::{AgentInput, AgentSettings, BackgroundChoice, ISOLATION};
 use crate::desk::{Spawned, Spawning, Wish};
 use crate::notice;
 use crate::task::{Ending, TaskView};
 
 const NAME: &str = "Agent";
 /// Inputs of the ecosystem that are understood and not built yet.
-const NOT_YET: [&str; 5] = ["isolation", "team_name", "name", "mode", "output_schema"];
+const NOT_YET: [&str; 4] = ["team_name", "name", "mode", "output_schema"];
 
 /// The tool.
 pub struct Agent {
@@ -92,6 +92,11 @@ fn schema(background: bool) -> Value {
         "resume": {"type": "string", "description": "The id of an earlier agent that should go on"},
         "max_turns": {"type": "integer", "exclusiveMinimum": 0},
         "effort": {"type": "string"},
+        "isolation": {
+            "type": "string",
+            "enum": ISOLATION,
+            "description": "worktree: a git checkout of its own, on its own branch, kept if it changes something; +dirty: with what is not committed here"
+        },
         "budget": {
             "type": "object",
             "description": "The most it may use",

@@ -8,13 +8,15 @@ use std::sync::atomic::Ordering;
 use decurion_model::Head;
 use decurion_protocol::{
     AgentId, Attention, Block, Delivery, Envelope, Event, Intent, Limits, Message, Mode, Money, Opening,
-    Origin, Outcome, RunSpec, TaskId, TaskRecord, TaskState, ToolSelection, Verdict,
+    Origin, Outcome, ReleaseStep, RunSpec, StartStep, Step, TaskId, TaskRecord, TaskState, ToolSelection,
+    Verdict,
 };
 
 use crate::child::{AgentInput, BackgroundChoice};
 use crate::context::Context;
 use crate::desk::{Desk, ModeStep, Spawned, Spawning};
-use crate::kit::Kit;
+use crate::journal::Who;
+use crate::kit::{Kit, kept as kept_worktree};
 use crate::permission::{Around, Policy, decide};
 use crate::ports::{Model, new_run};
 use crate::run::belongs;
@@ -22,6 +24,7 @@ use crate::session::Owner;
 use crate::spawn::{Carried, LastReply, Said};
 use crate::spec;
 use crate::task::TaskTable;
+use crate::worktree::Made;
 
 use super::Outfit;
 use super::begin::grant_of;
@@ -121,7 +124,6 @@ impl Owner {
                 fork @ Opening::Fork { .. } => fork.clone(),
                 _ => Opening::Resumed { from: Some(old.run) },
             },
-            worktree: None,
             limits: self.limits_again(agent, &old.limits, call),
             ..(*old).clone()
         };
@@ -144,13 +146,47 @@ impl Owner {
         let family = self.family(&record);
         spec::check_limits(&spec.limits, &model).map_err(|error| error.to_string())?;
         self.check_price(&model, family.account)?;
+        let kit = self.kit_again(&spec).await?;
         let run = self.child_run(spec, model, &outfit, family);
         let said = Said { prompt, ..Said::default() };
         let by = self.who.clone();
         let launch = Launch { run, context, said, carried, kit: Kit::default(), first };
         self.mark_told(Some(agent));
         let child = Child { launch, record, remarks: Vec::new(), shared: None };
-        self.open_agent(&by, child, Kit::default()).await
+        self.open_agent(&by, child, kit).await
+    }
+
+    /// What an agent that goes on carries again. Its checkout must be there: there is no other to work in.
+    async fn kit_again(&self, spec: &RunSpec) -> Result<Kit, String> {
+        let mut kit = Kit::default();
+        let Some(worktree) = spec.worktree.as_deref() else { return Ok(kit) };
+        if !is_own(spec) {
+            // That of an agent above it, which takes it up and gives it back.
+            return if worktree.path.is_dir() { Ok(kit) } else { Err(gone(&worktree.path)) };
+        }
+        let trees = self.worktrees()?;
+        Box::pin(trees.take_up(worktree, self.session.id)).await.map_err(|error| error.to_string())?;
+        let made = Made { worktree: worktree.clone(), cwd: spec.cwd.clone() };
+        kit.noted(StartStep::Worktree, format!("{} again", worktree.path));
+        kit.work_in(trees, made);
+        Ok(kit)
+    }
+
+    /// Takes back the checkouts of agents that had ended when the process died before that.
+    async fn settle_worktrees(&mut self) {
+        let Some(trees) = self.session.parts.worktrees.clone() else { return };
+        let over = self.tree.tasks.rows().filter(|row| !row.is_alive()).filter_map(|row| row.spec.clone());
+        let over: Vec<Arc<RunSpec>> = over.filter(|spec| is_own(spec)).collect();
+        for spec in over {
+            let Some(worktree) = spec.worktree.as_deref().filter(|tree| trees.is_used(tree)) else {
+                continue;
+            };
+            if let Some(kept) = kept_worktree(&trees, worktree.clone()).await {
+                let steps = vec![Step::noted(ReleaseStep::Worktree, kept.left)];
+                let who = Who { run: spec.run, agent: spec.agent.clone() };
+                let _ = self.record(&who, Event::Released { steps }).await;
+            }
+        }
     }
 
     /// What a run that goes on with the same work has from the one before it.
@@ -307,13 +343,18 @@ impl Owner {
                 }
                 _ => Err("its process is gone".to_owned()),
             };
-            if revived.is_err() {
-                let stopped = Outcome::Killed { by: "the end of its parent".to_owned() };
-                let state = TaskState::Ended(if orphan { stopped } else { Outcome::Lost });
+            if let Err(reason) = revived {
+                let outcome = match orphan {
+                    true => Outcome::Killed { by: "the end of its parent".to_owned() },
+                    false if reason.starts_with(GONE) => Outcome::Failed { error: reason },
+                    false => Outcome::Lost,
+                };
+                let state = TaskState::Ended(outcome);
                 let who = self.who.clone();
                 let _ = self.record(&who, Event::TaskChanged { task, state }).await;
             }
         }
+        self.settle_worktrees().await;
         self.settle_old().await;
         let agents: Vec<Option<AgentId>> =
             self.tree.tasks.rows().filter_map(crate::task::Row::agent).map(Some).chain([None]).collect();
@@ -323,9 +364,22 @@ impl Owner {
     }
 }
 
+/// What is said of a checkout that is not there any more.
+const GONE: &str = "working directory is gone";
+
+fn gone(path: &camino::Utf8Path) -> String {
+    format!("{GONE}: {path}")
+}
+
+/// Whether a run's checkout is its own, rather than that of an agent above it.
+fn is_own(spec: &RunSpec) -> bool {
+    let name = spec.worktree.as_ref().and_then(|worktree| worktree.path.file_name());
+    name.is_some() && name == spec.agent.as_ref().map(AgentId::as_str)
+}
+
 /// What a call may not change about an agent that is taken up again.
 fn kept(input: &AgentInput) -> Option<String> {
-    let named = [("model", &input.model), ("effort", &input.effort)];
+    let named = [("model", &input.model), ("effort", &input.effort), ("isolation", &input.isolation)];
     let ignored: Vec<String> =
         named.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| format!("`{name}`")).collect();
     let text = format!("{} was ignored: an agent keeps what it began with.", ignored.join(" and "));

@@ -30,6 +30,7 @@ use crate::shell;
 use crate::spawn::{Beginning, Carried, Left, Said, live, opening};
 use crate::spec;
 use crate::task::Ending;
+use crate::worktree::Made;
 
 use super::Outfit;
 use super::again::inherited;
@@ -118,16 +119,23 @@ impl Owner {
     }
 
     /// Decides everything about a new child.
-    pub(super) fn make_child(&mut self, draft: Draft) -> Result<Child, String> {
+    pub(super) fn make_child(&mut self, mut draft: Draft, made: Option<&Made>) -> Result<Child, String> {
+        if let Some(made) = made {
+            draft.spawning.cwd.clone_from(&made.cwd);
+        }
         let outfit = self.outfit(&draft)?;
         let Draft { spawning, definition, model, model_why, agent, is_fork, background, remarks, .. } = draft;
         let (spawning, desk) = (&spawning, &spawning.desk);
         let shares = is_fork || definition.fork_context;
         let prefix = if shares { shared_prefix(spawning) } else { None };
-        let spec = RunSpec {
+        let mut spec = RunSpec {
             model_why: Some(model_why),
             ..self.child_spec(spawning, &definition, &model, &outfit, (&agent, prefix.as_deref()))
         };
+        if let Some(made) = made {
+            spec.worktree = Some(Box::new(made.worktree.clone()));
+            spec.directories.retain(|directory| apart(directory, &made.worktree.origin));
+        }
         spec::check_limits(&spec.limits, &model).map_err(|error| error.to_string())?;
         self.check_price(&model, desk.account)?;
         let context = match &prefix {
@@ -136,7 +144,8 @@ impl Owner {
         };
         let shared = prefix.as_ref().filter(|_| is_fork);
         let shared = shared.map(|prefix| fork::share(&outfit.wire_head, prefix, &spawning.input.prompt));
-        let said = self.opening(spawning, prefix.as_deref(), is_fork);
+        let mut said = self.opening(spawning, prefix.as_deref(), is_fork, &spec);
+        said.translate(made.map(|made| &made.worktree));
         let family = Family {
             path: format!("{}/{agent}", desk.path),
             modes: desk.modes.iter().copied().chain([ModeStep::of(&definition)]).collect(),
@@ -186,7 +195,7 @@ impl Owner {
             mode: child::mode((rights.mode, rights.undecided), &modes, trusted).value,
             cwd: spawning.cwd.clone(),
             directories: directories(desk, &spawning.cwd),
-            worktree: None,
+            worktree: desk.spec.worktree.clone(),
             limits: child::limits(&spawning.input, definition),
         }
     }
@@ -304,7 +313,13 @@ impl Owner {
     }
 
     /// What a child hears first.
-    pub(super) fn opening(&self, spawning: &Spawning, prefix: Option<&Prefix>, is_fork: bool) -> Said {
+    pub(super) fn opening(
+        &self,
+        spawning: &Spawning,
+        prefix: Option<&Prefix>,
+        is_fork: bool,
+        spec: &RunSpec,
+    ) -> Said {
         let prompt = vec![Block::text(spawning.input.prompt.clone())];
         if let Some(delegating) = prefix.and_then(|prefix| prefix.delegating(&spawning.call)) {
             let entry = fork::entry(delegating, spawning.call.clone(), &spawning.input.description);
@@ -314,8 +329,11 @@ impl Owner {
         let note = (!is_fork).then(|| {
             prompt::opening_note(&prompt::Scene {
                 cwd: &spawning.cwd,
-                directories: &directories(&spawning.desk, &spawning.cwd),
-                git_branch: parts.git_branch.as_deref(),
+                directories: &spec.directories,
+                git_branch: spec
+                    .worktree
+                    .as_ref()
+                    .map_or(parts.git_branch.as_deref(), |own| Some(&own.branch)),
                 machine: &parts.machine,
                 date: parts.clock.date(),
                 instructions: &parts.instructions,
@@ -568,11 +586,11 @@ impl Owner {
             let living = live(&run, &mut kit, context, Beginning::Opened { first }, carried);
             let left = AssertUnwindSafe(living).catch_unwind().await;
             let left = left.unwrap_or_else(|_| Left::nothing());
-            let Rest { ending, delivered } = kit.release(run, left).await;
+            let Rest { ending, delivered, worktree } = kit.release(run, left).await;
             let (outcome, totals) =
                 ending.map_or((Outcome::Lost, None), |(outcome, totals)| (outcome, Some(totals)));
             let id = EndingId { task: agent.clone().into(), run: Some(run_id) };
-            let ending = Box::new(Ending { id, outcome, totals, at: clock.date() });
+            let ending = Box::new(Ending { id, outcome, totals, at: clock.date(), worktree });
             // A session that is gone has nobody left to tell.
             let _ = wishes.send(Wish::Ended { agent, ending, delivered }).await;
         });
@@ -661,6 +679,11 @@ pub(super) fn grant_of(definition: &AgentDefinition) -> Option<Grant> {
         only: only.map(|names| names.iter().filter_map(|name| read(name).ok()).collect()),
         except: tools.except.iter().map(|name| read(name).unwrap_or_else(|_| whole(name))).collect(),
     })
+}
+
+/// Whether neither of two folders is inside the other.
+fn apart(one: &camino::Utf8Path, other: &camino::Utf8Path) -> bool {
+    !one.starts_with(other) && !other.starts_with(one)
 }
 
 /// The directories of a child: its parent's, and where that was started.

@@ -241,7 +241,7 @@ impl Owner {
         if self.session.journal.write(&who, vec![event]).await.is_ok() {
             let id = EndingId { task: task.clone(), run: None };
             let at = self.session.parts.clock.date();
-            self.ended(Ending { id, outcome, totals: None, at }).await;
+            self.ended(Ending { id, outcome, totals: None, at, worktree: None }).await;
         }
     }
 

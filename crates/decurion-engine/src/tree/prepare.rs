@@ -9,10 +9,12 @@ use decurion_protocol::{AgentDefinition, AgentId, StartStep};
 use decurion_tools::ToolSet;
 use tokio::sync::oneshot;
 
+use crate::child::{self, Isolation};
 use crate::desk::{Spawned, Spawning, Wish};
 use crate::kit::Kit;
 use crate::ports::Model;
 use crate::session::Owner;
+use crate::worktree::{Wanted, Worktrees};
 
 /// A child that was decided and has not begun.
 pub struct Draft {
@@ -40,18 +42,35 @@ pub struct Draft {
 type Answer = oneshot::Sender<Result<Spawned, String>>;
 
 /// What a child needs that takes time.
-struct Needs {}
+struct Needs {
+    /// A checkout of its own, and who makes it.
+    worktree: Option<(Wanted, Result<Worktrees, String>)>,
+}
 
 impl Needs {
     /// What this child needs; none where it can begin at once.
-    fn of(_draft: &Draft) -> Option<Self> {
-        None
+    fn of(draft: &Draft, owner: &Owner) -> Option<Self> {
+        let Isolation::Worktree { dirty } = child::isolation(&draft.spawning.input, &draft.definition)?;
+        let wanted = Wanted {
+            from: draft.spawning.cwd.clone(),
+            name: draft.agent.to_string(),
+            session: owner.session.id,
+            agent: Some(draft.agent.clone()),
+            description: draft.spawning.input.description.clone(),
+            dirty,
+        };
+        Some(Self { worktree: Some((wanted, owner.worktrees())) })
     }
 
     /// Acquires it, in the order of an agent's start.
-    #[allow(clippy::unused_async)] // nothing takes time so far
-    async fn acquire(self, _draft: &Draft, kit: Kit) -> Result<Kit, String> {
-        let Self {} = self;
+    async fn acquire(self, _draft: &Draft, mut kit: Kit) -> Result<Kit, String> {
+        if let Some((wanted, trees)) = self.worktree {
+            let trees = trees?;
+            let made =
+                trees.make(&wanted).await.map_err(|error| format!("The agent was not begun: {error}"))?;
+            kit.noted(StartStep::Worktree, format!("{} from {}", made.worktree.path, made.worktree.base));
+            kit.work_in(trees, made);
+        }
         Ok(kit)
     }
 }
@@ -72,7 +91,7 @@ impl Owner {
         };
         draft.spawning.desk.begun.fetch_add(1, Ordering::Relaxed);
         let kit = started();
-        let Some(needs) = Needs::of(&draft) else {
+        let Some(needs) = Needs::of(&draft, self) else {
             return self.prepared(draft, Ok(kit), answer).await;
         };
         self.tree.preparing += 1;
@@ -111,13 +130,26 @@ impl Owner {
 
     async fn begin_draft(&mut self, draft: Draft, kit: Kit) -> Result<Spawned, String> {
         let by = draft.spawning.desk.who.clone();
-        match self.make_child(draft) {
+        match self.make_child(draft, kit.made()) {
             Ok(child) => self.open_agent(&by, child, kit).await,
             Err(reason) => {
                 kit.abandon().await;
                 Err(reason)
             }
         }
+    }
+}
+
+impl Owner {
+    /// Who makes checkouts for agents of this session.
+    pub(super) fn worktrees(&self) -> Result<Worktrees, String> {
+        let trees = self.session.parts.worktrees.clone();
+        let trees = trees.ok_or("Worktrees need a state folder and a git that can be started.".to_owned())?;
+        if self.session.files.is_none() {
+            // Without a transcript there is no lock that says that its leases are alive.
+            trees.hold_for(self.session.id).map_err(|error| error.to_string())?;
+        }
+        Ok(trees)
     }
 }
 

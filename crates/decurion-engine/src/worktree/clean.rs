@@ -57,6 +57,19 @@ impl Worktrees {
         self.walk(repository, false, most).await
     }
 
+    /// Settles what dead sessions left, as far as nobody has looked at it yet; at a session's start, beside it.
+    pub async fn settle_dead(&self, most: usize) {
+        let Ok((leases, _)) = self.leases().all(None) else { return };
+        let unsettled = leases.iter().filter(|lease| lease.state != LeaseState::Kept);
+        for lease in unsettled.filter(|lease| !self.leases().is_alive(lease.session)).take(most) {
+            let _place = self.place().await;
+            locks::clear_shared(self.leases(), &lease.repository);
+            if let Err(error) = self.settle(lease).await {
+                tracing::warn!(%error, worktree = %lease.path, "a worktree stays as it is");
+            }
+        }
+    }
+
     /// Takes away what killed processes left half made in a repository: git may be unable to work beside it.
     pub(super) async fn sweep(&self, repository: &Utf8Path) {
         locks::clear_shared(self.leases(), repository);
@@ -75,6 +88,9 @@ impl Worktrees {
         let mut done = 0;
         for lease in leases {
             if self.leases().is_alive(lease.session) {
+                if lease.state == LeaseState::Removed {
+                    continue;
+                }
                 rows.push(Row { kept: Kept::InUse, lease });
                 continue;
             }

@@ -147,7 +147,9 @@ async fn without_a_background_everything_runs_in_the_foreground() {
 #[tokio::test(start_paused = true)]
 async fn inputs_that_are_not_understood_name_the_field() {
     for (inputs, expected) in [
-        (", \"isolation\": \"worktree\"", "`isolation` is not available in this version"),
+        (", \"isolation\": \"remote\"", "`isolation` must be one of"),
+        (", \"isolation\": \"worktree\"", "Worktrees need a state folder"),
+        (", \"team_name\": \"x\"", "`team_name` is not available in this version"),
         (", \"nonsense\": 1", "`nonsense` is not a field here"),
         (", \"max_turns\": 0", "`max_turns` must be more than 0"),
         (", \"background\": true, \"run_in_background\": false", "mean the same and disagree"),

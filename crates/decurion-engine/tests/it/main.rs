@@ -16,6 +16,7 @@ mod faults;
 mod folding;
 mod hooking;
 mod hooks;
+mod isolated;
 mod loops;
 mod merging;
 mod permission;

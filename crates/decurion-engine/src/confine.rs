@@ -1,0 +1,169 @@
+//! What a run in a checkout of its own may change: that checkout. Takes what a call would touch, as named and as
+//! what it leads to, gives the reason why it is refused, if it is. Pure.
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::intent::{ShellCommand, WideTouch};
+use decurion_protocol::{Access, Intent, RunSpec, Touch};
+
+/// Files that anyone may write to: nothing is kept in them.
+const NOWHERE: &[&str] = &["/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/zero"];
+
+/// Programs that change what they are given, and those that change only the last of it.
+const CHANGING: &[&str] = &[
+    "chgrp", "chmod", "chown", "dd", "ln", "mkdir", "mkfifo", "mv", "rm", "rmdir", "shred", "tee", "touch",
+    "truncate", "unlink",
+];
+const COPYING: &[&str] = &["cp", "install", "rsync", "scp"];
+
+/// The bounds of a run that works in a checkout of its own; those below it have the same, or narrower ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Confinement {
+    tree: Utf8PathBuf,
+    /// The checkout that it was made from.
+    origin: Utf8PathBuf,
+}
+
+impl Confinement {
+    /// The bounds of a run; none where it works in the shared folder.
+    pub fn of(spec: &RunSpec) -> Option<Self> {
+        let worktree = spec.worktree.as_ref()?;
+        Some(Self { tree: worktree.path.clone(), origin: worktree.origin.clone() })
+    }
+
+    /// Why a call is refused.
+    pub fn refuses(&self, intent: &Intent) -> Option<String> {
+        let commands = intent.shell.iter().flat_map(|shell| &shell.commands);
+        let touches = intent.touches.iter().find_map(|touch| self.refuses_touch(touch));
+        touches.or_else(|| commands.into_iter().find_map(|command| self.refuses_command(command)))
+    }
+
+    /// Why a file may not be written.
+    pub fn refuses_write(&self, path: &Utf8Path) -> Option<String> {
+        if path.starts_with(&self.tree) || NOWHERE.contains(&path.as_str()) || path.starts_with("/dev/fd") {
+            return None;
+        }
+        let instead = self.translated(path).map(|own| format!(" Use {own} instead.")).unwrap_or_default();
+        Some(format!(
+            "{path} is outside of the checkout that this agent works in, and nothing outside of {} may be changed.\
+             {instead}",
+            self.tree
+        ))
+    }
+
+    /// What a path of the other checkout is called here.
+    pub fn translated(&self, path: &Utf8Path) -> Option<Utf8PathBuf> {
+        let inside = path.strip_prefix(&self.origin).ok()?;
+        Some(if inside.as_str().is_empty() { self.tree.clone() } else { self.tree.join(inside) })
+    }
+
+    fn refuses_touch(&self, touch: &Touch) -> Option<String> {
+        if touch.access == Access::Write { self.refuses_write(&touch.path) } else { None }
+    }
+
+    fn refuses_command(&self, command: &ShellCommand) -> Option<String> {
+        let written = command.touches.iter().find_map(|touch| self.refuses_touch(touch));
+        let widely = || command.wide.iter().find_map(|wide| self.refuses_wide(wide));
+        let mentioned = || self.mentioned(command).find_map(|path| self.refuses_write(path));
+        written.or_else(widely).or_else(mentioned).or_else(|| self.refuses_leaving(command))
+    }
+
+    /// The paths that a program may change of those it is given: all of them if that is what it is for, else
+    /// those of the other checkout, since what it does with them cannot be told.
+    fn mentioned<'a>(&'a self, command: &'a ShellCommand) -> impl Iterator<Item = &'a Utf8PathBuf> {
+        let program = command.words.get(command.assigned).map_or("", String::as_str);
+        let program = program.rsplit('/').next().unwrap_or_default();
+        let skipped = match program {
+            name if CHANGING.contains(&name) => 0,
+            name if COPYING.contains(&name) => command.mentions.len().saturating_sub(1),
+            _ => usize::MAX,
+        };
+        let theirs = |path: &Utf8Path| path.starts_with(&self.origin) && !path.starts_with(&self.tree);
+        let numbered = command.mentions.iter().enumerate();
+        numbered.filter(move |(number, path)| *number >= skipped || theirs(path)).map(|(_, path)| path)
+    }
+
+    fn refuses_wide(&self, wide: &WideTouch) -> Option<String> {
+        if wide.access == Access::Read {
+            return None;
+        }
+        let fixed = wide.pattern.split(['*', '?', '[', '{', '\\']).next().unwrap_or_default();
+        // A pattern that goes on after the last whole name says nothing about that name.
+        let whole = if fixed.len() == wide.pattern.len() {
+            fixed
+        } else {
+            fixed.rsplit_once('/').map_or("/", |(folder, _)| folder)
+        };
+        let whole = if whole.is_empty() { "/" } else { whole };
+        self.refuses_write(Utf8Path::new(whole))
+    }
+
+    /// Whether a command takes the shell out of the checkout.
+    fn refuses_leaving(&self, command: &ShellCommand) -> Option<String> {
+        let program = command.words.get(command.assigned)?;
+        if !matches!(program.as_str(), "cd" | "pushd") {
+            return None;
+        }
+        let target = command.touches.iter().find(|touch| !touch.path.starts_with(&self.tree))?;
+        let instead = self.translated(&target.path).map(|own| format!(" Use {own} instead."));
+        Some(format!(
+            "{} is outside of the checkout that this agent works in ({}), which the shell does not leave.{}",
+            target.path,
+            self.tree,
+            instead.unwrap_or_default()
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use decurion_tools::{Surroundings, Tool};
+    use serde_json::json;
+
+    fn bounds() -> Confinement {
+        Confinement { tree: "/state/worktrees/p/a1".into(), origin: "/srv/p".into() }
+    }
+
+    fn bash(command: &str) -> Intent {
+        let around = Surroundings {
+            cwd: "/state/worktrees/p/a1/sub".into(),
+            home: Some("/home/ann".into()),
+            directories: vec!["/state/worktrees/p/a1".into()],
+        };
+        let tools = decurion_tools::builtin_with(true);
+        let tool = tools.iter().find(|tool| tool.spec().name == "Bash").unwrap();
+        Tool::intent(&**tool, &json!({"command": command}), &around).unwrap()
+    }
+
+    #[test]
+    fn only_its_own_checkout_may_be_changed() {
+        #[rustfmt::skip]
+        let rows = [
+            ("echo x > here.txt", true), ("echo x > ../top.txt", true), ("mkdir -p a/b", true),
+            ("cargo build 2>/dev/null", true), ("cat /srv/p/src/main.rs", true), ("cd .. && ls", true),
+            ("git commit -am work", true), ("rm -rf *", true), ("ls /etc", true),
+            ("echo x > /srv/p/here.txt", false), ("echo x > /tmp/out", false), ("rm -rf ../../*", false),
+            ("rm -rf /srv/p/*.rs", false), ("cd /srv/p && make", false), ("cd ../../../.. && ls", false),
+            ("cp a /srv/p/b", false), ("touch ~/x", false), ("sometool /srv/p/src", false),
+            ("bash -c 'echo x > /srv/p/y'", false), ("cd /srv/p; echo x > y", false), ("pushd /srv/p", false),
+            ("rm -rf /home/ann/x", false), ("mv ../a /var/x", false), ("cp /etc/hosts .", true),
+            ("chmod +x ./run.sh", true), ("python3 /usr/lib/tool.py", true), ("tee /opt/x < a", false),
+            ("/state/worktrees/p/a1/run.sh", true), ("echo $(touch /srv/p/z)", false),
+        ];
+        for (command, allowed) in rows {
+            let refusal = bounds().refuses(&bash(command));
+            assert_eq!(refusal.is_none(), allowed, "{command}: {refusal:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_tells_the_path_to_use() {
+        let intent = Intent::titled("").touching("/srv/p/src/a.rs", Access::Write);
+        let reason = bounds().refuses(&intent).unwrap();
+        assert!(reason.ends_with("Use /state/worktrees/p/a1/src/a.rs instead."), "{reason}");
+        let read = Intent::titled("").touching("/srv/p/src/a.rs", Access::Read);
+        assert_eq!(bounds().refuses(&read), None);
+        let near = Intent::titled("").touching("/state/worktrees/p/a10/x", Access::Write);
+        assert!(bounds().refuses(&near).is_some(), "a name that begins the same is another");
+    }
+}

@@ -1,0 +1,259 @@
+//! Agents in checkouts of their own: begun there, kept to it, told how paths are called there, and reported
+//! with what they left.
+
+use std::fs;
+use std::sync::Arc;
+
+use decurion_engine::AgentSettings;
+use decurion_engine::worktree::{WorktreeSettings, Worktrees};
+use decurion_protocol::{
+    AgentDefinition, Envelope, Event, Mode, Outcome, Rule, RunSpec, SessionRequest, Start, agent::Equipment,
+};
+use decurion_store::{LeaseState, Leases};
+use decurion_testkit::repo::Repo;
+use decurion_testkit::stage::{Played, Stage};
+use expect_test::expect;
+
+use crate::worktrees::{git_for_tests, utf8};
+
+/// A stage that works in a repository, with the real tools and a definition that asks for isolation.
+fn stage(repo: &Repo, script: &str) -> Stage {
+    let mut stage = Stage::new(script);
+    let git = git_for_tests();
+    stage.processes = Some(git.guard().clone());
+    let leases = Leases::new(stage.archive().layout().home());
+    stage.worktrees =
+        Some(Worktrees::new(git, leases, WorktreeSettings::default(), Arc::clone(&stage.clock)));
+    stage.agent_settings = AgentSettings { max_depth: 2, ..AgentSettings::default() };
+    stage.request.cwd = utf8(repo.path());
+    stage.tools.extend(decurion_tools::builtin_with(true));
+    for rule in ["Bash", "Write", "Edit", "Read"] {
+        stage.rules.allow.push(Rule::parse(rule, Default::default()).unwrap());
+    }
+    let equipment = Equipment { isolation: Some("worktree".to_owned()), ..Equipment::default() };
+    stage.agents.push(Arc::new(AgentDefinition {
+        name: "apart".into(),
+        description: "works apart".into(),
+        prompt: "You work apart.".into(),
+        equipment,
+        ..AgentDefinition::default()
+    }));
+    stage
+}
+
+fn spec(played: &Played) -> RunSpec {
+    let of_agent = |envelope: &Arc<Envelope>| match &envelope.event {
+        Event::RunStarted { spec } if spec.agent.is_some() => Some((**spec).clone()),
+        _ => None,
+    };
+    played.events.iter().find_map(of_agent).unwrap()
+}
+
+/// What calls of a tool came to, of agents or of the root.
+fn results(played: &Played, tool: &str, of_agents: bool) -> Vec<String> {
+    let of_tool = |envelope: &Arc<Envelope>| match &envelope.event {
+        Event::CallEnded { tool: called, output, .. }
+            if called == tool && envelope.agent.is_some() == of_agents =>
+        {
+            Some(output.content.text())
+        }
+        _ => None,
+    };
+    played.events.iter().filter_map(of_tool).collect()
+}
+
+/// Ids, folders and commits of this run replaced.
+fn masked(played: &Played, repo: &Repo, text: &str) -> String {
+    let spec = spec(played);
+    let worktree = spec.worktree.as_deref().unwrap();
+    text.replace(worktree.path.as_str(), "TREE")
+        .replace(spec.agent.as_ref().unwrap().as_str(), "ID")
+        .replace(&worktree.base, "BASE")
+        .replace(utf8(repo.path()).as_str(), "REPO")
+}
+
+const DELEGATE: &str = r#"
+when agent=main turn=1
+  call Agent {"description": "change it", "prompt": "go", "subagent_type": "apart"}
+when agent=main
+  say "done"
+"#;
+
+#[tokio::test]
+async fn what_an_agent_changes_is_on_its_own_branch_and_in_its_report() {
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    let script = r#"
+when agent=apart turn=1
+  call Bash {"command": "echo two > a.txt && git -c user.name=A -c user.email=a@b commit -qam 'second' && pwd"}
+when agent=apart turn=2
+  call Bash {"command": "echo new > new.txt"}
+when agent=apart
+  say "changed"
+"#;
+    let stage = stage(&repo, &format!("{script}{DELEGATE}"));
+    let played = stage.play("go").await;
+    let spec = spec(&played);
+    let worktree = spec.worktree.as_deref().unwrap();
+    assert_eq!(results(&played, "Bash", true)[0].trim(), worktree.path.as_str());
+    assert_eq!(spec.cwd, worktree.path);
+    assert_eq!(worktree.base, repo.git(&["rev-parse", "HEAD"]).unwrap().trim());
+    assert_eq!(repo.status().unwrap(), "", "the shared folder is as it was");
+    let report = masked(&played, &repo, &results(&played, "Agent", false)[0]);
+    let report = report.split("<usage>").next().unwrap();
+    expect![[r"
+        changed
+
+        agentId: ID (for `resume` or SendMessage, if its work should go on; not for the user)
+        Its work is in a checkout of its own, not here: 1 commit, 1 file changed, +1 -1, 1 untracked, not all committed.
+        worktreePath: TREE
+        worktreeBranch: decurion/ID
+        worktreeBase: BASE
+    "]].assert_eq(report);
+    let log = repo.git(&["log", "--format=%s", &worktree.branch]).unwrap();
+    assert_eq!(log, "second\nfirst\n");
+    // It is told where it is.
+    let told = played.events.iter().find_map(|envelope| match &envelope.event {
+        Event::Message { message, .. } if envelope.agent.is_some() => Some(message.text()),
+        _ => None,
+    });
+    let told = masked(&played, &repo, &told.unwrap());
+    expect![[r"
+
+        You work in a git checkout of your own, on the branch decurion/ID, which began at BASE.
+        A path below REPO that you are told of means the same path below TREE.
+        Nothing outside of TREE may be changed. What you change stays on your branch, committed or not, and others decide about merging it.
+        </worktree>"]].assert_eq(told.split_once("<worktree>").unwrap().1);
+    assert!(told.contains("Working directory: TREE\n") && !told.contains("Also allowed"), "{told}");
+}
+
+#[tokio::test]
+async fn an_agent_that_changed_nothing_leaves_nothing() {
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    let stage = stage(&repo, &format!("when agent=apart\n  say \"looked\"\n{DELEGATE}"));
+    let played = stage.play("go").await;
+    let report = &results(&played, "Agent", false)[0];
+    assert!(report.starts_with("looked") && !report.contains("worktree"), "{report}");
+    assert!(!spec(&played).worktree.unwrap().path.exists());
+    assert_eq!(repo.git(&["branch", "--list", "decurion/*"]).unwrap(), "");
+    let steps = played.events.iter().find_map(|envelope| match &envelope.event {
+        Event::Prepared { steps } => Some(steps.clone()),
+        _ => None,
+    });
+    let order: Vec<String> = steps.unwrap().iter().map(|step| format!("{:?}", step.step)).collect();
+    assert_eq!(order[..6], ["Definition", "Model", "Id", "Tools", "Worktree", "Task"]);
+}
+
+#[tokio::test]
+async fn nothing_outside_of_its_checkout_is_changed() {
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    let path = utf8(repo.path());
+    let script = format!(
+        r#"
+when agent=apart turn=1
+  call Write {{"file_path": "{path}/b.txt", "content": "x"}}
+when agent=apart turn=2
+  call Bash {{"command": "cd {path} && touch c.txt"}}
+when agent=apart turn=3
+  call Bash {{"command": "there=$(git rev-parse --path-format=absolute --git-common-dir) && ln -s ${{there%/.git}} link && ls -d link"}}
+when agent=apart turn=4
+  call Write {{"file_path": "link/d.txt", "content": "x"}}
+when agent=apart turn=5
+  call Agent {{"description": "below", "prompt": "go", "subagent_type": "worker"}}
+when agent=apart
+  say "tried"
+when agent=worker turn=1
+  call Write {{"file_path": "{path}/e.txt", "content": "x"}}
+when agent=worker
+  say "tried too"
+{DELEGATE}"#
+    );
+    let mut stage = stage(&repo, &script);
+    stage.request.mode = Some(Mode::BypassPermissions);
+    let played = stage.play("go").await;
+    assert_eq!(repo.status().unwrap(), "");
+    let writes = results(&played, "Write", true).join("\n");
+    expect![[r"
+        Permission denied: REPO/b.txt is outside of the checkout that this agent works in, and nothing outside of TREE may be changed. Use TREE/b.txt instead.
+        Permission denied: REPO/d.txt is outside of the checkout that this agent works in, and nothing outside of TREE may be changed. Use TREE/d.txt instead.
+        Permission denied: REPO/e.txt is outside of the checkout that this agent works in, and nothing outside of TREE may be changed. Use TREE/e.txt instead."]].assert_eq(&masked(&played, &repo, &writes));
+    let bash = results(&played, "Bash", true);
+    expect![[r"
+        Permission denied: REPO/c.txt is outside of the checkout that this agent works in, and nothing outside of TREE may be changed. Use TREE/c.txt instead.
+        link"]].assert_eq(&masked(&played, &repo, &bash.join("\n")));
+}
+
+#[tokio::test]
+async fn without_a_repository_the_agent_does_not_begin() {
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    let mut stage = stage(&repo, &format!("when agent=apart\n  say \"never\"\n{DELEGATE}"));
+    let elsewhere = tempfile::tempdir().unwrap();
+    stage.request.cwd = utf8(elsewhere.path());
+    let played = stage.play("go").await;
+    let report = &results(&played, "Agent", false)[0];
+    assert!(report.starts_with("The agent was not begun: a worktree needs a git repository"), "{report}");
+    assert!(!played.events.iter().any(|envelope| envelope.agent.is_some()), "no agent has begun");
+    assert!(matches!(played.outcome, Outcome::Completed { .. }));
+    stage.worktrees = None;
+    let played = stage.play("go").await;
+    assert!(results(&played, "Agent", false)[0].contains("Worktrees need"), "never without one instead");
+}
+
+#[tokio::test]
+async fn an_agent_whose_checkout_is_deleted_is_told_and_works_nowhere_else() {
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    let script = r#"
+when agent=apart turn=1
+  call Bash {"command": "rm -rf \"$PWD\""}
+when agent=apart turn=2
+  call Bash {"command": "touch here.txt; pwd"}
+when agent=apart
+  say "it is gone"
+"#;
+    let stage = stage(&repo, &format!("{script}{DELEGATE}"));
+    let played = stage.play("go").await;
+    let bash = results(&played, "Bash", true);
+    assert!(bash[1].starts_with("working directory is gone"), "{bash:?}");
+    assert_eq!(repo.status().unwrap(), "");
+    assert!(results(&played, "Agent", false)[0].starts_with("it is gone"));
+    assert!(!repo.path().join("here.txt").exists());
+}
+
+#[tokio::test]
+async fn a_resumed_agent_has_its_checkout_again_or_is_told_that_it_is_gone() {
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    let script = format!(
+        r#"
+when agent=apart turn=1
+  call Bash {{"command": "test -e b.txt || echo x >> b.txt; cat b.txt; pwd"}}
+when agent=apart turn=2
+  say "once"
+when agent=apart turn=3
+  call Bash {{"command": "echo y >> b.txt; cat b.txt; pwd"}}
+when agent=apart
+  say "again"
+{DELEGATE}"#
+    );
+    let stage = stage(&repo, &script);
+    let played = stage.play("go").await;
+    let spec = spec(&played);
+    let agent = spec.agent.clone().unwrap();
+    let tree = spec.worktree.clone().unwrap();
+    let request = SessionRequest { start: Start::Resume { id: played.session }, ..stage.request.clone() };
+    let stage = stage.resuming(&format!(
+        "{}\nwhen agent=main turn=3\n  call Agent {{\"description\": \"more\", \"prompt\": \"more\", \"resume\": \"{agent}\"}}\nwhen agent=main\n  say \"done\"\n",
+        script.split("when agent=main").next().unwrap()
+    ));
+    let second = stage.play_all(request.clone(), &["more"]).await.unwrap();
+    let bash = results(&second, "Bash", true);
+    assert!(bash[0].starts_with("x\ny\n") && bash[0].contains(tree.path.as_str()), "{bash:?}");
+    let lease = stage.worktrees.as_ref().unwrap().leases().get(&tree.repository, agent.as_str()).unwrap();
+    assert_eq!(lease.state, LeaseState::Kept);
+    fs::remove_dir_all(&tree.path).unwrap();
+    let stage = stage.resuming(&format!(
+        "when agent=main turn=5\n  call Agent {{\"description\": \"more\", \"prompt\": \"more\", \"resume\": \"{agent}\"}}\nwhen agent=main\n  say \"done\"\n"
+    ));
+    let third = stage.play_all(request, &["more"]).await.unwrap();
+    let report = results(&third, "Agent", false);
+    assert!(report[0].contains(&format!("working directory is gone: {}", tree.path)), "{report:?}");
+    assert_eq!(repo.status().unwrap(), "");
+}
