@@ -102,7 +102,7 @@ impl Kit {
 }
 
 /// Takes a checkout back; gives what is left in it, if it is kept.
-pub async fn kept(trees: &Worktrees, worktree: Worktree) -> Option<KeptWorktree> {
+async fn kept(trees: &Worktrees, worktree: Worktree) -> Option<KeptWorktree> {
     match Box::pin(trees.release(&worktree)).await {
         Released::Removed => None,
         Released::Kept(left) => Some(KeptWorktree { worktree, left: left.to_string() }),

@@ -305,12 +305,6 @@ impl Worktrees {
         self.put(&Lease { state: LeaseState::Used, ..lease })
     }
 
-    /// Whether a worktree was not taken back yet.
-    pub(crate) fn is_used(&self, worktree: &Worktree) -> bool {
-        let lease = worktree.path.file_name().and_then(|name| self.leases.get(&worktree.repository, name));
-        lease.is_some_and(|lease| matches!(lease.state, LeaseState::Used | LeaseState::Removing))
-    }
-
     /// Whether a lease's checkout is there and git knows it. A folder without its `.git` would be taken for a
     /// part of whatever repository is above it.
     pub(crate) async fn is_checkout(&self, lease: &Lease) -> bool {

@@ -59,6 +59,13 @@ pub struct Lease {
     pub ended: Option<Timestamp>,
 }
 
+impl Lease {
+    /// Whether it was neither given back nor kept for a person.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, LeaseState::Making | LeaseState::Used | LeaseState::Removing)
+    }
+}
+
 /// How far a worktree has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

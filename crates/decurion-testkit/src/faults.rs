@@ -28,6 +28,7 @@ pub mod size;
 pub mod stand;
 pub mod startup;
 pub mod transcript;
+pub mod worktrees;
 
 /// One fault, and how it is tried.
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +137,7 @@ pub fn rows() -> Vec<Row> {
         budgets::rows(),
         notified::rows(),
         shown::rows(),
+        worktrees::rows(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -16,7 +16,7 @@ use crate::child::{AgentInput, BackgroundChoice};
 use crate::context::Context;
 use crate::desk::{Desk, ModeStep, Spawned, Spawning};
 use crate::journal::Who;
-use crate::kit::{Kit, kept as kept_worktree};
+use crate::kit::Kit;
 use crate::permission::{Around, Policy, decide};
 use crate::ports::{Model, new_run};
 use crate::run::belongs;
@@ -172,18 +172,22 @@ impl Owner {
         Ok(kit)
     }
 
-    /// Takes back the checkouts of agents that had ended when the process died before that.
+    /// Takes back the checkouts of agents that had ended, or had not begun, when the process died.
     async fn settle_worktrees(&mut self) {
         let Some(trees) = self.session.parts.worktrees.clone() else { return };
-        let over = self.tree.tasks.rows().filter(|row| !row.is_alive()).filter_map(|row| row.spec.clone());
-        let over: Vec<Arc<RunSpec>> = over.filter(|spec| is_own(spec)).collect();
-        for spec in over {
-            let Some(worktree) = spec.worktree.as_deref().filter(|tree| trees.is_used(tree)) else {
+        let session = self.session.id;
+        let (leases, _) = trees.leases().all(None).unwrap_or_default();
+        for lease in leases.into_iter().filter(|lease| lease.session == session && lease.is_open()) {
+            let Some(agent) = lease.agent.clone() else { continue };
+            let row = self.tree.tasks.row(&agent.clone().into());
+            if row.is_some_and(crate::task::Row::is_alive) {
                 continue;
-            };
-            if let Some(kept) = kept_worktree(&trees, worktree.clone()).await {
-                let steps = vec![Step::noted(ReleaseStep::Worktree, kept.left)];
-                let who = Who { run: spec.run, agent: spec.agent.clone() };
+            }
+            let run = row.and_then(|row| row.spec.as_ref()).map(|spec| spec.run);
+            let left = Box::pin(trees.settle_own(&lease)).await;
+            if let (Some(left), Some(run)) = (left, run) {
+                let steps = vec![Step::noted(ReleaseStep::Worktree, left.to_string())];
+                let who = Who { run, agent: Some(agent) };
                 let _ = self.record(&who, Event::Released { steps }).await;
             }
         }

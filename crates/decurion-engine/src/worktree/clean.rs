@@ -57,6 +57,28 @@ impl Worktrees {
         self.walk(repository, false, most).await
     }
 
+    /// Takes back what an earlier process of a living session left: half made, or ended. What is in it, if it is
+    /// kept.
+    pub(crate) async fn settle_own(&self, lease: &Lease) -> Option<Left> {
+        let _place = self.place().await;
+        locks::clear_shared(self.leases(), &lease.repository);
+        locks::clear_own(lease);
+        if lease.state == LeaseState::Making {
+            if let Err(error) = self.undo(lease).await {
+                tracing::warn!(%error, worktree = %lease.path, "a half-made worktree stays for now");
+            }
+            return None;
+        }
+        let (verdict, left) = self.look_at(lease).await;
+        if verdict == Verdict::Changed {
+            return Some(self.keep(lease.clone(), left, None).await);
+        }
+        match self.remove(lease, None).await {
+            Ok(()) => None,
+            Err(error) => Some(self.keep(lease.clone(), left, Some(error)).await),
+        }
+    }
+
     /// Settles what dead sessions left, as far as nobody has looked at it yet; at a session's start, beside it.
     pub async fn settle_dead(&self, most: usize) {
         let Ok((leases, _)) = self.leases().all(None) else { return };
