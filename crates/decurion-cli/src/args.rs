@@ -131,6 +131,14 @@ pub struct RunArgs {
     #[arg(long, value_name = "SOURCES")]
     pub setting_sources: Option<String>,
 
+    /// MCP servers for this run: a file, or JSON like {"mcpServers": {"git": {"command": "uvx", "args": ["mcp-server-git"]}}}.
+    #[arg(long, value_name = "FILE-OR-JSON", num_args = 1..)]
+    pub mcp_config: Vec<String>,
+
+    /// Only the MCP servers of --mcp-config.
+    #[arg(long)]
+    pub strict_mcp_config: bool,
+
     /// Use this UUID for the new session.
     #[arg(long, value_name = "UUID")]
     pub session_id: Option<String>,
@@ -222,6 +230,9 @@ pub enum SubCommand {
     Merge(MergeArgs),
     /// Show where the time of a session went: a trace for Perfetto, or a picture.
     Trace(TraceArgs),
+    /// MCP servers: which there are, add and remove them, try and approve them; or be one.
+    #[command(subcommand)]
+    Mcp(McpCommand),
     /// Trust this folder's settings, or take that back.
     Trust {
         /// Take it back.
@@ -275,6 +286,116 @@ pub enum AgentsCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// MCP servers: which there are, add and remove them, try and approve them; or be one.
+#[derive(Debug, Subcommand)]
+pub enum McpCommand {
+    /// Every server, where it is declared, and whether it may be started.
+    List {
+        /// As JSON lines.
+        #[arg(long)]
+        json: bool,
+    },
+    /// One server: how it is reached, and what it offered when it was approved.
+    Get {
+        /// Which server.
+        name: String,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Declare a server.
+    #[command(after_help = "Examples:
+  decurion mcp add git -- uvx mcp-server-git --repository .
+  decurion mcp add --scope project --env LEVEL=2 db -- npx -y some-server
+  decurion mcp add --transport http --header \"Authorization: Bearer ${TOKEN}\" issues https://example.org/mcp
+
+Variables written ${NAME} or ${NAME:-default} are filled in when the server is started.")]
+    Add {
+        /// Its name; its tools are called mcp__NAME__tool.
+        name: String,
+        /// The program and its arguments (after --), or the address.
+        #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND-OR-URL")]
+        target: Vec<String>,
+        /// How it is reached.
+        #[arg(short, long, default_value = "stdio")]
+        transport: TransportWord,
+        /// Whose it is: user (every folder), project (.mcp.json, shared), local (this folder, yours alone).
+        #[arg(short, long, default_value = "local")]
+        scope: ScopeWord,
+        /// A variable of its environment, NAME=VALUE; may be given several times.
+        #[arg(short, long, value_name = "NAME=VALUE")]
+        env: Vec<String>,
+        /// A header of every request, "Name: value"; may be given several times.
+        #[arg(short = 'H', long, value_name = "HEADER")]
+        header: Vec<String>,
+    },
+    /// Declare a server by its JSON.
+    AddJson {
+        /// Its name.
+        name: String,
+        /// {"command": …, "args": […]} or {"type": "http", "url": …}.
+        json: String,
+        /// Whose it is: user, project or local.
+        #[arg(short, long, default_value = "local")]
+        scope: ScopeWord,
+    },
+    /// Remove a declaration.
+    Remove {
+        /// Which server.
+        name: String,
+        /// Where from; everywhere if left out.
+        #[arg(short, long)]
+        scope: Option<ScopeWord>,
+    },
+    /// Start a server, ask what it offers, and stop it again; shows what it wrote last where that fails.
+    Test {
+        /// Which server.
+        name: String,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Let a project's server be started as it is declared now, and accept what it offers now.
+    Approve {
+        /// Which server.
+        name: String,
+    },
+    /// Be a server on standard input and output: other agents can start ours (Agent, TaskOutput, TaskStop).
+    Serve {
+        /// The model of the agents.
+        #[arg(long, value_name = "MODEL")]
+        model: Option<String>,
+        /// Who is asked: nobody can be, so what no rule allows is denied unless a mode says otherwise.
+        #[arg(long, value_name = "MODE")]
+        permission_mode: Option<String>,
+        /// Rules that need no question; may be given several times.
+        #[arg(id = "serveAllowed", long = "allowedTools", value_name = "RULES")]
+        allowed_tools: Vec<String>,
+    },
+}
+
+/// Whose a declaration is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScopeWord {
+    /// Every folder.
+    User,
+    /// Everyone who works on this project.
+    Project,
+    /// This folder, yours alone.
+    Local,
+}
+
+/// How a server is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TransportWord {
+    /// A program's standard input and output.
+    Stdio,
+    /// Streamable HTTP.
+    Http,
+    /// Server-sent events, as old servers have it.
+    Sse,
 }
 
 /// Test and explain permission rules.

@@ -5,6 +5,7 @@ pub mod config;
 pub mod demo;
 pub mod doctor;
 mod explain;
+pub mod mcp;
 pub mod merge;
 pub mod permissions;
 pub mod run;

@@ -11,6 +11,7 @@ mod input;
 mod instructions;
 mod models;
 mod report;
+mod servers;
 mod wire;
 
 use std::ffi::OsString;
@@ -56,6 +57,7 @@ fn dispatch(args: Args) -> Result<u8, Failure> {
         Some(SubCommand::Worktrees(worktrees)) => command::worktrees::run(&worktrees),
         Some(SubCommand::Merge(merge)) => command::merge::run(&merge),
         Some(SubCommand::Trace(trace)) => command::trace::run(&trace),
+        Some(SubCommand::Mcp(mcp)) => command::mcp::run(mcp),
         Some(SubCommand::Trust { revoke }) => command::trust::run(revoke),
         Some(SubCommand::Doctor { json }) => command::doctor::run(json),
     }

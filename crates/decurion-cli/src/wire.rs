@@ -7,6 +7,7 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use decurion_config::{Environment, Loaded, TrustState, settings};
 use decurion_engine::child::{AgentSettings, BackgroundChoice};
+use decurion_engine::mcp::McpParts;
 use decurion_engine::permission::Undecided;
 use decurion_engine::worktree::{WorktreeSettings, Worktrees};
 use decurion_engine::{Compaction, Definitions, Durability, Engine, Models, Parts};
@@ -36,6 +37,7 @@ pub fn engine(
     environment: &Environment,
     models: Arc<dyn Models>,
     agents: Arc<dyn Definitions>,
+    mcp: Option<McpParts>,
 ) -> Engine {
     let settings = &loaded.settings;
     let shell = shell_environment(loaded, environment);
@@ -47,6 +49,7 @@ pub fn engine(
         models,
         worktrees: worktrees(loaded, environment, processes.clone()),
         tools: Arc::new(ToolSet::new(decurion_tools::builtin_with(settings.background_tasks))),
+        mcp,
         agents,
         agent_settings: agent_settings(loaded),
         background_wait: settings.print_background_wait,
@@ -84,7 +87,7 @@ pub fn engine(
 }
 
 /// The state folder; one that cannot exist where there is no home, so that sessions stay in memory.
-fn state_folder(loaded: &Loaded) -> Utf8PathBuf {
+pub fn state_folder(loaded: &Loaded) -> Utf8PathBuf {
     loaded.paths.state.clone().unwrap_or_else(|| "/nonexistent/decurion".into())
 }
 

@@ -4,6 +4,7 @@
 //! never dropped silently.
 
 mod declaration;
+pub mod edit;
 
 use std::collections::{BTreeMap, BTreeSet};
 

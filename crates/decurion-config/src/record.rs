@@ -64,7 +64,7 @@ fn write_whole<T: Serialize>(file: &Utf8Path, record: &T) -> io::Result<()> {
     written
 }
 
-fn private_file(path: &Utf8Path, new: bool) -> io::Result<File> {
+pub(crate) fn private_file(path: &Utf8Path, new: bool) -> io::Result<File> {
     let no_follow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0);
     let mut options = File::options();
     options.write(true).mode(0o600).custom_flags(no_follow);

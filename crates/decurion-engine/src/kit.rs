@@ -10,6 +10,7 @@ use decurion_protocol::{Delivery, Event, Outcome, ReleaseStep, StartStep, Step, 
 use crate::context::Context;
 use crate::desk::{Desk, Wish};
 use crate::journal::{Journal, Who};
+use crate::mcp::OwnServers;
 use crate::ports::Ports;
 use crate::run::Run;
 use crate::spawn::Left;
@@ -23,6 +24,8 @@ pub struct Kit {
     started: Vec<Step<StartStep>>,
     /// The checkout of its own that it works in, and who takes that back.
     worktree: Option<Box<(Worktrees, Made)>>,
+    /// MCP servers of its own.
+    pub servers: OwnServers,
 }
 
 /// What is left of a run once all that it carried is given back.
@@ -48,6 +51,7 @@ impl Kit {
 
     /// Gives back what was acquired for an agent that does not begin after all.
     pub async fn abandon(self) {
+        self.servers.release().await;
         if let Some(own) = self.worktree {
             let (trees, made) = *own;
             Box::pin(trees.release(&made.worktree)).await;
@@ -78,7 +82,7 @@ impl Kit {
         let Ports { desk, hooks, tag, shared, who, .. } = ports;
         let mut steps = Vec::with_capacity(ReleaseStep::ALL.len());
         let mut took = |step, note: Option<String>| steps.push(Step { step, note });
-        took(ReleaseStep::Servers, None);
+        took(ReleaseStep::Servers, self.servers.release().await);
         drop(hooks);
         took(ReleaseStep::Hooks, None);
         desk.prefix.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -32,6 +32,7 @@ mod hooked;
 pub mod journal;
 mod kit;
 pub mod listing;
+pub mod mcp;
 pub mod merge;
 pub mod notice;
 pub mod permission;
@@ -69,6 +70,7 @@ pub use ports::{Compaction, Definitions, Instructions, Model, Models, Parts, Red
 use approval::Rights;
 use hook::{HookSurroundings, Hooks};
 use journal::{Journal, JournalOptions};
+use mcp::SessionServers;
 use ports::Equipment;
 use resume::Opened;
 use session::{Session, first_who};
@@ -89,15 +91,16 @@ impl Engine {
 
     async fn begin(&self, request: SessionRequest) -> Result<Link, PlaceError> {
         // A new session that cannot work leaves no file behind.
+        let servers = self.servers(&request).await;
         let prepared = match request.start {
-            Start::New { .. } => Some(self.prepare(&request, None, None)?),
+            Start::New { .. } => Some(self.prepare(&request, None, None, servers.as_ref())?),
             Start::Resume { .. } | Start::Fork { .. } => None,
         };
         let opened = resume::open(&self.parts, &request)?;
         let id = opened.id;
         let who = first_who(opened.folded.spec.as_ref().map(|spec| spec.run));
         let first = first_events(&opened);
-        let session = self.session(opened, request, prepared)?;
+        let session = self.session(opened, request, prepared, servers)?;
         let link_events = session.journal.subscribe();
         let journal = session.journal.clone();
         journal
@@ -110,12 +113,26 @@ impl Engine {
         Ok(Link { session: id, commands, events: link_events, again })
     }
 
+    /// Starts the MCP servers of a session, and waits a little for those that nothing is known of.
+    async fn servers(&self, request: &SessionRequest) -> Option<SessionServers> {
+        let parts = &self.parts;
+        let mcp = parts.mcp.as_ref()?;
+        let (servers, problems) =
+            SessionServers::start(mcp, parts.processes.as_ref(), &request.cwd, &request.definition);
+        for problem in problems {
+            tracing::warn!("{problem}");
+        }
+        servers.settle().await;
+        Some(servers)
+    }
+
     /// The model and what stands before the conversation.
     fn prepare(
         &self,
         request: &SessionRequest,
         recorded: Option<&RunSpec>,
         files: Option<&SessionFiles>,
+        servers: Option<&SessionServers>,
     ) -> Result<(Arc<Model>, HeadAndTools), PlaceError> {
         let parts = &self.parts;
         let model_name = request.model.clone().or_else(|| recorded.map(|spec| spec.model.clone()));
@@ -125,8 +142,12 @@ impl Engine {
         let recorded_head = recorded
             .zip(files)
             .and_then(|(spec, files)| serde_json::from_slice(&files.get_head(&spec.head).ok()?).ok());
-        let all = self.all_tools();
-        let made = spec::root_head(request, recorded_head.as_ref(), &all, &model)?;
+        let all = self.all_tools(servers);
+        let mut made = spec::root_head(request, recorded_head.as_ref(), &all, &model)?;
+        if servers.is_some() {
+            // A server's tools are known when it is; until then nobody can say that there is no such tool.
+            made.unknown.retain(|name| !mcp::is_servers(name));
+        }
         if !made.unknown.is_empty() {
             let known: Vec<&str> = all.names().collect();
             return Err(PlaceError::Usage(format!(
@@ -139,14 +160,19 @@ impl Engine {
     }
 
     /// Every tool there is, those of the engine told of the agents as they are now.
-    fn all_tools(&self) -> Arc<ToolSet> {
+    fn all_tools(&self, servers: Option<&SessionServers>) -> Arc<ToolSet> {
         let parts = &self.parts;
         let settings = &parts.agent_settings;
-        if settings.max_depth == 0 {
+        if settings.max_depth == 0 && servers.is_none() {
             return Arc::clone(&parts.tools);
         }
-        let ours = agent_tools::all(&parts.agents.all(), settings);
-        Arc::new(ToolSet::new(parts.tools.iter().cloned().chain(ours)))
+        let theirs = servers.map(SessionServers::tools).unwrap_or_default();
+        let ours = if settings.max_depth == 0 {
+            Vec::new()
+        } else {
+            agent_tools::all(&parts.agents.all(), settings)
+        };
+        Arc::new(ToolSet::new(parts.tools.iter().cloned().chain(ours).chain(theirs)))
     }
 
     /// The hooks of the settings, for one session.
@@ -179,11 +205,15 @@ impl Engine {
         opened: Opened,
         request: SessionRequest,
         prepared: Option<(Arc<Model>, HeadAndTools)>,
+        servers: Option<SessionServers>,
     ) -> Result<Session, PlaceError> {
         let parts = &self.parts;
         let (model, made) = match prepared {
             Some(prepared) => prepared,
-            None => self.prepare(&request, opened.folded.spec.as_ref(), opened.files.as_deref())?,
+            None => {
+                let (spec, files) = (opened.folded.spec.as_ref(), opened.files.as_deref());
+                self.prepare(&request, spec, files, servers.as_ref())?
+            }
         };
         let head_name = store_head(&made.head, opened.files.as_deref())?;
         let mut directories = request.directories.clone();
@@ -233,6 +263,7 @@ impl Engine {
             // A head from the record may tell of others.
             agents: if recorded { Vec::new() } else { parts.agents.all() },
             tree,
+            servers,
             model,
             parts: Arc::clone(parts),
             request,

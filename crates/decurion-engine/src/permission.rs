@@ -119,7 +119,17 @@ pub fn decide(policy: &Policy, tool: &str, input: &Value, intent: &Intent) -> De
             question.decide_named()
         }
     });
-    finish(policy, decision)
+    finish(policy, doubted(policy, intent, decision))
+}
+
+/// What would be called is not what was approved: no rule that was made for that allows this.
+fn doubted(policy: &Policy, intent: &Intent, decision: Decision) -> Decision {
+    match &intent.doubt {
+        Some(doubt) if decision.verdict == Verdict::Allow && policy.mode != Mode::BypassPermissions => {
+            ask(doubt)
+        }
+        _ => decision,
+    }
 }
 
 /// Nobody can be asked: the question is a refusal, and says so.
@@ -237,7 +247,7 @@ fn class(tool: &str, input: &Value) -> Class {
         "TodoWrite" | "TodoRead" | "TaskOutput" | "AgentOutput" | "AgentOutputTool" | "BashOutput"
         | "KillShell" | "KillBash" | "TaskStop" | "SendMessage" | "TaskCreate" | "TaskGet" | "TaskList"
         | "TaskUpdate" | "ListAgents" | "ReportFindings" | "StructuredOutput" | "ToolSearch"
-        | "AskUserQuestion" | "EnterPlanMode" | "CronList" => Class::Free,
+        | "AskUserQuestion" | "EnterPlanMode" | "CronList" | "ListMcpResources" => Class::Free,
         _ if is_mcp(tool) => Class::Mcp,
         _ => Class::Other,
     }

@@ -23,6 +23,7 @@ use crate::child::AgentSettings;
 use crate::desk::Desk;
 use crate::hook::Hooks;
 use crate::journal::{Durability, Journal, Who};
+use crate::mcp::McpParts;
 use crate::permission::Undecided;
 use crate::spill::SpillInto;
 use crate::worktree::Worktrees;
@@ -109,6 +110,8 @@ pub struct Parts {
     pub models: Arc<dyn Models>,
     /// Every tool there is, less those of the engine.
     pub tools: Arc<ToolSet>,
+    /// The MCP servers; none where there are none.
+    pub mcp: Option<McpParts>,
     /// The agents that can be started.
     pub agents: Arc<dyn Definitions>,
     /// What the settings say about them.

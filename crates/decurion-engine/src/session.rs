@@ -31,6 +31,7 @@ use crate::hooked::Hooked;
 use crate::journal::{Journal, Who};
 use crate::kit::Kit;
 use crate::listing;
+use crate::mcp::{self, SessionServers};
 use crate::ports::{Ask, Equipment, Model, Parts, Ports, Shared, new_run};
 use crate::run::{Progress, Run, refold};
 use crate::spawn::{Beginning, Carried, Left, Said, live};
@@ -79,6 +80,8 @@ pub struct Session {
     pub agents: Vec<Arc<AgentDefinition>>,
     /// Its tasks so far.
     pub tree: Tree,
+    /// Its MCP servers.
+    pub servers: Option<SessionServers>,
 }
 
 /// The task of a session.
@@ -200,6 +203,7 @@ impl Owner {
                 Some(wish) = self.granted.recv() => self.grant(wish).await,
                 question = due(&self.approvals) => self.expired(question).await,
                 () = until(self.patience) => self.stop_root_shells().await,
+                notice = heard(&mut self.session.servers) => self.tell_of_server(notice).await,
                 request = self.commands.recv(), if self.closing == Closing::No => match request {
                     Some(request) => self.command(request).await,
                     // Nobody is attached any more: the session ends.
@@ -214,6 +218,9 @@ impl Owner {
         }
         let last = self.run();
         Hooked { spec: &last.spec, ports: &last.ports }.session_end("other").await;
+        if let Some(servers) = self.session.servers.take() {
+            servers.close().await;
+        }
         self.session.journal.close().await;
         if let Closing::For(request) = self.closing {
             let value = serde_json::json!({"unheard": worst(&self.tree.unheard)});
@@ -291,6 +298,7 @@ impl Owner {
         self.tasks_before = self.tree.begun;
         if matches!(work, Work::Prompt(_)) {
             self.tell_of_agents();
+            self.tell_of_servers();
         }
         let context = self.take_context().await;
         let run = self.run();
@@ -342,6 +350,35 @@ impl Owner {
         }
     }
 
+    /// Offers what the MCP servers have come to offer, or takes back what they no longer do; at a user's prompt
+    /// only, like the above.
+    fn tell_of_servers(&mut self) {
+        let session = &self.session;
+        let Some(servers) = &session.servers else { return };
+        let offered = ToolSet::new(servers.tools()).select(&session.request.tools).set;
+        let offered: Vec<_> = offered.iter().cloned().collect();
+        let Some(tools) = mcp::refreshed(&session.tools, &offered) else { return };
+        let mut head = (*session.head).clone();
+        spec::describe_servers(&mut head, &tools);
+        match self.keep_head(&head) {
+            Ok(name) => {
+                let session = &mut self.session;
+                session.head_name = name;
+                session.wire_head = Arc::new(session.model.dialect.head(&head));
+                (session.head, session.tools) = (Arc::new(head), Arc::new(tools));
+            }
+            Err(error) => tracing::warn!(%error, "the tools of MCP servers could not be told of"),
+        }
+    }
+
+    /// Tells whoever listens what happened to a server.
+    async fn tell_of_server(&mut self, notice: decurion_tools::mcp::Notice) {
+        let text = format!("MCP server {:?}: {}", notice.server, notice.text);
+        let event = Event::Notice { level: "warning".to_owned(), text };
+        // A journal that is lost is found lost by the next run.
+        let _ = self.session.journal.write(&self.who, vec![event]).await;
+    }
+
     /// The conversation, from memory or from the record.
     async fn take_context(&mut self) -> Context {
         if let Some(context) = self.context.take() {
@@ -361,6 +398,7 @@ impl Owner {
             model: &self.session.model,
             mode: self.rights.borrow().mode,
             directories: &self.session.directories,
+            servers: self.session.servers.as_ref().map(SessionServers::status).unwrap_or_default(),
         };
         let spec = spec::root(self.session.id, &self.session.request, &decided, self.session.previous);
         let links = Links {
@@ -607,6 +645,14 @@ async fn due(approvals: &Approvals) -> QuestionId {
             tokio::time::sleep_until(until).await;
             question
         }
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for news of the servers; for ever if there are none.
+async fn heard(servers: &mut Option<SessionServers>) -> decurion_tools::mcp::Notice {
+    match servers {
+        Some(servers) => servers.notice().await,
         None => std::future::pending().await,
     }
 }

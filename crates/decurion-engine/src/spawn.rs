@@ -226,7 +226,10 @@ async fn time_is_up(left: Option<Duration>) {
 
 /// The last steps of an agent's start.
 async fn ready(living: &Run, kit: &mut Kit, progress: &mut Progress, first: bool) -> Result<(), JournalLost> {
-    kit.took(StartStep::Servers);
+    match kit.servers.names() {
+        Some(names) => kit.noted(StartStep::Servers, names),
+        None => kit.took(StartStep::Servers),
+    }
     if first {
         agent_hooks(living, progress).await?;
         kit.took(StartStep::StartHooks);

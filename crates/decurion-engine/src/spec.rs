@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use decurion_model::{Head, ToolSchema};
 use decurion_protocol::{
-    Limits, Mode, Opening, Pattern, PlaceError, Rule, RuleSet, RunId, RunSpec, SessionId, SessionRequest,
+    Limits, McpStatus, Mode, Opening, Pattern, PlaceError, Rule, RuleSet, RunId, RunSpec, SessionId,
+    SessionRequest,
 };
 use decurion_tools::{Tool, ToolSet};
 use sha2::{Digest as _, Sha256};
@@ -84,6 +85,15 @@ pub fn describe_again(head: &mut Head, tools: &ToolSet) {
     }
 }
 
+/// Writes the schemas of a head for these tools; those of tools that no server brought stay to the byte.
+pub fn describe_servers(head: &mut Head, tools: &ToolSet) {
+    let old = std::mem::take(&mut head.tools);
+    let kept = |name: &str| old.iter().find(|schema| schema.name == name && !crate::mcp::is_servers(name));
+    let schemas =
+        tools.iter().map(|tool| kept(&tool.spec().name).cloned().unwrap_or_else(|| schema(&**tool)));
+    head.tools = schemas.collect();
+}
+
 /// The name under which a head is stored: what it holds decides it.
 pub fn head_name(head: &[u8]) -> String {
     use std::fmt::Write as _;
@@ -129,6 +139,7 @@ pub fn root(
         directories: decided.directories.to_vec(),
         worktree: None,
         limits: request.limits.clone(),
+        servers: decided.servers.clone(),
     }
 }
 
@@ -144,6 +155,8 @@ pub struct Decided<'a> {
     pub mode: Mode,
     /// Further directories.
     pub directories: &'a [camino::Utf8PathBuf],
+    /// How the MCP servers are doing.
+    pub servers: Vec<McpStatus>,
 }
 
 /// The rules in force: those of the settings, and those of the command line.

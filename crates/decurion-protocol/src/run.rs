@@ -5,7 +5,7 @@ use std::sync::Arc;
 use camino::Utf8PathBuf;
 use serde::{Deserialize, Serialize};
 
-use crate::{AgentDefinition, AgentId, CallId, Mode, Money, RunId, SessionId};
+use crate::{AgentDefinition, AgentId, CallId, McpStatus, Mode, Money, RunId, SessionId};
 
 /// What the loop is given. The root and every kind of sub-agent are different ways to *build* one of these.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +50,9 @@ pub struct RunSpec {
     pub worktree: Option<Box<Worktree>>,
     /// Its limits.
     pub limits: Limits,
+    /// How the session's MCP servers were doing when it began; the root's only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub servers: Vec<McpStatus>,
 }
 
 /// A checkout of its own that a run works in. What is outside of it, the run may not change.

@@ -4,6 +4,7 @@
 pub mod converse;
 pub mod headless;
 pub mod input;
+pub mod mcp;
 pub mod progress;
 pub mod socket;
 pub mod stream_json;
@@ -12,4 +13,5 @@ pub mod trace;
 
 pub use converse::{Host, HostAgent};
 pub use headless::{Finish, Format, Headless, Lines, Progress, Signal};
+pub use mcp::McpServe;
 pub use stream_json::{Facts, StreamJson};

@@ -3,8 +3,9 @@
 //! are shown, each line with the call that started its agent.
 
 use decurion_protocol::{
-    AgentId, Block, CallId, Decision, Delivery, Delta, Denial, Envelope, Event, LineId, Message, MessageMeta,
-    Mode, Origin, Outcome, Role, RunId, RunSpec, SessionId, ToolOutput, Totals, Usage, WaitReason,
+    AgentId, Block, CallId, Decision, Delivery, Delta, Denial, Envelope, Event, LineId, McpStatus, Message,
+    MessageMeta, Mode, Origin, Outcome, Role, RunId, RunSpec, SessionId, ToolOutput, Totals, Usage,
+    WaitReason,
 };
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -186,7 +187,7 @@ impl StreamJson {
             json!({
                 "cwd": spec.cwd,
                 "tools": &*spec.tools,
-                "mcp_servers": [],
+                "mcp_servers": servers(&spec.servers),
                 "model": spec.model.split_once('/').map_or(spec.model.as_str(), |(_, model)| model),
                 // A mode of ours alone goes by the name of the one it is a kind of.
                 "permissionMode": if spec.mode == Mode::Bubble { Mode::Default } else { spec.mode },
@@ -511,6 +512,13 @@ fn model_usage(totals: &Totals) -> Value {
         (model.clone(), value)
     };
     Value::Object(totals.models.iter().map(entry).collect())
+}
+
+/// The servers as hosts know them.
+fn servers(all: &[McpStatus]) -> Vec<Value> {
+    let one =
+        |server: &McpStatus| json!({"name": server.name, "status": server.status, "source": server.source});
+    all.iter().map(one).collect()
 }
 
 fn denials(denials: &[Denial]) -> Vec<Value> {

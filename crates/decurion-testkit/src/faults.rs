@@ -17,6 +17,7 @@ pub mod interleaved;
 pub mod kill;
 pub mod ledger;
 pub mod lock;
+pub mod mcp;
 pub mod model;
 pub mod notified;
 pub mod panics;
@@ -134,6 +135,7 @@ pub fn rows() -> Vec<Row> {
         security::rows(),
         agents::rows(),
         hooks::rows(),
+        mcp::rows(),
         budgets::rows(),
         notified::rows(),
         shown::rows(),

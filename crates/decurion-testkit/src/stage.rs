@@ -74,6 +74,8 @@ pub struct Stage {
     pub processes: Option<decurion_exec::Guard>,
     /// Who makes checkouts of their own.
     pub worktrees: Option<decurion_engine::worktree::Worktrees>,
+    /// The MCP servers.
+    pub mcp: Option<decurion_engine::mcp::McpParts>,
     /// Where dates and times come from.
     pub clock: Arc<dyn Clock>,
     /// What stands between the engine and the scripted provider, if anything.
@@ -141,6 +143,7 @@ impl Stage {
             journal_here: true,
             processes: None,
             worktrees: None,
+            mcp: None,
             clock: Arc::new(CountingClock::default()),
             between: None,
             redact: Arc::new(|_: &str| None),
@@ -241,6 +244,7 @@ impl Stage {
             tools: Arc::new(ToolSet::new(plain.into_iter().chain(self.tools.iter().cloned()))),
             archive: Arc::new(self.archive()),
             clock: Arc::clone(&self.clock),
+            mcp: self.mcp.clone(),
             agents: self.definitions(),
             agent_settings: self.agent_settings.clone(),
             background_wait: Duration::from_secs(600),

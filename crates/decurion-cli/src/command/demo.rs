@@ -72,6 +72,7 @@ impl Play {
             &self.environment,
             Arc::new(models),
             Arc::clone(&agents) as Arc<dyn Definitions>,
+            None,
         );
         let answer = Answer {
             request: self.session_request()?,

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use crate::args::{InputFormat, OutputFormat, RunArgs};
 use crate::models::Configured;
 use crate::report::{Failure, note};
-use crate::{debug_log, definitions, discover, wire};
+use crate::{debug_log, definitions, discover, servers, wire};
 
 /// The longest prompt taken from standard input.
 const MOST_INPUT: u64 = 16 << 20;
@@ -53,7 +53,11 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     let model = request.model.as_deref().or(loaded.settings.model.as_deref());
     let models = Arc::new(Configured::new(Arc::clone(&loaded), model));
     let agents = live.all();
-    let engine = wire::engine(&loaded, &environment, models, live);
+    let flags = servers::Flags::of(args);
+    let servers = servers::load(&loaded, &environment, &flags)?;
+    servers.announce();
+    let mcp = servers.into_parts(&loaded, &environment);
+    let engine = wire::engine(&loaded, &environment, models, live, Some(mcp));
     let answer = Answer {
         request,
         work: work.begin(),

@@ -421,7 +421,6 @@ impl Maker<'_> {
         if declares_servers(&entry.value) && self.waits(entry) {
             return;
         }
-        self.not_yet(entry);
         let names = |text: &str| text.split(',').map(|name| Value::String(name.trim().to_owned())).collect();
         self.definition.equipment.mcp_servers = Some(match &entry.value {
             Value::String(text) => Value::Array(names(text)),

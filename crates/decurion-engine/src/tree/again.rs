@@ -17,6 +17,7 @@ use crate::context::Context;
 use crate::desk::{Desk, ModeStep, Spawned, Spawning};
 use crate::journal::Who;
 use crate::kit::Kit;
+use crate::mcp::{OwnServers, ServerDesk};
 use crate::permission::{Around, Policy, decide};
 use crate::ports::{Model, new_run};
 use crate::run::belongs;
@@ -142,11 +143,11 @@ impl Owner {
         let carried =
             if prompt.is_empty() { self.carried(&task, &context, last) } else { Carried::default() };
         let head = Head { model: model.id.clone(), ..head };
-        let outfit = self.old_outfit(&old, head, &model);
         let family = self.family(&record);
         spec::check_limits(&spec.limits, &model).map_err(|error| error.to_string())?;
         self.check_price(&model, family.account)?;
-        let kit = self.kit_again(&spec).await?;
+        let kit = self.kit_again(&spec, agent).await?;
+        let outfit = self.old_outfit(&old, head, &model, &kit.servers);
         let run = self.child_run(spec, model, &outfit, family);
         let said = Said { prompt, ..Said::default() };
         let by = self.who.clone();
@@ -157,7 +158,16 @@ impl Owner {
     }
 
     /// What an agent that goes on carries again. Its checkout must be there: there is no other to work in.
-    async fn kit_again(&self, spec: &RunSpec) -> Result<Kit, String> {
+    async fn kit_again(&self, spec: &RunSpec, agent: &AgentId) -> Result<Kit, String> {
+        let mut kit = self.worktree_again(spec).await?;
+        let has_own = ServerDesk::has_own(&spec.definition);
+        if let Some(servers) = self.session.servers.as_ref().filter(|_| has_own) {
+            kit.servers = servers.desk().lease(&spec.definition, agent);
+        }
+        Ok(kit)
+    }
+
+    async fn worktree_again(&self, spec: &RunSpec) -> Result<Kit, String> {
         let mut kit = Kit::default();
         let Some(worktree) = spec.worktree.as_deref() else { return Ok(kit) };
         if !is_own(spec) {
@@ -248,17 +258,29 @@ impl Owner {
     }
 
     /// The tools and the head that were recorded; shared by all agents with the same.
-    fn old_outfit(&mut self, old: &Arc<RunSpec>, head: Head, model: &Arc<Model>) -> Arc<Outfit> {
+    fn old_outfit(
+        &mut self,
+        old: &Arc<RunSpec>,
+        head: Head,
+        model: &Arc<Model>,
+        own: &OwnServers,
+    ) -> Arc<Outfit> {
         let same = |outfit: &&Arc<Outfit>| {
             outfit.head_name == old.head
                 && Arc::ptr_eq(&outfit.of.2, model)
                 && outfit.tools.names().eq(old.tools.iter())
         };
-        if let Some(outfit) = self.tree.outfits.iter().find(same) {
+        // One with servers of its own has them anew.
+        let is_plain = own.leases.is_empty();
+        if let Some(outfit) = self.tree.outfits.iter().find(same).filter(|_| is_plain) {
             return Arc::clone(outfit);
         }
         let only = Some(old.tools.to_vec());
-        let tools = self.session.tools.select(&ToolSelection { only, except: Vec::new() }).set;
+        let all = match &self.session.servers {
+            Some(servers) => servers.desk().with_own(&self.session.tools, own, &old.definition),
+            None => Arc::clone(&self.session.tools),
+        };
+        let tools = all.select(&ToolSelection { only, except: Vec::new() }).set;
         let outfit = Arc::new(Outfit {
             tools: Arc::new(tools),
             wire_head: Arc::new(model.dialect.head(&head)),
@@ -269,7 +291,9 @@ impl Owner {
             depth: old.depth,
             effort: None,
         });
-        self.tree.outfits.push(Arc::clone(&outfit));
+        if is_plain {
+            self.tree.outfits.push(Arc::clone(&outfit));
+        }
         outfit
     }
 

@@ -197,6 +197,7 @@ impl Owner {
             directories: directories(desk, &spawning.cwd),
             worktree: desk.spec.worktree.clone(),
             limits: child::limits(&spawning.input, definition),
+            servers: Vec::new(),
         }
     }
 

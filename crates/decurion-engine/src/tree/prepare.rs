@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use crate::child::{self, Isolation};
 use crate::desk::{Spawned, Spawning, Wish};
 use crate::kit::Kit;
+use crate::mcp::{ServerDesk, SessionServers};
 use crate::ports::Model;
 use crate::session::Owner;
 use crate::worktree::{Wanted, Worktrees};
@@ -45,31 +46,42 @@ type Answer = oneshot::Sender<Result<Spawned, String>>;
 struct Needs {
     /// A checkout of its own, and who makes it.
     worktree: Option<(Wanted, Result<Worktrees, String>)>,
+    /// The way to MCP servers of its own.
+    servers: Option<ServerDesk>,
 }
 
 impl Needs {
     /// What this child needs; none where it can begin at once.
     fn of(draft: &Draft, owner: &Owner) -> Option<Self> {
-        let Isolation::Worktree { dirty } = child::isolation(&draft.spawning.input, &draft.definition)?;
-        let wanted = Wanted {
-            from: draft.spawning.cwd.clone(),
-            name: draft.agent.to_string(),
-            session: owner.session.id,
-            agent: Some(draft.agent.clone()),
-            description: draft.spawning.input.description.clone(),
-            dirty,
-        };
-        Some(Self { worktree: Some((wanted, owner.worktrees())) })
+        let has_own = ServerDesk::has_own(&draft.definition);
+        let servers = owner.session.servers.as_ref().filter(|_| has_own).map(SessionServers::desk);
+        let worktree = child::isolation(&draft.spawning.input, &draft.definition).map(|isolation| {
+            let Isolation::Worktree { dirty } = isolation;
+            let wanted = Wanted {
+                from: draft.spawning.cwd.clone(),
+                name: draft.agent.to_string(),
+                session: owner.session.id,
+                agent: Some(draft.agent.clone()),
+                description: draft.spawning.input.description.clone(),
+                dirty,
+            };
+            (wanted, owner.worktrees())
+        });
+        (worktree.is_some() || servers.is_some()).then_some(Self { worktree, servers })
     }
 
     /// Acquires it, in the order of an agent's start.
-    async fn acquire(self, _draft: &Draft, mut kit: Kit) -> Result<Kit, String> {
+    async fn acquire(self, draft: &Draft, mut kit: Kit) -> Result<Kit, String> {
         if let Some((wanted, trees)) = self.worktree {
             let trees = trees?;
             let made =
                 trees.make(&wanted).await.map_err(|error| format!("The agent was not begun: {error}"))?;
             kit.noted(StartStep::Worktree, format!("{} from {}", made.worktree.path, made.worktree.base));
             kit.work_in(trees, made);
+        }
+        if let Some(desk) = self.servers {
+            kit.servers = desk.lease(&draft.definition, &draft.agent);
+            desk.settle(&mut kit.servers).await;
         }
         Ok(kit)
     }
@@ -128,8 +140,12 @@ impl Owner {
         let _ = answer.send(begun);
     }
 
-    async fn begin_draft(&mut self, draft: Draft, kit: Kit) -> Result<Spawned, String> {
+    async fn begin_draft(&mut self, mut draft: Draft, mut kit: Kit) -> Result<Spawned, String> {
         let by = draft.spawning.desk.who.clone();
+        if let Some(servers) = &self.session.servers {
+            draft.remarks.append(&mut kit.servers.remarks);
+            draft.tools = servers.desk().with_own(&draft.tools, &kit.servers, &draft.definition);
+        }
         match self.make_child(draft, kit.made()) {
             Ok(child) => self.open_agent(&by, child, kit).await,
             Err(reason) => {

@@ -3,6 +3,7 @@
 
 mod dialects;
 mod mcp;
+mod mcp_sessions;
 mod programs;
 mod server;
 mod stream_schema;

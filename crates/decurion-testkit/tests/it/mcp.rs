@@ -24,16 +24,16 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_mcp-scripted");
 const HANG: Duration = Duration::from_mins(2);
 
 /// A session's servers in a folder of their own.
-struct House {
+pub struct House {
     folder: tempfile::TempDir,
     pool: Pool,
-    manifests: Arc<Kept>,
+    pub manifests: Arc<Kept>,
     notices: Arc<Mutex<Vec<Notice>>>,
-    guard: Guard,
+    pub guard: Guard,
 }
 
 #[derive(Default)]
-struct Kept(Mutex<HashMap<String, Manifest>>);
+pub struct Kept(Mutex<HashMap<String, Manifest>>);
 
 impl Manifests for Kept {
     fn load(&self, hash: &str) -> Option<Manifest> {
@@ -56,11 +56,11 @@ impl Spill for Folder {
 }
 
 impl House {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self::with(Arc::default())
     }
 
-    fn with(manifests: Arc<Kept>) -> Self {
+    pub fn with(manifests: Arc<Kept>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = Utf8PathBuf::from_path_buf(folder.path().to_owned()).unwrap();
         let notices: Arc<Mutex<Vec<Notice>>> = Arc::default();
@@ -78,11 +78,11 @@ impl House {
         Self { folder, pool: Pool::new(host), manifests, notices, guard }
     }
 
-    fn root(&self) -> Utf8PathBuf {
+    pub fn root(&self) -> Utf8PathBuf {
         Utf8PathBuf::from_path_buf(self.folder.path().to_owned()).unwrap()
     }
 
-    fn declared(&self, behaviour: &str) -> McpServer {
+    pub fn declared(&self, behaviour: &str) -> McpServer {
         let env = BTreeMap::from([
             ("MCP_LOG".to_owned(), self.root().join("log").to_string()),
             ("MCP_CHANGED".to_owned(), self.root().join("changed").to_string()),
@@ -137,12 +137,12 @@ impl House {
         (context, lines)
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         std::fs::read_to_string(self.root().join("log")).unwrap_or_default()
     }
 
     /// Waits until the server has noted this.
-    async fn logged(&self, word: &str) {
+    pub async fn logged(&self, word: &str) {
         let seen = async {
             while !self.log().contains(word) {
                 tokio::task::yield_now().await;
@@ -153,7 +153,7 @@ impl House {
     }
 
     /// The process ids that servers of this house noted and that are still alive.
-    fn alive(&self) -> Vec<String> {
+    pub fn alive(&self) -> Vec<String> {
         let log = self.log();
         let pids = log.lines().filter_map(|line| line.strip_prefix("started "));
         let lives = |pid: &&str| {
@@ -173,7 +173,7 @@ impl House {
     }
 }
 
-async fn within<T>(future: impl Future<Output = T>) -> T {
+pub async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(HANG, future).await.expect("hangs")
 }
 

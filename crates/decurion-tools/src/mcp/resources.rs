@@ -15,6 +15,8 @@ use crate::{InputError, Surroundings, Tool, ToolContext, ToolSpec, paths, typed}
 
 const LIST: &str = "ListMcpResources";
 const READ: &str = "ReadMcpResource";
+/// The names of both tools.
+pub const NAMES: [&str; 2] = [LIST, READ];
 /// How many resources a listing shows.
 const MOST_LISTED: usize = 500;
 

@@ -145,6 +145,16 @@ impl Server {
         &self.shared.server
     }
 
+    /// Whether both handles are on one server.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// Whether somebody still uses it.
+    pub fn is_open(&self) -> bool {
+        !matches!(*self.shared.state.borrow(), State::Closed)
+    }
+
     /// How it is doing, to be watched.
     pub fn state(&self) -> watch::Receiver<State> {
         self.shared.state.subscribe()

@@ -1,0 +1,448 @@
+//! `decurion mcp`: which servers there are, adding and removing them, trying and approving them. Takes the
+//! subcommand, gives what it found or changed in words or JSON.
+
+mod serve;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use decurion_config::mcp::edit::{self, EditError, Scope};
+use decurion_config::{Environment, LoadRequest, Loaded, McpEntry, McpState, Trust};
+use decurion_protocol::mcp::{Manifest, McpServer, McpSource, McpTransport};
+use decurion_tools::mcp::server::FIRST_PAUSE;
+use decurion_tools::mcp::{McpHost, Pool, Server, State, manifest};
+use serde_json::{Map, Value, json};
+
+use crate::args::{McpCommand, ScopeWord, TransportWord};
+use crate::command::run::block_on;
+use crate::report::{FAILED, Failure, note};
+use crate::servers::{self, Declared, Flags};
+use crate::wire;
+
+/// Does it.
+pub fn run(command: McpCommand) -> Result<u8, Failure> {
+    match command {
+        McpCommand::List { json } => list(json),
+        McpCommand::Get { name, json } => get(&name, json),
+        McpCommand::Add { name, target, transport, scope, env, header } => {
+            let declared = declaration(transport, target, &env, &header)?;
+            add(&name, declared, scope.into())
+        }
+        McpCommand::AddJson { name, json, scope } => {
+            let declared: Value = serde_json::from_str(&json)
+                .map_err(|error| Failure::usage(format!("the declaration is not JSON: {error}")))?;
+            add(&name, declared, scope.into())
+        }
+        McpCommand::Remove { name, scope } => remove(&name, scope),
+        McpCommand::Test { name, json } => test(&name, json),
+        McpCommand::Approve { name } => approve(&name),
+        McpCommand::Serve { model, permission_mode, allowed_tools } => {
+            serve::run(model, permission_mode, allowed_tools)
+        }
+    }
+}
+
+impl From<ScopeWord> for Scope {
+    fn from(word: ScopeWord) -> Self {
+        match word {
+            ScopeWord::User => Self::User,
+            ScopeWord::Project => Self::Project,
+            ScopeWord::Local => Self::Local,
+        }
+    }
+}
+
+/// The settings and every declaration.
+struct Here {
+    loaded: Loaded,
+    environment: Environment,
+    declared: Declared,
+}
+
+impl Here {
+    fn load() -> Result<Self, Failure> {
+        let (cwd, environment) = wire::surroundings()?;
+        let loaded = decurion_config::load(&LoadRequest::new(cwd, environment.clone()))?;
+        for warning in &loaded.warnings {
+            note(warning);
+        }
+        let declared = servers::load(&loaded, &environment, &Flags::default())?;
+        Ok(Self { loaded, environment, declared })
+    }
+
+    fn entry(&self, name: &str) -> Result<&McpEntry, Failure> {
+        self.declared.0.get(name).ok_or_else(|| {
+            let known: Vec<&str> = self.declared.0.entries.iter().map(|entry| entry.name.as_str()).collect();
+            let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
+            Failure::usage(format!("there is no MCP server of this name: {name}"))
+                .hint(format!("the servers: {known}"))
+                .hint("declare one with `decurion mcp add`, or in .mcp.json")
+        })
+    }
+
+    fn server<'a>(&self, entry: &'a McpEntry) -> Result<&'a McpServer, Failure> {
+        entry.server.as_ref().ok_or_else(|| {
+            Failure::usage(format!("{}: {} {}", entry.place, entry.name, entry.state.describe(&entry.name)))
+        })
+    }
+
+    fn kept(&self, hash: &str) -> Option<Manifest> {
+        servers::manifests(&self.loaded)?.load(hash)
+    }
+
+    /// What a server that is started here alone is given. It keeps nothing by itself.
+    fn host(&self) -> McpHost {
+        let settings = &self.loaded.settings;
+        let environment = decurion_config::shell_env::service_environment(
+            &self.environment,
+            settings,
+            &self.loaded.providers,
+        );
+        McpHost {
+            processes: wire::guard(),
+            environment: environment.into_pairs().into(),
+            root: self.loaded.paths.cwd.clone(),
+            manifests: None,
+            pause: FIRST_PAUSE,
+            elicit: None,
+            notice: Arc::new(|_| {}),
+        }
+    }
+}
+
+fn list(json: bool) -> Result<u8, Failure> {
+    let here = Here::load()?;
+    for problem in &here.declared.0.problems {
+        note(problem);
+    }
+    for entry in &here.declared.0.entries {
+        let transport = entry.server.as_ref().map(|server| &server.transport);
+        if json {
+            let line = json!({
+                "name": entry.name,
+                "source": entry.source,
+                "place": entry.place,
+                "transport": transport.map(McpTransport::name),
+                "target": transport.map(McpTransport::summary),
+                "ready": entry.state == McpState::Ready,
+                "state": entry.state.describe(&entry.name),
+            });
+            println!("{line}");
+        } else {
+            let target = transport.map(|transport| format!("{} {}", transport.name(), transport.summary()));
+            println!("{}: {}", entry.name, target.unwrap_or_else(|| "?".to_owned()));
+            println!("    {} ({})", entry.source, entry.place);
+            println!("    {}", entry.state.describe(&entry.name));
+        }
+    }
+    if here.declared.0.entries.is_empty() && !json {
+        println!("no MCP servers are declared; `decurion mcp add --help` shows how");
+    }
+    Ok(0)
+}
+
+fn get(name: &str, json: bool) -> Result<u8, Failure> {
+    let here = Here::load()?;
+    let entry = here.entry(name)?;
+    let kept = here.kept(&entry.hash);
+    let tools: Vec<&str> =
+        kept.iter().flat_map(|manifest| &manifest.tools).map(|tool| tool.name.as_str()).collect();
+    let server = entry.server.as_ref();
+    if json {
+        let details = server.map(|server| {
+            json!({
+                "transport": server.transport.name(),
+                "target": server.transport.summary(),
+                "private": server.private,
+                "start_timeout_ms": server.start_timeout.as_millis(),
+                "call_timeout_ms": server.call_timeout.as_millis(),
+                "prefix": format!("mcp__{}__", server.short),
+            })
+        });
+        println!(
+            "{}",
+            json!({"name": name, "source": entry.source, "place": entry.place, "hash": entry.hash,
+                "state": entry.state.describe(name), "ready": entry.state == McpState::Ready,
+                "server": details, "approved_tools": kept.is_some().then_some(tools)})
+        );
+        return Ok(0);
+    }
+    println!("{name}");
+    println!("  declared in   {} ({})", entry.place, entry.source);
+    println!("  state         {}", entry.state.describe(name));
+    if let Some(server) = server {
+        println!("  reached by    {} {}", server.transport.name(), server.transport.summary());
+        println!("  tools named   mcp__{}__…", server.short);
+        println!("  time-outs     start {:?}, call {:?}", server.start_timeout, server.call_timeout);
+        println!("  process       {}", if server.private { "one per agent" } else { "one per session" });
+    }
+    match kept {
+        Some(_) => println!(
+            "  approved with {}",
+            if tools.is_empty() { "no tools".to_owned() } else { tools.join(", ") }
+        ),
+        None => println!("  approved with nothing yet: what it offers is kept when it is first used"),
+    }
+    Ok(0)
+}
+
+/// The declaration that the arguments describe.
+fn declaration(
+    transport: TransportWord,
+    mut target: Vec<String>,
+    env: &[String],
+    headers: &[String],
+) -> Result<Value, Failure> {
+    let pairs = |what: &str, list: &[String], by: char| -> Result<Map<String, Value>, Failure> {
+        let pair = |text: &String| match text.split_once(by) {
+            Some((name, value)) if !name.trim().is_empty() => {
+                Ok((name.trim().to_owned(), Value::String(value.trim_start().to_owned())))
+            }
+            _ => Err(Failure::usage(format!("{what}: expected NAME{by}VALUE, found {text:?}"))),
+        };
+        list.iter().map(pair).collect()
+    };
+    if target.is_empty() {
+        return Err(Failure::usage("give the server's program or address"));
+    }
+    let first = target.remove(0);
+    if transport == TransportWord::Stdio {
+        if !headers.is_empty() {
+            return Err(Failure::usage("--header goes with --transport http or sse"));
+        }
+        if first.starts_with("http://") || first.starts_with("https://") {
+            return Err(Failure::usage(format!("this is an address, not a program: {first}"))
+                .hint("add --transport http (or sse)"));
+        }
+        let mut declared = json!({"command": first, "args": target});
+        if !env.is_empty() {
+            declared["env"] = Value::Object(pairs("--env", env, '=')?);
+        }
+        return Ok(declared);
+    }
+    if !target.is_empty() || !env.is_empty() {
+        return Err(Failure::usage("a server by address takes no arguments and no --env"));
+    }
+    let kind = if transport == TransportWord::Http { "http" } else { "sse" };
+    let mut declared = json!({"type": kind, "url": first});
+    if !headers.is_empty() {
+        declared["headers"] = Value::Object(pairs("--header", headers, ':')?);
+    }
+    Ok(declared)
+}
+
+fn edit_failure(error: EditError) -> Failure {
+    match &error {
+        EditError::Exists { name, .. } => {
+            let hint = format!("`decurion mcp remove {name}` removes it");
+            Failure::usage(error.to_string()).hint(hint)
+        }
+        _ => Failure::usage(error.to_string()),
+    }
+}
+
+/// Writes a declaration. Whoever types it wants it: a project's is approved, and a folder that was trusted
+/// stays so with it.
+fn add(name: &str, declared: Value, scope: Scope) -> Result<u8, Failure> {
+    if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) {
+        return Err(Failure::usage("a server's name has 1 to 64 characters"));
+    }
+    if !declared.is_object() {
+        return Err(Failure::usage("a declaration is a JSON object"));
+    }
+    let before = Here::load()?;
+    let file = edit::add(&before.loaded.paths, scope, name, declared).map_err(edit_failure)?;
+    let trusted = before.loaded.trust.is_trusted() || before.loaded.project_parts.parts().is_empty();
+    if scope != Scope::User && trusted {
+        keep_trust(&before.loaded)?;
+    }
+    let here = Here::load()?;
+    let entry = here.entry(name)?;
+    if let McpState::Unusable(why) = &entry.state {
+        edit::remove(&before.loaded.paths, scope, name).map_err(edit_failure)?;
+        return Err(Failure::usage(format!("this declaration cannot be used: {why}")));
+    }
+    if matches!(entry.source, McpSource::Project | McpSource::Local) {
+        record_approval(&here, entry)?;
+    }
+    println!("{name}: declared in {file}");
+    let state = Here::load()?.entry(name)?.state.clone();
+    if state == McpState::Ready {
+        println!("`decurion mcp test {name}` tries it");
+    } else {
+        println!("{}", state.describe(name));
+    }
+    Ok(0)
+}
+
+fn keep_trust(loaded: &Loaded) -> Result<(), Failure> {
+    let request = LoadRequest::new(loaded.paths.cwd.clone(), Environment::capture());
+    let now = decurion_config::load(&request)?;
+    let (mut trust, _) = Trust::open(&now.paths);
+    trust.trust_folder(&now.paths.root, &now.project_parts).map_err(|error| Failure::usage(error.to_string()))
+}
+
+fn record_approval(here: &Here, entry: &McpEntry) -> Result<(), Failure> {
+    let (mut trust, _) = Trust::open(&here.loaded.paths);
+    trust
+        .approve_server(&here.loaded.paths.root, &entry.name, &entry.hash)
+        .map_err(|error| Failure::usage(error.to_string()))
+}
+
+fn remove(name: &str, scope: Option<ScopeWord>) -> Result<u8, Failure> {
+    let before = Here::load()?;
+    let scopes = match scope {
+        Some(scope) => vec![scope.into()],
+        None => vec![Scope::User, Scope::Project, Scope::Local],
+    };
+    let mut removed = Vec::new();
+    for scope in scopes {
+        removed.extend(edit::remove(&before.loaded.paths, scope, name).map_err(edit_failure)?);
+    }
+    if removed.is_empty() {
+        return Err(Failure::usage(format!("no settings file here declares this server: {name}")));
+    }
+    if before.loaded.trust.is_trusted() {
+        keep_trust(&before.loaded)?;
+    }
+    for file in removed {
+        println!("{name}: removed from {file}");
+    }
+    Ok(0)
+}
+
+/// What came of starting a server.
+struct Tried {
+    /// What it offers, or why it does not.
+    offered: Result<Manifest, String>,
+    took: Duration,
+    stderr: String,
+}
+
+/// Starts a server once, and ends it again.
+fn try_out(here: &Here, server: &McpServer) -> Result<Tried, Failure> {
+    block_on(async {
+        let pool = Pool::new(here.host());
+        let began = tokio::time::Instant::now();
+        let lease = pool.lease(server, "main");
+        let Some(handle) = lease.server().cloned() else {
+            let offered = Err("it is gone".to_owned());
+            return Tried { offered, took: began.elapsed(), stderr: String::new() };
+        };
+        let offered = settled(&handle).await;
+        let took = began.elapsed();
+        let stderr = handle.stderr();
+        lease.release().await;
+        Tried { offered, took, stderr }
+    })
+}
+
+/// The first answer or the first failure: nobody who tries a server wants to wait for its restarts.
+async fn settled(server: &Server) -> Result<Manifest, String> {
+    let mut state = server.state();
+    let done = state.wait_for(|state| !matches!(state, State::Starting)).await;
+    match done.as_deref() {
+        Ok(State::Ready(ready)) => Ok((*ready.manifest).clone()),
+        Ok(State::Resting { why } | State::Disabled { why, .. }) => Err(why.clone()),
+        Ok(_) | Err(_) => Err("it is gone".to_owned()),
+    }
+}
+
+fn test(name: &str, json: bool) -> Result<u8, Failure> {
+    let here = Here::load()?;
+    let entry = here.entry(name)?;
+    let server = here.server(entry)?;
+    if !matches!(entry.state, McpState::Ready) {
+        return Err(Failure::usage(format!("it is not started: it {}", entry.state.describe(name))));
+    }
+    let tried = try_out(&here, server)?;
+    let kept = here.kept(&entry.hash);
+    if let (Ok(offered), None) = (&tried.offered, &kept) {
+        keep(&here, &entry.hash, offered)?;
+    }
+    let changes = match (&tried.offered, &kept) {
+        (Ok(offered), Some(kept)) => manifest::changes(kept, offered),
+        _ => Vec::new(),
+    };
+    if json {
+        let (tools, error) = match &tried.offered {
+            Ok(offered) => (Some(&offered.tools), None),
+            Err(error) => (None, Some(error)),
+        };
+        let value = json!({"name": name, "ok": error.is_none(), "error": error, "tools": tools,
+            "milliseconds": tried.took.as_millis(), "stderr": tried.stderr, "changes": changes});
+        println!("{value}");
+        return Ok(if error.is_none() { 0 } else { FAILED });
+    }
+    match &tried.offered {
+        Ok(offered) => {
+            print_offer(name, offered, tried.took);
+            if !changes.is_empty() {
+                println!("it differs from what was approved (`decurion mcp approve {name}` accepts it):");
+                changes.iter().for_each(|change| println!("{change}"));
+            }
+            Ok(0)
+        }
+        Err(why) => {
+            Err(Failure::failed(format!("{name} does not work ({:.1} s): {why}", tried.took.as_secs_f64())))
+        }
+    }
+}
+
+fn print_offer(name: &str, offered: &Manifest, took: Duration) {
+    println!("{name}: works, started in {:.1} s", took.as_secs_f64());
+    for tool in &offered.tools {
+        let first = tool.description.lines().next().unwrap_or_default();
+        let hint = if tool.read_only { " (says it changes nothing)" } else { "" };
+        println!("  {}{hint}: {}", tool.name, first.chars().take(100).collect::<String>());
+    }
+    for prompt in &offered.prompts {
+        println!("  prompt {}", prompt.name);
+    }
+    if offered.resources {
+        println!("  and resources");
+    }
+}
+
+fn keep(here: &Here, hash: &str, offered: &Manifest) -> Result<(), Failure> {
+    let Some(manifests) = servers::manifests(&here.loaded) else { return Ok(()) };
+    manifests
+        .keep(hash, offered)
+        .map_err(|error| Failure::failed(format!("what it offers cannot be kept: {error}")))
+}
+
+/// Accepts a server as it is declared and what it offers, after showing both.
+fn approve(name: &str) -> Result<u8, Failure> {
+    let here = Here::load()?;
+    let entry = here.entry(name)?;
+    let server = here.server(entry)?;
+    println!("{name}: {} {}", server.transport.name(), server.transport.summary());
+    match &entry.state {
+        McpState::Untrusted => {
+            return Err(Failure::usage("the folder is not trusted").hint("run `decurion trust` first"));
+        }
+        McpState::Disabled(by) => return Err(Failure::usage(format!("it is off: {by}"))),
+        _ => {}
+    }
+    if matches!(entry.source, McpSource::Project | McpSource::Local) {
+        record_approval(&here, entry)?;
+        println!("approved as it is declared in {}", entry.place);
+    }
+    let tried = try_out(&here, server)?;
+    let offered = match tried.offered {
+        Ok(offered) => offered,
+        Err(why) => {
+            return Err(Failure::failed(format!(
+                "what it offers is not known, since it does not work: {why}"
+            )));
+        }
+    };
+    if let Some(kept) = here.kept(&entry.hash) {
+        for change in manifest::changes(&kept, &offered) {
+            println!("{change}");
+        }
+    }
+    keep(&here, &entry.hash, &offered)?;
+    print_offer(name, &offered, tried.took);
+    Ok(0)
+}

@@ -1,0 +1,124 @@
+//! `decurion mcp serve`: our agents as tools of other programs. Takes the flags, gives a server on standard
+//! input and output, each of whose calls is an ordinary session under the usual settings and rules.
+
+use std::sync::Arc;
+
+use decurion_config::{FlagSettings, LoadRequest, Loaded, rules};
+use decurion_engine::Definitions as _;
+use decurion_engine::agent_tools;
+use decurion_protocol::{AgentDefinition, Limits, Mode, Persistence, Place, SessionRequest, Start};
+use decurion_serve::{Lines, McpServe};
+use decurion_tools::{Surroundings, Tool};
+use serde_json::{Value, json};
+
+use crate::command::run::block_on;
+use crate::definitions::{self, Live};
+use crate::models::Configured;
+use crate::report::{Failure, note};
+use crate::servers::{self, Flags};
+use crate::wire;
+
+/// The tools that are offered.
+const OFFERED: [&str; 3] = ["Agent", "TaskOutput", "TaskStop"];
+/// The agent of a call that names none.
+const USUAL: &str = "general-purpose";
+/// What of a call of Agent means something here.
+const TAKEN: &[&str] =
+    &["description", "prompt", "subagent_type", "model", "run_in_background", "background", "max_turns"];
+
+/// Serves until the input ends.
+pub fn run(model: Option<String>, mode: Option<String>, allowed: Vec<String>) -> Result<u8, Failure> {
+    let (cwd, environment) = wire::surroundings()?;
+    let mode: Option<Mode> = match mode {
+        Some(mode) => Some(mode.parse().map_err(|error| Failure::usage(format!("{error}")))?),
+        None => None,
+    };
+    let flags = FlagSettings {
+        model: model.clone(),
+        permission_mode: mode,
+        allowed_tools: allowed.iter().flat_map(|list| rules::split_rules(list)).collect(),
+        ..FlagSettings::default()
+    };
+    let request = LoadRequest { flags, ..LoadRequest::new(cwd, environment.clone()) };
+    let loaded = Arc::new(decurion_config::load(&request)?);
+    for warning in &loaded.warnings {
+        note(warning);
+    }
+    loaded.choice()?;
+    let live = Arc::new(Live::new(&loaded, None));
+    let declared = servers::load(&loaded, &environment, &Flags::default())?;
+    declared.announce();
+    let mcp = declared.into_parts(&loaded, &environment);
+    let models = Arc::new(Configured::new(Arc::clone(&loaded), model.as_deref()));
+    let engine = wire::engine(&loaded, &environment, models, Arc::clone(&live) as Arc<_>, Some(mcp));
+    let offer = offer(loaded, live, Arc::new(engine));
+    let lines = Lines::to(std::io::stdout())
+        .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
+    block_on(offer.serve(tokio::io::BufReader::new(tokio::io::stdin()), lines))?;
+    Ok(0)
+}
+
+fn offer(loaded: Arc<Loaded>, live: Arc<Live>, place: Arc<dyn Place>) -> McpServe {
+    let ours = agent_tools::all(&live.all(), &wire::agent_settings(&loaded));
+    let ours: Vec<Arc<dyn Tool>> =
+        ours.into_iter().filter(|tool| OFFERED.contains(&tool.spec().name.as_str())).collect();
+    let listed = |tool: &Arc<dyn Tool>| {
+        let spec = tool.spec();
+        json!({"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema})
+    };
+    let tools = ours.iter().map(listed).collect();
+    let agent = ours.into_iter().find(|tool| tool.spec().name == "Agent");
+    let session = Box::new(move |input: &Value| {
+        let around = Surroundings {
+            cwd: loaded.paths.cwd.clone(),
+            home: loaded.paths.home.clone(),
+            directories: vec![loaded.paths.cwd.clone()],
+        };
+        if let Some(agent) = &agent {
+            agent.intent(input, &around).map_err(|error| error.to_string())?;
+        }
+        let members = input.as_object().into_iter().flatten();
+        if let Some((key, _)) = members.into_iter().find(|(key, _)| !TAKEN.contains(&key.as_str())) {
+            return Err(format!("`{key}` means nothing where an agent is started from another program"));
+        }
+        let name = input["subagent_type"].as_str().unwrap_or(USUAL);
+        let definition = live.find(name).ok_or_else(|| {
+            let known: Vec<String> = live.all().iter().map(|definition| definition.name.clone()).collect();
+            format!("Agent type '{name}' not found. The types are: {}", known.join(", "))
+        })?;
+        Ok(request(&loaded, &definition, input))
+    });
+    McpServe { place, tools, session, version: wire::VERSION.to_owned() }
+}
+
+/// The session that a call asks for: its main agent is the one named.
+fn request(loaded: &Loaded, definition: &AgentDefinition, input: &Value) -> SessionRequest {
+    let named = |model: &String| model != "inherit";
+    let turns = input["max_turns"].as_u64().and_then(|turns| u32::try_from(turns).ok());
+    let usual = &loaded.settings.budget;
+    SessionRequest {
+        start: Start::New { id: None },
+        cwd: loaded.paths.cwd.clone(),
+        directories: Vec::new(),
+        definition: definition.clone(),
+        system: None,
+        append_system: None,
+        model: input["model"].as_str().map(str::to_owned).or_else(|| definition.model.clone()).filter(named),
+        fallback_model: loaded.settings.fallback_model.first().cloned(),
+        mode: definitions::mode(definition, loaded),
+        allow: Vec::new(),
+        deny: Vec::new(),
+        tools: definition.tools.clone(),
+        limits: Limits {
+            turns: turns.or(definition.limits.turns).or(usual.turns),
+            seconds: definition.limits.seconds.or(usual.seconds),
+            tokens: definition.limits.tokens.or(usual.tokens),
+            money: definition.limits.money.or(usual.money),
+            spawns: definition.limits.spawns.or(usual.spawns),
+        },
+        output_schema: None,
+        answers: false,
+        persistence: Persistence::Usual,
+        entrypoint: "mcp".to_owned(),
+    }
+}

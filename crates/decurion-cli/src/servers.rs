@@ -1,0 +1,114 @@
+//! The MCP servers of the settings and the command line. Takes what was loaded, gives the engine which there
+//! are, and says what is wrong with declarations.
+
+use std::sync::Arc;
+
+use decurion_config::mcp::{self, McpConfigError};
+use decurion_config::{Environment, Loaded, McpRequest, McpServers, McpState, TrustMode};
+use decurion_engine::mcp::{McpParts, Servers};
+use decurion_protocol::AgentDefinition;
+use decurion_protocol::mcp::{Manifests, McpHealth, McpServer, McpStatus};
+use decurion_store::ManifestFolder;
+
+use crate::args::RunArgs;
+use crate::report::{Failure, note};
+
+/// What the command line says about servers.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    /// `--mcp-config`.
+    pub configs: Vec<String>,
+    /// `--strict-mcp-config`.
+    pub strict: bool,
+    /// Whether the folder is trusted for this run.
+    pub trust: TrustMode,
+}
+
+impl Flags {
+    /// Those of a run.
+    pub fn of(args: &RunArgs) -> Self {
+        let trust = if args.trust_folder { TrustMode::Granted } else { TrustMode::Recorded };
+        Self { configs: args.mcp_config.clone(), strict: args.strict_mcp_config, trust }
+    }
+}
+
+/// Every server that is declared.
+pub struct Declared(pub McpServers);
+
+/// Reads and decides every declaration.
+pub fn load(loaded: &Loaded, environment: &Environment, flags: &Flags) -> Result<Declared, Failure> {
+    let request = McpRequest {
+        loaded,
+        environment,
+        configs: &flags.configs,
+        strict: flags.strict,
+        plugins: &[],
+        trust: flags.trust,
+    };
+    let servers = mcp::servers(&request).map_err(|error: McpConfigError| {
+        Failure::usage(error.to_string()).hint(
+            "--mcp-config takes a file, or JSON like {\"mcpServers\": {\"name\": {\"command\": \"…\"}}}",
+        )
+    })?;
+    Ok(Declared(servers))
+}
+
+impl Declared {
+    /// Says what a person should know before a run.
+    pub fn announce(&self) {
+        for problem in &self.0.problems {
+            note(problem);
+        }
+        for entry in &self.0.entries {
+            if let McpState::Unapproved { .. } = entry.state {
+                note(format!("MCP server {:?} {}", entry.name, entry.state.describe(&entry.name)));
+            }
+        }
+    }
+
+    /// What the engine needs.
+    pub fn into_parts(self, loaded: &Loaded, environment: &Environment) -> McpParts {
+        let settings = &loaded.settings;
+        let service =
+            decurion_config::shell_env::service_environment(environment, settings, &loaded.providers);
+        McpParts {
+            servers: Arc::new(self),
+            environment: service.into_pairs().into(),
+            manifests: manifests(loaded),
+            startup_wait: settings.mcp_startup_wait,
+        }
+    }
+}
+
+/// Where it is kept what servers offered.
+pub fn manifests(loaded: &Loaded) -> Option<Arc<dyn Manifests>> {
+    let state = loaded.paths.state.as_ref()?;
+    Some(Arc::new(ManifestFolder::new(state)))
+}
+
+impl Servers for Declared {
+    fn all(&self) -> Vec<McpServer> {
+        self.0.ready().cloned().collect()
+    }
+
+    fn of(&self, definition: &AgentDefinition) -> (Vec<McpServer>, Vec<String>) {
+        let Some(declared) = &definition.equipment.mcp_servers else { return (Vec::new(), Vec::new()) };
+        let place = definition.path.as_ref().map_or_else(|| definition.name.clone(), ToString::to_string);
+        let wanted = self.0.for_agent(&place, declared);
+        (wanted.servers, wanted.problems.iter().map(ToString::to_string).collect())
+    }
+
+    fn off(&self) -> Vec<McpStatus> {
+        let off = self.0.entries.iter().filter(|entry| entry.state != McpState::Ready);
+        off.map(|entry| McpStatus {
+            name: entry.name.clone(),
+            status: match entry.state {
+                McpState::Unusable(_) => McpHealth::Failed,
+                _ => McpHealth::Disabled,
+            },
+            source: entry.source,
+            reason: Some(entry.state.describe(&entry.name)),
+        })
+        .collect()
+    }
+}

@@ -1,0 +1,273 @@
+//! The MCP servers of a session. Takes which there are (decided by whoever wires the program), starts them
+//! in the background, and gives their tools as far as they are known; an agent's own are leased for as long
+//! as it lives. Nothing here waits for a server longer than it is told to.
+
+use std::ffi::OsString;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use camino::Utf8Path;
+use decurion_exec::Guard;
+use decurion_protocol::mcp::{Manifests, McpServer, McpStatus};
+use decurion_protocol::{AgentDefinition, AgentId};
+use decurion_tools::mcp::server::FIRST_PAUSE;
+use decurion_tools::mcp::{Lease, McpHost, Notice, Pool, Server, State, bridge, resources};
+use decurion_tools::{Tool, ToolSet};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// Which servers there are, as the settings are now.
+pub trait Servers: Send + Sync {
+    /// Those of every session.
+    fn all(&self) -> Vec<McpServer>;
+
+    /// Those of a definition's agents, and what it asks for and does not get, with the reason.
+    fn of(&self, definition: &AgentDefinition) -> (Vec<McpServer>, Vec<String>);
+
+    /// Those that are declared and may not be started.
+    fn off(&self) -> Vec<McpStatus> {
+        Vec::new()
+    }
+}
+
+/// What sessions need for their servers.
+#[derive(Clone)]
+pub struct McpParts {
+    /// Which there are.
+    pub servers: Arc<dyn Servers>,
+    /// The environment of a server, before its own variables.
+    pub environment: Arc<[(OsString, OsString)]>,
+    /// What they offered before.
+    pub manifests: Option<Arc<dyn Manifests>>,
+    /// How long a session waits at its start for servers that are not known yet.
+    pub startup_wait: Duration,
+}
+
+/// The servers of one session.
+pub struct SessionServers {
+    parts: McpParts,
+    pool: Pool,
+    /// Those that the session itself uses.
+    leases: Vec<Lease>,
+    off: Vec<McpStatus>,
+    notices: mpsc::UnboundedReceiver<Notice>,
+    /// Tool sets of agents with servers of their own, so that agents that are alike share one.
+    sets: Arc<Mutex<Vec<OwnSet>>>,
+}
+
+/// The way to the servers for whoever prepares an agent.
+#[derive(Clone)]
+pub struct ServerDesk {
+    parts: McpParts,
+    pool: Pool,
+    sets: Arc<Mutex<Vec<OwnSet>>>,
+}
+
+/// Tools of an agent: others', and those of its own servers.
+struct OwnSet {
+    base: Arc<ToolSet>,
+    servers: Vec<Server>,
+    except: Vec<String>,
+    made: Arc<ToolSet>,
+}
+
+/// What an agent has of its own.
+#[derive(Default)]
+pub struct OwnServers {
+    /// Its use of them.
+    pub leases: Vec<Lease>,
+    /// What it asked for and does not get.
+    pub remarks: Vec<String>,
+}
+
+impl SessionServers {
+    /// Starts the servers of a session, and those of the definition it runs as. Waits for nothing.
+    pub fn start(
+        parts: &McpParts,
+        processes: Option<&Guard>,
+        root: &Utf8Path,
+        definition: &AgentDefinition,
+    ) -> (Self, Vec<String>) {
+        let (tell, notices) = mpsc::unbounded_channel();
+        let host = McpHost {
+            processes: processes.cloned(),
+            environment: Arc::clone(&parts.environment),
+            root: root.to_owned(),
+            manifests: parts.manifests.clone(),
+            pause: FIRST_PAUSE,
+            elicit: None,
+            // A session that is over hears nothing.
+            notice: Arc::new(move |notice| drop(tell.send(notice))),
+        };
+        let pool = Pool::new(host);
+        let (own, problems) = parts.servers.of(definition);
+        let all = parts.servers.all();
+        let leases = all.iter().chain(&own).map(|server| pool.lease(server, "main")).collect();
+        let sets = Arc::default();
+        (Self { parts: parts.clone(), pool, leases, off: parts.servers.off(), notices, sets }, problems)
+    }
+
+    /// The way to them for others.
+    pub fn desk(&self) -> ServerDesk {
+        ServerDesk { parts: self.parts.clone(), pool: self.pool.clone(), sets: Arc::clone(&self.sets) }
+    }
+
+    /// Waits for servers that nothing is known of, as long as the settings say.
+    pub async fn settle(&self) {
+        let unknown = self.servers().into_iter().filter(|server| server.approved().is_none());
+        let waiting = async {
+            for server in unknown {
+                // One that failed once is not worth the time; whatever comes of it is told by itself.
+                let mut state = server.state();
+                drop(state.wait_for(|state| !matches!(state, State::Starting)).await);
+            }
+        };
+        drop(tokio::time::timeout(self.parts.startup_wait, waiting).await);
+    }
+
+    /// The tools of the session's servers, as far as they are known now.
+    pub fn tools(&self) -> Vec<Arc<dyn Tool>> {
+        tools(&self.servers())
+    }
+
+    /// How each server is doing.
+    pub fn status(&self) -> Vec<McpStatus> {
+        let mut all: Vec<McpStatus> = self.servers().iter().map(Server::status).collect();
+        all.extend(self.off.iter().cloned());
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all.dedup_by(|later, kept| later.name == kept.name);
+        all
+    }
+
+    /// The next thing a person should know about a server; never, if there is none.
+    pub async fn notice(&mut self) -> Notice {
+        match self.notices.recv().await {
+            Some(notice) => notice,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Ends the session's use of them all, and waits until they are gone.
+    pub async fn close(self) {
+        // All at once: each has its own patience.
+        let closing: Vec<_> =
+            self.leases.into_iter().map(|lease| tokio::spawn(async move { lease.release().await })).collect();
+        for one in closing {
+            drop(one.await);
+        }
+    }
+
+    fn servers(&self) -> Vec<Server> {
+        self.leases.iter().filter_map(|lease| lease.server().cloned()).collect()
+    }
+}
+
+impl ServerDesk {
+    /// Whether a definition brings servers of its own.
+    pub fn has_own(definition: &AgentDefinition) -> bool {
+        definition.equipment.mcp_servers.is_some()
+    }
+
+    /// Takes the servers of a definition into use for an agent. Waits for nothing.
+    pub fn lease(&self, definition: &AgentDefinition, agent: &AgentId) -> OwnServers {
+        let (servers, remarks) = self.parts.servers.of(definition);
+        let leases = servers.iter().map(|server| self.pool.lease(server, agent.as_str())).collect();
+        OwnServers { leases, remarks }
+    }
+
+    /// Waits until it is known what these offer, each for as long as it may take to start: an agent's tools are
+    /// fixed when it begins. One that does not come up is named, and the agent does without.
+    pub async fn settle(&self, own: &mut OwnServers) {
+        let never = CancellationToken::new();
+        for lease in &own.leases {
+            let Some(server) = lease.server().filter(|server| server.approved().is_none()) else { continue };
+            if let Err(error) = server.ready(&never).await {
+                own.remarks.push(error.to_string());
+            }
+        }
+    }
+
+    /// These tools with those of an agent's own servers, less what its definition excludes.
+    pub fn with_own(
+        &self,
+        base: &Arc<ToolSet>,
+        own: &OwnServers,
+        definition: &AgentDefinition,
+    ) -> Arc<ToolSet> {
+        let servers: Vec<Server> = own.leases.iter().filter_map(|lease| lease.server().cloned()).collect();
+        let except = &definition.tools.except;
+        let fresh = tools(&servers);
+        if fresh.is_empty() {
+            return Arc::clone(base);
+        }
+        let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
+        // A set whose servers are over would call into nothing.
+        sets.retain(|set| set.servers.iter().all(Server::is_open));
+        let alike = |set: &&OwnSet| {
+            Arc::ptr_eq(&set.base, base)
+                && set.except == *except
+                && set.servers.len() == servers.len()
+                && set.servers.iter().zip(&servers).all(|(one, other)| one.is_same(other))
+                && fresh
+                    .iter()
+                    .all(|tool| set.made.get(&tool.spec().name).is_none_or(|made| made.spec() == tool.spec()))
+        };
+        if let Some(set) = sets.iter().find(alike) {
+            return Arc::clone(&set.made);
+        }
+        let own = ToolSet::new(fresh);
+        let selection = decurion_protocol::ToolSelection { only: None, except: except.clone() };
+        let own = own.select(&selection).set;
+        let made = Arc::new(ToolSet::new(base.iter().chain(own.iter()).cloned()));
+        sets.push(OwnSet {
+            base: Arc::clone(base),
+            servers,
+            except: except.clone(),
+            made: Arc::clone(&made),
+        });
+        made
+    }
+}
+
+impl OwnServers {
+    /// Ends their use, and waits for those that nobody else uses; gives the names of what was used.
+    pub async fn release(self) -> Option<String> {
+        let names = self.names();
+        for lease in self.leases {
+            lease.release().await;
+        }
+        names
+    }
+
+    /// The names of what is used; none if nothing is.
+    pub fn names(&self) -> Option<String> {
+        let names = self.leases.iter().filter_map(|lease| Some(lease.server()?.declared().name.clone()));
+        let names: Vec<String> = names.collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    }
+}
+
+fn tools(servers: &[Server]) -> Vec<Arc<dyn Tool>> {
+    let mut all: Vec<Arc<dyn Tool>> = servers.iter().flat_map(bridge::tools).collect();
+    all.extend(resources::tools(servers));
+    all
+}
+
+/// Whether a tool is one of a server's, by its name.
+pub fn is_servers(name: &str) -> bool {
+    name.starts_with("mcp__") || resources::NAMES.contains(&name)
+}
+
+/// These tools with those of servers replaced by what the servers offer now; none if nothing changes.
+pub fn refreshed(tools: &ToolSet, now: &[Arc<dyn Tool>]) -> Option<ToolSet> {
+    let mut before: Vec<&Arc<dyn Tool>> = tools.iter().filter(|tool| is_servers(&tool.spec().name)).collect();
+    before.sort_by(|one, other| one.spec().name.cmp(&other.spec().name));
+    let own = ToolSet::new(now.iter().cloned());
+    let same =
+        before.len() == own.len() && before.iter().zip(own.iter()).all(|(old, new)| old.spec() == new.spec());
+    if same {
+        return None;
+    }
+    let others = tools.iter().filter(|tool| !is_servers(&tool.spec().name));
+    Some(ToolSet::new(others.chain(own.iter()).cloned()))
+}

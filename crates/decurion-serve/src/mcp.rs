@@ -1,0 +1,400 @@
+//! An MCP server on standard input and output: other agents' programs start ours. Takes JSON-RPC lines, gives
+//! JSON-RPC lines. Each call of Agent is an ordinary session whose main agent is the one asked for; when the
+//! input ends, everything that was started is ended with it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use decurion_protocol::{Block, Command, Event, Link, Outcome, Place, Request, RequestId, SessionRequest};
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
+use tokio::sync::{mpsc, watch};
+
+use crate::headless::Lines;
+use crate::input::MOST_LINE;
+
+/// How many sessions run at once.
+const MOST_RUNNING: usize = 16;
+/// How many that have ended are remembered.
+const MOST_KEPT: usize = 256;
+/// How long what runs may take to end when nobody is left to hear it.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long TaskOutput waits that does not say, in milliseconds.
+const USUAL_WAIT: u64 = 30_000;
+const LONGEST_WAIT: u64 = 600_000;
+/// The versions of the protocol that are spoken.
+const VERSIONS: &[&str] = &["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+const PROMPT: RequestId = RequestId(1);
+const FINISH: RequestId = RequestId(2);
+const CLOSE: RequestId = RequestId(3);
+
+/// What is offered, and how it is done.
+pub struct McpServe {
+    /// Where sessions live.
+    pub place: Arc<dyn Place>,
+    /// The tools as MCP lists them: Agent, TaskOutput, TaskStop.
+    pub tools: Vec<Value>,
+    /// The session that a call of Agent asks for; the error is for the caller.
+    pub session: Box<dyn Fn(&Value) -> Result<SessionRequest, String> + Send + Sync>,
+    /// Version of the program.
+    pub version: String,
+}
+
+/// A session that was started for a caller.
+struct Task {
+    description: String,
+    commands: mpsc::Sender<Request>,
+    /// How it ended; none while it runs.
+    ending: watch::Receiver<Option<Outcome>>,
+}
+
+struct Server {
+    offer: McpServe,
+    out: Lines,
+    tasks: Mutex<HashMap<String, Task>>,
+    /// Calls under way, by the caller's id, and the task each waits for.
+    calls: Mutex<HashMap<String, watch::Sender<bool>>>,
+}
+
+impl McpServe {
+    /// Serves until the input ends; then ends what runs, and returns when it has ended.
+    pub async fn serve<R: AsyncBufRead + Unpin>(self, input: R, out: Lines) {
+        let server = Arc::new(Server { offer: self, out, tasks: Mutex::default(), calls: Mutex::default() });
+        let mut lines = Bounded::new(input);
+        let mut working = tokio::task::JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                Some(_) = working.join_next(), if !working.is_empty() => {}
+                line = lines.next() => match line {
+                    Line::Whole(text) => server.hear(&text, &mut working).await,
+                    Line::TooLong => server.say(&failure(&Value::Null, -32700, "the line is too long")).await,
+                    Line::End => break,
+                },
+            }
+        }
+        server.end_all().await;
+        drop(tokio::time::timeout(PATIENCE, async { while working.join_next().await.is_some() {} }).await);
+    }
+}
+
+impl Server {
+    async fn hear(self: &Arc<Self>, line: &[u8], working: &mut tokio::task::JoinSet<()>) {
+        let Ok(message) = serde_json::from_slice::<Value>(line) else {
+            return self.say(&failure(&Value::Null, -32700, "the line is not JSON")).await;
+        };
+        let method = message.get("method").and_then(Value::as_str).unwrap_or_default();
+        let id = message.get("id").cloned().filter(|id| id.is_string() || id.is_number());
+        let params = message.get("params").cloned().unwrap_or_default();
+        match (method, id) {
+            ("notifications/cancelled", _) => self.cancel(&params["requestId"]),
+            (_, None) | ("", _) => {}
+            ("initialize", Some(id)) => self.say(&success(&id, &self.greeting(&params))).await,
+            ("ping", Some(id)) => self.say(&success(&id, &json!({}))).await,
+            ("tools/list", Some(id)) => self.say(&success(&id, &json!({"tools": self.offer.tools}))).await,
+            ("tools/call", Some(id)) => {
+                let server = Arc::clone(self);
+                working.spawn(async move { server.call(id, params).await });
+            }
+            (_, Some(id)) => self.say(&failure(&id, -32601, "there is no such method")).await,
+        }
+    }
+
+    async fn say(&self, message: &Value) {
+        let _ = self.out.send(message.to_string().into_bytes()).await;
+    }
+
+    fn greeting(&self, params: &Value) -> Value {
+        let asked = params["protocolVersion"].as_str().unwrap_or_default();
+        let version = VERSIONS.iter().find(|version| **version == asked).unwrap_or(&VERSIONS[0]);
+        json!({
+            "protocolVersion": version,
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "decurion", "version": self.offer.version},
+        })
+    }
+
+    fn cancel(&self, id: &Value) {
+        if let Some(call) = lock(&self.calls).get(&id.to_string()) {
+            call.send_replace(true);
+        }
+    }
+
+    async fn call(self: Arc<Self>, id: Value, params: Value) {
+        let (cancel, cancelled) = watch::channel(false);
+        lock(&self.calls).insert(id.to_string(), cancel);
+        let input = params.get("arguments").cloned().unwrap_or_else(|| json!({}));
+        let token = params["_meta"]["progressToken"].clone();
+        let answer = match params["name"].as_str().unwrap_or_default() {
+            "Agent" | "Task" => self.agent(&input, cancelled.clone(), token).await,
+            "TaskOutput" => self.output(&input, cancelled.clone()).await,
+            "TaskStop" => self.stop(&input).await,
+            other => Err(format!("there is no such tool: {other}")),
+        };
+        lock(&self.calls).remove(&id.to_string());
+        // Whoever cancelled does not want to hear of it.
+        if *cancelled.borrow() {
+            return;
+        }
+        let (text, is_error) = match answer {
+            Ok(answer) => answer,
+            Err(reason) => (reason, true),
+        };
+        let result = json!({"content": [{"type": "text", "text": text}], "isError": is_error});
+        self.say(&success(&id, &result)).await;
+    }
+
+    async fn agent(
+        self: &Arc<Self>,
+        input: &Value,
+        cancelled: watch::Receiver<bool>,
+        token: Value,
+    ) -> Result<(String, bool), String> {
+        let request = (self.offer.session)(input)?;
+        let running = lock(&self.tasks).values().filter(|task| task.ending.borrow().is_none()).count();
+        if running >= MOST_RUNNING {
+            return Err(format!(
+                "{running} agents are at work already, which is the most at once; wait for one"
+            ));
+        }
+        let link = self.offer.place.open(request).await.map_err(|error| error.to_string())?;
+        let task = link.session.to_string();
+        let (ended, ending) = watch::channel(None);
+        let prompt = input["prompt"].as_str().unwrap_or_default().to_owned();
+        let description = input["description"].as_str().unwrap_or_default().to_owned();
+        let commands = link.commands.clone();
+        self.remember(&task, Task { description, commands: commands.clone(), ending: ending.clone() });
+        let background = input["run_in_background"].as_bool().unwrap_or(false);
+        let token = Some(token).filter(|token| !background && !token.is_null());
+        let server = Arc::clone(self);
+        tokio::spawn(async move {
+            let outcome = server.follow(link, prompt, token).await;
+            ended.send_replace(Some(outcome));
+        });
+        if background {
+            let launched = json!({"status": "async_launched", "agentId": task});
+            return Ok((format!("{launched}\nLook with TaskOutput, stop with TaskStop."), false));
+        }
+        let outcome = tokio::select! {
+            biased;
+            () = fired(cancelled) => {
+                close(&commands).await;
+                wait(ending).await
+            }
+            outcome = wait(ending.clone()) => outcome,
+        };
+        Ok(told(&outcome))
+    }
+
+    /// Gives a session its prompt and listens until its whole tree is quiet.
+    async fn follow(&self, mut link: Link, prompt: String, token: Option<Value>) -> Outcome {
+        let work = Command::Prompt { blocks: vec![Block::text(prompt)] };
+        for (id, command) in [(PROMPT, work), (FINISH, Command::Finish)] {
+            if link.commands.send(Request { id, command }).await.is_err() {
+                return Outcome::Lost;
+            }
+        }
+        let mut outcome = Outcome::Lost;
+        let mut steps = 0_u64;
+        while let Some(envelope) = link.events.next().await {
+            match &envelope.event {
+                Event::RunEnded { outcome: ended, .. } if envelope.agent.is_none() => outcome = ended.clone(),
+                Event::CallStarted { intent, .. } => {
+                    steps += 1;
+                    if let Some(token) = &token {
+                        let params =
+                            json!({"progressToken": token, "progress": steps, "message": intent.title});
+                        let note =
+                            json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params});
+                        self.out.try_send(note.to_string().into_bytes());
+                    }
+                }
+                Event::Replied { request: FINISH | CLOSE, .. } => break,
+                _ => {}
+            }
+        }
+        outcome
+    }
+
+    fn remember(&self, id: &str, task: Task) {
+        let mut tasks = lock(&self.tasks);
+        if tasks.len() >= MOST_KEPT {
+            let over: Vec<String> = tasks
+                .iter()
+                .filter(|(_, task)| task.ending.borrow().is_some())
+                .map(|(id, _)| id.clone())
+                .take(MOST_KEPT / 2)
+                .collect();
+            for id in over {
+                tasks.remove(&id);
+            }
+        }
+        tasks.insert(id.to_owned(), task);
+    }
+
+    async fn output(
+        &self,
+        input: &Value,
+        cancelled: watch::Receiver<bool>,
+    ) -> Result<(String, bool), String> {
+        let (id, ending, description) = self.task(input)?;
+        let block = input["block"].as_bool().unwrap_or(true);
+        let limit = input["timeout"].as_u64().unwrap_or(USUAL_WAIT).min(LONGEST_WAIT);
+        if block {
+            let waiting = tokio::time::timeout(Duration::from_millis(limit), wait(ending.clone()));
+            tokio::select! {
+                _ = waiting => {}
+                () = fired(cancelled) => {}
+            }
+        }
+        let ended = ending.borrow().clone();
+        let status = match &ended {
+            None => "running",
+            Some(Outcome::Completed { .. }) => "completed",
+            Some(Outcome::Killed { .. }) => "killed",
+            Some(_) => "failed",
+        };
+        let mut value =
+            json!({"task_id": id, "task_type": "local_agent", "status": status, "description": description});
+        if let Some(outcome) = &ended {
+            value["outcome"] = json!(outcome.word());
+            value["output"] = json!(told(outcome).0);
+        }
+        Ok((value.to_string(), false))
+    }
+
+    async fn stop(&self, input: &Value) -> Result<(String, bool), String> {
+        let (id, ending, description) = self.task(input)?;
+        let commands = lock(&self.tasks).get(&id).map(|task| task.commands.clone());
+        if let Some(commands) = commands.filter(|_| ending.borrow().is_none()) {
+            close(&commands).await;
+            drop(tokio::time::timeout(PATIENCE, wait(ending)).await);
+        }
+        Ok((
+            json!({"message": "stopped", "task_id": id, "task_type": "local_agent", "command": description})
+                .to_string(),
+            false,
+        ))
+    }
+
+    fn task(&self, input: &Value) -> Result<(String, watch::Receiver<Option<Outcome>>, String), String> {
+        let id = input["task_id"].as_str().ok_or("`task_id` is missing")?;
+        let tasks = lock(&self.tasks);
+        let task = tasks.get(id).ok_or_else(|| format!("No task found with ID: {id}"))?;
+        Ok((id.to_owned(), task.ending.clone(), task.description.clone()))
+    }
+
+    /// Ends everything that runs, and waits for that.
+    async fn end_all(&self) {
+        for call in lock(&self.calls).values() {
+            call.send_replace(true);
+        }
+        let all: Vec<_> =
+            lock(&self.tasks).values().map(|task| (task.commands.clone(), task.ending.clone())).collect();
+        for (commands, ending) in &all {
+            if ending.borrow().is_none() {
+                close(commands).await;
+            }
+        }
+        let ending = async {
+            for (_, ending) in all {
+                wait(ending).await;
+            }
+        };
+        drop(tokio::time::timeout(PATIENCE, ending).await);
+    }
+}
+
+/// Lines of bounded length. Reading can be given up at any await and gone on with later.
+struct Bounded<R> {
+    reader: R,
+    line: Vec<u8>,
+    too_long: bool,
+}
+
+enum Line {
+    Whole(Vec<u8>),
+    TooLong,
+    End,
+}
+
+impl<R: AsyncBufRead + Unpin> Bounded<R> {
+    fn new(reader: R) -> Self {
+        Self { reader, line: Vec::new(), too_long: false }
+    }
+
+    async fn next(&mut self) -> Line {
+        loop {
+            let Ok(bytes @ [_, ..]) = self.reader.fill_buf().await else { return Line::End };
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let piece = &bytes[..end.unwrap_or(bytes.len())];
+            if self.line.len() + piece.len() > MOST_LINE {
+                self.too_long = true;
+                self.line = Vec::new();
+            } else if !self.too_long {
+                self.line.extend_from_slice(piece);
+            }
+            let taken = piece.len() + usize::from(end.is_some());
+            self.reader.consume(taken);
+            if end.is_none() {
+                continue;
+            }
+            if std::mem::take(&mut self.too_long) {
+                return Line::TooLong;
+            }
+            let line = std::mem::take(&mut self.line);
+            if !line.trim_ascii().is_empty() {
+                return Line::Whole(line);
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn close(commands: &mpsc::Sender<Request>) {
+    let command = Command::Close { reason: "the caller wants no more of it".to_owned() };
+    let _ = commands.send(Request { id: CLOSE, command }).await;
+}
+
+/// Waits for an ending.
+async fn wait(mut ending: watch::Receiver<Option<Outcome>>) -> Outcome {
+    match ending.wait_for(Option::is_some).await {
+        Ok(outcome) => outcome.clone().unwrap_or(Outcome::Lost),
+        Err(_) => Outcome::Lost,
+    }
+}
+
+/// Waits until a call is cancelled.
+async fn fired(mut cancelled: watch::Receiver<bool>) {
+    if cancelled.wait_for(|cancelled| *cancelled).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// An ending as the caller reads it, and whether it is a failure.
+fn told(outcome: &Outcome) -> (String, bool) {
+    match outcome {
+        Outcome::Completed { report, .. } => (report.clone(), false),
+        Outcome::Failed { error } => (format!("failed: {error}"), true),
+        Outcome::Killed { by } => (format!("stopped by {by}"), true),
+        Outcome::Stalled { waiting_for } => (format!("stalled: {waiting_for}"), true),
+        Outcome::OutOfBudget { budget, partial } => {
+            (format!("the budget is used up ({budget}). So far: {partial}"), true)
+        }
+        Outcome::Denied { reason, partial } => (format!("denied: {reason}. So far: {partial}"), true),
+        Outcome::Lost => ("its end was not seen".to_owned(), true),
+    }
+}
+
+fn success(id: &Value, result: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "result": result})
+}
+
+fn failure(id: &Value, code: i32, message: &str) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
+}

@@ -1,0 +1,75 @@
+//! What MCP servers offered when they were approved or first used. Takes a manifest under the fingerprint of
+//! a server's declaration, gives it back to any later session. One small file each, for its owner alone.
+
+use std::io;
+
+use camino::Utf8PathBuf;
+use decurion_protocol::id::is_name;
+use decurion_protocol::mcp::{Manifest, Manifests};
+
+use crate::folder::Folder;
+
+const FOLDER: &str = "mcp";
+/// The largest that is read back.
+const LIMIT: u64 = 64 << 20;
+
+/// The manifests in a state folder.
+#[derive(Clone, Debug)]
+pub struct ManifestFolder {
+    home: Utf8PathBuf,
+}
+
+impl ManifestFolder {
+    /// Those of this state folder.
+    pub fn new(home: impl Into<Utf8PathBuf>) -> Self {
+        Self { home: home.into() }
+    }
+
+    fn name(hash: &str) -> io::Result<String> {
+        if is_name(hash) {
+            Ok(format!("{hash}.json"))
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "not a fingerprint"))
+        }
+    }
+}
+
+impl Manifests for ManifestFolder {
+    fn load(&self, hash: &str) -> Option<Manifest> {
+        let folder = Folder::root(&self.home, false).and_then(|home| home.sub(FOLDER, false)).ok()?;
+        let bytes = folder.read(&Self::name(hash).ok()?, LIMIT).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    fn keep(&self, hash: &str, manifest: &Manifest) -> io::Result<()> {
+        let name = Self::name(hash)?;
+        let bytes = serde_json::to_vec(manifest)?;
+        Folder::root(&self.home, true)?.sub(FOLDER, true)?.replace(&name, &bytes).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use decurion_protocol::mcp::OfferedTool;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn what_is_kept_comes_back_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Utf8PathBuf::from_path_buf(folder.path().join("home")).unwrap();
+        let manifests = ManifestFolder::new(&home);
+        assert_eq!(manifests.load("ab12"), None);
+        let tools = vec![OfferedTool { name: "x".into(), ..OfferedTool::default() }];
+        let manifest = Manifest { tools, ..Manifest::default() };
+        manifests.keep("ab12", &manifest).unwrap();
+        assert_eq!(manifests.load("ab12"), Some(manifest));
+        let file = home.join("mcp/ab12.json");
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        manifests.keep("ab12", &Manifest::default()).unwrap();
+        assert_eq!(manifests.load("ab12"), Some(Manifest::default()));
+        assert!(manifests.keep("../ab", &Manifest::default()).is_err());
+        std::fs::write(&file, "{").unwrap();
+        assert_eq!(manifests.load("ab12"), None);
+    }
+}
