@@ -69,7 +69,7 @@ fn alive(stand: &Stand, name: &str) -> usize {
 }
 
 /// The text of each tool result of a run, in order.
-fn results(run: &Finished) -> Vec<String> {
+pub(super) fn results(run: &Finished) -> Vec<String> {
     let lines = run.lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let blocks = lines.filter(|line| line["type"] == "user").filter_map(|line| {
         let result = line["message"]["content"].get(0)?.clone();

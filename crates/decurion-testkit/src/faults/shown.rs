@@ -1,4 +1,4 @@
-//! N3 to N5 and E1: what the loopback model itself saw of agents. Takes runs of the real binary, gives whether siblings
+//! N3 to N5, E1 and E2: what the loopback model itself saw of agents. Takes runs of the real binary, gives whether siblings
 //! wait for each other, which bytes forks share with their parent, and what an agent says first in a new process.
 
 use decurion_engine::fork::{Identity, compare};
@@ -8,6 +8,7 @@ use super::Row;
 mod again;
 mod eight;
 mod forks;
+mod real_servers;
 mod released;
 
 /// The rows of this group.
@@ -21,6 +22,11 @@ pub fn rows() -> Vec<Row> {
             run: again::row,
         },
         Row { id: "E1", what: "what an agent carries, given back however it ends", run: released::row },
+        Row {
+            id: "E2",
+            what: "MCP servers from the registries, over every transport",
+            run: real_servers::row,
+        },
     ]
 }
 

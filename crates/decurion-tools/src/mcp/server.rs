@@ -2,6 +2,7 @@
 //! most five times in ten minutes. Gives its state to whoever watches, and calls its tools.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ const RESTART_WINDOW: Duration = Duration::from_mins(10);
 const RELIST_PAUSE: Duration = Duration::from_secs(1);
 /// How long the other side may take to be told that a call is not wanted any more.
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
+/// A server that is used for the first time may still be making its lists: what it adds so soon, before anything
+/// was called, is part of its first offer.
+const FIRST_OFFER: Duration = Duration::from_secs(5);
 /// How many pages a list may have.
 const MOST_PAGES: usize = 50;
 
@@ -47,6 +51,8 @@ struct Shared {
     state: watch::Sender<State>,
     /// What was offered when it was approved or first used.
     approved: Mutex<Option<Arc<Manifest>>>,
+    /// Whether any of its tools was called.
+    called: AtomicBool,
     /// Tools whose change was put before whoever decides about calls.
     told: Mutex<HashSet<String>>,
 }
@@ -127,6 +133,7 @@ impl Server {
             ring: Arc::default(),
             state: watch::Sender::new(State::Starting),
             approved: Mutex::new(approved),
+            called: AtomicBool::new(false),
             told: Mutex::default(),
             server,
             host,
@@ -136,6 +143,7 @@ impl Server {
             close,
             program: Program::default(),
             restarts: Restarts::default(),
+            first_seen: None,
         };
         (Self { shared }, actor.live())
     }
@@ -271,6 +279,7 @@ impl Server {
             let text = format!("{change}\nThe call was not made. Calling again asks about it.");
             return Err(RequestError::Refused(text));
         }
+        self.shared.called.store(true, Ordering::Relaxed);
         self.request(&ready, "tools/call", json!({"name": tool, "arguments": input}), cancel, Some(progress))
             .await
     }
@@ -365,6 +374,8 @@ struct Actor {
     close: CancellationToken,
     program: Program,
     restarts: Restarts,
+    /// When it was seen for the first time ever, if that was now.
+    first_seen: Option<Instant>,
 }
 
 /// When a server was started again.
@@ -461,8 +472,8 @@ impl Actor {
     }
 
     /// Makes known what it offers. The first time ever that becomes what it is held to.
-    fn publish(&self, ready: &Ready) {
-        let shared = &self.shared;
+    fn publish(&mut self, ready: &Ready) {
+        let shared = Arc::clone(&self.shared);
         let hash = &shared.server.hash;
         // Somebody may have approved what it offers now since we looked.
         let kept = shared.host.manifests.as_ref().and_then(|kept| kept.load(hash));
@@ -470,8 +481,11 @@ impl Actor {
         if let Some(kept) = kept {
             *approved = Some(Arc::new(kept));
         }
-        match &*approved {
+        let is_first = self.first_seen.is_some_and(|seen| seen.elapsed() < FIRST_OFFER)
+            && !shared.called.load(Ordering::Relaxed);
+        match approved.clone().filter(|_| !is_first) {
             None => {
+                self.first_seen.get_or_insert_with(Instant::now);
                 *approved = Some(Arc::clone(&ready.manifest));
                 let keep = shared.host.manifests.as_ref().map(|kept| kept.keep(hash, &ready.manifest));
                 if let Some(Err(error)) = keep {
@@ -481,7 +495,7 @@ impl Actor {
                 }
             }
             Some(before) => {
-                let changes = manifest::changes(before, &ready.manifest);
+                let changes = manifest::changes(&before, &ready.manifest);
                 if !changes.is_empty() && shared.offers_otherwise(&ready.manifest) {
                     let name = &shared.server.name;
                     self.notice(format!(
