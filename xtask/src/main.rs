@@ -12,7 +12,7 @@ const HELP: &str = "\
 cargo xtask <command>
 
   test [--install]   everything a change must pass: format, lints, tidy, all tests
-                     (--install first installs what is missing by apt)
+                     (--install first installs what is missing by apt, npm and pip)
   check              the same without the tests
   tidy               layers, module docs, forgotten tests, licences, the tests that
                      docs/seed-coverage.md names; prints the longest functions
@@ -55,7 +55,11 @@ const PROGRAMS: [(&str, &str); 4] =
     [("git", "git"), ("bash", "bash"), ("strace", "strace"), ("python3", "python3")];
 
 fn test(args: &[String]) -> Result<()> {
-    install(args.iter().any(|arg| arg == "--install"))?;
+    let wanted = args.iter().any(|arg| arg == "--install");
+    install(wanted)?;
+    if wanted {
+        install_servers()?;
+    }
     check()?;
     step("tests", "cargo", &["test", "--workspace", "--all-targets"])
 }
@@ -82,6 +86,38 @@ fn install(allowed: bool) -> Result<()> {
     let mut args = vec!["install", "-y", "-qq", "--no-install-recommends"];
     args.extend(&missing);
     step("packages", "apt-get", &args)
+}
+
+/// MCP servers that the row E2 talks to, pinned.
+const NPM_SERVERS: [&str; 3] = [
+    "@modelcontextprotocol/server-everything@2026.8.31",
+    "@modelcontextprotocol/server-filesystem@2026.8.31",
+    "@modelcontextprotocol/server-memory@2026.8.31",
+];
+const PIP_SERVERS: [&str; 2] = ["mcp-server-git==2026.10.19", "mcp-server-time==2026.10.19"];
+
+/// Installs the servers beside the folders of binaries, where they are not there yet.
+fn install_servers() -> Result<()> {
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
+    let folder = tidy::root().join(target).join("mcp-servers");
+    if folder.join("installed").exists() {
+        return Ok(());
+    }
+    if !is_there("npm") {
+        step("npm", "apt-get", &["install", "-y", "-qq", "--no-install-recommends", "npm", "python3-venv"])?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.to_string_lossy().into_owned();
+    let mut npm = vec!["install", "--silent", "--no-audit", "--no-fund", "--prefix", &path];
+    npm.extend(NPM_SERVERS);
+    step("MCP servers from npm", "npm", &npm)?;
+    let venv = format!("{path}/venv");
+    step("a Python environment", "python3", &["-m", "venv", &venv])?;
+    let mut pip = vec!["install", "-q"];
+    pip.extend(PIP_SERVERS);
+    step("MCP servers from PyPI", &format!("{venv}/bin/pip"), &pip)?;
+    std::fs::write(folder.join("installed"), "")?;
+    Ok(())
 }
 
 fn is_there(program: &str) -> bool {

@@ -362,6 +362,19 @@ Variables written ${NAME} or ${NAME:-default} are filled in when the server is s
         /// Which server.
         name: String,
     },
+    /// Log in to a server by its address, in a browser (OAuth).
+    Login {
+        /// Which server.
+        name: String,
+        /// What to ask leave for, in the server's words.
+        #[arg(long, value_name = "SCOPE")]
+        scope: Option<String>,
+    },
+    /// Forget a login.
+    Logout {
+        /// Which server.
+        name: String,
+    },
     /// Be a server on standard input and output: other agents can start ours (Agent, TaskOutput, TaskStop).
     Serve {
         /// The model of the agents.

@@ -6,11 +6,14 @@ use std::sync::Arc;
 use decurion_config::mcp::{self, McpConfigError};
 use decurion_config::{Environment, Loaded, McpRequest, McpServers, McpState, TrustMode};
 use decurion_engine::mcp::{McpParts, Servers};
-use decurion_protocol::AgentDefinition;
 use decurion_protocol::mcp::{Manifests, McpHealth, McpServer, McpStatus};
+use decurion_protocol::{AgentDefinition, Clock as _};
 use decurion_store::ManifestFolder;
+use decurion_tools::mcp::Logins;
+use decurion_tools::oauth::Leave;
 
 use crate::args::RunArgs;
+use crate::clock::SystemClock;
 use crate::report::{Failure, note};
 
 /// What the command line says about servers.
@@ -75,6 +78,7 @@ impl Declared {
             servers: Arc::new(self),
             environment: service.into_pairs().into(),
             manifests: manifests(loaded),
+            logins: logins(loaded),
             startup_wait: settings.mcp_startup_wait,
         }
     }
@@ -84,6 +88,31 @@ impl Declared {
 pub fn manifests(loaded: &Loaded) -> Option<Arc<dyn Manifests>> {
     let state = loaded.paths.state.as_ref()?;
     Some(Arc::new(ManifestFolder::new(state)))
+}
+
+/// Where logins are kept.
+pub fn logins(loaded: &Loaded) -> Option<Arc<dyn Logins>> {
+    let folder = ManifestFolder::new(loaded.paths.state.as_ref()?);
+    Some(Arc::new(Kept { folder, clock: SystemClock::new() }))
+}
+
+struct Kept {
+    folder: ManifestFolder,
+    clock: SystemClock,
+}
+
+impl Logins for Kept {
+    fn load(&self, hash: &str) -> Option<Leave> {
+        serde_json::from_slice(&self.folder.login(hash)?).ok()
+    }
+
+    fn keep(&self, hash: &str, leave: &Leave) -> std::io::Result<()> {
+        self.folder.keep_login(hash, &serde_json::to_vec(leave)?)
+    }
+
+    fn now(&self) -> i64 {
+        self.clock.date().as_second()
+    }
 }
 
 impl Servers for Declared {

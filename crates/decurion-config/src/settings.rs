@@ -303,7 +303,7 @@ impl Settings {
                 .iter()
                 .map(Node::to_value)
                 .collect(),
-            mcp_startup_wait: Duration::from_millis(read.integer("mcp.startupWait").unwrap_or(1000)),
+            mcp_startup_wait: Duration::from_millis(read.integer("mcp.startupWait").unwrap_or(900)),
             sandbox: read.declared("sandbox"),
             worktree: read.worktree(paths, warnings),
             enabled_plugins: read.declared("enabledPlugins"),

@@ -11,7 +11,7 @@ use decurion_exec::Guard;
 use decurion_protocol::mcp::{Manifests, McpServer, McpStatus};
 use decurion_protocol::{AgentDefinition, AgentId};
 use decurion_tools::mcp::server::FIRST_PAUSE;
-use decurion_tools::mcp::{Lease, McpHost, Notice, Pool, Server, State, bridge, resources};
+use decurion_tools::mcp::{Lease, Logins, McpHost, Notice, Pool, Server, State, bridge, resources};
 use decurion_tools::{Tool, ToolSet};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +39,8 @@ pub struct McpParts {
     pub environment: Arc<[(OsString, OsString)]>,
     /// What they offered before.
     pub manifests: Option<Arc<dyn Manifests>>,
+    /// Logins at servers by address.
+    pub logins: Option<Arc<dyn Logins>>,
     /// How long a session waits at its start for servers that are not known yet.
     pub startup_wait: Duration,
 }
@@ -94,6 +96,7 @@ impl SessionServers {
             environment: Arc::clone(&parts.environment),
             root: root.to_owned(),
             manifests: parts.manifests.clone(),
+            logins: parts.logins.clone(),
             pause: FIRST_PAUSE,
             elicit: None,
             // A session that is over hears nothing.

@@ -1,5 +1,6 @@
-//! What MCP servers offered when they were approved or first used. Takes a manifest under the fingerprint of
-//! a server's declaration, gives it back to any later session. One small file each, for its owner alone.
+//! What MCP servers offered when they were approved or first used, and the logins there. Takes a manifest or a
+//! login under the fingerprint of a server's declaration, gives it back to any later session. One small file
+//! each, for its owner alone.
 
 use std::io;
 
@@ -25,6 +26,30 @@ impl ManifestFolder {
         Self { home: home.into() }
     }
 
+    /// The login at a server, as it was kept.
+    pub fn login(&self, hash: &str) -> Option<Vec<u8>> {
+        self.folder(false).ok()?.read(&login_name(hash).ok()?, LIMIT).ok()
+    }
+
+    /// Keeps a login in place of what was kept before.
+    pub fn keep_login(&self, hash: &str, bytes: &[u8]) -> io::Result<()> {
+        self.folder(true)?.replace(&login_name(hash)?, bytes).map(drop)
+    }
+
+    /// Forgets a login; says whether there was one.
+    pub fn forget_login(&self, hash: &str) -> io::Result<bool> {
+        let name = login_name(hash)?;
+        let Ok(folder) = self.folder(false) else { return Ok(false) };
+        if !folder.has(&name) {
+            return Ok(false);
+        }
+        folder.remove(&name).map(|()| true)
+    }
+
+    fn folder(&self, create: bool) -> io::Result<Folder> {
+        Folder::root(&self.home, create)?.sub(FOLDER, create)
+    }
+
     fn name(hash: &str) -> io::Result<String> {
         if is_name(hash) {
             Ok(format!("{hash}.json"))
@@ -34,17 +59,20 @@ impl ManifestFolder {
     }
 }
 
+fn login_name(hash: &str) -> io::Result<String> {
+    ManifestFolder::name(hash).map(|name| name.replace(".json", ".login"))
+}
+
 impl Manifests for ManifestFolder {
     fn load(&self, hash: &str) -> Option<Manifest> {
-        let folder = Folder::root(&self.home, false).and_then(|home| home.sub(FOLDER, false)).ok()?;
-        let bytes = folder.read(&Self::name(hash).ok()?, LIMIT).ok()?;
+        let bytes = self.folder(false).ok()?.read(&Self::name(hash).ok()?, LIMIT).ok()?;
         serde_json::from_slice(&bytes).ok()
     }
 
     fn keep(&self, hash: &str, manifest: &Manifest) -> io::Result<()> {
         let name = Self::name(hash)?;
         let bytes = serde_json::to_vec(manifest)?;
-        Folder::root(&self.home, true)?.sub(FOLDER, true)?.replace(&name, &bytes).map(drop)
+        self.folder(true)?.replace(&name, &bytes).map(drop)
     }
 }
 
@@ -68,6 +96,12 @@ mod tests {
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         manifests.keep("ab12", &Manifest::default()).unwrap();
         assert_eq!(manifests.load("ab12"), Some(Manifest::default()));
+        assert_eq!((manifests.login("ab12"), manifests.forget_login("ab12").unwrap()), (None, false));
+        manifests.keep_login("ab12", b"secret").unwrap();
+        assert_eq!(manifests.login("ab12").unwrap(), b"secret");
+        let mode = std::fs::metadata(home.join("mcp/ab12.login")).unwrap().permissions().mode();
+        assert_eq!((mode & 0o777, manifests.forget_login("ab12").unwrap()), (0o600, true));
+        assert_eq!(manifests.login("ab12"), None);
         assert!(manifests.keep("../ab", &Manifest::default()).is_err());
         std::fs::write(&file, "{").unwrap();
         assert_eq!(manifests.load("ab12"), None);

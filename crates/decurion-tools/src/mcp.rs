@@ -19,6 +19,7 @@ mod sse;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ use camino::Utf8PathBuf;
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::mcp::Manifests;
 use serde_json::Value;
+
+use crate::oauth::Leave;
 
 pub use pool::{Lease, Pool};
 pub use server::{Server, State};
@@ -41,6 +44,8 @@ pub struct McpHost {
     pub root: Utf8PathBuf,
     /// What was offered before; none keeps nothing.
     pub manifests: Option<Arc<dyn Manifests>>,
+    /// Logins at servers by address; none has none.
+    pub logins: Option<Arc<dyn Logins>>,
     /// The first pause before a server that went away is started again: [`server::FIRST_PAUSE`], or less in
     /// tests.
     pub pause: Duration,
@@ -63,6 +68,18 @@ pub struct Notice {
     pub server: String,
     /// What happened, and what to do.
     pub text: String,
+}
+
+/// Leave that servers by address have given us, by the fingerprint of their declaration.
+pub trait Logins: Send + Sync {
+    /// What was given; none where nobody logged in.
+    fn load(&self, hash: &str) -> Option<Leave>;
+
+    /// Keeps this in place of what was kept before.
+    fn keep(&self, hash: &str, leave: &Leave) -> io::Result<()>;
+
+    /// The time, in seconds since 1970.
+    fn now(&self) -> i64;
 }
 
 /// Answers what a server asks a person for.

@@ -9,8 +9,10 @@ use std::time::Duration;
 use decurion_config::mcp::edit::{self, EditError, Scope};
 use decurion_config::{Environment, LoadRequest, Loaded, McpEntry, McpState, Trust};
 use decurion_protocol::mcp::{Manifest, McpServer, McpSource, McpTransport};
+use decurion_store::ManifestFolder;
 use decurion_tools::mcp::server::FIRST_PAUSE;
 use decurion_tools::mcp::{McpHost, Pool, Server, State, manifest};
+use decurion_tools::oauth::Login;
 use serde_json::{Map, Value, json};
 
 use crate::args::{McpCommand, ScopeWord, TransportWord};
@@ -36,6 +38,8 @@ pub fn run(command: McpCommand) -> Result<u8, Failure> {
         McpCommand::Remove { name, scope } => remove(&name, scope),
         McpCommand::Test { name, json } => test(&name, json),
         McpCommand::Approve { name } => approve(&name),
+        McpCommand::Login { name, scope } => login(&name, scope.as_deref()),
+        McpCommand::Logout { name } => logout(&name),
         McpCommand::Serve { model, permission_mode, allowed_tools } => {
             serve::run(model, permission_mode, allowed_tools)
         }
@@ -103,6 +107,7 @@ impl Here {
             environment: environment.into_pairs().into(),
             root: self.loaded.paths.cwd.clone(),
             manifests: None,
+            logins: servers::logins(&self.loaded),
             pause: FIRST_PAUSE,
             elicit: None,
             notice: Arc::new(|_| {}),
@@ -444,5 +449,44 @@ fn approve(name: &str) -> Result<u8, Failure> {
     }
     keep(&here, &entry.hash, &offered)?;
     print_offer(name, &offered, tried.took);
+    Ok(0)
+}
+
+/// How long a person may take in the browser.
+const BROWSING: Duration = Duration::from_mins(10);
+
+/// Gets leave to use a server by its address, in a browser.
+fn login(name: &str, scope: Option<&str>) -> Result<u8, Failure> {
+    let here = Here::load()?;
+    let entry = here.entry(name)?;
+    let server = here.server(entry)?;
+    let (McpTransport::Http { url, .. } | McpTransport::Sse { url, .. }) = &server.transport else {
+        return Err(Failure::usage(format!(
+            "{name} is a program, not an address: there is nothing to log in to"
+        )));
+    };
+    let logins = servers::logins(&here.loaded)
+        .ok_or_else(|| Failure::usage("there is no state folder to keep a login in"))?;
+    let leave = block_on(async {
+        let login = Login::begin(url, scope).await?;
+        println!("Open this address in a browser on this machine, and agree there:\n\n{}\n", login.address);
+        login.finish(BROWSING, logins.now()).await
+    })?
+    .map_err(|error| Failure::failed(error.to_string()))?;
+    logins
+        .keep(&entry.hash, &leave)
+        .map_err(|error| Failure::failed(format!("the login cannot be kept: {error}")))?;
+    println!("{name}: logged in; `decurion mcp logout {name}` forgets it");
+    Ok(0)
+}
+
+fn logout(name: &str) -> Result<u8, Failure> {
+    let here = Here::load()?;
+    let entry = here.entry(name)?;
+    let folder = ManifestFolder::new(wire::state_folder(&here.loaded));
+    let was = folder
+        .forget_login(&entry.hash)
+        .map_err(|error| Failure::failed(format!("the login cannot be forgotten: {error}")))?;
+    println!("{name}: {}", if was { "the login is forgotten" } else { "nobody was logged in" });
     Ok(0)
 }

@@ -20,6 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::client::Client;
 use super::ring::Ring;
 use super::{McpHost, sse};
+use crate::oauth::{self, OauthError};
 
 /// How long a server that is told to end may take to do so by itself.
 const GRACE: Duration = Duration::from_secs(2);
@@ -146,20 +147,53 @@ pub(crate) async fn connect(
         McpTransport::Stdio { .. } => stdio(server, host, client, ring, program).await,
         McpTransport::Http { url, headers } => {
             let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
-            config.custom_headers = header_map(headers)?;
+            config.custom_headers = header_map(&with_login(server, host, headers).await?)?;
             let transport = StreamableHttpClientTransport::with_client(http()?, config);
-            let service =
-                rmcp::serve_client(client, transport).await.map_err(|error| initialize_failure(&error))?;
+            let service = rmcp::serve_client(client, transport)
+                .await
+                .map_err(|error| initialize_failure(&server.name, &error))?;
             Ok(Connection::new(service))
         }
         McpTransport::Sse { url, headers } => {
-            let headers: HeaderMap = header_map(headers)?.into_iter().collect();
+            let headers = with_login(server, host, headers).await?;
+            let headers: HeaderMap = header_map(&headers)?.into_iter().collect();
             let transport = sse::connect(http()?, url, headers).await?;
-            let service =
-                rmcp::serve_client(client, transport).await.map_err(|error| initialize_failure(&error))?;
+            let service = rmcp::serve_client(client, transport)
+                .await
+                .map_err(|error| initialize_failure(&server.name, &error))?;
             Ok(Connection::new(service))
         }
     }
+}
+
+/// The headers of a server, with the leave that was given for it. Leave that is over is renewed first.
+async fn with_login(
+    server: &McpServer,
+    host: &McpHost,
+    headers: &BTreeMap<String, String>,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let mut headers = headers.clone();
+    let is_given = headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"));
+    let logins = host.logins.as_ref().filter(|_| !is_given);
+    let Some((logins, mut leave)) = logins.and_then(|logins| Some((logins, logins.load(&server.hash)?)))
+    else {
+        return Ok(headers);
+    };
+    if leave.is_over(logins.now()) {
+        leave = oauth::renew(&leave, logins.now()).await.map_err(|error| match error {
+            OauthError::Unreachable { .. } => Failure::passing(error.to_string()),
+            error => Failure { text: log_in(&server.name, &error.to_string()), kind: FailureKind::Login },
+        })?;
+        // One that cannot be kept is asked for again next time.
+        let _ = logins.keep(&server.hash, &leave);
+    }
+    headers.insert("Authorization".to_owned(), format!("Bearer {}", leave.access_token));
+    Ok(headers)
+}
+
+/// What to do where a server wants somebody to log in.
+fn log_in(name: &str, why: &str) -> String {
+    format!("{why}; log in with `decurion mcp login {name}`, or give a token in its `headers`")
 }
 
 async fn stdio(
@@ -194,7 +228,7 @@ async fn stdio(
             Ok(exit) => {
                 Err(Failure::passing(format!("the program ended ({}) before it answered", describe(exit))))
             }
-            Err(_) => Err(initialize_failure(&error)),
+            Err(_) => Err(initialize_failure(&server.name, &error)),
         },
     }
 }
@@ -220,12 +254,11 @@ pub(crate) fn describe(exit: decurion_exec::Exit) -> String {
     }
 }
 
-fn initialize_failure(error: &ClientInitializeError) -> Failure {
+fn initialize_failure(name: &str, error: &ClientInitializeError) -> Failure {
     let text = bounded(&with_causes(error));
     if error.is_authorization_required() || text.contains("Auth required") || text.contains("401") {
-        let text = "it wants somebody to log in (HTTP 401); give its token in `headers`, such as \
-                    {\"Authorization\": \"Bearer ${TOKEN}\"}";
-        return Failure { text: text.to_owned(), kind: FailureKind::Login };
+        let text = log_in(name, "it wants somebody to log in (HTTP 401)");
+        return Failure { text, kind: FailureKind::Login };
     }
     match error {
         ClientInitializeError::NoCompatibleProtocolVersion { .. } => Failure::lasting(text),

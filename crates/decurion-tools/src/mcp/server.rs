@@ -230,8 +230,12 @@ impl Server {
     pub async fn ready(&self, cancel: &CancellationToken) -> Result<Ready, RequestError> {
         let limit = self.shared.server.start_timeout;
         let mut state = self.state();
-        let settled =
-            state.wait_for(|state| matches!(state, State::Ready(_) | State::Disabled { .. } | State::Closed));
+        let settled = state.wait_for(|state| match state {
+            // One whose end nobody has noticed yet would take the call and lose it.
+            State::Ready(ready) => !ready.peer.is_transport_closed(),
+            State::Disabled { .. } | State::Closed => true,
+            State::Starting | State::Resting { .. } => false,
+        });
         let settled = tokio::select! {
             biased;
             () = cancel.cancelled() => return Err(RequestError::Cancelled),

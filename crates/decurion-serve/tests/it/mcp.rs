@@ -1,0 +1,124 @@
+//! Our agents as an MCP server: greeted, listed, called, called in the background, cancelled, and ended with the
+//! input.
+
+use std::sync::Arc;
+
+use decurion_protocol::Place;
+use decurion_serve::{Lines, McpServe};
+use decurion_testkit::stage::Stage;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+
+const SCRIPT: &str = "when match=/wait/\n  delay 50m\n  say \"late\"\nwhen\n  say \"the report\"\n";
+
+/// A server that plays a script, and a caller at its other end.
+struct Called {
+    input: Option<tokio::io::DuplexStream>,
+    output: tokio::io::Lines<BufReader<tokio::io::DuplexStream>>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+/// What a thread writes, for a reader that waits.
+struct Piped(tokio::sync::mpsc::UnboundedSender<Vec<u8>>);
+
+impl std::io::Write for Piped {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.send(bytes.to_vec()).map_err(std::io::Error::other)?;
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Called {
+    fn start() -> Self {
+        let stage = Stage::new(SCRIPT);
+        let request = stage.request.clone();
+        let place: Arc<dyn Place> = Arc::new(stage.engine());
+        let session = move |input: &Value| {
+            // The stage is kept as long as there are sessions in it.
+            let _ = &stage;
+            if input["prompt"].is_string() {
+                Ok(request.clone())
+            } else {
+                Err("`prompt` is missing".to_owned())
+            }
+        };
+        let tools = vec![json!({"name": "Agent", "inputSchema": {"type": "object"}})];
+        let serve = McpServe { place, tools, session: Box::new(session), version: "0".into() };
+        let (input, their_input) = tokio::io::duplex(1 << 20);
+        let (mut their_output, output) = tokio::io::duplex(1 << 20);
+        let (sender, mut written) = tokio::sync::mpsc::unbounded_channel::<Vec<u8>>();
+        tokio::spawn(async move {
+            while let Some(bytes) = written.recv().await {
+                their_output.write_all(&bytes).await.unwrap();
+            }
+        });
+        let lines = Lines::to(Piped(sender)).unwrap();
+        let serving = tokio::spawn(serve.serve(BufReader::new(their_input), lines));
+        Self { input: Some(input), output: BufReader::new(output).lines(), serving }
+    }
+
+    async fn say(&mut self, message: &Value) {
+        self.input.as_mut().unwrap().write_all(format!("{message}\n").as_bytes()).await.unwrap();
+    }
+
+    async fn hear(&mut self) -> Value {
+        let line = tokio::time::timeout(std::time::Duration::from_mins(1), self.output.next_line());
+        serde_json::from_str(&line.await.expect("hangs").unwrap().unwrap()).unwrap()
+    }
+
+    async fn ask(&mut self, id: u64, method: &str, params: Value) -> Value {
+        self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await;
+        self.hear().await
+    }
+
+    async fn call(&mut self, id: u64, tool: &str, input: Value) -> (String, bool) {
+        let answer = self.ask(id, "tools/call", json!({"name": tool, "arguments": input})).await;
+        assert_eq!(answer["id"], id, "{answer}");
+        let result = &answer["result"];
+        (result["content"][0]["text"].as_str().unwrap().to_owned(), result["isError"].as_bool().unwrap())
+    }
+}
+
+#[tokio::test]
+async fn agents_are_called_looked_at_and_stopped() {
+    let mut called = Called::start();
+    let greeting = called.ask(1, "initialize", json!({"protocolVersion": "2025-06-18"})).await;
+    assert_eq!(greeting["result"]["protocolVersion"], "2025-06-18");
+    assert_eq!(called.ask(2, "tools/list", json!({})).await["result"]["tools"][0]["name"], "Agent");
+    assert_eq!(called.ask(3, "nonsense", json!({})).await["error"]["code"], -32601);
+    called.say(&json!("not a request")).await;
+    called.input.as_mut().unwrap().write_all(b"{ broken\n").await.unwrap();
+    assert_eq!(called.hear().await["error"]["code"], -32700);
+    assert_eq!(called.call(4, "Agent", json!({"prompt": "go"})).await, ("the report".to_owned(), false));
+    assert_eq!(called.call(5, "Agent", json!({})).await, ("`prompt` is missing".to_owned(), true));
+    assert!(called.call(6, "Other", json!({})).await.1);
+    let (launched, _) = called.call(7, "Agent", json!({"prompt": "wait", "run_in_background": true})).await;
+    let launched: Value = serde_json::from_str(launched.lines().next().unwrap()).unwrap();
+    let id = launched["agentId"].as_str().unwrap().to_owned();
+    let state = |text: String| serde_json::from_str::<Value>(&text).unwrap()["status"].clone();
+    let (text, _) = called.call(8, "TaskOutput", json!({"task_id": id, "block": false})).await;
+    assert_eq!(state(text), "running");
+    assert!(called.call(9, "TaskStop", json!({"task_id": id})).await.0.contains("stopped"));
+    let (text, _) = called.call(10, "TaskOutput", json!({"task_id": id})).await;
+    assert_eq!(state(text), "killed");
+    assert!(called.call(11, "TaskOutput", json!({"task_id": "nobody"})).await.1);
+}
+
+#[tokio::test]
+async fn a_call_that_is_cancelled_is_not_answered_and_the_end_of_the_input_ends_everything() {
+    let mut called = Called::start();
+    let wait = json!({"name": "Agent", "arguments": {"prompt": "wait"}});
+    called.say(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": wait})).await;
+    called
+        .say(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}))
+        .await;
+    assert_eq!(called.call(2, "Agent", json!({"prompt": "go"})).await.0, "the report");
+    called.say(&json!({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": wait})).await;
+    called.input.take();
+    let limit = std::time::Duration::from_mins(1);
+    tokio::time::timeout(limit, called.serving).await.expect("it goes on without anyone").unwrap();
+    assert!(called.output.next_line().await.unwrap().is_none(), "nobody wants to hear of it");
+}
