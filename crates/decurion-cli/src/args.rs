@@ -171,6 +171,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "JSON")]
     pub agents: Option<String>,
 
+    /// Use the plugin in this folder for this run; may be given several times.
+    #[arg(long, value_name = "DIR")]
+    pub plugin_dir: Vec<Utf8PathBuf>,
+
     /// A JSON Schema the answer must satisfy: JSON, or a file.
     #[arg(long, value_name = "SCHEMA")]
     pub json_schema: Option<String>,
@@ -212,6 +216,9 @@ pub enum SubCommand {
     /// Look at the agents there are, and check their files.
     #[command(subcommand)]
     Agents(AgentsCommand),
+    /// Look at plugins, add one, switch one on or off.
+    #[command(subcommand)]
+    Plugin(PluginCommand),
     /// Test and explain permission rules.
     #[command(subcommand)]
     Permissions(PermissionsCommand),
@@ -409,6 +416,48 @@ pub enum TransportWord {
     Http,
     /// Server-sent events, as old servers have it.
     Sse,
+}
+
+/// Look at plugins, add one, switch one on or off.
+///
+/// A plugin is a folder with agents, skills, commands, hooks and servers. It runs programs, so it is used only
+/// once you added it, and only as long as its hooks, servers and allow rules are what they were then.
+#[derive(Debug, Subcommand)]
+pub enum PluginCommand {
+    /// Every plugin that was added, and whether it is on.
+    List {
+        /// As JSON lines.
+        #[arg(long)]
+        json: bool,
+    },
+    /// What is wrong with a plugin's folder, with line numbers; exits 1 where it cannot be used.
+    Validate {
+        /// The plugin's folder.
+        path: Utf8PathBuf,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Add the plugin in this folder and switch it on as it is now.
+    Add {
+        /// The plugin's folder.
+        path: Utf8PathBuf,
+    },
+    /// Switch a plugin on as it is now, also after it has changed.
+    Enable {
+        /// Which plugin.
+        name: String,
+    },
+    /// Switch a plugin off.
+    Disable {
+        /// Which plugin.
+        name: String,
+    },
+    /// Forget a plugin; its folder stays.
+    Remove {
+        /// Which plugin.
+        name: String,
+    },
 }
 
 /// Test and explain permission rules.

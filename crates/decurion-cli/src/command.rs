@@ -8,6 +8,7 @@ mod explain;
 pub mod mcp;
 pub mod merge;
 pub mod permissions;
+pub mod plugin;
 pub mod run;
 pub mod sessions;
 pub mod tasks;

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use decurion_config::{AgentRequest, Agents, Loaded, LoadedAgent};
+use decurion_config::{AgentRequest, Agents, Loaded, LoadedAgent, Plugins};
 use decurion_engine::Definitions;
 use decurion_engine::permission::effective_mode;
 use decurion_protocol::{AgentDefinition, HookDeclaration, Mode};
@@ -35,9 +35,9 @@ impl Held {
 }
 
 impl Live {
-    /// Those of these settings, and of `--agents`.
-    pub fn new(loaded: &Arc<Loaded>, flag: Option<&str>) -> Self {
-        let mut request = agents::request(loaded);
+    /// Those of these settings, of `--agents` and of plugins.
+    pub fn new(loaded: &Arc<Loaded>, flag: Option<&str>, plugins: &Plugins) -> Self {
+        let mut request = agents::request(loaded, plugins);
         request.flag = flag.map(str::to_owned);
         let agents = Mutex::new(Held::load(&request));
         Self { loaded: Arc::clone(loaded), request, agents }

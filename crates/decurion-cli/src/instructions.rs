@@ -1,45 +1,20 @@
-//! The user's and the project's instruction files. Takes the folders, gives the texts every agent is told.
+//! The user's and the project's instruction files for the engine, and the branch they are on. Takes the settings,
+//! gives the texts every agent is told.
 
 use camino::Utf8Path;
-use decurion_config::Paths;
+use decurion_config::{InstructionRequest, Loaded};
 use decurion_engine::Instructions;
 
-/// The names looked for in each place; the first that is there is taken.
-const NAMES: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
-/// How much of one file is read.
-const MOST_BYTES: usize = 64 * 1024;
+use crate::report::note;
 
-/// The user's file, then the project's, then those between the project's root and the working directory.
-pub fn load(paths: &Paths) -> Vec<Instructions> {
-    let mut found = Vec::new();
-    for folder in [paths.state.as_deref(), paths.shared.as_deref()].into_iter().flatten() {
-        if let Some(instructions) = in_folder(folder) {
-            found.push(instructions);
-            break;
-        }
+/// The texts that every agent is told; what is left out of them is said.
+pub fn load(loaded: &Loaded) -> Vec<Instructions> {
+    let (request, problems) = InstructionRequest::new(loaded);
+    let found = request.load();
+    for warning in problems.iter().chain(&found.warnings) {
+        note(warning);
     }
-    let below = paths.cwd.strip_prefix(&paths.root).unwrap_or(Utf8Path::new(""));
-    let mut folder = paths.root.clone();
-    found.extend(in_folder(&folder));
-    for part in below.components() {
-        folder.push(part);
-        found.extend(in_folder(&folder));
-    }
-    found
-}
-
-fn in_folder(folder: &Utf8Path) -> Option<Instructions> {
-    NAMES.iter().find_map(|name| {
-        let path = folder.join(name);
-        let bytes = std::fs::read(&path).ok()?;
-        let mut text = String::from_utf8_lossy(&bytes).into_owned();
-        if text.len() > MOST_BYTES {
-            let cut = (0..=MOST_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-            text.truncate(cut);
-            text.push_str("\n[… the rest of this file was left out]");
-        }
-        (!text.trim().is_empty()).then_some(Instructions { path, text })
-    })
+    found.files.into_iter().map(|file| Instructions { path: file.path, text: file.text }).collect()
 }
 
 /// The branch of the repository that holds this folder, read from its files: no process is started.

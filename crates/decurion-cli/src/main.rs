@@ -9,6 +9,7 @@ mod definitions;
 mod discover;
 mod input;
 mod instructions;
+mod library;
 mod models;
 mod report;
 mod servers;
@@ -50,6 +51,7 @@ fn dispatch(args: Args) -> Result<u8, Failure> {
         None => command::run::run(args.prompt, &args.run),
         Some(SubCommand::Demo { keep }) => command::demo::run(keep),
         Some(SubCommand::Agents(agents)) => command::agents::run(agents),
+        Some(SubCommand::Plugin(plugin)) => command::plugin::run(plugin),
         Some(SubCommand::Permissions(permissions)) => command::permissions::run(permissions),
         Some(SubCommand::Config(config)) => command::config::run(&config),
         Some(SubCommand::Sessions(sessions)) => command::sessions::run(sessions),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use decurion_config::mcp::{self, McpConfigError};
-use decurion_config::{Environment, Loaded, McpRequest, McpServers, McpState, TrustMode};
+use decurion_config::{Environment, Loaded, McpRequest, McpServers, McpState, Plugins, TrustMode};
 use decurion_engine::mcp::{McpParts, Servers};
 use decurion_protocol::mcp::{Manifests, McpHealth, McpServer, McpStatus};
 use decurion_protocol::{AgentDefinition, Clock as _};
@@ -39,13 +39,18 @@ impl Flags {
 pub struct Declared(pub McpServers);
 
 /// Reads and decides every declaration.
-pub fn load(loaded: &Loaded, environment: &Environment, flags: &Flags) -> Result<Declared, Failure> {
+pub fn load(
+    loaded: &Loaded,
+    environment: &Environment,
+    flags: &Flags,
+    plugins: &Plugins,
+) -> Result<Declared, Failure> {
     let request = McpRequest {
         loaded,
         environment,
         configs: &flags.configs,
         strict: flags.strict,
-        plugins: &[],
+        plugins: &plugins.servers(),
         trust: flags.trust,
     };
     let servers = mcp::servers(&request).map_err(|error: McpConfigError| {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
-use decurion_config::{Environment, Loaded, TrustState, settings};
+use decurion_config::{Environment, Loaded, Plugins, TrustState, settings};
 use decurion_engine::child::{AgentSettings, BackgroundChoice};
 use decurion_engine::mcp::McpParts;
 use decurion_engine::permission::Undecided;
 use decurion_engine::worktree::{WorktreeSettings, Worktrees};
-use decurion_engine::{Compaction, Definitions, Durability, Engine, Models, Parts};
+use decurion_engine::{Compaction, Definitions, Durability, Engine, Library, Models, Parts};
 use decurion_exec::{Git, Guard, GuardProgram};
 use decurion_store::{Archive, Leases};
 use decurion_tools::{ToolLimits, ToolSet};
@@ -38,6 +38,8 @@ pub fn engine(
     models: Arc<dyn Models>,
     agents: Arc<dyn Definitions>,
     mcp: Option<McpParts>,
+    plugins: &Plugins,
+    library: Arc<dyn Library>,
 ) -> Engine {
     let settings = &loaded.settings;
     let shell = shell_environment(loaded, environment);
@@ -52,6 +54,8 @@ pub fn engine(
         mcp,
         agents,
         agent_settings: agent_settings(loaded),
+        library,
+        skill_listing_chars: settings.skill_listing_chars,
         background_wait: settings.print_background_wait,
         archive: Arc::new(Archive::new(state_folder(loaded))),
         clock: Arc::new(SystemClock::new()),
@@ -67,7 +71,7 @@ pub fn engine(
         directories: settings.permissions.additional_directories.clone(),
         git_branch: instructions::git_branch(&loaded.paths.cwd),
         foreign: loaded.paths.shared.iter().cloned().collect(),
-        instructions: instructions::load(&loaded.paths),
+        instructions: instructions::load(loaded),
         machine: format!("Platform: {}, shell: bash", std::env::consts::OS),
         durability: match settings.durability {
             settings::Durability::Process => Durability::Process,
@@ -76,7 +80,7 @@ pub fn engine(
         journal_patience: Some(JOURNAL_PATIENCE),
         journal_here: false,
         compaction: compaction(settings.compaction),
-        hooks: hooks(loaded),
+        hooks: hooks(loaded, plugins),
         hook_environment: service.into(),
         redact: Arc::new(move |text: &str| match redactor.redact(text) {
             std::borrow::Cow::Borrowed(_) => None,
@@ -132,13 +136,13 @@ fn tool_limits(limits: &settings::CallLimits) -> ToolLimits {
     }
 }
 
-/// The hooks of the settings; what is wrong with them is said.
-fn hooks(loaded: &Loaded) -> Vec<decurion_protocol::HookDeclaration> {
-    let found = loaded.hooks();
-    for warning in &found.warnings {
+/// The hooks of the settings and of plugins; what is wrong with them is said.
+fn hooks(loaded: &Loaded, plugins: &Plugins) -> Vec<decurion_protocol::HookDeclaration> {
+    let (own, theirs) = (loaded.hooks(), plugins.hooks(loaded));
+    for warning in own.warnings.iter().chain(&theirs.warnings) {
         crate::report::note(warning);
     }
-    found.declarations
+    own.declarations.into_iter().chain(theirs.declarations).collect()
 }
 
 /// What the settings say about sub-agents.

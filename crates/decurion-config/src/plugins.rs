@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::agents::{AgentFolder, AgentProblem, Agents, PluginPlace, Severity};
 use crate::hooks::{self, FoundHooks};
+use crate::mcp::PluginServers;
 use crate::paths::Paths;
 use crate::skills::Skills;
 use crate::{AgentRequest, Loaded, SkillRequest, record};
@@ -158,6 +159,14 @@ impl Plugin {
     pub fn servers(&self) -> &BTreeMap<String, Value> {
         &self.servers
     }
+
+    /// The same under their own names.
+    pub fn declared_servers(&self) -> PluginServers {
+        let own = |name: &String| name.splitn(3, ':').last().unwrap_or_default().to_owned();
+        let declared = self.servers.iter().map(|(name, server)| (own(name), server.clone())).collect();
+        let (plugin, root, file) = (self.name.clone(), self.root.clone(), self.root.clone());
+        PluginServers { plugin, root, file, declared }
+    }
 }
 
 /// The plugins of a start.
@@ -249,10 +258,10 @@ impl Plugins {
         found
     }
 
-    /// Their servers, by full name.
-    pub fn servers(&self) -> BTreeMap<String, Value> {
-        let all = self.active().flat_map(|plugin| plugin.servers.iter());
-        all.map(|(name, server)| (name.clone(), server.clone())).collect()
+    /// Their servers, as the list of MCP servers takes them.
+    pub fn servers(&self) -> Vec<PluginServers> {
+        let has_any = |plugin: &&Plugin| !plugin.servers.is_empty();
+        self.active().filter(has_any).map(Plugin::declared_servers).collect()
     }
 }
 

@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use decurion_protocol::{AgentId, Answer, Mode, Question, QuestionId, Rule, RuleSet};
+use decurion_protocol::permission::RuleSource;
+use decurion_protocol::{AgentId, Answer, Mode, OwnRules, Question, QuestionId, Rule, RuleSet};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -28,16 +29,23 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// The rules in force for whoever stands at this path from the root.
-    pub fn rules_for(&self, path: &str) -> Arc<RuleSet> {
+    /// The rules in force for whoever stands at this path from the root and has these of its own.
+    pub fn rules_for(&self, path: &str, own: &[&OwnRules]) -> Arc<RuleSet> {
         let covers = |agent: &AgentId| path.split('/').any(|name| name == agent.as_str());
-        let own: Vec<&Rule> =
+        let answered: Vec<&Rule> =
             self.scoped.iter().filter(|(agent, _)| covers(agent)).map(|(_, rule)| rule).collect();
-        if own.is_empty() {
+        if answered.is_empty() && own.iter().all(|own| own.is_empty()) {
             return Arc::clone(&self.rules);
         }
         let mut rules = (*self.rules).clone();
-        rules.allow.extend(own.into_iter().cloned());
+        if own.iter().any(|own| own.instead) {
+            rules.allow.retain(|rule| rule.source != RuleSource::Session);
+        }
+        rules.allow.extend(answered.into_iter().cloned());
+        for own in own {
+            rules.allow.extend(own.allow.iter().cloned());
+            rules.deny.extend(own.deny.iter().cloned());
+        }
         Arc::new(rules)
     }
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_model::event::unparsed_input;
 use decurion_protocol::{
-    Answer, CallId, Decision, Denial, Envelope, Event, HookEvent, Intent, LineId, Question, QuestionId,
-    RunSpec, ToolContent, ToolOutput, Verdict, WaitReason,
+    Answer, CallId, Decision, Denial, Envelope, Event, HookEvent, Intent, LineId, OwnRules, Question,
+    QuestionId, RunSpec, ToolContent, ToolOutput, Verdict, WaitReason,
 };
 use decurion_tools::set::CallError;
 use decurion_tools::{FilesSeen, PathRules, Surroundings, Tool, ToolContext};
@@ -31,7 +31,7 @@ use crate::journal::JournalLost;
 use crate::permission::{Policy, add_real_paths, decide, suggest};
 use crate::ports::{Ask, Ports, new_line};
 use crate::rules::{OpenRules, around};
-use crate::shell;
+use crate::{shell, skill};
 
 /// A call as the model asked for it.
 #[derive(Clone, Debug)]
@@ -68,6 +68,7 @@ pub struct Ready {
 }
 
 /// What the rooms of a call share.
+#[allow(clippy::struct_field_names)] // what it has seen is called so everywhere
 pub struct Bench<'a> {
     /// The run.
     pub spec: &'a RunSpec,
@@ -77,6 +78,8 @@ pub struct Bench<'a> {
     pub around: Surroundings,
     /// What it has read.
     pub seen: Arc<FilesSeen>,
+    /// The rules of the skills that it follows.
+    pub follows: OwnRules,
 }
 
 /// What came of a call.
@@ -319,7 +322,8 @@ fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
     let around = around(&bench.around, &root(bench));
     let desk = &bench.ports.desk;
     let mode = child::mode((rights.mode, rights.undecided), &desk.modes, rights.trusted).value;
-    let policy = Policy::new(mode, rights.rules_for(&desk.path), around);
+    let rules = rights.rules_for(&desk.path, &[&bench.spec.own_rules, &bench.follows]);
+    let policy = Policy::new(mode, rules, around);
     let undecided = child::undecided(rights.undecided, &bench.ports.desk.modes);
     Policy { undecided, ..policy }
 }
@@ -356,6 +360,40 @@ fn decide_under_grants(
         }
     }
     decide(policy, name, input, seen)
+}
+
+/// Asks about a command that is part of another call, as if it were a call of its own. Gives the rules it runs
+/// under and its input, which a hook or a person may have changed; the error is why it does not run.
+pub async fn inline_permit(
+    bench: &Bench<'_>,
+    call: Call,
+    tool: &Arc<dyn Tool>,
+) -> Result<(OpenRules, Value), String> {
+    let intent = tool.intent(&call.input, &bench.around).map_err(|error| error.to_string())?;
+    let ready = Ready { call, tool: Arc::clone(tool), intent };
+    let name = tool.spec().name.clone();
+    let (mut ready, said) =
+        before(bench, ready, &name).await.map_err(|answered| answered.1.content.text().clone())?;
+    if let Some(reason) = said.stopped {
+        return Err(reason);
+    }
+    let permit = permit(bench, &ready, &name, said.permission).await.map_err(|lost| lost.to_string())?;
+    match decide_again(bench, &mut ready, &name, permit) {
+        Permit::Granted { input, seen, .. } => {
+            let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), *seen);
+            Ok((rules, input.unwrap_or(ready.call.input)))
+        }
+        Permit::Refused { decision, .. } => Err(decision.reason),
+    }
+}
+
+/// Why an agent of this type may not be started here, if a rule says so.
+pub fn denied_agent(bench: &Bench<'_>, kind: &str) -> Option<String> {
+    let mut intent = Intent::titled("");
+    intent.agent = Some(kind.to_owned());
+    let policy = policy(bench, &bench.ports.rights.borrow());
+    let decision = decide_under_grants(bench, &policy, "Agent", &Value::Null, &intent);
+    (decision.verdict == Verdict::Deny).then_some(decision.reason)
 }
 
 /// The rules see the paths as named and as what they lead to.
@@ -533,6 +571,10 @@ async fn work(
         if tool.spec().name == "Bash" {
             return shell::run(bench, call, Arc::clone(tool), cx, input).await;
         }
+        if tool.spec().name == skill::NAME {
+            let output = AssertUnwindSafe(skill::run(bench, call, &cx, &input)).catch_unwind().await;
+            return output.unwrap_or_else(|_| panicked(&call.name));
+        }
         let output = AssertUnwindSafe(tool.run(&cx, input)).catch_unwind().await;
         output.unwrap_or_else(|_| panicked(&call.name))
     });
@@ -553,7 +595,8 @@ pub(crate) fn panicked(tool: &str) -> ToolOutput {
     ToolOutput::error(format!("{tool} failed inside Decurion; this is a bug in it."))
 }
 
-fn context(
+/// What a tool is given for one call.
+pub fn context(
     bench: &Bench<'_>,
     call: &Call,
     rules: Arc<dyn PathRules>,

@@ -9,7 +9,8 @@ use crate::call::{Bench, Call, Finished, Prepared, perform, prepare};
 use crate::context::Context;
 use crate::hooked::Hooked;
 use crate::journal::JournalLost;
-use decurion_protocol::{CallId, Denial, Event, HookEvent};
+use camino::Utf8PathBuf;
+use decurion_protocol::{CallId, Denial, Event, HookEvent, ToolEffect};
 use decurion_tools::Surroundings;
 use serde_json::{Value, json};
 
@@ -26,6 +27,8 @@ pub struct Round {
     pub stopped: Option<String>,
     /// A number that is the same for rounds with the same results.
     pub results: u64,
+    /// The files whose content the run now knows.
+    pub saw: Vec<Utf8PathBuf>,
     /// Each call and its result, where hooks want to see them.
     seen: Option<Vec<Value>>,
 }
@@ -91,6 +94,10 @@ fn take(context: &mut Context, finished: Finished, round: &mut Round) {
     for envelope in &finished.events {
         context.apply(&envelope.event);
         if let Event::CallEnded { call, tool, output, .. } = &envelope.event {
+            round.saw.extend(output.effects.iter().filter_map(|effect| match effect {
+                ToolEffect::Saw { path, .. } => Some(path.clone()),
+                _ => None,
+            }));
             if let Some(seen) = &mut round.seen {
                 let response = output.content.text();
                 seen.push(json!({"tool_name": tool, "tool_use_id": call, "tool_response": response}));
@@ -107,7 +114,7 @@ fn take(context: &mut Context, finished: Finished, round: &mut Round) {
 }
 
 /// Where the next call happens and what the run has read by then.
-fn bench<'a>(run: &'a crate::run::Run, context: &Context) -> Bench<'a> {
+pub fn bench<'a>(run: &'a crate::run::Run, context: &Context) -> Bench<'a> {
     let state = context.state();
     let mut directories = vec![run.spec.cwd.clone()];
     directories.extend(run.spec.directories.iter().cloned());
@@ -120,5 +127,6 @@ fn bench<'a>(run: &'a crate::run::Run, context: &Context) -> Bench<'a> {
             directories,
         },
         seen: state.seen.clone(),
+        follows: state.follows.clone(),
     }
 }

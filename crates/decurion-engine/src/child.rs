@@ -1,12 +1,16 @@
 //! Room 2, for children. Who asks + what is asked + the definition → every decision about a sub-agent, each
 //! with its reason. Pure, so that `explain` prints exactly what a start would do.
 
-use decurion_protocol::{AgentDefinition, AgentSource, Limits, Mode, Money};
+use decurion_protocol::permission::RuleSource;
+use decurion_protocol::{AgentDefinition, AgentSource, Limits, Mode, Money, OwnRules, Rule};
 use decurion_tools::alias;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::desk::ModeStep;
 use crate::permission::{Undecided, effective_mode};
+use crate::ports::Memory;
+use crate::prompt;
 
 /// Tools that no sub-agent has: they need the person at the root.
 pub const NEVER_FOR_AGENTS: &[&str] = &[
@@ -65,6 +69,11 @@ pub struct AgentInput {
     pub budget: Option<BudgetInput>,
     /// Where it works, if not where its parent does.
     pub isolation: Option<String>,
+    /// The JSON Schema that its report must satisfy.
+    pub output_schema: Option<Value>,
+    /// Rules of its own; never the model's to say.
+    #[serde(skip)]
+    pub own_rules: OwnRules,
 }
 
 /// Where an agent works, if not where its parent does.
@@ -216,7 +225,9 @@ pub fn tools(
     let decide = |tool: &str| -> Option<String> {
         let is_mcp = tool.starts_with("mcp__");
         let named = |list: &[String]| list.iter().any(|entry| names(entry, tool));
-        if NEVER_FOR_AGENTS.contains(&tool) {
+        if tool == crate::structured::NAME {
+            Some("it is its parent's, for the answer to another question".to_owned())
+        } else if NEVER_FOR_AGENTS.contains(&tool) {
             Some("no sub-agent has it".to_owned())
         } else if definition.source != AgentSource::Builtin && NEVER_FOR_CUSTOM.contains(&tool) {
             Some("only built-in agents have it".to_owned())
@@ -233,6 +244,35 @@ pub fn tools(
         }
     };
     parent.iter().map(|tool| ToolDecision { tool: (*tool).to_owned(), removed: decide(tool) }).collect()
+}
+
+/// Tools that keep a memory.
+const MEMORY_TOOLS: [&str; 3] = ["Read", "Write", "Edit"];
+
+/// Gives an agent its memory: what it is told of it, the tools to keep it where its own list has none, for that
+/// folder alone, and the rules by which no question is asked there.
+pub fn remember(definition: &mut AgentDefinition, memory: &Memory) -> Vec<Rule> {
+    let text = prompt::memory(memory);
+    definition.prompt = format!("{}\n\n{text}", definition.prompt.trim_end());
+    let folder = memory.folder.as_str();
+    // A path that a pattern would read otherwise gets no rule: then questions are asked.
+    if folder.contains(['*', '?', '[', ']', '{', '}', '\\', '(', ')', ',']) {
+        return Vec::new();
+    }
+    let below = format!("/{folder}/**");
+    if let Some(only) = &mut definition.tools.only {
+        for tool in MEMORY_TOOLS {
+            if !only.iter().any(|entry| entry == "*" || entry == tool) {
+                only.push(format!("{tool}({below})"));
+            }
+        }
+    }
+    let rule = |tool: &str| Rule {
+        tool: tool.to_owned(),
+        specifier: Some(below.clone()),
+        source: RuleSource::Command,
+    };
+    MEMORY_TOOLS.into_iter().map(rule).collect()
 }
 
 /// Whether an entry of a list means a tool.

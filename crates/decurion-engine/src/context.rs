@@ -11,10 +11,12 @@ use std::sync::Arc;
 use camino::Utf8PathBuf;
 use decurion_model::{Dialect, WireMessage};
 use decurion_protocol::{
-    Block, CallId, Delivery, Event, LineId, Message, Origin, Role, ToolContent, ToolEffect, Usage,
+    Block, CallId, Delivery, Event, LineId, Message, Origin, OwnRules, Role, ToolContent, ToolEffect, Usage,
 };
 use decurion_tools::FilesSeen;
 use serde_json::Value;
+
+use crate::prompt;
 
 /// What the model reads where a call has no result on record.
 pub const NO_RESULT: &str = "No result was recorded for this call: it was interrupted before it ended.";
@@ -114,6 +116,10 @@ pub struct RunState {
     pub cwd: Option<Utf8PathBuf>,
     /// Its list of steps.
     pub todos: Option<Value>,
+    /// The rules of the skills that it follows until its next prompt.
+    pub follows: OwnRules,
+    /// Instruction files of folders that it was told of, and still has before it.
+    pub instructed: HashSet<Utf8PathBuf>,
 }
 
 #[derive(Clone, Debug)]
@@ -237,6 +243,14 @@ impl Context {
             Event::Message { message, lines, meta, .. } => {
                 if meta.origin != Origin::Synthetic {
                     self.message(message, lines, &meta.origin, meta.usage.as_ref());
+                }
+                match &meta.origin {
+                    Origin::Prompt => self.kept.follows = OwnRules::default(),
+                    Origin::Note(kind) if kind == prompt::INSTRUCTIONS => {
+                        let told = message.blocks.iter().filter_map(prompt::instructed);
+                        self.kept.instructed.extend(told);
+                    }
+                    _ => {}
                 }
                 self.leaf = lines.last().copied().or(self.leaf);
                 self.delivered.extend(meta.delivers.iter().cloned());
@@ -473,6 +487,7 @@ impl Context {
                 }
                 ToolEffect::Moved { cwd } => self.kept.cwd = Some(cwd.clone()),
                 ToolEffect::Todos { todos } => self.kept.todos = Some(todos.clone()),
+                ToolEffect::Follows { rules, .. } => self.kept.follows.add(rules),
             }
         }
     }
@@ -527,6 +542,8 @@ impl Context {
     }
 
     fn compact(&mut self, line: LineId, summary: &Message, kept: &[LineId]) {
+        // A summary does not hold them word by word; who reads there again is told again.
+        self.kept.instructed.clear();
         let last = self.keep_tail(kept);
         let mut start = Open::new(Role::User, Vec::new(), Some(line));
         start.message.blocks.extend(summary.blocks.iter().filter(|block| !is_blank(block)).cloned());

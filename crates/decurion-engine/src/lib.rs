@@ -10,7 +10,7 @@
 //! | 4 | `context.rs`, `compact.rs` | the journal so far | the messages of a request |
 //! | 5 | `turn.rs` | a request | one message |
 //! | 6 | `calls.rs` | the message's calls | an order, and what may overlap |
-//! | 7 | `call.rs`, `shell.rs`, `hooked.rs`, `permission.rs`, `approval.rs`, `rules.rs` | one call | its result |
+//! | 7 | `call.rs`, `shell.rs`, `skill.rs`, `hooked.rs`, `permission.rs`, `approval.rs`, `rules.rs` | one call | its result |
 //! | 8 | `agent_tools/`, `tree.rs`, `spawn.rs`, `kit.rs` | a `RunSpec` | a living run, and its ending on record |
 //! | 9 | `journal.rs`, `resume.rs` | events | numbered lines on disk, then the same to everyone |
 //!
@@ -27,6 +27,7 @@ mod confine;
 pub mod context;
 pub mod desk;
 pub mod fork;
+mod git;
 pub mod hook;
 mod hooked;
 pub mod journal;
@@ -43,6 +44,7 @@ mod rules;
 mod run;
 mod session;
 mod shell;
+pub mod skill;
 mod spawn;
 pub mod spec;
 mod spill;
@@ -57,15 +59,18 @@ use std::sync::Arc;
 
 use decurion_protocol::link::{BoxFuture, Subscribe};
 use decurion_protocol::{
-    Event, Link, Mode, Place, PlaceError, RunSpec, SessionId, SessionRequest, SessionSummary, Start,
+    AgentDefinition, Event, Link, Mode, Place, PlaceError, RunSpec, SessionId, SessionRequest,
+    SessionSummary, Skill, Start,
 };
 use decurion_store::SessionFiles;
-use decurion_tools::{Http, ToolSet};
+use decurion_tools::{Http, Tool, ToolSet};
 use tokio::sync::mpsc;
 
 pub use child::AgentSettings;
 pub use journal::Durability;
-pub use ports::{Compaction, Definitions, Instructions, Model, Models, Parts, Redact};
+pub use ports::{
+    Compaction, Definitions, Instructions, Library, Memory, Model, Models, NoLibrary, Parts, Redact,
+};
 
 use approval::Rights;
 use hook::{HookSurroundings, Hooks};
@@ -74,6 +79,7 @@ use mcp::SessionServers;
 use ports::Equipment;
 use resume::Opened;
 use session::{Session, first_who};
+use skill::SkillTool;
 use spec::HeadAndTools;
 use spill::SpillInto;
 use tree::Tree;
@@ -100,7 +106,8 @@ impl Engine {
         let id = opened.id;
         let who = first_who(opened.folded.spec.as_ref().map(|spec| spec.run));
         let first = first_events(&opened);
-        let session = self.session(opened, request, prepared, servers)?;
+        let git_status = self.git_status(&request).await;
+        let session = self.session(opened, request, prepared, servers, git_status)?;
         let link_events = session.journal.subscribe();
         let journal = session.journal.clone();
         journal
@@ -142,7 +149,7 @@ impl Engine {
         let recorded_head = recorded
             .zip(files)
             .and_then(|(spec, files)| serde_json::from_slice(&files.get_head(&spec.head).ok()?).ok());
-        let all = self.all_tools(servers);
+        let all = self.all_tools(servers, &model);
         let mut made = spec::root_head(request, recorded_head.as_ref(), &all, &model)?;
         if servers.is_some() {
             // A server's tools are known when it is; until then nobody can say that there is no such tool.
@@ -159,20 +166,23 @@ impl Engine {
         Ok((model, made))
     }
 
-    /// Every tool there is, those of the engine told of the agents as they are now.
-    fn all_tools(&self, servers: Option<&SessionServers>) -> Arc<ToolSet> {
+    /// Every tool there is, those of the engine told of the agents and skills as they are now.
+    fn all_tools(&self, servers: Option<&SessionServers>, model: &Model) -> Arc<ToolSet> {
         let parts = &self.parts;
-        let settings = &parts.agent_settings;
-        if settings.max_depth == 0 && servers.is_none() {
+        let ours = own_tools(parts, &parts.agents.all(), &parts.library.skills(), model);
+        if ours.is_empty() && servers.is_none() {
             return Arc::clone(&parts.tools);
         }
         let theirs = servers.map(SessionServers::tools).unwrap_or_default();
-        let ours = if settings.max_depth == 0 {
-            Vec::new()
-        } else {
-            agent_tools::all(&parts.agents.all(), settings)
-        };
         Arc::new(ToolSet::new(parts.tools.iter().cloned().chain(ours).chain(theirs)))
+    }
+
+    /// What git says about the working directory, if it says so in a moment.
+    async fn git_status(&self, request: &SessionRequest) -> Option<String> {
+        let parts = &self.parts;
+        parts.git_branch.as_ref()?;
+        git::status(parts.processes.as_ref()?, &parts.environment, &request.cwd, parts.agent_settings.trusted)
+            .await
     }
 
     /// The hooks of the settings, for one session.
@@ -206,6 +216,7 @@ impl Engine {
         request: SessionRequest,
         prepared: Option<(Arc<Model>, HeadAndTools)>,
         servers: Option<SessionServers>,
+        git_status: Option<String>,
     ) -> Result<Session, PlaceError> {
         let parts = &self.parts;
         let (model, made) = match prepared {
@@ -230,6 +241,7 @@ impl Engine {
             cwd: &request.cwd,
             directories: &directories,
             git_branch: parts.git_branch.as_deref(),
+            git_status: git_status.as_deref(),
             machine: &parts.machine,
             date: parts.clock.date(),
             instructions: &parts.instructions,
@@ -256,6 +268,8 @@ impl Engine {
             context: opened.folded.context,
             previous: opened.folded.spec.map(|spec| spec.run),
             opening_note,
+            git_status,
+            skills: if recorded { Vec::new() } else { parts.library.skills() },
             rights,
             hooks,
             source,
@@ -284,6 +298,22 @@ impl Place for Engine {
             })
         })
     }
+}
+
+/// The tools of the engine, told of these agents and skills.
+fn own_tools(
+    parts: &Parts,
+    agents: &[Arc<AgentDefinition>],
+    skills: &[Arc<Skill>],
+    model: &Model,
+) -> Vec<Arc<dyn Tool>> {
+    let settings = &parts.agent_settings;
+    let mut ours = if settings.max_depth == 0 { Vec::new() } else { agent_tools::all(agents, settings) };
+    let budget = skill::listing_budget(parts.skill_listing_chars, model.info.window);
+    if let Some(tool) = SkillTool::new(skills, &parts.library, budget) {
+        ours.push(Arc::new(tool));
+    }
+    ours
 }
 
 /// What is recorded before the first run.
@@ -333,5 +363,6 @@ fn equipment(parts: &Parts, files: Option<&Arc<SessionFiles>>) -> Arc<Equipment>
         http: Http::default(),
         home: parts.home.clone(),
         redact: Arc::clone(&parts.redact),
+        result_chars: parts.agent_settings.result_chars,
     })
 }

@@ -608,7 +608,10 @@ impl Question<'_> {
             Class::Free => allow("it changes nothing outside the session"),
             Class::Agent => allow("starting an agent is allowed; what it does is decided call by call"),
             Class::Ask => ask("it is a question to a person"),
-            Class::Skill => self.undecided("no rule allows this skill"),
+            Class::Skill => match &self.intent.words {
+                Some(reason) => allow(reason.clone()),
+                None => self.undecided("no rule allows this skill"),
+            },
             Class::Mcp => self.undecided("no rule allows this tool of an MCP server"),
             _ => self.undecided("no rule allows this tool"),
         }

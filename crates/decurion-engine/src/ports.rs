@@ -5,13 +5,13 @@ use std::ffi::OsString;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::Guard;
 use decurion_model::catalog::ModelInfo;
 use decurion_model::{Dialect, Gateway, Head, RequestTag, WireHead};
 use decurion_protocol::{
     AgentDefinition, AgentId, CallId, Clock, HookDeclaration, LineId, Mode, Money, Question, RuleSet, RunId,
-    TaskId,
+    Skill, TaskId,
 };
 use decurion_tools::{Http, Spill, ToolLimits, ToolSet};
 use tokio::sync::{oneshot, watch};
@@ -77,6 +77,51 @@ pub trait Definitions: Send + Sync {
     }
 }
 
+/// What agents read besides: skills, commands, memories, instructions of folders; all as they are now.
+pub trait Library: Send + Sync {
+    /// All skills and commands that count, those that win first.
+    fn skills(&self) -> Vec<Arc<Skill>> {
+        Vec::new()
+    }
+
+    /// The one that a name means: exactly that, else without regard to case.
+    fn find(&self, name: &str) -> Option<Arc<Skill>> {
+        let all = self.skills();
+        let exact = all.iter().find(|skill| skill.name == name);
+        exact.or_else(|| all.iter().find(|skill| skill.name.eq_ignore_ascii_case(name))).cloned()
+    }
+
+    /// The text of one, as its file is now. The error is for the model.
+    fn body(&self, skill: &Skill) -> Result<String, String> {
+        Err(format!("{} has no text here", skill.name))
+    }
+
+    /// The memory of an agent: `user`, `project` or `local`. The error is for the model.
+    fn memory(&self, scope: &str, agent: &str) -> Result<Memory, String> {
+        Err(format!("there is no {scope} memory for {agent} here"))
+    }
+
+    /// The instructions of the folders between a working directory and a file below it.
+    fn nested(&self, _cwd: &Utf8Path, _file: &Utf8Path) -> Vec<Instructions> {
+        Vec::new()
+    }
+}
+
+/// A library without anything in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoLibrary;
+
+impl Library for NoLibrary {}
+
+/// An agent's own memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The folder it is kept in.
+    pub folder: Utf8PathBuf,
+    /// What its index says, bounded; empty where there is none yet.
+    pub index: String,
+}
+
 /// A text that instructs every agent of the project or user, such as AGENTS.md.
 #[derive(Clone, Debug)]
 pub struct Instructions {
@@ -116,6 +161,10 @@ pub struct Parts {
     pub agents: Arc<dyn Definitions>,
     /// What the settings say about them.
     pub agent_settings: AgentSettings,
+    /// What agents read besides.
+    pub library: Arc<dyn Library>,
+    /// Characters of the list of skills; none leaves it to the model's window.
+    pub skill_listing_chars: Option<usize>,
     /// How long a session that is to finish waits for the shells of its root.
     pub background_wait: Duration,
     /// The recorded sessions.
@@ -213,6 +262,8 @@ pub struct Shared {
     pub clock: Arc<dyn Clock>,
     /// What tools work with.
     pub equipment: Arc<Equipment>,
+    /// What agents read besides.
+    pub library: Arc<dyn Library>,
     /// When conversations are shortened.
     pub compaction: Compaction,
 }
@@ -244,6 +295,8 @@ pub struct Equipment {
     pub home: Option<Utf8PathBuf>,
     /// Takes secrets out of output.
     pub redact: Redact,
+    /// Characters of an agent's report that its parent is shown.
+    pub result_chars: usize,
 }
 
 impl Equipment {

@@ -4,10 +4,11 @@
 
 use std::fmt::Write as _;
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::Block;
 use jiff::Timestamp;
 
-use crate::ports::Instructions;
+use crate::ports::{Instructions, Memory};
 
 /// What the main agent is told to be.
 pub const MAIN_PROMPT: &str = include_str!("main_prompt.md");
@@ -31,6 +32,8 @@ pub struct Scene<'a> {
     pub directories: &'a [camino::Utf8PathBuf],
     /// The git branch, if it is a repository.
     pub git_branch: Option<&'a str>,
+    /// What git says about it, if it was asked.
+    pub git_status: Option<&'a str>,
     /// Facts about the machine.
     pub machine: &'a str,
     /// Today.
@@ -56,15 +59,39 @@ pub fn opening_note(scene: &Scene<'_>) -> String {
     let _ = writeln!(note, "{}", scene.machine);
     let _ = writeln!(note, "Date: {}", scene.date.strftime("%Y-%m-%d"));
     note.push_str("</environment>");
+    if let Some(status) = scene.git_status {
+        let _ =
+            write!(note, "\n\n<git note=\"as it was when the session began\">\n{}\n</git>", status.trim());
+    }
     for instructions in scene.instructions {
-        let _ = write!(
-            note,
-            "\n\n<instructions file=\"{}\">\n{}\n</instructions>",
-            instructions.path,
-            instructions.text.trim()
-        );
+        let _ = write!(note, "\n\n{}", instruction(instructions));
     }
     note
+}
+
+/// The word on notes that tell of instruction files.
+pub const INSTRUCTIONS: &str = "instructions";
+const INSTRUCTION: &str = "<instructions file=\"";
+
+/// One instruction file as a model is told of it.
+pub fn instruction(instructions: &Instructions) -> String {
+    format!("{INSTRUCTION}{}\">\n{}\n</instructions>", instructions.path, instructions.text.trim())
+}
+
+/// Which file a block tells of, if it is such a block.
+pub fn instructed(block: &Block) -> Option<Utf8PathBuf> {
+    let Block::Text { text } = block else { return None };
+    text.strip_prefix(INSTRUCTION)?.split_once("\">\n").map(|(path, _)| path.into())
+}
+
+/// What an agent with a memory is told about it.
+pub fn memory(memory: &Memory) -> String {
+    let index = if memory.index.is_empty() {
+        "It is empty so far.".to_owned()
+    } else {
+        format!("Its index, MEMORY.md, says:\n<memory>\n{}\n</memory>", memory.index)
+    };
+    format!("{}\n\n{index}", include_str!("memory.md").trim().replace("{folder}", memory.folder.as_str()))
 }
 
 #[cfg(test)]
@@ -79,6 +106,7 @@ mod tests {
             cwd: "/w/part".into(),
             directories: &["/w".into(), "/extra".into()],
             git_branch: Some("main"),
+            git_status: None,
             machine: "Platform: a stage",
             date: Timestamp::from_second(1_800_000_000).unwrap(),
             instructions: &[Instructions { path: "/w/AGENTS.md".into(), text }],

@@ -1,12 +1,13 @@
 //! Room 3. The loop. Takes a decided [`RunSpec`] and its conversation, makes turns until there is an
 //! [`Outcome`]. Root, named, fork, worker and member all run exactly this.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use camino::Utf8PathBuf;
 use decurion_model::{Head, ModelError, ModelRequest, WireHead, WireMessage};
 use decurion_protocol::{
     Activity, Block, CallId, Envelope, Event, LineId, Message, MessageMeta, Origin, Outcome, Pattern,
@@ -22,7 +23,8 @@ use crate::context::{Context, OpenCall};
 use crate::desk::{MayEnd, Wish};
 use crate::hooked::{Hooked, MOST_BLOCKS};
 use crate::journal::JournalLost;
-use crate::ports::{Ports, new_line, unused_call};
+use crate::ports::{Instructions, Ports, new_line, unused_call};
+use crate::prompt;
 use crate::spawn::Carried;
 use crate::structured;
 use crate::turn::{Reply, Waits, turn};
@@ -83,6 +85,8 @@ pub struct Progress {
     /// How long the last request took, until that is on record.
     timing: Option<Timing>,
     activities: VecDeque<Activity>,
+    /// Folders whose instructions were looked for.
+    folders: HashSet<Utf8PathBuf>,
 }
 
 /// What was already tried with a request that the provider rejected.
@@ -127,6 +131,7 @@ impl Progress {
             replied_at: 0,
             timing: None,
             activities: VecDeque::new(),
+            folders: HashSet::new(),
         }
     }
 
@@ -592,6 +597,7 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
         let blocks = round.notes.into_iter().map(Block::text).collect();
         hear(run, progress, blocks, Origin::Note("hook".to_owned())).await?;
     }
+    instruct(run, progress, &round.saw).await?;
     if let Some(reason) = round.stopped {
         return Ok(Some(Outcome::Killed { by: format!("a hook: {reason}") }));
     }
@@ -611,6 +617,33 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
         return Ok(Some(Outcome::Completed { report, limit: None }));
     }
     Ok(None)
+}
+
+/// Tells a run of the instruction files on the way to what it has just read, each once.
+async fn instruct(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Result<(), JournalLost> {
+    let mut told: Vec<Instructions> = Vec::new();
+    for path in saw {
+        // The files of one folder have the same instructions.
+        let Some(folder) = path.parent() else { continue };
+        if !progress.folders.insert(folder.to_owned()) {
+            continue;
+        }
+        for instructions in run.ports.library.nested(&run.spec.cwd, path) {
+            let known = &progress.context.state().instructed;
+            // An instruction file that was read is known.
+            let is_known = known.contains(&instructions.path)
+                || instructions.path == *path
+                || told.iter().any(|other| other.path == instructions.path);
+            if !is_known {
+                told.push(instructions);
+            }
+        }
+    }
+    if told.is_empty() {
+        return Ok(());
+    }
+    let blocks = told.iter().map(|one| Block::text(prompt::instruction(one))).collect();
+    hear(run, progress, blocks, Origin::Note(prompt::INSTRUCTIONS.to_owned())).await
 }
 
 /// Why a run was denied what it needed.

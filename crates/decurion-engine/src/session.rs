@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use decurion_model::{Head, RequestClass, RequestTag, WireHead};
 use decurion_protocol::{
-    AgentDefinition, Answer, Block, Command, Event, LineId, Mode, Outcome, QuestionId, Reply, Request,
-    RequestId, RunId, SessionId, SessionRequest,
+    AgentDefinition, Answer, Block, Command, Event, LineId, Mode, Outcome, OwnRules, QuestionId, Reply,
+    Request, RequestId, RunId, SessionId, SessionRequest, Skill,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::ToolSet;
@@ -20,7 +20,6 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent_tools;
 use crate::approval::{Approvals, Rights};
 use crate::budget::{AccountId, Budget};
 use crate::compact::compact;
@@ -34,9 +33,11 @@ use crate::listing;
 use crate::mcp::{self, SessionServers};
 use crate::ports::{Ask, Equipment, Model, Parts, Ports, Shared, new_run};
 use crate::run::{Progress, Run, refold};
+use crate::skill::slash::{self, Typed};
 use crate::spawn::{Beginning, Carried, Left, Said, live};
 use crate::spec::{self, Decided};
 use crate::tree::Tree;
+use crate::{own_tools, skill};
 
 /// A session, before its task starts.
 pub struct Session {
@@ -76,8 +77,12 @@ pub struct Session {
     pub source: &'static str,
     /// Its files; none where nothing is kept.
     pub files: Option<Arc<SessionFiles>>,
+    /// What git said about the working directory when the session began.
+    pub git_status: Option<String>,
     /// The agents that its tools were told of.
     pub agents: Vec<Arc<AgentDefinition>>,
+    /// The skills that its tools were told of.
+    pub skills: Vec<Arc<Skill>>,
     /// Its tasks so far.
     pub tree: Tree,
     /// Its MCP servers.
@@ -117,6 +122,10 @@ pub struct Owner {
     /// Turns, time and tasks that the root has used since the user's last prompt: what its limits count.
     used: (u32, Duration),
     spawned: u32,
+    /// The rules of the command that the root follows now.
+    command_rules: OwnRules,
+    /// The session's own model, while a command has another.
+    own_model: Option<Arc<Model>>,
     /// Whoever wants the session to close when it is quiet.
     finishing: Option<RequestId>,
     /// When the root's shells are no longer waited for.
@@ -179,6 +188,8 @@ impl Session {
             tasks_before: 0,
             used: (0, Duration::ZERO),
             spawned: 0,
+            command_rules: OwnRules::default(),
+            own_model: None,
             finishing: None,
             patience: None,
             closing: Closing::No,
@@ -296,9 +307,10 @@ impl Owner {
             None => return,
         };
         self.tasks_before = self.tree.begun;
-        if matches!(work, Work::Prompt(_)) {
+        if let Work::Prompt(prompt) = &work {
             self.tell_of_agents();
             self.tell_of_servers();
+            self.heed_command(prompt);
         }
         let context = self.take_context().await;
         let run = self.run();
@@ -320,28 +332,50 @@ impl Owner {
         self.running = Some(Running { task, cancel, desk });
     }
 
+    /// A command that a person typed brings its rules for what it leads to, and may bring its model.
+    fn heed_command(&mut self, prompt: &[Block]) {
+        self.command_rules = OwnRules::default();
+        let Typed::Command(skill, _) = slash::read(prompt, &*self.session.parts.library) else { return };
+        if skill.fork {
+            return;
+        }
+        self.command_rules = skill::own_rules(&skill);
+        let Some(name) = skill.model.as_deref().filter(|name| *name != "inherit") else { return };
+        match self.session.parts.models.resolve(name) {
+            Ok(model) => {
+                let own = Arc::clone(&self.session.model);
+                if spec::check_limits(&self.session.request.limits, &model).is_ok() {
+                    self.use_model(model);
+                    self.own_model = Some(own);
+                }
+            }
+            Err(reason) => tracing::warn!(%reason, command = %skill.name, "its model is not known"),
+        }
+    }
+
     /// Tells the Agent tool of definitions that changed. Only a user's prompt does that: between prompts what
     /// stands before the conversation stays as it is, and with it the provider's cache.
     fn tell_of_agents(&mut self) {
         let session = &mut self.session;
-        let now = session.parts.agents.all();
+        let (now, skills) = (session.parts.agents.all(), session.parts.library.skills());
         let same = |(old, new): (&Arc<AgentDefinition>, &Arc<AgentDefinition>)| old == new;
-        if now.len() == session.agents.len() && session.agents.iter().zip(&now).all(same) {
+        let same_agents = now.len() == session.agents.len() && session.agents.iter().zip(&now).all(same);
+        if same_agents && session.skills == skills {
             return;
         }
-        let fresh = agent_tools::all(&now, &session.parts.agent_settings);
+        let fresh = own_tools(&session.parts, &now, &skills, &session.model);
         let tools = spec::with_tools(&session.tools, &fresh);
         let mut head = (*session.head).clone();
         spec::describe_again(&mut head, &tools);
         if head == *session.head {
-            session.agents = now;
+            (session.agents, session.skills) = (now, skills);
             return;
         }
         // A head that cannot be stored could not be resumed from: the old one stays.
         match self.keep_head(&head) {
             Ok(name) => {
                 let session = &mut self.session;
-                session.agents = now;
+                (session.agents, session.skills) = (now, skills);
                 session.head_name = name;
                 session.wire_head = Arc::new(session.model.dialect.head(&head));
                 (session.head, session.tools) = (Arc::new(head), Arc::new(tools));
@@ -399,6 +433,7 @@ impl Owner {
             mode: self.rights.borrow().mode,
             directories: &self.session.directories,
             servers: self.session.servers.as_ref().map(SessionServers::status).unwrap_or_default(),
+            own_rules: self.command_rules.clone(),
         };
         let spec = spec::root(self.session.id, &self.session.request, &decided, self.session.previous);
         let links = Links {
@@ -456,6 +491,7 @@ impl Owner {
             budget: Arc::clone(&self.budget),
             clock: Arc::clone(&session.parts.clock),
             equipment: Arc::clone(&session.equipment),
+            library: Arc::clone(&session.parts.library),
             compaction: session.parts.compaction,
         }
     }
@@ -494,6 +530,9 @@ impl Owner {
         self.count_notified();
         let delivered = left.context.as_ref().map(|context| context.delivered().clone()).unwrap_or_default();
         self.context = left.context;
+        if let Some(own) = self.own_model.take() {
+            self.use_model(own);
+        }
         self.take_back(None, &delivered);
     }
 
@@ -603,6 +642,16 @@ impl Owner {
         if let Err(error) = spec::check_limits(&self.session.request.limits, &model) {
             return self.reply(id, Reply::Refused { reason: error.to_string() });
         }
+        // Whoever chooses a model while a command has its own means the session's.
+        if self.own_model.is_some() {
+            self.own_model = Some(model);
+        } else {
+            self.use_model(model);
+        }
+        self.reply(id, done());
+    }
+
+    fn use_model(&mut self, model: Arc<Model>) {
         let head = Head {
             system: self.session.head.system.clone(),
             tools: self.session.head.tools.clone(),
@@ -615,7 +664,6 @@ impl Owner {
         self.session.wire_head = Arc::new(model.dialect.head(&head));
         self.session.head = Arc::new(head);
         self.session.model = model;
-        self.reply(id, done());
     }
 
     fn close(&mut self, closing: Closing) {

@@ -2,7 +2,7 @@
 //! end is on record whatever happened: completed, cancelled, or panicked.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use decurion_protocol::{
@@ -11,12 +11,18 @@ use decurion_protocol::{
 };
 use futures_util::FutureExt as _;
 
+use crate::call::{self, Call};
+use crate::calls::bench;
 use crate::context::{Context, OpenCall};
 use crate::hooked::Hooked;
 use crate::journal::JournalLost;
 use crate::kit::Kit;
 use crate::ports::new_line;
 use crate::run::{Progress, Run, Stop, hear, record, refold, run};
+use crate::skill::{
+    self,
+    slash::{self, Typed},
+};
 
 /// What is said at the start of a run.
 #[derive(Default)]
@@ -126,10 +132,11 @@ pub async fn live(
         Beginning::Opened { first } => attempt(living, kit, &mut progress, carried, first).await,
         Beginning::Saying(said) => match begin(living, &mut progress, *said).await {
             Ok(None) => attempt(living, kit, &mut progress, carried, false).await,
-            Ok(Some(reason)) => {
+            Ok(Some(Refused::ByHook(reason))) => {
                 let report = format!("The prompt was not let through by a hook: {reason}");
                 Attempt::Ended(Outcome::Completed { report, limit: None })
             }
+            Ok(Some(Refused::Mistaken(error))) => Attempt::Ended(Outcome::Failed { error }),
             Err(lost) => Attempt::Ended(Outcome::Failed { error: lost.to_string() }),
         },
     };
@@ -234,11 +241,37 @@ async fn ready(living: &Run, kit: &mut Kit, progress: &mut Progress, first: bool
         agent_hooks(living, progress).await?;
         kit.took(StartStep::StartHooks);
     }
-    for step in [StartStep::OwnHooks, StartStep::Skills, StartStep::Context, StartStep::Request] {
+    kit.took(StartStep::OwnHooks);
+    match preload(living, progress, first).await? {
+        Some(note) => kit.noted(StartStep::Skills, note),
+        None => kit.took(StartStep::Skills),
+    }
+    for step in [StartStep::Context, StartStep::Request] {
         kit.took(step);
     }
     kit.tell_start(&living.ports.journal, &living.ports.who).await;
     Ok(())
+}
+
+/// The texts of the skills that an agent's definition names, one block each. Gives what there is to say of it.
+async fn preload(living: &Run, progress: &mut Progress, first: bool) -> Result<Option<String>, JournalLost> {
+    let definition = &living.spec.definition;
+    if !first || definition.equipment.skills.is_empty() {
+        return Ok(None);
+    }
+    let (texts, missing) = skill::preload(&*living.ports.library, definition, living.spec.session);
+    let mut note = format!("{} loaded", texts.len());
+    if !texts.is_empty() {
+        let blocks = texts.into_iter().map(Block::text).collect();
+        hear(living, progress, blocks, Origin::Note("skill".to_owned())).await?;
+    }
+    if !missing.is_empty() {
+        let names = missing.join(", ");
+        note = format!("{note}, not found: {names}");
+        let text = format!("agent {}: no such skill: {names}", definition.name);
+        record(living, progress, vec![Event::Notice { level: "warning".to_owned(), text }]).await?;
+    }
+    Ok(Some(note))
 }
 
 /// What the hooks of an agent's start tell its model.
@@ -253,12 +286,27 @@ async fn agent_hooks(living: &Run, progress: &mut Progress) -> Result<(), Journa
 }
 
 /// The root's start and its prompt, in one write. Gives why a hook refuses the prompt, if one does.
-async fn begin(living: &Run, progress: &mut Progress, mut said: Said) -> Result<Option<String>, JournalLost> {
-    let (told, refused) = root_hooks(living, said.starts, &said.prompt).await;
+async fn begin(
+    living: &Run,
+    progress: &mut Progress,
+    mut said: Said,
+) -> Result<Option<Refused>, JournalLost> {
+    let (told, mut refused) = root_hooks(living, said.starts, &said.prompt).await;
     if refused.is_some() {
         said.prompt.clear();
     }
+    let mut notice = None;
+    match command(living, &progress.context, &said.prompt).await {
+        Heard::Words => {}
+        Heard::Command(blocks) => said.prompt = blocks,
+        Heard::Unknown(text) => notice = Some(Event::Notice { level: "warning".to_owned(), text }),
+        Heard::Mistaken(text) => {
+            said.prompt.clear();
+            refused = Some(Refused::Mistaken(text));
+        }
+    }
     let mut events = opening(&living.spec, &progress.context, said, &[]);
+    events.extend(notice);
     if !told.is_empty() {
         let blocks = told.into_iter().map(Block::text).collect();
         say(blocks, Origin::Note("hook".to_owned()), &progress.context, &mut events);
@@ -268,7 +316,7 @@ async fn begin(living: &Run, progress: &mut Progress, mut said: Said) -> Result<
 }
 
 /// What the hooks of a beginning tell the root's model, and why the prompt is refused, if it is.
-async fn root_hooks(living: &Run, starts: &'static str, prompt: &[Block]) -> (Vec<String>, Option<String>) {
+async fn root_hooks(living: &Run, starts: &'static str, prompt: &[Block]) -> (Vec<String>, Option<Refused>) {
     let hooked = Hooked { spec: &living.spec, ports: &living.ports };
     let mut told = Vec::new();
     if !starts.is_empty() {
@@ -280,7 +328,58 @@ async fn root_hooks(living: &Run, starts: &'static str, prompt: &[Block]) -> (Ve
     let text = Message { role: Role::User, blocks: prompt.to_vec() }.text();
     let result = hooked.prompt(&text).await;
     told.extend(result.additional_context);
-    (told, result.block.or(result.stop))
+    (told, result.block.or(result.stop).map(Refused::ByHook))
+}
+
+/// Why a prompt goes no further.
+enum Refused {
+    /// A hook does not let it through.
+    ByHook(String),
+    /// It is a command that does not exist.
+    Mistaken(String),
+}
+
+/// What a prompt turned out to be.
+enum Heard {
+    /// Words, to be sent as they are.
+    Words,
+    /// A command: this is sent in its place.
+    Command(Vec<Block>),
+    /// A command that does not exist.
+    Mistaken(String),
+    /// Something that looks like a command; sent as it is, and said.
+    Unknown(String),
+}
+
+/// Puts the text of a command in the place of its name. What stands behind the first block goes along.
+async fn command(living: &Run, context: &Context, prompt: &[Block]) -> Heard {
+    let library = &living.ports.library;
+    let (skill, args) = match slash::read(prompt, &**library) {
+        Typed::Words => return Heard::Words,
+        Typed::Mistaken(text) => return Heard::Mistaken(text),
+        Typed::Unknown(text) => return Heard::Unknown(text),
+        Typed::Command(skill, args) => (skill, args),
+    };
+    let body = match library.body(&skill) {
+        Ok(body) => body,
+        Err(reason) => return Heard::Mistaken(format!("/{} cannot be read: {reason}", skill.name)),
+    };
+    let text = if skill.fork && skill.invocable.by_model() && living.ports.tools.get(skill::NAME).is_some() {
+        format!(
+            "The user calls the skill {}. Call it with the Skill tool now, with these arguments: {args}",
+            skill.name
+        )
+    } else {
+        let bench = bench(living, context);
+        let id = CallId(format!("command_{}", new_line().0.simple()));
+        let call = Call { id, name: skill::NAME.to_owned(), input: serde_json::Value::Null, line: None };
+        let (progress, _) = tokio::sync::mpsc::channel(1);
+        let cx = call::context(&bench, &call, Arc::new(decurion_tools::NoRules), progress);
+        skill::expand(&bench, &call, &cx, &skill, &body, &args).await
+    };
+    let mut blocks = vec![Block::text(slash::header(&skill, &args)), Block::text(text)];
+    blocks.extend(prompt.iter().skip(1).cloned());
+    Heard::Command(blocks)
 }
 
 /// The records that a run begins with: results for calls that have none and are not done now, its start, and

@@ -13,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::ports::{Model, new_run};
 use crate::prompt;
+use crate::skill;
 use crate::structured::StructuredOutput;
 
 /// What stands before a conversation, and the tools it names.
@@ -77,11 +78,13 @@ pub fn with_tools(tools: &ToolSet, fresh: &[Arc<dyn Tool>]) -> ToolSet {
     ToolSet::new(tools.iter().map(replaced).collect::<Vec<_>>())
 }
 
-/// Writes what a head says of the Agent tool again; every other schema stays to the byte.
+/// Writes what a head says of agents and skills again; every other schema stays to the byte.
 pub fn describe_again(head: &mut Head, tools: &ToolSet) {
-    let own = head.tools.iter_mut().find(|schema| schema.name == "Agent");
-    if let (Some(own), Some(tool)) = (own, tools.get("Agent")) {
-        *own = schema(&**tool);
+    for name in ["Agent", skill::NAME] {
+        let own = head.tools.iter_mut().find(|schema| schema.name == name);
+        if let (Some(own), Some(tool)) = (own, tools.get(name)) {
+            *own = schema(&**tool);
+        }
     }
 }
 
@@ -140,6 +143,7 @@ pub fn root(
         worktree: None,
         limits: request.limits.clone(),
         servers: decided.servers.clone(),
+        own_rules: decided.own_rules.clone(),
     }
 }
 
@@ -157,6 +161,8 @@ pub struct Decided<'a> {
     pub directories: &'a [camino::Utf8PathBuf],
     /// How the MCP servers are doing.
     pub servers: Vec<McpStatus>,
+    /// Rules that hold for the run alone.
+    pub own_rules: decurion_protocol::OwnRules,
 }
 
 /// The rules in force: those of the settings, and those of the command line.

@@ -69,6 +69,8 @@ pub struct Tree {
     closing: HashMap<AgentId, (Vec<String>, oneshot::Sender<Vec<String>>)>,
     /// Heads that are stored already.
     heads: HashSet<String>,
+    /// Definitions with what calls and memories added to them, each with the one it was made from.
+    adapted: Vec<(Arc<AgentDefinition>, Arc<AgentDefinition>)>,
     /// Tools and heads of children begun so far.
     outfits: Vec<Arc<Outfit>>,
     /// The accounts of agents; they outlast their runs.

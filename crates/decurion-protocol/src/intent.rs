@@ -26,6 +26,9 @@ pub struct Intent {
     /// Why a person must be asked whatever rule allows it: what would be called is not what was approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
+    /// Why it is harmless by itself, for a skill that only gives words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub words: Option<String>,
 }
 
 /// Whether calls of one message may run at the same time.
@@ -155,6 +158,7 @@ impl Intent {
             host: None,
             agent: None,
             doubt: None,
+            words: None,
         }
     }
 

@@ -44,6 +44,13 @@ pub enum ToolEffect {
         /// What.
         delivery: Delivery,
     },
+    /// The run follows a skill until its next prompt, by rules of that skill.
+    Follows {
+        /// Which.
+        skill: String,
+        /// Its rules.
+        rules: crate::OwnRules,
+    },
     /// The run's list of steps is now this.
     Todos {
         /// In the shape of the TodoWrite input.

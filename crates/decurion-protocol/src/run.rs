@@ -5,7 +5,7 @@ use std::sync::Arc;
 use camino::Utf8PathBuf;
 use serde::{Deserialize, Serialize};
 
-use crate::{AgentDefinition, AgentId, CallId, McpStatus, Mode, Money, RunId, SessionId};
+use crate::{AgentDefinition, AgentId, CallId, McpStatus, Mode, Money, Rule, RunId, SessionId};
 
 /// What the loop is given. The root and every kind of sub-agent are different ways to *build* one of these.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,6 +53,38 @@ pub struct RunSpec {
     /// How the session's MCP servers were doing when it began; the root's only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<McpStatus>,
+    /// Rules of its own, beside those of the session.
+    #[serde(default, skip_serializing_if = "OwnRules::is_empty")]
+    pub own_rules: OwnRules,
+}
+
+/// Rules that hold for one run, or for as long as a skill is followed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OwnRules {
+    /// What needs no question.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<Rule>,
+    /// What is refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deny: Vec<Rule>,
+    /// Whether they stand in the place of what was allowed in the session; what is denied or asked about stays.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub instead: bool,
+}
+
+impl OwnRules {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Adds what others say.
+    pub fn add(&mut self, more: &Self) {
+        self.allow.extend(more.allow.iter().cloned());
+        self.deny.extend(more.deny.iter().cloned());
+        self.instead |= more.instead;
+    }
 }
 
 /// A checkout of its own that a run works in. What is outside of it, the run may not change.

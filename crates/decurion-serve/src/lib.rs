@@ -14,4 +14,4 @@ pub mod trace;
 pub use converse::{Host, HostAgent};
 pub use headless::{Finish, Format, Headless, Lines, Progress, Signal};
 pub use mcp::McpServe;
-pub use stream_json::{Facts, StreamJson};
+pub use stream_json::{Facts, Listed, ListedPlugin, StreamJson};

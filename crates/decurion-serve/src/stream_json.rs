@@ -29,12 +29,38 @@ pub struct Facts {
     pub partial: bool,
 }
 
+/// What a program can call besides tools, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Listed {
+    /// What a person can type behind a slash.
+    pub commands: Vec<String>,
+    /// The skills.
+    pub skills: Vec<String>,
+    /// The plugins in use.
+    pub plugins: Vec<ListedPlugin>,
+}
+
+/// A plugin in use.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct ListedPlugin {
+    /// Its name.
+    pub name: String,
+    /// Its folder.
+    pub path: String,
+    /// Where it came from.
+    pub source: String,
+    /// Its version, as it says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+}
+
 /// The state of one stream.
 #[derive(Debug)]
 pub struct StreamJson {
     session: SessionId,
     facts: Facts,
     agents: Vec<String>,
+    listed: Listed,
     results: u64,
     model: String,
     /// Usage of the message under way, as the provider first reported it.
@@ -69,6 +95,7 @@ impl StreamJson {
             session,
             facts,
             agents: Vec::new(),
+            listed: Listed::default(),
             results: 0,
             model: String::new(),
             usage: Usage::default(),
@@ -78,6 +105,13 @@ impl StreamJson {
             since: Totals::default(),
             one_result: false,
         }
+    }
+
+    /// The same, naming the skills, commands and plugins at hand.
+    #[must_use]
+    pub fn with_library(mut self, listed: Listed) -> Self {
+        self.listed = listed;
+        self
     }
 
     /// The same, naming the agents that can be started.
@@ -191,14 +225,14 @@ impl StreamJson {
                 "model": spec.model.split_once('/').map_or(spec.model.as_str(), |(_, model)| model),
                 // A mode of ours alone goes by the name of the one it is a kind of.
                 "permissionMode": if spec.mode == Mode::Bubble { Mode::Default } else { spec.mode },
-                "slash_commands": ["compact"],
+                "slash_commands": self.listed.commands.iter().map(String::as_str).chain(["compact"]).collect::<Vec<_>>(),
                 "terminal_slash_commands": [],
                 "apiKeySource": self.facts.api_key_source,
                 "claude_code_version": STREAM_VERSION,
                 "output_style": "default",
                 "agents": self.agents,
-                "skills": [],
-                "plugins": [],
+                "skills": self.listed.skills,
+                "plugins": self.listed.plugins,
                 "capabilities": [],
                 "memory_paths": {},
                 "original_cwd": spec.cwd,

@@ -8,7 +8,8 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use decurion_engine::permission::Undecided;
 use decurion_engine::{
-    AgentSettings, Compaction, Definitions, Durability, Engine, Instructions, Model, Models, Parts,
+    AgentSettings, Compaction, Definitions, Durability, Engine, Instructions, Library, Model, Models,
+    NoLibrary, Parts,
 };
 use decurion_model::catalog::{ModelInfo, Price};
 use decurion_model::script::Script;
@@ -64,6 +65,8 @@ pub struct Stage {
     pub agent_hooks: Vec<decurion_protocol::HookDeclaration>,
     /// Texts that instruct every agent.
     pub instructions: Vec<Instructions>,
+    /// What agents read besides.
+    pub library: Arc<dyn Library>,
     /// Names that are models of their own; any other name is the one model there is.
     pub models: Vec<String>,
     /// Names that no provider knows.
@@ -138,6 +141,7 @@ impl Stage {
             hooks: Vec::new(),
             agent_hooks: Vec::new(),
             instructions: Vec::new(),
+            library: Arc::new(NoLibrary),
             models: Vec::new(),
             unknown_models: Vec::new(),
             journal_here: true,
@@ -166,6 +170,7 @@ impl Stage {
             answer: self.answer.clone(),
             agents: self.agents.clone(),
             agent_settings: self.agent_settings.clone(),
+            library: Arc::clone(&self.library),
             ..Self::new(script)
         }
     }
@@ -247,6 +252,8 @@ impl Stage {
             mcp: self.mcp.clone(),
             agents: self.definitions(),
             agent_settings: self.agent_settings.clone(),
+            library: Arc::clone(&self.library),
+            skill_listing_chars: None,
             background_wait: Duration::from_secs(600),
             processes: self.processes.clone(),
             environment: Arc::from([]),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use decurion_config::agents::{denied, to_markdown};
-use decurion_config::{AgentRequest, Agents, LoadRequest, Loaded, LoadedAgent, Severity};
+use decurion_config::{AgentRequest, Agents, LoadRequest, Loaded, LoadedAgent, Plugins, Severity, Skills};
 use decurion_protocol::{AgentDefinition, AgentSource};
 use decurion_serve::progress::one_line;
 use decurion_tools::Tool;
@@ -14,16 +14,20 @@ use serde_json::{Value, json};
 use super::explain;
 use crate::args::AgentsCommand;
 use crate::report::{FAILED, Failure, note};
-use crate::wire;
+use crate::{library, wire};
 
 /// Tools that the engine brings, beside those of the tool set.
-const ENGINE_TOOLS: &[&str] = &["Agent", "SendMessage", "TaskOutput", "TaskStop"];
+const ENGINE_TOOLS: &[&str] = &["Agent", "SendMessage", "Skill", "TaskOutput", "TaskStop"];
 
 /// Lists, shows or checks definitions.
 pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
     let loaded = decurion_config::load(&LoadRequest::new(cwd, environment))?;
-    let request = request(&loaded);
+    let plugins = Plugins::load(&loaded, &[]);
+    let mut request = request(&loaded, &plugins);
+    // Whoever checks files wants to know of skills that are not there; a start warns when it needs them.
+    let skills = Skills::load(&library::request(&loaded, &plugins));
+    request.skills = Some(skills.active().map(|skill| skill.name.clone()).collect());
     match command {
         AgentsCommand::List { json } => {
             list(&Agents::load(&request), &loaded, json);
@@ -33,7 +37,9 @@ pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
         AgentsCommand::Explain { name, background, model, json } => {
             let agents = Agents::load(&request);
             let agent = agents.get(&name).ok_or_else(|| unknown(&agents, &name))?;
-            let explained = explain::explain(agent, &loaded, background.then_some(true), model.as_deref());
+            let mut explained =
+                explain::explain(agent, &loaded, background.then_some(true), model.as_deref());
+            explain::equipment(&mut explained, &agent.definition, &loaded, &skills);
             if json {
                 println!("{explained}");
             } else {
@@ -46,11 +52,13 @@ pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
 }
 
 /// Where definitions of these settings are, and the tools that they may name.
-pub fn request(loaded: &Loaded) -> AgentRequest {
+pub fn request(loaded: &Loaded, plugins: &Plugins) -> AgentRequest {
     let tools = decurion_tools::builtin();
     let names = tools.iter().map(|tool: &Arc<dyn Tool>| tool.spec().name.as_str());
     let names: Vec<&str> = names.chain(ENGINE_TOOLS.iter().copied()).collect();
-    AgentRequest::new(loaded, &names)
+    let mut request = AgentRequest::new(loaded, &names);
+    request.plugins = plugins.agents();
+    request
 }
 
 /// The tools of a session's own agent, as far as the settings tell.

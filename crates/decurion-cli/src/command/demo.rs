@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use decurion_config::shell_env::shell_environment;
-use decurion_config::{Environment, LoadRequest, Loaded};
-use decurion_engine::Definitions;
+use decurion_config::{Environment, LoadRequest, Loaded, Plugins};
+use decurion_engine::{Definitions, NoLibrary};
 use decurion_exec::{Capture, CaptureBounds, Guard, Launch};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     Block, Command, Event, Limits, Mode, Persistence, Rule, SessionRequest, Start, TaskKind, ToolSelection,
 };
-use decurion_serve::{Finish, Format, Progress};
+use decurion_serve::{Finish, Format, Listed, Progress};
 use decurion_store::{Archive, Found, ReplayOptions, Scope, SessionPaths};
 
 use super::run::{Answer, block_on, main_definition};
@@ -66,18 +66,22 @@ impl Play {
         self.make_repository().await?;
         println!("Asking the agent: {PROMPT}\n");
         let models = Configured::new(Arc::clone(&self.loaded), Some("scripted:demo")).with_embedded(SCRIPT);
-        let agents = Arc::new(definitions::Live::new(&self.loaded, None));
+        let plugins = Plugins::default();
+        let agents = Arc::new(definitions::Live::new(&self.loaded, None, &plugins));
         let engine = wire::engine(
             &self.loaded,
             &self.environment,
             Arc::new(models),
             Arc::clone(&agents) as Arc<dyn Definitions>,
             None,
+            &plugins,
+            Arc::new(NoLibrary),
         );
         let answer = Answer {
             request: self.session_request()?,
             work: Some(Command::Prompt { blocks: vec![Block::text(PROMPT)] }),
             agents: agents.all(),
+            library: Listed::default(),
             format: Format::Text,
             partial: false,
             progress: Progress::Inline,

@@ -3,9 +3,10 @@
 
 use std::fmt::Write as _;
 
-use decurion_config::{Loaded, LoadedAgent};
+use decurion_config::{Loaded, LoadedAgent, Skills, memory};
 use decurion_engine::child::{self, AgentInput, BACKGROUND, NEVER_FOR_AGENTS, NEVER_FOR_CUSTOM};
 use decurion_engine::desk::ModeStep;
+use decurion_protocol::AgentDefinition;
 use serde_json::{Value, json};
 
 use super::agents::tool_names;
@@ -52,6 +53,35 @@ pub fn explain(agent: &LoadedAgent, loaded: &Loaded, background: Option<bool>, m
     })
 }
 
+/// What it carries: skills, memory, servers, isolation, and what its report must be.
+pub fn equipment(explained: &mut Value, definition: &AgentDefinition, loaded: &Loaded, skills: &Skills) {
+    let equipment = &definition.equipment;
+    let skill = |name: &String| match skills.get(name) {
+        Some(skill) => json!({"name": skill.name, "file": skill.path}),
+        None => json!({"name": name, "missing": true}),
+    };
+    explained["skills"] = equipment.skills.iter().map(skill).collect();
+    explained["memory"] = equipment.memory.as_deref().map_or(Value::Null, |scope| {
+        match memory::folder(&loaded.paths, scope, &definition.name) {
+            Ok(folder) => json!({"scope": scope, "folder": folder}),
+            Err(error) => json!({"scope": scope, "problem": error.to_string()}),
+        }
+    });
+    explained["mcp_servers"] = json!(equipment.mcp_servers.as_ref().map(server_names).unwrap_or_default());
+    explained["isolation"] = json!(equipment.isolation);
+    explained["output_schema"] = json!(equipment.output_schema.is_some());
+}
+
+/// The names of servers; what one is declared with may hold secrets.
+fn server_names(servers: &Value) -> Vec<String> {
+    match servers {
+        Value::String(name) => vec![name.clone()],
+        Value::Array(items) => items.iter().flat_map(server_names).collect(),
+        Value::Object(members) => members.keys().cloned().collect(),
+        _ => Vec::new(),
+    }
+}
+
 /// The same for people.
 pub fn text(explained: &Value) -> String {
     let mut text = String::new();
@@ -78,6 +108,23 @@ pub fn text(explained: &Value) -> String {
     }
     if explained["sees_conversation"] == true {
         let _ = writeln!(text, "  {:<12} its parent's conversation", "sees");
+    }
+    for skill in explained["skills"].as_array().into_iter().flatten() {
+        let file = skill["file"].as_str().unwrap_or("there is no such skill");
+        let _ = writeln!(text, "  {:<12} {} – {file}", "skill", word(&skill["name"]));
+    }
+    if let Some(scope) = explained["memory"]["scope"].as_str() {
+        let folder = explained["memory"]["folder"].as_str().or(explained["memory"]["problem"].as_str());
+        let _ = writeln!(text, "  {:<12} {scope} – {}", "memory", folder.unwrap_or_default());
+    }
+    for server in explained["mcp_servers"].as_array().into_iter().flatten() {
+        let _ = writeln!(text, "  {:<12} {}", "server", word(server));
+    }
+    if let Some(isolation) = explained["isolation"].as_str() {
+        let _ = writeln!(text, "  {:<12} {isolation}", "isolation");
+    }
+    if explained["output_schema"] == true {
+        let _ = writeln!(text, "  {:<12} JSON by `output_schema`", "report");
     }
     if explained["hooks"].as_u64().is_some_and(|count| count > 0) {
         let _ = writeln!(text, "  {:<12} {} of its own", "hooks", explained["hooks"]);

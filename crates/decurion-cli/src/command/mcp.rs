@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decurion_config::mcp::edit::{self, EditError, Scope};
-use decurion_config::{Environment, LoadRequest, Loaded, McpEntry, McpState, Trust};
+use decurion_config::{Environment, LoadRequest, Loaded, McpEntry, McpState, Plugins, Trust};
 use decurion_protocol::mcp::{Manifest, McpServer, McpSource, McpTransport};
 use decurion_store::ManifestFolder;
 use decurion_tools::mcp::server::FIRST_PAUSE;
@@ -70,7 +70,7 @@ impl Here {
         for warning in &loaded.warnings {
             note(warning);
         }
-        let declared = servers::load(&loaded, &environment, &Flags::default())?;
+        let declared = servers::load(&loaded, &environment, &Flags::default(), &Plugins::load(&loaded, &[]))?;
         Ok(Self { loaded, environment, declared })
     }
 

@@ -6,20 +6,24 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::{
-    Environment, FlagSettings, LoadRequest, Loaded, NoProvider, TrustMode, TrustState, rules,
+    Environment, FlagSettings, LoadRequest, Loaded, NoProvider, Plugins, TrustMode, TrustState, rules,
 };
-use decurion_engine::Definitions as _;
 use decurion_engine::prompt::MAIN_PROMPT;
+use decurion_engine::{Definitions as _, Library as _};
 use decurion_protocol::{
     AgentDefinition, AgentSource, Block, Command, Limits, Link, Mode, Money, Outcome, Persistence, Place,
-    SessionId, SessionRequest, Start, ToolSelection,
+    SessionId, SessionRequest, Skill, SkillKind, Start, ToolSelection,
 };
 use decurion_serve::socket::{Door, Listener, LiveSessions, listen};
-use decurion_serve::{Facts, Finish, Format, Headless, Host, HostAgent, Lines, Progress, Signal, StreamJson};
+use decurion_serve::{
+    Facts, Finish, Format, Headless, Host, HostAgent, Lines, Listed, ListedPlugin, Progress, Signal,
+    StreamJson,
+};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::args::{InputFormat, OutputFormat, RunArgs};
+use crate::library::Shelf;
 use crate::models::Configured;
 use crate::report::{Failure, note};
 use crate::{debug_log, definitions, discover, servers, wire};
@@ -42,7 +46,10 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     announce(&loaded);
     let work =
         if hosted { hosted_work(args, prompt.as_deref())? } else { Work::Prompt(whole_prompt(prompt)?) };
-    let live = Arc::new(definitions::Live::new(&loaded, args.agents.as_deref()));
+    let plugins = Plugins::load(&loaded, &args.plugin_dir);
+    plugins.warnings.iter().for_each(note);
+    let live = Arc::new(definitions::Live::new(&loaded, args.agents.as_deref(), &plugins));
+    let shelf = Arc::new(Shelf::new(&loaded, &plugins));
     let main = definitions::main_agent(args, &loaded, &live)?;
     let initial = main.as_ref().and_then(|definition| definition.initial_prompt.as_deref());
     let work = match (work, initial) {
@@ -54,11 +61,13 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     let models = Arc::new(Configured::new(Arc::clone(&loaded), model));
     let agents = live.all();
     let flags = servers::Flags::of(args);
-    let servers = servers::load(&loaded, &environment, &flags)?;
+    let servers = servers::load(&loaded, &environment, &flags, &plugins)?;
     servers.announce();
     let mcp = servers.into_parts(&loaded, &environment);
-    let engine = wire::engine(&loaded, &environment, models, live, Some(mcp));
+    let skills = shelf.skills();
+    let engine = wire::engine(&loaded, &environment, models, live, Some(mcp), &plugins, shelf);
     let answer = Answer {
+        library: listed(&skills, &plugins),
         request,
         work: work.begin(),
         agents,
@@ -83,6 +92,8 @@ pub struct Answer {
     pub work: Option<Command>,
     /// The agents that can be started.
     pub agents: Vec<Arc<AgentDefinition>>,
+    /// The skills, commands and plugins at hand.
+    pub library: Listed,
     /// What is printed.
     pub format: Format,
     /// Whether pieces of replies are printed too.
@@ -109,7 +120,7 @@ impl Answer {
             partial: self.partial,
         };
         let names = self.agents.iter().map(|definition| definition.name.clone()).collect();
-        let stream = StreamJson::new(link.session, facts).with_agents(names);
+        let stream = StreamJson::new(link.session, facts).with_agents(names).with_library(self.library);
         let out = lines(std::io::stdout())?;
         let headless = Headless { link, format: self.format, stream, out, progress: self.progress };
         let finish = if let Some(work) = self.work {
@@ -123,6 +134,29 @@ impl Answer {
             door.finish().await;
         }
         finish.map_err(|error| Failure::failed(format!("cannot print: {error}")))
+    }
+}
+
+/// Skills, commands and plugins as a host is told of them.
+fn listed(skills: &[Arc<Skill>], plugins: &Plugins) -> Listed {
+    let names = |wanted: fn(&Skill) -> bool| {
+        let mut names: Vec<String> =
+            skills.iter().filter(|skill| wanted(skill)).map(|skill| skill.name.clone()).collect();
+        names.sort_unstable_by_key(|name| name.to_lowercase());
+        names
+    };
+    Listed {
+        commands: names(|skill| skill.invocable.by_user()),
+        skills: names(|skill| skill.kind == SkillKind::Skill),
+        plugins: plugins
+            .active()
+            .map(|plugin| ListedPlugin {
+                name: plugin.name.clone(),
+                path: plugin.root.to_string(),
+                source: plugin.source(),
+                version: plugin.version.clone(),
+            })
+            .collect(),
     }
 }
 
@@ -310,6 +344,8 @@ fn announce(loaded: &Loaded) {
 fn whole_prompt(argument: Option<String>) -> Result<String, Failure> {
     let piped = piped_input(argument.is_some())?;
     let prompt = match (piped, argument) {
+        // A command is what a prompt begins with.
+        (Some(piped), Some(argument)) if argument.starts_with('/') => format!("{argument}\n\n{piped}"),
         (Some(piped), Some(argument)) => format!("{piped}\n\n{argument}"),
         (Some(piped), None) => piped,
         (None, Some(argument)) => argument,

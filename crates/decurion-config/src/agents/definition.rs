@@ -162,11 +162,6 @@ impl Maker<'_> {
         self.say(Severity::Warning, line, text);
     }
 
-    /// It is kept, and whoever reads `lint` knows that nothing comes of it so far.
-    fn not_yet(&mut self, entry: &Entry) {
-        self.say(Severity::Note, entry.line, format!("`{}` is read but not yet in effect", entry.key));
-    }
-
     fn name(&mut self) {
         let entry = self.draft.entries.iter().find(|entry| entry.key == "name");
         let written = entry.and_then(|entry| Some((entry.text()?, entry.line)));
@@ -397,9 +392,6 @@ impl Maker<'_> {
                 self.warn(entry.line, format!("`skills`: no such skill: {name}"));
             }
         }
-        if !names.is_empty() {
-            self.not_yet(entry);
-        }
         self.definition.equipment.skills = names;
     }
 
@@ -432,7 +424,6 @@ impl Maker<'_> {
         match entry.text() {
             Some(scope @ ("user" | "project" | "local")) => {
                 self.definition.equipment.memory = Some(scope.to_owned());
-                self.not_yet(entry);
             }
             None => {}
             Some(_) => self.warn(entry.line, "`memory` is ignored: expected user, project or local"),
@@ -456,7 +447,6 @@ impl Maker<'_> {
         match schema.filter(Value::is_object) {
             Some(schema) => {
                 self.definition.equipment.output_schema = Some(schema);
-                self.not_yet(entry);
             }
             None => {
                 self.error(

@@ -118,9 +118,6 @@ Do it.
 "#,
         &expect![[r#"
             {"name":"all","description":"d","prompt":"Do it.","tools":{"only":["Read","Bash(git log:*)","mcp__x__y"],"except":["Bash"]},"model":"opus","mode":"plan","limits":{"turns":5,"money":500000000,"tokens":1000,"seconds":60,"spawns":2},"background":true,"max_depth":2,"effort":"high","reminder":"mind the gap","initial_prompt":"go","color":"blue","hooks":{"Stop":[{"hooks":[{"type":"command","command":"true"}]}]},"equipment":{"skills":["one","two"],"mcp_servers":["github",{"own":{"command":"run"}}],"memory":"project","isolation":"worktree","output_schema":{"type":"object"}}}
-            home/.decurion/agents/a.md:9: note: `skills` is read but not yet in effect
-            home/.decurion/agents/a.md:16: note: `memory` is read but not yet in effect
-            home/.decurion/agents/a.md:25: note: `output_schema` is read but not yet in effect
         "#]],
     );
 }
@@ -323,6 +320,20 @@ fn limits_and_tools_that_cannot_be_read_make_a_file_unusable() {
 }
 
 #[test]
+fn what_is_honoured_has_nothing_said_about_it() {
+    for line in [
+        "skills: a",
+        "mcpServers: a, b",
+        "memory: user",
+        "isolation: worktree",
+        "outputSchema: '{\"type\": \"object\"}'",
+    ] {
+        let shown = user_file(&format!("---\nname: a\ndescription: d\n{line}\n---\nx"));
+        assert_eq!(shown.lines().count(), 1, "{line}: {shown}");
+    }
+}
+
+#[test]
 fn other_mistakes_leave_the_agent_usable() {
     #[rustfmt::skip]
     let rows = [
@@ -344,9 +355,6 @@ fn other_mistakes_leave_the_agent_usable() {
         ("disallowedTools: [LS]", "note: `disallowedTools`: LS is a tool of earlier times; it does not exist here"),
         ("tools:", "warning: `tools` is empty and counts as not given: the agent has all tools"),
         ("omitClaudeMd: true", "note: `omitClaudeMd` has no effect here"),
-        ("skills: a", "note: `skills` is read but not yet in effect"),
-        ("memory: user", "note: `memory` is read but not yet in effect"),
-        ("outputSchema: '{\"type\": \"object\"}'", "note: `outputSchema` is read but not yet in effect"),
     ];
     for (line, expected) in rows {
         let stage = Stage::new()

@@ -6,7 +6,8 @@ use std::fs;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::{
-    AgentFolder, AgentProblem, AgentRequest, Agents, Plugin, Severity, SkillRequest, Skills,
+    AgentFolder, AgentProblem, AgentRequest, Agents, Environment, McpRequest, Plugin, Severity, SkillRequest,
+    Skills, TrustMode, mcp,
 };
 use decurion_protocol::{AgentDefinition, AgentSource, Skill, SkillKind};
 use expect_test::{ExpectFile, expect_file};
@@ -192,15 +193,24 @@ fn hooks_and_servers() {
             .file("project/.mcp.json", &content);
         writeln!(table, "mcp/{}:", file.file_name().unwrap()).unwrap();
         let loaded = stage.load_trusted();
-        for name in loaded.settings.mcp_servers.keys() {
-            writeln!(table, "    a project's server: {name}").unwrap();
-        }
         for warning in stage.warnings(&loaded) {
-            writeln!(table, "    a project's warning: {warning}").unwrap();
+            writeln!(table, "    warning: {warning}").unwrap();
         }
         let plugin = Plugin::read(&stage.top.join("p"));
-        for (name, server) in plugin.servers() {
-            writeln!(table, "    {name}: {server}").unwrap();
+        let request = McpRequest {
+            loaded: &loaded,
+            environment: &Environment::from_pairs([("HOME", stage.home.as_str())]),
+            configs: &[],
+            strict: false,
+            plugins: &[plugin.declared_servers()],
+            trust: TrustMode::Granted,
+        };
+        let servers = mcp::servers(&request).unwrap();
+        for entry in &servers.entries {
+            writeln!(table, "    {}: {}", entry.name, entry.state.describe(&entry.name)).unwrap();
+        }
+        for problem in &servers.problems {
+            writeln!(table, "    warning: {}", stage.short(&problem.to_string())).unwrap();
         }
         table += &said(&plugin.problems);
     }

@@ -18,7 +18,7 @@ use crate::task::{Ending, TaskView};
 
 const NAME: &str = "Agent";
 /// Inputs of the ecosystem that are understood and not built yet.
-const NOT_YET: [&str; 4] = ["team_name", "name", "mode", "output_schema"];
+const NOT_YET: [&str; 3] = ["team_name", "name", "mode"];
 
 /// The tool.
 pub struct Agent {
@@ -97,6 +97,7 @@ fn schema(background: bool) -> Value {
             "enum": ISOLATION,
             "description": "worktree: a git checkout of its own, on its own branch, kept if it changes something; +dirty: with what is not committed here"
         },
+        "output_schema": {"type": "object", "description": "A JSON Schema that its report must satisfy; the report is then JSON"},
         "budget": {
             "type": "object",
             "description": "The most it may use",
@@ -142,61 +143,61 @@ impl Tool for Agent {
     fn run<'a>(&'a self, cx: &'a ToolContext, input: Value) -> BoxFuture<'a, ToolOutput> {
         Box::pin(async move {
             match self.parse(&input) {
-                Ok(input) => self.start(cx, input).await,
+                Ok(mut input) => {
+                    if input.resume.is_none() {
+                        input.subagent_type = Some(self.kind(&input));
+                    }
+                    start(cx, input, self.result_chars).await
+                }
                 Err(error) => error.into(),
             }
         })
     }
 }
 
-impl Agent {
-    async fn start(&self, cx: &ToolContext, mut input: AgentInput) -> ToolOutput {
-        let Some(desk) = desk(cx) else { return ToolOutput::error(NO_SESSION) };
-        if input.resume.is_none() {
-            input.subagent_type = Some(self.kind(&input));
-        }
-        let spawning = Box::new(Spawning {
-            desk: Arc::clone(&desk),
-            call: cx.call.clone(),
-            input,
-            cwd: cx.around.cwd.clone(),
-            seen: Arc::clone(&cx.seen),
-        });
-        let mut spawned = match desk.wish(|answer| Wish::Spawn { spawning, answer }).await {
-            Some(Ok(spawned)) => spawned,
-            Some(Err(reason)) => return ToolOutput::error(reason),
-            None => return ToolOutput::error(NO_SESSION),
-        };
-        if spawned.record.attention == Attention::Background {
-            return launched(&spawned, false);
-        }
-        match attend(&mut spawned).await {
-            Some(ending) => self.completed(cx, &spawned, &ending).await,
-            None => launched(&spawned, true),
-        }
+/// Starts an agent and waits for it, unless nobody has to.
+pub(crate) async fn start(cx: &ToolContext, input: AgentInput, result_chars: usize) -> ToolOutput {
+    let Some(desk) = desk(cx) else { return ToolOutput::error(NO_SESSION) };
+    let spawning = Box::new(Spawning {
+        desk: Arc::clone(&desk),
+        call: cx.call.clone(),
+        input,
+        cwd: cx.around.cwd.clone(),
+        seen: Arc::clone(&cx.seen),
+    });
+    let mut spawned = match desk.wish(|answer| Wish::Spawn { spawning, answer }).await {
+        Some(Ok(spawned)) => spawned,
+        Some(Err(reason)) => return ToolOutput::error(reason),
+        None => return ToolOutput::error(NO_SESSION),
+    };
+    if spawned.record.attention == Attention::Background {
+        return launched(&spawned, false);
     }
+    match attend(&mut spawned).await {
+        Some(ending) => completed(cx, &spawned, &ending, result_chars).await,
+        None => launched(&spawned, true),
+    }
+}
 
-    /// The report, cut to its budget, the whole of it in a file.
-    async fn completed(&self, cx: &ToolContext, spawned: &Spawned, ending: &Ending) -> ToolOutput {
-        let shown = crate::spill::within(cx, notice::report(ending), self.result_chars).await;
-        let effect = ToolEffect::Delivered { delivery: Delivery::Ending(ending.id.clone()) };
-        if let Outcome::Failed { error } = &ending.outcome {
-            let TaskRecord { task, output_file, .. } = &spawned.record;
-            let mut text =
-                format!("The agent failed: {error}\nagentId: {task}\nIts transcript: {output_file}");
-            if notice::partial(ending).is_some() {
-                text = format!("{text}\nWhat it had said by then:\n{shown}");
-            }
-            return ToolOutput::error(text).with_effect(effect);
+/// The report, cut to its budget, the whole of it in a file.
+async fn completed(cx: &ToolContext, spawned: &Spawned, ending: &Ending, result_chars: usize) -> ToolOutput {
+    let shown = crate::spill::within(cx, notice::report(ending), result_chars).await;
+    let effect = ToolEffect::Delivered { delivery: Delivery::Ending(ending.id.clone()) };
+    if let Outcome::Failed { error } = &ending.outcome {
+        let TaskRecord { task, output_file, .. } = &spawned.record;
+        let mut text = format!("The agent failed: {error}\nagentId: {task}\nIts transcript: {output_file}");
+        if notice::partial(ending).is_some() {
+            text = format!("{text}\nWhat it had said by then:\n{shown}");
         }
-        let mut content = notice::completed(&spawned.record, ending, &shown);
-        if let ToolContent::Blocks(blocks) = &mut content {
-            let remarks = spawned.remarks.iter().map(decurion_protocol::Block::text);
-            blocks.splice(1..1, remarks);
-        }
-        let value = notice::completed_value(&spawned.record, ending, &spawned.model, &shown);
-        ToolOutput { content, ..ToolOutput::text("") }.with_structured(value).with_effect(effect)
+        return ToolOutput::error(text).with_effect(effect);
     }
+    let mut content = notice::completed(&spawned.record, ending, &shown);
+    if let ToolContent::Blocks(blocks) = &mut content {
+        let remarks = spawned.remarks.iter().map(decurion_protocol::Block::text);
+        blocks.splice(1..1, remarks);
+    }
+    let value = notice::completed_value(&spawned.record, ending, &spawned.model, &shown);
+    ToolOutput { content, ..ToolOutput::text("") }.with_structured(value).with_effect(effect)
 }
 
 fn launched(spawned: &Spawned, by_user: bool) -> ToolOutput {

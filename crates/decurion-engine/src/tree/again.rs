@@ -28,7 +28,7 @@ use crate::task::TaskTable;
 use crate::worktree::Made;
 
 use super::Outfit;
-use super::begin::grant_of;
+use super::begin::{grant_of, with_answer};
 use super::{Child, Family, Launch};
 
 impl Owner {
@@ -281,6 +281,10 @@ impl Owner {
             None => Arc::clone(&self.session.tools),
         };
         let tools = all.select(&ToolSelection { only, except: Vec::new() }).set;
+        let has_answer = old.tools.iter().any(|name| name == crate::structured::NAME);
+        // A schema that was usable still is.
+        let tools =
+            if has_answer { with_answer(tools.clone(), &old.definition).unwrap_or(tools) } else { tools };
         let outfit = Arc::new(Outfit {
             tools: Arc::new(tools),
             wire_head: Arc::new(model.dialect.head(&head)),

@@ -12,6 +12,7 @@ use decurion_protocol::{
     AgentDefinition, AgentId, AgentSource, Attention, Block, EndingId, Event, HookEvent, Opening, Outcome,
     Pattern, Rule, RunSpec, StartStep, TaskId, TaskKind, TaskRecord, TaskState, TaskStep, ToolSelection,
 };
+use decurion_tools::Tool;
 use futures_util::FutureExt as _;
 
 use crate::budget::AccountId;
@@ -29,6 +30,7 @@ use crate::session::Owner;
 use crate::shell;
 use crate::spawn::{Beginning, Carried, Left, Said, live, opening};
 use crate::spec;
+use crate::structured::StructuredOutput;
 use crate::task::Ending;
 use crate::worktree::Made;
 
@@ -42,9 +44,12 @@ const MOST_NOTIFIED: u32 = 3;
 
 impl Owner {
     /// Decides what can be decided about a child before anything is acquired for it.
-    pub(super) fn draft(&self, spawning: Spawning) -> Result<Draft, String> {
+    pub(super) fn draft(&mut self, mut spawning: Spawning) -> Result<Draft, String> {
         let definition = self.definition(spawning.input.subagent_type.as_deref().unwrap_or_default())?;
         let is_fork = definition.name == fork::NAME;
+        let mut remarks = Vec::new();
+        let definition =
+            if is_fork { definition } else { self.with_call(&definition, &mut spawning, &mut remarks) };
         let desk = &spawning.desk;
         self.check_limits(desk, is_fork)?;
         let settings = &self.session.parts.agent_settings;
@@ -56,7 +61,6 @@ impl Owner {
         {
             return Err(total_reached(most));
         }
-        let mut remarks = Vec::new();
         let shares = is_fork || definition.fork_context;
         let Because { value: model, why: model_why } =
             self.child_model(desk, &spawning, &definition, shares, &mut remarks)?;
@@ -67,6 +71,43 @@ impl Owner {
         };
         let agent = new_agent();
         Ok(Draft { spawning, definition, model, model_why, agent, tools, is_fork, background, remarks })
+    }
+
+    /// The definition with what this call and the agent's memory add to it: the same one for calls that add the
+    /// same, so that what is made from it is made once.
+    fn with_call(
+        &mut self,
+        definition: &Arc<AgentDefinition>,
+        spawning: &mut Spawning,
+        remarks: &mut Vec<String>,
+    ) -> Arc<AgentDefinition> {
+        let parent = &spawning.desk.spec.own_rules;
+        if parent.instead {
+            // What its parent may not do without a question, it may not either.
+            spawning.input.own_rules.add(parent);
+        }
+        let schema = spawning.input.output_schema.take();
+        let memory = definition.equipment.memory.as_deref().and_then(|scope| {
+            let memory = self.session.parts.library.memory(scope, &definition.name);
+            memory.map_err(|reason| remarks.push(format!("The agent runs without its memory: {reason}"))).ok()
+        });
+        if schema.is_none() && memory.is_none() {
+            return Arc::clone(definition);
+        }
+        let mut whole = (**definition).clone();
+        whole.equipment.output_schema = schema.or(whole.equipment.output_schema);
+        if let Some(memory) = memory {
+            spawning.input.own_rules.allow.extend(child::remember(&mut whole, &memory));
+        }
+        let same = |(of, made): &&(Arc<AgentDefinition>, Arc<AgentDefinition>)| {
+            Arc::ptr_eq(of, definition) && **made == whole
+        };
+        if let Some((_, made)) = self.tree.adapted.iter().find(same) {
+            return Arc::clone(made);
+        }
+        let made = Arc::new(whole);
+        self.tree.adapted.push((Arc::clone(definition), Arc::clone(&made)));
+        made
     }
 
     /// The definition of this name, without regard to case.
@@ -198,6 +239,7 @@ impl Owner {
             worktree: desk.spec.worktree.clone(),
             limits: child::limits(&spawning.input, definition),
             servers: Vec::new(),
+            own_rules: spawning.input.own_rules.clone(),
         }
     }
 
@@ -335,6 +377,8 @@ impl Owner {
                     .worktree
                     .as_ref()
                     .map_or(parts.git_branch.as_deref(), |own| Some(&own.branch)),
+                // Of a checkout of its own nothing was asked.
+                git_status: self.session.git_status.as_deref().filter(|_| spec.worktree.is_none()),
                 machine: &parts.machine,
                 date: parts.clock.date(),
                 instructions: &parts.instructions,
@@ -642,7 +686,18 @@ fn child_tools(
     if kept.is_empty() && definition.tools.only.is_some() {
         return Err(format!("Agent type '{}' has no tool that its parent may use.", definition.name));
     }
-    Ok(Arc::new(desk.tools.select(&ToolSelection { only: Some(kept), except: Vec::new() }).set))
+    let chosen = desk.tools.select(&ToolSelection { only: Some(kept), except: Vec::new() }).set;
+    with_answer(chosen, definition).map(Arc::new)
+}
+
+/// The tools, with the one for the report where the definition says what that must be.
+pub(super) fn with_answer(
+    tools: decurion_tools::ToolSet,
+    definition: &AgentDefinition,
+) -> Result<decurion_tools::ToolSet, String> {
+    let Some(schema) = &definition.equipment.output_schema else { return Ok(tools) };
+    let answer = StructuredOutput::new(schema).map_err(|reason| format!("`output_schema`: {reason}"))?;
+    Ok(decurion_tools::ToolSet::new(tools.iter().cloned().chain([Arc::new(answer) as Arc<dyn Tool>])))
 }
 
 fn child_head(

@@ -418,8 +418,8 @@ async fn the_tool_is_described_from_the_definitions_at_hand() {
         - With `run_in_background` you go on at once and are told when it ends. Use it for work whose result you do not need next."]].assert_eq(tool["description"].as_str().unwrap());
     let properties = tool["input_schema"]["properties"].as_object().unwrap();
     let names: Vec<&str> = properties.keys().map(String::as_str).collect();
-    let all =
-        "description prompt subagent_type model resume max_turns effort isolation budget run_in_background";
+    let all = "description prompt subagent_type model resume max_turns effort isolation output_schema budget \
+               run_in_background";
     assert_eq!(names.join(" "), all);
     assert_eq!(tool["input_schema"]["required"], json!(["description", "prompt"]));
 }

@@ -17,6 +17,7 @@ mod folding;
 mod hooking;
 mod hooks;
 mod isolated;
+mod library;
 mod loops;
 mod merging;
 mod permission;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use decurion_config::{FlagSettings, LoadRequest, Loaded, rules};
+use decurion_config::{FlagSettings, LoadRequest, Loaded, Plugins, rules};
 use decurion_engine::Definitions as _;
 use decurion_engine::agent_tools;
 use decurion_protocol::{AgentDefinition, Limits, Mode, Persistence, Place, SessionRequest, Start};
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::command::run::block_on;
 use crate::definitions::{self, Live};
+use crate::library::Shelf;
 use crate::models::Configured;
 use crate::report::{Failure, note};
 use crate::servers::{self, Flags};
@@ -45,12 +46,15 @@ pub fn run(model: Option<String>, mode: Option<String>, allowed: Vec<String>) ->
         note(warning);
     }
     loaded.choice()?;
-    let live = Arc::new(Live::new(&loaded, None));
-    let declared = servers::load(&loaded, &environment, &Flags::default())?;
+    let plugins = Plugins::load(&loaded, &[]);
+    let live = Arc::new(Live::new(&loaded, None, &plugins));
+    let declared = servers::load(&loaded, &environment, &Flags::default(), &plugins)?;
     declared.announce();
     let mcp = declared.into_parts(&loaded, &environment);
     let models = Arc::new(Configured::new(Arc::clone(&loaded), model.as_deref()));
-    let engine = wire::engine(&loaded, &environment, models, Arc::clone(&live) as Arc<_>, Some(mcp));
+    let shelf = Arc::new(Shelf::new(&loaded, &plugins));
+    let agents = Arc::clone(&live) as Arc<_>;
+    let engine = wire::engine(&loaded, &environment, models, agents, Some(mcp), &plugins, shelf);
     let offer = offer(loaded, live, Arc::new(engine));
     let lines = Lines::to(std::io::stdout())
         .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;

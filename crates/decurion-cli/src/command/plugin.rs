@@ -1,0 +1,134 @@
+//! `decurion plugin`: which plugins there are, what is wrong with one, and whether it is on. Takes a subcommand,
+//! prints lists or what was done.
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_config::{LoadRequest, Loaded, Plugin, PluginError, PluginRegistry, Plugins, Severity};
+use decurion_serve::progress::one_line;
+use serde_json::{Value, json};
+
+use super::agents::tool_names;
+use crate::args::PluginCommand;
+use crate::report::{FAILED, Failure, note};
+use crate::wire;
+
+/// Lists, checks, adds or switches plugins.
+pub fn run(command: PluginCommand) -> Result<u8, Failure> {
+    let (cwd, environment) = wire::surroundings()?;
+    let loaded = decurion_config::load(&LoadRequest::new(cwd, environment))?;
+    match command {
+        PluginCommand::List { json } => list(&loaded, json),
+        PluginCommand::Validate { path, json } => return Ok(validate(&loaded, &path, json)),
+        PluginCommand::Add { path } => add(&loaded, &path)?,
+        PluginCommand::Enable { name } => {
+            let plugin = registry(&loaded).enable(&name).map_err(failure)?;
+            println!("{name}: on, as it is now in {}", plugin.root);
+            show_programs(&plugin);
+        }
+        PluginCommand::Disable { name } => {
+            registry(&loaded).disable(&name).map_err(failure)?;
+            println!("{name}: off");
+        }
+        PluginCommand::Remove { name } => {
+            registry(&loaded).remove(&name).map_err(failure)?;
+            println!("{name}: forgotten; its folder is still there");
+        }
+    }
+    Ok(0)
+}
+
+fn registry(loaded: &Loaded) -> PluginRegistry {
+    let (registry, warning) = PluginRegistry::open(&loaded.paths);
+    warning.into_iter().for_each(note);
+    registry
+}
+
+#[allow(clippy::needless_pass_by_value)] // for `map_err`
+fn failure(error: PluginError) -> Failure {
+    let failure = Failure::usage(error.to_string());
+    match error {
+        PluginError::Unknown(_) => failure.hint("`decurion plugin list` shows those that were added"),
+        PluginError::Unusable(_) => failure.hint("`decurion plugin validate PATH` shows all that is wrong"),
+        PluginError::Taken(_) => failure.hint("`decurion plugin remove NAME` forgets the other"),
+        PluginError::NoState | PluginError::Write { .. } => failure,
+    }
+}
+
+fn list(loaded: &Loaded, json: bool) {
+    let plugins = Plugins::load(loaded, &[]);
+    for plugin in &plugins.all {
+        if json {
+            println!("{}", row(plugin));
+        } else {
+            let about = plugin.description.as_deref().unwrap_or_default();
+            let version = plugin.version.as_deref().unwrap_or("-");
+            println!(
+                "{}  {version}  {}  {}  {}",
+                plugin.name,
+                plugin.state.word(),
+                plugin.root,
+                one_line(about)
+            );
+        }
+    }
+    if plugins.all.is_empty() && !json {
+        println!("no plugins; `decurion plugin add PATH` adds one");
+    }
+    plugins.warnings.iter().for_each(note);
+}
+
+fn row(plugin: &Plugin) -> Value {
+    json!({
+        "name": plugin.name,
+        "version": plugin.version,
+        "description": plugin.description,
+        "path": plugin.root,
+        "source": plugin.source(),
+        "state": plugin.state,
+        "hooks": plugin.hooks().declarations.len(),
+        "mcp_servers": plugin.servers().keys().collect::<Vec<_>>(),
+    })
+}
+
+fn validate(loaded: &Loaded, path: &Utf8Path, json: bool) -> u8 {
+    let names = tool_names();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let plugin = Plugin::check(&absolute(loaded, path), loaded, &names);
+    let failed = plugin.problems.iter().any(|problem| problem.severity == Severity::Error);
+    if json {
+        let mut report = row(&plugin);
+        report["valid"] = json!(!failed);
+        report["problems"] = json!(plugin.problems);
+        println!("{report}");
+    } else {
+        for problem in &plugin.problems {
+            println!("{problem}");
+        }
+        if !failed {
+            println!("{}: can be used", plugin.name);
+        }
+    }
+    if failed { FAILED } else { 0 }
+}
+
+fn absolute(loaded: &Loaded, path: &Utf8Path) -> Utf8PathBuf {
+    loaded.paths.expand(path.as_str(), &loaded.paths.cwd)
+}
+
+fn add(loaded: &Loaded, path: &Utf8Path) -> Result<(), Failure> {
+    let plugin = Plugin::read(&absolute(loaded, path));
+    let on = registry(loaded).add(&plugin).map_err(failure)?;
+    let how = if on { "on" } else { "off; `decurion plugin enable` switches it on" };
+    println!("{}: added from {}, {how}", plugin.name, plugin.root);
+    show_programs(&plugin);
+    Ok(())
+}
+
+/// What runs because of a plugin: whoever adds it should have seen that.
+fn show_programs(plugin: &Plugin) {
+    for hook in plugin.hooks().declarations {
+        println!("  runs at {}: {}", hook.event, one_line(&hook.command));
+    }
+    for name in plugin.servers().keys() {
+        println!("  starts the server {name}");
+    }
+}

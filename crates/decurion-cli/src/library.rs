@@ -1,0 +1,90 @@
+//! What agents read besides, as the files are now. Takes the settings and the plugins, gives the engine skills,
+//! commands, memories and the instructions of folders; skills are read again when a file has changed.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use camino::Utf8Path;
+use decurion_config::{InstructionRequest, Loaded, Plugins, SkillRequest, Skills, memory, skills};
+use decurion_engine::{Instructions, Library, Memory};
+use decurion_protocol::Skill;
+
+use crate::command::agents::tool_names;
+
+/// A library that follows its files.
+pub struct Shelf {
+    loaded: Arc<Loaded>,
+    request: SkillRequest,
+    skills: Mutex<Held>,
+    instructions: InstructionRequest,
+}
+
+/// What was read last.
+struct Held {
+    skills: Skills,
+    /// Those that count; the same ones each time, so that a change is seen at once.
+    active: Vec<Arc<Skill>>,
+}
+
+impl Held {
+    fn load(request: &SkillRequest) -> Self {
+        let skills = Skills::load(request);
+        let active = skills.active().cloned().collect();
+        Self { skills, active }
+    }
+}
+
+/// Where skills and commands of these settings are, and the tools that they may name.
+pub fn request(loaded: &Loaded, plugins: &Plugins) -> SkillRequest {
+    let names = tool_names();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut request = SkillRequest::new(loaded, &names);
+    request.plugins = plugins.skills();
+    request
+}
+
+impl Shelf {
+    /// Those of these settings and plugins.
+    pub fn new(loaded: &Arc<Loaded>, plugins: &Plugins) -> Self {
+        let request = request(loaded, plugins);
+        let skills = Mutex::new(Held::load(&request));
+        let (instructions, _) = InstructionRequest::new(loaded);
+        Self { loaded: Arc::clone(loaded), request, skills, instructions }
+    }
+
+    /// Looks at the skills as their files are now.
+    fn look<T>(&self, at: impl FnOnce(&Held) -> T) -> T {
+        let mut held = self.skills.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.skills.is_stale(&self.request) {
+            *held = Held::load(&self.request);
+        }
+        at(&held)
+    }
+}
+
+impl Library for Shelf {
+    fn skills(&self) -> Vec<Arc<Skill>> {
+        self.look(|held| held.active.clone())
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<Skill>> {
+        self.look(|held| held.skills.get(name).cloned())
+    }
+
+    fn body(&self, skill: &Skill) -> Result<String, String> {
+        skills::body(skill)
+    }
+
+    fn memory(&self, scope: &str, agent: &str) -> Result<Memory, String> {
+        let folder = memory::prepare(&self.loaded.paths, scope, agent).map_err(|error| error.to_string())?;
+        let index = memory::index(&folder).map_err(|error| error.to_string())?;
+        Ok(Memory { folder, index })
+    }
+
+    fn nested(&self, cwd: &Utf8Path, file: &Utf8Path) -> Vec<Instructions> {
+        let found = self.instructions.nested(cwd, file);
+        for warning in found.warnings {
+            tracing::warn!("{warning}");
+        }
+        found.files.into_iter().map(|file| Instructions { path: file.path, text: file.text }).collect()
+    }
+}

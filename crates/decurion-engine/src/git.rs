@@ -1,0 +1,195 @@
+//! What git says about a working directory, for the note that opens a conversation. Takes the directory, gives
+//! the branch, what changed and the last commits, bounded in size and time; nothing where that takes longer
+//! than a moment.
+//!
+//! A repository's own configuration can make git run programs, even for a status. So a folder whose
+//! configuration could is only asked about if it is trusted.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use camino::Utf8Path;
+use decurion_exec::{Exit, Guard, Launch, Output};
+
+/// How long all of it may take.
+const MOMENT: Duration = Duration::from_millis(500);
+/// How long git may take to end once it must.
+const GRACE: Duration = Duration::from_millis(100);
+/// How much is shown of what changed.
+const MOST_LINES: usize = 40;
+const MOST_CHARS: usize = 200;
+/// How much is read of what git prints, and of its configuration.
+const MOST_BYTES: usize = 256 << 10;
+
+/// Marks of a configuration that makes git run programs for what is asked here, or that is elsewhere.
+const RUNS: [&str; 7] = ["[filter", "fsmonitor", "[include", "gpg", "sshcommand", "promisor", "partialclone"];
+
+/// What is asked.
+const CHANGED: [&str; 5] =
+    ["status", "--porcelain=v1", "--branch", "--ignore-submodules=all", "--untracked-files=normal"];
+const COMMITS: [&str; 5] = ["log", "-5", "--format=%h %s", "--no-show-signature", "--no-decorate"];
+const MAIN: [&str; 3] = ["symbolic-ref", "--short", "refs/remotes/origin/HEAD"];
+
+/// The branch, the branch that work is usually merged into, what changed, and the last commits.
+pub async fn status(
+    guard: &Guard,
+    environment: &[(OsString, OsString)],
+    cwd: &Utf8Path,
+    trusted: bool,
+) -> Option<String> {
+    if !trusted && runs_programs(cwd) {
+        return None;
+    }
+    let all = async {
+        tokio::join!(
+            ask(guard, environment, cwd, &CHANGED),
+            ask(guard, environment, cwd, &COMMITS),
+            ask(guard, environment, cwd, &MAIN)
+        )
+    };
+    let (changed, commits, main) = tokio::time::timeout(MOMENT, all).await.ok()?;
+    Some(words(&changed?, commits.as_deref(), main.as_deref()))
+}
+
+/// What was said, in our words.
+fn words(changed: &str, commits: Option<&str>, main: Option<&str>) -> String {
+    let mut lines = changed.lines();
+    let branch = lines.next().unwrap_or_default().trim_start_matches("## ");
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "Branch: {}", cut(branch));
+    if let Some(main) = main.map(str::trim).filter(|main| !main.is_empty()) {
+        let _ = writeln!(text, "Main branch: {}", cut(main.trim_start_matches("origin/")));
+    }
+    let all: Vec<&str> = lines.collect();
+    if all.is_empty() {
+        text.push_str("Nothing is changed\n");
+    } else {
+        text.push_str("Changed:\n");
+        for line in all.iter().take(MOST_LINES) {
+            let _ = writeln!(text, "{}", cut(line));
+        }
+        if all.len() > MOST_LINES {
+            let _ = writeln!(text, "[… and {} more]", all.len() - MOST_LINES);
+        }
+    }
+    if let Some(commits) = commits.filter(|commits| !commits.trim().is_empty()) {
+        text.push_str("Last commits:\n");
+        for line in commits.lines().take(5) {
+            let _ = writeln!(text, "{}", cut(line));
+        }
+    }
+    text
+}
+
+/// Names of files and commits are other people's words: one line each, and not long.
+fn cut(line: &str) -> String {
+    line.chars().filter(|letter| !letter.is_control()).take(MOST_CHARS).collect()
+}
+
+/// Asks git one thing; none if it does not answer.
+async fn ask(
+    guard: &Guard,
+    environment: &[(OsString, OsString)],
+    cwd: &Utf8Path,
+    args: &[&str],
+) -> Option<String> {
+    let always = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "log.showSignature=false"];
+    let mut launch = Launch::new("git", cwd.as_std_path())
+        .args(always.iter().chain(args))
+        .env(environment.iter().cloned());
+    launch.output = Output::Separate;
+    let mut process = guard.start(launch).await.ok()?;
+    let output = read(process.stdout.take()?).await;
+    if output.is_none() {
+        process.stop(GRACE).await;
+        return None;
+    }
+    (process.wait().await == Exit::Code(0)).then_some(output?)
+}
+
+/// All that is printed; none if that is too much.
+async fn read(pipe: tokio::net::unix::pipe::Receiver) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut piece = vec![0; 16 << 10];
+    loop {
+        pipe.readable().await.ok()?;
+        match pipe.try_read(&mut piece) {
+            Ok(0) => return Some(String::from_utf8_lossy(&bytes).into_owned()),
+            Ok(length) if bytes.len() + length > MOST_BYTES => return None,
+            Ok(length) => bytes.extend_from_slice(&piece[..length]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Whether a repository's own configuration could make git run something. What cannot be read might.
+fn runs_programs(cwd: &Utf8Path) -> bool {
+    let Some(git) = cwd.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists()) else {
+        return true;
+    };
+    // A linked checkout names the folder, whose configuration may be in the one it belongs to.
+    let folder = match std::fs::read_to_string(&git) {
+        Ok(link) => match link.trim().strip_prefix("gitdir: ") {
+            Some(path) => git.parent().unwrap_or(&git).join(path),
+            None => return true,
+        },
+        Err(_) => git,
+    };
+    let common = std::fs::read_to_string(folder.join("commondir")).map(|path| folder.join(path.trim()));
+    let common = common.unwrap_or_else(|_| folder.clone());
+    [common.join("config"), common.join("config.worktree"), folder.join("config.worktree")]
+        .iter()
+        .filter(|file| file.exists())
+        .any(|file| match std::fs::metadata(file).map(|found| found.len()) {
+            Ok(length) if length <= MOST_BYTES as u64 => std::fs::read_to_string(file).map_or(true, |text| {
+                let text = text.to_lowercase();
+                RUNS.iter().any(|mark| text.contains(mark))
+            }),
+            _ => true,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    #[test]
+    fn what_git_says_is_bounded() {
+        let changed: String = (0..50).map(|number| format!(" M file{number}\n")).collect();
+        let said = words(
+            &format!("## main...origin/main [ahead 1]\n{changed}"),
+            Some("abc one\n"),
+            Some("origin/main\n"),
+        );
+        assert_eq!(said.lines().count(), 2 + 1 + 40 + 1 + 2, "{said}");
+        expect![[r"
+            Branch: No commits yet on main
+            Changed:
+            ?? a\u{1b}b
+        "]]
+        .assert_eq(&words("## No commits yet on main\n?? a\\u{1b}b\u{1b}\n", None, None));
+        assert_eq!(words("## main", Some(""), None), "Branch: main\nNothing is changed\n");
+    }
+
+    #[test]
+    fn a_configuration_that_runs_programs_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let top = Utf8Path::from_path(folder.path()).unwrap();
+        assert!(runs_programs(&top.join("nowhere")) || top.join(".git").exists());
+        std::fs::create_dir_all(top.join(".git")).unwrap();
+        std::fs::create_dir_all(top.join("below")).unwrap();
+        for (config, expected) in [
+            ("[core]\n\tbare = false\n[remote \"origin\"]\n\turl = x\n", false),
+            ("[core]\n\tFSMonitor = ./run\n", true),
+            ("[Filter \"x\"]\n\tclean = ./run\n", true),
+            ("[include]\n\tpath = ../config\n", true),
+        ] {
+            std::fs::write(top.join(".git/config"), config).unwrap();
+            assert_eq!(runs_programs(&top.join("below")), expected, "{config}");
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Skills and commands at work. Takes a name and arguments, from the model by the Skill tool or from a person by
+//! `/name`, gives the text with its arguments and the output of its inline commands in place, the rules that
+//! hold while it is followed, or an agent of its own that follows it.
+//!
+//! Inline commands (`` !`cmd` ``) are calls of Bash: the same rules decide about them, the same people are asked.
+//! What is refused says so in the text. The call of the skill is on record before the first of them runs, so
+//! after a crash none runs twice.
+
+mod listing;
+pub mod slash;
+mod template;
+
+use std::sync::Arc;
+
+use decurion_protocol::link::BoxFuture;
+use decurion_protocol::permission::RuleSource;
+use decurion_protocol::{
+    AgentDefinition, Event, Intent, OwnRules, Rule, SessionId, Skill, SkillKind, ToolEffect, ToolOutput,
+};
+use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, typed};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::agent_tools::agent;
+use crate::call::{Bench, Call, denied_agent, inline_permit};
+use crate::child::AgentInput;
+use crate::ports::Library;
+pub use listing::nearest;
+use template::{Piece, Template};
+
+/// The tool's name.
+pub const NAME: &str = "Skill";
+/// What an inline command may take at most, in milliseconds.
+const INLINE_TIMEOUT: u64 = 60_000;
+/// How many inline commands a text may have.
+const MOST_COMMANDS: usize = 32;
+/// Characters of the list for each thousand tokens of a model's window: about one in a hundred.
+const LISTING_CHARS: u64 = 40;
+
+/// How long the list of skills may be for a model with this window, unless the settings say.
+pub fn listing_budget(setting: Option<usize>, window: u64) -> usize {
+    setting.unwrap_or_else(|| usize::try_from(window / 1000 * LISTING_CHARS).unwrap_or(usize::MAX))
+}
+
+/// The tool.
+pub struct SkillTool {
+    spec: ToolSpec,
+    library: Arc<dyn Library>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct Input {
+    skill: String,
+    args: Option<String>,
+}
+
+impl SkillTool {
+    /// The tool, told of these skills; none where a model may call none of them.
+    pub fn new(skills: &[Arc<Skill>], library: &Arc<dyn Library>, budget: usize) -> Option<Self> {
+        let listed: Vec<&Skill> =
+            skills.iter().filter(|skill| skill.invocable.by_model()).map(|skill| &**skill).collect();
+        if listed.is_empty() {
+            return None;
+        }
+        let description =
+            include_str!("skill.md").trim_end().replace("{skills}", &listing::list(&listed, budget));
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "skill": {"type": "string", "minLength": 1, "description": "The name of the skill, from the list"},
+                "args": {"type": "string", "description": "What the skill is to work on, if it takes anything"}
+            },
+            "required": ["skill"],
+            "additionalProperties": false
+        });
+        Some(Self { spec: ToolSpec::new(NAME, &description, schema), library: Arc::clone(library) })
+    }
+}
+
+impl Tool for SkillTool {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn intent(&self, input: &Value, _around: &Surroundings) -> Result<Intent, InputError> {
+        let input: Input = typed::parse(&self.spec, input)?;
+        let name = input.skill.trim_start_matches('/');
+        let skill = self.library.find(name);
+        let mut intent = Intent::titled(format!("Skill {name}"));
+        // An agent of its own, or words alone, keep nobody else waiting.
+        if skill.as_ref().is_none_or(|skill| skill.fork) {
+            intent = intent.together();
+        }
+        if skill.is_none_or(|skill| skill.allowed_tools.is_empty()) {
+            intent.words = Some("a skill is words; what they lead to is decided call by call".to_owned());
+        }
+        Ok(intent)
+    }
+
+    /// Never called: a skill needs the rules of its run, so the call is done where these are.
+    fn run<'a>(&'a self, _cx: &'a ToolContext, _input: Value) -> BoxFuture<'a, ToolOutput> {
+        Box::pin(async { ToolOutput::error("a skill works inside a session only") })
+    }
+}
+
+/// Does a call of the Skill tool.
+pub async fn run(bench: &Bench<'_>, call: &Call, cx: &ToolContext, input: &Value) -> ToolOutput {
+    let Ok(Input { skill: name, args }) = serde_json::from_value::<Input>(input.clone()) else {
+        return ToolOutput::usage_error("the input of Skill is {skill, args?}");
+    };
+    let name = name.trim_start_matches('/');
+    let library = &bench.ports.library;
+    let Some(skill) = library.find(name).filter(|skill| skill.invocable.by_model()) else {
+        return ToolOutput::usage_error(unknown(&**library, name));
+    };
+    let args = args.unwrap_or_default();
+    let body = match library.body(&skill) {
+        Ok(body) => body,
+        Err(reason) => return ToolOutput::error(format!("The skill {name} cannot be read: {reason}")),
+    };
+    let text = expand(bench, call, cx, &skill, &body, &args).await;
+    if skill.fork {
+        return forked(bench, cx, &skill, text).await;
+    }
+    let output = ToolOutput::text(format!("Follow the skill {} now.\n\n{text}", skill.name))
+        .with_structured(json!({"success": true, "commandName": skill.name}));
+    let rules = own_rules(&skill);
+    if rules.is_empty() {
+        return output;
+    }
+    output.with_effect(ToolEffect::Follows { skill: skill.name.clone(), rules })
+}
+
+/// What is said about a name that no skill has.
+fn unknown(library: &dyn Library, name: &str) -> String {
+    if library.find(name).is_some() {
+        return format!("The skill {name} can only be called by the user, as /{name}.");
+    }
+    let skills = library.skills();
+    let names = skills.iter().filter(|skill| skill.invocable.by_model()).map(|skill| skill.name.as_str());
+    let near = nearest(name, names);
+    if near.is_empty() {
+        return format!("Unknown skill: {name}. The skills are listed in the description of this tool.");
+    }
+    format!("Unknown skill: {name}. Did you mean {}?", near.join(" or "))
+}
+
+/// The rules that hold while a skill is followed. An entry that cannot be read allows nothing, and forbids its
+/// whole tool where it forbids.
+pub fn own_rules(skill: &Skill) -> OwnRules {
+    let read = |text: &String| Rule::parse(text, RuleSource::Command);
+    let whole = |text: &String| Rule {
+        tool: text.split('(').next().unwrap_or_default().trim().to_owned(),
+        specifier: None,
+        source: RuleSource::Command,
+    };
+    OwnRules {
+        allow: skill.allowed_tools.iter().filter_map(|text| read(text).ok()).collect(),
+        deny: skill.disallowed_tools.iter().map(|text| read(text).unwrap_or_else(|_| whole(text))).collect(),
+        instead: false,
+    }
+}
+
+/// The text of a skill with everything in its place.
+pub async fn expand(
+    bench: &Bench<'_>,
+    call: &Call,
+    cx: &ToolContext,
+    skill: &Skill,
+    body: &str,
+    args: &str,
+) -> String {
+    let template = Template::parse(body);
+    let values = values(skill, args, bench.spec.session);
+    let mut text = String::new();
+    let mut commands = 0;
+    for piece in template.fill(&values) {
+        match piece {
+            Piece::Text(words) => text.push_str(&words),
+            Piece::Command(command) => {
+                commands += 1;
+                if commands > MOST_COMMANDS {
+                    text.push_str("[not run: too many commands in one text]");
+                } else {
+                    text.push_str(&inline(bench, call, cx, &skill.name, &command).await);
+                }
+            }
+        }
+    }
+    framed(skill, &text)
+}
+
+/// A skill's other files are named from its folder.
+fn framed(skill: &Skill, text: &str) -> String {
+    match skill.kind {
+        SkillKind::Skill => format!("Base directory for this skill: {}\n\n{}", skill.folder, text.trim()),
+        SkillKind::Command => text.trim().to_owned(),
+    }
+}
+
+fn values(skill: &Skill, args: &str, session: SessionId) -> template::Values {
+    template::Values::new(args, &skill.arguments, skill.folder.as_str(), &session.to_string())
+}
+
+/// The text of a skill as part of an agent's opening: nobody calls it with arguments, and nothing of it runs.
+pub fn preloaded(skill: &Skill, body: &str, session: SessionId) -> String {
+    let template = Template::parse(body);
+    let pieces = template.fill(&values(skill, "", session));
+    let text: String = pieces
+        .into_iter()
+        .map(|piece| match piece {
+            Piece::Text(words) => words,
+            Piece::Command(command) => format!("[run it yourself if you need it: `{command}`]"),
+        })
+        .collect();
+    framed(skill, &text)
+}
+
+/// Runs one inline command as a call of Bash, if the rules or a person let it; gives what stands in its place.
+async fn inline(bench: &Bench<'_>, call: &Call, cx: &ToolContext, skill: &str, command: &str) -> String {
+    let Some(bash) = bench.ports.tools.get("Bash").cloned() else {
+        return format!("[not run, because there is no shell here: `{command}`]");
+    };
+    let input = json!({"command": command, "timeout": INLINE_TIMEOUT});
+    let own = Call { input, name: "Bash".to_owned(), ..call.clone() };
+    let (rules, input) = match inline_permit(bench, own, &bash).await {
+        Ok(permitted) => permitted,
+        Err(reason) => return format!("[not run: `{command}`: {reason}]"),
+    };
+    let text = format!("skill {skill} runs: {command}");
+    let noted = Event::Notice { level: "info".to_owned(), text };
+    if bench.ports.journal.write(&bench.ports.who, vec![noted]).await.is_err() {
+        return format!("[not run, because it could not be put on record: `{command}`]");
+    }
+    let cx = ToolContext {
+        run: cx.run,
+        call: cx.call.clone(),
+        called: "Bash".to_owned(),
+        around: cx.around.clone(),
+        cancel: cx.cancel.clone(),
+        progress: cx.progress.clone(),
+        seen: Arc::clone(&cx.seen),
+        spill: Arc::clone(&cx.spill),
+        rules: Arc::new(rules),
+        processes: cx.processes.clone(),
+        environment: Arc::clone(&cx.environment),
+        limits: Arc::clone(&cx.limits),
+        http: cx.http.clone(),
+        detached: cx.detached.clone(),
+        host: cx.host.clone(),
+    };
+    bash.run(&cx, input).await.content.text().trim_end().to_owned()
+}
+
+/// Lets an agent of its own follow a skill.
+async fn forked(bench: &Bench<'_>, cx: &ToolContext, skill: &Skill, prompt: String) -> ToolOutput {
+    let kind = skill.agent.clone().unwrap_or_else(|| "general-purpose".to_owned());
+    if let Some(reason) = denied_agent(bench, &kind) {
+        return ToolOutput::error(format!("The skill {} needs an agent: {reason}", skill.name));
+    }
+    let input = AgentInput {
+        description: format!("skill {}", skill.name),
+        prompt,
+        subagent_type: Some(kind),
+        model: skill.model.clone(),
+        effort: skill.effort.clone(),
+        run_in_background: Some(false),
+        own_rules: OwnRules { instead: !skill.allowed_tools.is_empty(), ..own_rules(skill) },
+        ..AgentInput::default()
+    };
+    agent::start(cx, input, bench.ports.equipment.result_chars).await
+}
+
+/// The opening texts of the skills that a definition names, and the names that mean nothing.
+pub fn preload(
+    library: &dyn Library,
+    definition: &AgentDefinition,
+    session: SessionId,
+) -> (Vec<String>, Vec<String>) {
+    let (mut texts, mut missing) = (Vec::new(), Vec::new());
+    for name in &definition.equipment.skills {
+        let found = library.find(name).and_then(|skill| Some((library.body(&skill).ok()?, skill)));
+        match found {
+            Some((body, skill)) => {
+                let text = preloaded(&skill, &body, session);
+                texts.push(format!("{}\n\n{text}", slash::header(&skill, "")));
+            }
+            None => missing.push(name.clone()),
+        }
+    }
+    (texts, missing)
+}

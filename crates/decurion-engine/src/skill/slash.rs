@@ -1,0 +1,86 @@
+//! Commands that a person types. Takes the blocks of a prompt, gives what is meant by `/name arguments`: a skill
+//! or a command, something that only looks like one, or a name that nobody has.
+
+use std::sync::Arc;
+
+use decurion_protocol::{Block, Skill};
+
+use super::nearest;
+use crate::ports::Library;
+
+/// What a prompt is.
+pub enum Typed {
+    /// Words for the model.
+    Words,
+    /// A skill or a command with its arguments.
+    Command(Arc<Skill>, String),
+    /// A name that means nothing here and is near to some that do.
+    Mistaken(String),
+    /// A name that means nothing here; it is sent as it is.
+    Unknown(String),
+}
+
+/// Reads a prompt.
+pub fn read(prompt: &[Block], library: &dyn Library) -> Typed {
+    let [Block::Text { text }, ..] = prompt else { return Typed::Words };
+    let Some((name, args)) = split(text) else { return Typed::Words };
+    if let Some(skill) = library.find(name) {
+        if skill.invocable.by_user() {
+            return Typed::Command(skill, args.to_owned());
+        }
+        return Typed::Mistaken(format!("/{name} is not for people: the model calls it when it needs it."));
+    }
+    let skills = library.skills();
+    if skills.is_empty() {
+        return Typed::Words;
+    }
+    let names = skills.iter().filter(|skill| skill.invocable.by_user()).map(|skill| skill.name.as_str());
+    let near = nearest(name, names.chain(["compact"]));
+    if near.is_empty() {
+        return Typed::Unknown(format!("there is no command /{name}; the text is sent as it is"));
+    }
+    let near: Vec<String> = near.iter().map(|name| format!("/{name}")).collect();
+    Typed::Mistaken(format!(
+        "There is no command /{name}. Did you mean {}? Nothing was sent; put a space before the slash to send it \
+         as it is.",
+        near.join(" or ")
+    ))
+}
+
+/// The name and the rest of a line that looks like a command. A path or a comment does not.
+fn split(text: &str) -> Option<(&str, &str)> {
+    let rest = text.strip_prefix('/')?;
+    let (name, args) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+    let is_word = |letter: char| letter.is_alphanumeric() || ":_-.".contains(letter);
+    let begins = name.starts_with(|letter: char| letter.is_alphabetic());
+    (begins && name.chars().all(is_word)).then_some((name, args.trim()))
+}
+
+/// What the model reads before the text of a command: who called what.
+pub fn header(skill: &Skill, args: &str) -> String {
+    let name = &skill.name;
+    let args = if args.is_empty() { String::new() } else { format!("\n<command-args>{args}</command-args>") };
+    format!("<command-message>{name}</command-message>\n<command-name>/{name}</command-name>{args}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_one_word_behind_a_slash() {
+        for (text, expected) in [
+            ("/review", Some(("review", ""))),
+            ("/git:push  origin main\n", Some(("git:push", "origin main"))),
+            ("/review\nall of it", Some(("review", "all of it"))),
+            ("/usr/bin/env", None),
+            ("/ alone", None),
+            ("// comment", None),
+            (" /review", None),
+            ("/1", None),
+            ("no", None),
+        ] {
+            assert_eq!(split(text), expected, "{text:?}");
+        }
+    }
+}

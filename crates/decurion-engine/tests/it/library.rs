@@ -1,0 +1,573 @@
+//! What agents read besides: skills and commands, memories, the instructions of folders, and what a report must
+//! be; all through the real loop.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_engine::{AgentSettings, Instructions, Library, Memory};
+use decurion_exec::{Guard, GuardProgram};
+use decurion_protocol::{
+    AgentDefinition, AgentSource, Answer, Event, Invocable, Outcome, Rule, Skill, SkillKind, ToolSelection,
+};
+use decurion_testkit::stage::{Played, Stage, render};
+use expect_test::expect;
+use serde_json::{Value, json};
+
+/// A library of a test.
+#[derive(Default)]
+struct Shelf {
+    skills: Mutex<Vec<(Arc<Skill>, String)>>,
+    memory: Option<Memory>,
+    nested: BTreeMap<&'static str, &'static str>,
+}
+
+impl Library for Shelf {
+    fn skills(&self) -> Vec<Arc<Skill>> {
+        self.skills.lock().unwrap().iter().map(|(skill, _)| Arc::clone(skill)).collect()
+    }
+
+    fn body(&self, skill: &Skill) -> Result<String, String> {
+        let skills = self.skills.lock().unwrap();
+        let found = skills.iter().find(|(own, _)| own.name == skill.name);
+        found.map(|(_, body)| body.clone()).ok_or_else(|| "it is gone".to_owned())
+    }
+
+    fn memory(&self, scope: &str, agent: &str) -> Result<Memory, String> {
+        self.memory.clone().ok_or_else(|| format!("no {scope} memory of {agent}"))
+    }
+
+    fn nested(&self, cwd: &Utf8Path, file: &Utf8Path) -> Vec<Instructions> {
+        let below = |folder: &&str| file.starts_with(cwd.join(folder));
+        let told = |(folder, text): (&&str, &&str)| Instructions {
+            path: cwd.join(folder).join("AGENTS.md"),
+            text: (*text).to_owned(),
+        };
+        self.nested.iter().filter(|(folder, _)| below(folder)).map(told).collect()
+    }
+}
+
+fn skill(name: &str) -> Skill {
+    Skill {
+        name: name.into(),
+        description: format!("does {name}"),
+        folder: format!("/skills/{name}").into(),
+        path: format!("/skills/{name}/SKILL.md").into(),
+        source: AgentSource::User,
+        ..Skill::default()
+    }
+}
+
+fn shelf(skills: impl IntoIterator<Item = (Skill, &'static str)>) -> Arc<Shelf> {
+    let skills = skills.into_iter().map(|(skill, body)| (Arc::new(skill), body.to_owned())).collect();
+    Arc::new(Shelf { skills: Mutex::new(skills), ..Shelf::default() })
+}
+
+fn stage(script: &str, library: Arc<Shelf>) -> Stage {
+    let mut stage = Stage::new(script);
+    stage.agent_settings = AgentSettings::default();
+    stage.library = library;
+    stage
+}
+
+/// A stage whose commands really run.
+fn with_shell(mut stage: Stage) -> Stage {
+    let program = env!("CARGO_BIN_EXE_decurion-engine-guard").into();
+    stage.processes = Some(Guard::new(GuardProgram { program, args: Vec::new() }));
+    stage.tools.push(Arc::new(decurion_tools::shell::Bash::default()));
+    stage
+}
+
+/// What calls of a tool gave back, errors marked.
+fn results(played: &Played, tool: &str) -> Vec<String> {
+    let of_tool = |event: &Event| match event {
+        Event::CallEnded { tool: called, output, .. } if called == tool => {
+            Some(format!("{}{}", if output.is_error { "! " } else { "" }, output.content.text()))
+        }
+        _ => None,
+    };
+    played.events.iter().filter_map(|envelope| of_tool(&envelope.event)).collect()
+}
+
+fn requests(stage: &Stage) -> Vec<Value> {
+    stage.requests().iter().map(|body| serde_json::from_slice(body).unwrap()).collect()
+}
+
+/// The texts of the user's side of a request, without the note about surroundings.
+fn texts(request: &Value) -> Vec<String> {
+    let messages = request["messages"].as_array().unwrap().iter();
+    let blocks = messages
+        .filter(|message| message["role"] == "user")
+        .flat_map(|message| message["content"].as_array().cloned().unwrap_or_default());
+    let texts = blocks.filter_map(|block| block["text"].as_str().map(str::to_owned));
+    texts.filter(|text| !text.starts_with("<environment>")).collect()
+}
+
+fn calling(input: &Value) -> String {
+    format!("when turn=1\n  call Skill {input}\nwhen\n  say \"done\"\n")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_skill_is_read_with_its_arguments_and_its_folder() {
+    let shelf = shelf([(skill("review"), "Look at $0 and ${CLAUDE_SKILL_DIR}/list.md. All: $ARGUMENTS")]);
+    let stage = stage(&calling(&json!({"skill": "review", "args": "a.rs b.rs"})), shelf);
+    let played = stage.play("go").await;
+    expect![[r"
+        Follow the skill review now.
+
+        Base directory for this skill: /skills/review
+
+        Look at a.rs and /skills/review/list.md. All: a.rs b.rs"]]
+    .assert_eq(&results(&played, "Skill").join("\n"));
+    let request = &requests(&stage)[0];
+    let tool = request["tools"].as_array().unwrap().iter().find(|tool| tool["name"] == "Skill").unwrap();
+    assert!(tool["description"].as_str().unwrap().ends_with("- review: does review"), "{tool}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_means_nothing_is_told_with_those_near_it() {
+    let shelf = shelf([
+        (skill("review"), "x"),
+        (Skill { invocable: Invocable::User, ..skill("deploy") }, "x"),
+        (Skill { invocable: Invocable::Nobody, ..skill("inner") }, "x"),
+    ]);
+    for (name, expected) in [
+        ("reviw", "Unknown skill: reviw. Did you mean review?"),
+        ("deploy", "The skill deploy can only be called by the user, as /deploy."),
+        ("zzzzz", "Unknown skill: zzzzz. The skills are listed in the description of this tool."),
+        ("/Review", ""),
+    ] {
+        let stage = stage(&calling(&json!({"skill": name})), Arc::clone(&shelf));
+        let result = results(&stage.play("go").await, "Skill").remove(0);
+        let expected = if expected.is_empty() {
+            "Follow the skill review now.\n\nBase directory for this skill: /skills/review\n\nx".to_owned()
+        } else {
+            format!("! <tool_use_error>{expected}</tool_use_error>")
+        };
+        assert_eq!(result, expected, "{name}");
+        let tools = requests(&stage)[0]["tools"].to_string();
+        assert!(!tools.contains("deploy") && !tools.contains("inner"), "{tools}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_skills_there_is_no_tool_for_them() {
+    let only_users = shelf([(Skill { invocable: Invocable::User, ..skill("deploy") }, "x")]);
+    for library in [shelf([]), only_users] {
+        let stage = stage("when\n  say \"done\"\n", library);
+        stage.play("go").await;
+        assert!(!requests(&stage)[0]["tools"].to_string().contains("\"Skill\""));
+    }
+}
+
+#[tokio::test]
+async fn inline_commands_run_as_the_rules_say_and_what_is_refused_says_so() {
+    let body = "one !`echo $0`\ntwo !`touch mark`\nthree !`rm -rf x`";
+    let script = calling(&json!({"skill": "s", "args": "hello"}));
+    let mut stage = with_shell(stage(&script, shelf([(skill("s"), body)])));
+    stage.rules.deny.push(Rule::parse("Bash(rm:*)", Default::default()).unwrap());
+    // Nobody is there: what would be asked is refused.
+    let played = stage.play("go").await;
+    expect![[r"
+        Follow the skill s now.
+
+        Base directory for this skill: /skills/s
+
+        one hello
+        two [not run: `touch mark`: it changes files, and no rule allows it: touch mark; nobody can be asked in this session]
+        three [not run: `rm -rf x`: denied by Bash(rm:*)]"]].assert_eq(&results(&played, "Skill").join("\n"));
+    assert!(!stage.request.cwd.join("mark").exists());
+    // Asked and answered: it runs, once, and what is denied still is.
+    stage.answer = Some(Answer::Allow { input: None, rules: Vec::new(), everywhere: false });
+    stage.request.answers = true;
+    let played = stage.play("go").await;
+    assert!(stage.request.cwd.join("mark").exists());
+    let asked = played.events.iter().filter(|one| matches!(one.event, Event::Asked { .. })).count();
+    assert_eq!(asked, 1);
+    assert!(results(&played, "Skill")[0].contains("denied by Bash(rm:*)"));
+    assert!(render(&played.events).contains("skill s runs: touch mark"), "{}", render(&played.events));
+}
+
+#[tokio::test]
+async fn what_a_skill_allows_holds_until_the_next_prompt() {
+    let script = r#"
+when turn=1
+  call Skill {"skill": "s"}
+when turn=2
+  call Bash {"command": "touch one"}
+when turn=3
+  say "first"
+when turn=4
+  call Bash {"command": "touch two"}
+when
+  say "second"
+"#;
+    let lending = Skill { allowed_tools: vec!["Bash(touch:*)".into(), "Edit".into()], ..skill("s") };
+    let mut stage = with_shell(stage(script, shelf([(lending, "Touch it.")])));
+    stage.rules.allow.push(Rule::parse("Skill(s)", Default::default()).unwrap());
+    let played = stage.play_all(stage.request.clone(), &["go", "again"]).await.unwrap();
+    let bash = results(&played, "Bash");
+    assert!(stage.request.cwd.join("one").exists(), "{bash:?}");
+    assert!(!stage.request.cwd.join("two").exists(), "{bash:?}");
+    assert!(bash[1].starts_with("! Permission denied"), "{bash:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_skill_that_lends_rights_is_asked_about() {
+    let lending = || Skill { allowed_tools: vec!["Bash".into()], ..skill("s") };
+    let script = calling(&json!({"skill": "s"}));
+    let stage = stage(&script, shelf([(lending(), "x")]));
+    let result = results(&stage.play("go").await, "Skill").remove(0);
+    assert!(result.starts_with("! Permission denied: no rule allows this skill"), "{result}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deny_rule_names_a_skill() {
+    let script = calling(&json!({"skill": "s"}));
+    let mut stage = stage(&script, shelf([(skill("s"), "x")]));
+    stage.rules.deny.push(Rule::parse("Skill(s)", Default::default()).unwrap());
+    let result = results(&stage.play("go").await, "Skill").remove(0);
+    assert_eq!(result, "! Permission denied: denied by Skill(s)");
+}
+
+const FORKED: &str = r#"
+when agent=worker model=other turn=1
+  call Echo {"text": "did it"}
+when agent=worker
+  say "the report"
+when turn=1
+  call Skill {"skill": "s", "args": "this"}
+when
+  say "done"
+"#;
+
+#[tokio::test(start_paused = true)]
+async fn a_forked_skill_is_an_agents_task_and_its_rules_stand_for_the_sessions() {
+    let forked = Skill {
+        fork: true,
+        agent: Some("worker".into()),
+        model: Some("other".into()),
+        allowed_tools: vec!["Read".into()],
+        ..skill("s")
+    };
+    let mut stage = stage(FORKED, shelf([(forked, "Do $ARGUMENTS.")]));
+    stage.models = vec!["other".into()];
+    stage.rules.allow.push(Rule::parse("Skill", Default::default()).unwrap());
+    // What was allowed in the session is not what the skill's agent was given.
+    let session = |text| Rule::parse(text, decurion_protocol::permission::RuleSource::Session).unwrap();
+    stage.rules.allow.retain(|rule| rule.tool != "Echo");
+    stage.rules.allow.push(session("Echo"));
+    let played = stage.play("go").await;
+    let result = results(&played, "Skill").remove(0);
+    assert!(result.contains("\n\nthe report\n"), "{result}");
+    let echo = results(&played, "Echo").remove(0);
+    assert!(echo.starts_with("! Permission denied"), "{echo}");
+    let prompt = "Base directory for this skill: /skills/s\n\nDo this.";
+    assert!(requests(&stage).iter().any(|request| texts(request) == [prompt]), "{prompt}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_against_an_agent_holds_for_a_skill_that_needs_it() {
+    let forked = Skill { fork: true, agent: Some("worker".into()), ..skill("s") };
+    let mut stage = stage(FORKED, shelf([(forked, "Do it.")]));
+    stage.rules.deny.push(Rule::parse("Agent(worker)", Default::default()).unwrap());
+    let result = results(&stage.play("go").await, "Skill").remove(0);
+    assert_eq!(result, "! The skill s needs an agent: denied by Agent(worker)");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_that_is_typed_is_sent_as_what_it_stands_for() {
+    let command = |name: &str| Skill { kind: SkillKind::Command, ..skill(name) };
+    let shelf = shelf([(command("git:push"), "Push to $0."), (skill("review"), "Look at $ARGUMENTS.")]);
+    for (prompt, expected) in [
+        (
+            "/git:push origin",
+            vec![
+                "<command-message>git:push</command-message>\n<command-name>/git:push</command-name>\n<command-args>origin</command-args>",
+                "Push to origin.",
+            ],
+        ),
+        (
+            "/review",
+            vec![
+                "<command-message>review</command-message>\n<command-name>/review</command-name>",
+                "Base directory for this skill: /skills/review\n\nLook at .",
+            ],
+        ),
+        ("/etc/passwd is a file", vec!["/etc/passwd is a file"]),
+        ("/unheard of", vec!["/unheard of"]),
+        (" /revieww", vec![" /revieww"]),
+    ] {
+        let stage = stage("when\n  say \"done\"\n", Arc::clone(&shelf) as Arc<Shelf>);
+        let played = stage.play(prompt).await;
+        assert_eq!(texts(&requests(&stage)[0]), expected, "{prompt}");
+        let noticed = render(&played.events).contains("there is no command /unheard");
+        assert_eq!(noticed, prompt.starts_with("/unheard"), "{prompt}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_that_is_misspelt_costs_no_request() {
+    let shelf = shelf([(skill("review"), "x"), (Skill { invocable: Invocable::Model, ..skill("own") }, "x")]);
+    for (prompt, expected) in [
+        (
+            "/reviw it",
+            "There is no command /reviw. Did you mean /review? Nothing was sent; put a space before the slash to send it as it is.",
+        ),
+        ("/own", "/own is not for people: the model calls it when it needs it."),
+    ] {
+        let stage = stage("when\n  say \"done\"\n", Arc::clone(&shelf));
+        let played = stage.play(prompt).await;
+        assert_eq!(played.outcome, Outcome::Failed { error: expected.to_owned() });
+        assert!(stage.requests().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_command_brings_its_model_and_its_rules_for_one_turn() {
+    let script = r#"
+when model=other turn=1
+  call Bash {"command": "touch one"}
+when model=other
+  say "first"
+when text=again
+  call Bash {"command": "touch two"}
+when
+  say "second"
+"#;
+    let command = Skill {
+        kind: SkillKind::Command,
+        model: Some("other".into()),
+        allowed_tools: vec!["Bash(touch:*)".into(), "Edit".into()],
+        ..skill("c")
+    };
+    let mut stage = with_shell(stage(script, shelf([(command, "Touch it.")])));
+    stage.models = vec!["other".into()];
+    let played = stage.play_all(stage.request.clone(), &["/c", "again"]).await.unwrap();
+    let models: Vec<Value> = requests(&stage).iter().map(|request| request["model"].clone()).collect();
+    assert_eq!(models, ["other", "other", "scripted", "scripted"]);
+    assert!(stage.request.cwd.join("one").exists(), "{}", render(&played.events));
+    assert!(!stage.request.cwd.join("two").exists());
+}
+
+fn worker() -> AgentDefinition {
+    AgentDefinition {
+        name: "worker".into(),
+        description: "works".into(),
+        prompt: "You do a part of the work.".into(),
+        source: AgentSource::User,
+        ..AgentDefinition::default()
+    }
+}
+
+fn delegating(worker: &str, inputs: &str) -> String {
+    format!(
+        "{worker}when turn=1\n  call Agent {{\"description\": \"d\", \"prompt\": \"look\", \"subagent_type\": \"worker\"{inputs}}}\nwhen\n  say \"done\"\n"
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_skills_of_a_definition_are_in_its_opening() {
+    let shelf = shelf([
+        (skill("a"), "First, !`date`."),
+        (Skill { invocable: Invocable::Nobody, ..skill("b") }, "Second."),
+    ]);
+    let mut stage = stage(&delegating("when agent=worker\n  say \"found\"\n", ""), shelf);
+    let mut definition = worker();
+    definition.equipment.skills = vec!["a".into(), "gone".into(), "b".into()];
+    stage.agents = vec![Arc::new(definition)];
+    let played = stage.play("go").await;
+    let child = requests(&stage).into_iter().find(|request| texts(request)[0] == "look").unwrap();
+    expect![[r"
+        look
+        ---
+        <command-message>a</command-message>
+        <command-name>/a</command-name>
+
+        Base directory for this skill: /skills/a
+
+        First, [run it yourself if you need it: `date`].
+        ---
+        <command-message>b</command-message>
+        <command-name>/b</command-name>
+
+        Base directory for this skill: /skills/b
+
+        Second."]]
+    .assert_eq(&texts(&child).join("\n---\n"));
+    let log = render(&played.events);
+    assert!(log.contains("agent worker: no such skill: gone"), "{log}");
+    let steps = played.events.iter().find_map(|envelope| match &envelope.event {
+        Event::Prepared { steps } => Some(serde_json::to_string(steps).unwrap()),
+        _ => None,
+    });
+    assert!(steps.unwrap_or_default().contains("2 loaded, not found: gone"));
+}
+
+fn remembering(index: &str) -> (Arc<Shelf>, Utf8PathBuf, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap().join("memory");
+    std::fs::create_dir(&memory).unwrap();
+    let shelf =
+        Shelf { memory: Some(Memory { folder: memory.clone(), index: index.into() }), ..Shelf::default() };
+    (Arc::new(shelf), memory, folder)
+}
+
+#[tokio::test]
+async fn an_agent_keeps_its_memory_and_writes_nowhere_else() {
+    let (shelf, memory, _folder) = remembering("- tests: cargo test");
+    let script = delegating(
+        &format!(
+            "when agent=worker turn=1\n  call Write {{\"file_path\": \"{memory}/MEMORY.md\", \"content\": \"new\"}}\n  \
+             call Write {{\"file_path\": \"elsewhere.md\", \"content\": \"new\"}}\n  \
+             call Write {{\"file_path\": \"{memory}/../out.md\", \"content\": \"new\"}}\nwhen agent=worker\n  say \"found\"\n"
+        ),
+        "",
+    );
+    let mut stage = stage(&script, shelf);
+    for tool in decurion_tools::builtin() {
+        if ["Read", "Write", "Edit", "Grep"].contains(&tool.spec().name.as_str()) {
+            stage.tools.push(tool);
+        }
+    }
+    // The session lets edits through; this agent's list of tools has none but for its memory.
+    stage.rules.allow.push(Rule::parse("Edit", Default::default()).unwrap());
+    let mut definition = worker();
+    definition.tools = ToolSelection { only: Some(vec!["Grep".into()]), except: Vec::new() };
+    definition.equipment.memory = Some("project".into());
+    stage.agents = vec![Arc::new(definition)];
+    let played = stage.play("go").await;
+    assert_eq!(std::fs::read_to_string(memory.join("MEMORY.md")).unwrap(), "new");
+    let writes = results(&played, "Write");
+    assert_eq!(
+        writes
+            .iter()
+            .filter(|text| text.starts_with("! Permission denied: not one of this agent's tools"))
+            .count(),
+        2,
+        "{writes:?}"
+    );
+    assert!(!stage.request.cwd.join("elsewhere.md").exists());
+    let child = requests(&stage).into_iter().find(|request| texts(request)[0] == "look").unwrap();
+    let tools: Vec<&str> =
+        child["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str()).collect();
+    assert_eq!(tools, ["Edit", "Grep", "Read", "Write"]);
+    let system = child["system"].to_string();
+    assert!(system.contains("tests: cargo test") && system.contains(memory.as_str()), "{system}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_without_its_memory_runs_and_that_is_said() {
+    let mut stage = stage(&delegating("when agent=worker\n  say \"found\"\n", ""), shelf([]));
+    let mut definition = worker();
+    definition.equipment.memory = Some("user".into());
+    stage.agents = vec![Arc::new(definition)];
+    let played = stage.play("go").await;
+    let result = results(&played, "Agent").remove(0);
+    assert!(
+        result.contains("found") && result.contains("runs without its memory: no user memory of worker"),
+        "{result}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_is_what_its_schema_says_or_the_agent_failed() {
+    let schema = r#", "output_schema": {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}"#;
+    let good = "when agent=worker turn=1\n  say \"all is well\"\nwhen agent=worker turn=2\n  call StructuredOutput {\"ok\": \"yes\"}\nwhen agent=worker\n  call StructuredOutput {\"ok\": true}\n";
+    let stage_of = |worker: &str, inputs: &str| stage(&delegating(worker, inputs), shelf([]));
+    let played = stage_of(good, schema).play("go").await;
+    assert!(results(&played, "Agent")[0].starts_with(r#"{"ok":true}"#), "{:?}", results(&played, "Agent"));
+    let played = stage_of("when agent=worker\n  say \"no\"\n", schema).play("go").await;
+    assert!(
+        results(&played, "Agent")[0].starts_with("! The agent failed"),
+        "{:?}",
+        results(&played, "Agent")
+    );
+    let played = stage_of(good, r#", "output_schema": {"type": "nonsense"}"#).play("go").await;
+    let refused = &results(&played, "Agent")[0];
+    assert!(refused.starts_with("! `output_schema`:"), "{refused}");
+    // One of the definition is the same for all its agents; one without has its own words again.
+    let mut stage = stage_of(good, "");
+    let mut definition = worker();
+    definition.equipment.output_schema = Some(json!({"type": "object", "required": ["ok"]}));
+    stage.agents = vec![Arc::new(definition)];
+    let played = stage.play("go").await;
+    assert!(results(&played, "Agent")[0].starts_with(r#"{"ok":"yes"}"#), "{:?}", results(&played, "Agent"));
+}
+
+const READING: &str = r#"
+when agent=worker turn=1
+  call Read {"file_path": "a/b/two.txt"}
+when agent=worker
+  say "found"
+when turn=1
+  call Read {"file_path": "top.txt"}
+when turn=2
+  call Read {"file_path": "a/one.txt"}
+when turn=3
+  call Read {"file_path": "a/other.txt"}
+  call Read {"file_path": "a/b/two.txt"}
+when turn=4
+  call Agent {"description": "d", "prompt": "look", "subagent_type": "worker"}
+when turn=5
+  say "done"
+when turn=6
+  call Read {"file_path": "a/b/three.txt"}
+when
+  say "again"
+"#;
+
+#[tokio::test(start_paused = true)]
+async fn the_instructions_of_a_folder_are_told_when_something_in_it_is_read_first() {
+    let mut shelf = Shelf::default();
+    shelf.nested.insert("a", "about a");
+    shelf.nested.insert("a/b", "about b");
+    let shelf = Arc::new(shelf);
+    let mut stage = stage(READING, shelf);
+    let read = decurion_tools::builtin().into_iter().find(|tool| tool.spec().name == "Read").unwrap();
+    stage.tools.push(read);
+    stage.agents = vec![Arc::new(worker())];
+    let cwd = stage.request.cwd.clone();
+    std::fs::create_dir_all(cwd.join("a/b")).unwrap();
+    for file in ["top.txt", "a/one.txt", "a/other.txt", "a/b/two.txt", "a/b/three.txt"] {
+        std::fs::write(cwd.join(file), "x").unwrap();
+    }
+    let played = stage.play("go").await;
+    let told = |request: &Value| {
+        let texts = texts(request).into_iter().filter(|text| text.starts_with("<instructions"));
+        texts.map(|text| text.replace(cwd.as_str(), "")).collect::<Vec<_>>().join(" ")
+    };
+    let all: Vec<String> = requests(&stage).iter().map(told).collect();
+    let (a, b) = (
+        "<instructions file=\"/a/AGENTS.md\">\nabout a\n</instructions>",
+        "<instructions file=\"/a/b/AGENTS.md\">\nabout b\n</instructions>",
+    );
+    let both = format!("{a} {b}");
+    assert_eq!(all, ["", "", a, &both, "", &both, &both], "each agent from empty");
+    // After a restart the same request is made, and nothing is told twice.
+    let again = stage.after_crash(READING);
+    let mut request = stage.request.clone();
+    request.start = decurion_protocol::Start::Resume { id: played.session };
+    again.play_all(request, &["more"]).await.unwrap();
+    let last = requests(&again).last().map(told);
+    assert_eq!(last.as_deref(), Some(both.as_str()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn skills_that_change_are_told_of_at_the_next_prompt() {
+    let shelf = shelf([(skill("one"), "x")]);
+    let stage = stage("when\n  say \"done\"\n", Arc::clone(&shelf));
+    let mut link = decurion_protocol::Place::open(&stage.engine(), stage.request.clone()).await.unwrap();
+    let mut events = Vec::new();
+    for (number, name) in [(1, "two"), (2, "three")] {
+        let blocks = vec![decurion_protocol::Block::text("go")];
+        decurion_testkit::stage::send(&link, number, decurion_protocol::Command::Prompt { blocks }).await;
+        stage.listen(&mut link, &mut events).await;
+        shelf.skills.lock().unwrap().push((Arc::new(skill(name)), "x".to_owned()));
+    }
+    let listed: Vec<bool> = requests(&stage)
+        .iter()
+        .map(|request| request["tools"].to_string().contains("- two: does two"))
+        .collect();
+    assert_eq!(listed, [false, true]);
+}
