@@ -285,9 +285,10 @@ pub enum AgentsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// What is wrong with the files of agents, with line numbers; exits 1 where one cannot be used.
+    /// What is wrong with the files of agents, skills and commands, with line numbers; exits 1 where one cannot
+    /// be used.
     Lint {
-        /// Files or folders; every place where agents are looked for if left out.
+        /// Files or folders of agents; every place where they, skills and commands are looked for if left out.
         paths: Vec<Utf8PathBuf>,
         /// As JSON lines.
         #[arg(long)]

@@ -23,8 +23,21 @@ use crate::progress::one_line;
 pub struct Host {
     /// The agents that can be started.
     pub agents: Vec<HostAgent>,
+    /// What a person can type behind a slash.
+    pub commands: Vec<HostCommand>,
     /// Where lines about its mistakes go: standard error.
     pub problems: Lines,
+}
+
+/// A command as a host is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostCommand {
+    /// Its name, without the slash.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// What to write behind its name.
+    pub hint: String,
 }
 
 /// An agent as a host is told of it.
@@ -168,8 +181,9 @@ impl Talk {
             }
             value
         };
+        let command = |command: &HostCommand| json!({"name": command.name, "description": command.description, "argumentHint": command.hint});
         json!({
-            "commands": [],
+            "commands": self.host.commands.iter().map(command).collect::<Vec<_>>(),
             "agents": self.host.agents.iter().map(agent).collect::<Vec<_>>(),
             "output_style": "default",
             "available_output_styles": ["default"],

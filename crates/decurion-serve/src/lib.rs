@@ -11,7 +11,7 @@ pub mod stream_json;
 mod tasks;
 pub mod trace;
 
-pub use converse::{Host, HostAgent};
+pub use converse::{Host, HostAgent, HostCommand};
 pub use headless::{Finish, Format, Headless, Lines, Progress, Signal};
 pub use mcp::McpServe;
 pub use stream_json::{Facts, Listed, ListedPlugin, StreamJson};

@@ -47,7 +47,14 @@ pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
             }
             Ok(0)
         }
-        AgentsCommand::Lint { paths, json } => Ok(lint(&checked(&request, &paths), json)),
+        AgentsCommand::Lint { paths, json } => {
+            let mut agents = checked(&request, &paths);
+            // What stands beside the agents is read by the same program, and nobody else says what is wrong.
+            if paths.is_empty() {
+                agents.problems.extend(skills.problems);
+            }
+            Ok(lint(&agents, json))
+        }
     }
 }
 

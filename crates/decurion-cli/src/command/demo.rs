@@ -15,7 +15,7 @@ use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     Block, Command, Event, Limits, Mode, Persistence, Rule, SessionRequest, Start, TaskKind, ToolSelection,
 };
-use decurion_serve::{Finish, Format, Listed, Progress};
+use decurion_serve::{Finish, Format, Progress};
 use decurion_store::{Archive, Found, ReplayOptions, Scope, SessionPaths};
 
 use super::run::{Answer, block_on, main_definition};
@@ -81,7 +81,8 @@ impl Play {
             request: self.session_request()?,
             work: Some(Command::Prompt { blocks: vec![Block::text(PROMPT)] }),
             agents: agents.all(),
-            library: Listed::default(),
+            skills: Vec::new(),
+            plugins,
             format: Format::Text,
             partial: false,
             progress: Progress::Inline,

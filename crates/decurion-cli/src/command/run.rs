@@ -9,15 +9,15 @@ use decurion_config::{
     Environment, FlagSettings, LoadRequest, Loaded, NoProvider, Plugins, TrustMode, TrustState, rules,
 };
 use decurion_engine::prompt::MAIN_PROMPT;
-use decurion_engine::{Definitions as _, Library as _};
+use decurion_engine::{Definitions as _, Library, child};
 use decurion_protocol::{
     AgentDefinition, AgentSource, Block, Command, Limits, Link, Mode, Money, Outcome, Persistence, Place,
     SessionId, SessionRequest, Skill, SkillKind, Start, ToolSelection,
 };
 use decurion_serve::socket::{Door, Listener, LiveSessions, listen};
 use decurion_serve::{
-    Facts, Finish, Format, Headless, Host, HostAgent, Lines, Listed, ListedPlugin, Progress, Signal,
-    StreamJson,
+    Facts, Finish, Format, Headless, Host, HostAgent, HostCommand, Lines, Listed, ListedPlugin, Progress,
+    Signal, StreamJson,
 };
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -56,7 +56,8 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
         (Work::Prompt(prompt), Some(initial)) => Work::Prompt(format!("{initial}\n\n{prompt}")),
         (work, _) => work,
     };
-    let request = session_request(args, &loaded, main.as_deref())?;
+    let mut request = session_request(args, &loaded, main.as_deref())?;
+    equip(&mut request, &*shelf);
     let model = request.model.as_deref().or(loaded.settings.model.as_deref());
     let models = Arc::new(Configured::new(Arc::clone(&loaded), model));
     let agents = live.all();
@@ -67,7 +68,8 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     let skills = shelf.skills();
     let engine = wire::engine(&loaded, &environment, models, live, Some(mcp), &plugins, shelf);
     let answer = Answer {
-        library: listed(&skills, &plugins),
+        skills,
+        plugins,
         request,
         work: work.begin(),
         agents,
@@ -92,8 +94,10 @@ pub struct Answer {
     pub work: Option<Command>,
     /// The agents that can be started.
     pub agents: Vec<Arc<AgentDefinition>>,
-    /// The skills, commands and plugins at hand.
-    pub library: Listed,
+    /// The skills and commands at hand.
+    pub skills: Vec<Arc<Skill>>,
+    /// The plugins in use.
+    pub plugins: Plugins,
     /// What is printed.
     pub format: Format,
     /// Whether pieces of replies are printed too.
@@ -120,13 +124,16 @@ impl Answer {
             partial: self.partial,
         };
         let names = self.agents.iter().map(|definition| definition.name.clone()).collect();
-        let stream = StreamJson::new(link.session, facts).with_agents(names).with_library(self.library);
+        let stream = StreamJson::new(link.session, facts)
+            .with_agents(names)
+            .with_library(listed(&self.skills, &self.plugins));
         let out = lines(std::io::stdout())?;
         let headless = Headless { link, format: self.format, stream, out, progress: self.progress };
         let finish = if let Some(work) = self.work {
             headless.answer(work, &mut signals).await
         } else {
-            let host = Host { agents: host_agents(&self.agents), problems: lines(std::io::stderr())? };
+            let (agents, commands) = (host_agents(&self.agents), host_commands(&self.skills));
+            let host = Host { agents, commands, problems: lines(std::io::stderr())? };
             let input = tokio::io::BufReader::new(tokio::io::stdin());
             headless.converse(host, input, &mut signals).await
         };
@@ -158,6 +165,18 @@ fn listed(skills: &[Arc<Skill>], plugins: &Plugins) -> Listed {
             })
             .collect(),
     }
+}
+
+/// What a person can type behind a slash, as a host is told of it.
+fn host_commands(skills: &[Arc<Skill>]) -> Vec<HostCommand> {
+    let typed = skills.iter().filter(|skill| skill.invocable.by_user());
+    typed
+        .map(|skill| HostCommand {
+            name: skill.name.clone(),
+            description: skill.description.clone(),
+            hint: skill.argument_hint.clone().unwrap_or_default(),
+        })
+        .collect()
 }
 
 /// Agents as a host is told of them.
@@ -423,7 +442,10 @@ fn session_request(
             (given, _) => tools(given),
         },
         limits: limits(args, loaded)?,
-        output_schema: args.json_schema.as_deref().map(schema).transpose()?,
+        output_schema: match &args.json_schema {
+            Some(given) => Some(schema(given)?),
+            None => main.and_then(|main| main.equipment.output_schema.clone()),
+        },
         answers: args.input_format == InputFormat::StreamJson,
         persistence: match (args.no_session_persistence, args.require_persistence) {
             (true, _) => Persistence::Off,
@@ -433,6 +455,20 @@ fn session_request(
         entrypoint: "cli".to_owned(),
         cwd,
     })
+}
+
+/// Gives the session's own agent what its definition has it carry.
+fn equip(request: &mut SessionRequest, library: &dyn Library) {
+    let Some(scope) = request.definition.equipment.memory.clone() else { return };
+    match library.memory(&scope, &request.definition.name) {
+        Ok(memory) => {
+            let mut whole = request.definition.clone();
+            request.allow.extend(child::remember(&mut whole, &memory));
+            // The tools stay as the definition has them: a person is there to be asked.
+            request.definition.prompt = whole.prompt;
+        }
+        Err(reason) => note(format!("the agent runs without its memory: {reason}")),
+    }
 }
 
 /// The model that a definition names for itself.

@@ -210,6 +210,7 @@ fn explain_shows_what_an_agent_carries() {
             "---\nname: a\ndescription: d\nskills: [s, gone]\nmemory: user\nisolation: worktree\nmcpServers: [github, {own: {command: x}}]\noutput_schema: {type: object}\n---\nx",
         ),
         ("home/.claude/skills/s/SKILL.md", "---\nname: s\ndescription: d\n---\nx"),
+        ("home/.claude/commands/empty.md", "---\ndescription: d\n---\n"),
     ]);
     let run = finished(home.program(DECURION).args(["agents", "explain", "a"]));
     let carried: Vec<String> = run
@@ -231,6 +232,37 @@ fn explain_shows_what_an_agent_carries() {
           report       JSON by `output_schema`"]]
     .assert_eq(&carried.join("\n"));
     let lint = finished(home.program(DECURION).args(["agents", "lint"]));
-    expect!["HOME/.claude/agents/a.md:4: warning: `skills`: no such skill: gone"]
-        .assert_eq(&short(&home, &lint.lines.join("\n")));
+    expect![[r"
+        HOME/.claude/agents/a.md:4: warning: `skills`: no such skill: gone
+        HOME/.claude/commands/empty.md: error: there is no text below the head, so there is nothing to do"]]
+    .assert_eq(&short(&home, &lint.lines.join("\n")));
+}
+
+#[test]
+fn the_sessions_own_agent_has_its_memory_and_a_host_is_told_of_commands() {
+    let home = home(&[
+        ("home/.claude/agents/a.md", "---\nname: a\ndescription: d\nmemory: project\n---\nBe a."),
+        ("work/.claude/commands/look.md", "---\ndescription: looks\nargument-hint: [file]\n---\nLook at $0."),
+    ]);
+    let memory = std::fs::canonicalize(home.work()).unwrap().join(".decurion/agent-memory/a/MEMORY.md");
+    let script = format!(
+        "when turn=1\n  call Write {{\"file_path\": \"{}\", \"content\": \"kept\"}}\nwhen\n  say \"done\"\n",
+        memory.display()
+    );
+    let stand = Stand::in_home(home, &script);
+    let lines = [
+        r#"{"type":"control_request","request_id":"1","request":{"subtype":"initialize"}}"#,
+        r#"{"type":"user","message":{"role":"user","content":"/look a.rs"}}"#,
+    ];
+    let flags = ["--input-format", "stream-json", "--output-format", "stream-json", "--agent", "a"];
+    let run = finished(stand.decurion().args(flags).input(format!("{}\n", lines.join("\n"))));
+    let hello = stream(&run).into_iter().find(|line| line["type"] == "control_response").unwrap();
+    assert_eq!(
+        hello["response"]["response"]["commands"],
+        json!([{"name": "look", "description": "looks", "argumentHint": "[file]"}]),
+        "{run:?}"
+    );
+    assert!(texts(&request(&stand, 0)).ends_with("Look at a.rs."));
+    assert!(request(&stand, 0)["system"].to_string().contains("agent-memory/a"));
+    assert_eq!(std::fs::read_to_string(memory).unwrap(), "kept", "{run:?}");
 }

@@ -78,7 +78,7 @@ async fn converse(mut stage: Stage, host: impl AsyncFnOnce(&mut Talking)) -> Ove
     let (input, ours) = tokio::io::duplex(1 << 16);
     let model = Some("scripted".to_owned());
     let agents = vec![HostAgent { name: "worker".into(), description: "works".into(), model }];
-    let lines = Host { agents, problems: Lines::to(problems.clone()).unwrap() };
+    let lines = Host { agents, commands: Vec::new(), problems: Lines::to(problems.clone()).unwrap() };
     let mut talking = Talking { input: Some(input), out: out.clone() };
     let (_keep, mut signals) = mpsc::channel(1);
     let (finish, ()) = tokio::join!(headless.converse(lines, BufReader::new(ours), &mut signals), async {
