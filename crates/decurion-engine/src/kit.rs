@@ -92,14 +92,17 @@ impl Kit {
         drop(tag);
         took(ReleaseStep::Trace, None);
         took(ReleaseStep::Shells, end_below(&desk).await);
-        let worktree = match self.worktree {
+        let (worktree, note) = match self.worktree {
             Some(own) => {
                 let (trees, made) = *own;
-                kept(&trees, made.worktree).await
+                let kept = kept(&trees, made.worktree).await;
+                let note =
+                    kept.as_ref().map_or_else(|| "removed, unchanged".into(), |kept| kept.left.clone());
+                (kept, Some(note))
             }
-            None => None,
+            None => (None, None),
         };
-        took(ReleaseStep::Worktree, worktree.as_ref().map(|kept| kept.left.clone()));
+        took(ReleaseStep::Worktree, note);
         tell(&shared.journal, &who, Event::Released { steps }).await;
         Rest { ending: left.ending, delivered, worktree }
     }

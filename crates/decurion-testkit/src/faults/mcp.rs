@@ -3,7 +3,7 @@
 //! long the start took, and how many processes there were and are.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -33,12 +33,12 @@ fn settings(options: &Options, stand: &Stand, servers: &[(&str, &str)]) -> Resul
     fs::write(state.join("settings.json"), text).map_err(|error| error.to_string())
 }
 
-fn declaration(options: &Options, stand: &Stand, name: &str, behaviour: &str) -> Value {
+pub(super) fn declaration(options: &Options, stand: &Stand, name: &str, behaviour: &str) -> Value {
     json!({
         "command": options.binary("mcp-scripted"),
         "args": [behaviour],
         "env": {
-            "MCP_LOG": stand.home.path().join(format!("log-{name}")),
+            "MCP_LOG": log_file(stand, name),
             "MCP_CHANGED": stand.home.path().join("changed"),
         },
         "timeout": 3000,
@@ -48,11 +48,16 @@ fn declaration(options: &Options, stand: &Stand, name: &str, behaviour: &str) ->
 
 /// What a server noted.
 fn log(stand: &Stand, name: &str) -> Vec<String> {
-    lines_of(&stand.home.path().join(format!("log-{name}")))
+    lines_of(&log_file(stand, name))
+}
+
+/// Where a server notes what happens to it.
+pub(super) fn log_file(stand: &Stand, name: &str) -> PathBuf {
+    stand.home.path().join(format!("log-{name}"))
 }
 
 /// The processes of a server that are still alive, once they had a moment to go.
-fn alive(stand: &Stand, name: &str) -> usize {
+pub(super) fn alive(stand: &Stand, name: &str) -> usize {
     let count = || {
         let lives = |pid: &str| Path::new(&format!("/proc/{pid}")).exists();
         log(stand, name)

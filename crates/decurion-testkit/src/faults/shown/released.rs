@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 use decurion_protocol::{Event, ReleaseStep, SessionId, Step};
 use decurion_store::Archive;
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::faults::ledger::events;
+use crate::faults::mcp::{alive, declaration, log_file};
 use crate::faults::stand::{HANG, RUN, Stand, brief};
 use crate::faults::{Options, Report};
 use crate::proc::{Finished, lines_of};
+use crate::repo::Repo;
 
 /// How the agent comes to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +32,7 @@ const ENDS: [End; 6] =
     [End::Normal, End::Failure, End::Panic, End::Kill, End::CancelOfItsParent, End::Terminate];
 
 /// The command that the agent leaves running; the number occurs nowhere else.
-const LEFT: &str = "echo left >> $EFFECTS; sleep 86399";
+const LEFT: &str = "sleep 86399";
 
 pub(super) fn row(options: &Options) -> Report {
     let mut report = Report::default();
@@ -60,15 +63,19 @@ fn carrier(end: End) -> &'static str {
 }
 
 /// What the root does until the agent has ended.
-fn root(end: End) -> String {
+fn root(end: End, log: &Path) -> String {
     let begin = |kind: &str, background: bool| {
         format!(
             "call Agent {{\"description\": \"carry\", \"prompt\": \"carry it\", \"subagent_type\": \"{kind}\", \
              \"run_in_background\": {background}}}"
         )
     };
-    let stop = "when agent=main match=/agentId: (a[0-9a-f]+)/\n  call Bash command=\"until [ -s $EFFECTS ]; do sleep 0.02; done\"\n  \
-                call TaskStop {\"task_id\": \"$1\"}\n";
+    // By the time its server was called it has everything.
+    let stop = format!(
+        "when agent=main match=/agentId: (a[0-9a-f]+)/\n  call Bash command=\"until grep -q call {}; do sleep \
+         0.02; done\"\n  call TaskStop {{\"task_id\": \"$1\"}}\n",
+        log.display()
+    );
     match end {
         End::Kill => format!("when agent=main turn=1\n  {}\n{stop}", begin("carrier", true)),
         End::CancelOfItsParent => format!(
@@ -80,12 +87,13 @@ fn root(end: End) -> String {
     }
 }
 
-fn script(end: End) -> String {
+fn script(end: End, log: &Path) -> String {
     format!(
         "when agent=carrier turn=1\n  call Bash {{\"command\": \"{LEFT}\", \"run_in_background\": true}}\n\
-         when agent=carrier turn=2\n  {}\n{}when\n  say \"so it is\"\n",
+         when agent=carrier turn=2\n  call mcp__one__echo {{\"text\": \"x\"}}\n\
+         when agent=carrier turn=3\n  {}\n{}when\n  say \"so it is\"\n",
         carrier(end),
-        root(end)
+        root(end, log)
     )
 }
 
@@ -93,19 +101,23 @@ fn script(end: End) -> String {
 fn one(options: &Options, end: End) -> Result<String, String> {
     let failed = |error: std::io::Error| error.to_string();
     let stand = Stand::new(options, |_| "when\n  say \"nobody asks\"\n".to_owned()).map_err(failed)?;
-    let file = stand.home.path().join("script");
-    std::fs::write(&file, script(end)).map_err(failed)?;
-    define(&stand).map_err(failed)?;
+    let (file, log) = (stand.home.path().join("script"), log_file(&stand, "one"));
+    std::fs::write(&file, script(end, &log)).map_err(failed)?;
+    for arguments in [&["init", "--quiet"][..], &["commit", "--quiet", "--allow-empty", "--message", "first"]]
+    {
+        Repo::git_at(&stand.home.work(), arguments).map_err(failed)?;
+    }
     let session = uuid::Uuid::new_v4().to_string();
     let program = stand
         .program(stand.binary())
         .args(RUN)
-        .args(["--session-id", &session, "--settings", r#"{"agents": {"max_depth": 2}}"#, "--model"])
+        .args(["--session-id", &session, "--settings", r#"{"agents": {"max_depth": 2}}"#])
+        .args(["--agents", &agents(options, &stand), "--model"])
         .arg(format!("scripted:{}", file.display()))
         .arg("go");
     let running = program.start().map_err(failed)?;
     if end == End::Terminate {
-        wait_for_effect(&stand)?;
+        wait_for_call(&log)?;
         running.signal(Signal::TERM).map_err(failed)?;
     }
     let run = running.finish(HANG).map_err(failed)?;
@@ -113,28 +125,32 @@ fn one(options: &Options, end: End) -> Result<String, String> {
         return Err(format!("hangs: {}", brief(&run.errors)));
     }
     stand.wait_until_gone(crate::faults::stand::GONE)?;
+    if alive(&stand, "one") > 0 {
+        return Err("its server still runs".to_owned());
+    }
     nothing_left(&stand)?;
     order(&stand, &session, &run)
 }
 
-/// The agents, in the user's own folder, so that nothing waits for trust.
-fn define(stand: &Stand) -> std::io::Result<()> {
-    let folder = stand.home.state().join("agents");
-    std::fs::create_dir_all(&folder)?;
-    let hooks =
-        "hooks:\n  PostToolUse:\n    - hooks:\n        - type: command\n          command: \"true\"\n";
-    std::fs::write(
-        folder.join("carrier.md"),
-        format!("---\nname: carrier\ndescription: carries everything\n{hooks}---\nYou carry.\n"),
-    )?;
-    std::fs::write(folder.join("outer.md"), "---\nname: outer\ndescription: delegates\n---\nYou delegate.\n")
+/// One that carries everything, and one that delegates to it.
+fn agents(options: &Options, stand: &Stand) -> String {
+    let hook = json!({"hooks": [{"type": "command", "command": "true"}]});
+    json!({
+        "carrier": {
+            "description": "carries everything", "prompt": "You carry.", "isolation": "worktree",
+            "hooks": {"PostToolUse": [hook]},
+            "mcpServers": [{"one": declaration(options, stand, "one", "plain")}],
+        },
+        "outer": {"description": "delegates", "prompt": "You delegate."},
+    })
+    .to_string()
 }
 
-fn wait_for_effect(stand: &Stand) -> Result<(), String> {
+fn wait_for_call(log: &Path) -> Result<(), String> {
     let begun = Instant::now();
-    while lines_of(&stand.home.effects()).is_empty() {
+    while !lines_of(log).iter().any(|line| line.starts_with("call ")) {
         if begun.elapsed() > HANG {
-            return Err("the agent never began its command".to_owned());
+            return Err("the agent never called its server".to_owned());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -145,8 +161,13 @@ fn wait_for_effect(stand: &Stand) -> Result<(), String> {
 fn nothing_left(stand: &Stand) -> Result<(), String> {
     let mut left = files_below(&stand.home.path().join("tmp"));
     let state = files_below(&stand.home.state());
-    left.extend(state.into_iter().filter(|path| path.contains(".tmp") || path.contains("/worktrees/")));
+    left.extend(state.into_iter().filter(|path| path.contains(".tmp") || is_checkout(path)));
     if left.is_empty() { Ok(()) } else { Err(format!("files left: {}", left.join(", "))) }
+}
+
+/// Whether a file is one of an agent's checkout. Beside it there is a record of what became of it, which stays.
+fn is_checkout(path: &str) -> bool {
+    path.split_once("/worktrees/").is_some_and(|(_, rest)| rest.split('/').count() > 2)
 }
 
 fn files_below(folder: &Path) -> Vec<String> {
@@ -178,6 +199,11 @@ fn order(stand: &Stand, session: &str, run: &Finished) -> Result<String, String>
         let errors = brief(&run.errors);
         return Err(format!("{} agents gave back a running command: {errors}", released.len()));
     };
+    for (step, what) in [(ReleaseStep::Servers, "server"), (ReleaseStep::Worktree, "worktree")] {
+        if !steps.iter().any(|taken| taken.step == step && taken.note.is_some()) {
+            return Err(format!("it gave back no {what}"));
+        }
+    }
     let taken: Vec<ReleaseStep> = steps.iter().map(|step| step.step).collect();
     if taken != ReleaseStep::ALL {
         return Err(format!("another order: {taken:?}"));
