@@ -377,3 +377,33 @@ fn nothing_secret_is_printed_for_debugging() {
     let servers = decide(&stage, &stage.load(), &PLAIN);
     assert!(!format!("{servers:?}").contains("canary"), "{servers:?}");
 }
+
+#[test]
+fn declarations_are_written_into_the_file_of_their_scope() {
+    use decurion_config::mcp::edit::{Scope, add, remove};
+    let stage = Stage::new()
+        .file("home/.decurion/settings.json", "{\"model\": \"m\"}")
+        .file("project/.mcp.json", r#"{"bare": {"command": "b"}}"#);
+    let paths = stage.load().paths;
+    for (scope, name) in [(Scope::User, "u"), (Scope::Project, "p"), (Scope::Local, "l")] {
+        add(&paths, scope, name, json!({"command": name})).unwrap();
+    }
+    let read = |path: &str| std::fs::read_to_string(stage.top.join(path)).unwrap();
+    let plain = |path: &str| read(path).split_whitespace().collect::<String>();
+    assert_eq!(plain("home/.decurion/settings.json"), r#"{"model":"m","mcpServers":{"u":{"command":"u"}}}"#);
+    assert_eq!(plain("project/.mcp.json"), r#"{"bare":{"command":"b"},"p":{"command":"p"}}"#);
+    assert_eq!(plain("project/.decurion/settings.local.json"), r#"{"mcpServers":{"l":{"command":"l"}}}"#);
+    let names: Vec<String> =
+        decide(&stage, &stage.load_trusted(), &PLAIN).entries.into_iter().map(|entry| entry.name).collect();
+    assert_eq!(names, ["bare", "l", "p", "u"]);
+    let twice = add(&paths, Scope::User, "u", json!({})).unwrap_err().to_string();
+    assert!(twice.contains("already"), "{twice}");
+    assert!(remove(&paths, Scope::Project, "p").unwrap().is_some());
+    assert!(remove(&paths, Scope::Project, "p").unwrap().is_none());
+    assert_eq!(plain("project/.mcp.json"), r#"{"bare":{"command":"b"}}"#);
+    // What its author wrote beside the JSON would be lost.
+    let stage = stage.file("project/.mcp.json", "{ // mine\n\"mcpServers\": {}}");
+    let refused = add(&paths, Scope::Project, "x", json!({})).unwrap_err().to_string();
+    assert!(refused.contains("by hand"), "{refused}");
+    assert!(std::fs::read_to_string(stage.project.join(".mcp.json")).unwrap().contains("// mine"));
+}

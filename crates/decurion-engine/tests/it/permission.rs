@@ -23,6 +23,39 @@ fn shell(command: &str, allow: &[&str], deny: &[&str], mode: &str) -> Verdict {
     decided(&row).expect("the row is well-formed").verdict
 }
 
+/// A server's tool that is not what was approved: no rule for it and no mode that asks less lets it pass; only
+/// the mode that skips every check does.
+#[test]
+fn what_is_not_what_was_approved_is_asked_about_whatever_allows_it() {
+    let rule = |text: &str| Rule::parse(text, RuleSource::UserSettings).unwrap();
+    let around = Around { cwd: "/w".into(), root: "/w".into(), directories: Vec::new(), home: None };
+    let mut intent = Intent::titled("MCP x echo");
+    intent.doubt = Some("this tool has changed".to_owned());
+    let tool = "mcp__x__echo";
+    for (mode, allow, deny, expected) in [
+        (Mode::Default, "mcp__x", None, Verdict::Ask),
+        (Mode::Default, "mcp__x__*", None, Verdict::Ask),
+        (Mode::Default, "mcp__x__echo", None, Verdict::Ask),
+        (Mode::AcceptEdits, "mcp__x__echo", None, Verdict::Ask),
+        (Mode::Default, "mcp__x", Some("mcp__x__echo"), Verdict::Deny),
+        (Mode::DontAsk, "mcp__x", None, Verdict::Deny),
+        (Mode::Plan, "mcp__x", None, Verdict::Deny),
+        (Mode::BypassPermissions, "mcp__x", None, Verdict::Allow),
+        (Mode::BypassPermissions, "mcp__x", Some("mcp__x"), Verdict::Deny),
+    ] {
+        let deny = deny.map(rule).into_iter().collect();
+        let rules = RuleSet { allow: vec![rule(allow)], deny, ..RuleSet::default() };
+        let policy = Policy::new(mode, std::sync::Arc::new(rules), around.clone());
+        let decision = decide(&policy, tool, &json!({}), &intent);
+        assert_eq!(decision.verdict, expected, "{mode} {allow}: {}", decision.reason);
+        let plain = Intent { doubt: None, ..intent.clone() };
+        if expected == Verdict::Ask {
+            assert!(decision.reason.contains("has changed"), "{}", decision.reason);
+            assert_eq!(decide(&policy, tool, &json!({}), &plain).verdict, Verdict::Allow);
+        }
+    }
+}
+
 #[test]
 fn every_row_is_decided_as_it_says() {
     let mut wrong = Vec::new();
