@@ -131,8 +131,9 @@ pub struct RunArgs {
     #[arg(long, value_name = "SOURCES")]
     pub setting_sources: Option<String>,
 
-    /// MCP servers for this run: a file, or JSON like {"mcpServers": {"git": {"command": "uvx", "args": ["mcp-server-git"]}}}.
-    #[arg(long, value_name = "FILE-OR-JSON", num_args = 1..)]
+    /// MCP servers for this run: a file, or JSON like {"mcpServers": {"git": {"command": "mcp-server-git"}}}; may be given
+    /// several times.
+    #[arg(long, value_name = "FILE-OR-JSON")]
     pub mcp_config: Vec<String>,
 
     /// Only the MCP servers of --mcp-config.

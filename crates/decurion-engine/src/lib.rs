@@ -219,12 +219,11 @@ impl Engine {
         git_status: Option<String>,
     ) -> Result<Session, PlaceError> {
         let parts = &self.parts;
-        let (model, made) = match prepared {
-            Some(prepared) => prepared,
-            None => {
-                let (spec, files) = (opened.folded.spec.as_ref(), opened.files.as_deref());
-                self.prepare(&request, spec, files, servers.as_ref())?
-            }
+        let (model, made) = if let Some(prepared) = prepared {
+            prepared
+        } else {
+            let (spec, files) = (opened.folded.spec.as_ref(), opened.files.as_deref());
+            self.prepare(&request, spec, files, servers.as_ref())?
         };
         let head_name = store_head(&made.head, opened.files.as_deref())?;
         let mut directories = request.directories.clone();

@@ -37,10 +37,13 @@ pub struct McpServe {
     /// The tools as MCP lists them: Agent, TaskOutput, TaskStop.
     pub tools: Vec<Value>,
     /// The session that a call of Agent asks for; the error is for the caller.
-    pub session: Box<dyn Fn(&Value) -> Result<SessionRequest, String> + Send + Sync>,
+    pub session: Box<Open>,
     /// Version of the program.
     pub version: String,
 }
+
+/// Makes the request for a session out of a call's input.
+pub type Open = dyn Fn(&Value) -> Result<SessionRequest, String> + Send + Sync;
 
 /// A session that was started for a caller.
 struct Task {

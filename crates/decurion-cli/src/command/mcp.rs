@@ -41,7 +41,7 @@ pub fn run(command: McpCommand) -> Result<u8, Failure> {
         McpCommand::Login { name, scope } => login(&name, scope.as_deref()),
         McpCommand::Logout { name } => logout(&name),
         McpCommand::Serve { model, permission_mode, allowed_tools } => {
-            serve::run(model, permission_mode, allowed_tools)
+            serve::run(model.as_deref(), permission_mode.as_deref(), &allowed_tools)
         }
     }
 }
@@ -84,7 +84,7 @@ impl Here {
         })
     }
 
-    fn server<'a>(&self, entry: &'a McpEntry) -> Result<&'a McpServer, Failure> {
+    fn server(entry: &McpEntry) -> Result<&McpServer, Failure> {
         entry.server.as_ref().ok_or_else(|| {
             Failure::usage(format!("{}: {} {}", entry.place, entry.name, entry.state.describe(&entry.name)))
         })
@@ -236,8 +236,8 @@ fn declaration(
     Ok(declared)
 }
 
-fn edit_failure(error: EditError) -> Failure {
-    match &error {
+fn edit_failure(error: &EditError) -> Failure {
+    match error {
         EditError::Exists { name, .. } => {
             let hint = format!("`decurion mcp remove {name}` removes it");
             Failure::usage(error.to_string()).hint(hint)
@@ -256,7 +256,8 @@ fn add(name: &str, declared: Value, scope: Scope) -> Result<u8, Failure> {
         return Err(Failure::usage("a declaration is a JSON object"));
     }
     let before = Here::load()?;
-    let file = edit::add(&before.loaded.paths, scope, name, declared).map_err(edit_failure)?;
+    let file =
+        edit::add(&before.loaded.paths, scope, name, declared).map_err(|error| edit_failure(&error))?;
     let trusted = before.loaded.trust.is_trusted() || before.loaded.project_parts.parts().is_empty();
     if scope != Scope::User && trusted {
         keep_trust(&before.loaded)?;
@@ -264,7 +265,7 @@ fn add(name: &str, declared: Value, scope: Scope) -> Result<u8, Failure> {
     let here = Here::load()?;
     let entry = here.entry(name)?;
     if let McpState::Unusable(why) = &entry.state {
-        edit::remove(&before.loaded.paths, scope, name).map_err(edit_failure)?;
+        edit::remove(&before.loaded.paths, scope, name).map_err(|error| edit_failure(&error))?;
         return Err(Failure::usage(format!("this declaration cannot be used: {why}")));
     }
     if matches!(entry.source, McpSource::Project | McpSource::Local) {
@@ -302,7 +303,8 @@ fn remove(name: &str, scope: Option<ScopeWord>) -> Result<u8, Failure> {
     };
     let mut removed = Vec::new();
     for scope in scopes {
-        removed.extend(edit::remove(&before.loaded.paths, scope, name).map_err(edit_failure)?);
+        removed
+            .extend(edit::remove(&before.loaded.paths, scope, name).map_err(|error| edit_failure(&error))?);
     }
     if removed.is_empty() {
         return Err(Failure::usage(format!("no settings file here declares this server: {name}")));
@@ -356,7 +358,7 @@ async fn settled(server: &Server) -> Result<Manifest, String> {
 fn test(name: &str, json: bool) -> Result<u8, Failure> {
     let here = Here::load()?;
     let entry = here.entry(name)?;
-    let server = here.server(entry)?;
+    let server = Here::server(entry)?;
     if !matches!(entry.state, McpState::Ready) {
         return Err(Failure::usage(format!("it is not started: it {}", entry.state.describe(name))));
     }
@@ -384,7 +386,9 @@ fn test(name: &str, json: bool) -> Result<u8, Failure> {
             print_offer(name, offered, tried.took);
             if !changes.is_empty() {
                 println!("it differs from what was approved (`decurion mcp approve {name}` accepts it):");
-                changes.iter().for_each(|change| println!("{change}"));
+                for change in &changes {
+                    println!("{change}");
+                }
             }
             Ok(0)
         }
@@ -420,7 +424,7 @@ fn keep(here: &Here, hash: &str, offered: &Manifest) -> Result<(), Failure> {
 fn approve(name: &str) -> Result<u8, Failure> {
     let here = Here::load()?;
     let entry = here.entry(name)?;
-    let server = here.server(entry)?;
+    let server = Here::server(entry)?;
     println!("{name}: {} {}", server.transport.name(), server.transport.summary());
     match &entry.state {
         McpState::Untrusted => {
@@ -459,7 +463,7 @@ const BROWSING: Duration = Duration::from_mins(10);
 fn login(name: &str, scope: Option<&str>) -> Result<u8, Failure> {
     let here = Here::load()?;
     let entry = here.entry(name)?;
-    let server = here.server(entry)?;
+    let server = Here::server(entry)?;
     let (McpTransport::Http { url, .. } | McpTransport::Sse { url, .. }) = &server.transport else {
         return Err(Failure::usage(format!(
             "{name} is a program, not an address: there is nothing to log in to"

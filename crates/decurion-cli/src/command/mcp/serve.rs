@@ -28,14 +28,14 @@ const TAKEN: &[&str] =
     &["description", "prompt", "subagent_type", "model", "run_in_background", "background", "max_turns"];
 
 /// Serves until the input ends.
-pub fn run(model: Option<String>, mode: Option<String>, allowed: Vec<String>) -> Result<u8, Failure> {
+pub fn run(model: Option<&str>, mode: Option<&str>, allowed: &[String]) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
     let mode: Option<Mode> = match mode {
         Some(mode) => Some(mode.parse().map_err(|error| Failure::usage(format!("{error}")))?),
         None => None,
     };
     let flags = FlagSettings {
-        model: model.clone(),
+        model: model.map(str::to_owned),
         permission_mode: mode,
         allowed_tools: allowed.iter().flat_map(|list| rules::split_rules(list)).collect(),
         ..FlagSettings::default()
@@ -51,7 +51,7 @@ pub fn run(model: Option<String>, mode: Option<String>, allowed: Vec<String>) ->
     let declared = servers::load(&loaded, &environment, &Flags::default(), &plugins)?;
     declared.announce();
     let mcp = declared.into_parts(&loaded, &environment);
-    let models = Arc::new(Configured::new(Arc::clone(&loaded), model.as_deref()));
+    let models = Arc::new(Configured::new(Arc::clone(&loaded), model));
     let shelf = Arc::new(Shelf::new(&loaded, &plugins));
     let agents = Arc::clone(&live) as Arc<_>;
     let engine = wire::engine(&loaded, &environment, models, agents, Some(mcp), &plugins, shelf);

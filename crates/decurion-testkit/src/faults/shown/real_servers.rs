@@ -221,7 +221,9 @@ impl Bench<'_> {
             return Err("there is no server to kill".into());
         }
         // It may not have read the call yet; whether it did is for nobody to know either way.
-        victims.iter().for_each(|pid| kill(*pid));
+        for pid in victims {
+            kill(pid);
+        }
         let run = running.finish(HANG).map_err(|error| error.to_string())?;
         ended_well(&run)?;
         stand.check_left()?;
