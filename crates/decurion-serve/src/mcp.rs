@@ -3,6 +3,7 @@
 //! input ends, everything that was started is ended with it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -59,12 +60,20 @@ struct Server {
     tasks: Mutex<HashMap<String, Task>>,
     /// Calls under way, by the caller's id, and the task each waits for.
     calls: Mutex<HashMap<String, watch::Sender<bool>>>,
+    /// Whether the input has ended: what is only now beginning ends at once.
+    over: AtomicBool,
 }
 
 impl McpServe {
     /// Serves until the input ends; then ends what runs, and returns when it has ended.
     pub async fn serve<R: AsyncBufRead + Unpin>(self, input: R, out: Lines) {
-        let server = Arc::new(Server { offer: self, out, tasks: Mutex::default(), calls: Mutex::default() });
+        let server = Arc::new(Server {
+            offer: self,
+            out,
+            tasks: Mutex::default(),
+            calls: Mutex::default(),
+            over: AtomicBool::new(false),
+        });
         let mut lines = Bounded::new(input);
         let mut working = tokio::task::JoinSet::new();
         loop {
@@ -78,6 +87,7 @@ impl McpServe {
                 },
             }
         }
+        server.over.store(true, Ordering::SeqCst);
         server.end_all().await;
         drop(tokio::time::timeout(PATIENCE, async { while working.join_next().await.is_some() {} }).await);
     }
@@ -127,6 +137,9 @@ impl Server {
 
     async fn call(self: Arc<Self>, id: Value, params: Value) {
         let (cancel, cancelled) = watch::channel(false);
+        if self.over.load(Ordering::SeqCst) {
+            cancel.send_replace(true);
+        }
         lock(&self.calls).insert(id.to_string(), cancel);
         let input = params.get("arguments").cloned().unwrap_or_else(|| json!({}));
         let token = params["_meta"]["progressToken"].clone();
@@ -176,6 +189,9 @@ impl Server {
             let outcome = server.follow(link, prompt, token).await;
             ended.send_replace(Some(outcome));
         });
+        if background && self.over.load(Ordering::SeqCst) {
+            close(&commands).await;
+        }
         if background {
             let launched = json!({"status": "async_launched", "agentId": task});
             return Ok((format!("{launched}\nLook with TaskOutput, stop with TaskStop."), false));
