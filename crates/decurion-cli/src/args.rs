@@ -123,6 +123,17 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub add_dir: Vec<Utf8PathBuf>,
 
+    /// Work in a git worktree of its own (--worktree=NAME names it); removed at the end if nothing changed.
+    #[arg(
+        long,
+        value_name = "NAME",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "",
+        conflicts_with_all = ["continue", "resume"]
+    )]
+    pub worktree: Option<String>,
+
     /// Settings for this run: a file, or JSON itself.
     #[arg(long, value_name = "FILE-OR-JSON")]
     pub settings: Option<String>,

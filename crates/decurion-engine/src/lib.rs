@@ -57,10 +57,11 @@ pub mod worktree;
 use std::io;
 use std::sync::Arc;
 
+use camino::Utf8PathBuf;
 use decurion_protocol::link::{BoxFuture, Subscribe};
 use decurion_protocol::{
     AgentDefinition, Event, Link, Mode, Place, PlaceError, RunSpec, SessionId, SessionRequest,
-    SessionSummary, Skill, Start,
+    SessionSummary, Skill, Start, Worktree,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::{Http, Tool, ToolSet};
@@ -83,6 +84,7 @@ use skill::SkillTool;
 use spec::HeadAndTools;
 use spill::SpillInto;
 use tree::Tree;
+use worktree::{Made, Wanted, WorktreeError, Worktrees};
 
 /// The place in this process.
 pub struct Engine {
@@ -95,19 +97,39 @@ impl Engine {
         Self { parts: Arc::new(parts) }
     }
 
-    async fn begin(&self, request: SessionRequest) -> Result<Link, PlaceError> {
+    async fn begin(&self, mut request: SessionRequest) -> Result<Link, PlaceError> {
         // A new session that cannot work leaves no file behind.
         let servers = self.servers(&request).await;
         let prepared = match request.start {
             Start::New { .. } => Some(self.prepare(&request, None, None, servers.as_ref())?),
             Start::Resume { .. } | Start::Fork { .. } => None,
         };
-        let opened = resume::open(&self.parts, &request)?;
+        let made = Box::pin(self.make_worktree(&mut request)).await?;
+        let opened = match resume::open(&self.parts, &request) {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.give_back(made).await;
+                return Err(error);
+            }
+        };
+        let made = if made.is_some() {
+            made
+        } else {
+            let recorded = opened.folded.spec.as_ref();
+            let recorded = recorded.filter(|_| matches!(request.start, Start::Resume { .. }));
+            let recorded =
+                recorded.and_then(|spec| Some((spec.worktree.as_deref()?.clone(), spec.cwd.clone())));
+            Box::pin(self.worktree_again(opened.id, recorded)).await?
+        };
+        if let Some(made) = &made {
+            request.cwd.clone_from(&made.cwd);
+        }
         let id = opened.id;
         let who = first_who(opened.folded.spec.as_ref().map(|spec| spec.run));
         let first = first_events(&opened);
         let git_status = self.git_status(&request).await;
-        let session = self.session(opened, request, prepared, servers, git_status)?;
+        let worktree = made.map(|made| made.worktree);
+        let session = self.session(opened, request, prepared, servers, (git_status, worktree))?;
         let link_events = session.journal.subscribe();
         let journal = session.journal.clone();
         journal
@@ -131,6 +153,53 @@ impl Engine {
         }
         servers.settle().await;
         Some(servers)
+    }
+
+    /// Makes the checkout of its own that a new session asks for; its id is decided with that.
+    async fn make_worktree(&self, request: &mut SessionRequest) -> Result<Option<Made>, PlaceError> {
+        let Some(name) = request.worktree.clone() else { return Ok(None) };
+        let Start::New { id } = request.start else {
+            let text = "a worktree is asked for when a session begins; one that goes on is where it was";
+            return Err(PlaceError::Usage(text.to_owned()));
+        };
+        let id = id.unwrap_or_else(|| SessionId(uuid::Uuid::new_v4()));
+        request.start = Start::New { id: Some(id) };
+        let trees = self.worktrees()?;
+        let usage = |error: WorktreeError| PlaceError::Usage(error.to_string());
+        trees.hold_for(id).map_err(usage)?;
+        let name = if name.is_empty() { format!("s{}", &id.0.simple().to_string()[..8]) } else { name };
+        let wanted = Wanted {
+            from: request.cwd.clone(),
+            name,
+            session: id,
+            agent: None,
+            description: String::new(),
+            dirty: false,
+        };
+        trees.make(&wanted).await.map(Some).map_err(usage)
+    }
+
+    /// The checkout that a recorded session works in: it must be there, since there is no other to work in.
+    async fn worktree_again(
+        &self,
+        session: SessionId,
+        recorded: Option<(Worktree, Utf8PathBuf)>,
+    ) -> Result<Option<Made>, PlaceError> {
+        let Some((worktree, cwd)) = recorded else { return Ok(None) };
+        let taken = self.worktrees()?.take_up(&worktree, session).await;
+        taken.map_err(|error| PlaceError::Usage(format!("{error}; the session is kept")))?;
+        Ok(Some(Made { worktree, cwd }))
+    }
+
+    async fn give_back(&self, made: Option<Made>) {
+        if let (Some(made), Some(trees)) = (made, &self.parts.worktrees) {
+            Box::pin(trees.release(&made.worktree)).await;
+        }
+    }
+
+    fn worktrees(&self) -> Result<&Worktrees, PlaceError> {
+        let text = "worktrees need a state folder and a git that can be started";
+        self.parts.worktrees.as_ref().ok_or_else(|| PlaceError::Usage(text.to_owned()))
     }
 
     /// The model and what stands before the conversation.
@@ -216,7 +285,7 @@ impl Engine {
         request: SessionRequest,
         prepared: Option<(Arc<Model>, HeadAndTools)>,
         servers: Option<SessionServers>,
-        git_status: Option<String>,
+        (git_status, worktree): (Option<String>, Option<Worktree>),
     ) -> Result<Session, PlaceError> {
         let parts = &self.parts;
         let (model, made) = if let Some(prepared) = prepared {
@@ -236,15 +305,18 @@ impl Engine {
             trusted: parts.agent_settings.trusted,
             answers: request.answers,
         };
-        let opening_note = prompt::opening_note(&prompt::Scene {
+        let mut opening_note = prompt::opening_note(&prompt::Scene {
             cwd: &request.cwd,
             directories: &directories,
-            git_branch: parts.git_branch.as_deref(),
+            git_branch: worktree.as_ref().map_or(parts.git_branch.as_deref(), |own| Some(&own.branch)),
             git_status: git_status.as_deref(),
             machine: &parts.machine,
             date: parts.clock.date(),
             instructions: &parts.instructions,
         });
+        if let Some(worktree) = &worktree {
+            opening_note = format!("{opening_note}\n\n{}", prompt::in_worktree(worktree));
+        }
         let equipment = equipment(parts, opened.files.as_ref());
         let hooks = self.hooks(&request, opened.id);
         let source = match request.start {
@@ -263,6 +335,7 @@ impl Engine {
             head: Arc::new(made.head),
             head_name,
             tools: Arc::new(made.tools),
+            worktree,
             directories,
             context: opened.folded.context,
             previous: opened.folded.spec.map(|spec| spec.run),

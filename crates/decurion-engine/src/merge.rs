@@ -264,11 +264,12 @@ impl Merging<'_> {
         if !self.request.dry_run {
             let name = format!("refs/heads/{}", self.request.into);
             let state = |source| WorktreeError::State { what: "the folder of worktrees".to_owned(), source };
-            let _mark = self.trees.leases().mark(&self.common).map_err(state)?;
-            let moved =
-                self.trees.git().update_reference(&self.common, &name, commit, self.target.as_deref()).await;
-            let branch = self.request.into.clone();
-            moved.map_err(|source| MergeError::Moved { branch, source })?;
+            let mark = self.trees.leases().mark(&self.common).map_err(state)?;
+            mark.about(&name).map_err(state)?;
+            let old = self.target.as_deref();
+            let moved = self.trees.git().update_reference(&self.common, &name, commit, old).await;
+            mark.done();
+            moved.map_err(|source| MergeError::Moved { branch: self.request.into.clone(), source })?;
             self.target = Some(commit.to_owned());
         }
         commit.clone_into(&mut self.head);

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_protocol::Block;
+use decurion_protocol::{Block, Worktree};
 use jiff::Timestamp;
 
 use crate::ports::{Instructions, Memory};
@@ -92,6 +92,17 @@ pub fn memory(memory: &Memory) -> String {
         format!("Its index, MEMORY.md, says:\n<memory>\n{}\n</memory>", memory.index)
     };
     format!("{}\n\n{index}", include_str!("memory.md").trim().replace("{folder}", memory.folder.as_str()))
+}
+
+/// What a run is told that works in a checkout of its own: how the paths it hears of are called there.
+pub fn in_worktree(worktree: &Worktree) -> String {
+    let Worktree { path, branch, base, origin, .. } = worktree;
+    format!(
+        "<worktree>\nYou work in a git checkout of your own, on the branch {branch}, which began at {base}.\n\
+         A path below {origin} that you are told of means the same path below {path}.\n\
+         Nothing outside of {path} may be changed. What you change stays on your branch, committed or not, and others \
+         decide about merging it.\n</worktree>"
+    )
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use decurion_model::{Head, RequestClass, RequestTag, WireHead};
 use decurion_protocol::{
     AgentDefinition, Answer, Block, Command, Event, LineId, Mode, Outcome, OwnRules, QuestionId, Reply,
-    Request, RequestId, RunId, SessionId, SessionRequest, Skill,
+    Request, RequestId, RunId, SessionId, SessionRequest, Skill, Worktree,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::ToolSet;
@@ -37,6 +37,7 @@ use crate::skill::slash::{self, Typed};
 use crate::spawn::{Beginning, Carried, Left, Said, live};
 use crate::spec::{self, Decided};
 use crate::tree::Tree;
+use crate::worktree::Released;
 use crate::{own_tools, skill};
 
 /// A session, before its task starts.
@@ -61,6 +62,8 @@ pub struct Session {
     pub head_name: String,
     /// The tools offered.
     pub tools: Arc<ToolSet>,
+    /// The checkout of its own that it works in.
+    pub worktree: Option<Worktree>,
     /// Further directories.
     pub directories: Vec<camino::Utf8PathBuf>,
     /// The conversation so far.
@@ -200,13 +203,18 @@ impl Session {
 
 /// How many worktrees that dead sessions left are looked at when a session starts.
 const MOST_SETTLED: usize = 64;
+/// How long a session that ends waits for that.
+const SETTLING_LIMIT: Duration = Duration::from_secs(10);
 
 impl Owner {
     async fn own(mut self) {
         self.take_up().await;
-        if let Some(trees) = self.session.parts.worktrees.clone() {
-            tokio::spawn(async move { trees.settle_dead(MOST_SETTLED).await });
-        }
+        let settling = self
+            .session
+            .parts
+            .worktrees
+            .clone()
+            .map(|trees| tokio::spawn(async move { trees.settle_dead(MOST_SETTLED).await }));
         loop {
             tokio::select! {
                 biased;
@@ -232,10 +240,27 @@ impl Owner {
         if let Some(servers) = self.session.servers.take() {
             servers.close().await;
         }
+        self.leave_worktree().await;
+        if let Some(settling) = settling {
+            // A git that is ended in the middle leaves its locks to the next start.
+            let _ = tokio::time::timeout(SETTLING_LIMIT, settling).await;
+        }
         self.session.journal.close().await;
         if let Closing::For(request) = self.closing {
             let value = serde_json::json!({"unheard": worst(&self.tree.unheard)});
             self.reply(request, Reply::Done { value });
+        }
+    }
+
+    /// Takes the session's own checkout back, by the same rule as an agent's, and says what is left in it.
+    async fn leave_worktree(&mut self) {
+        let (Some(worktree), Some(trees)) = (&self.session.worktree, &self.session.parts.worktrees) else {
+            return;
+        };
+        if let Released::Kept(left) = Box::pin(trees.release(worktree)).await {
+            let text = format!("the session's worktree is kept: {} on {}: {left}", left.path, left.branch);
+            let notice = Event::Notice { level: "info".to_owned(), text };
+            let _ = self.session.journal.write(&self.who, vec![notice]).await;
         }
     }
 
@@ -431,6 +456,7 @@ impl Owner {
             tools: &self.session.tools,
             model: &self.session.model,
             mode: self.rights.borrow().mode,
+            worktree: self.session.worktree.as_ref(),
             directories: &self.session.directories,
             servers: self.session.servers.as_ref().map(SessionServers::status).unwrap_or_default(),
             own_rules: self.command_rules.clone(),

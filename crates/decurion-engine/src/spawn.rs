@@ -18,6 +18,7 @@ use crate::hooked::Hooked;
 use crate::journal::JournalLost;
 use crate::kit::Kit;
 use crate::ports::new_line;
+use crate::prompt;
 use crate::run::{Progress, Run, Stop, hear, record, refold, run};
 use crate::skill::{
     self,
@@ -40,13 +41,8 @@ pub struct Said {
 impl Said {
     /// Tells a run that begins in a checkout of its own how the paths it hears of are called there.
     pub fn translate(&mut self, worktree: Option<&Worktree>) {
-        let Some(Worktree { path, branch, base, origin, .. }) = worktree else { return };
-        let told = format!(
-            "<worktree>\nYou work in a git checkout of your own, on the branch {branch}, which began at {base}.\n\
-             A path below {origin} that you are told of means the same path below {path}.\n\
-             Nothing outside of {path} may be changed. What you change stays on your branch, committed or not, \
-             and others decide about merging it.\n</worktree>"
-        );
+        let Some(worktree) = worktree else { return };
+        let told = prompt::in_worktree(worktree);
         self.note = Some(self.note.take().map_or(told.clone(), |note| format!("{note}\n\n{told}")));
     }
 }

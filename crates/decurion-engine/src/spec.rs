@@ -6,7 +6,7 @@ use std::sync::Arc;
 use decurion_model::{Head, ToolSchema};
 use decurion_protocol::{
     Limits, McpStatus, Mode, Opening, Pattern, PlaceError, Rule, RuleSet, RunId, RunSpec, SessionId,
-    SessionRequest,
+    SessionRequest, Worktree,
 };
 use decurion_tools::{Tool, ToolSet};
 use sha2::{Digest as _, Sha256};
@@ -140,7 +140,7 @@ pub fn root(
         mode: decided.mode,
         cwd: request.cwd.clone(),
         directories: decided.directories.to_vec(),
-        worktree: None,
+        worktree: decided.worktree.cloned().map(Box::new),
         limits: request.limits.clone(),
         servers: decided.servers.clone(),
         own_rules: decided.own_rules.clone(),
@@ -155,6 +155,8 @@ pub struct Decided<'a> {
     pub tools: &'a ToolSet,
     /// The model.
     pub model: &'a Model,
+    /// The checkout of its own that the session works in.
+    pub worktree: Option<&'a Worktree>,
     /// The mode.
     pub mode: Mode,
     /// Further directories.

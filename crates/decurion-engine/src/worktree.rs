@@ -274,10 +274,17 @@ impl Worktrees {
         let _place = self.place().await;
         let (verdict, left) = self.look_at(&lease).await;
         if verdict == Verdict::Unchanged {
-            match self.remove(&lease, None).await {
-                Ok(()) => return Released::Removed,
-                Err(error) => return Released::Kept(self.keep(lease, left, Some(error)).await),
-            }
+            return match self.remove(&lease, None).await {
+                Ok(()) => Released::Removed,
+                // Others that end at the same moment may have been in git's way.
+                Err(_) if self.look_at(&lease).await.0 == Verdict::Unchanged => {
+                    match self.remove(&lease, None).await {
+                        Ok(()) => Released::Removed,
+                        Err(error) => Released::Kept(self.keep(lease, left, Some(error)).await),
+                    }
+                }
+                Err(error) => Released::Kept(self.keep(lease, left, Some(error)).await),
+            };
         }
         Released::Kept(self.keep(lease, left, None).await)
     }
@@ -300,6 +307,7 @@ impl Worktrees {
         if !self.is_checkout(&lease).await {
             return Err(gone());
         }
+        locks::clear_shared(&self.leases, &lease.repository, Some(&lease));
         locks::clear_own(&lease);
         self.git.lock_worktree(&lease.repository, &lease.path, &reason(&lease)).await?;
         self.put(&Lease { state: LeaseState::Used, ..lease })
@@ -374,11 +382,9 @@ impl Worktrees {
     }
 
     async fn snapshot_of(&self, at: &Utf8Path, repository: &Utf8Path) -> Result<String, WorktreeError> {
-        let index = self.leases.scratch(repository, "index").map_err(state("the folder of worktrees"))?;
-        let tree = self.git.tree_of_folder(at, &index).await;
-        for rest in [index.clone(), index.with_extension("index.lock")] {
-            let _ = std::fs::remove_file(rest);
-        }
+        let mark = self.leases.mark(repository).map_err(state("the folder of worktrees"))?;
+        let tree = self.git.tree_of_folder(at, &mark.index()).await;
+        mark.done();
         Ok(tree?)
     }
 
@@ -406,10 +412,17 @@ impl Worktrees {
     /// more whether the checkout is clean. Can be broken off anywhere and begun again.
     pub(crate) async fn remove(&self, lease: &Lease, tip: Option<&str>) -> Result<(), WorktreeError> {
         // An agent can be told more after its end, or go on in another process: then it is made again.
-        let again = tip.is_none() && lease.agent.is_some();
+        let again = tip.is_none();
         self.put(&Lease { state: LeaseState::Removing, ..lease.clone() })?;
+        self.marked(&lease.repository, self.take_away(lease, tip)).await?;
+        if again && (self.leases.is_on_record(lease.session) || self.leases.is_alive(lease.session)) {
+            return self.put(&Lease { state: LeaseState::Removed, ..lease.clone() });
+        }
+        self.leases.remove(lease).map_err(state("the lease"))
+    }
+
+    async fn take_away(&self, lease: &Lease, tip: Option<&str>) -> Result<(), WorktreeError> {
         let at = &lease.repository;
-        let _mark = self.leases.mark(at).map_err(state("the folder of worktrees"))?;
         if self.is_checkout(lease).await {
             self.git.unlock_worktree(at, &lease.path).await?;
             // Git removes no worktree with submodules unless it is forced; it was looked at a moment ago.
@@ -423,12 +436,24 @@ impl Worktrees {
         if let Some(tip) = self.git.branch(at, &lease.branch).await?
             && tip == expected
         {
+            // Each removal locks what all of them share.
+            let _turn = self.turn.acquire().await;
             self.git.delete_branch(at, &lease.branch, expected).await?;
         }
-        if again && (self.leases.is_on_record(lease.session) || self.leases.is_alive(lease.session)) {
-            return self.put(&Lease { state: LeaseState::Removed, ..lease.clone() });
-        }
-        self.leases.remove(lease).map_err(state("the lease"))
+        Ok(())
+    }
+
+    /// Does something for which git locks what the whole repository shares. If it is broken off, by a kill or by
+    /// being dropped, a mark says that what is locked then may be nobody's.
+    pub(crate) async fn marked<T, E: From<WorktreeError>>(
+        &self,
+        repository: &Utf8Path,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let mark = self.leases.mark(repository).map_err(state("the folder of worktrees"))?;
+        let done = work.await;
+        mark.done();
+        done
     }
 
     fn put(&self, lease: &Lease) -> Result<(), WorktreeError> {

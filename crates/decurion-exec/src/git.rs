@@ -114,7 +114,8 @@ impl GitError {
     /// that it is just making or removing, which git cannot read meanwhile.
     fn is_busy(&self) -> bool {
         let Self::Refused { words, .. } = self else { return false };
-        (words.contains(".lock") && words.contains("File exists"))
+        let in_the_way = words.contains(".lock") || words.contains("packed-refs.new");
+        (in_the_way && words.contains("File exists"))
             || words.contains("could not lock config file")
             || (words.contains("worktrees/") && words.contains("failed to read"))
     }

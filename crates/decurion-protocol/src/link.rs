@@ -57,6 +57,10 @@ pub struct SessionRequest {
     pub cwd: Utf8PathBuf,
     /// Further directories it may use.
     pub directories: Vec<Utf8PathBuf>,
+    /// The name of the checkout of its own that a new session works in; empty is any. None is no such checkout,
+    /// but for one on record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worktree: Option<String>,
     /// The main agent.
     pub definition: AgentDefinition,
     /// Replaces the rendered system prompt, if given; may be empty.

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 /// A directory by its handle; its path is kept for messages only.
@@ -105,7 +105,7 @@ impl Folder {
     pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<File> {
         check(name)?;
         let temporary = format!(".{}.tmp", random_word());
-        let mut file = self.file(&temporary, How::New)?;
+        let mut file = self.temporary(&temporary)?;
         match file.write_all(bytes).and_then(|()| self.rename(&temporary, name)) {
             Ok(()) => Ok(file),
             Err(error) => {
@@ -119,13 +119,32 @@ impl Folder {
     pub(crate) fn put_new(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         check(name)?;
         let temporary = format!(".{}.tmp", random_word());
-        let mut file = self.file(&temporary, How::New)?;
+        let mut file = self.temporary(&temporary)?;
         let linked = file.write_all(bytes).and_then(|()| {
             let flags = AtFlags::empty();
             Ok(rustix::fs::linkat(&self.handle, temporary.as_str(), &self.handle, name, flags)?)
         });
         let _ = self.remove(&temporary);
         linked
+    }
+
+    /// A file that will have another name. Locked, so that one that a dead process left can be told from it.
+    fn temporary(&self, name: &str) -> io::Result<File> {
+        let file = self.file(name, How::New)?;
+        // Where there are no locks nothing is cleared either.
+        let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+        Ok(file)
+    }
+
+    /// Removes the temporary files that dead processes left.
+    pub(crate) fn clear_temporaries(&self) {
+        let names = self.names().unwrap_or_default();
+        for name in names.iter().filter(|name| name.starts_with('.') && name.strip_suffix(".tmp").is_some()) {
+            let Ok(file) = self.file(name, How::AppendExisting) else { continue };
+            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                let _ = self.remove(name);
+            }
+        }
     }
 
     /// Gives a file another name.

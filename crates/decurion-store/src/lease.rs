@@ -5,7 +5,7 @@
 //! keeps no transcript holds a lock here instead ([`Leases::hold`]).
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::id::is_name;
@@ -105,7 +105,7 @@ impl Drop for Held {
     }
 }
 
-/// A mark that something is under way which must not be broken off. One that was left tells so.
+/// A mark that something is under way which must not be broken off. One that is left tells that it was.
 #[derive(Debug)]
 pub struct Mark {
     folder: Folder,
@@ -114,15 +114,40 @@ pub struct Mark {
 }
 
 impl Mark {
+    /// What it marks is done, well or not. A mark that is only dropped stays: what it marked was broken off.
+    pub fn done(self) {
+        let _ = self.folder.remove(&self.name);
+        for more in self.more() {
+            let _ = self.folder.remove(&more);
+        }
+    }
+
+    /// Says which reference is moved, so that its lock can be told from those of others.
+    pub fn about(&self, reference: &str) -> io::Result<()> {
+        (&self.file).write_all(reference.as_bytes())
+    }
+
+    /// Which reference is moved; none if it did not say, or nothing that could be one.
+    pub fn reference(&self) -> Option<String> {
+        let text = String::from_utf8(self.folder.read(&self.name, LEASE_LIMIT).ok()?).ok()?;
+        let plain = text.starts_with("refs/heads/") && !text.contains("..") && !text.contains(['\0', '\n']);
+        plain.then_some(text)
+    }
+
+    /// Files that go with it: an index that git was given, and git's lock of that.
+    fn more(&self) -> [String; 2] {
+        let word = self.name.trim_end_matches(".mark");
+        [format!("{word}.index"), format!("{word}.index.lock")]
+    }
+
+    /// Where git may put an index that goes with this mark.
+    pub fn index(&self) -> Utf8PathBuf {
+        self.folder.path().join(&self.more()[0])
+    }
+
     /// When it was made.
     pub fn since(&self) -> Option<std::time::SystemTime> {
         self.file.metadata().and_then(|metadata| metadata.modified()).ok()
-    }
-}
-
-impl Drop for Mark {
-    fn drop(&mut self) {
-        let _ = self.folder.remove(&self.name);
     }
 }
 
@@ -145,8 +170,13 @@ impl Leases {
 
     /// Writes a lease, new or changed; it is the old one or the new one, never a part.
     pub fn put(&self, lease: &Lease) -> io::Result<()> {
-        let bytes = serde_json::to_vec(lease)?;
-        self.open(&lease.repository, true)?.replace(&file_name(&lease.name)?, &bytes).map(drop)
+        let (bytes, name) = (serde_json::to_vec(lease)?, file_name(&lease.name)?);
+        let folder = self.open(&lease.repository, true)?;
+        match folder.replace(&name, &bytes) {
+            // Cleared by another process in the moment before it was locked.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => folder.replace(&name, &bytes).map(drop),
+            other => other.map(drop),
+        }
     }
 
     /// Writes a new lease; one of this name that is there stays, and that is an error of the kind
@@ -262,9 +292,10 @@ impl Leases {
         Ok(Mark { folder, name, file })
     }
 
-    /// The marks in a repository whose process is gone, taken over: dropping them forgets them.
+    /// The marks in a repository whose work was broken off, taken over until they are dropped or done.
     pub fn left_marks(&self, repository: &Utf8Path) -> Vec<Mark> {
         let Ok(folder) = self.open(repository, false) else { return Vec::new() };
+        folder.clear_temporaries();
         let names = folder.names().unwrap_or_default();
         let marks =
             names.into_iter().filter(|name| name.starts_with('.') && name.strip_suffix(".mark").is_some());
@@ -274,11 +305,6 @@ impl Leases {
             Some(Mark { folder: folder.twin().ok()?, name, file })
         };
         marks.filter_map(take).collect()
-    }
-
-    /// A private file in the repository's folder, for a moment; whoever asks removes it.
-    pub fn scratch(&self, repository: &Utf8Path, extension: &str) -> io::Result<Utf8PathBuf> {
-        Ok(self.folder(repository)?.join(format!(".{}.{extension}", random_word())))
     }
 
     fn root(&self, create: bool) -> io::Result<Folder> {

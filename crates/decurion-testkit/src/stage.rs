@@ -385,6 +385,7 @@ fn request(cwd: Utf8PathBuf) -> SessionRequest {
     SessionRequest {
         start: Start::New { id: None },
         cwd,
+        worktree: None,
         directories: Vec::new(),
         definition: AgentDefinition {
             name: "main".into(),

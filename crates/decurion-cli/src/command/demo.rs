@@ -116,6 +116,7 @@ impl Play {
         Ok(SessionRequest {
             start: Start::New { id: None },
             cwd: self.repository.clone(),
+            worktree: None,
             directories: Vec::new(),
             definition: main_definition(),
             system: None,

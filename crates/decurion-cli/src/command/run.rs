@@ -420,6 +420,7 @@ fn session_request(
     let cwd = loaded.paths.cwd.clone();
     Ok(SessionRequest {
         start: start(args, loaded)?,
+        worktree: args.worktree.clone(),
         directories: Vec::new(),
         definition: main.cloned().unwrap_or_else(main_definition),
         system: text_or_file(args.system_prompt.as_ref(), args.system_prompt_file.as_deref())?,

@@ -12,6 +12,7 @@ mod stand;
 mod tasks;
 mod thirty_turns;
 mod traces;
+mod worktrees;
 
 /// A test file that is not named above would never run.
 #[test]

@@ -61,7 +61,7 @@ impl Worktrees {
     /// kept.
     pub(crate) async fn settle_own(&self, lease: &Lease) -> Option<Left> {
         let _place = self.place().await;
-        locks::clear_shared(self.leases(), &lease.repository);
+        locks::clear_shared(self.leases(), &lease.repository, Some(lease));
         locks::clear_own(lease);
         if lease.state == LeaseState::Making {
             if let Err(error) = self.undo(lease).await {
@@ -85,7 +85,7 @@ impl Worktrees {
         let unsettled = leases.iter().filter(|lease| lease.state != LeaseState::Kept);
         for lease in unsettled.filter(|lease| !self.leases().is_alive(lease.session)).take(most) {
             let _place = self.place().await;
-            locks::clear_shared(self.leases(), &lease.repository);
+            locks::clear_shared(self.leases(), &lease.repository, None);
             if let Err(error) = self.settle(lease).await {
                 tracing::warn!(%error, worktree = %lease.path, "a worktree stays as it is");
             }
@@ -94,7 +94,7 @@ impl Worktrees {
 
     /// Takes away what killed processes left half made in a repository: git may be unable to work beside it.
     pub(super) async fn sweep(&self, repository: &Utf8Path) {
-        locks::clear_shared(self.leases(), repository);
+        locks::clear_shared(self.leases(), repository, None);
         let (leases, _) = self.leases().all(Some(repository)).unwrap_or_default();
         let half_made = leases.iter().filter(|lease| lease.state == LeaseState::Making);
         for lease in half_made.filter(|lease| !self.leases().is_alive(lease.session)) {

@@ -9,23 +9,23 @@ use std::fs;
 use std::time::SystemTime;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_store::{Lease, Leases};
+use decurion_store::{Lease, Leases, Mark};
 
-/// Locks in the folder that git keeps for one worktree.
-const OWN: &[&str] = &["index.lock", "HEAD.lock", "ORIG_HEAD.lock", "config.worktree.lock"];
-/// Locks that the whole repository shares and that our own commands take.
-const SHARED: &[&str] = &["packed-refs.lock", "config.lock"];
+/// Locks that the whole repository shares and that our commands or those of agents take.
+const SHARED: &[&str] =
+    &["packed-refs.lock", "packed-refs.new", "config.lock", "objects/maintenance.lock", "gc.pid.lock"];
 
 /// Removes the locks of one worktree and of its branch.
 pub(super) fn clear_own(lease: &Lease) {
     // The checkout's `.git` is a file that names the folder; believed only if it is inside the repository.
     let admin = fs::read_to_string(lease.path.join(".git")).unwrap_or_default();
     let admin = Utf8PathBuf::from(admin.trim_start_matches("gitdir:").trim());
-    let mut files = Vec::new();
+    let mut files = vec![lease.repository.join(format!("refs/heads/{}.lock", lease.branch))];
     if admin.parent() == Some(&lease.repository.join("worktrees")) {
-        files.extend(OWN.iter().map(|name| admin.join(name)));
+        let entries = fs::read_dir(&admin).into_iter().flatten().flatten();
+        let paths = entries.filter_map(|entry| Utf8PathBuf::from_path_buf(entry.path()).ok());
+        files.extend(paths.filter(|path| path.extension() == Some("lock")));
     }
-    files.push(lease.repository.join(format!("refs/heads/{}.lock", lease.branch)));
     for file in files {
         if fs::remove_file(&file).is_ok() {
             tracing::info!(%file, "a lock that a killed git left is gone");
@@ -53,19 +53,32 @@ pub(super) fn forget(lease: &Lease) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes the repository's locks that a command of ours left, if there are marks of such.
-pub(super) fn clear_shared(leases: &Leases, repository: &Utf8Path) {
+/// Removes the repository's locks that our commands, or those of agents of dead sessions, left; `taken` is a lease
+/// of a dead process whose session goes on.
+pub(super) fn clear_shared(leases: &Leases, repository: &Utf8Path, taken: Option<&Lease>) {
     let marks = leases.left_marks(repository);
-    let Some(oldest) = marks.iter().filter_map(decurion_store::Mark::since).min() else { return };
-    for name in SHARED {
-        let file = repository.join(name);
-        let modified = fs::symlink_metadata(&file).and_then(|metadata| metadata.modified());
-        if modified.is_ok_and(|modified: SystemTime| modified >= oldest)
-            && !is_open(&file)
-            && fs::remove_file(&file).is_ok()
-        {
-            tracing::info!(%file, "a lock that a killed git left is gone");
+    let marked = marks.iter().filter_map(Mark::since);
+    let (all, _) = leases.all(Some(repository)).unwrap_or_default();
+    // Agents run git too, and a session that died left its lease open.
+    let dead = all.iter().filter(|lease| lease.is_open() && !leases.is_alive(lease.session));
+    let begun = dead.chain(taken).map(|lease| SystemTime::from(lease.created));
+    if let Some(oldest) = marked.chain(begun).min() {
+        for name in SHARED {
+            clear_newer(&repository.join(name), oldest);
         }
+    }
+    for mark in marks {
+        if let (Some(reference), Some(since)) = (mark.reference(), mark.since()) {
+            clear_newer(&repository.join(format!("{reference}.lock")), since);
+        }
+        mark.done();
+    }
+}
+
+fn clear_newer(file: &Utf8Path, oldest: SystemTime) {
+    let modified = fs::symlink_metadata(file).and_then(|metadata| metadata.modified());
+    if modified.is_ok_and(|modified| modified >= oldest) && !is_open(file) && fs::remove_file(file).is_ok() {
+        tracing::info!(%file, "a lock that a killed git left is gone");
     }
 }
 

@@ -80,7 +80,11 @@ impl Worktrees {
 
     /// Takes away a worktree in which nobody has worked, however far it came.
     pub(super) async fn undo(&self, lease: &Lease) -> Result<(), WorktreeError> {
-        let _mark = self.leases().mark(&lease.repository).map_err(state("the folder of worktrees"))?;
+        self.marked(&lease.repository, self.take_half_made(lease)).await?;
+        self.leases().remove(lease).map_err(state("the lease"))
+    }
+
+    async fn take_half_made(&self, lease: &Lease) -> Result<(), WorktreeError> {
         locks::forget(lease).map_err(state("what git keeps of a worktree"))?;
         if lease.path.symlink_metadata().is_ok() {
             std::fs::remove_dir_all(&lease.path).map_err(state("a half-made worktree"))?;
@@ -90,7 +94,7 @@ impl Worktrees {
         {
             self.git().delete_branch(&lease.repository, &lease.branch, &lease.base).await?;
         }
-        self.leases().remove(lease).map_err(state("the lease"))
+        Ok(())
     }
 
     /// Makes a worktree again that was removed unchanged while its session was away.
@@ -210,12 +214,12 @@ impl Worktrees {
             base: &lease.base,
             reason: &reason,
         };
-        {
-            let _mark = self.leases().mark(&lease.repository).map_err(state("the folder of worktrees"))?;
+        let adding = async {
             // Two that git makes at once trip over each other; their files may come at the same time.
             let _turn = self.turn.acquire().await;
-            git.add_worktree(&origin.top, &new).await?;
-        }
+            git.add_worktree(&origin.top, &new).await.map_err(WorktreeError::from)
+        };
+        self.marked(&lease.repository, adding).await?;
         git.reset_hard(&lease.path, &lease.base).await?;
         if git.sparse(&origin.top).await? != git.sparse(&lease.path).await? {
             return Err(WorktreeError::Sparse);
@@ -247,8 +251,9 @@ impl Worktrees {
                     continue;
                 }
                 let failed = |source| WorktreeError::Submodule { path: path.clone(), source };
-                let _mark = self.leases().mark(&self.git().repository(&from).await?.common);
-                self.git().copy_submodule(&to, path, &from.join(path)).await.map_err(failed)?;
+                let (theirs, common) = (from.join(path), self.git().repository(&from).await?.common);
+                let copying = async { self.git().copy_submodule(&to, path, &theirs).await.map_err(failed) };
+                self.marked(&common, copying).await?;
                 pairs.push((from.join(path), to.join(path), depth + 1));
             }
         }

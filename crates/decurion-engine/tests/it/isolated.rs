@@ -257,3 +257,55 @@ when agent=apart
     assert!(report[0].contains(&format!("working directory is gone: {}", tree.path)), "{report:?}");
     assert_eq!(repo.status().unwrap(), "");
 }
+
+#[tokio::test]
+async fn a_session_in_a_checkout_of_its_own_goes_on_there() {
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    let script = r#"
+when turn=1
+  call Bash {"command": "echo two >> a.txt; pwd"}
+when turn=3
+  call Bash {"command": "cat a.txt; pwd"}
+when
+  say "done"
+"#;
+    let mut stage = stage(&repo, script);
+    stage.request.worktree = Some("mine".to_owned());
+    let first = stage.play("go").await;
+    let tree = results(&first, "Bash", false)[0].trim().to_owned();
+    assert!(tree.ends_with("/mine"), "{tree}");
+    assert_eq!(repo.status().unwrap(), "");
+    let kept = first.events.iter().any(|envelope| {
+        matches!(&envelope.event, Event::Notice { text, .. } if text.contains("worktree is kept") && text.contains(&tree))
+    });
+    assert!(kept, "it is said where the work is");
+    // Asked for from the shared folder, it goes on where it was.
+    let request = SessionRequest {
+        start: Start::Resume { id: first.session },
+        worktree: None,
+        ..stage.request.clone()
+    };
+    let second = stage.play_all(request.clone(), &["more"]).await.unwrap();
+    assert_eq!(results(&second, "Bash", false)[0], format!("one\ntwo\n{tree}"));
+    fs::remove_dir_all(&tree).unwrap();
+    let gone = stage.play_all(request, &["more"]).await.map(|played| played.session).unwrap_err();
+    assert_eq!(gone.to_string(), format!("working directory is gone: {tree}; the session is kept"));
+    assert_eq!(repo.status().unwrap(), "");
+}
+
+#[tokio::test]
+async fn a_session_that_changed_nothing_in_its_checkout_leaves_none_and_can_go_on() {
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    let mut stage = stage(&repo, "when turn=2\n  call Bash {\"command\": \"pwd\"}\nwhen\n  say \"done\"\n");
+    stage.request.worktree = Some(String::new());
+    let first = stage.play("go").await;
+    assert_eq!(repo.git(&["branch", "--list", "decurion/*"]).unwrap(), "");
+    let request = SessionRequest {
+        start: Start::Resume { id: first.session },
+        worktree: None,
+        ..stage.request.clone()
+    };
+    let second = stage.play_all(request, &["more"]).await.unwrap();
+    let place = &results(&second, "Bash", false)[0];
+    assert!(place.contains("/worktrees/"), "made again, never the shared folder: {place}");
+}

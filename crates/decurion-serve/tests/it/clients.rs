@@ -153,6 +153,7 @@ fn session(start: Start) -> SessionRequest {
     SessionRequest {
         start,
         cwd: "/".into(),
+        worktree: None,
         directories: Vec::new(),
         definition: AgentDefinition::default(),
         system: None,

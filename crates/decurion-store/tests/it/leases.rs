@@ -73,8 +73,17 @@ fn a_mark_of_the_living_is_not_taken_for_one_that_was_left() {
     let repository = "/srv/project/.git".into();
     let mark = leases.mark(repository).unwrap();
     assert!(leases.left_marks(repository).is_empty());
+    fs::write(mark.index(), "an index").unwrap();
+    // Dropped without being done, it was broken off.
     drop(mark);
-    fs::write(leases.folder(repository).unwrap().join(".left.mark"), "").unwrap();
-    assert_eq!(leases.left_marks(repository).len(), 1);
-    assert!(leases.left_marks(repository).is_empty(), "taken over, and forgotten with that");
+    let left = leases.left_marks(repository);
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].reference(), None);
+    left[0].about("refs/heads/x").unwrap();
+    assert_eq!(left[0].reference().as_deref(), Some("refs/heads/x"));
+    left[0].about("/../../x").unwrap();
+    assert_eq!(left[0].reference(), None, "never a path out of the repository");
+    let index = left[0].index();
+    left.into_iter().for_each(decurion_store::Mark::done);
+    assert!(leases.left_marks(repository).is_empty() && !index.exists());
 }

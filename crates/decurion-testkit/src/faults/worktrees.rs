@@ -80,11 +80,11 @@ fn undisturbed(options: &Options) -> Result<String, String> {
     let run = field.stand.run_as(SESSION, "go").run(LONG).map_err(|error| error.to_string())?;
     ended_well(&run)?;
     let dry = field.merge(&["--dry-run"])?;
-    field.count(&dry, "merged", AGENTS.apart + 1)?;
+    Field::count(&dry, "merged", AGENTS.apart + 1)?;
     let done = field.merge(&["--gate", GATE])?;
-    field.count(&done, "merged", AGENTS.apart - AGENTS.bad + 1)?;
-    field.count(&done, "refused", AGENTS.bad)?;
-    field.count(&done, "conflicts", AGENTS.contested - 1)?;
+    Field::count(&done, "merged", AGENTS.apart - AGENTS.bad + 1)?;
+    Field::count(&done, "refused", AGENTS.bad)?;
+    Field::count(&done, "conflicts", AGENTS.contested - 1)?;
     let left = AGENTS.bad + AGENTS.contested - 1;
     let trees = field.worktrees()?;
     if trees.len() != left {
@@ -195,7 +195,7 @@ impl Field {
         serde_json::from_str(&line).map_err(|error| format!("merge: {error}: {line} {}", done.errors.trim()))
     }
 
-    fn count(&self, merged: &Value, outcome: &str, wanted: usize) -> Result<(), String> {
+    fn count(merged: &Value, outcome: &str, wanted: usize) -> Result<(), String> {
         let found = rows_of(merged).iter().filter(|row| row["outcome"] == outcome).count();
         if found == wanted { Ok(()) } else { Err(format!("{found} are {outcome}, not {wanted}: {merged}")) }
     }
@@ -254,12 +254,14 @@ impl Field {
 
     /// No lock of git's or ours, no half-made checkout, and every worktree is one that holds work.
     fn no_leftovers(&self, listed: &[String]) -> Result<(), String> {
-        let locks = files_below(&self.stand.home.work().join(".git"), |name| name.ends_with(".lock"));
+        let locks = files_below(&self.stand.home.work().join(".git"), |name| {
+            name.strip_suffix(".lock").is_some() || name == "packed-refs.new"
+        });
         let ours = self.stand.home.state().join("worktrees");
         let ours = files_below(&ours, |name| {
-            name.ends_with(".mark")
-                || name.ends_with(".tmp")
-                || name.ends_with(".index")
+            name.strip_suffix(".mark").is_some()
+                || name.strip_suffix(".tmp").is_some()
+                || name.strip_suffix(".index").is_some()
                 || name == "merging.json"
         });
         if let Some(left) = locks.iter().chain(&ours).next() {

@@ -103,6 +103,7 @@ fn request(loaded: &Loaded, definition: &AgentDefinition, input: &Value) -> Sess
     SessionRequest {
         start: Start::New { id: None },
         cwd: loaded.paths.cwd.clone(),
+        worktree: None,
         directories: Vec::new(),
         definition: definition.clone(),
         system: None,

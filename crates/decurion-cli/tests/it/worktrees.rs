@@ -1,0 +1,124 @@
+//! Worktrees and merging from the command line: what is printed, and the exit codes.
+
+use std::path::Path;
+
+use decurion_testkit::proc::Finished;
+use decurion_testkit::repo::Repo;
+use expect_test::expect;
+
+use crate::stand::{DECURION, Stand, finished};
+
+const SCRIPT: &str = r#"
+when agent=main turn=1
+  call Agent {"description": "first", "prompt": "a", "subagent_type": "general-purpose", "isolation": "worktree"}
+when agent=main turn=2
+  call Agent {"description": "second", "prompt": "b", "subagent_type": "general-purpose", "isolation": "worktree"}
+when agent=main
+  say "over"
+when turn=1 text=/([ab])$/
+  call Bash {"command": "echo $1 > same.txt; echo $1 > $1.txt"}
+when
+  say "done"
+"#;
+
+fn stand() -> Stand {
+    let stand = Stand::new(SCRIPT);
+    git(&stand, &["init", "--quiet", "--initial-branch=main"]);
+    std::fs::write(stand.file("same.txt"), "nobody\n").unwrap();
+    git(&stand, &["add", "--all"]);
+    git(&stand, &["commit", "--quiet", "--message", "first"]);
+    stand
+}
+
+fn git(stand: &Stand, arguments: &[&str]) -> String {
+    Repo::git_at(&stand.home.work(), arguments).unwrap()
+}
+
+fn command(stand: &Stand, arguments: &[&str]) -> Finished {
+    finished(stand.home.program(DECURION).args(arguments))
+}
+
+/// What was printed, without the names and folders of this run.
+fn masked(stand: &Stand, run: &Finished) -> String {
+    let mut text = format!("{}{}", run.output(), run.errors);
+    let state = stand.home.state().canonicalize().unwrap_or_else(|_| stand.home.state());
+    for folder in [&state, &stand.home.state(), &stand.home.work()] {
+        let name = if Path::ends_with(folder, "work") { "WORK" } else { "STATE" };
+        text = text.replace(folder.to_str().unwrap(), name);
+    }
+    let mut shown = String::new();
+    let mut rest = text.as_str();
+    // An agent's id: `a` and 16 digits.
+    while let Some(at) = rest.find('a') {
+        let word: String = rest[at + 1..].chars().take_while(char::is_ascii_hexdigit).collect();
+        let end = at + 1 + word.len();
+        shown.push_str(&rest[..at]);
+        shown.push_str(if word.len() == 16 { "ID" } else { &rest[at..end] });
+        rest = &rest[end..];
+    }
+    shown.push_str(rest);
+    let slug = decurion_store_slug(stand);
+    shown.replace(&slug, "SLUG")
+}
+
+fn decurion_store_slug(stand: &Stand) -> String {
+    let work = stand.home.work().canonicalize().unwrap();
+    work.to_str().unwrap().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+}
+
+#[test]
+fn what_agents_left_is_listed_merged_and_cleaned() {
+    let stand = stand();
+    let none = command(&stand, &["worktrees", "list"]);
+    assert_eq!((none.output().as_str(), none.ending.is_success()), ("no worktrees", true));
+    let run = stand.run(&["-p", "--dangerously-skip-permissions", "go"]);
+    assert!(run.ending.is_success(), "{run:?}");
+    let listed = command(&stand, &["worktrees", "list"]);
+    expect![[r"
+        ID  0 commits, 1 file changed, +1 -1, 1 untracked, not all committed (first)
+            STATE/worktrees/SLUG/ID on decurion/ID
+        ID  0 commits, 1 file changed, +1 -1, 1 untracked, not all committed (second)
+            STATE/worktrees/SLUG/ID on decurion/ID"]]
+    .assert_eq(&masked(&stand, &listed));
+    let dry = command(&stand, &["merge", "--dry-run"]);
+    expect![[r"
+        ID (first): merges
+        ID (second): conflicts in same.txt
+        1 of 2 would be merged into decurion/merged"]]
+    .assert_eq(&masked(&stand, &dry));
+    let merged = command(&stand, &["merge", "--gate", "test -e same.txt"]);
+    expect![[r"
+        ID (first): merged, its worktree is removed
+        ID (second): conflicts in same.txt
+        1 of 2 merged into decurion/merged
+        take it over with: git merge --ff-only decurion/merged"]]
+    .assert_eq(&masked(&stand, &merged));
+    assert_eq!(merged.ending.code(), 1, "something is not merged");
+    assert_eq!(git(&stand, &["status", "--porcelain"]), "", "the checkout is as it was");
+    let refused = command(&stand, &["merge", "--into", "main"]);
+    expect![[r"
+        decurion: the branch main is checked out in WORK, and no checkout is changed here
+          leave --into out, then take the result over there: git merge --ff-only decurion/merged
+    "]]
+    .assert_eq(&masked(&stand, &refused));
+    let cleaned = command(&stand, &["worktrees", "clean"]);
+    expect![[r"
+        ID  1 commit, 2 files changed, +2 -1 (second)
+            STATE/worktrees/SLUG/ID on decurion/ID"]]
+    .assert_eq(&masked(&stand, &cleaned));
+}
+
+#[test]
+fn a_session_works_in_a_worktree_of_its_own_and_says_where() {
+    let script = "when turn=1\n  call Bash {\"command\": \"echo x > new.txt\"}\nwhen\n  say \"done\"\n";
+    let stand = Stand::new(script);
+    let outside = stand.run(&["-p", "--worktree", "go"]);
+    assert!(outside.errors.contains("a worktree needs a git repository"), "{outside:?}");
+    git(&stand, &["init", "--quiet", "--initial-branch=main"]);
+    git(&stand, &["commit", "--quiet", "--allow-empty", "--message", "first"]);
+    let run = stand.run(&["-p", "--verbose", "--worktree=mine", "--dangerously-skip-permissions", "go"]);
+    assert!(run.ending.is_success(), "{run:?}");
+    assert!(run.errors.contains("the session's worktree is kept: "), "{}", run.errors);
+    assert_eq!(git(&stand, &["status", "--porcelain"]), "");
+    assert_eq!(git(&stand, &["branch", "--list", "decurion/*"]), "+ decurion/mine\n");
+}
