@@ -21,13 +21,16 @@ pub struct Confinement {
     tree: Utf8PathBuf,
     /// The checkout that it was made from.
     origin: Utf8PathBuf,
+    /// The folder of its memory, which outlasts it and is its own to write.
+    memory: Option<Utf8PathBuf>,
 }
 
 impl Confinement {
     /// The bounds of a run; none where it works in the shared folder.
     pub fn of(spec: &RunSpec) -> Option<Self> {
         let worktree = spec.worktree.as_ref()?;
-        Some(Self { tree: worktree.path.clone(), origin: worktree.origin.clone() })
+        let memory = spec.definition.equipment.memory.as_ref().and_then(|_| memory(spec));
+        Some(Self { tree: worktree.path.clone(), origin: worktree.origin.clone(), memory })
     }
 
     /// Why a call is refused.
@@ -39,6 +42,9 @@ impl Confinement {
 
     /// Why a file may not be written.
     pub fn refuses_write(&self, path: &Utf8Path) -> Option<String> {
+        if self.memory.as_ref().is_some_and(|memory| path.starts_with(memory)) {
+            return None;
+        }
         if path.starts_with(&self.tree) || NOWHERE.contains(&path.as_str()) || path.starts_with("/dev/fd") {
             return None;
         }
@@ -117,6 +123,16 @@ impl Confinement {
     }
 }
 
+/// The folder of an agent's memory, by the rule that lets it write there.
+fn memory(spec: &RunSpec) -> Option<Utf8PathBuf> {
+    let folder = |specifier: &str| {
+        let folder = Utf8PathBuf::from(specifier.strip_prefix('/')?.strip_suffix("/**")?);
+        let kind = folder.parent()?.file_name()?;
+        (folder.is_absolute() && kind.starts_with("agent-memory")).then_some(folder)
+    };
+    spec.own_rules.allow.iter().find_map(|rule| rule.specifier.as_deref().and_then(folder))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,7 +140,11 @@ mod tests {
     use serde_json::json;
 
     fn bounds() -> Confinement {
-        Confinement { tree: "/state/worktrees/p/a1".into(), origin: "/srv/p".into() }
+        Confinement {
+            tree: "/state/worktrees/p/a1".into(),
+            origin: "/srv/p".into(),
+            memory: Some("/home/ann/m".into()),
+        }
     }
 
     fn bash(command: &str) -> Intent {
@@ -167,6 +187,8 @@ mod tests {
         assert!(reason.ends_with("Use /state/worktrees/p/a1/src/a.rs instead."), "{reason}");
         let read = Intent::titled("").touching("/srv/p/src/a.rs", Access::Read);
         assert_eq!(bounds().refuses(&read), None);
+        let memory = Intent::titled("").touching("/home/ann/m/MEMORY.md", Access::Write);
+        assert_eq!(bounds().refuses(&memory), None, "its memory is its own");
         let near = Intent::titled("").touching("/state/worktrees/p/a10/x", Access::Write);
         assert!(bounds().refuses(&near).is_some(), "a name that begins the same is another");
     }
