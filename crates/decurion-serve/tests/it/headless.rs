@@ -71,14 +71,14 @@ async fn a_foreground_agent_is_shown_between_its_call_and_its_report() {
         user [#1 worker "look" of call1] "look for it"
         assistant [#1 worker "look" of call1] "looking"
         assistant [#1 worker "look" of call1] calls Echo "call2" {"text":"here"}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1127,"tool_uses":1,"duration_ms":15},"last_tool_name":"Echo"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1179,"tool_uses":1,"duration_ms":15},"last_tool_name":"Echo"}
         user [#1 worker "look" of call1] → "call2" "here"
         assistant [#1 worker "look" of call1] "found it"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1191,"tool_uses":1,"duration_ms":30}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1243,"tool_uses":1,"duration_ms":30}}
         user → "call1" [{"type":"text","text":"found it"},{"type":"text","text":"ag
         assistant "done"
-        result success "done" origin=null turns=2 of 4687 input tokens 4687 are new, cost true stats {"spawned":1,"requested":{"background":0,"foreground":1,"unset":0},"started_in_background":0,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
+        result success "done" origin=null turns=2 of 4895 input tokens 4895 are new, cost true stats {"spawned":1,"requested":{"background":0,"foreground":1,"unset":0},"started_in_background":0,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
     "##]]).await;
 }
 
@@ -93,16 +93,16 @@ async fn a_background_agent_is_told_of_and_the_results_wait_for_it() {
         user → "call1" [{"type":"text","text":"The agent works in the background no
         assistant "started"
         assistant [#1 worker "look" of call1] calls Echo "call2" {"text":"here"}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1018,"tool_uses":1,"duration_ms":26},"last_tool_name":"Echo"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1070,"tool_uses":1,"duration_ms":26},"last_tool_name":"Echo"}
         user [#1 worker "look" of call1] → "call2" "<tool_use_error>Error: No such tool available: Echo. The to
         assistant [#1 worker "look" of call1] "found it"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1110,"tool_uses":1,"duration_ms":38}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1163,"tool_uses":1,"duration_ms":38}}
         background_tasks_changed {"tasks":[]}
         init agents=["worker"]
         assistant "it is found"
-        result success "started" origin=null turns=2 of 2454 input tokens 2454 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":0,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
-        result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6066 input tokens 3612 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
+        result success "started" origin=null turns=2 of 2558 input tokens 2558 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":0,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
+        result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6327 input tokens 3769 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
     "##]]).await;
 }
 
@@ -114,7 +114,7 @@ async fn agents_of_every_depth_are_shown() {
         task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"outer","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"delegate"}
         user [#1 worker "outer" of call1] "delegate"
         assistant [#1 worker "outer" of call1] calls Agent "call2" {"description":"inner","prompt":"deep down","subagent_type":"worker"}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1138,"tool_uses":1,"duration_ms":12},"last_tool_name":"Agent"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1190,"tool_uses":1,"duration_ms":12},"last_tool_name":"Agent"}
         task_started {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"inner","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":2,"prompt":"deep down","parent_task_id":"#1"}
         user [#2 worker "inner" of call2] "deep down"
         assistant [#2 worker "inner" of call2] calls Echo "call3" {"text":"a"}
@@ -129,10 +129,10 @@ async fn agents_of_every_depth_are_shown() {
         user [#1 worker "outer" of call1] → "call2" [{"type":"text","text":"deep report"},{"type":"text","text":
         assistant [#1 worker "outer" of call1] "outer report"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1253,"tool_uses":1,"duration_ms":72}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1305,"tool_uses":1,"duration_ms":72}}
         user → "call1" [{"type":"text","text":"outer report"},{"type":"text","text"
         assistant "nest done"
-        result success "nest done" origin=null turns=2 of 5938 input tokens 5938 are new, cost true stats {"spawned":2,"requested":{"background":0,"foreground":0,"unset":2},"started_in_background":0,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}
+        result success "nest done" origin=null turns=2 of 6146 input tokens 6146 are new, cost true stats {"spawned":2,"requested":{"background":0,"foreground":0,"unset":2},"started_in_background":0,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}
     "##]]).await;
 }
 
@@ -153,10 +153,10 @@ when turn=2
         user [#1 fork "side" of call1] "on the side"
         assistant [#1 fork "side" of call1] "forked report"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"forked report","usage":{"total_tokens":1289,"tool_uses":0,"duration_ms":11}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"forked report","usage":{"total_tokens":1341,"tool_uses":0,"duration_ms":11}}
         user → "call1" [{"type":"text","text":"forked report"},{"type":"text","text
         assistant "done"
-        result success "done" origin=null turns=2 of 3655 input tokens 3655 are new, cost true stats {"spawned":1,"requested":{"background":0,"foreground":1,"unset":0},"started_in_background":0,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"fork":1}}
+        result success "done" origin=null turns=2 of 3811 input tokens 3811 are new, cost true stats {"spawned":1,"requested":{"background":0,"foreground":1,"unset":0},"started_in_background":0,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"fork":1}}
     "##]]).await;
 }
 
@@ -166,7 +166,7 @@ async fn one_object_and_plain_text_tell_of_the_last_result_only() {
     assert_eq!(text.out, "it is found\n");
     let json = answered(&stage(BACKGROUND), Format::Json).await;
     expect![[r#"
-        result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6066 input tokens 6066 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
+        result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6327 input tokens 6327 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
     "#]].assert_eq(&short(&json.out));
 }
 
@@ -181,7 +181,7 @@ async fn progress_is_moved_in_by_depth() {
             ● worker: Echo "a"
             ● worker: Poke "b"
             ■ worker: inner completed (2 tool uses, 658 tokens)
-          ■ worker: outer completed (1 tool use, 1253 tokens)
+          ■ worker: outer completed (1 tool use, 1305 tokens)
           │ outer report
     "#]]
     .assert_eq(&nested.progress);
@@ -292,7 +292,7 @@ when turn=2
         task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"outer","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"delegate"}
         user [#1 worker "outer" of call1] "delegate"
         assistant [#1 worker "outer" of call1] calls Agent "call2" {"description":"inner","prompt":"deep down","subagent_type":"worker","run_in_background":true}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1144,"tool_uses":1,"duration_ms":12},"last_tool_name":"Agent"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1196,"tool_uses":1,"duration_ms":12},"last_tool_name":"Agent"}
         background_tasks_changed {"tasks":[{"task_id":"#2","run_id":"run2","task_type":"local_agent","description":"inner","subagent_type":"worker","parent_task_id":"#1"}]}
         task_started {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"inner","is_backgrounded":true,"task_type":"local_agent","subagent_type":"worker","spawn_depth":2,"prompt":"deep down","parent_task_id":"#1"}
         user [#2 worker "inner" of call2] "deep down"
@@ -304,9 +304,9 @@ when turn=2
         background_tasks_changed {"tasks":[]}
         assistant [#1 worker "outer" of call1] "outer report"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1498,"tool_uses":1,"duration_ms":60}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1550,"tool_uses":1,"duration_ms":60}}
         user → "call1" [{"type":"text","text":"outer report"},{"type":"text","text"
         assistant "nest done"
-        result success "nest done" origin=null turns=2 of 6762 input tokens 6762 are new, cost true stats {"spawned":2,"requested":{"background":1,"foreground":0,"unset":1},"started_in_background":1,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}
+        result success "nest done" origin=null turns=2 of 7022 input tokens 7022 are new, cost true stats {"spawned":2,"requested":{"background":1,"foreground":0,"unset":1},"started_in_background":1,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}
     "##]]).await;
 }
