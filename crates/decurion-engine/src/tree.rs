@@ -275,6 +275,8 @@ struct Family {
 /// The tools and the head of a child; the same for all that are alike.
 pub(crate) struct Outfit {
     tools: Arc<ToolSet>,
+    /// The same less those of servers of its own, which others that are alike have anew.
+    base: Arc<ToolSet>,
     head: Arc<Head>,
     wire_head: Arc<WireHead>,
     head_name: String,

@@ -285,8 +285,10 @@ impl Owner {
         // A schema that was usable still is.
         let tools =
             if has_answer { with_answer(tools.clone(), &old.definition).unwrap_or(tools) } else { tools };
+        let tools = Arc::new(tools);
         let outfit = Arc::new(Outfit {
-            tools: Arc::new(tools),
+            base: Arc::clone(&tools),
+            tools,
             wire_head: Arc::new(model.dialect.head(&head)),
             head: Arc::new(head),
             head_name: old.head.clone(),

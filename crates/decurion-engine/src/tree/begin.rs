@@ -70,7 +70,8 @@ impl Owner {
             self.child_tools(desk, &definition, background, &model, spawning.input.effort.as_deref())?
         };
         let agent = new_agent();
-        Ok(Draft { spawning, definition, model, model_why, agent, tools, is_fork, background, remarks })
+        let base = Arc::clone(&tools);
+        Ok(Draft { spawning, definition, model, model_why, agent, base, tools, is_fork, background, remarks })
     }
 
     /// The definition with what this call and the agent's memory add to it: the same one for calls that add the
@@ -276,7 +277,7 @@ impl Owner {
     ) -> Result<Arc<decurion_tools::ToolSet>, String> {
         let alike = |outfit: &&Arc<Outfit>| outfit.fits(desk, definition, model, background, effort);
         match self.tree.outfits.iter().find(alike) {
-            Some(outfit) => Ok(Arc::clone(&outfit.tools)),
+            Some(outfit) => Ok(Arc::clone(&outfit.base)),
             None => child_tools(desk, definition, background, &self.session.parts.agent_settings),
         }
     }
@@ -284,7 +285,7 @@ impl Owner {
     /// The tools and the head of a child: its parent's own for a fork, else made once for all children that
     /// are alike.
     fn outfit(&mut self, draft: &Draft) -> Result<Arc<Outfit>, String> {
-        let Draft { spawning, definition, model, tools, is_fork, background, .. } = draft;
+        let Draft { spawning, definition, model, base, tools, is_fork, background, .. } = draft;
         let desk = &spawning.desk;
         let effort = spawning.input.effort.as_deref();
         let alike = |outfit: &&Arc<Outfit>| {
@@ -303,6 +304,7 @@ impl Owner {
         let outfit = Arc::new(Outfit {
             head_name: self.keep_head(&head)?,
             tools: Arc::clone(tools),
+            base: Arc::clone(base),
             head,
             wire_head,
             of: (Arc::clone(definition), Arc::clone(&desk.tools), Arc::clone(model)),
@@ -311,6 +313,11 @@ impl Owner {
             effort: effort.map(str::to_owned),
         });
         if !is_fork {
+            // Those with servers that nobody uses any more are of no use to anyone.
+            let in_use = |outfit: &Arc<Outfit>| {
+                Arc::ptr_eq(&outfit.tools, &outfit.base) || Arc::strong_count(&outfit.tools) > 1
+            };
+            self.tree.outfits.retain(in_use);
             self.tree.outfits.push(Arc::clone(&outfit));
         }
         Ok(outfit)

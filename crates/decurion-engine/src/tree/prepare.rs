@@ -30,6 +30,8 @@ pub struct Draft {
     /// Its id.
     pub agent: AgentId,
     /// Its tools, out of its parent's; a fork has exactly those.
+    pub base: Arc<ToolSet>,
+    /// The same, with those of servers of its own.
     pub tools: Arc<ToolSet>,
     /// Whether it is a copy of its parent.
     pub is_fork: bool,

@@ -196,3 +196,28 @@ async fn an_agents_own_server_lives_as_long_as_the_agent_and_is_told() {
     assert_eq!((prepared, released), (vec!["plain".to_owned(); 2], vec!["plain".to_owned(); 2]));
     assert_eq!(house.alive(), Vec::<String>::new());
 }
+
+#[tokio::test]
+async fn agents_one_after_another_each_have_their_own_server() {
+    let agent = "call Agent {\"description\": \"d\", \"prompt\": \"p\", \"subagent_type\": \"worker\"}";
+    let script = format!(
+        "when agent=worker turn=1\n  call mcp__plain__echo {{\"text\": \"a\"}}\nwhen agent=worker\n  say \"used\"\n\
+         when turn=1\n  {agent}\nwhen turn=2\n  {agent}\nwhen\n  say \"done\"\n"
+    );
+    for private in [false, true] {
+        let house = House::new();
+        let server = McpServer { private, ..house.declared("plain") };
+        let own = [("worker".to_owned(), vec![server])].into();
+        let mut stage = stage(&house, &script, Fixed { own, ..Fixed::default() }, LONG);
+        stage.agent_settings = decurion_engine::AgentSettings::default();
+        let equipment = Equipment { mcp_servers: Some(json!(["plain"])), ..Equipment::default() };
+        let worker = AgentDefinition { equipment, ..(*stage.agents[0]).clone() };
+        stage.agents = vec![Arc::new(worker)];
+        allow(&mut stage, "mcp__plain");
+        let played = within(stage.play("go")).await;
+        let heard = results(&played).iter().filter(|text| *text == "heard: a").count();
+        assert_eq!(heard, 2, "private: {private}, {:?}", results(&played));
+        assert_eq!(house.log().matches("started").count(), 2);
+        assert_eq!(house.alive(), Vec::<String>::new());
+    }
+}
