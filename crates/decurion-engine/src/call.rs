@@ -381,6 +381,7 @@ pub async fn inline_permit(
     match decide_again(bench, &mut ready, &name, permit) {
         Permit::Granted { input, seen, .. } => {
             let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), *seen);
+            let rules = rules.confined(Confinement::of(bench.spec));
             Ok((rules, input.unwrap_or(ready.call.input)))
         }
         Permit::Refused { decision, .. } => Err(decision.reason),
