@@ -2,6 +2,7 @@
 //! gives back what came of them.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::PoisonError;
 
 use futures_util::future::join_all;
 
@@ -118,6 +119,8 @@ pub fn bench<'a>(run: &'a crate::run::Run, context: &Context) -> Bench<'a> {
     let state = context.state();
     let mut directories = vec![run.spec.cwd.clone()];
     directories.extend(run.spec.directories.iter().cloned());
+    // Whoever it starts with these calls is bound by the same.
+    run.ports.desk.follows.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&state.follows);
     Bench {
         spec: &run.spec,
         ports: &run.ports,

@@ -64,6 +64,7 @@ pub async fn compact(
         checkpoint: Value::Null,
     };
     record(run, progress, vec![event]).await?;
+    progress.forget_folders();
     hooked.after_compaction(trigger, &summary).await;
     ports.desk.waits(&ports.journal, None);
     Ok(())

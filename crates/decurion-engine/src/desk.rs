@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use camino::Utf8PathBuf;
 use decurion_model::{Head, WireHead};
 use decurion_protocol::{
-    AgentId, AgentSource, CallId, Delivery, Envelope, Event, LineId, Mode, RunSpec, TaskId, TaskRecord,
-    ToolOutput, WaitReason,
+    AgentId, AgentSource, CallId, Delivery, Envelope, Event, LineId, Mode, OwnRules, RunSpec, TaskId,
+    TaskRecord, ToolOutput, WaitReason,
 };
 use decurion_tools::{FilesSeen, ToolSet};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -66,6 +66,8 @@ pub struct Desk {
     pub stopped_by: Mutex<Option<String>>,
     /// Shells that someone waits for, in the whole session.
     pub shells: Arc<Shells>,
+    /// The rules of the skills that it follows while its calls run now.
+    pub follows: Mutex<OwnRules>,
     /// Its own commands that were stopped for its end, once it came to that.
     pub left: Mutex<Vec<String>>,
 }
@@ -351,6 +353,7 @@ impl Desk {
             parent_told: links.parent_told,
             stopped_by: Mutex::default(),
             shells: links.shells,
+            follows: Mutex::default(),
             left: Mutex::default(),
         }
     }

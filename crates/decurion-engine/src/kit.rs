@@ -29,6 +29,7 @@ pub struct Kit {
 }
 
 /// What is left of a run once all that it carried is given back.
+#[derive(Default)]
 pub struct Rest {
     /// How it ended, if that is on record.
     pub ending: Option<(Outcome, Totals)>,

@@ -149,6 +149,11 @@ impl Progress {
         self
     }
 
+    /// Instruction files of folders are told again when something in them is read again.
+    pub fn forget_folders(&mut self) {
+        self.folders.clear();
+    }
+
     /// How long the work has taken.
     pub fn elapsed(&self, run: &Run) -> Duration {
         self.before + run.ports.clock.elapsed().saturating_sub(self.began)

@@ -228,7 +228,8 @@ async fn inline(bench: &Bench<'_>, call: &Call, cx: &ToolContext, skill: &str, c
         Ok(permitted) => permitted,
         Err(reason) => return format!("[not run: `{command}`: {reason}]"),
     };
-    let text = format!("skill {skill} runs: {command}");
+    let clean = |text: String| (bench.ports.equipment.redact)(&text).unwrap_or(text);
+    let text = clean(format!("skill {skill} runs: {command}"));
     let noted = Event::Notice { level: "info".to_owned(), text };
     if bench.ports.journal.write(&bench.ports.who, vec![noted]).await.is_err() {
         return format!("[not run, because it could not be put on record: `{command}`]");
@@ -250,7 +251,8 @@ async fn inline(bench: &Bench<'_>, call: &Call, cx: &ToolContext, skill: &str, c
         detached: cx.detached.clone(),
         host: cx.host.clone(),
     };
-    bash.run(&cx, input).await.content.text().trim_end().to_owned()
+    // What a prompt holds is not looked at again.
+    clean(bash.run(&cx, input).await.content.text().trim_end().to_owned())
 }
 
 /// Lets an agent of its own follow a skill.

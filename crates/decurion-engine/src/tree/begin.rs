@@ -48,6 +48,7 @@ impl Owner {
         let definition = self.definition(spawning.input.subagent_type.as_deref().unwrap_or_default())?;
         let is_fork = definition.name == fork::NAME;
         let mut remarks = Vec::new();
+        inherit_rules(&mut spawning);
         let definition =
             if is_fork { definition } else { self.with_call(&definition, &mut spawning, &mut remarks) };
         let desk = &spawning.desk;
@@ -82,11 +83,6 @@ impl Owner {
         spawning: &mut Spawning,
         remarks: &mut Vec<String>,
     ) -> Arc<AgentDefinition> {
-        let parent = &spawning.desk.spec.own_rules;
-        if parent.instead {
-            // What its parent may not do without a question, it may not either.
-            spawning.input.own_rules.add(parent);
-        }
         let schema = spawning.input.output_schema.take();
         let memory = definition.equipment.memory.as_deref().and_then(|scope| {
             let memory = self.session.parts.library.memory(scope, &definition.name);
@@ -638,7 +634,8 @@ impl Owner {
             let living = live(&run, &mut kit, context, Beginning::Opened { first }, carried);
             let left = AssertUnwindSafe(living).catch_unwind().await;
             let left = left.unwrap_or_else(|_| Left::nothing());
-            let Rest { ending, delivered, worktree } = kit.release(run, left).await;
+            let rest = AssertUnwindSafe(kit.release(run, left)).catch_unwind().await;
+            let Rest { ending, delivered, worktree } = rest.unwrap_or_default();
             let (outcome, totals) =
                 ending.map_or((Outcome::Lost, None), |(outcome, totals)| (outcome, Some(totals)));
             let id = EndingId { task: agent.clone().into(), run: Some(run_id) };
@@ -671,6 +668,19 @@ fn shared_prefix(spawning: &Spawning) -> Option<Arc<Prefix>> {
         tracing::warn!(call = %spawning.call, "the delegating call was not found; the child starts afresh");
     }
     prefix
+}
+
+/// What its parent may not do, or not without a question, a child may not either.
+fn inherit_rules(spawning: &mut Spawning) {
+    let parent = &spawning.desk.spec.own_rules;
+    let follows = spawning.desk.follows.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let own = &mut spawning.input.own_rules;
+    if parent.instead {
+        own.add(parent);
+    } else {
+        own.deny.extend(parent.deny.iter().cloned());
+    }
+    own.deny.extend(follows.deny);
 }
 
 fn total_reached(most: u32) -> String {

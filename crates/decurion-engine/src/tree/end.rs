@@ -238,11 +238,11 @@ impl Owner {
         let outcome = shell_outcome(output);
         let who = self.who.clone();
         let event = Event::TaskChanged { task: task.clone(), state: TaskState::Ended(outcome.clone()) };
-        if self.session.journal.write(&who, vec![event]).await.is_ok() {
-            let id = EndingId { task: task.clone(), run: None };
-            let at = self.session.parts.clock.date();
-            self.ended(Ending { id, outcome, totals: None, at, worktree: None }).await;
-        }
+        // A journal that is lost ends the session; whoever waits for this must not wait for ever.
+        let _ = self.session.journal.write(&who, vec![event]).await;
+        let id = EndingId { task: task.clone(), run: None };
+        let at = self.session.parts.clock.date();
+        self.ended(Ending { id, outcome, totals: None, at, worktree: None }).await;
     }
 
     /// Ends a task and all below it; none if there is no such task.

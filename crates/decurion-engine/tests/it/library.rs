@@ -571,3 +571,33 @@ async fn skills_that_change_are_told_of_at_the_next_prompt() {
         .collect();
     assert_eq!(listed, [false, true]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_skill_denies_is_denied_to_agents_started_meanwhile() {
+    // A named agent and a fork; the skill takes Echo away, which every agent here may use.
+    for (kind, first) in [("worker", 1), ("fork", 3)] {
+        let script = format!(
+            "when agent={kind} turn={first}\n  call Echo {{\"text\": \"x\"}}\nwhen agent={kind}\n  say \"done\"\n\
+             when agent=main turn=1\n  call Skill {{\"skill\": \"s\"}}\nwhen agent=main turn=2\n  \
+             call Agent {{\"description\": \"d\", \"prompt\": \"p\", \"subagent_type\": \"{kind}\", \
+             \"run_in_background\": false}}\nwhen\n  say \"done\"\n"
+        );
+        let narrow = Skill { disallowed_tools: vec!["Echo".into()], ..skill("s") };
+        let played = stage(&script, shelf([(narrow, "x")])).play("go").await;
+        assert_eq!(results(&played, "Echo"), ["! Permission denied: denied by Echo"], "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn secrets_that_an_inline_command_prints_are_cut_out() {
+    let script = calling(&json!({"skill": "s"}));
+    let mut stage = with_shell(stage(&script, shelf([(skill("s"), "see !`echo secret`")])));
+    stage.redact =
+        Arc::new(|text: &str| text.contains("secret").then(|| text.replace("secret", "[redacted]")));
+    stage.request.start = decurion_protocol::Start::New { id: None };
+    // The redaction of results would hide what the prompt of a command has no second look for.
+    let played = stage.play("/s").await;
+    let log = render(&played.events);
+    assert!(!log.contains("secret"), "{log}");
+    assert!(texts(&requests(&stage)[0]).join("\n").contains("see [redacted]"), "{log}");
+}
