@@ -291,26 +291,42 @@ fn decide(
     for found in found {
         named.entry(found.name.clone()).or_default().insert(0, found);
     }
-    let mut taken = BTreeSet::new();
     let mut entries = Vec::with_capacity(named.len());
     for candidates in named.into_values() {
-        let ready = candidates.iter().find(|found| {
-            entry(found, policy, around, &mut taken.clone(), &mut Vec::new()).state == McpState::Ready
-        });
-        let chosen = ready.or(candidates.first());
-        entries.extend(chosen.map(|found| entry(found, policy, around, &mut taken, problems)));
+        let is_ready =
+            |found: &&Found| entry(found, policy, around, &mut Vec::new()).state == McpState::Ready;
+        let chosen = candidates.iter().find(is_ready).or(candidates.first());
+        entries.extend(chosen.map(|found| entry(found, policy, around, problems)));
     }
+    let ready = entries.iter_mut().filter(|entry| entry.state == McpState::Ready);
+    name_for_tools(ready.filter_map(|entry| entry.server.as_mut()).collect(), &mut BTreeSet::new());
     entries
 }
 
-fn entry(
-    found: &Found,
-    policy: &Policy,
-    around: &Around,
-    taken: &mut BTreeSet<String>,
-    problems: &mut Vec<McpProblem>,
-) -> McpEntry {
-    let Read { server, hash, notes, failed, off } = declaration::read(found, around, taken);
+/// Gives each its own name in those of tools. Rules hold by that name, so a server takes none away from one
+/// that the user has more say in, and a name that is written as it is used goes before one that only becomes it.
+fn name_for_tools(mut servers: Vec<&mut McpServer>, taken: &mut BTreeSet<String>) {
+    servers.sort_by_key(|server| (say(server.source), server.short != server.name));
+    for server in servers {
+        server.short = declaration::unique(&server.short, taken);
+    }
+}
+
+/// How near to the user a declaration is; the lowest is the nearest.
+fn say(source: McpSource) -> u8 {
+    match source {
+        McpSource::Managed => 0,
+        McpSource::Flag => 1,
+        McpSource::User => 2,
+        McpSource::Plugin => 3,
+        McpSource::Local => 4,
+        McpSource::Project => 5,
+        McpSource::Agent => 6,
+    }
+}
+
+fn entry(found: &Found, policy: &Policy, around: &Around, problems: &mut Vec<McpProblem>) -> McpEntry {
+    let Read { server, hash, notes, failed, off } = declaration::read(found, around);
     let note = |text| McpProblem { place: found.place.clone(), server: found.name.clone(), text };
     problems.extend(notes.into_iter().map(note));
     let state = match (&failed, off) {
@@ -373,12 +389,10 @@ impl McpServers {
             Value::String(name) => self.named(name, place, &mut wanted),
             _ => {}
         }
-        let mut taken: BTreeSet<String> =
-            self.entries.iter().filter_map(|entry| Some(entry.server.as_ref()?.short.clone())).collect();
         for (name, value) in own {
             let (source, place) = (McpSource::Agent, place.to_owned());
             let found = Found { name: name.clone(), source, place, value: value.clone(), root: None };
-            let entry = entry(&found, &self.policy, &self.around, &mut taken, &mut wanted.problems);
+            let entry = entry(&found, &self.policy, &self.around, &mut wanted.problems);
             match (entry.state, entry.server) {
                 (McpState::Ready, Some(server)) => wanted.servers.push(server),
                 (McpState::Unusable(_), _) => {}
@@ -389,7 +403,18 @@ impl McpServers {
                 }),
             }
         }
+        let own = wanted.servers.iter_mut().filter(|server| server.source == McpSource::Agent);
+        name_for_tools(own.collect(), &mut self.taken());
         wanted
+    }
+
+    /// The names that no agent's own server gets: those in use, and those that are the user's even while their
+    /// servers are off. A repository that nobody trusts holds none.
+    fn taken(&self) -> BTreeSet<String> {
+        let counts =
+            |entry: &&McpEntry| entry.state == McpState::Ready || say(entry.source) <= say(McpSource::User);
+        let names = self.entries.iter().filter(counts).filter_map(|entry| entry.server.as_ref());
+        names.map(|server| server.short.clone()).collect()
     }
 
     fn named(&self, name: &str, place: &str, wanted: &mut AgentServers) {

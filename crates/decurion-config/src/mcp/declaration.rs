@@ -62,8 +62,8 @@ const KNOWN: &[&str] = &[
     "description",
 ];
 
-/// Reads one declaration. `taken` holds the short names given so far.
-pub(super) fn read(found: &Found, around: &Around, taken: &mut BTreeSet<String>) -> Read {
+/// Reads one declaration. Its short name is not yet its own: see [`unique`].
+pub(super) fn read(found: &Found, around: &Around) -> Read {
     let mut reader = Reader { found, around, notes: Vec::new() };
     let hash = fingerprint(&found.value, found.root.as_deref().map(camino::Utf8Path::as_str));
     let transport = reader.transport();
@@ -73,7 +73,7 @@ pub(super) fn read(found: &Found, around: &Around, taken: &mut BTreeSet<String>)
         Ok(transport) => {
             let server = McpServer {
                 name: found.name.clone(),
-                short: short_name(&found.name, taken),
+                short: short_name(&found.name),
                 transport,
                 private: reader.flag("private").unwrap_or(false),
                 start_timeout: reader.milliseconds("startTimeout").unwrap_or(START_TIMEOUT),
@@ -297,7 +297,7 @@ fn cut(text: &str) -> String {
 
 /// The part of a tool's name that stands for a server: letters, digits, `-` and single `_`, so that the
 /// first `__` after it is where the tool's own name begins.
-fn short_name(name: &str, taken: &mut BTreeSet<String>) -> String {
+fn short_name(name: &str) -> String {
     let mut short = String::new();
     for character in name.chars().take(40) {
         let kept = if character.is_ascii_alphanumeric() || character == '-' { character } else { '_' };
@@ -305,11 +305,15 @@ fn short_name(name: &str, taken: &mut BTreeSet<String>) -> String {
             short.push(kept);
         }
     }
-    let base = match short.trim_matches('_') {
+    match short.trim_matches('_') {
         "" => "server".to_owned(),
         trimmed => trimmed.to_owned(),
-    };
-    let mut short = base.clone();
+    }
+}
+
+/// The short name itself, or with a number where another server has it; taken from then on.
+pub(super) fn unique(base: &str, taken: &mut BTreeSet<String>) -> String {
+    let mut short = base.to_owned();
     let mut number = 2;
     while !taken.insert(short.clone()) {
         short = format!("{base}_{number}");
@@ -390,7 +394,7 @@ mod tests {
     fn names_for_tools_are_plain_and_unique() {
         let mut taken = BTreeSet::new();
         let names = ["git", "my server", "my_server", "a__b", "plugin:x:y", "…", "", "git"];
-        let short: Vec<String> = names.iter().map(|name| short_name(name, &mut taken)).collect();
+        let short: Vec<String> = names.iter().map(|name| unique(&short_name(name), &mut taken)).collect();
         assert_eq!(
             short,
             ["git", "my_server", "my_server_2", "a_b", "plugin_x_y", "server", "server_2", "git_2"]

@@ -109,8 +109,8 @@ fn every_form_of_a_declaration() {
         nothing (project): cannot be used: it has neither `command` nor `url`
         off (project) = off stdio x: off: its declaration says so
         old (project) = old sse http://localhost:8080/sse: ready
-        other word (project) = other_word http https://a.example/: ready
-        other_word (project) = other_word_2 stdio x: ready
+        other word (project) = other_word_2 http https://a.example/: ready
+        other_word (project) = other_word stdio x: ready
         plain (project) = plain stdio npx -y server 7 {"A": "t-1", "B": "true", "N": "1"}: ready
         sdk (project): cannot be used: servers inside the program that hosts us cannot be used
         slow (project) = slow stdio x 5s/600s: ready
@@ -406,4 +406,49 @@ fn declarations_are_written_into_the_file_of_their_scope() {
     let refused = add(&paths, Scope::Project, "x", json!({})).unwrap_err().to_string();
     assert!(refused.contains("by hand"), "{refused}");
     assert!(std::fs::read_to_string(stage.project.join(".mcp.json")).unwrap().contains("// mine"));
+}
+
+#[test]
+fn a_repository_takes_no_name_away_from_the_users_servers() {
+    let stage = Stage::new()
+        .file(
+            "home/.decurion/settings.json",
+            r#"{"mcpServers": {"github": {"command": "g"}, "my db": {"command": "d"}, "idle": {"command": "i", "disabled": true}}}"#,
+        )
+        .file(
+            "project/.mcp.json",
+            r#"{"mcpServers": {"_github": {"command": "evil"}, "_own": {"command": "evil", "disabled": true}, "my_db": {"command": "evil"}}}"#,
+        );
+    check(
+        &stage,
+        &PLAIN,
+        &expect![[r#"
+        _github (project) = github stdio evil: waits for the folder's trust: run `decurion trust`
+        _own (project) = own stdio evil: off: its declaration says so
+        github (user) = github stdio g: ready
+        idle (user) = idle stdio i: off: its declaration says so
+        my db (user) = my_db stdio d: ready
+        my_db (project) = my_db stdio evil: waits for the folder's trust: run `decurion trust`"#]],
+    );
+    check(
+        &stage,
+        &Asked { trust: TrustMode::Granted, ..PLAIN },
+        &expect![[r#"
+        _github (project) = github_2 stdio evil: ready
+        _own (project) = own stdio evil: off: its declaration says so
+        github (user) = github stdio g: ready
+        idle (user) = idle stdio i: off: its declaration says so
+        my db (user) = my_db stdio d: ready
+        my_db (project) = my_db_2 stdio evil: ready"#]],
+    );
+    let own = json!({"github": {"command": "x"}, "idle": {"command": "x"}, "_own": {"command": "x"}, "own": {"command": "x"}});
+    let wanted = decide(&stage, &stage.load(), &PLAIN).for_agent("agents/a.md", &own);
+    let names: Vec<String> =
+        wanted.servers.iter().map(|server| format!("{} = {}", server.name, server.short)).collect();
+    expect![[r#"
+        github = github_2
+        idle = idle_2
+        _own = own_2
+        own = own"#]]
+    .assert_eq(&names.join("\n"));
 }
