@@ -65,7 +65,10 @@ const KNOWN: &[&str] = &[
 /// Reads one declaration. Its short name is not yet its own: see [`unique`].
 pub(super) fn read(found: &Found, around: &Around) -> Read {
     let mut reader = Reader { found, around, notes: Vec::new() };
-    let hash = fingerprint(&found.value, found.root.as_deref().map(camino::Utf8Path::as_str));
+    // What is kept of a server is kept by this: in another project the same words may be another program.
+    let is_of_project = matches!(found.source, McpSource::Project | McpSource::Local | McpSource::Agent);
+    let root = found.root.as_ref().or(is_of_project.then_some(&around.root));
+    let hash = fingerprint(&found.value, root.map(|root| root.as_str()));
     let transport = reader.transport();
     let off = reader.flag("disabled") == Some(true) || reader.flag("enabled") == Some(false);
     reader.unknown_keys();
@@ -322,7 +325,7 @@ pub(super) fn unique(base: &str, taken: &mut BTreeSet<String>) -> String {
     short
 }
 
-/// A fingerprint that does not depend on the order of keys.
+/// A fingerprint that does not depend on the order of keys. `root` is the folder that the words mean something in.
 fn fingerprint(value: &Value, root: Option<&str>) -> String {
     let mut hasher = Sha256::new();
     hasher.update(root.unwrap_or_default());

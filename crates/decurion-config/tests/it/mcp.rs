@@ -452,3 +452,20 @@ fn a_repository_takes_no_name_away_from_the_users_servers() {
         own = own"#]]
     .assert_eq(&names.join("\n"));
 }
+
+#[test]
+fn what_was_kept_of_a_server_is_kept_for_its_project() {
+    let hashes = |settings: &str, mcp: &str| {
+        let stage =
+            Stage::new().file("home/.decurion/settings.json", settings).file("project/.mcp.json", mcp);
+        let servers = decide(&stage, &stage.load_trusted(), &PLAIN);
+        let own = servers.for_agent("agents/a.md", &json!({"own": {"command": "x"}}));
+        (servers.get("s").unwrap().hash.clone(), own.servers[0].hash.clone())
+    };
+    let (user, project) =
+        (r#"{"mcpServers": {"s": {"command": "x"}}}"#, r#"{"mcpServers": {"s": {"command": "./x"}}}"#);
+    // Each stage is a folder of its own: `./x` is another program there, and so is an agent's.
+    let (one, other) = (hashes("{}", project), hashes("{}", project));
+    assert!(one.0 != other.0 && one.1 != other.1, "{one:?} {other:?}");
+    assert_eq!(hashes(user, "{}").0, hashes(user, "{}").0);
+}
