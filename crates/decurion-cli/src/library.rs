@@ -71,7 +71,7 @@ impl Library for Shelf {
     }
 
     fn body(&self, skill: &Skill) -> Result<String, String> {
-        skills::body(skill)
+        skills::body(skill, &self.loaded.paths)
     }
 
     fn memory(&self, scope: &str, agent: &str) -> Result<Memory, String> {

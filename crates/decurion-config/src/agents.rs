@@ -284,9 +284,6 @@ pub fn denied<'a>(name: &str, rules: &'a RuleSet) -> Option<&'a Rule> {
     rules.deny.iter().find(means)
 }
 
-/// A link may not make a plugin out of what is not part of it.
-pub(crate) const OUTSIDE: &str = "leads out of the plugin's folder";
-
 /// Longer than any file a person wrote.
 const MAX_BYTES: usize = 1 << 20;
 
@@ -318,6 +315,7 @@ impl Loader<'_> {
             path: path.to_owned(),
             source: AgentSource::User,
             shared: absolute.components().any(|part| part.as_str() == ".claude"),
+            root: None,
             plugin: None,
         });
         if absolute.is_dir() {
@@ -329,8 +327,8 @@ impl Loader<'_> {
 
     fn file(&mut self, folder: &AgentFolder, file: &Utf8Path) {
         let origin = AgentOrigin::File(file.to_owned());
-        if folder.plugin.as_ref().is_some_and(|plugin| !plugin.holds(file)) {
-            return self.problem(Severity::Error, &origin, None, OUTSIDE.to_owned());
+        if let Some(reason) = folder.refuses(file) {
+            return self.problem(Severity::Error, &origin, None, reason.to_owned());
         }
         let text = match text_of(file) {
             Ok(text) => text,
@@ -464,7 +462,8 @@ pub(crate) fn add_project_parts(paths: &Paths, layers: &[Layer], parts: &mut Pro
     let folders = place::folders(paths, Utf8Path::new(""), layers, "agents");
     for folder in folders.iter().filter(|folder| folder.source == AgentSource::Project) {
         // Only what is inside the folder that is trusted.
-        for file in place::walk(&folder.path).files {
+        let files = place::walk(&folder.path).files;
+        for file in files.into_iter().filter(|file| folder.refuses(file).is_none()) {
             let Ok(name) = file.strip_prefix(&paths.root) else { continue };
             let Ok(text) = text_of(&file) else { continue };
             let Ok(document) = frontmatter::read(&text, definition::KEYS) else { continue };

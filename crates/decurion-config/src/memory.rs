@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use camino::{Utf8Path, Utf8PathBuf};
 use sha2::{Digest, Sha256};
 
+use crate::agents::place::leaves;
 use crate::paths::Paths;
 use crate::read;
 use crate::trust::hex;
@@ -32,6 +33,9 @@ pub enum MemoryError {
     /// Take the link away.
     #[error("leads out of the project: {0}")]
     Outside(Utf8PathBuf),
+    /// Put the notes into the folder.
+    #[error("leads out of its folder: {0}")]
+    Elsewhere(Utf8PathBuf),
     /// See what the system says.
     #[error("cannot use {path}: {source}")]
     Io {
@@ -97,9 +101,13 @@ fn folder_name(agent: &str) -> String {
     format!("{}-{}", plain.trim_start_matches('.'), &digits[..8])
 }
 
-/// The index of a memory, as much of it as is told; empty where there is none yet.
+/// The index of a memory, as much of it as is told; empty where there is none yet. It goes into a prompt, so
+/// whoever put a link in its place would have any file told.
 pub fn index(folder: &Utf8Path) -> Result<String, MemoryError> {
     let path = folder.join(INDEX);
+    if leaves(folder, &path).is_some() {
+        return Err(MemoryError::Elsewhere(path));
+    }
     let failed = |source| MemoryError::Io { path: path.clone(), source };
     let Some(file) = read::open(&path).map_err(|error| failed(io::Error::other(error)))? else {
         return Ok(String::new());

@@ -122,12 +122,28 @@ impl Paths {
     /// The `.decurion` and `.claude` folders there may be from the working directory up to the repository's
     /// top, nearest first, ours before the ecosystem's. The user's own are not among them.
     pub(crate) fn project_folders(&self) -> Vec<(Family, Utf8PathBuf)> {
-        let top = self.root.ancestors().find(|folder| folder.join(".git").exists()).unwrap_or(&self.root);
+        let top = self.top();
         let upwards = self.cwd.ancestors().take_while(|folder| folder.starts_with(top));
         let both = |folder: &Utf8Path| {
             [(Family::Ours, folder.join(".decurion")), (Family::Shared, folder.join(".claude"))]
         };
         upwards.flat_map(both).filter(|(_, folder)| !self.is_users_own(folder)).collect()
+    }
+
+    /// The repository's top.
+    fn top(&self) -> &Utf8Path {
+        self.root.ancestors().find(|folder| folder.join(".git").exists()).unwrap_or(&self.root)
+    }
+
+    /// The folder that no link of a file in one of the [project's folders](Self::project_folders) may lead out
+    /// of: the repository; where that is the user's whole home, the folder that the file is for.
+    pub(crate) fn bounds<'a>(&'a self, file: &'a Utf8Path) -> &'a Utf8Path {
+        let top = self.top();
+        if self.home.as_ref().is_none_or(|home| !home.starts_with(top)) {
+            return top;
+        }
+        let is_settings = |folder: &&Utf8Path| matches!(folder.file_name(), Some(".decurion" | ".claude"));
+        file.ancestors().find(is_settings).and_then(Utf8Path::parent).unwrap_or(&self.root)
     }
 
     fn find_root(&self) -> Utf8PathBuf {

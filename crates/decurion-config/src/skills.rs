@@ -15,7 +15,7 @@ use decurion_protocol::{AgentSource, Skill, SkillKind};
 
 use crate::agents::definition::WaitingParts;
 use crate::agents::place::{self, Walk};
-use crate::agents::{AgentFolder, AgentOrigin, AgentProblem, OUTSIDE, Severity, Stamp, text_of};
+use crate::agents::{AgentFolder, AgentOrigin, AgentProblem, Severity, Stamp, text_of};
 use crate::commands;
 use crate::frontmatter::{self, Document, HeadError};
 use crate::paths::Paths;
@@ -138,8 +138,8 @@ impl Skills {
         let origin = AgentOrigin::File(file.to_owned());
         let problem =
             |severity, line, text| AgentProblem { severity, origin: origin.clone(), line, agent: None, text };
-        if folder.plugin.as_ref().is_some_and(|plugin| !plugin.holds(file)) {
-            return self.problems.push(problem(Severity::Error, None, OUTSIDE.to_owned()));
+        if let Some(reason) = folder.refuses(file) {
+            return self.problems.push(problem(Severity::Error, None, reason.to_owned()));
         }
         let document = match read(file) {
             Ok(document) => document,
@@ -190,7 +190,16 @@ fn places(file: &Utf8Path) -> Option<&Utf8Path> {
 }
 
 /// A skill's text, as its file is now: what is below the head, a plugin's folder in the place of its names.
-pub fn body(skill: &Skill) -> Result<String, String> {
+/// A link in a repository's file may not lead out of it.
+pub fn body(skill: &Skill, paths: &Paths) -> Result<String, String> {
+    let root = match (&skill.plugin_root, skill.source) {
+        (Some(root), _) => Some((root.as_path(), place::OUT_OF_PLUGIN)),
+        (None, AgentSource::Project) => Some((paths.bounds(&skill.path), place::OUT_OF_PROJECT)),
+        _ => None,
+    };
+    if let Some((_, reason)) = root.filter(|(root, _)| place::leaves(root, &skill.path).is_some()) {
+        return Err(format!("{}: {reason}", skill.path));
+    }
     let document = read(&skill.path).map_err(|(_, reason)| format!("{}: {reason}", skill.path))?;
     Ok(match &skill.plugin_root {
         Some(root) => {
@@ -227,7 +236,8 @@ pub(crate) fn add_parts(kind: SkillKind, folder: &Utf8Path, parts: &mut ProjectP
 pub(crate) fn add_project_parts(paths: &Paths, layers: &[Layer], parts: &mut ProjectParts) {
     let folders = folders(paths, Utf8Path::new(""), layers);
     for (kind, folder) in folders.iter().filter(|(_, folder)| folder.source == AgentSource::Project) {
-        for file in walk(*kind, &folder.path).files {
+        let files = walk(*kind, &folder.path).files;
+        for file in files.into_iter().filter(|file| folder.refuses(file).is_none()) {
             let Ok(name) = file.strip_prefix(&paths.root) else { continue };
             let Ok(document) = read(&file) else { continue };
             draft::add_parts(parts, name.as_str(), &file, &document.head);

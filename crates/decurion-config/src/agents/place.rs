@@ -22,6 +22,8 @@ pub struct AgentFolder {
     pub source: AgentSource,
     /// Whether its files are written for the wider ecosystem (`.claude`), where `dontAsk` means deny.
     pub shared: bool,
+    /// The folder that no link of its files may lead out of; none where they are the user's own.
+    pub root: Option<Utf8PathBuf>,
     /// The plugin it belongs to; its definitions are then called `plugin:name`.
     pub plugin: Option<PluginPlace>,
 }
@@ -43,18 +45,40 @@ impl PluginPlace {
 
     /// Whether a file is inside the plugin, links followed.
     pub(crate) fn holds(&self, file: &Utf8Path) -> bool {
-        let real = |path: &Utf8Path| path.canonicalize_utf8().ok();
-        real(&self.root).zip(real(file)).is_some_and(|(root, file)| file.starts_with(root))
+        leaves(&self.root, file).is_none()
     }
 }
+
+/// Where a file really is, if that is not inside of a folder. One that is nowhere leaves nothing: whoever reads
+/// it says that it is not there.
+pub(crate) fn leaves(root: &Utf8Path, file: &Utf8Path) -> Option<Utf8PathBuf> {
+    let file = match file.canonicalize_utf8() {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(_) => return Some(file.to_owned()),
+    };
+    let is_inside = root.canonicalize_utf8().is_ok_and(|root| file.starts_with(root));
+    (!is_inside).then_some(file)
+}
+
+/// A link may not make a plugin out of what is not part of it, nor tell a model what is the user's alone.
+pub(crate) const OUT_OF_PLUGIN: &str = "leads out of the plugin's folder";
+pub(crate) const OUT_OF_PROJECT: &str = "leads out of the project's folder";
 
 /// What stands for a plugin's folder in its files.
 const ROOT_NAMES: [&str; 2] = ["${CLAUDE_PLUGIN_ROOT}", "${DECURION_PLUGIN_ROOT}"];
 
 impl AgentFolder {
+    /// Why a file of it is not read, if a link leads it out of where it belongs.
+    pub(crate) fn refuses(&self, file: &Utf8Path) -> Option<&'static str> {
+        leaves(self.root.as_ref()?, file)?;
+        Some(if self.plugin.is_some() { OUT_OF_PLUGIN } else { OUT_OF_PROJECT })
+    }
+
     /// A folder of a plugin, or one of its files.
     pub fn of_plugin(plugin: PluginPlace, path: impl Into<Utf8PathBuf>) -> Self {
-        Self { path: path.into(), source: AgentSource::Plugin, shared: true, plugin: Some(plugin) }
+        let (source, root) = (AgentSource::Plugin, Some(plugin.root.clone()));
+        Self { path: path.into(), source, shared: true, root, plugin: Some(plugin) }
     }
 }
 
@@ -62,9 +86,10 @@ impl AgentFolder {
 /// lowest; plugins and built-ins come after them.
 pub(crate) fn folders(paths: &Paths, managed: &Utf8Path, layers: &[Layer], kind: &str) -> Vec<AgentFolder> {
     let folder = |path: Utf8PathBuf, source, family| AgentFolder {
-        path: path.join(kind),
         source,
         shared: family == Family::Shared,
+        root: (source == AgentSource::Project).then(|| paths.bounds(&path).to_owned()),
+        path: path.join(kind),
         plugin: None,
     };
     let mut folders = Vec::new();

@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 
 use super::{DeclaredHooks, Plugin, PluginFrom, PluginState};
 use crate::agents::definition::{self, name_problem};
-use crate::agents::{AgentFolder, AgentOrigin, AgentProblem, OUTSIDE, PluginPlace, Severity, place, text_of};
+use crate::agents::place::OUT_OF_PLUGIN;
+use crate::agents::{AgentFolder, AgentOrigin, AgentProblem, PluginPlace, Severity, place, text_of};
 use crate::frontmatter;
 use crate::jsonc::{self, Kind, Node};
 use crate::origin::Origin;
@@ -251,7 +252,7 @@ impl Reader {
         let written = Utf8Path::new(text.trim_start_matches('/'));
         let climbs = written.components().any(|part| matches!(part, Utf8Component::ParentDir));
         if climbs || text.starts_with('~') {
-            self.say(Severity::Error, Some(node.at.line), format!("{OUTSIDE}: {text}"));
+            self.say(Severity::Error, Some(node.at.line), format!("{OUT_OF_PLUGIN}: {text}"));
             return None;
         }
         let plain: Utf8PathBuf =
@@ -268,7 +269,7 @@ impl Reader {
         let holds = PluginPlace { name: String::new(), root: self.plugin.root.clone() }.holds(path);
         if !holds {
             let line = node.map(|node| node.at.line);
-            self.say(Severity::Error, line, format!("{OUTSIDE}: {path}"));
+            self.say(Severity::Error, line, format!("{OUT_OF_PLUGIN}: {path}"));
         }
         holds
     }

@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use decurion_config::{
-    FoundInstructions, InstructionRequest, LoadRequest, Loaded, PartKind, SkillRequest, Skills, Trust, load,
-    memory, skills,
+    AgentRequest, Agents, FoundInstructions, InstructionRequest, LoadRequest, Loaded, PartKind, SkillRequest,
+    Skills, Trust, load, memory, skills,
 };
 use expect_test::{Expect, expect};
 
@@ -107,9 +107,13 @@ fn a_change_on_disk_is_seen_and_a_text_is_read_when_it_is_used() {
     let path = stage.top.join("home/.decurion/skills/s/SKILL.md");
     write(&path, &named("s").replace("Do it.", "Do it otherwise."));
     assert!(found.is_stale(&request));
-    assert_eq!(skills::body(found.get("S").unwrap()).unwrap(), "Do it otherwise.");
+    assert_eq!(skills::body(found.get("S").unwrap(), &stage.load().paths).unwrap(), "Do it otherwise.");
     fs::remove_file(&path).unwrap();
-    assert!(skills::body(found.get("s").unwrap()).unwrap_err().ends_with("there is no such file"));
+    assert!(
+        skills::body(found.get("s").unwrap(), &stage.load().paths)
+            .unwrap_err()
+            .ends_with("there is no such file")
+    );
     assert!(Skills::load(&request).get("s").is_none());
 }
 
@@ -296,5 +300,67 @@ fn an_index_is_bounded_and_says_what_was_cut() {
         let index = memory::index(&folder).unwrap();
         assert!(index.starts_with(first), "{index}");
         assert!(index.lines().last().unwrap().starts_with(last), "{}", index.lines().last().unwrap());
+    }
+}
+
+#[test]
+fn what_a_repository_links_to_outside_is_not_read() {
+    let stage = Stage::new()
+        .file("home/key.md", "---\nname: key\ndescription: d\n---\na key\n")
+        .file("project/.claude/skills/fine/SKILL.md", &named("fine"))
+        .file("project/notes/SKILL.md", &named("inner"))
+        .file("home/.decurion/skills/x", "");
+    let claude = stage.project.join(".claude");
+    let secret = stage.home.join("key.md");
+    for folder in ["skills/s", "commands", "agents"] {
+        fs::create_dir_all(claude.join(folder)).unwrap();
+    }
+    symlink(&secret, claude.join("skills/s/SKILL.md")).unwrap();
+    symlink("../../notes", claude.join("skills/inner")).unwrap();
+    symlink(&secret, claude.join("commands/c.md")).unwrap();
+    symlink(&stage.home, claude.join("commands/all")).unwrap();
+    symlink(&secret, claude.join("agents/a.md")).unwrap();
+    // What a user links to is the user's own choice.
+    fs::create_dir_all(stage.home.join(".decurion/skills/mine")).unwrap();
+    symlink(&secret, stage.home.join(".decurion/skills/mine/SKILL.md")).unwrap();
+    let loaded = stage.load_trusted();
+    let found = skills_of(&loaded);
+    let mut lines = shown(&stage, &found);
+    let agents = AgentRequest::new(&loaded, TOOLS);
+    for problem in Agents::check(&agents, &[claude.join("agents")]).problems {
+        lines += &stage.short(&format!("{problem}\n"));
+    }
+    expect![[r#"
+        fine project/.claude/skills/fine/SKILL.md 
+        inner project/.claude/skills/inner/SKILL.md 
+        key home/.decurion/skills/mine/SKILL.md 
+        project/.claude/skills/s/SKILL.md: error: leads out of the project's folder
+        project/.claude/commands/all/key.md: error: leads out of the project's folder
+        project/.claude/commands/c.md: error: leads out of the project's folder
+        project/.claude/agents/a.md: error: leads out of the project's folder
+    "#]]
+    .assert_eq(&lines);
+    // Put in a file's place after it was read.
+    let skill = found.get("fine").unwrap();
+    fs::remove_file(&skill.path).unwrap();
+    symlink(&secret, &skill.path).unwrap();
+    let body = skills::body(skill, &loaded.paths);
+    expect![[r#"Err("project/.claude/skills/fine/SKILL.md: leads out of the project's folder")"#]]
+        .assert_eq(&stage.short(&format!("{body:?}")));
+}
+
+#[test]
+fn an_index_is_never_a_link_out_of_its_folder() {
+    let stage = Stage::new().file("home/key", "a key");
+    let paths = stage.load().paths;
+    for scope in ["user", "project", "local"] {
+        let folder = memory::prepare(&paths, scope, "r").unwrap();
+        symlink(stage.home.join("key"), folder.join(memory::INDEX)).unwrap();
+        let error = memory::index(&folder).unwrap_err().to_string();
+        assert!(error.starts_with("leads out of its folder"), "{error}");
+        fs::remove_file(folder.join(memory::INDEX)).unwrap();
+        write(&folder.join("real.md"), "notes");
+        symlink("real.md", folder.join(memory::INDEX)).unwrap();
+        assert_eq!(memory::index(&folder).unwrap(), "notes");
     }
 }
