@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use camino::Utf8Path;
 use decurion_config::{InstructionRequest, Loaded, Plugins, SkillRequest, Skills, memory, skills};
 use decurion_engine::{Instructions, Library, Memory};
-use decurion_protocol::Skill;
+use decurion_protocol::{AgentDefinition, Skill};
 
 use crate::command::agents::tool_names;
 
@@ -74,8 +74,9 @@ impl Library for Shelf {
         skills::body(skill, &self.loaded.paths)
     }
 
-    fn memory(&self, scope: &str, agent: &str) -> Result<Memory, String> {
-        let folder = memory::prepare(&self.loaded.paths, scope, agent).map_err(|error| error.to_string())?;
+    fn memory(&self, scope: &str, agent: &AgentDefinition) -> Result<Memory, String> {
+        let folder = memory::prepare(&self.loaded.paths, scope, &agent.name, agent.source)
+            .map_err(|error| error.to_string())?;
         let index = memory::index(&folder).map_err(|error| error.to_string())?;
         Ok(Memory { folder, index })
     }

@@ -6,6 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 
 use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::AgentSource;
 use sha2::{Digest, Sha256};
 
 use crate::agents::place::leaves;
@@ -46,9 +47,20 @@ pub enum MemoryError {
     },
 }
 
-/// Where an agent of this name keeps its notes. The name may hold anything; the folder's does not.
-pub fn folder(paths: &Paths, scope: &str, agent: &str) -> Result<Utf8PathBuf, MemoryError> {
+/// Where an agent of this name keeps its notes. The name may hold anything; the folder's does not. What a
+/// repository calls by the name of a user's agent is another agent, with another folder.
+pub fn folder(
+    paths: &Paths,
+    scope: &str,
+    agent: &str,
+    source: AgentSource,
+) -> Result<Utf8PathBuf, MemoryError> {
     let base = match scope {
+        "user" if source == AgentSource::Project => {
+            let digits = hex(&Sha256::digest(paths.root.as_str()));
+            let state = paths.state.as_ref().ok_or(MemoryError::NoState)?;
+            state.join("agent-memory-of-projects").join(&digits[..16])
+        }
         "user" => paths.state.as_ref().ok_or(MemoryError::NoState)?.join("agent-memory"),
         "project" => paths.root.join(".decurion/agent-memory"),
         "local" => paths.root.join(".decurion/agent-memory-local"),
@@ -58,8 +70,13 @@ pub fn folder(paths: &Paths, scope: &str, agent: &str) -> Result<Utf8PathBuf, Me
 }
 
 /// Makes the folder, for its owner alone. A link in a repository may not lead it elsewhere.
-pub fn prepare(paths: &Paths, scope: &str, agent: &str) -> Result<Utf8PathBuf, MemoryError> {
-    let folder = folder(paths, scope, agent)?;
+pub fn prepare(
+    paths: &Paths,
+    scope: &str,
+    agent: &str,
+    source: AgentSource,
+) -> Result<Utf8PathBuf, MemoryError> {
+    let folder = folder(paths, scope, agent, source)?;
     let failed = |source| MemoryError::Io { path: folder.clone(), source };
     if scope != "user" && !stays_inside(&paths.root, &folder).map_err(failed)? {
         return Err(MemoryError::Outside(folder));

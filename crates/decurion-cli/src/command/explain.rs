@@ -62,7 +62,7 @@ pub fn equipment(explained: &mut Value, definition: &AgentDefinition, loaded: &L
     };
     explained["skills"] = equipment.skills.iter().map(skill).collect();
     explained["memory"] = equipment.memory.as_deref().map_or(Value::Null, |scope| {
-        match memory::folder(&loaded.paths, scope, &definition.name) {
+        match memory::folder(&loaded.paths, scope, &definition.name, definition.source) {
             Ok(folder) => json!({"scope": scope, "folder": folder}),
             Err(error) => json!({"scope": scope, "problem": error.to_string()}),
         }

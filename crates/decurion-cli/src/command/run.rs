@@ -461,7 +461,7 @@ fn session_request(
 /// Gives the session's own agent what its definition has it carry.
 fn equip(request: &mut SessionRequest, library: &dyn Library) {
     let Some(scope) = request.definition.equipment.memory.clone() else { return };
-    match library.memory(&scope, &request.definition.name) {
+    match library.memory(&scope, &request.definition) {
         Ok(memory) => {
             let mut whole = request.definition.clone();
             request.allow.extend(child::remember(&mut whole, &memory));

@@ -422,6 +422,8 @@ impl Maker<'_> {
 
     fn memory(&mut self, entry: &Entry) {
         match entry.text() {
+            // The user's folder is not the repository's to read and to write.
+            Some("user") if self.waits(entry) => {}
             Some(scope @ ("user" | "project" | "local")) => {
                 self.definition.equipment.memory = Some(scope.to_owned());
             }
@@ -527,6 +529,7 @@ pub(crate) fn add_parts(parts: &mut ProjectParts, name: &str, file: &Utf8Path, e
                 (PartKind::Mode, "permissionMode")
             }
             "hooks" if entry.value.is_object() => (PartKind::Hook, "hooks"),
+            "memory" if entry.text() == Some("user") => (PartKind::Directory, "memory"),
             "mcpservers" if declares_servers(&entry.value) => (PartKind::Server, "mcpServers"),
             _ => continue,
         };

@@ -861,3 +861,20 @@ proptest! {
         prop_assert!(loaded || !agents.problems.is_empty());
     }
 }
+
+#[test]
+fn a_repositorys_agent_has_the_users_memory_only_when_that_was_agreed_to() {
+    let text = |scope: &str| format!("---\nname: a\ndescription: d\nmemory: {scope}\n---\nx");
+    let stage = Stage::new().file("project/.decurion/agents/a.md", &text("user"));
+    let memory = |loaded: &Loaded| {
+        Agents::load(&request(loaded)).get("a").unwrap().definition.equipment.memory.clone()
+    };
+    let loaded = stage.load();
+    assert_eq!(memory(&loaded), None);
+    assert_eq!(loaded.project_parts.counts().get(&PartKind::Directory), Some(&1));
+    assert_eq!(memory(&stage.load_trusted()).as_deref(), Some("user"));
+    // What stays in the repository waits for nothing.
+    let stage = stage.file("project/.decurion/agents/a.md", &text("project"));
+    assert_eq!(memory(&stage.load()).as_deref(), Some("project"));
+    assert!(stage.load().project_parts.parts().is_empty());
+}

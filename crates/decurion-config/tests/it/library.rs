@@ -8,6 +8,7 @@ use decurion_config::{
     AgentRequest, Agents, FoundInstructions, InstructionRequest, LoadRequest, Loaded, PartKind, SkillRequest,
     Skills, Trust, load, memory, skills,
 };
+use decurion_protocol::AgentSource;
 use expect_test::{Expect, expect};
 
 use crate::stage::{Stage, write};
@@ -269,24 +270,29 @@ fn a_memory_has_a_folder_for_its_owner_alone() {
         ("project", "r", "project/.decurion/agent-memory/r"),
         ("local", "r", "project/.decurion/agent-memory-local/r"),
     ] {
-        let folder = memory::prepare(&paths, scope, agent).unwrap();
+        let folder = memory::prepare(&paths, scope, agent, AgentSource::User).unwrap();
         assert_eq!(stage.short(folder.as_str()), expected);
         assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
         assert_eq!(memory::index(&folder).unwrap(), "");
     }
     let ignored = stage.project.join(".decurion/agent-memory-local/.gitignore");
     assert_eq!(fs::read_to_string(ignored).unwrap(), "*\n");
-    assert!(memory::prepare(&paths, "elsewhere", "r").is_err());
+    assert!(memory::prepare(&paths, "elsewhere", "r", AgentSource::User).is_err());
+    // A repository's agent of the same name has other notes, and so has that of another repository.
+    let of = |source| memory::prepare(&paths, "user", "r", source).unwrap();
+    let other = memory::prepare(&Stage::new().load().paths, "user", "r", AgentSource::Project).unwrap();
+    assert!(!of(AgentSource::Project).starts_with(stage.home.join(".decurion/agent-memory")));
+    assert_ne!(of(AgentSource::Project).parent().unwrap().file_name(), other.parent().unwrap().file_name());
     // A repository may not lead it to the user's files.
     symlink(&stage.home, stage.project.join(".decurion/agent-memory/led")).unwrap();
-    let error = memory::prepare(&paths, "project", "led").unwrap_err();
+    let error = memory::prepare(&paths, "project", "led", AgentSource::Project).unwrap_err();
     assert!(error.to_string().starts_with("leads out of the project"), "{error}");
 }
 
 #[test]
 fn an_index_is_bounded_and_says_what_was_cut() {
     let stage = Stage::new();
-    let folder = memory::prepare(&stage.load().paths, "user", "r").unwrap();
+    let folder = memory::prepare(&stage.load().paths, "user", "r", AgentSource::User).unwrap();
     let lines = |count: usize, width: usize| {
         let line = |number: usize| format!("{number:0width$}\n");
         (1..=count).map(line).collect::<String>()
@@ -354,7 +360,7 @@ fn an_index_is_never_a_link_out_of_its_folder() {
     let stage = Stage::new().file("home/key", "a key");
     let paths = stage.load().paths;
     for scope in ["user", "project", "local"] {
-        let folder = memory::prepare(&paths, scope, "r").unwrap();
+        let folder = memory::prepare(&paths, scope, "r", AgentSource::Project).unwrap();
         symlink(stage.home.join("key"), folder.join(memory::INDEX)).unwrap();
         let error = memory::index(&folder).unwrap_err().to_string();
         assert!(error.starts_with("leads out of its folder"), "{error}");

@@ -85,7 +85,7 @@ impl Owner {
     ) -> Arc<AgentDefinition> {
         let schema = spawning.input.output_schema.take();
         let memory = definition.equipment.memory.as_deref().and_then(|scope| {
-            let memory = self.session.parts.library.memory(scope, &definition.name);
+            let memory = self.session.parts.library.memory(scope, definition);
             memory.map_err(|reason| remarks.push(format!("The agent runs without its memory: {reason}"))).ok()
         });
         if schema.is_none() && memory.is_none() {

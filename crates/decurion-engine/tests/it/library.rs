@@ -33,8 +33,8 @@ impl Library for Shelf {
         found.map(|(_, body)| body.clone()).ok_or_else(|| "it is gone".to_owned())
     }
 
-    fn memory(&self, scope: &str, agent: &str) -> Result<Memory, String> {
-        self.memory.clone().ok_or_else(|| format!("no {scope} memory of {agent}"))
+    fn memory(&self, scope: &str, agent: &AgentDefinition) -> Result<Memory, String> {
+        self.memory.clone().ok_or_else(|| format!("no {scope} memory of {}", agent.name))
     }
 
     fn nested(&self, cwd: &Utf8Path, file: &Utf8Path) -> Vec<Instructions> {
