@@ -198,6 +198,16 @@ pub enum WorktreeError {
         "uncommitted changes can only be copied onto what they were made on; leave `worktree.baseRef` out"
     )]
     DirtyBase,
+    /// Begin another agent with the changes as they are now.
+    #[error(
+        "the changes that the worktree was given are gone, and it is nothing without them: {path} ({source})"
+    )]
+    CopiedGone {
+        /// Which worktree.
+        path: Utf8PathBuf,
+        /// What git said.
+        source: GitError,
+    },
     /// The sparse patterns did not come over.
     #[error("the sparse checkout could not be repeated in the worktree")]
     Sparse,
@@ -290,7 +300,7 @@ impl Worktrees {
     }
 
     /// A worktree that a resumed agent had: it must be there and be what it was. One that was removed
-    /// unchanged meanwhile is made again.
+    /// unchanged meanwhile, or is only half made again, is made again.
     pub async fn take_up(&self, worktree: &Worktree, session: SessionId) -> Result<(), WorktreeError> {
         let gone = || WorktreeError::Gone(worktree.path.clone());
         let name = worktree.path.file_name().ok_or_else(gone)?;
@@ -301,7 +311,8 @@ impl Worktrees {
             return Err(WorktreeError::InUse { name: lease.name, session: lease.session });
         }
         let lease = Lease { session, ended: None, ..lease };
-        if lease.state == LeaseState::Removed {
+        if lease.state == LeaseState::Removed || lease.is_half_made() {
+            locks::clear_shared(&self.leases, &lease.repository, Some(&lease));
             return self.make_again(&lease).await;
         }
         if !self.is_checkout(&lease).await {

@@ -62,7 +62,12 @@ pub struct Lease {
 impl Lease {
     /// Whether it was neither given back nor kept for a person.
     pub fn is_open(&self) -> bool {
-        matches!(self.state, LeaseState::Making | LeaseState::Used | LeaseState::Removing)
+        self.is_half_made() || matches!(self.state, LeaseState::Used | LeaseState::Removing)
+    }
+
+    /// Whether it is being made, or was when the process died: nobody has worked in what is there.
+    pub fn is_half_made(&self) -> bool {
+        matches!(self.state, LeaseState::Making | LeaseState::Remaking)
     }
 }
 
@@ -80,6 +85,8 @@ pub enum LeaseState {
     Removing,
     /// It was unchanged and is gone, while its session could still go on with it.
     Removed,
+    /// It was removed and is being made again: nobody has worked in it since, and its agent still may.
+    Remaking,
 }
 
 /// The leases of a state folder.

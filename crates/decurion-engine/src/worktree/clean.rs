@@ -63,7 +63,7 @@ impl Worktrees {
         let _place = self.place().await;
         locks::clear_shared(self.leases(), &lease.repository, Some(lease));
         locks::clear_own(lease);
-        if lease.state == LeaseState::Making {
+        if lease.is_half_made() {
             if let Err(error) = self.undo(lease).await {
                 tracing::warn!(%error, worktree = %lease.path, "a half-made worktree stays for now");
             }
@@ -96,7 +96,7 @@ impl Worktrees {
     pub(super) async fn sweep(&self, repository: &Utf8Path) {
         locks::clear_shared(self.leases(), repository, None);
         let (leases, _) = self.leases().all(Some(repository)).unwrap_or_default();
-        let half_made = leases.iter().filter(|lease| lease.state == LeaseState::Making);
+        let half_made = leases.iter().filter(|lease| lease.is_half_made());
         for lease in half_made.filter(|lease| !self.leases().is_alive(lease.session)) {
             if let Err(error) = self.settle(lease).await {
                 tracing::warn!(%error, worktree = %lease.path, "a half-made worktree stays for now");
@@ -132,7 +132,7 @@ impl Worktrees {
 
     /// What would become of a lease without a living session.
     async fn would_be(&self, lease: &Lease) -> Result<Kept, WorktreeError> {
-        if matches!(lease.state, LeaseState::Making | LeaseState::Removed) {
+        if lease.is_half_made() || lease.state == LeaseState::Removed {
             return Ok(Kept::Removed);
         }
         if !lease.repository.exists() {
@@ -162,7 +162,7 @@ impl Worktrees {
                 }
                 return Ok(Kept::Removed);
             }
-            LeaseState::Making => {
+            LeaseState::Making | LeaseState::Remaking => {
                 locks::clear_own(&lease);
                 self.undo(&lease).await?;
                 return Ok(Kept::Removed);

@@ -81,6 +81,10 @@ impl Worktrees {
     /// Takes away a worktree in which nobody has worked, however far it came.
     pub(super) async fn undo(&self, lease: &Lease) -> Result<(), WorktreeError> {
         self.marked(&lease.repository, self.take_half_made(lease)).await?;
+        if lease.state == LeaseState::Remaking {
+            // Its agent is on record and can still go on in it.
+            return self.put(&Lease { state: LeaseState::Removed, ..lease.clone() });
+        }
         self.leases().remove(lease).map_err(state("the lease"))
     }
 
@@ -97,10 +101,15 @@ impl Worktrees {
         Ok(())
     }
 
-    /// Makes a worktree again that was removed unchanged while its session was away.
+    /// Makes a worktree again that was removed unchanged while its session was away, with the changes that it was
+    /// given; one whose making was broken off is begun anew.
     pub(super) async fn make_again(&self, lease: &Lease) -> Result<(), WorktreeError> {
-        let making = Lease { state: LeaseState::Making, copied: None, ..lease.clone() };
+        let making = Lease { state: LeaseState::Remaking, ..lease.clone() };
         self.put(&making)?;
+        if lease.is_half_made() {
+            locks::clear_own(lease);
+            self.marked(&lease.repository, self.take_half_made(lease)).await?;
+        }
         let top = self.main_top(&lease.repository).await?;
         let origin = Origin {
             top,
@@ -108,15 +117,27 @@ impl Worktrees {
             base: lease.base.clone(),
             inside: Utf8PathBuf::new(),
         };
-        match self.fill(&origin, &making, false).await {
-            Ok(_) => self.put(&Lease { state: LeaseState::Used, ..making }),
+        let filling = async {
+            self.fill(&origin, &making, false).await?;
+            self.give_again(&making).await
+        };
+        match filling.await {
+            Ok(()) => self.put(&Lease { state: LeaseState::Used, ..making }),
             Err(error) => {
-                let undone = self.undo(&making).await;
-                tracing::debug!(?undone, "a worktree could not be made again");
-                self.put(&Lease { state: LeaseState::Removed, ..making })?;
+                if let Err(undoing) = self.undo(&making).await {
+                    // Its lease says that it is half made, and the next try begins with this.
+                    tracing::warn!(%undoing, worktree = %lease.path, "a half-made worktree stays for now");
+                }
                 Err(error)
             }
         }
+    }
+
+    /// The changes that a worktree was given when it was made, as they were then.
+    async fn give_again(&self, lease: &Lease) -> Result<(), WorktreeError> {
+        let Some(copied) = &lease.copied else { return Ok(()) };
+        let gone = |source| WorktreeError::CopiedGone { path: lease.path.clone(), source };
+        self.git().restore_files(&lease.path, copied).await.map_err(gone)
     }
 
     /// A worktree of this name that a person made earlier and that nobody uses is entered again.
@@ -132,7 +153,7 @@ impl Worktrees {
         }
         let _alone = self.alone(&lease.repository).await?;
         let lease = Lease { session: wanted.session, ended: None, ..lease };
-        if lease.state == LeaseState::Removed {
+        if lease.state == LeaseState::Removed || lease.is_half_made() {
             self.make_again(&lease).await?;
         } else if self.is_checkout(&lease).await {
             locks::clear_own(&lease);

@@ -409,6 +409,66 @@ async fn an_agent_goes_on_in_its_worktree_or_is_told_that_it_is_gone() {
     assert!(!made.cwd.exists());
 }
 
+/// Puts a session on record, as one that could be taken up again.
+fn on_record(yard: &Yard, session: SessionId) {
+    let project = yard.home.path().join("state/projects/p");
+    fs::create_dir_all(&project).unwrap();
+    fs::write(project.join(format!("{session}.jsonl")), "").unwrap();
+}
+
+fn lease_of(yard: &Yard, made: &Made) -> decurion_store::Lease {
+    let name = made.worktree.path.file_name().unwrap();
+    yard.trees.leases().get(&made.worktree.repository, name).unwrap()
+}
+
+#[tokio::test]
+async fn making_again_that_was_broken_off_is_begun_anew() {
+    let yard = Yard::new(Repo::with_files(&[("a.txt", "one\n")]).unwrap());
+    on_record(&yard, yard.session);
+    let made = yard.make(1).await;
+    assert_eq!(yard.trees.release(&made.worktree).await, Released::Removed);
+    let (path, branch) = (made.worktree.path.as_str(), made.worktree.branch.as_str());
+    for by in ["its own agent", "a cleaning", "the next session"] {
+        // Killed when git knew it, and before its files were there.
+        let lease = lease_of(&yard, &made);
+        assert_eq!(lease.state, LeaseState::Removed, "{by}");
+        yard.trees.leases().put(&decurion_store::Lease { state: LeaseState::Remaking, ..lease }).unwrap();
+        yard.repo.git(&["worktree", "add", "-q", "--no-checkout", "--lock", "-b", branch, path]).unwrap();
+        match by {
+            "a cleaning" => drop(yard.trees.clean(None, usize::MAX).await.unwrap()),
+            "the next session" => yard.trees.settle_dead(64).await,
+            _ => {}
+        }
+        yard.trees.take_up(&made.worktree, yard.session).await.unwrap();
+        assert_eq!(fs::read_to_string(made.cwd.join("a.txt")).unwrap(), "one\n", "{by}");
+        assert_eq!(in_tree(&made.cwd, &["status", "--porcelain"]), "", "{by}");
+        assert_eq!(lease_of(&yard, &made).state, LeaseState::Used, "{by}");
+        assert_eq!(yard.trees.release(&made.worktree).await, Released::Removed);
+    }
+}
+
+#[tokio::test]
+async fn changes_that_were_given_come_again_or_their_loss_is_the_reason() {
+    let yard = Yard::new(Repo::with_files(&[("a.txt", "one\n"), ("gone.txt", "x\n")]).unwrap());
+    on_record(&yard, yard.session);
+    yard.repo.write("a.txt", "changed\n").unwrap();
+    yard.repo.write("new.txt", "new\n").unwrap();
+    fs::remove_file(yard.repo.path().join("gone.txt")).unwrap();
+    let dirty = yard.trees.make(&Wanted { dirty: true, ..yard.wanted(1) }).await.unwrap();
+    assert_eq!(yard.trees.release(&dirty.worktree).await, Released::Removed);
+    // What the person does to the checkout meanwhile is not what was given.
+    yard.repo.write("a.txt", "later\n").unwrap();
+    yard.trees.take_up(&dirty.worktree, yard.session).await.unwrap();
+    assert_eq!(fs::read_to_string(dirty.cwd.join("a.txt")).unwrap(), "changed\n");
+    assert_eq!(fs::read_to_string(dirty.cwd.join("new.txt")).unwrap(), "new\n");
+    assert!(!dirty.cwd.join("gone.txt").exists());
+    assert_eq!(yard.trees.release(&dirty.worktree).await, Released::Removed, "it is as it was given");
+    yard.repo.git(&["prune", "--expire=now"]).unwrap();
+    let error = yard.trees.take_up(&dirty.worktree, yard.session).await.unwrap_err();
+    assert!(error.to_string().starts_with("the changes that the worktree was given are gone"), "{error}");
+    assert_eq!(yard.traces(), "0 worktrees, 0 branches, leases [Removed]");
+}
+
 #[tokio::test]
 async fn two_hundred_at_once_are_all_made_and_all_taken_back() {
     let yard = Arc::new(Yard::new(Repo::with_files(&[("a.txt", "one\n")]).unwrap()));
