@@ -1,13 +1,17 @@
 //! Worktrees that nobody uses. Takes the leases of dead sessions; what is unchanged is removed, what is half
 //! made is taken away, what holds work is kept and told.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::SessionId;
 use decurion_store::{Lease, LeaseState};
 
 use super::{Left, Verdict, WorktreeError, Worktrees, locks, state};
+
+/// How many are remembered that are gone and whose agents could go on.
+const MOST_REMOVED: usize = 512;
 
 /// One worktree as it is listed.
 #[derive(Clone, Debug)]
@@ -82,12 +86,34 @@ impl Worktrees {
     /// Settles what dead sessions left, as far as nobody has looked at it yet; at a session's start, beside it.
     pub async fn settle_dead(&self, most: usize) {
         let Ok((leases, _)) = self.leases().all(None) else { return };
-        let unsettled = leases.iter().filter(|lease| lease.state != LeaseState::Kept);
-        for lease in unsettled.filter(|lease| !self.leases().is_alive(lease.session)).take(most) {
+        let unsettled = leases.into_iter().filter(|lease| lease.state != LeaseState::Kept);
+        let dead = unsettled.filter(|lease| !self.leases().is_alive(lease.session));
+        let (removed, left): (Vec<Lease>, Vec<Lease>) =
+            dead.partition(|lease| lease.state == LeaseState::Removed);
+        self.forget_removed(&removed).await;
+        for lease in left.iter().take(most) {
             let _place = self.place().await;
             locks::clear_shared(self.leases(), &lease.repository, None);
             if let Err(error) = self.settle(lease).await {
                 tracing::warn!(%error, worktree = %lease.path, "a worktree stays as it is");
+            }
+        }
+    }
+
+    /// Forgets checkouts that are gone and that nobody can go on in, and the oldest of too many.
+    async fn forget_removed(&self, removed: &[Lease]) {
+        let mut known: HashMap<SessionId, bool> = HashMap::new();
+        let too_many = removed.len().saturating_sub(MOST_REMOVED);
+        for (number, lease) in removed.iter().enumerate() {
+            let on_record =
+                *known.entry(lease.session).or_insert_with(|| self.leases().is_on_record(lease.session));
+            if on_record && number >= too_many {
+                continue;
+            }
+            let Ok(_alone) = self.alone(&lease.repository).await else { continue };
+            let now = self.leases().get(&lease.repository, &lease.name);
+            if now.as_ref() == Some(lease) && !self.leases().is_alive(lease.session) {
+                let _ = self.leases().remove(lease);
             }
         }
     }

@@ -470,6 +470,34 @@ async fn changes_that_were_given_come_again_or_their_loss_is_the_reason() {
 }
 
 #[tokio::test]
+async fn leases_that_stay_on_purpose_do_not_stop_the_cleaning() {
+    let yard = Yard::new(Repo::with_files(&[("a.txt", "one\n")]).unwrap());
+    on_record(&yard, yard.session);
+    for number in 1..=3 {
+        let made = yard.make(number).await;
+        assert_eq!(yard.trees.release(&made.worktree).await, Released::Removed);
+    }
+    let dead = yard.make(4).await;
+    yard.trees.settle_dead(2).await;
+    assert!(!dead.cwd.exists(), "it is the only one with something to do");
+    assert_eq!(yard.traces(), "0 worktrees, 0 branches, leases [Removed Removed Removed Removed]");
+    // There is a bound on them, and the oldest go.
+    let newest = yard.trees.leases().get(&dead.worktree.repository, "a0000000000000004").unwrap();
+    for number in 5..=520 {
+        let name = format!("a{number:016x}");
+        yard.trees.leases().put(&decurion_store::Lease { name, ..newest.clone() }).unwrap();
+    }
+    yard.trees.settle_dead(2).await;
+    let (leases, _) = yard.trees.leases().all(None).unwrap();
+    assert_eq!(leases.len(), 512);
+    assert_eq!(leases[0].name, "a0000000000000009");
+    // Whose session was deleted goes.
+    fs::remove_file(yard.home.path().join(format!("state/projects/p/{}.jsonl", yard.session))).unwrap();
+    yard.trees.settle_dead(2).await;
+    assert_eq!(yard.traces(), NOTHING);
+}
+
+#[tokio::test]
 async fn two_hundred_at_once_are_all_made_and_all_taken_back() {
     let yard = Arc::new(Yard::new(Repo::with_files(&[("a.txt", "one\n")]).unwrap()));
     let before = yard.main_checkout();
