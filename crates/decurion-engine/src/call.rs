@@ -249,6 +249,9 @@ async fn permit(
     let policy = policy(bench, &rights);
     let seen = Box::new(with_real_paths(&ready.intent));
     let mut decision = decide_under_grants(bench, &policy, name, &ready.call.input, &seen);
+    // What is not what was approved is for a person to look at; a hook may only refuse it.
+    let lets = |hook: &HookPermission| matches!(hook, HookPermission::Allow { .. });
+    let hook = hook.filter(|hook| seen.doubt.is_none() || !lets(hook));
     decision = with_hook(decision, hook, name);
     if decision.verdict == Verdict::Ask && bench.ports.hooks.wait_for(HookEvent::PermissionRequest) {
         let result = hooked(bench).before_question(&about(bench, &ready.call, name, &ready.intent)).await;

@@ -19,7 +19,7 @@ use crate::journal::JournalLost;
 use crate::kit::Kit;
 use crate::ports::new_line;
 use crate::prompt;
-use crate::run::{Progress, Run, Stop, hear, record, refold, run};
+use crate::run::{Progress, Run, Stop, record, refold, run};
 use crate::skill::{
     self,
     slash::{self, Typed},
@@ -233,14 +233,23 @@ async fn ready(living: &Run, kit: &mut Kit, progress: &mut Progress, first: bool
         Some(names) => kit.noted(StartStep::Servers, names),
         None => kit.took(StartStep::Servers),
     }
+    let mut events = Vec::new();
     if first {
-        agent_hooks(living, progress).await?;
+        let told = agent_hooks(living).await;
+        if !told.is_empty() {
+            let blocks = told.into_iter().map(Block::text).collect();
+            say(blocks, Origin::Note("hook".to_owned()), &progress.context, &mut events);
+        }
         kit.took(StartStep::StartHooks);
     }
     kit.took(StartStep::OwnHooks);
-    match preload(living, progress, first).await? {
+    match preload(living, &progress.context, first, &mut events) {
         Some(note) => kit.noted(StartStep::Skills, note),
         None => kit.took(StartStep::Skills),
+    }
+    // In one write: after a crash both were told or neither was.
+    if !events.is_empty() {
+        record(living, progress, events).await?;
     }
     for step in [StartStep::Context, StartStep::Request] {
         kit.took(step);
@@ -250,35 +259,30 @@ async fn ready(living: &Run, kit: &mut Kit, progress: &mut Progress, first: bool
 }
 
 /// The texts of the skills that an agent's definition names, one block each. Gives what there is to say of it.
-async fn preload(living: &Run, progress: &mut Progress, first: bool) -> Result<Option<String>, JournalLost> {
+fn preload(living: &Run, context: &Context, first: bool, events: &mut Vec<Event>) -> Option<String> {
     let definition = &living.spec.definition;
     if !first || definition.equipment.skills.is_empty() {
-        return Ok(None);
+        return None;
     }
     let (texts, missing) = skill::preload(&*living.ports.library, definition, living.spec.session);
     let mut note = format!("{} loaded", texts.len());
     if !texts.is_empty() {
         let blocks = texts.into_iter().map(Block::text).collect();
-        hear(living, progress, blocks, Origin::Note("skill".to_owned())).await?;
+        say(blocks, Origin::Note("skill".to_owned()), context, events);
     }
     if !missing.is_empty() {
         let names = missing.join(", ");
         note = format!("{note}, not found: {names}");
         let text = format!("agent {}: no such skill: {names}", definition.name);
-        record(living, progress, vec![Event::Notice { level: "warning".to_owned(), text }]).await?;
+        events.push(Event::Notice { level: "warning".to_owned(), text });
     }
-    Ok(Some(note))
+    Some(note)
 }
 
 /// What the hooks of an agent's start tell its model.
-async fn agent_hooks(living: &Run, progress: &mut Progress) -> Result<(), JournalLost> {
+async fn agent_hooks(living: &Run) -> Vec<String> {
     let hooked = Hooked { spec: &living.spec, ports: &living.ports };
-    let told = hooked.agent_start().await.additional_context;
-    if told.is_empty() {
-        return Ok(());
-    }
-    let blocks = told.into_iter().map(Block::text).collect();
-    hear(living, progress, blocks, Origin::Note("hook".to_owned())).await
+    hooked.agent_start().await.additional_context
 }
 
 /// The root's start and its prompt, in one write. Gives why a hook refuses the prompt, if one does.

@@ -487,7 +487,8 @@ impl Folding {
                 self.last = Some(LastMessage { message, seq, text, stop_reason, answered: false, denied });
             }
             Event::Message { meta, .. } => {
-                self.worked |= meta.origin == Origin::Note("hook".to_owned());
+                self.worked |=
+                    matches!(&meta.origin, Origin::Note(kind) if kind == "hook" || kind == "skill");
                 if let Some(last) = &mut self.last {
                     last.answered = true;
                 }

@@ -601,3 +601,28 @@ async fn secrets_that_an_inline_command_prints_are_cut_out() {
     assert!(!log.contains("secret"), "{log}");
     assert!(texts(&requests(&stage)[0]).join("\n").contains("see [redacted]"), "{log}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn skills_in_an_opening_are_told_once_wherever_a_crash_comes() {
+    let script = delegating("when agent=worker\n  say \"found\"\n", "");
+    let mut stage = stage(&script, shelf([(skill("a"), "Only once.")]));
+    let mut definition = worker();
+    definition.equipment.skills = vec!["a".into()];
+    stage.agents = vec![Arc::new(definition)];
+    let session = stage.play("go").await.session;
+    let all = stage.recorded(session);
+    let begun = all.iter().position(|one| one.agent.is_some()).unwrap();
+    let mut asked = 0;
+    for envelope in &all[begun..] {
+        let again = stage.after_crash_at(envelope.seq);
+        let start = decurion_protocol::Start::Resume { id: session };
+        let request = decurion_protocol::SessionRequest { start, ..again.request.clone() };
+        again.play_all(request, &["are you there?"]).await.unwrap();
+        for request in requests(&again).iter().filter(|request| texts(request)[0] == "look") {
+            let told = texts(request).join("\n").matches("Only once.").count();
+            assert_eq!(told, 1, "after record {}: {:?}", envelope.seq, envelope.event);
+            asked += 1;
+        }
+    }
+    assert!(asked > 0);
+}
