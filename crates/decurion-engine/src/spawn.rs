@@ -126,15 +126,20 @@ pub async fn live(
     let began = living.ports.clock.elapsed();
     let outcome = match beginning {
         Beginning::Opened { first } => attempt(living, kit, &mut progress, carried, first).await,
-        Beginning::Saying(said) => match begin(living, &mut progress, *said).await {
-            Ok(None) => attempt(living, kit, &mut progress, carried, false).await,
-            Ok(Some(Refused::ByHook(reason))) => {
-                let report = format!("The prompt was not let through by a hook: {reason}");
-                Attempt::Ended(Outcome::Completed { report, limit: None })
+        // Hooks, and the commands and questions of a typed skill, may take long.
+        Beginning::Saying(said) => {
+            let begun = living.ports.cancel.run_until_cancelled(begin(living, &mut progress, *said)).await;
+            match begun {
+                None => Attempt::Broken(killed(living)),
+                Some(Ok(None)) => attempt(living, kit, &mut progress, carried, false).await,
+                Some(Ok(Some(Refused::ByHook(reason)))) => {
+                    let report = format!("The prompt was not let through by a hook: {reason}");
+                    Attempt::Ended(Outcome::Completed { report, limit: None })
+                }
+                Some(Ok(Some(Refused::Mistaken(error)))) => Attempt::Ended(Outcome::Failed { error }),
+                Some(Err(lost)) => Attempt::Ended(Outcome::Failed { error: lost.to_string() }),
             }
-            Ok(Some(Refused::Mistaken(error))) => Attempt::Ended(Outcome::Failed { error }),
-            Err(lost) => Attempt::Ended(Outcome::Failed { error: lost.to_string() }),
-        },
+        }
     };
     let outcome = match outcome {
         Attempt::Ended(outcome) => outcome,
@@ -199,11 +204,7 @@ async fn attempt(
         biased;
         // One that has no time left ends by itself at its first step, and hears what it was told before.
         () = time_is_up(left), if has_time => None,
-        () = living.ports.cancel.cancelled() => {
-            let by = living.ports.desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let by = by.unwrap_or_else(|| "an interrupt".to_owned());
-            Some(Attempt::Broken(Outcome::Killed { by }))
-        }
+        () = living.ports.cancel.cancelled() => Some(Attempt::Broken(killed(living))),
         result = work => Some(match result {
             Ok(Ok(outcome)) => Attempt::Ended(outcome),
             Ok(Err(Stop::Journal(lost))) => Attempt::Ended(Outcome::Failed { error: lost.to_string() }),
@@ -216,6 +217,12 @@ async fn attempt(
         let (budget, partial) = ("time".to_owned(), progress.said().to_owned());
         Attempt::Broken(Outcome::OutOfBudget { budget, partial })
     })
+}
+
+/// Someone stopped it.
+fn killed(living: &Run) -> Outcome {
+    let by = living.ports.desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).take();
+    Outcome::Killed { by: by.unwrap_or_else(|| "an interrupt".to_owned()) }
 }
 
 /// Waits for the end of the wall time; for ever without a limit. A turn asked for in time may still be

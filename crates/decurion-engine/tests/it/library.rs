@@ -8,10 +8,12 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_engine::{AgentSettings, Instructions, Library, Memory};
 use decurion_exec::{Guard, GuardProgram};
 use decurion_protocol::{
-    AgentDefinition, AgentSource, Answer, Event, Invocable, Outcome, Rule, Skill, SkillKind, ToolSelection,
+    AgentDefinition, AgentSource, Answer, Block, Command, Event, Invocable, Outcome, Place as _, Rule, Skill,
+    SkillKind, ToolSelection,
 };
-use decurion_testkit::stage::{Played, Stage, render};
+use decurion_testkit::stage::{Played, Stage, render, send};
 use expect_test::expect;
+use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
 /// A library of a test.
@@ -625,4 +627,24 @@ async fn skills_in_an_opening_are_told_once_wherever_a_crash_comes() {
         }
     }
     assert!(asked > 0);
+}
+
+#[tokio::test]
+async fn an_interrupt_ends_a_command_that_asks() {
+    let mut stage = with_shell(stage("when\n  say \"done\"\n", shelf([(skill("s"), "see !`touch mark`")])));
+    // Nobody answers the question that the inline command leads to.
+    (stage.request.answers, stage.answer) = (true, None);
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    send(&link, 1, Command::Prompt { blocks: vec![Block::text("/s")] }).await;
+    let mut outcome = None;
+    while outcome.is_none() {
+        let envelope = link.events.next().await.unwrap();
+        match &envelope.event {
+            Event::Asked { .. } => send(&link, 2, Command::Interrupt).await,
+            Event::RunEnded { outcome: ended, .. } => outcome = Some(ended.word()),
+            _ => {}
+        }
+    }
+    assert_eq!(outcome, Some("killed"));
+    assert!(!stage.request.cwd.join("mark").exists());
 }
