@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
     fn file(&mut self, path: &Utf8Path, whose: Whose, depth: usize) {
         let Ok(real) = path.canonicalize_utf8() else { return };
         let outside = whose == Whose::Repository && !real.starts_with(&self.inside);
-        if outside && depth == 0 && !self.may_leave(path, "link", 1) {
+        if outside && depth == 0 && !self.may_leave(path, "link", 1, &real) {
             return;
         }
         let excluded = &self.request.excluded;
@@ -238,7 +238,8 @@ impl<'a> Reader<'a> {
             return self.warn(format!("{from}:{line}: not imported, more than {MOST_DEPTH} deep: @{target}"));
         }
         let inside = real.starts_with(&self.inside);
-        if whose == Whose::Repository && !inside && !self.may_leave(from, &format!("@{target}"), line) {
+        if whose == Whose::Repository && !inside && !self.may_leave(from, &format!("@{target}"), line, &real)
+        {
             return;
         }
         // What a user imports from a repository is the repository's word, not the user's.
@@ -247,18 +248,20 @@ impl<'a> Reader<'a> {
         self.file(&path, whose, depth + 1);
     }
 
-    /// Whether the user agreed that a repository's file brings in something from outside.
-    fn may_leave(&mut self, file: &Utf8Path, what: &str, line: u32) -> bool {
+    /// Whether the user agreed that a repository's file brings in something from outside: from exactly there,
+    /// since the same words can lead elsewhere when a link on the way is changed.
+    fn may_leave(&mut self, file: &Utf8Path, what: &str, line: u32, real: &Utf8Path) -> bool {
         let Ok(name) = file.strip_prefix(&self.request.root) else { return false };
         let origin = Origin::in_project_file(file, line);
         let part = Part { kind: PartKind::Directory, key: what.to_owned(), origin };
+        let content = format!("{what}\0{real}");
         if let Some(parts) = &mut self.parts {
             // Each import is agreed to by itself, in whichever order they stand.
-            parts.add(&format!("{name}#{what}"), part, what.as_bytes());
+            parts.add(&format!("{name}#{what}"), part, content.as_bytes());
             return true;
         }
         let mut parts = ProjectParts::default();
-        parts.add(&format!("{name}#{what}"), part, what.as_bytes());
+        parts.add(&format!("{name}#{what}"), part, content.as_bytes());
         let agreed = self.request.trusted.as_ref().is_some_and(|agreed| agreed.covers(&parts));
         if !agreed {
             self.warn(format!(

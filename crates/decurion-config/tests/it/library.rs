@@ -370,3 +370,28 @@ fn an_index_is_never_a_link_out_of_its_folder() {
         assert_eq!(memory::index(&folder).unwrap(), "notes");
     }
 }
+
+#[test]
+fn what_was_agreed_to_is_where_a_link_or_an_import_led() {
+    let stage = Stage::new()
+        .file("home/style.md", "a style")
+        .file("home/key.md", "a key")
+        .file("project/CLAUDE.md", "@far/style.md");
+    symlink(stage.home.join("style.md"), stage.project.join("AGENTS.md")).unwrap();
+    symlink(&stage.home, stage.project.join("far")).unwrap();
+    trust(&stage);
+    let texts = |loaded: &Loaded| -> Vec<String> {
+        instructions(loaded).files.into_iter().map(|file| file.text).collect()
+    };
+    let loaded = stage.load();
+    assert_eq!(texts(&loaded), ["a style", "@far/style.md"]);
+    // Both lead elsewhere now, in the same words.
+    fs::remove_file(stage.project.join("AGENTS.md")).unwrap();
+    symlink(stage.home.join("key.md"), stage.project.join("AGENTS.md")).unwrap();
+    fs::remove_file(stage.project.join("far")).unwrap();
+    write(&stage.top.join("other/style.md"), "another key");
+    symlink(stage.top.join("other"), stage.project.join("far")).unwrap();
+    for loaded in [loaded, stage.load()] {
+        assert_eq!(texts(&loaded), ["@far/style.md"]);
+    }
+}
