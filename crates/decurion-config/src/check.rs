@@ -158,7 +158,9 @@ impl Check<'_> {
             Shape::Number(least, most) => {
                 node.number().is_some_and(|number| (least..=most).contains(&&number))
             }
-            Shape::Matchers => node.items().iter().all(is_matcher) && matches!(node.kind, Kind::List(_)),
+            Shape::Matchers => is_matchers(&node),
+            Shape::MatchersEach if is_matchers(&node) => return Ok(Some(alone(node))),
+            Shape::MatchersEach => false,
             Shape::Opaque => matches!(node.kind, Kind::Object(_)),
             Shape::Mode => return self.mode(node),
             Shape::Secret => return self.secret(&node).map(Some),
@@ -332,8 +334,7 @@ impl Check<'_> {
         if !matches!(node.kind, Kind::Object(_)) {
             return Err(self.wrong(&node, "an object"));
         }
-        let (at, source) = (node.at, node.source);
-        Ok(Node { at, source, kind: Kind::List(vec![node]) })
+        Ok(alone(node))
     }
 
     fn warn(&mut self, kind: WarningKind, origin: Origin, text: String) {
@@ -358,6 +359,16 @@ impl Check<'_> {
             found: found.to_owned(),
         }
     }
+}
+
+/// A list with this in it, to which other layers add theirs.
+fn alone(node: Node) -> Node {
+    let (at, source) = (node.at, node.source);
+    Node { at, source, kind: Kind::List(vec![node]) }
+}
+
+fn is_matchers(node: &Node) -> bool {
+    node.items().iter().all(is_matcher) && matches!(node.kind, Kind::List(_))
 }
 
 /// A server by name, command or address.

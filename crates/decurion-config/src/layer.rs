@@ -43,7 +43,7 @@ fn merge_values(lower: &mut Member, higher: Member, shape: Option<&'static Shape
         Some(Shape::Each(inner)) => merge_members(&mut lower.value, higher.value, |_| Some(inner)),
         Some(Shape::Variables | Shape::Headers) => merge_members(&mut lower.value, higher.value, |_| None),
         Some(Shape::Aliases) => merge_aliases(&mut lower.value, higher.value),
-        Some(Shape::Rules | Shape::AddedTexts | Shape::Gathered | Shape::Matchers) => {
+        Some(Shape::Rules | Shape::AddedTexts | Shape::Gathered | Shape::Matchers | Shape::MatchersEach) => {
             if let (Kind::List(below), Kind::List(above)) = (&mut lower.value.kind, higher.value.kind) {
                 below.extend(above);
             }

@@ -442,7 +442,8 @@ struct Policy {
     enabled: Vec<String>,
     disabled: Vec<String>,
     denied: Vec<Value>,
-    allowed: Option<Vec<Value>>,
+    /// A list per layer that has one; a server must be in each.
+    allowed: Vec<Vec<Value>>,
     approved: BTreeMap<String, String>,
 }
 
@@ -470,7 +471,7 @@ impl Policy {
                 return McpState::Disabled("`deniedMcpServers` names it".to_owned());
             }
             let may = |allowed: &Vec<Value>| allowed.iter().any(|one| declaration::matches(one, server));
-            if found.source != McpSource::Managed && self.allowed.as_ref().is_some_and(|all| !may(all)) {
+            if found.source != McpSource::Managed && !self.allowed.iter().all(may) {
                 return McpState::Disabled("`allowedMcpServers` does not name it".to_owned());
             }
         }

@@ -52,6 +52,8 @@ pub(crate) enum Shape {
     Rules,
     /// A list of MCP servers by name, command or address; layers add to it.
     Matchers,
+    /// The same, one list per source: each of them must be met.
+    MatchersEach,
     /// Environment variables: names to texts.
     Variables,
     /// HTTP headers: names to texts that are never shown.
@@ -82,7 +84,7 @@ impl Shape {
             Self::Texts | Self::AddedTexts => "a list of texts".to_owned(),
             Self::TextOrTexts => "a text or a list of texts".to_owned(),
             Self::Rules => "a list of rules".to_owned(),
-            Self::Matchers => {
+            Self::Matchers | Self::MatchersEach => {
                 "a list of names, or of {serverName}, {serverCommand} or {serverUrl}".to_owned()
             }
             Self::Variables => "an object of variable names and texts".to_owned(),
@@ -149,7 +151,7 @@ pub(crate) static KEYS: &[Key] = &[
     shared("enabledMcpjsonServers", Shape::AddedTexts, WhenTrusted),
     shared("disabledMcpjsonServers", Shape::AddedTexts, Narrows),
     // Both only ever take servers away.
-    shared("allowedMcpServers", Shape::Matchers, Narrows),
+    shared("allowedMcpServers", Shape::MatchersEach, Narrows),
     shared("deniedMcpServers", Shape::Matchers, Narrows),
     ours("mcp", Shape::Object(MCP), WhenTrusted),
     shared("enabledPlugins", Shape::Opaque, WhenTrusted),

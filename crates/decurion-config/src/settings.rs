@@ -50,7 +50,7 @@ pub struct Settings {
     pub enable_all_project_mcp_servers: bool,
     /// Servers that may be used, by name, command or address; none allows all. The administrator's list is the
     /// only one where there is one.
-    pub allowed_mcp_servers: Option<Vec<Value>>,
+    pub allowed_mcp_servers: Vec<Vec<Value>>,
     /// Servers that may not, whatever else is set.
     pub denied_mcp_servers: Vec<Value>,
     /// How long the first prompt waits for servers that are not known yet.
@@ -496,11 +496,10 @@ impl Read<'_> {
         }
     }
 
-    fn allowed_servers(&self) -> Option<Vec<Value>> {
-        let items = self.tree.get("allowedMcpServers")?.items();
-        let is_managed = |item: &&Node| self.sources.layer_of(item) == Layer::Managed;
-        let managed: Vec<Value> = items.iter().filter(is_managed).map(Node::to_value).collect();
-        if managed.is_empty() { Some(items.iter().map(Node::to_value).collect()) } else { Some(managed) }
+    /// The lists of all layers. None of them widens another, and an empty one allows nothing.
+    fn allowed_servers(&self) -> Vec<Vec<Value>> {
+        let lists = self.tree.get("allowedMcpServers").map_or(&[][..], Node::items);
+        lists.iter().map(|list| list.items().iter().map(Node::to_value).collect()).collect()
     }
 
     fn limits(&self) -> CallLimits {

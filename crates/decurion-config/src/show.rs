@@ -44,7 +44,7 @@ pub(crate) fn rows(tree: &Node, sources: &Sources, redactor: &Redactor) -> Vec<R
 
 fn collect(node: &Node, sources: &Sources, redactor: &Redactor, path: &mut String, rows: &mut Vec<Row>) {
     let length = path.len();
-    let is_opaque = ["hooks[", "mcpServers.", "sandbox", "enabledPlugins"];
+    let is_opaque = ["hooks[", "allowedMcpServers[", "mcpServers.", "sandbox", "enabledPlugins"];
     let is_whole = is_opaque.iter().any(|prefix| path.starts_with(prefix));
     if !is_whole && !node.members().is_empty() {
         for member in node.members() {

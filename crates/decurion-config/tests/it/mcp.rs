@@ -241,6 +241,11 @@ fn settings_switch_servers_on_and_off() {
             "Disabled Ready",
         ),
         (r#"{"enableAllProjectMcpServers": true}"#, r#"{"allowedMcpServers": []}"#, "Disabled Disabled"),
+        (
+            r#"{"enableAllProjectMcpServers": true, "allowedMcpServers": ["a"]}"#,
+            r#"{"allowedMcpServers": []}"#,
+            "Disabled Disabled",
+        ),
     ] {
         let stage = stage(settings, managed);
         let loaded = stage.load();
@@ -468,4 +473,23 @@ fn what_was_kept_of_a_server_is_kept_for_its_project() {
     let (one, other) = (hashes("{}", project), hashes("{}", project));
     assert!(one.0 != other.0 && one.1 != other.1, "{one:?} {other:?}");
     assert_eq!(hashes(user, "{}").0, hashes(user, "{}").0);
+}
+
+#[test]
+fn each_layer_that_says_which_servers_are_allowed_is_heard() {
+    let list = |names: &str| format!(r#"{{"allowedMcpServers": {names}}}"#);
+    for (user, project, expected) in [
+        (r#"["a"]"#, r#"["a", "b"]"#, "a"),
+        (r#"["a", "b"]"#, r#"["b"]"#, "b"),
+        (r#"["a"]"#, "[]", ""),
+        ("[]", r#"["a"]"#, ""),
+    ] {
+        let stage = Stage::new()
+            .file("home/.decurion/settings.json", &list(user))
+            .file("project/.decurion/settings.json", &list(project));
+        let configs = [r#"{"mcpServers": {"a": {"command": "x"}, "b": {"command": "x"}}}"#.to_owned()];
+        let servers = decide(&stage, &stage.load(), &Asked { configs: &configs, ..PLAIN });
+        let ready: Vec<&str> = servers.ready().map(|server| server.name.as_str()).collect();
+        assert_eq!(ready.join(" "), expected, "{user} {project}");
+    }
 }
