@@ -312,11 +312,8 @@ impl Loader<'_> {
         let absolute = path.canonicalize_utf8().unwrap_or_else(|_| path.to_owned());
         let folder = self.request.all_folders().find(|folder| absolute.starts_with(&folder.path));
         let folder = folder.cloned().unwrap_or_else(|| AgentFolder {
-            path: path.to_owned(),
-            source: AgentSource::User,
             shared: absolute.components().any(|part| part.as_str() == ".claude"),
-            root: None,
-            plugin: None,
+            ..AgentFolder::shared(path, AgentSource::User)
         });
         if absolute.is_dir() {
             self.folder(&AgentFolder { path: absolute, ..folder });
@@ -356,7 +353,7 @@ impl Loader<'_> {
             plugin: folder.plugin.as_ref().map(|plugin| plugin.name.as_str()),
             stem: file.file_stem().unwrap_or_default(),
             name: None,
-            trust: self.request.trust_of(folder.source, file, &document.head),
+            trust: self.request.trust_of(folder, file, &document.head),
             entries: &document.head,
             prompt: Some(match &folder.plugin {
                 Some(plugin) => plugin.expand(&document.body),
@@ -450,8 +447,8 @@ impl Loader<'_> {
 
 impl AgentRequest {
     /// Whether what a file widens is in force.
-    fn trust_of(&self, source: AgentSource, file: &Utf8Path, entries: &[Entry]) -> WaitingParts {
-        WaitingParts::of(self.trusted.as_ref(), source, file, |parts, name| {
+    fn trust_of(&self, folder: &AgentFolder, file: &Utf8Path, entries: &[Entry]) -> WaitingParts {
+        WaitingParts::of(self.trusted.as_ref(), folder, file, |parts, name| {
             definition::add_parts(parts, name, file, entries);
         })
     }

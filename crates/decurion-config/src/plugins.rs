@@ -1,13 +1,16 @@
 //! Plugins: folders of agents, skills, commands, hooks and servers that a user added. Takes the folders of
 //! `--plugin-dir` and the record of those added before, gives each with what it brings and whether it is on.
 //!
-//! A plugin runs programs, so it is on only by the user's own act, and only as long as what it runs or widens
-//! is what the user saw then: its hooks, servers and allow rules are bound to a fingerprint.
+//! A plugin runs programs, so it is on only by the user's own act, and only if what it runs or widens is what it
+//! was then: its hooks, servers and allow rules, as declared, are bound to a fingerprint that is compared at the
+//! start. Its agents and skills are read again while a session runs; what they have come to run or widen since
+//! the start is left out, and said. What is inside of the programs it names is not looked at.
 
 mod manifest;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::SkillKind;
@@ -19,6 +22,7 @@ use crate::hooks::{self, FoundHooks};
 use crate::mcp::PluginServers;
 use crate::paths::Paths;
 use crate::skills::Skills;
+use crate::trust::{Agreed, ProjectParts};
 use crate::{AgentRequest, Loaded, SkillRequest, record};
 
 /// A plugin as its folder is.
@@ -126,6 +130,15 @@ impl Plugin {
         plugin
     }
 
+    /// Holds its agents and skills to what they run or widen now.
+    fn bind(&mut self, parts: &ProjectParts) {
+        let agreed = Arc::new(Agreed::to(&self.root, parts));
+        let skills = self.skills.iter_mut().map(|(_, folder)| folder);
+        for folder in self.agents.iter_mut().chain(skills) {
+            folder.agreed = Some(Arc::clone(&agreed));
+        }
+    }
+
     /// Whether its folder can be used.
     pub fn is_usable(&self) -> bool {
         self.problems.iter().all(|problem| problem.severity != Severity::Error)
@@ -185,6 +198,7 @@ impl Plugins {
         for directory in directories {
             let mut plugin = Plugin::read(&loaded.paths.expand(directory.as_str(), &loaded.paths.cwd));
             plugin.from = PluginFrom::Flag;
+            plugin.bind(&manifest::parts(&plugin));
             plugins.add(plugin);
         }
         let (registry, warning) = PluginRegistry::open(&loaded.paths);
@@ -195,11 +209,13 @@ impl Plugins {
                 continue;
             }
             let mut plugin = Plugin::read(&entry.path);
+            let parts = manifest::parts(&plugin);
+            plugin.bind(&parts);
             plugin.state = match plugin.state {
                 PluginState::Broken => PluginState::Broken,
                 _ if plugin.name != *name => PluginState::Changed,
                 _ if !wanted => PluginState::Off,
-                _ if manifest::fingerprint(&plugin) != entry.fingerprint => PluginState::Changed,
+                _ if manifest::fingerprint(&parts) != entry.fingerprint => PluginState::Changed,
                 _ => PluginState::On,
             };
             plugin.name.clone_from(name);
@@ -346,7 +362,7 @@ impl PluginRegistry {
         let added = Added {
             path: plugin.root.clone(),
             enabled: plugin.default_enabled,
-            fingerprint: manifest::fingerprint(plugin),
+            fingerprint: manifest::fingerprint(&manifest::parts(plugin)),
         };
         self.change(|record| drop(record.plugins.insert(plugin.name.clone(), added)))?;
         Ok(plugin.default_enabled)
@@ -357,7 +373,7 @@ impl PluginRegistry {
         let entry = self.record.plugins.get(name).ok_or_else(|| PluginError::Unknown(name.to_owned()))?;
         let plugin = Plugin::read(&entry.path);
         refuse_broken(&plugin)?;
-        let fingerprint = manifest::fingerprint(&plugin);
+        let fingerprint = manifest::fingerprint(&manifest::parts(&plugin));
         self.change(|record| {
             if let Some(entry) = record.plugins.get_mut(name) {
                 (entry.enabled, entry.fingerprint) = (true, fingerprint);

@@ -148,7 +148,7 @@ impl Skills {
         if let Some(repair) = &document.repair {
             self.problems.push(problem(Severity::Warning, Some(repair.line), repair.text.clone()));
         }
-        let trust = WaitingParts::of(request.trusted.as_ref(), folder.source, file, |parts, name| {
+        let trust = WaitingParts::of(request.trusted.as_ref(), folder, file, |parts, name| {
             draft::add_parts(parts, name, file, &document.head);
         });
         let name = match kind {
@@ -223,12 +223,15 @@ fn read(file: &Utf8Path) -> Result<Document, (Option<u32>, String)> {
     }
 }
 
-/// Adds what the skills or commands of a folder widen, each file by its path.
-pub(crate) fn add_parts(kind: SkillKind, folder: &Utf8Path, parts: &mut ProjectParts) {
-    for file in walk(kind, folder).files {
-        if let Ok(document) = read(&file) {
-            draft::add_parts(parts, file.as_str(), &file, &document.head);
-        }
+/// The skills or commands of a folder.
+pub(crate) fn files(kind: SkillKind, folder: &Utf8Path) -> Vec<Utf8PathBuf> {
+    walk(kind, folder).files
+}
+
+/// Adds what a skill or command widens, under this name of its file.
+pub(crate) fn add_parts(file: &Utf8Path, name: &str, parts: &mut ProjectParts) {
+    if let Ok(document) = read(file) {
+        draft::add_parts(parts, name, file, &document.head);
     }
 }
 

@@ -156,10 +156,10 @@ impl ProjectParts {
     }
 }
 
-/// What the user agreed to of a project's files.
-#[derive(Clone, Debug)]
+/// What the user agreed to of a project's or a plugin's files.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
-    /// The project's folder.
+    /// The project's folder, or the plugin's.
     pub root: Utf8PathBuf,
     files: BTreeMap<String, String>,
 }
@@ -169,6 +169,11 @@ impl Agreed {
     pub(crate) fn of(loaded: &crate::Loaded) -> Option<Self> {
         let files = || loaded.project_parts.fingerprints();
         loaded.trust.is_trusted().then(|| Self { root: loaded.paths.root.clone(), files: files() })
+    }
+
+    /// All of these parts, named from inside of a folder.
+    pub(crate) fn to(root: &Utf8Path, parts: &ProjectParts) -> Self {
+        Self { root: root.to_owned(), files: parts.fingerprints() }
     }
 
     /// Whether all of these parts were there.

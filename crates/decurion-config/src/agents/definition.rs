@@ -7,7 +7,7 @@ use decurion_protocol::permission::Mode;
 use decurion_protocol::{AgentDefinition, AgentSource, Money};
 use serde_json::Value;
 
-use crate::agents::{AgentOrigin, AgentProblem, AgentRequest, Severity, builtin, tools};
+use crate::agents::{AgentFolder, AgentOrigin, AgentProblem, AgentRequest, Severity, builtin, tools};
 use crate::frontmatter::Entry;
 use crate::origin::Origin;
 use crate::trust::{Agreed, Part, PartKind, ProjectParts};
@@ -76,25 +76,30 @@ pub(crate) enum WaitingParts {
     NotTrusted,
     /// The folder is trusted, but not with these parts.
     Changed,
+    /// The plugin is on, but not with these parts.
+    ChangedPlugin,
 }
 
 impl WaitingParts {
-    /// Whether what a file widens is in force. A repository's file must be exactly as the user agreed to:
-    /// one that an agent wrote or changed since then widens nothing.
+    /// Whether what a file widens is in force. What a repository's file widens must be exactly what the user
+    /// agreed to, and what a plugin's widens exactly what it was when the plugin was loaded: a part that an
+    /// agent wrote or changed since then is not in force. The user's own files are taken as they are.
     pub(crate) fn of(
         agreed: Option<&Agreed>,
-        source: AgentSource,
+        folder: &AgentFolder,
         file: &Utf8Path,
         add: impl FnOnce(&mut ProjectParts, &str),
     ) -> Self {
-        if source != AgentSource::Project {
-            return Self::InForce;
-        }
-        let Some(agreed) = agreed else { return Self::NotTrusted };
+        let (agreed, otherwise) = match (folder.source, agreed, folder.agreed.as_deref()) {
+            (AgentSource::Project, Some(agreed), _) => (agreed, Self::Changed),
+            (AgentSource::Project, None, _) => return Self::NotTrusted,
+            (AgentSource::Plugin, _, Some(agreed)) => (agreed, Self::ChangedPlugin),
+            _ => return Self::InForce,
+        };
         let Ok(name) = file.strip_prefix(&agreed.root) else { return Self::NotTrusted };
         let mut parts = ProjectParts::default();
         add(&mut parts, name.as_str());
-        if agreed.covers(&parts) { Self::InForce } else { Self::Changed }
+        if agreed.covers(&parts) { Self::InForce } else { otherwise }
     }
 
     /// Why the parts are not in force, if they are not.
@@ -103,6 +108,9 @@ impl WaitingParts {
             Self::InForce => None,
             Self::NotTrusted => Some("this folder is not trusted (see `decurion trust`)"),
             Self::Changed => Some("it is not what was there when the folder was trusted"),
+            Self::ChangedPlugin => {
+                Some("it is not what was there when the plugin was loaded (see `decurion plugin enable`)")
+            }
         }
     }
 }

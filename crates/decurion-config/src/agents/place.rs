@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::AgentSource;
@@ -12,6 +13,7 @@ use decurion_protocol::AgentSource;
 use crate::agents::{AgentOrigin, AgentProblem, Severity};
 use crate::origin::{Family, Layer};
 use crate::paths::Paths;
+use crate::trust::Agreed;
 
 /// A folder of definitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub struct AgentFolder {
     pub root: Option<Utf8PathBuf>,
     /// The plugin it belongs to; its definitions are then called `plugin:name`.
     pub plugin: Option<PluginPlace>,
+    /// What a plugin ran or widened when it was loaded; none where it is only looked at.
+    pub(crate) agreed: Option<Arc<Agreed>>,
 }
 
 /// The plugin that a folder belongs to.
@@ -75,10 +79,15 @@ impl AgentFolder {
         Some(if self.plugin.is_some() { OUT_OF_PLUGIN } else { OUT_OF_PROJECT })
     }
 
+    /// A folder of the wider ecosystem, or one of its files, that nothing is known of but whose it is.
+    pub fn shared(path: impl Into<Utf8PathBuf>, source: AgentSource) -> Self {
+        Self { path: path.into(), source, shared: true, root: None, plugin: None, agreed: None }
+    }
+
     /// A folder of a plugin, or one of its files.
     pub fn of_plugin(plugin: PluginPlace, path: impl Into<Utf8PathBuf>) -> Self {
-        let (source, root) = (AgentSource::Plugin, Some(plugin.root.clone()));
-        Self { path: path.into(), source, shared: true, root, plugin: Some(plugin) }
+        let root = Some(plugin.root.clone());
+        Self { root, plugin: Some(plugin), ..Self::shared(path, AgentSource::Plugin) }
     }
 }
 
@@ -91,6 +100,7 @@ pub(crate) fn folders(paths: &Paths, managed: &Utf8Path, layers: &[Layer], kind:
         root: (source == AgentSource::Project).then(|| paths.bounds(&path).to_owned()),
         path: path.join(kind),
         plugin: None,
+        agreed: None,
     };
     let mut folders = Vec::new();
     folders.extend(managed.parent().map(|etc| folder(etc.to_owned(), AgentSource::Managed, Family::Ours)));

@@ -1,7 +1,7 @@
 //! A plugin's folder told apart. Takes the folder, gives what `plugin.json` and the usual folders declare, in
 //! every form that people write, and what is wrong with it. No path leads out of the folder.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 use decurion_protocol::SkillKind;
@@ -360,35 +360,46 @@ fn expanded(place: &PluginPlace, value: Value) -> Value {
     }
 }
 
-/// What a plugin runs or widens, in a few digits: hooks, servers, also those of its agents, and allow rules.
-pub(super) fn fingerprint(plugin: &Plugin) -> String {
+/// What a plugin runs or widens: hooks, servers, also those of its agents, and allow rules.
+pub(super) fn parts(plugin: &Plugin) -> ProjectParts {
     let mut parts = ProjectParts::default();
     let mut add = |file: &str, kind, key: &str, content: String| {
         let origin = Origin::in_project_file(Utf8Path::new(file), 1);
         parts.add(file, Part { kind, key: key.to_owned(), origin }, content.as_bytes());
     };
     for hooks in &plugin.hooks {
-        add(hooks.file.as_str(), PartKind::Hook, "hooks", hooks.value.to_string());
+        add(named(plugin, &hooks.file), PartKind::Hook, "hooks", hooks.value.to_string());
     }
     for (name, server) in &plugin.servers {
         add("servers", PartKind::Server, name, server.to_string());
     }
-    for folder in &plugin.agents {
-        for file in place::walk(&folder.path).files {
-            let Ok(document) = text_of(&file).map(|text| frontmatter::read(&text, definition::KEYS)) else {
-                continue;
-            };
-            let entries = document.map(|document| document.head).unwrap_or_default();
-            definition::add_parts(&mut parts, file.as_str(), &file, &entries);
-        }
+    // A plugin may name a folder and a file in it; each is read once.
+    let files = |folder: &AgentFolder| place::walk(&folder.path).files;
+    let agents: BTreeSet<Utf8PathBuf> = plugin.agents.iter().flat_map(files).collect();
+    for file in &agents {
+        let Ok(document) = text_of(file).map(|text| frontmatter::read(&text, definition::KEYS)) else {
+            continue;
+        };
+        let entries = document.map(|document| document.head).unwrap_or_default();
+        definition::add_parts(&mut parts, named(plugin, file), file, &entries);
     }
-    for (kind, folder) in &plugin.skills {
-        skills::add_parts(*kind, &folder.path, &mut parts);
+    let files = |(kind, folder): &(_, AgentFolder)| skills::files(*kind, &folder.path);
+    let skills: BTreeSet<Utf8PathBuf> = plugin.skills.iter().flat_map(files).collect();
+    for file in &skills {
+        skills::add_parts(file, named(plugin, file), &mut parts);
     }
+    parts
+}
+
+/// A file's name inside of a plugin.
+fn named<'a>(plugin: &Plugin, file: &'a Utf8Path) -> &'a str {
+    file.strip_prefix(&plugin.root).unwrap_or(file).as_str()
+}
+
+/// The same in a few digits.
+pub(super) fn fingerprint(parts: &ProjectParts) -> String {
     let mut hasher = Sha256::new();
     for (file, fingerprint) in parts.fingerprints() {
-        // Named from inside the plugin.
-        let file = file.strip_prefix(plugin.root.as_str()).unwrap_or(&file);
         hasher.update(format!("{file}\0{fingerprint}\0"));
     }
     hex(&hasher.finalize())

@@ -46,7 +46,7 @@ fn files(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
 }
 
 fn folder(path: &Utf8Path) -> AgentFolder {
-    AgentFolder { path: path.to_owned(), source: AgentSource::User, shared: true, root: None, plugin: None }
+    AgentFolder::shared(path, AgentSource::User)
 }
 
 /// What is said about a file, one line each, the file's own path left out.

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use decurion_config::{
-    AgentRequest, Agents, Plugin, PluginRegistry, PluginState, Plugins, SkillRequest, Skills,
+    AgentProblem, AgentRequest, Agents, Plugin, PluginRegistry, PluginState, Plugins, SkillRequest, Skills,
 };
 use expect_test::expect;
 
@@ -130,4 +130,63 @@ fn a_record_that_others_can_change_is_not_believed() {
     fs::set_permissions(&record, fs::Permissions::from_mode(0o666)).unwrap();
     let states = states(&stage, &[]);
     assert!(states[0].starts_with("no plugin is used, because others can change its record"), "{states:?}");
+}
+
+#[test]
+fn what_a_plugin_comes_to_run_while_a_session_runs_waits() {
+    let stage = stage()
+        .file("p/agents/b.md", "---\ndescription: d\nmcpServers: [{own: {command: x}}]\n---\nx")
+        .file("p/commands/d.md", "---\nallowed-tools: Read\n---\nx");
+    registry(&stage).add(&Plugin::read(&stage.top.join("p"))).unwrap();
+    let mut changed = Vec::new();
+    for directories in [vec![], vec![stage.top.join("p")]] {
+        let loaded = stage.load();
+        let plugins = Plugins::load(&loaded, &directories);
+        let mut agents = AgentRequest::new(&loaded, &["Read", "Bash"]);
+        agents.plugins = plugins.agents();
+        let mut skills = SkillRequest::new(&loaded, &["Read", "Bash"]);
+        skills.plugins = plugins.skills();
+        let seen = || {
+            let (agents, skills) = (Agents::load(&agents), Skills::load(&skills));
+            let servers = |name: &str| agents.get(name).unwrap().definition.equipment.mcp_servers.is_some();
+            let tools = |name: &str| skills.get(name).unwrap().allowed_tools.join(" ");
+            let is_said = |problem: &&AgentProblem| problem.text.contains("is ignored, because");
+            let said = agents.problems.iter().chain(&skills.problems).filter(is_said);
+            let said: Vec<String> = said.map(|problem| stage.short(&problem.to_string())).collect();
+            format!(
+                "{} {} {:?} {:?}\n{}",
+                servers("p:a"),
+                servers("p:b"),
+                tools("p:c"),
+                tools("p:d"),
+                said.join("\n")
+            )
+        };
+        assert_eq!(seen(), "false true \"\" \"Read\"\n");
+        for file in ["agents/a.md", "agents/b.md"] {
+            write(
+                &stage.top.join("p").join(file),
+                "---\ndescription: d\nmcpServers: [{own: {command: evil}}]\n---\nx",
+            );
+        }
+        for file in ["commands/c.md", "commands/d.md"] {
+            write(&stage.top.join("p").join(file), "---\nallowed-tools: Bash\n---\nx");
+        }
+        changed.push(seen());
+        write(&stage.top.join("p/agents/a.md"), "---\ndescription: d\n---\nx");
+        write(
+            &stage.top.join("p/agents/b.md"),
+            "---\ndescription: other\nmcpServers: [{own: {command: x}}]\n---\nother",
+        );
+        write(&stage.top.join("p/commands/c.md"), "x");
+        write(&stage.top.join("p/commands/d.md"), "---\nallowed-tools: Read\n---\nother");
+        assert_eq!(seen(), "false true \"\" \"Read\"\n");
+    }
+    assert_eq!(changed[0], changed[1]);
+    expect![[r#"
+        false false "" ""
+        p/agents/a.md:3: warning: `mcpServers` is ignored, because it is not what was there when the plugin was loaded (see `decurion plugin enable`)
+        p/agents/b.md:3: warning: `mcpServers` is ignored, because it is not what was there when the plugin was loaded (see `decurion plugin enable`)
+        p/commands/c.md:2: warning: `allowed-tools` is ignored, because it is not what was there when the plugin was loaded (see `decurion plugin enable`)
+        p/commands/d.md:2: warning: `allowed-tools` is ignored, because it is not what was there when the plugin was loaded (see `decurion plugin enable`)"#]].assert_eq(&changed[0]);
 }
