@@ -266,14 +266,16 @@ fn flag_file(file: &camino::Utf8Path) -> Result<String, McpConfigError> {
     String::from_utf8(bytes).map_err(|_| failed("the file is not UTF-8".to_owned()))
 }
 
+/// What a declaration of a server has at least one of.
+const SIGNS: [&str; 3] = ["command", "url", "type"];
+
 /// The servers of a document: those under `mcpServers`, or, where that is missing and every member looks
 /// like a server, the document itself.
 pub(crate) fn unwrapped(root: &Node) -> Option<&Node> {
     if let Some(servers) = root.get("mcpServers") {
         return matches!(servers.kind, jsonc::Kind::Object(_)).then_some(servers);
     }
-    let looks_like_server =
-        |member: &Member| ["command", "url", "type"].iter().any(|key| member.value.get(key).is_some());
+    let looks_like_server = |member: &Member| SIGNS.iter().any(|key| member.value.get(key).is_some());
     let members = root.members();
     (matches!(root.kind, jsonc::Kind::Object(_)) && members.iter().all(looks_like_server)).then_some(root)
 }

@@ -1,7 +1,7 @@
 //! Small records of what the user agreed to or chose, one file each in the state folder. Takes a file, gives
 //! what it holds, or changes it under a lock, whole: readers see the old record or the new one.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 
@@ -38,23 +38,33 @@ pub(crate) fn read<T: DeserializeOwned + Default>(
 
 /// Writes what `next` makes of the record as it is on disk now, and gives that.
 pub(crate) fn change<T: Serialize>(file: &Utf8Path, next: impl FnOnce() -> T) -> io::Result<T> {
-    let folder = file.parent().unwrap_or(file);
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let lock = private_file(&file.with_extension("lock"), false)?;
-    // Where locks do not exist the rename still keeps the file whole; the last writer counts.
-    let _held = rustix::fs::flock(&lock, FlockOperation::LockExclusive);
+    let _held = lock(&file.with_extension("lock"))?;
     let record = next();
-    write_whole(file, &record)?;
+    replace(file, &serde_json::to_vec_pretty(&record)?, None)?;
     Ok(record)
 }
 
-/// Written beside, synced, then renamed: readers see the old record or the new one.
-fn write_whole<T: Serialize>(file: &Utf8Path, record: &T) -> io::Result<()> {
+/// Waits until nobody else holds this lock; it is held as long as what is given.
+pub(crate) fn lock(file: &Utf8Path) -> io::Result<File> {
+    let folder = file.parent().unwrap_or(file);
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let lock = private_file(file, false)?;
+    // Where locks do not exist the rename still keeps the file whole; the last writer counts.
+    let _held = rustix::fs::flock(&lock, FlockOperation::LockExclusive);
+    Ok(lock)
+}
+
+/// Written beside, synced, then renamed: readers see the old file or the new one. It is its owner's alone, unless
+/// other permissions are given.
+pub(crate) fn replace(file: &Utf8Path, bytes: &[u8], permissions: Option<Permissions>) -> io::Result<()> {
     let mut random = [0_u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     let beside = file.with_extension(format!("{}.tmp", hex(&random)));
     let written = private_file(&beside, true).and_then(|mut output| {
-        output.write_all(&serde_json::to_vec_pretty(record)?)?;
+        output.write_all(bytes)?;
+        if let Some(permissions) = permissions {
+            output.set_permissions(permissions)?;
+        }
         output.sync_all()?;
         fs::rename(&beside, file)
     });
@@ -64,7 +74,7 @@ fn write_whole<T: Serialize>(file: &Utf8Path, record: &T) -> io::Result<()> {
     written
 }
 
-pub(crate) fn private_file(path: &Utf8Path, new: bool) -> io::Result<File> {
+fn private_file(path: &Utf8Path, new: bool) -> io::Result<File> {
     let no_follow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0);
     let mut options = File::options();
     options.write(true).mode(0o600).custom_flags(no_follow);

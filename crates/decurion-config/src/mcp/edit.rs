@@ -1,15 +1,16 @@
 //! Declarations of servers written into files. Takes a scope, a name and a declaration, gives the file that
 //! holds it now. A file with comments is left to its author: it could not be written again as it was.
 
-use std::io::Write as _;
+use std::fs::File;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Map, Value, json};
 
+use super::SIGNS;
+use crate::agents::place;
 use crate::jsonc;
 use crate::paths::Paths;
-use crate::read;
-use crate::record::private_file;
+use crate::{read, record};
 
 /// Whose a declaration is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +66,9 @@ pub fn file(paths: &Paths, scope: Scope) -> Result<Utf8PathBuf, EditError> {
 
 /// Adds a declaration.
 pub fn add(paths: &Paths, scope: Scope, name: &str, declared: Value) -> Result<Utf8PathBuf, EditError> {
-    let file = file(paths, scope)?;
+    let (file, _held) = locked(paths, scope)?;
     let mut document = load(&file)?.unwrap_or_default();
-    let servers = servers(&mut document, &file)?;
+    let servers = servers(&mut document, &file, scope)?;
     if servers.contains_key(name) {
         return Err(EditError::Exists { file, name: name.to_owned() });
     }
@@ -78,22 +79,39 @@ pub fn add(paths: &Paths, scope: Scope, name: &str, declared: Value) -> Result<U
 
 /// Removes a declaration; says from which file, or none if the scope has no such server.
 pub fn remove(paths: &Paths, scope: Scope, name: &str) -> Result<Option<Utf8PathBuf>, EditError> {
-    let file = file(paths, scope)?;
+    let (file, _held) = locked(paths, scope)?;
     let Some(mut document) = load(&file)? else { return Ok(None) };
-    if servers(&mut document, &file)?.shift_remove(name).is_none() {
+    if servers(&mut document, &file, scope)?.shift_remove(name).is_none() {
         return Ok(None);
     }
     save(&file, &document)?;
     Ok(Some(file))
 }
 
+/// The file of a scope where it really is, to be read and written while the lock is held. The lock is one for all
+/// files and among the user's own, so that none is left in a repository.
+fn locked(paths: &Paths, scope: Scope) -> Result<(Utf8PathBuf, Option<File>), EditError> {
+    let file = file(paths, scope)?;
+    let failed = |reason: String| EditError::File { file: file.clone(), reason };
+    if scope != Scope::User && place::leaves(&paths.root, &file).is_some() {
+        return Err(failed(place::OUT_OF_PROJECT.to_owned()));
+    }
+    let lock = paths.state.as_ref().map(|state| record::lock(&state.join("mcp-edit.lock")));
+    let lock = lock.transpose().map_err(|error| failed(error.to_string()))?;
+    // Written through a link, not in its place.
+    let real = file.canonicalize_utf8().unwrap_or(file);
+    Ok((real, lock))
+}
+
 /// The object of servers in a document: under the wrapper, or the document itself where it has none.
 fn servers<'a>(
     document: &'a mut Map<String, Value>,
     file: &Utf8Path,
+    scope: Scope,
 ) -> Result<&'a mut Map<String, Value>, EditError> {
-    let is_bare = file.ends_with(".mcp.json") && !document.is_empty() && !document.contains_key("mcpServers");
-    if is_bare {
+    let is_server = |value: &Value| SIGNS.iter().any(|key| value.get(key).is_some());
+    let is_bare = !document.is_empty() && document.values().all(is_server);
+    if is_bare && scope == Scope::Project && !document.contains_key("mcpServers") {
         return Ok(document);
     }
     match document.entry("mcpServers").or_insert_with(|| json!({})) {
@@ -114,27 +132,14 @@ fn load(file: &Utf8Path) -> Result<Option<Map<String, Value>>, EditError> {
     serde_json::from_slice(&bytes).map(Some).map_err(|_| EditError::Comments { file: file.to_owned() })
 }
 
-/// Written beside, synced, then renamed: readers see the old file or the new one.
 fn save(file: &Utf8Path, document: &Map<String, Value>) -> Result<(), EditError> {
     let failed = |error: std::io::Error| EditError::File { file: file.to_owned(), reason: error.to_string() };
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder).map_err(failed)?;
     }
-    let beside = file.with_extension(format!("{}.tmp", std::process::id()));
+    let mut text = serde_json::to_vec_pretty(document).map_err(|error| failed(error.into()))?;
+    text.push(b'\n');
+    // A file that others may read stays so.
     let mode = std::fs::metadata(file).map(|metadata| metadata.permissions()).ok();
-    let written = private_file(&beside, true).and_then(|mut output| {
-        let mut text = serde_json::to_vec_pretty(document)?;
-        text.push(b'\n');
-        output.write_all(&text)?;
-        // A file that others may read stays so.
-        if let Some(mode) = mode {
-            output.set_permissions(mode)?;
-        }
-        output.sync_all()?;
-        std::fs::rename(&beside, file)
-    });
-    if written.is_err() {
-        let _ = std::fs::remove_file(&beside);
-    }
-    written.map_err(failed)
+    record::replace(file, &text, mode).map_err(failed)
 }

@@ -1,5 +1,9 @@
 //! MCP servers as people declare them: what is understood, what is said, and what may be started.
 
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use decurion_config::mcp::edit::{self, Scope};
 use decurion_config::mcp::{McpRequest, McpServers, PluginServers, servers};
 use decurion_config::{Environment, Loaded, Trust, TrustMode};
 use decurion_protocol::mcp::McpTransport;
@@ -492,4 +496,42 @@ fn each_layer_that_says_which_servers_are_allowed_is_heard() {
         let ready: Vec<&str> = servers.ready().map(|server| server.name.as_str()).collect();
         assert_eq!(ready.join(" "), expected, "{user} {project}");
     }
+}
+
+#[test]
+fn declarations_are_written_whole_where_the_file_really_is() {
+    let stage = Stage::new().file("dotfiles/settings.json", "{}").file("home/.decurion/x", "");
+    let settings = stage.home.join(".decurion/settings.json");
+    symlink(stage.top.join("dotfiles/settings.json"), &settings).unwrap();
+    let paths = stage.load().paths;
+    // Several at once: none is lost.
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let paths = &paths;
+            scope.spawn(move || {
+                edit::add(paths, Scope::User, &format!("s{number}"), json!({"command": "x"})).unwrap();
+            });
+        }
+    });
+    assert!(settings.is_symlink());
+    assert_eq!(stage.load().declared_servers.len(), 8);
+    assert_eq!(fs::read_dir(stage.top.join("dotfiles")).unwrap().count(), 1);
+
+    for (before, expected) in [
+        (r#"{"$schema": "s"}"#, r#"{"$schema":"s","mcpServers":{"n":{"command":"x"}}}"#),
+        (r#"{"a": {"command": "x"}}"#, r#"{"a":{"command":"x"},"n":{"command":"x"}}"#),
+        ("{}", r#"{"mcpServers":{"n":{"command":"x"}}}"#),
+    ] {
+        let stage = Stage::new().file("project/.mcp.json", before);
+        let file = edit::add(&stage.load().paths, Scope::Project, "n", json!({"command": "x"})).unwrap();
+        let written: serde_json::Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        assert_eq!(written.to_string(), expected);
+        assert_eq!(fs::read_dir(&stage.project).unwrap().count(), 2, "nothing is left beside it");
+    }
+
+    // A repository does not choose a file elsewhere to be written.
+    let stage = Stage::new().file("home/other.json", "{}");
+    symlink(stage.home.join("other.json"), stage.project.join(".mcp.json")).unwrap();
+    let error = edit::add(&stage.load().paths, Scope::Project, "n", json!({})).unwrap_err();
+    assert!(error.to_string().ends_with("leads out of the project's folder"), "{error}");
 }
