@@ -1,6 +1,7 @@
 //! Project automation: `cargo xtask <command>`. Takes a command, runs the checks, gives an exit code.
 #![allow(clippy::disallowed_methods)] // it runs programs for developers and is not part of the product
 
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
@@ -96,15 +97,33 @@ const NPM_SERVERS: [&str; 3] = [
 ];
 const PIP_SERVERS: [&str; 2] = ["mcp-server-git==2026.10.19", "mcp-server-time==2026.10.19"];
 
-/// Installs the servers beside the folders of binaries, where they are not there yet.
+/// What was installed last, written when all of it was.
+const MARKER: &str = "installed";
+
+/// What is pinned, one a line.
+fn pins() -> String {
+    NPM_SERVERS.iter().chain(&PIP_SERVERS).map(|pin| format!("{pin}\n")).collect()
+}
+
+/// Whether exactly what is pinned is installed in a folder.
+fn is_installed(folder: &Path) -> bool {
+    std::fs::read_to_string(folder.join(MARKER)).is_ok_and(|installed| installed == pins())
+}
+
+/// Installs the servers beside the folders of binaries, where they are not there yet or others are.
 fn install_servers() -> Result<()> {
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
     let folder = tidy::root().join(target).join("mcp-servers");
-    if folder.join("installed").exists() {
+    if is_installed(&folder) {
         return Ok(());
     }
-    if !is_there("npm") {
-        step("npm", "apt-get", &["install", "-y", "-qq", "--no-install-recommends", "npm", "python3-venv"])?;
+    let npm = (!is_there("npm")).then_some("npm");
+    let venv = (!has_venv()).then_some("python3-venv");
+    let missing: Vec<&str> = npm.into_iter().chain(venv).collect();
+    if !missing.is_empty() {
+        let mut args = vec!["install", "-y", "-qq", "--no-install-recommends"];
+        args.extend(&missing);
+        step("what installs the servers", "apt-get", &args)?;
     }
     std::fs::create_dir_all(&folder)?;
     let path = folder.to_string_lossy().into_owned();
@@ -116,8 +135,14 @@ fn install_servers() -> Result<()> {
     let mut pip = vec!["install", "-q"];
     pip.extend(PIP_SERVERS);
     step("MCP servers from PyPI", &format!("{venv}/bin/pip"), &pip)?;
-    std::fs::write(folder.join("installed"), "")?;
+    std::fs::write(folder.join(MARKER), pins())?;
     Ok(())
+}
+
+/// Whether Python can make an environment: some systems ship it without what that takes.
+fn has_venv() -> bool {
+    let found = Command::new("python3").args(["-c", "import ensurepip, venv"]).output();
+    found.is_ok_and(|output| output.status.success())
 }
 
 fn is_there(program: &str) -> bool {
@@ -155,4 +180,21 @@ fn step(what: &str, program: &str, args: &[&str]) -> Result<()> {
         bail!("{what} failed ({status}): {program} {}", args.join(" "));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_pin_is_installed() {
+        let folder = std::env::temp_dir().join(format!("decurion-xtask-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let seen = ["", "another@1\n", &pins()].map(|marker| {
+            std::fs::write(folder.join(MARKER), marker).unwrap();
+            is_installed(&folder)
+        });
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!((seen, is_installed(&folder)), ([false, false, true], false));
+    }
 }
