@@ -111,6 +111,7 @@ pub fn worktrees(loaded: &Loaded, environment: &Environment, processes: Option<G
         location: settings.worktree.location.clone(),
         base: settings.worktree.base.clone(),
         copy_dirty: settings.worktree.copy_dirty,
+        trusted: loaded.trust.is_trusted().then(|| loaded.paths.root.clone()),
     };
     let leases = Leases::new(loaded.paths.state.clone()?);
     let git = Git::new(processes?, &shell);

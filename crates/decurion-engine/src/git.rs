@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::{Exit, Guard, Launch, Output};
 
 /// How long all of it may take.
@@ -24,6 +24,11 @@ const MOST_BYTES: usize = 256 << 10;
 
 /// Marks of a configuration that makes git run programs for what is asked here, or that is elsewhere.
 const RUNS: [&str; 7] = ["[filter", "fsmonitor", "[include", "gpg", "sshcommand", "promisor", "partialclone"];
+
+/// Marks of one that makes git run programs when it fills, compares or merges checkouts.
+const RUNS_FOR_FILES: [&str; 5] = ["[filter", "[include", "promisor", "partialclone", "driver"];
+/// How many folders of submodules are looked through.
+const MOST_FOLDERS: usize = 1000;
 
 /// What is asked.
 const CHANGED: [&str; 5] =
@@ -127,29 +132,64 @@ async fn read(pipe: tokio::net::unix::pipe::Receiver) -> Option<String> {
 
 /// Whether a repository's own configuration could make git run something. What cannot be read might.
 fn runs_programs(cwd: &Utf8Path) -> bool {
-    let Some(git) = cwd.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists()) else {
-        return true;
-    };
+    let Some((own, common)) = folders(cwd) else { return true };
+    [common.join("config"), common.join("config.worktree"), own.join("config.worktree")]
+        .iter()
+        .any(|file| has_mark(file, &RUNS))
+}
+
+/// Whether git would run programs of a repository's own configuration, or of its checkouts' and submodules', when
+/// it fills, compares or merges checkouts. What cannot be read might.
+pub(crate) fn runs_for_files(common: &Utf8Path) -> bool {
+    let mut waiting = vec![common.to_owned()];
+    let mut seen = 0;
+    while let Some(folder) = waiting.pop() {
+        seen += 1;
+        let files = [folder.join("config"), folder.join("config.worktree")];
+        if seen > MOST_FOLDERS || files.iter().any(|file| has_mark(file, &RUNS_FOR_FILES)) {
+            return true;
+        }
+        // A submodule's name may have slashes: what is no repository holds some.
+        let below = if files[0].exists() { vec!["modules", "worktrees"] } else { vec!["."] };
+        for found in below.iter().flat_map(|name| folder.join(name).read_dir_utf8()).flatten().flatten() {
+            if found.file_type().is_ok_and(|kind| kind.is_dir()) {
+                waiting.push(found.into_path());
+            }
+        }
+    }
+    false
+}
+
+/// The folder that all checkouts of a folder's repository share, without asking git.
+pub(crate) fn common(cwd: &Utf8Path) -> Option<Utf8PathBuf> {
+    folders(cwd)?.1.canonicalize_utf8().ok()
+}
+
+/// The folder git keeps for the checkout, and the one for the repository, which may be the same.
+fn folders(cwd: &Utf8Path) -> Option<(Utf8PathBuf, Utf8PathBuf)> {
+    let git = cwd.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists())?;
     // A linked checkout names the folder, whose configuration may be in the one it belongs to.
-    let folder = match std::fs::read_to_string(&git) {
-        Ok(link) => match link.trim().strip_prefix("gitdir: ") {
-            Some(path) => git.parent().unwrap_or(&git).join(path),
-            None => return true,
-        },
+    let own = match std::fs::read_to_string(&git) {
+        Ok(link) => git.parent().unwrap_or(&git).join(link.trim().strip_prefix("gitdir: ")?),
         Err(_) => git,
     };
-    let common = std::fs::read_to_string(folder.join("commondir")).map(|path| folder.join(path.trim()));
-    let common = common.unwrap_or_else(|_| folder.clone());
-    [common.join("config"), common.join("config.worktree"), folder.join("config.worktree")]
-        .iter()
-        .filter(|file| file.exists())
-        .any(|file| match std::fs::metadata(file).map(|found| found.len()) {
-            Ok(length) if length <= MOST_BYTES as u64 => std::fs::read_to_string(file).map_or(true, |text| {
-                let text = text.to_lowercase();
-                RUNS.iter().any(|mark| text.contains(mark))
-            }),
-            _ => true,
-        })
+    let common = std::fs::read_to_string(own.join("commondir")).map(|path| own.join(path.trim()));
+    let common = common.unwrap_or_else(|_| own.clone());
+    Some((own, common))
+}
+
+/// Whether a file of configuration has one of these marks. What cannot be read might.
+fn has_mark(file: &Utf8Path, marks: &[&str]) -> bool {
+    if !file.exists() {
+        return false;
+    }
+    match std::fs::metadata(file).map(|found| found.len()) {
+        Ok(length) if length <= MOST_BYTES as u64 => std::fs::read_to_string(file).map_or(true, |text| {
+            let text = text.to_lowercase();
+            marks.iter().any(|mark| text.contains(mark))
+        }),
+        _ => true,
+    }
 }
 
 #[cfg(test)]
@@ -190,6 +230,22 @@ mod tests {
         ] {
             std::fs::write(top.join(".git/config"), config).unwrap();
             assert_eq!(runs_programs(&top.join("below")), expected, "{config}");
+        }
+        let git = top.join(".git");
+        let filter = "[filter \"x\"]\n\tsmudge = ./run\n";
+        for (file, config, expected) in [
+            ("config", "[core]\n\tfsmonitor = ./run\n[commit]\n\tgpgsign = true\n", false),
+            ("config", "[merge \"x\"]\n\tdriver = ./run\n", true),
+            ("config", filter, true),
+            ("config.worktree", filter, true),
+            ("worktrees/a/config.worktree", filter, true),
+            ("modules/one/two/config", filter, true),
+        ] {
+            std::fs::write(git.join("config"), "[core]\n").unwrap();
+            std::fs::create_dir_all(git.join(file).parent().unwrap()).unwrap();
+            std::fs::write(git.join(file), config).unwrap();
+            assert_eq!(runs_for_files(&git), expected, "{file}: {config}");
+            std::fs::remove_file(git.join(file)).unwrap();
         }
     }
 }

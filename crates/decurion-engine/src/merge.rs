@@ -164,6 +164,7 @@ struct Merging<'a> {
 /// Merges what a request names.
 pub async fn merge(trees: &Worktrees, request: &MergeRequest) -> Result<Merged, MergeError> {
     let found = trees.repository(&request.at).await?;
+    trees.check_trust(&found)?;
     let state = |source| WorktreeError::State { what: "the folder of worktrees".to_owned(), source };
     let _alone = trees.leases().work_lock(&found, "merge").map_err(state)?.ok_or(MergeError::UnderWay)?;
     if !request.dry_run {

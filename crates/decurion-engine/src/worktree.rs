@@ -61,6 +61,9 @@ pub struct WorktreeSettings {
     pub base: Option<String>,
     /// Whether changes that are not committed are copied over without being asked for.
     pub copy_dirty: bool,
+    /// The folder that is trusted, if the session's is; elsewhere git may not run what a repository's own
+    /// configuration names.
+    pub trusted: Option<Utf8PathBuf>,
 }
 
 /// A worktree that is asked for.
@@ -198,6 +201,12 @@ pub enum WorktreeError {
         "uncommitted changes can only be copied onto what they were made on; leave `worktree.baseRef` out"
     )]
     DirtyBase,
+    /// Look at the configuration, then trust the folder.
+    #[error(
+        "the configuration of the repository {0} runs programs for files (filters, merge drivers, or what it \
+         includes), and the folder is not trusted; look at it, then run `decurion trust`"
+    )]
+    Untrusted(Utf8PathBuf),
     /// Begin another agent with the changes as they are now.
     #[error(
         "the changes that the worktree was given are gone, and it is nothing without them: {path} ({source})"
@@ -263,6 +272,17 @@ impl Worktrees {
         Ok(())
     }
 
+    /// Nothing of a repository runs before its folder is trusted, and git would run filters.
+    pub(crate) fn check_trust(&self, repository: &Utf8Path) -> Result<(), WorktreeError> {
+        let is_trusted = |folder: &Utf8PathBuf| {
+            repository.starts_with(folder) || crate::git::common(folder).as_deref() == Some(repository)
+        };
+        if self.settings.trusted.as_ref().is_some_and(is_trusted) || !crate::git::runs_for_files(repository) {
+            return Ok(());
+        }
+        Err(WorktreeError::Untrusted(repository.to_owned()))
+    }
+
     /// The clock.
     pub(crate) fn date(&self) -> jiff::Timestamp {
         self.clock.date()
@@ -304,6 +324,7 @@ impl Worktrees {
     pub async fn take_up(&self, worktree: &Worktree, session: SessionId) -> Result<(), WorktreeError> {
         let gone = || WorktreeError::Gone(worktree.path.clone());
         let name = worktree.path.file_name().ok_or_else(gone)?;
+        self.check_trust(&worktree.repository)?;
         let _place = self.place().await;
         let _alone = self.alone(&worktree.repository).await?;
         let lease = self.leases.get(&worktree.repository, name).ok_or_else(gone)?;
@@ -354,6 +375,7 @@ impl Worktrees {
 
     async fn facts(&self, lease: &Lease, left: &mut Left) -> Result<Facts, WorktreeError> {
         let at = &lease.repository;
+        self.check_trust(at)?;
         let tip = self.git.branch(at, &lease.branch).await?;
         let on_disk = lease.path.exists();
         let known = on_disk && self.is_checkout(lease).await;

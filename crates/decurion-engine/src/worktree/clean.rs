@@ -91,7 +91,8 @@ impl Worktrees {
         let (removed, left): (Vec<Lease>, Vec<Lease>) =
             dead.partition(|lease| lease.state == LeaseState::Removed);
         self.forget_removed(&removed).await;
-        for lease in left.iter().take(most) {
+        let may = |lease: &&Lease| lease.is_half_made() || self.check_trust(&lease.repository).is_ok();
+        for lease in left.iter().filter(may).take(most) {
             let _place = self.place().await;
             locks::clear_shared(self.leases(), &lease.repository, None);
             if let Err(error) = self.settle(lease).await {
@@ -164,6 +165,7 @@ impl Worktrees {
         if !lease.repository.exists() {
             return repository_gone(lease);
         }
+        self.check_trust(&lease.repository)?;
         let (verdict, left) = self.look_at(lease).await;
         Ok(if verdict == Verdict::Unchanged { Kept::Removed } else { Kept::Work(left) })
     }
@@ -195,6 +197,7 @@ impl Worktrees {
             }
             LeaseState::Used | LeaseState::Kept | LeaseState::Removing => locks::clear_own(&lease),
         }
+        self.check_trust(&lease.repository)?;
         let (verdict, left) = self.look_at(&lease).await;
         if verdict == Verdict::Unchanged {
             self.remove(&lease, None).await?;

@@ -177,6 +177,7 @@ impl Worktrees {
         let no_repository = |source| WorktreeError::NoRepository { path: from.to_owned(), source };
         let found = self.git().repository(from).await.map_err(no_repository)?;
         let top = found.top.ok_or_else(|| WorktreeError::Bare(found.common.clone()))?;
+        self.check_trust(&found.common)?;
         let head = self.git().head(from).await?.commit.ok_or_else(|| WorktreeError::NoCommit(top.clone()))?;
         let base = match &self.settings.base {
             None => head,

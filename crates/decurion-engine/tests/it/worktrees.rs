@@ -498,6 +498,42 @@ async fn leases_that_stay_on_purpose_do_not_stop_the_cleaning() {
 }
 
 #[tokio::test]
+async fn what_the_repository_would_run_is_not_run_before_trust() {
+    let repo = Repo::with_files(&[("a.txt", "one\n"), (".gitattributes", "*.txt filter=x\n")]).unwrap();
+    let before = Yard::new(repo);
+    let old = before.make(1).await;
+    let taken = before.make(2).await;
+    let marker = before.home.path().join("ran");
+    let run = format!("sh -c 'touch \"{}\"; cat'", marker.display());
+    for kind in ["smudge", "clean"] {
+        before.repo.git(&["config", &format!("filter.x.{kind}"), &run]).unwrap();
+    }
+    let refused = "runs programs";
+    let error = before.trees.make(&before.wanted(3)).await.unwrap_err();
+    assert!(error.to_string().contains(refused), "{error}");
+    let error = before.trees.take_up(&taken.worktree, before.session).await.unwrap_err();
+    assert!(error.to_string().contains(refused), "{error}");
+    // Git would hash a file again whose times changed, which runs the filter.
+    fs::write(old.cwd.join("a.txt"), "one\n").unwrap();
+    let rows = before.trees.clean(None, usize::MAX).await.unwrap().rows;
+    assert!(
+        rows.iter().all(|row| matches!(&row.kept, Kept::Broken(why) if why.contains(refused))),
+        "{rows:?}"
+    );
+    before.trees.settle_dead(64).await;
+    before.trees.list(None).await.unwrap();
+    let released = before.trees.release(&old.worktree).await;
+    assert!(matches!(&released, Released::Kept(left) if left.to_string().contains(refused)), "{released:?}");
+    assert!(!marker.exists(), "it ran");
+    // Where the person trusts the folder it does, and the checkout is what it should be.
+    let settings =
+        WorktreeSettings { trusted: Some(utf8(before.repo.path())), ..WorktreeSettings::default() };
+    let trusting = Yard::with(before.repo, settings);
+    trusting.make(9).await;
+    assert!(marker.exists());
+}
+
+#[tokio::test]
 async fn two_hundred_at_once_are_all_made_and_all_taken_back() {
     let yard = Arc::new(Yard::new(Repo::with_files(&[("a.txt", "one\n")]).unwrap()));
     let before = yard.main_checkout();
