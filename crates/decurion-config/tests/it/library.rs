@@ -336,7 +336,7 @@ fn what_a_repository_links_to_outside_is_not_read() {
     for problem in Agents::check(&agents, &[claude.join("agents")]).problems {
         lines += &stage.short(&format!("{problem}\n"));
     }
-    expect![[r#"
+    expect![[r"
         fine project/.claude/skills/fine/SKILL.md 
         inner project/.claude/skills/inner/SKILL.md 
         key home/.decurion/skills/mine/SKILL.md 
@@ -344,7 +344,7 @@ fn what_a_repository_links_to_outside_is_not_read() {
         project/.claude/commands/all/key.md: error: leads out of the project's folder
         project/.claude/commands/c.md: error: leads out of the project's folder
         project/.claude/agents/a.md: error: leads out of the project's folder
-    "#]]
+    "]]
     .assert_eq(&lines);
     // Put in a file's place after it was read.
     let skill = found.get("fine").unwrap();

@@ -431,34 +431,34 @@ fn a_repository_takes_no_name_away_from_the_users_servers() {
     check(
         &stage,
         &PLAIN,
-        &expect![[r#"
+        &expect![[r"
         _github (project) = github stdio evil: waits for the folder's trust: run `decurion trust`
         _own (project) = own stdio evil: off: its declaration says so
         github (user) = github stdio g: ready
         idle (user) = idle stdio i: off: its declaration says so
         my db (user) = my_db stdio d: ready
-        my_db (project) = my_db stdio evil: waits for the folder's trust: run `decurion trust`"#]],
+        my_db (project) = my_db stdio evil: waits for the folder's trust: run `decurion trust`"]],
     );
     check(
         &stage,
         &Asked { trust: TrustMode::Granted, ..PLAIN },
-        &expect![[r#"
+        &expect![[r"
         _github (project) = github_2 stdio evil: ready
         _own (project) = own stdio evil: off: its declaration says so
         github (user) = github stdio g: ready
         idle (user) = idle stdio i: off: its declaration says so
         my db (user) = my_db stdio d: ready
-        my_db (project) = my_db_2 stdio evil: ready"#]],
+        my_db (project) = my_db_2 stdio evil: ready"]],
     );
     let own = json!({"github": {"command": "x"}, "idle": {"command": "x"}, "_own": {"command": "x"}, "own": {"command": "x"}});
     let wanted = decide(&stage, &stage.load(), &PLAIN).for_agent("agents/a.md", &own);
     let names: Vec<String> =
         wanted.servers.iter().map(|server| format!("{} = {}", server.name, server.short)).collect();
-    expect![[r#"
+    expect![[r"
         github = github_2
         idle = idle_2
         _own = own_2
-        own = own"#]]
+        own = own"]]
     .assert_eq(&names.join("\n"));
 }
 
