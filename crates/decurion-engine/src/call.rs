@@ -345,12 +345,13 @@ fn decide_under_grants(
     input: &Value,
     seen: &Intent,
 ) -> Decision {
-    if let Some(reason) = Confinement::of(bench.spec).and_then(|bounds| bounds.refuses(seen)) {
+    let bounds = Confinement::of(bench.spec);
+    if let Some(reason) = bounds.as_ref().and_then(|bounds| bounds.refuses(seen)) {
         return Decision { verdict: Verdict::Deny, reason, rule: None };
     }
-    if bench.spec.worktree.is_some() {
-        // What the rules forbid of the session's own folder stays forbidden there.
-        let around = around(&bench.around, &bench.ports.root);
+    for root in bounds.iter().flat_map(|bounds| bounds.twins(&bench.ports.root)) {
+        // What the rules forbid of the session's own folder stays forbidden there, and in every copy of it.
+        let around = around(&bench.around, &root);
         let decision = decide(&Policy { around, ..policy.clone() }, name, input, seen);
         if decision.verdict == Verdict::Deny && decision.rule.is_some() {
             return decision;

@@ -19,8 +19,8 @@ const COPYING: &[&str] = &["cp", "install", "rsync", "scp"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confinement {
     tree: Utf8PathBuf,
-    /// The checkout that it was made from.
-    origin: Utf8PathBuf,
+    /// The checkout that it was made from, and those that one was made from.
+    origins: Vec<Utf8PathBuf>,
     /// The folder of its memory, which outlasts it and is its own to write.
     memory: Option<Utf8PathBuf>,
 }
@@ -30,7 +30,7 @@ impl Confinement {
     pub fn of(spec: &RunSpec) -> Option<Self> {
         let worktree = spec.worktree.as_ref()?;
         let memory = spec.definition.equipment.memory.as_ref().and_then(|_| memory(spec));
-        Some(Self { tree: worktree.path.clone(), origin: worktree.origin.clone(), memory })
+        Some(Self { tree: worktree.path.clone(), origins: worktree.origins().cloned().collect(), memory })
     }
 
     /// Why a call is refused.
@@ -56,10 +56,22 @@ impl Confinement {
         ))
     }
 
-    /// What a path of the other checkout is called here.
+    /// What a path of another checkout is called here.
     pub fn translated(&self, path: &Utf8Path) -> Option<Utf8PathBuf> {
-        let inside = path.strip_prefix(&self.origin).ok()?;
-        Some(if inside.as_str().is_empty() { self.tree.clone() } else { self.tree.join(inside) })
+        self.inside(path).map(|inside| below(&self.tree, inside))
+    }
+
+    /// What a folder is called in each of the other checkouts: what is forbidden in one is so in all of them.
+    pub fn twins(&self, folder: &Utf8Path) -> Vec<Utf8PathBuf> {
+        match self.inside(folder) {
+            Some(inside) => self.origins.iter().map(|origin| below(origin, inside)).collect(),
+            None => vec![folder.to_owned()],
+        }
+    }
+
+    /// Where in another checkout a path is.
+    fn inside<'a>(&self, path: &'a Utf8Path) -> Option<&'a Utf8Path> {
+        self.origins.iter().find_map(|origin| path.strip_prefix(origin).ok())
     }
 
     fn refuses_touch(&self, touch: &Touch) -> Option<String> {
@@ -83,7 +95,7 @@ impl Confinement {
             name if COPYING.contains(&name) => command.mentions.len().saturating_sub(1),
             _ => usize::MAX,
         };
-        let theirs = |path: &Utf8Path| path.starts_with(&self.origin) && !path.starts_with(&self.tree);
+        let theirs = |path: &Utf8Path| self.inside(path).is_some() && !path.starts_with(&self.tree);
         let numbered = command.mentions.iter().enumerate();
         numbered.filter(move |(number, path)| *number >= skipped || theirs(path)).map(|(_, path)| path)
     }
@@ -123,6 +135,11 @@ impl Confinement {
     }
 }
 
+/// A path in a checkout; a path joined with nothing would end with a slash.
+fn below(top: &Utf8Path, inside: &Utf8Path) -> Utf8PathBuf {
+    if inside.as_str().is_empty() { top.to_owned() } else { top.join(inside) }
+}
+
 /// The folder of an agent's memory, by the rule that lets it write there.
 fn memory(spec: &RunSpec) -> Option<Utf8PathBuf> {
     let folder = |specifier: &str| {
@@ -142,7 +159,7 @@ mod tests {
     fn bounds() -> Confinement {
         Confinement {
             tree: "/state/worktrees/p/a1".into(),
-            origin: "/srv/p".into(),
+            origins: vec!["/state/worktrees/p/a0".into(), "/srv/p".into()],
             memory: Some("/home/ann/m".into()),
         }
     }
@@ -189,6 +206,9 @@ mod tests {
         assert_eq!(bounds().refuses(&read), None);
         let memory = Intent::titled("").touching("/home/ann/m/MEMORY.md", Access::Write);
         assert_eq!(bounds().refuses(&memory), None, "its memory is its own");
+        let twins = bounds().twins("/srv/p/sub".into());
+        assert_eq!(twins, ["/state/worktrees/p/a0/sub", "/srv/p/sub"], "rules hold in all of them");
+        assert_eq!(bounds().twins("/srv".into()), ["/srv"]);
         let near = Intent::titled("").touching("/state/worktrees/p/a10/x", Access::Write);
         assert!(bounds().refuses(&near).is_some(), "a name that begins the same is another");
     }

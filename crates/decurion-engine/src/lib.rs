@@ -175,6 +175,7 @@ impl Engine {
             agent: None,
             description: String::new(),
             dirty: false,
+            asker: None,
         };
         trees.make(&wanted).await.map(Some).map_err(usage)
     }

@@ -81,6 +81,8 @@ pub struct Wanted {
     pub description: String,
     /// Whether changes that are not committed are copied over.
     pub dirty: bool,
+    /// The worktree that the asker works in, if it works in one.
+    pub asker: Option<Worktree>,
 }
 
 /// A worktree that was made.

@@ -100,6 +100,17 @@ pub struct Worktree {
     pub repository: Utf8PathBuf,
     /// The top of the checkout that it was made from, whose paths mean those here.
     pub origin: Utf8PathBuf,
+    /// The tops of the checkouts that `origin` itself was made from, the nearest first: their paths mean those
+    /// here too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub above: Vec<Utf8PathBuf>,
+}
+
+impl Worktree {
+    /// Every checkout whose paths mean those here, the nearest first.
+    pub fn origins(&self) -> impl Iterator<Item = &Utf8PathBuf> {
+        std::iter::once(&self.origin).chain(&self.above)
+    }
 }
 
 /// Which kind of run: how it was started, and so what happens with its ending.

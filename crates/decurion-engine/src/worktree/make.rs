@@ -66,7 +66,7 @@ impl Worktrees {
         match self.fill(&origin, &lease, dirty).await {
             Ok(copied) => {
                 self.put(&Lease { state: LeaseState::Used, copied, ..lease.clone() })?;
-                Ok(made(&origin, &lease))
+                Ok(made(&origin, &lease, wanted.asker.as_ref()))
             }
             Err(error) => {
                 if let Err(undoing) = self.undo(&lease).await {
@@ -162,7 +162,7 @@ impl Worktrees {
         } else {
             return Err(WorktreeError::Gone(lease.path));
         }
-        Ok(made(origin, &lease))
+        Ok(made(origin, &lease, wanted.asker.as_ref()))
     }
 
     async fn check_version(&self) -> Result<(), WorktreeError> {
@@ -283,17 +283,20 @@ impl Worktrees {
     }
 }
 
-fn made(origin: &Origin, lease: &Lease) -> Made {
+fn made(origin: &Origin, lease: &Lease, asker: Option<&Worktree>) -> Made {
     let cwd = lease.path.join(&origin.inside);
     let cwd = if cwd.is_dir() { cwd } else { lease.path.clone() };
     // A path joined with nothing ends with a slash.
     let cwd = if origin.inside.as_str().is_empty() { lease.path.clone() } else { cwd };
+    let above =
+        asker.filter(|asker| asker.path == origin.top).map(|asker| asker.origins().cloned().collect());
     let worktree = Worktree {
         path: lease.path.clone(),
         branch: lease.branch.clone(),
         base: lease.base.clone(),
         repository: lease.repository.clone(),
         origin: origin.top.clone(),
+        above: above.unwrap_or_default(),
     };
     Made { worktree, cwd }
 }

@@ -183,6 +183,41 @@ when agent=worker
 }
 
 #[tokio::test]
+async fn rules_of_the_first_checkout_hold_in_that_of_an_agent_below_an_agent() {
+    let repo = Repo::with_files(&[("a.txt", "one\n"), ("secret.txt", "s\n")]).unwrap();
+    let path = utf8(repo.path());
+    let script = format!(
+        r#"
+when agent=apart turn=1
+  call Agent {{"description": "below", "prompt": "go", "subagent_type": "deeper"}}
+when agent=apart
+  say "done"
+when agent=deeper turn=1
+  call Write {{"file_path": "secret.txt", "content": "x"}}
+when agent=deeper turn=2
+  call Read {{"file_path": "secret.txt"}}
+when agent=deeper turn=3
+  call Bash {{"command": "sometool {path}/a.txt"}}
+when agent=deeper
+  say "tried"
+{DELEGATE}"#
+    );
+    let mut stage = stage(&repo, &script);
+    for rule in ["Edit(/secret.txt)", "Read(/secret.txt)"] {
+        stage.rules.deny.push(Rule::parse(rule, Default::default()).unwrap());
+    }
+    let deeper = AgentDefinition { name: "deeper".into(), ..(*stage.agents[stage.agents.len() - 1]).clone() };
+    stage.agents.push(Arc::new(deeper));
+    let played = stage.play("go").await;
+    for tool in ["Write", "Read"] {
+        let said = &results(&played, tool, true)[0];
+        assert!(said.contains("secret.txt)"), "denied by the rule: {said}");
+    }
+    let bash = &results(&played, "Bash", true)[0];
+    assert!(bash.contains("/a.txt instead.") && bash.starts_with("Permission denied"), "{bash}");
+}
+
+#[tokio::test]
 async fn without_a_repository_the_agent_does_not_begin() {
     let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
     let mut stage = stage(&repo, &format!("when agent=apart\n  say \"never\"\n{DELEGATE}"));

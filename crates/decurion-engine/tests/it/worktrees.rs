@@ -55,6 +55,7 @@ impl Yard {
             agent: Some(format!("a{number:016x}").parse::<AgentId>().unwrap()),
             description: format!("task {number}"),
             dirty: false,
+            asker: None,
         }
     }
 
