@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::approval::Rights;
 use crate::child;
-use crate::confine::Confinement;
+use crate::confine::{Confinement, Place};
 use crate::context::OpenCall;
 use crate::desk::Wish;
 use crate::hook::HookPermission;
@@ -346,7 +346,7 @@ fn decide_under_grants(
     seen: &Intent,
 ) -> Decision {
     let bounds = Confinement::of(bench.spec);
-    if let Some(reason) = bounds.as_ref().and_then(|bounds| bounds.refuses(seen)) {
+    if let Some(reason) = bounds.as_ref().and_then(|bounds| bounds.refuses(seen, place)) {
         return Decision { verdict: Verdict::Deny, reason, rule: None };
     }
     for root in bounds.iter().flat_map(|bounds| bounds.twins(&bench.ports.root)) {
@@ -408,14 +408,19 @@ fn with_real_paths(intent: &Intent) -> Intent {
     intent
 }
 
-/// Where a path leads, if that is another path. One that does not exist yet leads where its folder does.
+/// Where a path leads, if that is another path.
 fn real_path(path: &Utf8Path) -> Option<Utf8PathBuf> {
-    let real = path.canonicalize_utf8().or_else(|_| {
-        let (folder, name) = (path.parent(), path.file_name());
-        let folder = folder.unwrap_or(path).canonicalize_utf8()?;
-        std::io::Result::Ok(name.map_or(folder.clone(), |name| folder.join(name)))
-    });
-    real.ok().filter(|real| real != path)
+    Some(place(path).path).filter(|real| real != path)
+}
+
+/// Where a path leads. One that does not exist yet leads where the nearest folder above it does.
+fn place(path: &Utf8Path) -> Place {
+    let found = path.ancestors().find_map(|above| Some((above, above.canonicalize_utf8().ok()?)));
+    let Some((above, real)) = found else { return Place { path: path.to_owned(), there: false } };
+    let rest = path.strip_prefix(above).unwrap_or(Utf8Path::new(""));
+    // What is directly below the root and does not exist is no path, most likely.
+    let there = above == path || (Some(above) == path.parent() && above != "/");
+    Place { path: if rest.as_str().is_empty() { real } else { real.join(rest) }, there }
 }
 
 async fn ask(

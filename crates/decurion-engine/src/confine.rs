@@ -14,6 +14,22 @@ const CHANGING: &[&str] = &[
     "truncate", "unlink",
 ];
 const COPYING: &[&str] = &["cp", "install", "rsync", "scp"];
+/// Programs that change what they are given if a flag or a script says so.
+const EDITING: &[&str] = &[
+    "awk", "curl", "ed", "ex", "find", "gawk", "git", "patch", "perl", "sed", "sort", "tar", "unzip", "vi",
+    "vim", "wget", "zip",
+];
+/// Where the system's own programs and libraries are, which other programs are given to read.
+const SYSTEM: &[&str] = &["/bin", "/lib", "/lib64", "/sbin", "/usr"];
+
+/// What a path leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Without links, as far as it exists.
+    pub path: Utf8PathBuf,
+    /// Whether it is there, or could be made in a folder that is.
+    pub there: bool,
+}
 
 /// The bounds of a run that works in a checkout of its own; those below it have the same, or narrower ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,11 +49,11 @@ impl Confinement {
         Some(Self { tree: worktree.path.clone(), origins: worktree.origins().cloned().collect(), memory })
     }
 
-    /// Why a call is refused.
-    pub fn refuses(&self, intent: &Intent) -> Option<String> {
+    /// Why a call is refused; `place` tells where a path leads.
+    pub fn refuses(&self, intent: &Intent, place: impl Fn(&Utf8Path) -> Place) -> Option<String> {
         let commands = intent.shell.iter().flat_map(|shell| &shell.commands);
         let touches = intent.touches.iter().find_map(|touch| self.refuses_touch(touch));
-        touches.or_else(|| commands.into_iter().find_map(|command| self.refuses_command(command)))
+        touches.or_else(|| commands.into_iter().find_map(|command| self.refuses_command(command, &place)))
     }
 
     /// Why a file may not be written.
@@ -78,26 +94,39 @@ impl Confinement {
         if touch.access == Access::Write { self.refuses_write(&touch.path) } else { None }
     }
 
-    fn refuses_command(&self, command: &ShellCommand) -> Option<String> {
+    fn refuses_command(&self, command: &ShellCommand, place: &dyn Fn(&Utf8Path) -> Place) -> Option<String> {
         let written = command.touches.iter().find_map(|touch| self.refuses_touch(touch));
         let widely = || command.wide.iter().find_map(|wide| self.refuses_wide(wide));
-        let mentioned = || self.mentioned(command).find_map(|path| self.refuses_write(path));
+        let mentioned =
+            || command.mentions.iter().find_map(|path| self.refuses_mention(command, path, place));
         written.or_else(widely).or_else(mentioned).or_else(|| self.refuses_leaving(command))
     }
 
-    /// The paths that a program may change of those it is given: all of them if that is what it is for, else
-    /// those of the other checkout, since what it does with them cannot be told.
-    fn mentioned<'a>(&'a self, command: &'a ShellCommand) -> impl Iterator<Item = &'a Utf8PathBuf> {
-        let program = command.words.get(command.assigned).map_or("", String::as_str);
-        let program = program.rsplit('/').next().unwrap_or_default();
-        let skipped = match program {
-            name if CHANGING.contains(&name) => 0,
-            name if COPYING.contains(&name) => command.mentions.len().saturating_sub(1),
-            _ => usize::MAX,
-        };
+    /// Why a program may not be given a path: it may change what it is given, unless it is known only to read
+    /// that. Of a program that is not known, words that lead nowhere are no paths.
+    fn refuses_mention(
+        &self,
+        command: &ShellCommand,
+        path: &Utf8Path,
+        place: &dyn Fn(&Utf8Path) -> Place,
+    ) -> Option<String> {
+        let words = command.words.get(command.assigned..).unwrap_or_default();
+        let program = words.first().and_then(|word| word.rsplit('/').next()).unwrap_or_default();
+        let found = place(path);
         let theirs = |path: &Utf8Path| self.inside(path).is_some() && !path.starts_with(&self.tree);
-        let numbered = command.mentions.iter().enumerate();
-        numbered.filter(move |(number, path)| *number >= skipped || theirs(path)).map(|(_, path)| path)
+        let of_system = |path: &Utf8Path| {
+            SYSTEM.iter().any(|folder| path.starts_with(folder)) && !path.starts_with("/usr/local")
+        };
+        let checked = match program {
+            name if CHANGING.contains(&name) => true,
+            name if COPYING.contains(&name) => !is_source(words, path),
+            name if EDITING.contains(&name) => found.there,
+            _ => found.there && !(of_system(path) && of_system(&found.path)),
+        };
+        if !checked && !theirs(path) && !theirs(&found.path) {
+            return None;
+        }
+        self.refuses_write(path).or_else(|| self.refuses_write(&found.path))
     }
 
     fn refuses_wide(&self, wide: &WideTouch) -> Option<String> {
@@ -133,6 +162,16 @@ impl Confinement {
             instead.unwrap_or_default()
         ))
     }
+}
+
+/// Whether a path is what a copying program reads: an operand that is not the last, where the last is what it
+/// writes to.
+fn is_source(words: &[String], path: &Utf8Path) -> bool {
+    let targeted = words.iter().any(|word| word.starts_with("--t") || word.starts_with("-t"));
+    let sources = words.get(1..words.len().saturating_sub(1)).unwrap_or_default();
+    !targeted
+        && words.last().is_none_or(|last| last != path.as_str())
+        && sources.iter().any(|word| word == path.as_str())
 }
 
 /// A path in a checkout; a path joined with nothing would end with a slash.
@@ -172,7 +211,21 @@ mod tests {
         };
         let tools = decurion_tools::builtin_with(true);
         let tool = tools.iter().find(|tool| tool.spec().name == "Bash").unwrap();
-        Tool::intent(&**tool, &json!({"command": command}), &around).unwrap()
+        let mut intent = Tool::intent(&**tool, &json!({"command": command}), &around).unwrap();
+        let real = |path: &Utf8Path| Some(place(path).path).filter(|real| real != path);
+        crate::permission::add_real_paths(&mut intent, real);
+        intent
+    }
+
+    /// A link leads out of the checkout, and few folders are there.
+    fn place(path: &Utf8Path) -> Place {
+        let folders = ["/srv", "/tmp", "/etc", "/home", "/usr", "/outside", "/state"];
+        let there = folders.iter().any(|folder| path.starts_with(folder));
+        let path = match path.strip_prefix("/state/worktrees/p/a1/sub/link") {
+            Ok(inside) => Utf8Path::new("/outside").join(inside),
+            Err(_) => path.to_owned(),
+        };
+        Place { path, there }
     }
 
     #[test]
@@ -190,9 +243,19 @@ mod tests {
             ("chmod +x ./run.sh", true), ("python3 /usr/lib/tool.py", true), ("tee /opt/x < a", false),
             ("echo x >> $OUT", true), ("rm -rf /*", false), ("touch /srv/*.x", false),
             ("/state/worktrees/p/a1/run.sh", true), ("echo $(touch /srv/p/z)", false),
+            ("cp -t /outside a", false), ("cp --target-directory=/outside a", false), ("cp /outside/a .", true),
+            ("install -t/outside a", false), ("cp a /outside/a", false), ("cp -t . /tmp/a", false),
+            ("sed -i s/a/b/ /outside/h", false), ("sed -i /foo/d here", true), ("sed -i s/a/b/ /usr/x", false),
+            ("find /outside -name g -delete", false), ("find . -name g -delete", true),
+            ("rm link/f", false), ("tee link/new", false), ("mkdir -p link/a/b", false), ("cp a link", false),
+            ("sed -i s/a/b/ link/f", false), ("sometool link/x", false), ("sometool here", true),
+            ("sometool /outside/x", false), ("sometool --log=/outside/x", false), ("sometool -o/tmp/x", false),
+            ("curl https://example.com/a", true), ("awk '/foo/ {print}' a", true), ("npm i @scope/pkg", true),
+            ("gcc -I/usr/include a.c", true), ("cargo build --target-dir /tmp/t", false),
+            ("sometool /state/worktrees/p/a0/x", false),
         ];
         for (command, allowed) in rows {
-            let refusal = bounds().refuses(&bash(command));
+            let refusal = bounds().refuses(&bash(command), place);
             assert_eq!(refusal.is_none(), allowed, "{command}: {refusal:?}");
         }
     }
@@ -200,16 +263,16 @@ mod tests {
     #[test]
     fn a_refusal_tells_the_path_to_use() {
         let intent = Intent::titled("").touching("/srv/p/src/a.rs", Access::Write);
-        let reason = bounds().refuses(&intent).unwrap();
+        let reason = bounds().refuses(&intent, place).unwrap();
         assert!(reason.ends_with("Use /state/worktrees/p/a1/src/a.rs instead."), "{reason}");
         let read = Intent::titled("").touching("/srv/p/src/a.rs", Access::Read);
-        assert_eq!(bounds().refuses(&read), None);
+        assert_eq!(bounds().refuses(&read, place), None);
         let memory = Intent::titled("").touching("/home/ann/m/MEMORY.md", Access::Write);
-        assert_eq!(bounds().refuses(&memory), None, "its memory is its own");
+        assert_eq!(bounds().refuses(&memory, place), None, "its memory is its own");
         let twins = bounds().twins("/srv/p/sub".into());
         assert_eq!(twins, ["/state/worktrees/p/a0/sub", "/srv/p/sub"], "rules hold in all of them");
         assert_eq!(bounds().twins("/srv".into()), ["/srv"]);
         let near = Intent::titled("").touching("/state/worktrees/p/a10/x", Access::Write);
-        assert!(bounds().refuses(&near).is_some(), "a name that begins the same is another");
+        assert!(bounds().refuses(&near, place).is_some(), "a name that begins the same is another");
     }
 }

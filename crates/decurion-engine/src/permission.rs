@@ -206,6 +206,7 @@ pub fn add_real_paths(intent: &mut Intent, real: impl Fn(&Utf8Path) -> Option<Ut
             })
             .collect();
         command.wide.extend(found);
+        command.leads = command.mentions.iter().filter_map(|path| real(path)).collect();
     }
 }
 

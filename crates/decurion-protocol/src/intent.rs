@@ -111,6 +111,9 @@ pub struct ShellCommand {
     /// path look at them too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mentions: Vec<Utf8PathBuf>,
+    /// Where the mentions lead by links, as far as someone has looked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leads: Vec<Utf8PathBuf>,
     /// Code for an interpreter other than the shell, given in the command's own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,

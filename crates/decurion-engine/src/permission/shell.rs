@@ -299,7 +299,7 @@ pub(crate) fn forbidden(question: &Question<'_>, rule: &Rule) -> Match {
                 best = best.max(Match::Maybe);
             }
         }
-        for path in &command.mentions {
+        for path in command.mentions.iter().chain(&command.leads) {
             if paths::covers(specifier, path, around, Reading::Wide) {
                 best = best.max(Match::Yes);
             }

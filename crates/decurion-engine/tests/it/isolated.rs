@@ -218,6 +218,42 @@ when agent=deeper
 }
 
 #[tokio::test]
+async fn a_link_in_its_checkout_leads_no_command_out() {
+    let outside = tempfile::tempdir().unwrap();
+    let away = utf8(outside.path());
+    fs::write(away.join("f"), "kept\n").unwrap();
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    std::os::unix::fs::symlink(&away, repo.path().join("link")).unwrap();
+    repo.commit("with a link").unwrap();
+    let commands = [
+        "rm link/f".to_owned(),
+        "echo x | tee link/new".to_owned(),
+        "sed -i s/kept/lost/ link/f".to_owned(),
+        "cp a.txt link/new".to_owned(),
+        "cp -t link a.txt".to_owned(),
+        format!("cp -t {away} a.txt"),
+        format!("cp --target-directory={away} a.txt"),
+        format!("install -t{away} a.txt"),
+        format!("sed -i s/kept/lost/ {away}/f"),
+        format!("find {away} -name f -delete"),
+    ];
+    let mut script = String::new();
+    for (turn, command) in commands.iter().enumerate() {
+        let call = serde_json::json!({ "command": command });
+        script += &format!("when agent=apart turn={}\n  call Bash {call}\n", turn + 1);
+    }
+    let script = format!("{script}when agent=apart\n  say \"tried\"\n{DELEGATE}");
+    let mut stage = stage(&repo, &script);
+    stage.request.mode = Some(Mode::BypassPermissions);
+    let played = stage.play("go").await;
+    for (command, said) in commands.iter().zip(results(&played, "Bash", true)) {
+        assert!(said.contains("is outside of the checkout"), "{command}: {said}");
+    }
+    assert_eq!(fs::read_to_string(away.join("f")).unwrap(), "kept\n");
+    assert_eq!(fs::read_dir(&away).unwrap().count(), 1);
+}
+
+#[tokio::test]
 async fn without_a_repository_the_agent_does_not_begin() {
     let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
     let mut stage = stage(&repo, &format!("when agent=apart\n  say \"never\"\n{DELEGATE}"));

@@ -885,6 +885,7 @@ impl<'a> Walker<'a> {
             touches: job.touches,
             wide: job.wide,
             mentions,
+            leads: Vec::new(),
             code,
             inside: job.inside,
         });
@@ -896,7 +897,11 @@ impl<'a> Walker<'a> {
         for option in fields.iter().skip(1).flat_map(|field| &field.options) {
             let text = option.text.as_str();
             let after = |mark: char| text.split_once(mark).map(|(_, tail)| tail);
-            for candidate in [Some(text), after('='), after('@'), after(':')].into_iter().flatten() {
+            // `-o/x/y`: a letter and its value.
+            let glued = text
+                .strip_prefix('-')
+                .and_then(|tail| tail.find('/').filter(|at| *at == 1).map(|_| &tail[1..]));
+            for candidate in [Some(text), after('='), after('@'), after(':'), glued].into_iter().flatten() {
                 if candidate.is_empty()
                     || candidate.starts_with('-')
                     || candidate.len() > 4096
