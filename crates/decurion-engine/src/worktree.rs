@@ -501,7 +501,7 @@ impl Worktrees {
     }
 
     /// The lock under which leases without a living session change hands.
-    async fn alone(&self, repository: &Utf8Path) -> Result<Held, WorktreeError> {
+    pub(crate) async fn alone(&self, repository: &Utf8Path) -> Result<Held, WorktreeError> {
         for _ in 0..600 {
             let held =
                 self.leases.work_lock(repository, "clean").map_err(state("the folder of worktrees"))?;

@@ -78,6 +78,11 @@ impl Merging<'_> {
             return Ok(Err("its branch is gone".to_owned()));
         };
         let Some(lease) = &candidate.lease else { return Ok(Ok(tip)) };
+        // Its agent may have been taken up again since, and must not be until its branch has moved.
+        let _alone = self.trees.alone(&lease.repository).await?;
+        let Some(lease) = &self.trees.leases().get(&lease.repository, &lease.name) else {
+            return Ok(Err("it was removed meanwhile".to_owned()));
+        };
         if lease.state != LeaseState::Kept {
             return Ok(Err("its agent has not ended".to_owned()));
         }

@@ -9,6 +9,8 @@ use super::{Verdict, WorktreeError, Worktrees, locks, state};
 
 /// The name of the worktree in which merges are judged.
 const NAME: &str = "merging";
+/// How many names are tried where a person's worktree has that one.
+const MOST_NAMES: usize = 100;
 
 /// A worktree in which merges are judged.
 pub struct Integration {
@@ -37,22 +39,32 @@ impl Worktrees {
         session: SessionId,
     ) -> Result<Integration, WorktreeError> {
         let origin = self.origin(at).await?.at_commit(base);
+        let repository = self.repository(at).await?;
+        // Without a branch it is nobody's work, and one of that kind was left by a merge that is gone: only one
+        // merges at a time.
+        let is_free = |name: &String| {
+            self.leases()
+                .get(&repository, name)
+                .is_none_or(|left| left.branch.is_empty() && left.agent.is_none())
+        };
+        let names = (1..MOST_NAMES).map(|number| format!("{NAME}-{number}"));
+        let mut names = std::iter::once(NAME.to_owned()).chain(names);
+        let name = names.find(is_free).ok_or_else(|| WorktreeError::Name(NAME.to_owned()))?;
         let lease = Lease {
-            name: NAME.to_owned(),
+            name: name.clone(),
             session,
             agent: None,
             description: "merges are judged here".to_owned(),
             state: LeaseState::Making,
-            path: self.place_for(&origin, NAME).await?,
+            path: self.place_for(&origin, &name).await?,
             branch: String::new(),
             base: base.to_owned(),
-            repository: self.repository(at).await?,
+            repository,
             copied: None,
             created: self.date(),
             ended: None,
         };
-        // Only one merges at a time, so what is there was left by one that is gone.
-        if let Some(left) = self.leases().get(&lease.repository, NAME) {
+        if let Some(left) = self.leases().get(&lease.repository, &name) {
             self.undo(&left).await?;
         }
         self.leases().put_new(&lease).map_err(state("the lease"))?;
@@ -75,6 +87,11 @@ impl Worktrees {
     /// Removes a worktree whose branch is contained in another and that holds nothing else. Whether it did.
     pub(crate) async fn remove_merged(&self, lease: &Lease, into: &str) -> Result<bool, WorktreeError> {
         let _alone = self.alone(&lease.repository).await?;
+        // Its agent may have been taken up again meanwhile.
+        let now = self.leases().get(&lease.repository, &lease.name);
+        if now.is_none_or(|now| now.state != LeaseState::Kept || now.session != lease.session) {
+            return Ok(false);
+        }
         let at = &lease.repository;
         let Some(tip) = self.git().branch(at, &lease.branch).await? else { return Ok(false) };
         let Some(target) = self.git().branch(at, into).await? else { return Ok(false) };

@@ -135,6 +135,20 @@ async fn a_red_gate_takes_that_one_back_and_goes_on() {
 }
 
 #[tokio::test]
+async fn a_worktree_of_the_name_that_merges_are_judged_under_is_left_alone() {
+    let yard = yard();
+    let wanted = yard.wanted(9);
+    let wanted = decurion_engine::worktree::Wanted { name: "merging".to_owned(), agent: None, ..wanted };
+    let theirs = yard.trees.make(&wanted).await.unwrap();
+    fs::write(theirs.cwd.join("work.txt"), "mine\n").unwrap();
+    worked(&yard, 1, &[("one.txt", "1\n")]).await;
+    let which = vec!["a0000000000000001".to_owned()];
+    let done = merged(&yard, &MergeRequest { which, gate: Some(gate("true")), ..request(&yard) }).await;
+    assert!(matches!(done.rows[0].outcome, MergeOutcome::Merged { .. }), "{:?}", done.rows);
+    assert_eq!(fs::read_to_string(theirs.cwd.join("work.txt")).unwrap(), "mine\n");
+}
+
+#[tokio::test]
 async fn a_gate_that_hangs_is_ended() {
     let yard = yard();
     worked(&yard, 1, &[("one.txt", "1\n")]).await;
