@@ -13,6 +13,7 @@ use decurion_protocol::{AgentDefinition, AgentId};
 use decurion_tools::mcp::server::FIRST_PAUSE;
 use decurion_tools::mcp::{Lease, Logins, McpHost, Notice, Pool, Server, State, bridge, resources};
 use decurion_tools::{Tool, ToolSet};
+use futures_util::future::join_all;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -153,11 +154,7 @@ impl SessionServers {
     /// Ends the session's use of them all, and waits until they are gone.
     pub async fn close(self) {
         // All at once: each has its own patience.
-        let closing: Vec<_> =
-            self.leases.into_iter().map(|lease| tokio::spawn(async move { lease.release().await })).collect();
-        for one in closing {
-            drop(one.await);
-        }
+        join_all(self.leases.into_iter().map(Lease::release)).await;
     }
 
     fn servers(&self) -> Vec<Server> {
@@ -179,15 +176,19 @@ impl ServerDesk {
     }
 
     /// Waits until it is known what these offer, each for as long as it may take to start: an agent's tools are
-    /// fixed when it begins. One that does not come up is named, and the agent does without.
-    pub async fn settle(&self, own: &mut OwnServers) {
+    /// fixed when it begins. One that does not come up is named, and the agent does without. Nobody waits any
+    /// more when `gone` is done.
+    pub async fn settle(&self, own: &mut OwnServers, gone: impl Future<Output = ()>) {
         let never = CancellationToken::new();
-        for lease in &own.leases {
-            let Some(server) = lease.server().filter(|server| server.approved().is_none()) else { continue };
-            if let Err(error) = server.ready(&never).await {
-                own.remarks.push(error.to_string());
-            }
-        }
+        let unknown =
+            own.leases.iter().filter_map(Lease::server).filter(|server| server.approved().is_none());
+        let ready = join_all(unknown.map(|server| server.ready(&never)));
+        let settled = tokio::select! {
+            biased;
+            () = gone => return,
+            settled = ready => settled,
+        };
+        own.remarks.extend(settled.into_iter().filter_map(|one| Some(one.err()?.to_string())));
     }
 
     /// These tools with those of an agent's own servers, less what its definition excludes.
@@ -236,9 +237,8 @@ impl OwnServers {
     /// Ends their use, and waits for those that nobody else uses; gives the names of what was used.
     pub async fn release(self) -> Option<String> {
         let names = self.names();
-        for lease in self.leases {
-            lease.release().await;
-        }
+        // All at once: each has its own patience.
+        join_all(self.leases.into_iter().map(Lease::release)).await;
         names
     }
 

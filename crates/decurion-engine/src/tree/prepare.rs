@@ -74,7 +74,7 @@ impl Needs {
     }
 
     /// Acquires it, in the order of an agent's start.
-    async fn acquire(self, draft: &Draft, mut kit: Kit) -> Result<Kit, String> {
+    async fn acquire(self, draft: &Draft, mut kit: Kit, answer: &mut Answer) -> Result<Kit, String> {
         if let Some((wanted, trees)) = self.worktree {
             let trees = trees?;
             let made =
@@ -84,7 +84,8 @@ impl Needs {
         }
         if let Some(desk) = self.servers {
             kit.servers = desk.lease(&draft.definition, &draft.agent);
-            desk.settle(&mut kit.servers).await;
+            // Whoever asked is stopped with the session: nobody is kept by servers that hang.
+            desk.settle(&mut kit.servers, answer.closed()).await;
         }
         Ok(kit)
     }
@@ -92,7 +93,7 @@ impl Needs {
 
 impl Owner {
     /// Begins an agent, or takes one up again; one that needs something first is begun when it has it.
-    pub(super) async fn wanted(&mut self, spawning: Spawning, answer: Answer) {
+    pub(super) async fn wanted(&mut self, spawning: Spawning, mut answer: Answer) {
         if let Some(id) = spawning.input.resume.clone() {
             let _ = answer.send(self.resume(spawning, &id).await);
             return;
@@ -112,7 +113,7 @@ impl Owner {
         self.tree.preparing += 1;
         let wishes = self.wishes.clone();
         tokio::spawn(async move {
-            let kit = needs.acquire(&draft, kit).await;
+            let kit = needs.acquire(&draft, kit, &mut answer).await;
             let draft = Box::new(draft);
             // The session waits for what is being prepared before it ends, so somebody listens.
             let _ = wishes.send(Wish::Prepared { draft, kit, answer }).await;

@@ -8,9 +8,11 @@ use std::time::Duration;
 use decurion_engine::mcp::{McpParts, Servers};
 use decurion_protocol::mcp::{Manifests, McpHealth, McpServer};
 use decurion_protocol::{
-    AgentDefinition, Answer, Block, Command, Equipment, Event, Place as _, ReleaseStep, Rule, StartStep,
+    AgentDefinition, Answer, Block, Command, Equipment, Event, Place as _, ReleaseStep, RequestId, Rule,
+    StartStep,
 };
 use decurion_testkit::stage::{Played, Stage, send};
+use futures_util::StreamExt as _;
 use serde_json::json;
 
 use crate::mcp::{House, within};
@@ -220,4 +222,36 @@ async fn agents_one_after_another_each_have_their_own_server() {
         assert_eq!(house.log().matches("started").count(), 2);
         assert_eq!(house.alive(), Vec::<String>::new());
     }
+}
+
+/// Its servers may take an hour to start; nobody waits for them when the session ends.
+#[tokio::test]
+async fn servers_that_hang_do_not_keep_the_session_of_whoever_wanted_them() {
+    let house = House::new();
+    let script = "when agent=main turn=1\n  call Agent {\"description\": \"d\", \"prompt\": \"p\", \"subagent_type\": \"user\"}\nwhen\n  say \"done\"\n";
+    let patient = |name: &str| McpServer {
+        start_timeout: Duration::from_hours(1),
+        name: name.into(),
+        short: name.into(),
+        hash: name.into(),
+        ..house.declared("hangs-at-initialize")
+    };
+    let own = HashMap::from([("user".to_owned(), vec![patient("one"), patient("two")])]);
+    let mut stage = stage(&house, script, Fixed { own, ..Fixed::default() }, LONG);
+    stage.agent_settings.max_depth = 1;
+    let equipment = Equipment { mcp_servers: Some(json!(["one", "two"])), ..Equipment::default() };
+    stage.agents = vec![Arc::new(AgentDefinition {
+        name: "user".into(),
+        description: "uses them".into(),
+        prompt: "Use them.".into(),
+        equipment,
+        ..AgentDefinition::default()
+    })];
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    send(&link, 1, Command::Prompt { blocks: vec![Block::text("go")] }).await;
+    house.logged("initialize").await;
+    send(&link, 2, Command::Close { reason: "enough".into() }).await;
+    let closed = |event: &Event| matches!(event, Event::Replied { request: RequestId(2), .. });
+    within(async { while !link.events.next().await.is_none_or(|envelope| closed(&envelope.event)) {} }).await;
+    assert_eq!(house.alive(), Vec::<String>::new());
 }
