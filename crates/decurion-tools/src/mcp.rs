@@ -11,11 +11,13 @@ mod client;
 mod content;
 mod link;
 pub mod manifest;
+mod metered;
 pub mod pool;
 pub mod resources;
 mod ring;
 pub mod server;
 mod sse;
+mod web;
 
 use std::ffi::OsString;
 use std::fmt;

@@ -367,7 +367,7 @@ fn suitable(metadata: Metadata, issuer: &str) -> Result<Metadata, OauthError> {
 }
 
 fn unsuitable(metadata: &Metadata, what: &str) -> OauthError {
-    OauthError::Unsuitable { issuer: metadata.issuer.clone(), what: what.to_owned() }
+    OauthError::Unsuitable { issuer: short(&metadata.issuer), what: what.to_owned() }
 }
 
 /// Makes us known.

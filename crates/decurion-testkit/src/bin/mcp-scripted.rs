@@ -25,6 +25,7 @@ const BEHAVIOURS: &[(&str, &str)] = &[
     ("dies-at-start", "ends before it answers anything"),
     ("hangs-at-initialize", "never answers the greeting"),
     ("hangs-at-list", "never says what it offers"),
+    ("hangs-at-relist", "says that its lists have changed, and never what they are then"),
     ("hangs-at-call", "never answers a call"),
     ("floods-stdout", "writes lines that mean nothing, without end, from the first call on"),
     ("floods-stderr", "writes errors without end"),
@@ -42,6 +43,7 @@ const BEHAVIOURS: &[(&str, &str)] = &[
     ("error-results", "answers calls with errors of the protocol"),
     ("bad-tools", "offers tools without names, with wrong schemas, and one that is fine"),
     ("endless-pages", "its list of tools has no end"),
+    ("floods-requests", "asks without end, and reads no answer, after it said what it offers"),
     ("stdin-not-read", "stops reading after it said what it offers"),
     ("writes-after-close", "goes on writing when its input has ended"),
     ("ignores-term", "does not end when asked to, nor when its input ends"),
@@ -190,6 +192,9 @@ impl Served {
                 }),
             ),
             "tools/list" if self.is("hangs-at-list") => {}
+            "tools/list" if self.is("hangs-at-relist") && self.calls.fetch_add(1, Ordering::Relaxed) > 0 => {
+                log("asked again");
+            }
             "tools/list" => self.tools(id, message),
             "prompts/list" => self.prompts(id),
             "resources/list" => {
@@ -219,6 +224,14 @@ impl Served {
             loop {
                 std::thread::sleep(Duration::from_secs(3600));
             }
+        }
+        if self.is("floods-requests") {
+            for number in 0_u64.. {
+                self.say(&json!({"jsonrpc": "2.0", "id": number, "method": "ping"}));
+            }
+        }
+        if self.is("hangs-at-relist") {
+            self.say(&json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}));
         }
         if self.is("list-changed-storm") {
             let out = Arc::clone(&self.out);

@@ -3,6 +3,7 @@
 
 mod dialects;
 mod mcp;
+mod mcp_addresses;
 mod mcp_sessions;
 mod programs;
 mod server;

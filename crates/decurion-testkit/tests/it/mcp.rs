@@ -26,7 +26,7 @@ const HANG: Duration = Duration::from_mins(2);
 /// A session's servers in a folder of their own.
 pub struct House {
     folder: tempfile::TempDir,
-    pool: Pool,
+    pub pool: Pool,
     pub manifests: Arc<Kept>,
     notices: Arc<Mutex<Vec<Notice>>>,
     pub guard: Guard,
@@ -186,20 +186,20 @@ fn tool(server: &Server, name: &str) -> Arc<dyn Tool> {
     Arc::clone(&tools[place.unwrap_or_else(|| panic!("{wanted} is not among {names:?}"))])
 }
 
-async fn ready(lease: &Lease) -> Server {
+pub async fn ready(lease: &Lease) -> Server {
     let server = lease.server().unwrap().clone();
     within(server.ready(&CancellationToken::new())).await.unwrap_or_else(|error| panic!("{error}"));
     server
 }
 
-async fn call(house: &House, server: &Server, name: &str, text: &str) -> ToolOutput {
+pub async fn call(house: &House, server: &Server, name: &str, text: &str) -> ToolOutput {
     let (cx, _lines) = house.context();
     let tool = tool(server, name);
     tool.intent(&json!({"text": text}), &cx.around).unwrap();
     within(tool.run(&cx, json!({"text": text}))).await
 }
 
-fn text(output: &ToolOutput) -> String {
+pub fn text(output: &ToolOutput) -> String {
     output.content.text()
 }
 
@@ -467,6 +467,30 @@ async fn a_list_that_changes_while_it_runs_is_asked_for_again() {
 }
 
 #[tokio::test]
+async fn a_list_that_never_comes_keeps_nobody_from_ending_the_server() {
+    let house = House::new();
+    let lease = house.lease("hangs-at-relist");
+    ready(&lease).await;
+    house.logged("asked again").await;
+    within(lease.release()).await;
+    assert_eq!(house.alive(), Vec::<String>::new());
+}
+
+/// Answers to what it asks would pile up for a server that does not read them.
+#[tokio::test]
+async fn a_server_that_asks_without_end_is_given_up() {
+    let house = House::new();
+    let lease = house.lease("floods-requests");
+    let server = lease.server().unwrap().clone();
+    let mut state = server.state();
+    let is_over = |state: &State| matches!(state, State::Resting { .. } | State::Disabled { .. });
+    let why = format!("{:?}", *within(state.wait_for(is_over)).await.unwrap());
+    assert!(why.contains("it asked more and more and did not read our answers"), "{why}");
+    within(lease.release()).await;
+    assert_eq!(house.alive(), Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn a_list_without_an_end_is_cut() {
     let house = House::new();
     let lease = house.lease("endless-pages");
@@ -558,110 +582,4 @@ async fn dropping_everything_leaves_no_process() {
     }
     assert_eq!(house.alive(), Vec::<String>::new());
     drop(house.guard.clone());
-}
-
-/// A login that was given once, and whose token has ended or not.
-struct Given {
-    leave: Mutex<Option<decurion_tools::oauth::Leave>>,
-}
-
-impl decurion_tools::mcp::Logins for Given {
-    fn load(&self, _: &str) -> Option<decurion_tools::oauth::Leave> {
-        self.leave.lock().unwrap().clone()
-    }
-    fn keep(&self, _: &str, leave: &decurion_tools::oauth::Leave) -> io::Result<()> {
-        *self.leave.lock().unwrap() = Some(leave.clone());
-        Ok(())
-    }
-    fn now(&self) -> i64 {
-        1_000
-    }
-}
-
-/// A server by address that answers whoever has the token, and gives a new token for an old one.
-async fn guarded(token: &'static str) -> String {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let address = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let mut bytes = Vec::new();
-                let (head, body) = loop {
-                    let mut piece = [0_u8; 4096];
-                    let Ok(length @ 1..) = stream.read(&mut piece).await else { return };
-                    bytes.extend_from_slice(&piece[..length]);
-                    let text = String::from_utf8_lossy(&bytes).into_owned();
-                    let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-                    let length = head.to_lowercase();
-                    let length = length.split("content-length: ").nth(1).and_then(|rest| rest.lines().next());
-                    if body.len() >= length.and_then(|length| length.parse().ok()).unwrap_or(0) {
-                        break (head.to_owned(), body.to_owned());
-                    }
-                };
-                let request: Value = serde_json::from_str(&body).unwrap_or_default();
-                let result = match request["method"].as_str() {
-                    Some("initialize") => {
-                        json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
-                        "serverInfo": {"name": "guarded", "version": "1"}})
-                    }
-                    Some("tools/list") => {
-                        json!({"tools": [{"name": "open", "inputSchema": {"type": "object"}}]})
-                    }
-                    _ => Value::Null,
-                };
-                let (status, body) = if head.starts_with("POST /token") {
-                    ("200 OK", json!({"access_token": token, "token_type": "Bearer"}).to_string())
-                } else if !head.to_lowercase().contains(&format!("authorization: bearer {token}")) {
-                    ("401 Unauthorized\r\nWWW-Authenticate: Bearer", String::new())
-                } else if result.is_null() {
-                    ("202 Accepted", String::new())
-                } else {
-                    ("200 OK", json!({"jsonrpc": "2.0", "id": request["id"], "result": result}).to_string())
-                };
-                let kind = "Content-Type: application/json\r\nConnection: close";
-                let page =
-                    format!("HTTP/1.1 {status}\r\n{kind}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-                let _ = stream.write_all(page.as_bytes()).await;
-            });
-        }
-    });
-    address
-}
-
-#[tokio::test]
-async fn a_server_that_wants_a_login_says_so_and_is_used_with_one() {
-    let address = guarded("fresh").await;
-    let declared = |house: &House| McpServer {
-        transport: McpTransport::Http { url: format!("{address}/mcp"), headers: BTreeMap::new() },
-        ..house.declared("plain")
-    };
-    let house = House::new();
-    let lease = house.pool.lease(&declared(&house), "a");
-    let server = lease.server().unwrap().clone();
-    let error = within(server.ready(&CancellationToken::new())).await.err().unwrap().to_string();
-    assert!(error.contains("decurion mcp login plain"), "{error}");
-    assert_eq!(server.status().status, decurion_protocol::McpHealth::NeedsAuth);
-    within(lease.release()).await;
-    // A token that has ended is renewed before it is used, and what is new is kept.
-    for (token, expires) in [("fresh", None), ("old", Some(900))] {
-        let leave = json!({"access_token": token, "refresh_token": "r", "expires_at": expires,
-            "token_endpoint": format!("{address}/token"), "client": {"id": "us"}, "resource": address});
-        let given = Arc::new(Given { leave: Mutex::new(serde_json::from_value(leave).unwrap()) });
-        let host = McpHost {
-            processes: None,
-            environment: Arc::from([]),
-            root: house.root(),
-            manifests: None,
-            logins: Some(Arc::clone(&given) as Arc<dyn decurion_tools::mcp::Logins>),
-            pause: Duration::from_millis(10),
-            elicit: None,
-            notice: Arc::new(|_| {}),
-        };
-        let lease = Pool::new(host).lease(&declared(&house), "a");
-        let server = ready(&lease).await;
-        assert_eq!(bridge::tools(&server)[0].spec().name, "mcp__plain__open");
-        assert_eq!(given.leave.lock().unwrap().as_ref().unwrap().access_token, "fresh");
-        within(lease.release()).await;
-    }
 }

@@ -14,12 +14,17 @@ use rmcp::service::{
     ClientInitializeError, Peer, RoleClient, RunningService, RunningServiceCancellationToken,
 };
 use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::transport::streamable_http_client::{AuthRequiredError, StreamableHttpClientTransportConfig};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::McpHost;
 use super::client::Client;
+use super::metered::Metered;
 use super::ring::Ring;
-use super::{McpHost, sse};
+use super::sse::{self, PostError};
+use super::web::Web;
 use crate::oauth::{self, OauthError};
 
 /// How long a server that is told to end may take to do so by itself.
@@ -39,6 +44,8 @@ pub(crate) struct Connection {
     /// Done when the protocol is; gone then.
     running: Option<BoxFuture<'static, ()>>,
     end: RunningServiceCancellationToken,
+    /// Fires when the server asks more than can be answered.
+    flooded: CancellationToken,
 }
 
 /// The process behind a connection, where there is one. It is held apart from the connection, by whoever
@@ -52,7 +59,8 @@ pub(crate) struct Program {
 impl Connection {
     fn new(service: RunningService<RoleClient, Client>) -> Self {
         let (peer, end) = (service.peer().clone(), service.cancellation_token());
-        Self { peer, running: Some(Box::pin(async move { drop(service.waiting().await) })), end }
+        let running: BoxFuture<'static, ()> = Box::pin(async move { drop(service.waiting().await) });
+        Self { peer, running: Some(running), end, flooded: CancellationToken::new() }
     }
 
     /// Waits until the protocol has ended. Can be cancelled and called again.
@@ -69,8 +77,11 @@ impl Connection {
             self.ended().await;
             return "the connection was closed".to_owned();
         };
+        let flooded = self.flooded.clone();
         tokio::select! {
             biased;
+            // Closing it in peace would wait for a server that reads nothing.
+            () = flooded.cancelled() => "it asked more and more and did not read our answers".to_owned(),
             exit = process.wait() => format!("the program ended ({})", describe(exit)),
             () = self.ended() => match tokio::time::timeout(QUIET_END, process.wait()).await {
                 Ok(exit) => format!("the program ended ({})", describe(exit)),
@@ -133,6 +144,22 @@ impl Failure {
     fn lasting(text: impl Into<String>) -> Self {
         Self { text: text.into(), kind: FailureKind::Lasting }
     }
+
+    /// The server of this name wants somebody to log in.
+    pub fn login(name: &str) -> Self {
+        let text = log_in(name, "it wants somebody to log in (HTTP 401)");
+        Self { text, kind: FailureKind::Login }
+    }
+}
+
+/// Which token a login is used with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// The one that is kept.
+    #[default]
+    Kept,
+    /// A fresh one: the server refused the kept one.
+    Fresh,
 }
 
 /// Connects. Dropping the future ends what was started.
@@ -142,20 +169,21 @@ pub(crate) async fn connect(
     client: Client,
     ring: &Arc<Ring>,
     program: &mut Program,
+    token: Token,
 ) -> Result<Connection, Failure> {
     match &server.transport {
         McpTransport::Stdio { .. } => stdio(server, host, client, ring, program).await,
         McpTransport::Http { url, headers } => {
             let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
-            config.custom_headers = header_map(&with_login(server, host, headers).await?)?;
-            let transport = StreamableHttpClientTransport::with_client(http()?, config);
+            config.custom_headers = header_map(&with_login(server, host, url, headers, token).await?)?;
+            let transport = StreamableHttpClientTransport::with_client(Web(http()?), config);
             let service = rmcp::serve_client(client, transport)
                 .await
                 .map_err(|error| initialize_failure(&server.name, &error))?;
             Ok(Connection::new(service))
         }
         McpTransport::Sse { url, headers } => {
-            let headers = with_login(server, host, headers).await?;
+            let headers = with_login(server, host, url, headers, token).await?;
             let headers: HeaderMap = header_map(&headers)?.into_iter().collect();
             let transport = sse::connect(http()?, url, headers).await?;
             let service = rmcp::serve_client(client, transport)
@@ -166,11 +194,15 @@ pub(crate) async fn connect(
     }
 }
 
-/// The headers of a server, with the leave that was given for it. Leave that is over is renewed first.
+/// The headers of a server, with the leave that was given for it. Leave that is over is renewed first. A
+/// declaration may name another address than when somebody logged in, through its variables: leave goes
+/// nowhere but where it was given.
 async fn with_login(
     server: &McpServer,
     host: &McpHost,
+    url: &str,
     headers: &BTreeMap<String, String>,
+    token: Token,
 ) -> Result<BTreeMap<String, String>, Failure> {
     let mut headers = headers.clone();
     let is_given = headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"));
@@ -179,7 +211,10 @@ async fn with_login(
     else {
         return Ok(headers);
     };
-    if leave.is_over(logins.now()) {
+    if !reqwest::Url::parse(url).is_ok_and(|url| url.as_str() == leave.resource) {
+        return Ok(headers);
+    }
+    if token == Token::Fresh || leave.is_over(logins.now()) {
         leave = oauth::renew(&leave, logins.now()).await.map_err(|error| match error {
             OauthError::Unreachable { .. } => Failure::passing(error.to_string()),
             error => Failure { text: log_in(&server.name, &error.to_string()), kind: FailureKind::Login },
@@ -222,8 +257,10 @@ async fn stdio(
     let (Some(output), Some(input)) = pipes else {
         return Err(Failure::passing("it was started without pipes"));
     };
-    match rmcp::serve_client(client, (output, input)).await {
-        Ok(service) => Ok(Connection::new(service)),
+    let flooded = CancellationToken::new();
+    let transport = Metered::new(AsyncRwTransport::new(output, input), flooded.clone());
+    match rmcp::serve_client(client, transport).await {
+        Ok(service) => Ok(Connection { flooded, ..Connection::new(service) }),
         Err(error) => match tokio::time::timeout(QUIET_END, process.wait()).await {
             Ok(exit) => {
                 Err(Failure::passing(format!("the program ended ({}) before it answered", describe(exit))))
@@ -255,11 +292,10 @@ pub(crate) fn describe(exit: decurion_exec::Exit) -> String {
 }
 
 fn initialize_failure(name: &str, error: &ClientInitializeError) -> Failure {
-    let text = bounded(&with_causes(error));
-    if error.is_authorization_required() || text.contains("Auth required") || text.contains("401") {
-        let text = log_in(name, "it wants somebody to log in (HTTP 401)");
-        return Failure { text, kind: FailureKind::Login };
+    if error.is_authorization_required() || wants_login(error) {
+        return Failure::login(name);
     }
+    let text = bounded(&with_causes(error));
     match error {
         ClientInitializeError::NoCompatibleProtocolVersion { .. } => Failure::lasting(text),
         ClientInitializeError::ConnectionClosed(_) => {
@@ -267,6 +303,20 @@ fn initialize_failure(name: &str, error: &ClientInitializeError) -> Failure {
         }
         _ => Failure::passing(text),
     }
+}
+
+/// Whether an answer of HTTP 401 is what an error comes from.
+pub(crate) fn wants_login(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.is::<AuthRequiredError>()
+            || matches!(error.downcast_ref::<PostError>(), Some(PostError::Status(401)))
+        {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// An error with what caused it: the outermost alone seldom says what to do.

@@ -10,12 +10,12 @@ use decurion_protocol::mcp::{Manifest, McpHealth, McpServer, McpStatus, OfferedT
 use rmcp::model::{ClientRequest, ServerResult};
 use rmcp::service::{Peer, PeerRequestOptions, RoleClient, ServiceError};
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::client::Client;
-use super::link::{self, Connection, Failure, FailureKind, Program};
+use super::link::{self, Connection, Failure, FailureKind, Program, Token};
 use super::manifest::{self, MOST_OFFERED};
 use super::ring::Ring;
 use super::{McpHost, Notice};
@@ -55,6 +55,8 @@ struct Shared {
     called: AtomicBool,
     /// Tools whose change was put before whoever decides about calls.
     told: Mutex<HashSet<String>>,
+    /// Fires when the server refuses the login that its connection was made with.
+    expired: Notify,
 }
 
 /// How a server is doing.
@@ -135,6 +137,7 @@ impl Server {
             approved: Mutex::new(approved),
             called: AtomicBool::new(false),
             told: Mutex::default(),
+            expired: Notify::new(),
             server,
             host,
         });
@@ -144,6 +147,7 @@ impl Server {
             program: Program::default(),
             restarts: Restarts::default(),
             first_seen: None,
+            token: Token::Kept,
         };
         (Self { shared }, actor.live())
     }
@@ -334,6 +338,22 @@ impl Server {
             ServiceError::McpError(error) => {
                 RequestError::Refused(format!("{} (code {})", link::bounded(&error.message), error.code.0))
             }
+            ServiceError::TransportSend(error) if link::wants_login(error) => {
+                // Whoever calls next waits for the connection that is made now.
+                self.shared.state.send_if_modified(|state| {
+                    let is_ready = matches!(state, State::Ready(_));
+                    if is_ready {
+                        *state = State::Starting;
+                    }
+                    is_ready
+                });
+                self.shared.expired.notify_one();
+                RequestError::Refused(
+                    "the server no longer accepts the login (HTTP 401), so nothing was done; the login is \
+                     being renewed: call again"
+                        .to_owned(),
+                )
+            }
             error => {
                 let text = "the server went away while it worked; whether it did what was asked is not known";
                 let cause = match error {
@@ -380,6 +400,18 @@ struct Actor {
     restarts: Restarts,
     /// When it was seen for the first time ever, if that was now.
     first_seen: Option<Instant>,
+    /// Which token the next connection is made with.
+    token: Token,
+}
+
+/// How a connection was over.
+enum Served {
+    /// It went away.
+    Gone(Failure),
+    /// The server refuses its login.
+    Expired,
+    /// Nobody wants it any more.
+    Closed,
 }
 
 /// When a server was started again.
@@ -413,8 +445,12 @@ impl Actor {
             };
             let failure = match started {
                 Ok(Ok((connection, ready))) => match self.serve(connection, ready).await {
-                    Some(failure) => failure,
-                    None => break,
+                    Served::Gone(failure) => failure,
+                    Served::Expired => {
+                        self.token = Token::Fresh;
+                        continue;
+                    }
+                    Served::Closed => break,
                 },
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::passing(format!("it did not say what it offers within {limit:?}")),
@@ -432,9 +468,11 @@ impl Actor {
         let shared = &self.shared;
         let client = shared.client.clone();
         let connection =
-            link::connect(&shared.server, &shared.host, client, &shared.ring, &mut self.program).await?;
+            link::connect(&shared.server, &shared.host, client, &shared.ring, &mut self.program, self.token)
+                .await?;
+        self.token = Token::Kept;
         let peer = connection.peer.clone();
-        match list(&peer).await {
+        match list(&peer, &shared.server.name).await {
             Ok(manifest) => Ok((connection, Ready { peer, manifest: Arc::new(manifest) })),
             Err(failure) => {
                 connection.close().await;
@@ -443,34 +481,38 @@ impl Actor {
         }
     }
 
-    /// Watches over a connection until it is gone (then why) or not wanted any more.
-    async fn serve(&mut self, mut connection: Connection, mut ready: Ready) -> Option<Failure> {
+    /// Watches over a connection until it is over.
+    async fn serve(&mut self, mut connection: Connection, mut ready: Ready) -> Served {
         self.publish(&ready);
-        let close = self.close.clone();
+        let (shared, close) = (Arc::clone(&self.shared), self.close.clone());
         loop {
-            tokio::select! {
+            // Whatever the server does with a question of ours, its end and ours are seen meanwhile.
+            let listing = async {
+                shared.client.changed().await;
+                tokio::time::sleep(RELIST_PAUSE).await;
+                tokio::time::timeout(shared.server.start_timeout, list(&ready.peer, &shared.server.name))
+                    .await
+            };
+            let listed = tokio::select! {
                 biased;
                 () = close.cancelled() => {
                     connection.close().await;
-                    return None;
+                    return Served::Closed;
                 }
                 why = connection.gone(&mut self.program) => {
                     connection.forget();
-                    return Some(Failure::passing(why));
+                    return Served::Gone(Failure::passing(why));
                 }
-                () = self.shared.client.changed() => {}
-            }
-            tokio::select! {
-                biased;
-                () = close.cancelled() => {}
-                () = tokio::time::sleep(RELIST_PAUSE) => {
-                    let listed = tokio::time::timeout(self.shared.server.start_timeout, list(&ready.peer));
-                    // A list that does not come leaves what is known as it is.
-                    if let Ok(Ok(manifest)) = listed.await {
-                        ready.manifest = Arc::new(manifest);
-                        self.publish(&ready);
-                    }
+                () = shared.expired.notified() => {
+                    connection.close().await;
+                    return Served::Expired;
                 }
+                listed = listing => listed,
+            };
+            // A list that does not come leaves what is known as it is.
+            if let Ok(Ok(manifest)) = listed {
+                ready.manifest = Arc::new(manifest);
+                self.publish(&ready);
             }
         }
     }
@@ -555,30 +597,36 @@ impl Shared {
 }
 
 /// Everything a server offers.
-async fn list(peer: &Peer<RoleClient>) -> Result<Manifest, Failure> {
+async fn list(peer: &Peer<RoleClient>, name: &str) -> Result<Manifest, Failure> {
     let capabilities =
         peer.peer_info().map(|info| serde_json::to_value(&info.capabilities).unwrap_or_default());
     let can =
         |what: &str| capabilities.as_ref().is_some_and(|all| all.get(what).is_some_and(|one| !one.is_null()));
     let mut manifest = Manifest { resources: can("resources"), ..Manifest::default() };
     if can("tools") {
-        let tools = pages(peer, "tools/list", "tools").await?;
+        let tools = pages(peer, name, "tools/list", "tools").await?;
         manifest.tools = tools.iter().filter_map(manifest::tool).collect();
     }
     if can("prompts") {
-        let prompts = pages(peer, "prompts/list", "prompts").await?;
+        let prompts = pages(peer, name, "prompts/list", "prompts").await?;
         manifest.prompts = prompts.iter().filter_map(manifest::prompt).collect();
     }
     Ok(manifest::settle(manifest))
 }
 
-async fn pages(peer: &Peer<RoleClient>, method: &'static str, key: &str) -> Result<Vec<Value>, Failure> {
+async fn pages(
+    peer: &Peer<RoleClient>,
+    name: &str,
+    method: &'static str,
+    key: &str,
+) -> Result<Vec<Value>, Failure> {
     let mut items = Vec::new();
     let mut params = json!({});
     for _ in 0..MOST_PAGES {
         let request = request(method, &params).map_err(|error| Failure::passing(error.to_string()))?;
-        let failed = |error: ServiceError| {
-            Failure::passing(format!("{method}: {}", link::bounded(&link::with_causes(&error))))
+        let failed = |error: ServiceError| match &error {
+            ServiceError::TransportSend(cause) if link::wants_login(cause) => Failure::login(name),
+            error => Failure::passing(format!("{method}: {}", link::bounded(&link::with_causes(error)))),
         };
         let page = value_of(&peer.send_request(request).await.map_err(failed)?);
         items.extend(page.get(key).and_then(Value::as_array).into_iter().flatten().cloned());
