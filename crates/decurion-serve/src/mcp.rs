@@ -11,7 +11,7 @@ use decurion_protocol::{Block, Command, Event, Link, Outcome, Place, Request, Re
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::headless::Lines;
 use crate::input::MOST_LINE;
@@ -62,6 +62,8 @@ struct Server {
     calls: Mutex<HashMap<String, watch::Sender<bool>>>,
     /// Whether the input has ended: what is only now beginning ends at once.
     over: AtomicBool,
+    /// Room for sessions.
+    room: Arc<Semaphore>,
 }
 
 impl McpServe {
@@ -73,6 +75,7 @@ impl McpServe {
             tasks: Mutex::default(),
             calls: Mutex::default(),
             over: AtomicBool::new(false),
+            room: Arc::new(Semaphore::new(MOST_RUNNING)),
         });
         let mut lines = Bounded::new(input);
         let mut working = tokio::task::JoinSet::new();
@@ -108,8 +111,10 @@ impl Server {
             ("ping", Some(id)) => self.say(&success(&id, &json!({}))).await,
             ("tools/list", Some(id)) => self.say(&success(&id, &json!({"tools": self.offer.tools}))).await,
             ("tools/call", Some(id)) => {
-                let server = Arc::clone(self);
-                working.spawn(async move { server.call(id, params).await });
+                // Known before anything else is heard: what comes next may be that it is not wanted, or the end.
+                let (cancel, cancelled) = watch::channel(false);
+                lock(&self.calls).insert(id.to_string(), cancel);
+                working.spawn(Arc::clone(self).call(id, params, cancelled));
             }
             (_, Some(id)) => self.say(&failure(&id, -32601, "there is no such method")).await,
         }
@@ -135,12 +140,7 @@ impl Server {
         }
     }
 
-    async fn call(self: Arc<Self>, id: Value, params: Value) {
-        let (cancel, cancelled) = watch::channel(false);
-        if self.over.load(Ordering::SeqCst) {
-            cancel.send_replace(true);
-        }
-        lock(&self.calls).insert(id.to_string(), cancel);
+    async fn call(self: Arc<Self>, id: Value, params: Value, cancelled: watch::Receiver<bool>) {
         let input = params.get("arguments").cloned().unwrap_or_else(|| json!({}));
         let token = params["_meta"]["progressToken"].clone();
         let answer = match params["name"].as_str().unwrap_or_default() {
@@ -169,12 +169,10 @@ impl Server {
         token: Value,
     ) -> Result<(String, bool), String> {
         let request = (self.offer.session)(input)?;
-        let running = lock(&self.tasks).values().filter(|task| task.ending.borrow().is_none()).count();
-        if running >= MOST_RUNNING {
-            return Err(format!(
-                "{running} agents are at work already, which is the most at once; wait for one"
-            ));
-        }
+        // Taken before anything is waited for, and kept until the session is over.
+        let room = Arc::clone(&self.room).try_acquire_owned().map_err(|_| {
+            format!("{MOST_RUNNING} agents are at work already, which is the most at once; wait for one")
+        })?;
         let link = self.offer.place.open(request).await.map_err(|error| error.to_string())?;
         let task = link.session.to_string();
         let (ended, ending) = watch::channel(None);
@@ -187,6 +185,7 @@ impl Server {
         let server = Arc::clone(self);
         tokio::spawn(async move {
             let outcome = server.follow(link, prompt, token).await;
+            drop(room);
             ended.send_replace(Some(outcome));
         });
         if background && self.over.load(Ordering::SeqCst) {

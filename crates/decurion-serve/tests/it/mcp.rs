@@ -122,3 +122,27 @@ async fn a_call_that_is_cancelled_is_not_answered_and_the_end_of_the_input_ends_
     tokio::time::timeout(limit, called.serving).await.expect("it goes on without anyone").unwrap();
     assert!(called.output.next_line().await.unwrap().is_none(), "nobody wants to hear of it");
 }
+
+#[tokio::test]
+async fn no_more_than_sixteen_run_however_fast_they_are_asked_for() {
+    let mut called = Called::start();
+    let wait = json!({"name": "Agent", "arguments": {"prompt": "wait", "run_in_background": true}});
+    let burst: String = (0..20)
+        .map(|id| {
+            format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": wait}))
+        })
+        .collect();
+    called.input.as_mut().unwrap().write_all(burst.as_bytes()).await.unwrap();
+    let mut refused = Vec::new();
+    for _ in 0..20 {
+        let answer = called.hear().await;
+        if answer["result"]["isError"] == true {
+            refused.push(answer["result"]["content"][0]["text"].as_str().unwrap().to_owned());
+        }
+    }
+    assert_eq!(refused.len(), 4, "{refused:?}");
+    assert!(refused[0].starts_with("16 agents are at work already"), "{refused:?}");
+    called.input.take();
+    let limit = std::time::Duration::from_mins(1);
+    tokio::time::timeout(limit, called.serving).await.expect("it goes on without anyone").unwrap();
+}

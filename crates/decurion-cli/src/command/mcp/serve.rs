@@ -6,7 +6,10 @@ use std::sync::Arc;
 use decurion_config::{FlagSettings, LoadRequest, Loaded, Plugins, rules};
 use decurion_engine::Definitions as _;
 use decurion_engine::agent_tools;
-use decurion_protocol::{AgentDefinition, Limits, Mode, Persistence, Place, SessionRequest, Start};
+use decurion_engine::permission::{self, Around, Policy};
+use decurion_protocol::{
+    AgentDefinition, Intent, Limits, Mode, Persistence, Place, RuleSet, SessionRequest, Start, Verdict,
+};
 use decurion_serve::{Lines, McpServe};
 use decurion_tools::{Surroundings, Tool};
 use serde_json::{Value, json};
@@ -79,7 +82,8 @@ fn offer(loaded: Arc<Loaded>, live: Arc<Live>, place: Arc<dyn Place>) -> McpServ
             directories: vec![loaded.paths.cwd.clone()],
         };
         if let Some(agent) = &agent {
-            agent.intent(input, &around).map_err(|error| error.to_string())?;
+            let intent = agent.intent(input, &around).map_err(|error| error.to_string())?;
+            may_begin(&loaded, input, &intent)?;
         }
         let members = input.as_object().into_iter().flatten();
         if let Some((key, _)) = members.into_iter().find(|(key, _)| !TAKEN.contains(&key.as_str())) {
@@ -93,6 +97,30 @@ fn offer(loaded: Arc<Loaded>, live: Arc<Live>, place: Arc<dyn Place>) -> McpServ
         Ok(request(&loaded, &definition, input))
     });
     McpServe { place, tools, session, version: wire::VERSION.to_owned() }
+}
+
+/// What the rules deny an agent of ours they deny another program too. Only those: whether to call was decided
+/// there, and each of the session's own calls is decided as always.
+fn may_begin(loaded: &Loaded, input: &Value, intent: &Intent) -> Result<(), String> {
+    let rules = RuleSet { deny: loaded.rules.set.deny.clone(), ..RuleSet::default() };
+    let paths = &loaded.paths;
+    let around = Around {
+        cwd: paths.cwd.clone(),
+        root: paths.root.clone(),
+        directories: Vec::new(),
+        home: paths.home.clone(),
+    };
+    let policy = Policy::new(Mode::BypassPermissions, Arc::new(rules), around);
+    let decision = permission::decide(&policy, "Agent", input, intent);
+    match decision.verdict {
+        Verdict::Deny => Err(format!("Permission denied: {}", decision.reason)),
+        Verdict::Allow | Verdict::Ask => Ok(()),
+    }
+}
+
+/// The lower of two limits, where there are any.
+fn lower(one: Option<u32>, other: Option<u32>) -> Option<u32> {
+    one.into_iter().chain(other).min()
 }
 
 /// The session that a call asks for: its main agent is the one named.
@@ -115,7 +143,8 @@ fn request(loaded: &Loaded, definition: &AgentDefinition, input: &Value) -> Sess
         deny: Vec::new(),
         tools: definition.tools.clone(),
         limits: Limits {
-            turns: turns.or(definition.limits.turns).or(usual.turns),
+            // A caller may ask for less than was decided here, never for more.
+            turns: lower(turns, definition.limits.turns.or(usual.turns)),
             seconds: definition.limits.seconds.or(usual.seconds),
             tokens: definition.limits.tokens.or(usual.tokens),
             money: definition.limits.money.or(usual.money),
