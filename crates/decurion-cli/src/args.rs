@@ -377,10 +377,14 @@ Variables written ${NAME} or ${NAME:-default} are filled in when the server is s
         #[arg(long)]
         json: bool,
     },
-    /// Let a project's server be started as it is declared now, and accept what it offers now.
+    /// Let a project's server be started as it is declared now, and accept what it offers now. Shows both first,
+    /// with what changed, and asks.
     Approve {
         /// Which server.
         name: String,
+        /// Do not ask.
+        #[arg(short, long)]
+        yes: bool,
     },
     /// Log in to a server by its address, in a browser (OAuth).
     Login {

@@ -51,6 +51,28 @@ impl Failure {
     }
 }
 
+/// A stranger's text, fit for a terminal: what would move the cursor, hide text or turn it around is seen.
+pub fn visible(text: &str) -> String {
+    let is_hidden = |character: char| {
+        character.is_control()
+            || matches!(character, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+    };
+    let mut seen = String::with_capacity(text.len());
+    for character in text.chars() {
+        if is_hidden(character) {
+            seen.extend(character.escape_default());
+        } else {
+            seen.push(character);
+        }
+    }
+    seen
+}
+
+/// The same for a text of several lines.
+pub fn visible_lines(text: &str) -> String {
+    text.lines().map(visible).collect::<Vec<_>>().join("\n")
+}
+
 /// One line on standard error.
 pub fn note(text: impl Display) {
     eprintln!("decurion: {text}");

@@ -5,6 +5,7 @@
 
 mod declaration;
 pub mod edit;
+mod written;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +22,7 @@ use crate::trust::{Trust, TrustState};
 use crate::{Loaded, TrustMode};
 
 use declaration::{Around, Read};
+pub use written::Written;
 
 /// What to take besides the settings.
 #[derive(Debug)]
@@ -76,6 +78,8 @@ pub struct McpEntry {
     pub server: Option<McpServer>,
     /// A fingerprint of the declaration as written.
     pub hash: String,
+    /// The declaration as written.
+    pub written: Written,
     /// Whether it may be started.
     pub state: McpState,
 }
@@ -345,6 +349,7 @@ fn entry(found: &Found, policy: &Policy, around: &Around, problems: &mut Vec<Mcp
         place: found.place.clone(),
         server,
         hash,
+        written: Written::new(&found.value),
         state,
     }
 }

@@ -3,6 +3,7 @@
 
 mod serve;
 
+use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::{McpCommand, ScopeWord, TransportWord};
 use crate::command::run::block_on;
-use crate::report::{FAILED, Failure, note};
+use crate::report::{FAILED, Failure, note, visible, visible_lines};
 use crate::servers::{self, Declared, Flags};
 use crate::wire;
 
@@ -37,7 +38,7 @@ pub fn run(command: McpCommand) -> Result<u8, Failure> {
         }
         McpCommand::Remove { name, scope } => remove(&name, scope),
         McpCommand::Test { name, json } => test(&name, json),
-        McpCommand::Approve { name } => approve(&name),
+        McpCommand::Approve { name, yes } => approve(&name, yes),
         McpCommand::Login { name, scope } => login(&name, scope.as_deref()),
         McpCommand::Logout { name } => logout(&name),
         McpCommand::Serve { model, permission_mode, allowed_tools } => {
@@ -90,6 +91,18 @@ impl Here {
         })
     }
 
+    /// A server that may be started: what is not trusted or approved is not reached either.
+    fn ready(entry: &McpEntry) -> Result<&McpServer, Failure> {
+        let server = Self::server(entry)?;
+        match entry.state {
+            McpState::Ready => Ok(server),
+            _ => {
+                let state = entry.state.describe(&entry.name);
+                Err(Failure::usage(visible(&format!("it is not started: it {state}"))))
+            }
+        }
+    }
+
     fn kept(&self, hash: &str) -> Option<Manifest> {
         servers::manifests(&self.loaded)?.load(hash)
     }
@@ -118,7 +131,7 @@ impl Here {
 fn list(json: bool) -> Result<u8, Failure> {
     let here = Here::load()?;
     for problem in &here.declared.0.problems {
-        note(problem);
+        note(visible(&problem.to_string()));
     }
     for entry in &here.declared.0.entries {
         let transport = entry.server.as_ref().map(|server| &server.transport);
@@ -128,16 +141,17 @@ fn list(json: bool) -> Result<u8, Failure> {
                 "source": entry.source,
                 "place": entry.place,
                 "transport": transport.map(McpTransport::name),
-                "target": transport.map(McpTransport::summary),
+                "target": entry.written.summary(),
+                "declared": entry.written.shown(),
                 "ready": entry.state == McpState::Ready,
                 "state": entry.state.describe(&entry.name),
             });
             println!("{line}");
         } else {
-            let target = transport.map(|transport| format!("{} {}", transport.name(), transport.summary()));
-            println!("{}: {}", entry.name, target.unwrap_or_else(|| "?".to_owned()));
-            println!("    {} ({})", entry.source, entry.place);
-            println!("    {}", entry.state.describe(&entry.name));
+            let kind = transport.map_or("?", McpTransport::name);
+            println!("{}: {kind} {}", visible(&entry.name), visible(&entry.written.summary()));
+            println!("    {} ({})", entry.source, visible(&entry.place));
+            println!("    {}", visible(&entry.state.describe(&entry.name)));
         }
     }
     if here.declared.0.entries.is_empty() && !json {
@@ -157,7 +171,7 @@ fn get(name: &str, json: bool) -> Result<u8, Failure> {
         let details = server.map(|server| {
             json!({
                 "transport": server.transport.name(),
-                "target": server.transport.summary(),
+                "target": entry.written.summary(),
                 "private": server.private,
                 "start_timeout_ms": server.start_timeout.as_millis(),
                 "call_timeout_ms": server.call_timeout.as_millis(),
@@ -168,15 +182,15 @@ fn get(name: &str, json: bool) -> Result<u8, Failure> {
             "{}",
             json!({"name": name, "source": entry.source, "place": entry.place, "hash": entry.hash,
                 "state": entry.state.describe(name), "ready": entry.state == McpState::Ready,
+                "declared": entry.written.shown(),
                 "server": details, "approved_tools": kept.is_some().then_some(tools)})
         );
         return Ok(0);
     }
-    println!("{name}");
-    println!("  declared in   {} ({})", entry.place, entry.source);
-    println!("  state         {}", entry.state.describe(name));
+    show(entry);
+    println!("  state         {}", visible(&entry.state.describe(name)));
     if let Some(server) = server {
-        println!("  reached by    {} {}", server.transport.name(), server.transport.summary());
+        println!("  reached by    {}", server.transport.name());
         println!("  tools named   mcp__{}__…", server.short);
         println!("  time-outs     start {:?}, call {:?}", server.start_timeout, server.call_timeout);
         println!("  process       {}", if server.private { "one per agent" } else { "one per session" });
@@ -184,11 +198,20 @@ fn get(name: &str, json: bool) -> Result<u8, Failure> {
     match kept {
         Some(_) => println!(
             "  approved with {}",
-            if tools.is_empty() { "no tools".to_owned() } else { tools.join(", ") }
+            if tools.is_empty() { "no tools".to_owned() } else { visible(&tools.join(", ")) }
         ),
         None => println!("  approved with nothing yet: what it offers is kept when it is first used"),
     }
     Ok(0)
+}
+
+/// What a declaration says, in a stranger's words made harmless.
+fn show(entry: &McpEntry) {
+    println!("{}", visible(&entry.name));
+    println!("  declared in   {} ({})", visible(&entry.place), entry.source);
+    for (what, written) in entry.written.lines() {
+        println!("  {:<13} {}", visible(&what), visible(&written));
+    }
 }
 
 /// The declaration that the arguments describe.
@@ -358,10 +381,7 @@ async fn settled(server: &Server) -> Result<Manifest, String> {
 fn test(name: &str, json: bool) -> Result<u8, Failure> {
     let here = Here::load()?;
     let entry = here.entry(name)?;
-    let server = Here::server(entry)?;
-    if !matches!(entry.state, McpState::Ready) {
-        return Err(Failure::usage(format!("it is not started: it {}", entry.state.describe(name))));
-    }
+    let server = Here::ready(entry)?;
     let tried = try_out(&here, server)?;
     let kept = here.kept(&entry.hash);
     if let (Ok(offered), None) = (&tried.offered, &kept) {
@@ -386,13 +406,12 @@ fn test(name: &str, json: bool) -> Result<u8, Failure> {
             print_offer(name, offered, tried.took);
             if !changes.is_empty() {
                 println!("it differs from what was approved (`decurion mcp approve {name}` accepts it):");
-                for change in &changes {
-                    println!("{change}");
-                }
+                changes.iter().for_each(|change| println!("{}", visible_lines(change)));
             }
             Ok(0)
         }
         Err(why) => {
+            let why = visible_lines(why);
             Err(Failure::failed(format!("{name} does not work ({:.1} s): {why}", tried.took.as_secs_f64())))
         }
     }
@@ -403,10 +422,11 @@ fn print_offer(name: &str, offered: &Manifest, took: Duration) {
     for tool in &offered.tools {
         let first = tool.description.lines().next().unwrap_or_default();
         let hint = if tool.read_only { " (says it changes nothing)" } else { "" };
-        println!("  {}{hint}: {}", tool.name, first.chars().take(100).collect::<String>());
+        let first: String = first.chars().take(100).collect();
+        println!("  {}{hint}: {}", visible(&tool.name), visible(&first));
     }
     for prompt in &offered.prompts {
-        println!("  prompt {}", prompt.name);
+        println!("  prompt {}", visible(&prompt.name));
     }
     if offered.resources {
         println!("  and resources");
@@ -420,40 +440,64 @@ fn keep(here: &Here, hash: &str, offered: &Manifest) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(format!("what it offers cannot be kept: {error}")))
 }
 
-/// Accepts a server as it is declared and what it offers, after showing both.
-fn approve(name: &str) -> Result<u8, Failure> {
+/// Accepts a server as it is declared and what it offers, after showing both. Nothing of a repository's is
+/// started, and nothing recorded, that nobody agreed to.
+fn approve(name: &str, yes: bool) -> Result<u8, Failure> {
     let here = Here::load()?;
     let entry = here.entry(name)?;
+    show(entry);
     let server = Here::server(entry)?;
-    println!("{name}: {} {}", server.transport.name(), server.transport.summary());
     match &entry.state {
         McpState::Untrusted => {
             return Err(Failure::usage("the folder is not trusted").hint("run `decurion trust` first"));
         }
-        McpState::Disabled(by) => return Err(Failure::usage(format!("it is off: {by}"))),
+        McpState::Disabled(by) => return Err(Failure::usage(format!("it is off: {}", visible(by)))),
         _ => {}
     }
-    if matches!(entry.source, McpSource::Project | McpSource::Local) {
+    let is_projects = matches!(entry.source, McpSource::Project | McpSource::Local);
+    if is_projects {
+        agreed(yes, "Approve it as it is declared, and start it to see what it offers?")?;
         record_approval(&here, entry)?;
-        println!("approved as it is declared in {}", entry.place);
+        println!("approved as it is declared in {}", visible(&entry.place));
+    } else {
+        can_be_asked(yes)?;
     }
     let tried = try_out(&here, server)?;
-    let offered = match tried.offered {
-        Ok(offered) => offered,
-        Err(why) => {
-            return Err(Failure::failed(format!(
-                "what it offers is not known, since it does not work: {why}"
-            )));
-        }
-    };
-    if let Some(kept) = here.kept(&entry.hash) {
-        for change in manifest::changes(&kept, &offered) {
-            println!("{change}");
-        }
-    }
-    keep(&here, &entry.hash, &offered)?;
+    let offered = tried.offered.map_err(|why| {
+        let why = visible_lines(&why);
+        Failure::failed(format!("what it offers is not known, since it does not work: {why}"))
+    })?;
+    let changes = here.kept(&entry.hash).map(|kept| manifest::changes(&kept, &offered)).unwrap_or_default();
+    changes.iter().for_each(|change| println!("{}", visible_lines(change)));
     print_offer(name, &offered, tried.took);
+    agreed(yes, "Accept what it offers?")?;
+    keep(&here, &entry.hash, &offered)?;
+    println!("what it offers is accepted");
     Ok(0)
+}
+
+/// Asks on the terminal, unless that was answered by the command line.
+fn agreed(yes: bool, question: &str) -> Result<(), Failure> {
+    can_be_asked(yes)?;
+    if yes {
+        return Ok(());
+    }
+    eprint!("{question} Type yes: ");
+    let mut line = String::new();
+    let read = std::io::stdin().read_line(&mut line);
+    let said = line.trim().to_ascii_lowercase();
+    if read.is_ok() && matches!(said.as_str(), "y" | "yes") {
+        return Ok(());
+    }
+    Err(Failure::failed("nothing more was approved"))
+}
+
+fn can_be_asked(yes: bool) -> Result<(), Failure> {
+    if yes || std::io::stdin().is_terminal() {
+        return Ok(());
+    }
+    Err(Failure::usage("nobody can be asked here whether to approve this")
+        .hint("look at what it says above, then run it in a terminal or add --yes"))
 }
 
 /// How long a person may take in the browser.
@@ -463,7 +507,7 @@ const BROWSING: Duration = Duration::from_mins(10);
 fn login(name: &str, scope: Option<&str>) -> Result<u8, Failure> {
     let here = Here::load()?;
     let entry = here.entry(name)?;
-    let server = Here::server(entry)?;
+    let server = Here::ready(entry)?;
     let (McpTransport::Http { url, .. } | McpTransport::Sse { url, .. }) = &server.transport else {
         return Err(Failure::usage(format!(
             "{name} is a program, not an address: there is nothing to log in to"

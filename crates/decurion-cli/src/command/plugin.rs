@@ -2,13 +2,14 @@
 //! prints lists or what was done.
 
 use camino::{Utf8Path, Utf8PathBuf};
+use decurion_config::mcp::Written;
 use decurion_config::{LoadRequest, Loaded, Plugin, PluginError, PluginRegistry, Plugins, Severity};
 use decurion_serve::progress::one_line;
 use serde_json::{Value, json};
 
 use super::agents::tool_names;
 use crate::args::PluginCommand;
-use crate::report::{FAILED, Failure, note};
+use crate::report::{FAILED, Failure, note, visible};
 use crate::wire;
 
 /// Lists, checks, adds or switches plugins.
@@ -126,9 +127,9 @@ fn add(loaded: &Loaded, path: &Utf8Path) -> Result<(), Failure> {
 /// What runs because of a plugin: whoever adds it should have seen that.
 fn show_programs(plugin: &Plugin) {
     for hook in plugin.hooks().declarations {
-        println!("  runs at {}: {}", hook.event, one_line(&hook.command));
+        println!("  runs at {}: {}", hook.event, visible(&hook.command));
     }
-    for name in plugin.servers().keys() {
-        println!("  starts the server {name}");
+    for (name, declared) in plugin.servers() {
+        println!("  starts the server {}: {}", visible(name), visible(&Written::new(declared).summary()));
     }
 }

@@ -120,7 +120,7 @@ fn a_plugin_is_added_checked_switched_and_forgotten() {
         $ enable p
         p: on, as it is now in WORK/p
           runs at UserPromptSubmit: touch WORK/p/ran
-          starts the server plugin:p:db
+          starts the server plugin:p:db: run
         = 0
         $ disable p
         p: off

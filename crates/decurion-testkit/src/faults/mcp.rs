@@ -212,7 +212,8 @@ fn change(options: &Options, tool: &str, refused: bool) -> Result<(), String> {
     let stand = Stand::new(options, |_| script).map_err(|error| error.to_string())?;
     settings(options, &stand, &[("bad", "changes-tools")])?;
     let manage = |what: &str| {
-        let run = stand.program(stand.binary()).args(["mcp", what, "bad"]).run(HANG);
+        let program = stand.program(stand.binary()).args(["mcp", what, "bad"]);
+        let run = program.args((what == "approve").then_some("--yes")).run(HANG);
         run.map_err(|error| error.to_string())
     };
     manage("test")?;
