@@ -94,13 +94,11 @@ impl Here {
     /// A server that may be started: what is not trusted or approved is not reached either.
     fn ready(entry: &McpEntry) -> Result<&McpServer, Failure> {
         let server = Self::server(entry)?;
-        match entry.state {
-            McpState::Ready => Ok(server),
-            _ => {
-                let state = entry.state.describe(&entry.name);
-                Err(Failure::usage(visible(&format!("it is not started: it {state}"))))
-            }
+        if entry.state == McpState::Ready {
+            return Ok(server);
         }
+        let state = entry.state.describe(&entry.name);
+        Err(Failure::usage(visible(&format!("it is not started: it {state}"))))
     }
 
     fn kept(&self, hash: &str) -> Option<Manifest> {
@@ -406,7 +404,9 @@ fn test(name: &str, json: bool) -> Result<u8, Failure> {
             print_offer(name, offered, tried.took);
             if !changes.is_empty() {
                 println!("it differs from what was approved (`decurion mcp approve {name}` accepts it):");
-                changes.iter().for_each(|change| println!("{}", visible_lines(change)));
+                for change in &changes {
+                    println!("{}", visible_lines(change));
+                }
             }
             Ok(0)
         }
@@ -468,7 +468,9 @@ fn approve(name: &str, yes: bool) -> Result<u8, Failure> {
         Failure::failed(format!("what it offers is not known, since it does not work: {why}"))
     })?;
     let changes = here.kept(&entry.hash).map(|kept| manifest::changes(&kept, &offered)).unwrap_or_default();
-    changes.iter().for_each(|change| println!("{}", visible_lines(change)));
+    for change in &changes {
+        println!("{}", visible_lines(change));
+    }
     print_offer(name, &offered, tried.took);
     agreed(yes, "Accept what it offers?")?;
     keep(&here, &entry.hash, &offered)?;

@@ -246,10 +246,10 @@ mod tests {
 
     #[test]
     fn an_event_is_bounded_and_a_stream_is_not() {
-        let event = [b"data: ".as_slice(), &[b'x'; 1 << 20], b"\r\n\r\n"].concat();
+        let event = [b"data: ".as_slice(), &vec![b'x'; 1 << 20], b"\r\n\r\n"].concat();
         let mut length = EventLength::default();
         assert!((0..40).all(|_| length.add(&event)));
-        let line = [b"data: ".as_slice(), &[b'x'; 1 << 20], b"\n"].concat();
+        let line = [b"data: ".as_slice(), &vec![b'x'; 1 << 20], b"\n"].concat();
         let taken = (0..40).take_while(|_| length.add(&line)).count();
         assert_eq!(taken, 15);
     }
