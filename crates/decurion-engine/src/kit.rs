@@ -14,7 +14,7 @@ use crate::mcp::OwnServers;
 use crate::ports::Ports;
 use crate::run::Run;
 use crate::spawn::Left;
-use crate::task::KeptWorktree;
+use crate::task::{KeptWorktree, REMOVED};
 use crate::worktree::{Made, Released, Worktrees};
 
 /// What one run of an agent carries.
@@ -97,8 +97,7 @@ impl Kit {
             Some(own) => {
                 let (trees, made) = *own;
                 let kept = kept(&trees, made.worktree).await;
-                let note =
-                    kept.as_ref().map_or_else(|| "removed, unchanged".into(), |kept| kept.left.clone());
+                let note = kept.as_ref().map_or_else(|| REMOVED.to_owned(), |kept| kept.left.clone());
                 (kept, Some(note))
             }
             None => (None, None),

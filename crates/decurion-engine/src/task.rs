@@ -16,6 +16,9 @@ use tokio::sync::watch;
 
 use crate::budget::Amount;
 
+/// What is noted of a checkout that is gone because nothing was left in it.
+pub const REMOVED: &str = "removed, unchanged";
+
 /// How a task ended: everything that is told about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ending {
@@ -170,8 +173,8 @@ impl TaskTable {
             }
             Event::Released { steps } => {
                 let kept = steps.iter().find(|step| step.step == ReleaseStep::Worktree);
-                if let (Some(agent), Some(left)) = (&envelope.agent, kept.and_then(|step| step.note.clone()))
-                {
+                let left = kept.and_then(|step| step.note.clone()).filter(|note| note != REMOVED);
+                if let (Some(agent), Some(left)) = (&envelope.agent, left) {
                     self.keep_worktree(
                         &EndingId { task: agent.clone().into(), run: Some(envelope.run) },
                         left,
@@ -244,10 +247,12 @@ impl TaskTable {
         let Some(worktree) = row.spec.as_ref().and_then(|spec| spec.worktree.as_deref().cloned()) else {
             return;
         };
-        let Some(ending) = row.view.borrow().ending.clone().filter(|ending| ending.id == *id) else { return };
+        // One that could not be taken up again ended without a run.
+        let of_run = |ending: &Arc<Ending>| ending.id == *id || ending.id.run.is_none();
+        let Some(ending) = row.view.borrow().ending.clone().filter(of_run) else { return };
         let worktree = Some(KeptWorktree { worktree, left });
         let ending = Arc::new(Ending { worktree, ..(*ending).clone() });
-        if let Some((_, told)) = self.endings.get_mut(id) {
+        if let Some((_, told)) = self.endings.get_mut(&ending.id) {
             *told = Arc::clone(&ending);
         }
         row.view.send_modify(|view| view.ending = Some(ending));
