@@ -73,17 +73,25 @@ fn run(asked: &Asked) -> Result<bool, String> {
     if !asked.options.decurion().is_file() {
         return Err(format!("no binary to test, build it first: {}", asked.options.decurion().display()));
     }
-    let (mut held, started) = (0, Instant::now());
+    let (mut failed, started) = (Vec::new(), Instant::now());
     for row in &rows {
         say(&format!("{:4} {} …", row.id, row.what));
         let begun = Instant::now();
         let report = (row.run)(&asked.options);
         let seconds = begun.elapsed().as_secs_f64();
-        held += usize::from(report.holds());
         show(row, &report, seconds)?;
+        if !report.holds() {
+            failed.push((row, report));
+        }
     }
+    // Said again at the end: of a long output, the end is what is kept.
+    for (row, report) in &failed {
+        say(&format!("{:4} FAILED: {}", row.id, report.figure));
+        say_failures(report);
+    }
+    let held = rows.len() - failed.len();
     say(&format!("{held} of {} rows hold, {:.1} s", rows.len(), started.elapsed().as_secs_f64()));
-    Ok(held == rows.len())
+    Ok(failed.is_empty())
 }
 
 fn chosen(names: &[String]) -> Result<Vec<Row>, String> {
@@ -100,17 +108,21 @@ fn chosen(names: &[String]) -> Result<Vec<Row>, String> {
 fn show(row: &Row, report: &Report, seconds: f64) -> Result<(), String> {
     let verdict = if report.holds() { "holds" } else { "FAILS" };
     say(&format!("{:4} {verdict}: {} ({} runs, {seconds:.1} s)", row.id, report.figure, report.runs));
+    say_failures(report);
+    let line = json!({
+        "id": row.id, "what": row.what, "runs": report.runs, "failures": report.failures,
+        "figure": report.figure, "seconds": (seconds * 10.0).round() / 10.0,
+    });
+    print(&line.to_string())
+}
+
+fn say_failures(report: &Report) {
     for failure in report.failures.iter().take(SHOWN) {
         say(&format!("       {failure}"));
     }
     if report.failures.len() > SHOWN {
         say(&format!("       and {} more", report.failures.len() - SHOWN));
     }
-    let line = json!({
-        "id": row.id, "what": row.what, "runs": report.runs, "failures": report.failures,
-        "figure": report.figure, "seconds": (seconds * 10.0).round() / 10.0,
-    });
-    print(&line.to_string())
 }
 
 fn print(line: &str) -> Result<(), String> {
