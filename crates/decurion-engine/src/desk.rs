@@ -110,6 +110,8 @@ pub enum Wish {
         /// What came of it; the error is for the model.
         answer: oneshot::Sender<Result<Spawned, String>>,
     },
+    /// What an agent that does not begin would have carried is given back.
+    Abandoned,
     /// End all that an agent left running: answered when it has ended.
     EndBelow {
         /// Whose.

@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use decurion_protocol::{Delivery, Event, Outcome, ReleaseStep, StartStep, Step, Totals, Worktree};
+use decurion_protocol::{
+    Delivery, Event, Outcome, ReleaseStep, SessionId, StartStep, Step, Totals, Worktree,
+};
 
 use crate::context::Context;
 use crate::desk::{Desk, Wish};
@@ -22,10 +24,19 @@ use crate::worktree::{Made, Released, Worktrees};
 pub struct Kit {
     /// The steps of its start so far.
     started: Vec<Step<StartStep>>,
-    /// The checkout of its own that it works in, and who takes that back.
-    worktree: Option<Box<(Worktrees, Made)>>,
+    /// The checkout of its own that it works in.
+    worktree: Option<Box<Checkout>>,
     /// MCP servers of its own.
     pub servers: OwnServers,
+}
+
+/// A checkout that an agent works in.
+struct Checkout {
+    made: Made,
+    /// Who takes it back.
+    trees: Worktrees,
+    /// For which session it is still to be taken up, where an earlier run of the agent had it.
+    owed_to: Option<SessionId>,
 }
 
 /// What is left of a run once all that it carried is given back.
@@ -51,22 +62,46 @@ impl Kit {
     }
 
     /// Gives back what was acquired for an agent that does not begin after all.
-    pub async fn abandon(self) {
-        self.servers.release().await;
-        if let Some(own) = self.worktree {
-            let (trees, made) = *own;
-            Box::pin(trees.release(&made.worktree)).await;
+    pub async fn abandon(mut self) {
+        std::mem::take(&mut self.servers).release().await;
+        // One that another session has meanwhile is not this one's to give back.
+        if self.take_up().await.is_ok()
+            && let Some(own) = self.worktree
+        {
+            Box::pin(own.trees.release(&own.made.worktree)).await;
         }
     }
 
     /// It works in a checkout of its own.
     pub fn work_in(&mut self, trees: Worktrees, made: Made) {
-        self.worktree = Some(Box::new((trees, made)));
+        self.worktree = Some(Box::new(Checkout { made, trees, owed_to: None }));
+    }
+
+    /// It works in the checkout that an earlier run of it had.
+    pub fn work_again_in(&mut self, trees: Worktrees, made: Made, session: SessionId) {
+        self.worktree = Some(Box::new(Checkout { made, trees, owed_to: Some(session) }));
+    }
+
+    /// Takes up the checkout that an earlier run had. Without it there is nothing to work in.
+    pub async fn take_up(&mut self) -> Result<(), String> {
+        let Some(own) = &mut self.worktree else { return Ok(()) };
+        let Some(session) = own.owed_to.take() else { return Ok(()) };
+        let path = own.made.worktree.path.clone();
+        match Box::pin(own.trees.take_up(&own.made.worktree, session)).await {
+            Ok(()) => {
+                self.noted(StartStep::Worktree, format!("{path} again"));
+                Ok(())
+            }
+            Err(error) => {
+                self.worktree = None;
+                Err(error.to_string())
+            }
+        }
     }
 
     /// The checkout of its own.
     pub fn made(&self) -> Option<&Made> {
-        self.worktree.as_ref().map(|own| &own.1)
+        self.worktree.as_ref().map(|own| &own.made)
     }
 
     /// Tells the steps of the start, once.
@@ -95,8 +130,7 @@ impl Kit {
         took(ReleaseStep::Shells, end_below(&desk).await);
         let (worktree, note) = match self.worktree {
             Some(own) => {
-                let (trees, made) = *own;
-                let kept = kept(&trees, made.worktree).await;
+                let kept = kept(&own.trees, own.made.worktree).await;
                 let note = kept.as_ref().map_or_else(|| REMOVED.to_owned(), |kept| kept.left.clone());
                 (kept, Some(note))
             }

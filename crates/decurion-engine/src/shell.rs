@@ -3,6 +3,7 @@
 
 use std::io;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use decurion_protocol::{CallId, TaskId, TaskRecord, ToolOutput};
@@ -48,6 +49,8 @@ pub async fn run(
         detached: watch::Sender::new(None),
     });
     if input.get("run_in_background") == Some(&Value::Bool(true)) {
+        // Counted first: an agent that ends now looks there for what it left running.
+        desk.begun.fetch_add(1, Ordering::Relaxed);
         // In a task of its own: once it is on record, it must begin and end, whatever becomes of the call.
         let beginning = tokio::spawn(begin_detached(shell, tool, cx, input, output_of, detach));
         return beginning.await.unwrap_or_else(|_| panicked("Bash"));

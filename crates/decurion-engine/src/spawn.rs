@@ -125,7 +125,10 @@ pub async fn live(
     let mut progress = Progress::new(living, context).after(&carried);
     let began = living.ports.clock.elapsed();
     let outcome = match beginning {
-        Beginning::Opened { first } => attempt(living, kit, &mut progress, carried, first).await,
+        Beginning::Opened { first } => match kit.take_up().await {
+            Ok(()) => attempt(living, kit, &mut progress, carried, first).await,
+            Err(error) => Attempt::Ended(Outcome::Failed { error }),
+        },
         // Hooks, and the commands and questions of a typed skill, may take long.
         Beginning::Saying(said) => {
             let begun = living.ports.cancel.run_until_cancelled(begin(living, &mut progress, *said)).await;
@@ -242,12 +245,16 @@ async fn ready(living: &Run, kit: &mut Kit, progress: &mut Progress, first: bool
     }
     let mut events = Vec::new();
     if first {
-        let told = agent_hooks(living).await;
+        let (told, ran) = agent_hooks(living).await;
         if !told.is_empty() {
             let blocks = told.into_iter().map(Block::text).collect();
             say(blocks, Origin::Note("hook".to_owned()), &progress.context, &mut events);
         }
-        kit.took(StartStep::StartHooks);
+        match ran {
+            0 => kit.took(StartStep::StartHooks),
+            // On record, so that they are not told twice of one start.
+            ran => kit.noted(StartStep::StartHooks, format!("{ran} told")),
+        }
     }
     kit.took(StartStep::OwnHooks);
     match preload(living, &progress.context, first, &mut events) {
@@ -286,10 +293,11 @@ fn preload(living: &Run, context: &Context, first: bool, events: &mut Vec<Event>
     Some(note)
 }
 
-/// What the hooks of an agent's start tell its model.
-async fn agent_hooks(living: &Run) -> Vec<String> {
+/// What the hooks of an agent's start tell its model, and how many there were.
+async fn agent_hooks(living: &Run) -> (Vec<String>, usize) {
     let hooked = Hooked { spec: &living.spec, ports: &living.ports };
-    hooked.agent_start().await.additional_context
+    let result = hooked.agent_start().await;
+    (result.additional_context, result.reports.len())
 }
 
 /// The root's start and its prompt, in one write. Gives why a hook refuses the prompt, if one does.

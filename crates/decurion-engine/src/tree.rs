@@ -111,6 +111,7 @@ impl Owner {
             Wish::Ask(ask) => self.asked(*ask).await,
             Wish::Spawn { spawning, answer } => self.wanted(*spawning, answer).await,
             Wish::Prepared { draft, kit, answer } => self.was_prepared(*draft, kit, answer).await,
+            Wish::Abandoned => self.was_abandoned().await,
             Wish::EndBelow { agent, answer } => self.end_below(&agent, answer),
             Wish::OpenShell { desk, call, command, description, cancel, answer } => {
                 let record = self.shell_record(&desk, call, command, description, Attention::Background);
@@ -118,7 +119,9 @@ impl Owner {
                     Ok(()) => self.open_shell(&desk.who, record, cancel).await,
                     Err(reason) => Err(reason),
                 };
-                desk.begun.fetch_add(1, Ordering::Relaxed);
+                if opened.is_err() {
+                    desk.begun.fetch_sub(1, Ordering::Relaxed);
+                }
                 let _ = answer.send(opened);
             }
             Wish::ShellEnded { task, output } => self.shell_ended(&task, &output).await,

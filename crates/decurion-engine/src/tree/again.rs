@@ -29,11 +29,17 @@ use crate::worktree::Made;
 
 use super::Outfit;
 use super::begin::{grant_of, with_answer};
+use super::prepare::Answer;
 use super::{Child, Family, Launch};
 
 impl Owner {
     /// `resume`: an earlier agent goes on with a new prompt; one that still works is told it.
-    pub(super) async fn resume(&mut self, spawning: Spawning, id: &str) -> Result<Spawned, String> {
+    pub(super) async fn resume(
+        &mut self,
+        spawning: Spawning,
+        id: &str,
+        answer: &Answer,
+    ) -> Result<Spawned, String> {
         let unknown = || format!("No agent found with ID: {id}");
         let agent: AgentId = id.parse().map_err(|_| unknown())?;
         let row =
@@ -72,9 +78,17 @@ impl Owner {
             attention: if background { Attention::Background } else { Attention::Foreground },
             ..record.for_parent(spawning.desk.who.agent.clone())
         };
-        spawning.desk.begun.fetch_add(1, Ordering::Relaxed);
         let prompt = vec![Block::text(spawning.input.prompt.clone())];
-        let mut spawned = self.revive(&agent, record, prompt, Some(&spawning.input), None).await?;
+        let begun = &spawning.desk.begun;
+        begun.fetch_add(1, Ordering::Relaxed);
+        // Looked at after the count: whoever asked and was stopped before that did not see it.
+        let revived = match answer.is_closed() {
+            true => Err(String::new()),
+            false => self.revive(&agent, record, prompt, Some(&spawning.input), None).await,
+        };
+        let mut spawned = revived.inspect_err(|_| {
+            begun.fetch_sub(1, Ordering::Relaxed);
+        })?;
         spawned.remarks.extend(kept(&spawning.input));
         Ok(spawned)
     }
@@ -146,7 +160,7 @@ impl Owner {
         let family = self.family(&record);
         spec::check_limits(&spec.limits, &model).map_err(|error| error.to_string())?;
         self.check_price(&model, family.account)?;
-        let kit = self.kit_again(&spec, agent).await?;
+        let kit = self.kit_again(&spec, agent)?;
         let outfit = self.old_outfit(&old, head, &model, &kit.servers);
         let run = self.child_run(spec, model, &outfit, family);
         let said = Said { prompt, ..Said::default() };
@@ -157,9 +171,10 @@ impl Owner {
         self.open_agent(&by, child, kit).await
     }
 
-    /// What an agent that goes on carries again. Its checkout must be there: there is no other to work in.
-    async fn kit_again(&self, spec: &RunSpec, agent: &AgentId) -> Result<Kit, String> {
-        let mut kit = self.worktree_again(spec).await?;
+    /// What an agent that goes on carries again. Its checkout is taken up by its own task, since git may take
+    /// long; there is no other to work in.
+    fn kit_again(&self, spec: &RunSpec, agent: &AgentId) -> Result<Kit, String> {
+        let mut kit = self.worktree_again(spec)?;
         let has_own = ServerDesk::has_own(&spec.definition);
         if let Some(servers) = self.session.servers.as_ref().filter(|_| has_own) {
             kit.servers = servers.desk().lease(&spec.definition, agent);
@@ -167,7 +182,7 @@ impl Owner {
         Ok(kit)
     }
 
-    async fn worktree_again(&self, spec: &RunSpec) -> Result<Kit, String> {
+    fn worktree_again(&self, spec: &RunSpec) -> Result<Kit, String> {
         let mut kit = Kit::default();
         let Some(worktree) = spec.worktree.as_deref() else { return Ok(kit) };
         if !is_own(spec) {
@@ -175,10 +190,8 @@ impl Owner {
             return if worktree.path.is_dir() { Ok(kit) } else { Err(gone(&worktree.path)) };
         }
         let trees = self.worktrees()?;
-        Box::pin(trees.take_up(worktree, self.session.id)).await.map_err(|error| error.to_string())?;
         let made = Made { worktree: worktree.clone(), cwd: spec.cwd.clone() };
-        kit.noted(StartStep::Worktree, format!("{} again", worktree.path));
-        kit.work_in(trees, made);
+        kit.work_again_in(trees, made, self.session.id);
         Ok(kit)
     }
 
@@ -492,6 +505,9 @@ impl Folding {
                 if let Some(last) = &mut self.last {
                     last.answered = true;
                 }
+            }
+            Event::Prepared { steps } => {
+                self.worked |= steps.iter().any(|step| step.step == StartStep::StartHooks);
             }
             Event::Compacted { .. } => {
                 if let Some(last) = &mut self.last {

@@ -521,7 +521,7 @@ impl Owner {
         let Child { mut launch, record, remarks, shared } = child;
         let queued = !self.has_room(Some(&record));
         if let Err(reason) = self.record_opening(by, &mut launch, &record, queued).await {
-            kit.abandon().await;
+            self.abandon(kit);
             return Err(reason);
         }
         // The task, what stands before its conversation and its mode are one record.

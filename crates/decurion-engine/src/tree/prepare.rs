@@ -42,7 +42,7 @@ pub struct Draft {
 }
 
 /// Where the answer to a wish for a child goes.
-type Answer = oneshot::Sender<Result<Spawned, String>>;
+pub(super) type Answer = oneshot::Sender<Result<Spawned, String>>;
 
 /// What a child needs that takes time.
 struct Needs {
@@ -95,7 +95,8 @@ impl Owner {
     /// Begins an agent, or takes one up again; one that needs something first is begun when it has it.
     pub(super) async fn wanted(&mut self, spawning: Spawning, mut answer: Answer) {
         if let Some(id) = spawning.input.resume.clone() {
-            let _ = answer.send(self.resume(spawning, &id).await);
+            let resumed = self.resume(spawning, &id, &answer).await;
+            let _ = answer.send(resumed);
             return;
         }
         let draft = match self.draft(spawning) {
@@ -133,7 +134,7 @@ impl Owner {
             Err(reason) => Err(reason),
             // Whoever asked was stopped meanwhile: nobody would wait for it, stop it or hear of it.
             Ok(kit) if answer.is_closed() => {
-                kit.abandon().await;
+                self.abandon(kit);
                 Err(String::new())
             }
             Ok(kit) => self.begin_draft(draft, kit).await,
@@ -153,7 +154,7 @@ impl Owner {
         match self.make_child(draft, kit.made()) {
             Ok(child) => self.open_agent(&by, child, kit).await,
             Err(reason) => {
-                kit.abandon().await;
+                self.abandon(kit);
                 Err(reason)
             }
         }
@@ -161,6 +162,22 @@ impl Owner {
 }
 
 impl Owner {
+    /// Gives back what an agent that does not begin would have carried, while the session goes on.
+    pub(super) fn abandon(&mut self, kit: Kit) {
+        self.tree.preparing += 1;
+        let wishes = self.wishes.clone();
+        tokio::spawn(async move {
+            kit.abandon().await;
+            let _ = wishes.send(Wish::Abandoned).await;
+        });
+    }
+
+    /// What an agent that did not begin would have carried is given back.
+    pub(super) async fn was_abandoned(&mut self) {
+        self.tree.preparing -= 1;
+        self.begin_queued().await;
+    }
+
     /// Who makes checkouts for agents of this session.
     pub(super) fn worktrees(&self) -> Result<Worktrees, String> {
         let trees = self.session.parts.worktrees.clone();

@@ -2,7 +2,9 @@
 
 use decurion_engine::AgentSettings;
 use decurion_exec::{Guard, GuardProgram};
-use decurion_protocol::{Answer, Command, Event, HookDeclaration, HookEvent, Place as _};
+use decurion_protocol::{
+    Answer, Command, Event, HookDeclaration, HookEvent, Place as _, SessionRequest, Start,
+};
 use decurion_testkit::stage::{Stage, send};
 use futures_util::StreamExt as _;
 
@@ -240,6 +242,22 @@ async fn what_a_start_hook_says_follows_the_prompt() {
     let log = stage.log("go").await;
     let place = |text: &str| log.find(text).unwrap_or_else(|| panic!("{text}: {log}"));
     assert!(place("#1 user   \"p\"") < place("#1 note   \"be brief\""), "{log}");
+}
+
+#[tokio::test]
+async fn a_start_hook_that_says_nothing_is_told_once_of_one_start() {
+    let before = stage(ONE_AGENT, &[(HookEvent::SubagentStart, "echo told >> $DECURION_PROJECT_DIR/starts")]);
+    let played = before.play("go").await;
+    let prepared = played.events.iter().find(|one| matches!(one.event, Event::Prepared { .. })).unwrap();
+    let mut after = before.after_crash_at(prepared.seq);
+    after.hooks = before.hooks.clone();
+    after.processes = before.processes.clone();
+    let request = SessionRequest { start: Start::Resume { id: played.session }, ..before.request.clone() };
+    let again = after.play_all(request, &["more"]).await.unwrap();
+    let went_on =
+        again.events.iter().any(|one| one.agent.is_some() && matches!(one.event, Event::RunEnded { .. }));
+    assert!(went_on);
+    assert_eq!(std::fs::read_to_string(before.request.cwd.join("starts")).unwrap(), "told\n");
 }
 
 #[tokio::test]

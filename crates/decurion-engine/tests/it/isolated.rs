@@ -7,12 +7,14 @@ use std::sync::Arc;
 use decurion_engine::AgentSettings;
 use decurion_engine::worktree::{WorktreeSettings, Worktrees};
 use decurion_protocol::{
-    AgentDefinition, Envelope, Event, Mode, Outcome, Rule, RunSpec, SessionRequest, Start, agent::Equipment,
+    AgentDefinition, Block, Command, Envelope, Event, Mode, Outcome, Place as _, Rule, RunSpec,
+    SessionRequest, Start, agent::Equipment,
 };
 use decurion_store::{LeaseState, Leases};
 use decurion_testkit::repo::Repo;
-use decurion_testkit::stage::{Played, Stage};
+use decurion_testkit::stage::{Played, Stage, send};
 use expect_test::expect;
+use futures_util::StreamExt as _;
 
 use crate::worktrees::{git_for_tests, utf8};
 
@@ -327,6 +329,53 @@ when agent=apart
     let report = results(&third, "Agent", false);
     assert!(report[0].contains(&format!("working directory is gone: {}", tree.path)), "{report:?}");
     assert_eq!(repo.status().unwrap(), "");
+}
+
+#[tokio::test]
+async fn nobody_else_waits_while_an_agent_takes_up_its_checkout() {
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    let apart = "when agent=apart turn=1\n  call Bash {\"command\": \"echo x > b.txt\"}\nwhen agent=apart\n  say \"worked\"\n";
+    let stage = stage(&repo, &format!("{apart}{DELEGATE}"));
+    let played = stage.play("go").await;
+    let agent = spec(&played).agent.unwrap();
+    let tree = spec(&played).worktree.unwrap();
+    let leases = stage.worktrees.as_ref().unwrap().leases().clone();
+    let stage = stage.resuming(&format!(
+        "{apart}when agent=main turn=3\n  call Agent {{\"description\": \"more\", \"prompt\": \"more\", \
+         \"resume\": \"{agent}\", \"run_in_background\": true}}\nwhen agent=main\n  say \"done\"\n"
+    ));
+    let request = SessionRequest { start: Start::Resume { id: played.session }, ..stage.request.clone() };
+    let held = leases.work_lock(&tree.repository, "clean").unwrap().unwrap();
+    let mut link = stage.engine().open(request).await.unwrap();
+    send(&link, 0, Command::Prompt { blocks: vec![Block::text("more")] }).await;
+    let mut events = Vec::new();
+    // The root ends while the agent's checkout is still held by another.
+    let outcome = stage.listen(&mut link, &mut events).await;
+    assert!(matches!(outcome, Outcome::Completed { .. }), "{outcome:?}");
+    let ended = |events: &[Arc<Envelope>]| {
+        events.iter().any(|one| one.agent.is_some() && matches!(one.event, Event::RunEnded { .. }))
+    };
+    assert!(!ended(&events));
+    drop(held);
+    send(&link, 1, Command::Finish).await;
+    while let Some(envelope) = link.events.next().await {
+        let closed = matches!(&envelope.event, Event::Replied { request, .. } if request.0 == 1);
+        events.push(envelope);
+        if closed {
+            break;
+        }
+    }
+    let played = Played { events, outcome, session: link.session };
+    let launched = &results(&played, "Agent", false)[0];
+    assert!(launched.starts_with("The agent works in the background now."), "{launched}");
+    let steps = played.events.iter().find_map(|one| match &one.event {
+        Event::Prepared { steps } => {
+            Some(steps.iter().filter_map(|step| step.note.clone()).collect::<Vec<_>>().join(", "))
+        }
+        _ => None,
+    });
+    assert!(steps.as_ref().is_some_and(|steps| steps.contains(&format!("{} again", tree.path))), "{steps:?}");
+    assert!(ended(&played.events));
 }
 
 #[tokio::test]
