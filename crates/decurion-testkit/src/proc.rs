@@ -462,11 +462,15 @@ pub fn wait_until_gone(marker: &str, limit: Duration) -> Vec<i32> {
     }
 }
 
-/// The peak of a running process's memory in KiB.
-pub fn peak_rss_kib(pid: i32) -> Option<u64> {
+/// The peak of a running process's own memory in KiB: without what is mapped from files, of which the system
+/// keeps as much in memory as it likes.
+pub fn peak_memory_kib(pid: i32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.split_whitespace().next()?.parse().ok()
+    let field = |name: &str| -> Option<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim_start_matches(':').split_whitespace().next()?.parse().ok()
+    };
+    Some(field("VmHWM")?.saturating_sub(field("RssFile")?))
 }
 
 /// The lines of a file; none if there is no such file.

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::agents::stage;
 use super::stand::{HANG, Stand, brief, ended_well};
 use super::{Options, Report, Row};
-use crate::proc::{lines_of, peak_rss_kib};
+use crate::proc::{lines_of, peak_memory_kib};
 use crate::stage::{Stage, render, send};
 
 /// The rows of this group.
@@ -196,7 +196,7 @@ fn bad_hook(options: &Options, event: &str, command: &str, goes_ahead: bool) -> 
     let running = program.start().map_err(|error| error.to_string())?;
     // The last reply is held back a little, so that there is someone to look at.
     let requests = stand.model.wait_for_requests(2, HANG).len();
-    let peak = peak_rss_kib(running.pid);
+    let peak = peak_memory_kib(running.pid);
     let run = running.finish(HANG).map_err(|error| error.to_string())?;
     stand.check_left()?;
     let ran = !lines_of(&stand.home.effects()).is_empty();

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::stand::{HANG, Stand, brief, ended_well, kill};
 use super::{Options, Report, Row, in_parallel};
-use crate::proc::{Finished, peak_rss_kib};
+use crate::proc::{Finished, peak_memory_kib};
 
 /// The rows of this group.
 pub fn rows() -> Vec<Row> {
@@ -212,7 +212,7 @@ fn flood(options: &Options, command: &str, bytes: u64, timeout: u64) -> Result<F
     let ended = running.wait_for_line(limit, |line| line.contains("tool_result"));
     let took = begun.elapsed();
     let second = running.wait_for_line(HANG, |line| line.contains("second turn"));
-    let rss_kib = peak_rss_kib(running.pid).unwrap_or_default();
+    let rss_kib = peak_memory_kib(running.pid).unwrap_or_default();
     if called.is_none() || ended.is_none() || second.is_none() {
         let run = running.finish(Duration::from_secs(1)).map_err(|error| error.to_string())?;
         return Err(format!("no end of {bytes} bytes: {} {}", brief(&run.output()), brief(&run.errors)));

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::stand::{HANG, Stand, ended_well};
 use super::{Options, Report, Row};
-use crate::proc::peak_rss_kib;
+use crate::proc::peak_memory_kib;
 
 /// The rows of this group.
 pub fn rows() -> Vec<Row> {
@@ -66,14 +66,14 @@ fn try_one(options: &Options, shape: &Shape) -> Result<String, String> {
     extend(&stand, &id, shape).map_err(|error| error.to_string())?;
     let transcript = stand.transcript(&id);
     let size = std::fs::metadata(&transcript).map_err(|error| error.to_string())?.len();
-    let plain = plain_parse(&transcript).map_err(|error| error.to_string())?;
+    let plain = std::fs::File::open(&transcript).and_then(plain_parse).map_err(|error| error.to_string())?;
     let limit = HANG + plain * 20;
     let already = stand.model.requests().len();
     let begun = Instant::now();
     let running = stand.resume(&id, "measure now").start().map_err(|error| error.to_string())?;
     let requests = stand.model.wait_for_requests(already + 1, limit);
     let took = begun.elapsed();
-    let rss = peak_rss_kib(running.pid).unwrap_or_default();
+    let rss = peak_memory_kib(running.pid).unwrap_or_default();
     let run = running.finish(limit).map_err(|error| error.to_string())?;
     ended_well(&run)?;
     stand.check_left()?;
@@ -96,9 +96,9 @@ fn try_one(options: &Options, shape: &Shape) -> Result<String, String> {
 }
 
 /// What it costs to look at every line once.
-fn plain_parse(path: &PathBuf) -> std::io::Result<Duration> {
+pub(super) fn plain_parse(file: impl std::io::Read) -> std::io::Result<Duration> {
     let begun = Instant::now();
-    let mut reader = BufReader::with_capacity(256 << 10, std::fs::File::open(path)?);
+    let mut reader = BufReader::with_capacity(256 << 10, file);
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line)? > 0 {
         std::hint::black_box(serde_json::from_slice::<Value>(&line).is_ok());

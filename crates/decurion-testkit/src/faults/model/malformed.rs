@@ -23,7 +23,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use super::{ask, request, simulated};
 use crate::faults::stand::{HANG, Stand, brief};
 use crate::faults::{Dice, Options, Report, in_parallel};
-use crate::proc::{Finished, Program, peak_rss_kib};
+use crate::proc::{Finished, Program, peak_memory_kib};
 use crate::stage::Stage;
 
 /// How many damaged streams there are, half of them in each dialect.
@@ -355,7 +355,7 @@ fn watched(program: Program) -> Result<(Finished, u64), String> {
         let watching = scope.spawn(|| {
             let mut peak = 0;
             while !ended.load(Ordering::Relaxed) {
-                peak = peak_rss_kib(pid).map_or(peak, |now| peak.max(now));
+                peak = peak_memory_kib(pid).map_or(peak, |now| peak.max(now));
                 std::thread::sleep(Duration::from_millis(1));
             }
             peak
