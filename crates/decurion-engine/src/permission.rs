@@ -36,6 +36,9 @@ pub struct Around {
     pub directories: Vec<Utf8PathBuf>,
     /// What `~` stands for.
     pub home: Option<Utf8PathBuf>,
+    /// The checkout of its own that the run works in. It may be below our state folder, whose name would
+    /// protect it from the one that it was made for.
+    pub checkout: Option<Utf8PathBuf>,
 }
 
 /// Everything a decision depends on besides the call.
@@ -500,7 +503,7 @@ impl Question<'_> {
     pub(crate) fn path_allowed(&self, path: &Utf8Path, access: Access) -> Result<Decision, String> {
         let policy = self.policy;
         let inside = paths::is_inside(path, &policy.around);
-        let protected = (access == Access::Write).then(|| paths::protected(path)).flatten();
+        let protected = (access == Access::Write).then(|| paths::protected(path, &policy.around)).flatten();
         let tool = if self.class() == Class::Shell {
             if access == Access::Write { "Write" } else { "Read" }
         } else {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use camino::Utf8Path;
-use decurion_protocol::{Access, Intent, Mode, RuleSet, Verdict};
+use decurion_protocol::{Access, Intent, Mode, RuleSet, RunSpec, Verdict};
 use decurion_tools::{PathRules, Surroundings};
 use serde_json::Value;
 
@@ -67,12 +67,13 @@ impl PathRules for OpenRules {
 }
 
 /// Where rules count from, for a call that happens here in a run that was started there.
-pub fn around(here: &Surroundings, root: &Utf8Path) -> Around {
+pub fn around(here: &Surroundings, root: &Utf8Path, spec: &RunSpec) -> Around {
     Around {
         cwd: here.cwd.clone(),
         root: root.to_owned(),
         directories: here.directories.clone(),
         home: here.home.clone(),
+        checkout: spec.worktree.as_ref().map(|own| own.path.clone()),
     }
 }
 
@@ -89,6 +90,7 @@ mod tests {
             root: "/project".into(),
             directories: vec!["/project".into()],
             home: None,
+            checkout: None,
         };
         let decided = Intent::titled("").touching("/project/notes.txt", Access::Write);
         OpenRules::new(Policy::new(mode, Arc::new(set), around), decided)

@@ -26,6 +26,9 @@ pub use audit::{Evidence, Verdict};
 /// would warn about.
 pub const MARKER: &str = "TEST_RUN_MARKER";
 
+/// The name of the state folder: the one that users have, since names of folders decide about rights.
+const STATE: &str = ".decurion";
+
 /// A home folder that nobody has used, and a marker that no other process carries.
 #[derive(Debug)]
 pub struct Home {
@@ -34,11 +37,11 @@ pub struct Home {
 }
 
 impl Home {
-    /// A fresh one, 0700, with `home`, `state`, `work` and `tmp` in it.
+    /// A fresh one, 0700, with `home`, `.decurion`, `work` and `tmp` in it.
     pub fn new() -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("decurion-test-").tempdir()?;
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700))?;
-        for name in ["home", "state", "work", "tmp"] {
+        for name in ["home", STATE, "work", "tmp"] {
             fs::create_dir(folder.path().join(name))?;
         }
         Ok(Self { folder, marker: uuid::Uuid::new_v4().simple().to_string() })
@@ -56,7 +59,7 @@ impl Home {
 
     /// `$DECURION_HOME`.
     pub fn state(&self) -> PathBuf {
-        self.path().join("state")
+        self.path().join(STATE)
     }
 
     /// Where the program is started.

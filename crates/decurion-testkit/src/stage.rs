@@ -101,6 +101,9 @@ pub struct Played {
     pub session: SessionId,
 }
 
+/// The name of the state folder: the one that users have, since names of folders decide about rights.
+const HOME: &str = ".decurion";
+
 impl Stage {
     /// A stage for this script, in Anthropic's dialect, in the default mode with the two plain tools allowed.
     pub fn new(script: &str) -> Self {
@@ -159,7 +162,7 @@ impl Stage {
     #[must_use]
     pub fn after_crash(&self, script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("no temporary folder: {error}"));
-        copy(&self.folder.path().join("home"), &folder.path().join("home"));
+        copy(&self.folder.path().join(HOME), &folder.path().join(HOME));
         Self {
             folder,
             script: script.to_owned(),
@@ -186,7 +189,7 @@ impl Stage {
     #[must_use]
     pub fn after_crash_at(&self, seq: u64) -> Self {
         let stage = self.after_crash(&self.script);
-        cut(&stage.folder.path().join("home"), seq);
+        cut(&stage.folder.path().join(HOME), seq);
         stage
     }
 
@@ -202,7 +205,7 @@ impl Stage {
     }
 
     fn home(&self) -> Utf8PathBuf {
-        Utf8PathBuf::from_path_buf(self.folder.path().join("home")).unwrap_or_default()
+        Utf8PathBuf::from_path_buf(self.folder.path().join(HOME)).unwrap_or_default()
     }
 
     /// The bodies of all requests so far, in order.

@@ -111,6 +111,7 @@ pub(crate) fn nearly_covers(specifier: &str, path: &Utf8Path, around: &Around) -
         root: around.root.as_str().to_lowercase().into(),
         directories: Vec::new(),
         home: around.home.as_ref().map(|home| home.as_str().to_lowercase().into()),
+        checkout: None,
     };
     covers(&specifier.to_lowercase(), Utf8Path::new(&path.as_str().to_lowercase()), &lower, Reading::Wide)
 }
@@ -205,7 +206,9 @@ const PROTECTED_FILES: [&str; 30] = [
 ];
 
 /// The part of a path that makes writing to it a way to run something later or to change our own settings.
-pub(crate) fn protected(path: &Utf8Path) -> Option<String> {
+pub(crate) fn protected(path: &Utf8Path, around: &Around) -> Option<String> {
+    let within = around.checkout.as_ref().and_then(|checkout| path.strip_prefix(checkout).ok());
+    let path = within.unwrap_or(path);
     let names: Vec<String> = components(path.as_str()).iter().map(|name| name.to_lowercase()).collect();
     let bare = |name: &String| name.trim_end_matches(['.', ' ']).to_owned();
     if let Some(folder) = names.iter().map(bare).find(|name| PROTECTED_FOLDERS.contains(&name.as_str())) {

@@ -121,7 +121,7 @@ pub fn answer(line: &[u8], real: RealPath<'_>) -> Result<Answered, RowError> {
         directories.push(normal(&cwd.join(directory)));
     }
     directories.extend(real(&cwd));
-    let around = Around { root: cwd.clone(), cwd, directories, home: Some(home) };
+    let around = Around { root: cwd.clone(), cwd, directories, home: Some(home), checkout: None };
     let parent = row.mode.as_deref().map_or(Ok(Mode::Default), str::parse)?;
     let mut policy = Policy::new(parent, Arc::new(rules(row.rules.unwrap_or_default())?), around);
     let mode_because = row.agent.map(|agent| for_agent(&mut policy, agent)).transpose()?;

@@ -130,7 +130,7 @@ fn reaches_too_far(question: &Question<'_>, shell: &ShellIntent) -> Option<Strin
     for command in &shell.commands {
         for touch in command.touches.iter().filter(|touch| touch.access == Access::Write) {
             let temporary = touch.path.starts_with("/tmp") || touch.path.starts_with("/var/tmp");
-            if paths::protected(&touch.path).is_some() {
+            if paths::protected(&touch.path, &question.policy.around).is_some() {
                 return Some(format!("it writes to a protected path: {}", touch.path));
             }
             if !temporary

@@ -262,6 +262,7 @@ impl Owner {
             root: self.session.request.cwd.clone(),
             directories: Vec::new(),
             home: None,
+            checkout: None,
         };
         let mut intent = Intent::titled("");
         intent.agent = kind.map(str::to_owned);

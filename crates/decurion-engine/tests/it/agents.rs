@@ -202,7 +202,7 @@ when turn=2
             #1 told   #2 completed "inner done"
             #1 model  "outer done"
             #1 end    completed "outer done"
-        →      "outer done\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 1548\ntool_uses: 1\nduration_ms: 60</usage>"
+        →      "outer done\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 1551\ntool_uses: 1\nduration_ms: 60</usage>"
         model  "done"
         end    completed "done"
     "#]].assert_eq(&stage.log("go").await);

@@ -28,7 +28,8 @@ fn shell(command: &str, allow: &[&str], deny: &[&str], mode: &str) -> Verdict {
 #[test]
 fn what_is_not_what_was_approved_is_asked_about_whatever_allows_it() {
     let rule = |text: &str| Rule::parse(text, RuleSource::UserSettings).unwrap();
-    let around = Around { cwd: "/w".into(), root: "/w".into(), directories: Vec::new(), home: None };
+    let around =
+        Around { cwd: "/w".into(), root: "/w".into(), directories: Vec::new(), home: None, checkout: None };
     let mut intent = Intent::titled("MCP x echo");
     intent.doubt = Some("this tool has changed".to_owned());
     let tool = "mcp__x__echo";
@@ -147,6 +148,7 @@ fn a_link_is_judged_by_where_it_leads() {
         root: "/w".into(),
         directories: Vec::new(),
         home: Some("/home/user".into()),
+        checkout: None,
     };
     let policy = Policy::new(Mode::AcceptEdits, RuleSet::default().into(), around);
     let real = |path: &camino::Utf8Path| (path == "/w/link").then(|| "/etc/passwd".into());
@@ -164,12 +166,46 @@ fn a_link_is_judged_by_where_it_leads() {
 }
 
 #[test]
+fn a_checkout_below_our_own_folder_is_not_protected_from_whoever_works_in_it() {
+    let own = "/home/user/.decurion/worktrees/-w/a1";
+    let around = Around {
+        cwd: own.into(),
+        root: own.into(),
+        directories: Vec::new(),
+        home: Some("/home/user".into()),
+        checkout: Some(own.into()),
+    };
+    let bash = Rule::parse("Bash", Default::default()).unwrap();
+    let set = RuleSet { allow: vec![bash], ..RuleSet::default() };
+    let policy = Policy::new(Mode::AcceptEdits, set.into(), around);
+    let surroundings = Surroundings { cwd: own.into(), home: None, directories: Vec::new() };
+    let rows = [
+        (format!("{own}/src/new.txt"), Verdict::Allow),
+        (format!("{own}/.git/hooks/pre-commit"), Verdict::Ask),
+        (format!("{own}/.decurion/settings.json"), Verdict::Ask),
+        ("/home/user/.decurion/worktrees/-w/b2/new.txt".to_owned(), Verdict::Ask),
+        ("/home/user/.decurion/settings.json".to_owned(), Verdict::Ask),
+    ];
+    for (path, verdict) in rows {
+        let command = format!("echo x > {path}");
+        let mut intent = Intent::titled("");
+        intent.shell = Some(bash::analyse(&command, &surroundings));
+        let decision = decide(&policy, "Bash", &json!({"command": command}), &intent);
+        assert_eq!(decision.verdict, verdict, "{command}: {}", decision.reason);
+        let intent = Intent::titled("").touching(path.as_str(), Access::Write);
+        let decision = decide(&policy, "Write", &json!({}), &intent);
+        assert_eq!(decision.verdict, verdict, "{path}: {}", decision.reason);
+    }
+}
+
+#[test]
 fn offered_rules_allow_the_call_and_never_an_interpreter() {
     let around = Around {
         cwd: "/w".into(),
         root: "/w".into(),
         directories: Vec::new(),
         home: Some("/home/user".into()),
+        checkout: None,
     };
     let surroundings = Surroundings { cwd: "/w".into(), home: None, directories: Vec::new() };
     let offer = |command: &str| {

@@ -109,6 +109,7 @@ fn may_begin(loaded: &Loaded, input: &Value, intent: &Intent) -> Result<(), Stri
         root: paths.root.clone(),
         directories: Vec::new(),
         home: paths.home.clone(),
+        checkout: None,
     };
     let policy = Policy::new(Mode::BypassPermissions, Arc::new(rules), around);
     let decision = permission::decide(&policy, "Agent", input, intent);
