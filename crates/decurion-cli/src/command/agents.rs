@@ -157,7 +157,7 @@ fn show(agents: &Agents, loaded: &Loaded, name: &str, json: bool) -> Result<u8, 
         println!("{value}");
         return Ok(0);
     }
-    print!("{}", to_markdown(&agent.definition));
+    println!("{}", to_markdown(&agent.definition).trim_end());
     note(format!("from {}", place(agent)));
     for problem in problems_of(agents, agent) {
         note(problem);

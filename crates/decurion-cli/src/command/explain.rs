@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use decurion_config::{Loaded, LoadedAgent, Skills, memory};
 use decurion_engine::child::{self, AgentInput, BACKGROUND, NEVER_FOR_AGENTS, NEVER_FOR_CUSTOM};
 use decurion_engine::desk::ModeStep;
+use decurion_engine::ports::Memory;
 use decurion_protocol::AgentDefinition;
 use serde_json::{Value, json};
 
@@ -24,7 +25,8 @@ pub fn explain(agent: &LoadedAgent, loaded: &Loaded, background: Option<bool>, m
     let names = tool_names();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let may_spawn = child::may_spawn(&settings, definition, 1);
-    let tools = child::tools(&names, definition, background.value, may_spawn || is_fork);
+    let remembering = remembering(definition, loaded);
+    let tools = child::tools(&names, &remembering, background.value, may_spawn || is_fork);
     let session = loaded.settings.permissions.default_mode;
     let session = (session, wire::undecided(loaded));
     let mode = child::mode(session, &[ModeStep::of(definition)], settings.trusted);
@@ -51,6 +53,17 @@ pub fn explain(agent: &LoadedAgent, loaded: &Loaded, background: Option<bool>, m
             "background": BACKGROUND,
         },
     })
+}
+
+/// The definition with what its memory adds to it.
+fn remembering(definition: &AgentDefinition, loaded: &Loaded) -> AgentDefinition {
+    let mut whole = definition.clone();
+    let scope = definition.equipment.memory.as_deref();
+    let folder = scope.map(|scope| memory::folder(&loaded.paths, scope, &definition.name, definition.source));
+    if let Some(Ok(folder)) = folder {
+        child::remember(&mut whole, &Memory { folder, index: String::new() });
+    }
+    whole
 }
 
 /// What it carries: skills, memory, servers, isolation, and what its report must be.

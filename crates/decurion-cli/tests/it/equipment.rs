@@ -207,7 +207,7 @@ fn explain_shows_what_an_agent_carries() {
     let home = home(&[
         (
             "home/.claude/agents/a.md",
-            "---\nname: a\ndescription: d\nskills: [s, gone]\nmemory: user\nisolation: worktree\nmcpServers: [github, {own: {command: x}}]\noutput_schema: {type: object}\n---\nx",
+            "---\nname: a\ndescription: d\ntools: Bash\nskills: [s, gone]\nmemory: user\nisolation: worktree\nmcpServers: [github, {own: {command: x}}]\noutput_schema: {type: object}\n---\nx",
         ),
         ("home/.claude/skills/s/SKILL.md", "---\nname: s\ndescription: d\n---\nx"),
         ("home/.claude/commands/empty.md", "---\ndescription: d\n---\n"),
@@ -217,23 +217,24 @@ fn explain_shows_what_an_agent_carries() {
         .lines
         .iter()
         .filter(|line| {
-            ["skill", "memory", "server", "isolation", "report"]
+            ["tools", "skill", "memory", "server", "isolation", "report"]
                 .contains(&line.split_whitespace().next().unwrap_or(""))
         })
         .map(|line| short(&home, line.trim()))
         .collect();
     expect![[r"
-          skill        s – HOME/.claude/skills/s/SKILL.md
-          skill        gone – there is no such skill
-          memory       user – STATE/agent-memory/a
-          server       github
-          server       own
-          isolation    worktree
-          report       JSON by `output_schema`"]]
+        tools        Bash, Edit, Read, Write
+        skill        s – HOME/.claude/skills/s/SKILL.md
+        skill        gone – there is no such skill
+        memory       user – STATE/agent-memory/a
+        server       github
+        server       own
+        isolation    worktree
+        report       JSON by `output_schema`"]]
     .assert_eq(&carried.join("\n"));
     let lint = finished(home.program(DECURION).args(["agents", "lint"]));
     expect![[r"
-        HOME/.claude/agents/a.md:4: warning: `skills`: no such skill: gone
+        HOME/.claude/agents/a.md:5: warning: `skills`: no such skill: gone
         HOME/.claude/commands/empty.md: error: there is no text below the head, so there is nothing to do"]]
     .assert_eq(&short(&home, &lint.lines.join("\n")));
 }
