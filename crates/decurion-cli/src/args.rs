@@ -3,7 +3,10 @@
 use std::ffi::OsString;
 
 use camino::Utf8PathBuf;
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args as ClapArgs, CommandFactory as _, Parser, Subcommand, ValueEnum};
+
+use crate::report::Failure;
 
 /// Runs a coding agent on a prompt, with real tools, permissions and a crash-safe transcript.
 #[derive(Debug, Parser)]
@@ -721,4 +724,19 @@ pub const GUARD: &str = "__guard";
 /// Whether this process was started to be the guard.
 pub fn is_guard(argv: &[OsString]) -> bool {
     argv.get(1).is_some_and(|first| first == GUARD)
+}
+
+/// What is said of a word too many, which would pass for a command; none for other mistakes.
+pub fn surplus(error: &clap::Error) -> Option<Failure> {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    let is_command = Args::command().find_subcommand(word).is_some();
+    if error.kind() != ErrorKind::ArgumentConflict || is_command {
+        return None;
+    }
+    Some(
+        Failure::usage(format!("one argument too many: {}", crate::report::visible(word)))
+            .hint("the prompt is one argument: put it in quotes")
+            .hint("several rules go into one --allowedTools, with commas between them")
+            .hint("the name of a worktree is given with an equals sign: --worktree=NAME"),
+    )
 }

@@ -35,6 +35,9 @@ fn main() -> ExitCode {
     let args = match Args::try_parse_from(argv) {
         Ok(args) => args,
         Err(error) => {
+            if let Some(failure) = args::surplus(&error) {
+                return failure.report();
+            }
             let _ = error.print();
             let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
             return ExitCode::from(if is_answer { 0 } else { 2 });
