@@ -87,6 +87,27 @@ async fn a_sessions_servers_are_offered_called_under_rules_and_gone_at_its_end()
 }
 
 #[tokio::test]
+async fn the_server_of_an_interrupted_call_is_told_to_stop() {
+    let house = House::new();
+    let script = "when turn=1\n  call mcp__plain__wait {}\nwhen\n  say \"done\"\n";
+    let servers = Fixed { all: vec![house.declared("plain")], ..Fixed::default() };
+    let mut stage = stage(&house, script, servers, LONG);
+    allow(&mut stage, "mcp__plain");
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    send(&link, 1, Command::Prompt { blocks: vec![Block::text("go")] }).await;
+    send(&link, 2, Command::Finish).await;
+    house.logged("waiting").await;
+    send(&link, 3, Command::Interrupt).await;
+    let closed = |event: &Event| matches!(event, Event::Replied { request: RequestId(2), .. });
+    within(async { while !link.events.next().await.is_none_or(|envelope| closed(&envelope.event)) {} }).await;
+    // It is told before its input ends.
+    let log = house.log();
+    let told = log.lines().position(|line| line.starts_with("cancelled"));
+    assert!(told.is_some() && told < log.lines().position(|line| line == "input ended"), "{log}");
+    assert_eq!(house.alive(), Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn what_changed_is_asked_about_whatever_rule_allows_it() {
     let script = "when turn=1\n  call mcp__changes_tools__echo {\"text\": \"a\"}\nwhen\n  say \"done\"\n";
     let first = House::new();

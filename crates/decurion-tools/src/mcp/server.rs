@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use decurion_protocol::mcp::{Manifest, McpHealth, McpServer, McpStatus, OfferedTool};
 use rmcp::model::{ClientRequest, ServerResult};
-use rmcp::service::{Peer, PeerRequestOptions, RoleClient, ServiceError};
+use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, RoleClient, ServiceError};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::client::Client;
 use super::link::{self, Connection, Failure, FailureKind, Program, Token};
@@ -57,6 +58,44 @@ struct Shared {
     told: Mutex<HashSet<String>>,
     /// Fires when the server refuses the login that its connection was made with.
     expired: Notify,
+    /// Those who tell it that a call is not wanted any more.
+    telling: TaskTracker,
+}
+
+/// A request that the server works on. When whoever waits for its answer is gone, as at an interrupt, the server
+/// is told all the same.
+struct UnderWay<'a> {
+    telling: &'a TaskTracker,
+    handle: Option<RequestHandle<RoleClient>>,
+}
+
+impl UnderWay<'_> {
+    async fn answer(&mut self) -> Result<ServerResult, ServiceError> {
+        let Some(handle) = &mut self.handle else { return Err(ServiceError::TransportClosed) };
+        let answer = (&mut handle.rx).await;
+        self.handle = None;
+        answer.unwrap_or(Err(ServiceError::TransportClosed))
+    }
+
+    /// Says that the answer is not wanted any more. A server that reads nothing must not keep us: it is told if
+    /// it listens.
+    fn stop(&mut self) -> impl Future<Output = ()> + Send + use<> {
+        let handle = self.handle.take();
+        async move {
+            if let Some(handle) = handle {
+                let told = handle.cancel(Some("not wanted any more".to_owned()));
+                drop(tokio::time::timeout(CANCEL_LIMIT, told).await);
+            }
+        }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if self.handle.is_some() && tokio::runtime::Handle::try_current().is_ok() {
+            drop(self.telling.spawn(self.stop()));
+        }
+    }
 }
 
 /// How a server is doing.
@@ -138,9 +177,12 @@ impl Server {
             called: AtomicBool::new(false),
             told: Mutex::default(),
             expired: Notify::new(),
+            telling: TaskTracker::new(),
             server,
             host,
         });
+        // Whoever closes it waits for those that tell it something, however many they are.
+        shared.telling.close();
         let actor = Actor {
             shared: Arc::clone(&shared),
             close,
@@ -314,22 +356,19 @@ impl Server {
         let limit = self.shared.server.call_timeout;
         let sent =
             ready.peer.send_cancellable_request(request(method, &params)?, PeerRequestOptions::no_options());
-        let mut handle = sent.await.map_err(|error| self.failed(&error))?;
+        let handle = sent.await.map_err(|error| self.failed(&error))?;
         let client = &self.shared.client;
         let _following = progress.map(|lines| client.follow(handle.progress_token.clone(), lines.clone()));
+        let mut under_way = UnderWay { telling: &self.shared.telling, handle: Some(handle) };
         let error = tokio::select! {
             biased;
-            answer = &mut handle.rx => return match answer {
-                Ok(Ok(result)) => Ok(value_of(&result)),
-                Ok(Err(error)) => Err(self.failed(&error)),
-                Err(_) => Err(self.failed(&ServiceError::TransportClosed)),
-            },
+            answer = under_way.answer() => {
+                return answer.map(|result| value_of(&result)).map_err(|error| self.failed(&error));
+            }
             () = cancel.cancelled() => RequestError::Cancelled,
             () = tokio::time::sleep(limit) => RequestError::Late(limit),
         };
-        // A server that reads nothing must not keep us: it is told if it listens.
-        let _ =
-            tokio::time::timeout(CANCEL_LIMIT, handle.cancel(Some("not wanted any more".to_owned()))).await;
+        under_way.stop().await;
         Err(error)
     }
 
@@ -496,6 +535,7 @@ impl Actor {
             let listed = tokio::select! {
                 biased;
                 () = close.cancelled() => {
+                    shared.telling.wait().await;
                     connection.close().await;
                     return Served::Closed;
                 }
