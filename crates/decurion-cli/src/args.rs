@@ -701,11 +701,15 @@ pub enum TasksCommand {
         /// The question, or the task that asks it; `main` for the session's own agent.
         #[arg(value_name = "QUESTION-OR-TASK")]
         target: String,
-        /// Whether the call may run.
+        /// Whether the call may run; or the server that asks is answered.
         verdict: Verdict,
         /// With deny: what the agent is told.
         #[arg(long, value_name = "TEXT")]
         message: Option<String>,
+        /// With allow, where an MCP server asks: the filled-in form as JSON, or `-` to read it from standard
+        /// input, which no other user of this machine sees. It goes to the server and into no record.
+        #[arg(long, value_name = "JSON")]
+        content: Option<String>,
     },
 }
 

@@ -2,7 +2,9 @@
 //! answered. The session's task owns the open ones; a call holds the other end of one of them.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{AgentId, Answer, Mode, OwnRules, Question, QuestionId, Rule, RuleSet};
@@ -80,6 +82,19 @@ impl Approvals {
     /// The questions still open.
     pub fn questions(&self) -> impl Iterator<Item = &Question> {
         self.open.values().filter(|open| !open.waiting.is_closed()).map(|open| &open.question)
+    }
+
+    /// Waits until nobody waits any more for the answer to something that a server asked; gives that question,
+    /// which is no longer open. Whoever asks about a call says by the call's end that nobody waits.
+    pub async fn withdrawn(&mut self) -> QuestionId {
+        let id = poll_fn(|cx| {
+            let asked = self.open.values_mut().filter(|open| open.question.elicitation.is_some());
+            let mut gone = asked.filter_map(|open| open.waiting.poll_closed(cx).is_ready().then_some(open));
+            gone.next().map_or(Poll::Pending, |open| Poll::Ready(open.question.id))
+        })
+        .await;
+        self.open.remove(&id);
+        id
     }
 
     /// The question whose time is up first, and when.

@@ -14,6 +14,7 @@ use decurion_protocol::{
     Answer, CallId, Decision, Denial, Envelope, Event, HookEvent, Intent, LineId, OwnRules, Question,
     QuestionId, RunSpec, ToolContent, ToolOutput, Verdict, WaitReason,
 };
+use decurion_tools::mcp::Elicit;
 use decurion_tools::set::CallError;
 use decurion_tools::{FilesSeen, PathRules, Surroundings, Tool, ToolContext};
 use futures_util::FutureExt as _;
@@ -25,13 +26,14 @@ use crate::child;
 use crate::confine::{Confinement, Place};
 use crate::context::OpenCall;
 use crate::desk::Wish;
+use crate::elicit::Elicitor;
 use crate::hook::HookPermission;
 use crate::hooked::{Hooked, HookedCall};
 use crate::journal::JournalLost;
 use crate::permission::{Policy, add_real_paths, decide, suggest};
 use crate::ports::{Ask, Ports, new_line};
 use crate::rules::{OpenRules, around};
-use crate::{shell, skill};
+use crate::{mcp, shell, skill};
 
 /// A call as the model asked for it.
 #[derive(Clone, Debug)]
@@ -445,6 +447,7 @@ async fn ask(
             &ready.intent,
             &around(&bench.around, &bench.ports.root, bench.spec),
         ),
+        elicitation: None,
     };
     let waiting = WaitReason::Permission { question: question.id };
     bench.ports.desk.waits(&bench.ports.journal, Some(waiting));
@@ -471,7 +474,8 @@ async fn ask(
             unanswerable: false,
             interrupt,
         },
-        None => Permit::Refused {
+        // The session's task takes no answer to a server for an answer about a call.
+        Some(Answer::Elicited(_)) | None => Permit::Refused {
             decision: Decision {
                 verdict: Verdict::Deny,
                 reason: format!("{}; whoever could answer is gone", decision.reason),
@@ -628,6 +632,7 @@ pub fn context(
         limits: Arc::clone(&equipment.limits),
         http: equipment.http.clone(),
         detached: tokio::sync::watch::channel(false).1,
+        elicit: mcp::is_servers(&call.name).then(|| Arc::new(Elicitor::new(bench, call)) as Arc<dyn Elicit>),
         host: Some(Arc::clone(&bench.ports.desk) as Arc<dyn std::any::Any + Send + Sync>),
     }
 }

@@ -23,6 +23,29 @@ pub struct Hooked<'a> {
     pub ports: &'a Ports,
 }
 
+/// Calls a person through the hooks of a run.
+pub struct Bell {
+    hooks: Hooks,
+    journal: Journal,
+    who: Who,
+    input: Map<String, Value>,
+}
+
+impl Bell {
+    /// Runs the hooks, and waits for none of them.
+    pub fn ring(&self, kind: &'static str, message: &str) {
+        let (hooks, journal, who) = (self.hooks.clone(), self.journal.clone(), self.who.clone());
+        let mut input = self.input.clone();
+        input.insert("message".to_owned(), json!(message));
+        input.insert("notification_type".to_owned(), json!(kind));
+        tokio::spawn(async move {
+            let subject = Some(kind);
+            let call = HookCall { event: HookEvent::Notification, subject, input, rule_matches: &nothing };
+            show(&hooks.run(call).await, &journal, &who).await;
+        });
+    }
+}
+
 /// A call, as far as hooks are concerned.
 pub struct HookedCall<'a> {
     /// The tool.
@@ -108,19 +131,19 @@ impl<'a> Hooked<'a> {
     /// While a person is asked.
     /// They run on when the answer has come: a person may be on the way.
     pub fn asking(&self, tool: &str) {
-        if !self.hooks().wait_for(HookEvent::Notification) {
-            return;
+        if let Some(bell) = self.bell() {
+            bell.ring("permission_prompt", &format!("Decurion needs your permission to use {tool}"));
         }
-        let mut input = self.base();
-        input.insert("message".to_owned(), json!(format!("Decurion needs your permission to use {tool}")));
-        input.insert("notification_type".to_owned(), json!("permission_prompt"));
-        let (hooks, journal, who) =
-            (self.hooks().clone(), self.ports.journal.clone(), self.ports.who.clone());
-        tokio::spawn(async move {
-            let subject = Some("permission_prompt");
-            let call = HookCall { event: HookEvent::Notification, subject, input, rule_matches: &nothing };
-            show(&hooks.run(call).await, &journal, &who).await;
-        });
+    }
+
+    /// What calls a person, for whoever outlives this; none where no hook would.
+    pub fn bell(&self) -> Option<Bell> {
+        self.hooks().wait_for(HookEvent::Notification).then(|| Bell {
+            hooks: self.hooks().clone(),
+            journal: self.ports.journal.clone(),
+            who: self.ports.who.clone(),
+            input: self.base(),
+        })
     }
 
     /// After all calls of a message: hooks may add to what the model reads.

@@ -99,7 +99,6 @@ impl SessionServers {
             manifests: parts.manifests.clone(),
             logins: parts.logins.clone(),
             pause: FIRST_PAUSE,
-            elicit: None,
             // A session that is over hears nothing.
             notice: Arc::new(move |notice| drop(tell.send(notice))),
         };

@@ -71,7 +71,7 @@ impl Folded {
     fn take(&mut self, envelope: &Envelope) {
         self.tasks.apply(envelope);
         match &envelope.event {
-            Event::Asked { question } => {
+            Event::Asked { question } if question.elicitation.is_none() => {
                 self.parked.insert((question.agent.clone(), question.call.clone()), question.id);
             }
             Event::Answered { question, .. } => self.parked.retain(|_, open| open != question),

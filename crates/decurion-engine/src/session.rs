@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use decurion_model::{Head, RequestClass, RequestTag, WireHead};
 use decurion_protocol::{
-    AgentDefinition, Answer, Block, Command, Event, LineId, Mode, Outcome, OwnRules, QuestionId, Reply,
-    Request, RequestId, RunId, SessionId, SessionRequest, Skill, Worktree,
+    AgentDefinition, Answer, Block, Command, ElicitationAction, Elicited, Event, LineId, Mode, Outcome,
+    OwnRules, QuestionId, Reply, Request, RequestId, RunId, SessionId, SessionRequest, Skill, Worktree,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::ToolSet;
@@ -38,7 +38,7 @@ use crate::spawn::{Beginning, Carried, Left, Said, live};
 use crate::spec::{self, Decided};
 use crate::tree::Tree;
 use crate::worktree::Released;
-use crate::{own_tools, skill};
+use crate::{elicit, own_tools, skill};
 
 /// A session, before its task starts.
 pub struct Session {
@@ -220,7 +220,10 @@ impl Owner {
                 biased;
                 left = finished(&mut self.running) => self.root_ended(left),
                 Some(wish) = self.granted.recv() => self.grant(wish).await,
-                question = due(&self.approvals) => self.expired(question).await,
+                over = over(&mut self.approvals) => match over {
+                    Over::Late(question) => self.expired(question).await,
+                    Over::Withdrawn(question) => self.withdrawn(question).await,
+                },
                 () = until(self.patience) => self.stop_root_shells().await,
                 notice = heard(&mut self.session.servers) => self.tell_of_server(notice).await,
                 request = self.commands.recv(), if self.closing == Closing::No => match request {
@@ -591,9 +594,12 @@ impl Owner {
 
     /// Takes a question on. One that an earlier process had asked already is the same question still.
     pub async fn asked(&mut self, mut ask: Ask) {
-        let asker = (ask.question.agent.clone(), ask.question.call.clone());
-        // It is on record again, so that whoever attached since sees it.
-        ask.question.id = self.tree.parked.remove(&asker).unwrap_or(ask.question.id);
+        // What a server asks is asked once: its call ends with the process.
+        if ask.question.elicitation.is_none() {
+            let asker = (ask.question.agent.clone(), ask.question.call.clone());
+            // It is on record again, so that whoever attached since sees it.
+            ask.question.id = self.tree.parked.remove(&asker).unwrap_or(ask.question.id);
+        }
         let event = Event::Asked { question: Box::new(ask.question.clone()) };
         if self.session.journal.write(&ask.who, vec![event]).await.is_ok() {
             let until = self.session.parts.answer_timeout.map(|patience| Instant::now() + patience);
@@ -612,13 +618,25 @@ impl Owner {
         self.approvals.answer(question, answer);
     }
 
+    /// Says that nobody waits any more for the answer to something that a server asked.
+    async fn withdrawn(&mut self, question: QuestionId) {
+        let answer = Answer::Elicited(Elicited::plain(ElicitationAction::Cancel));
+        let event = Event::Answered { question, answer, by: "nobody".to_owned() };
+        // A journal that is lost is found lost by the next run.
+        let _ = self.session.journal.write(&self.who, vec![event]).await;
+    }
+
     async fn answered(&mut self, id: RequestId, question: QuestionId, answer: Answer, by: String) {
-        let Some(asker) = self.approvals.questions().find(|open| open.id == question) else {
+        let Some(asked) = self.approvals.questions().find(|open| open.id == question) else {
             let reason = format!("no open question with this id: {question}");
             return self.reply(id, Reply::Refused { reason });
         };
-        let asker = asker.agent.clone();
-        let event = Event::Answered { question, answer: answer.clone(), by };
+        let asker = asked.agent.clone();
+        let answer = match elicit::fitting(asked, answer) {
+            Ok(answer) => answer,
+            Err(reason) => return self.reply(id, Reply::Refused { reason }),
+        };
+        let event = Event::Answered { question, answer: answer.on_record(), by };
         if let Err(lost) = self.session.journal.write(&self.who, vec![event]).await {
             return self.reply(id, Reply::Refused { reason: lost.to_string() });
         }
@@ -712,14 +730,30 @@ async fn finished(running: &mut Option<Running>) -> Left {
     }
 }
 
-/// Waits until the time of a question is up; for ever if none has a limit.
-async fn due(approvals: &Approvals) -> QuestionId {
-    match approvals.first_due() {
-        Some((until, question)) => {
-            tokio::time::sleep_until(until).await;
-            question
+/// A question that is over without an answer.
+enum Over {
+    /// Its time is up.
+    Late(QuestionId),
+    /// Nobody waits for it any more.
+    Withdrawn(QuestionId),
+}
+
+/// Waits until a question is over without an answer; for ever if none can be.
+async fn over(approvals: &mut Approvals) -> Over {
+    let due = approvals.first_due();
+    let late = async {
+        match due {
+            Some((until, question)) => {
+                tokio::time::sleep_until(until).await;
+                question
+            }
+            None => std::future::pending().await,
         }
-        None => std::future::pending().await,
+    };
+    tokio::select! {
+        biased;
+        question = approvals.withdrawn() => Over::Withdrawn(question),
+        question = late => Over::Late(question),
     }
 }
 

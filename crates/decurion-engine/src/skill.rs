@@ -249,6 +249,7 @@ async fn inline(bench: &Bench<'_>, call: &Call, cx: &ToolContext, skill: &str, c
         limits: Arc::clone(&cx.limits),
         http: cx.http.clone(),
         detached: cx.detached.clone(),
+        elicit: None,
         host: cx.host.clone(),
     };
     // What a prompt holds is not looked at again.

@@ -6,6 +6,7 @@
 pub mod agent;
 pub mod clock;
 pub mod command;
+pub mod elicitation;
 pub mod event;
 pub mod hook;
 pub mod id;
@@ -25,6 +26,7 @@ pub mod usage;
 pub use agent::{AgentDefinition, AgentSource, Equipment, ToolSelection};
 pub use clock::Clock;
 pub use command::{Command, Reply, Request};
+pub use elicitation::{Elicitation, ElicitationAction, Elicited, Private, Wanted};
 pub use event::{
     Delta, Denial, Envelope, Event, MessageMeta, ModelTotals, Origin, SessionInfo, Timing, Totals, Wait,
     WaitKind, WaitReason,

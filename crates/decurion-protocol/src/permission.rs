@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{AgentId, CallId, Intent, QuestionId};
+use crate::{AgentId, CallId, Elicitation, Elicited, Intent, QuestionId};
 
 /// Who is asked about what no rule decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -188,7 +188,7 @@ pub enum Verdict {
     Deny,
 }
 
-/// A call that waits for a person.
+/// A call that waits for a person: to be allowed, or because its server asks for something.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Question {
     /// Its id.
@@ -211,6 +211,9 @@ pub struct Question {
     /// Rules that would allow this and little else, to be offered with an answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suggestions: Vec<Rule>,
+    /// What an MCP server asks for, where that is the question; else it is whether the call may run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elicitation: Option<Box<Elicitation>>,
 }
 
 /// What a person, a program or nobody answered.
@@ -238,6 +241,19 @@ pub enum Answer {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         interrupt: bool,
     },
+    /// What an MCP server is given that asked for something.
+    Elicited(Elicited),
+}
+
+impl Answer {
+    /// The answer as it is put on record, without what is for one reader alone.
+    #[must_use]
+    pub fn on_record(&self) -> Self {
+        match self {
+            Self::Elicited(elicited) => Self::Elicited(elicited.on_record()),
+            other => other.clone(),
+        }
+    }
 }
 
 /// Rules in the form in which hosts and hooks are offered them.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use decurion_protocol::permission::session_updates;
 use decurion_protocol::{
-    AgentId, Answer, CallId, Command, Envelope, Event, Outcome, Question, QuestionId, Reply, RequestId,
-    Totals,
+    AgentId, Answer, CallId, Command, Elicitation, ElicitationAction, Elicited, Envelope, Event, Outcome,
+    Question, QuestionId, Reply, RequestId, Totals, Wanted,
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -61,7 +61,8 @@ impl Headless {
         signals: &mut mpsc::Receiver<Signal>,
     ) -> io::Result<Finish> {
         let state = State::waiting();
-        let mut talk = Talk { headless: self, host, state, open: HashMap::new(), asked: HashMap::new() };
+        let (open, asked, given) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let mut talk = Talk { headless: self, host, state, open, asked, given };
         talk.listen(Input::new(input), signals).await;
         let Talk { headless, host, mut state, .. } = talk;
         if state.ended.is_none() && state.over {
@@ -83,6 +84,8 @@ struct Talk {
     open: HashMap<QuestionId, Question>,
     /// Requests of the host that the session has not answered, by ours.
     asked: HashMap<RequestId, Pending>,
+    /// Its answers to servers that the session has not taken yet.
+    given: HashMap<RequestId, QuestionId>,
 }
 
 /// A request of the host.
@@ -203,12 +206,26 @@ impl Talk {
         for problem in problems {
             self.complain(&format!("answer to {id}: {problem}"));
         }
-        self.answer(question.id, answer, "host").await;
+        let request = self.answer(question.id, answer, "host").await;
+        if question.elicitation.is_some() {
+            self.given.insert(request, question.id);
+        }
     }
 
-    async fn answer(&mut self, question: QuestionId, answer: Answer, by: &str) {
+    async fn answer(&mut self, question: QuestionId, answer: Answer, by: &str) -> RequestId {
         let command = Command::Answer { question, answer, by: by.to_owned() };
-        self.headless.ask(&mut self.state, command).await;
+        self.headless.ask(&mut self.state, command).await
+    }
+
+    /// An answer to a server that was not taken, because it does not fit, is none: the server must not wait for
+    /// a host that believes it has answered.
+    async fn taken(&mut self, request: RequestId, reply: &Reply) {
+        let (Some(question), Reply::Refused { reason }) = (self.given.remove(&request), reply) else {
+            return;
+        };
+        self.complain(&format!("answer to {question}: {}", one_line(reason)));
+        let nothing = Answer::Elicited(Elicited::plain(ElicitationAction::Cancel));
+        self.answer(question, nothing, "host").await;
     }
 
     /// The host says no more: nobody will answer what is open, and the session ends when it is quiet.
@@ -233,7 +250,7 @@ impl Talk {
         let lines = match &envelope.event {
             Event::Asked { question } if is_there => {
                 self.open.insert(question.id, (**question).clone());
-                vec![can_use_tool(question)]
+                vec![asking(question)]
             }
             Event::Asked { question } => {
                 self.answer(question.id, nobody(), "nobody").await;
@@ -245,7 +262,10 @@ impl Talk {
             }
             Event::CallEnded { call, .. } => self.close_questions(envelope.agent.as_ref(), Some(call)),
             Event::RunEnded { .. } => self.close_questions(envelope.agent.as_ref(), None),
-            Event::Replied { request, reply } => self.replied(*request, reply).into_iter().collect(),
+            Event::Replied { request, reply } => {
+                self.taken(*request, reply).await;
+                self.replied(*request, reply).into_iter().collect()
+            }
             _ => Vec::new(),
         };
         self.print(lines, signals).await
@@ -303,6 +323,40 @@ fn failure(id: &str, error: &str, code: Option<&str>) -> Value {
 }
 
 /// A question as a request to the host.
+fn asking(question: &Question) -> Value {
+    let mut request = match &question.elicitation {
+        Some(elicitation) => elicited(question, elicitation),
+        None => can_use_tool(question),
+    };
+    if let Some(agent) = &question.agent {
+        request["agent_id"] = json!(agent);
+    }
+    json!({"type": "control_request", "request_id": question.id, "request": request})
+}
+
+/// What a server asks a person.
+fn elicited(question: &Question, elicitation: &Elicitation) -> Value {
+    let mut request = json!({
+        "subtype": "elicitation",
+        "mcp_server_name": elicitation.server,
+        "message": elicitation.message,
+        "tool_use_id": question.call,
+    });
+    match &elicitation.wanted {
+        Wanted::Form { schema } => {
+            request["mode"] = json!("form");
+            request["requested_schema"] = schema.clone();
+        }
+        Wanted::Url { url, id } => {
+            request["mode"] = json!("url");
+            request["url"] = json!(url);
+            request["elicitation_id"] = json!(id);
+        }
+    }
+    request
+}
+
+/// Whether a call may run.
 fn can_use_tool(question: &Question) -> Value {
     let mut request = json!({
         "subtype": "can_use_tool",
@@ -319,10 +373,7 @@ fn can_use_tool(question: &Question) -> Value {
     if let Some(description) = question.input.get("description").and_then(Value::as_str) {
         request["description"] = json!(description);
     }
-    if let Some(agent) = &question.agent {
-        request["agent_id"] = json!(agent);
-    }
-    json!({"type": "control_request", "request_id": question.id, "request": request})
+    request
 }
 
 /// A request that needs no answer any more.

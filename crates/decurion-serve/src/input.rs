@@ -2,7 +2,9 @@
 //! it; a line that is too long, cut off or not JSON never stops the lines after it.
 
 use decurion_protocol::permission::RuleSource;
-use decurion_protocol::{Answer, Block, Command, Mode, Question, Rule, TaskId};
+use decurion_protocol::{
+    Answer, Block, Command, ElicitationAction, Elicited, Mode, Private, Question, Rule, TaskId,
+};
 use serde_json::Value;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 
@@ -248,6 +250,10 @@ fn control(request: &Value) -> Result<Control, String> {
 /// What a host's answer to a question means, and what of it is not obeyed. An answer that is not understood
 /// is a refusal: the call must not wait for ever, and must not run on a guess.
 pub fn answer(question: &Question, response: Result<Value, String>) -> (Answer, Vec<String>) {
+    if question.elicitation.is_some() {
+        let (elicited, problem) = elicited(response);
+        return (Answer::Elicited(elicited), problem.into_iter().collect());
+    }
     let deny = |message: String| Answer::Deny { message, interrupt: false };
     let response = match response {
         Ok(response) => response,
@@ -265,6 +271,29 @@ pub fn answer(question: &Question, response: Result<Value, String>) -> (Answer, 
             let problem = "`behavior` is neither `allow` nor `deny`, which counts as a refusal".to_owned();
             (deny("the host's answer was not understood".to_owned()), vec![problem])
         }
+    }
+}
+
+/// What a host's answer to a server's question means, and what is wrong with it. One that is not understood
+/// answers nothing. What is in it is named nowhere: it is for the server alone.
+fn elicited(response: Result<Value, String>) -> (Elicited, Option<String>) {
+    let nothing = |problem: String| (Elicited::plain(ElicitationAction::Cancel), Some(problem));
+    let response = match response {
+        Ok(response) => response,
+        Err(error) => return nothing(format!("the host could not answer: {error}")),
+    };
+    let action = match text(&response, "action") {
+        Some("accept") => ElicitationAction::Accept,
+        Some("decline") => ElicitationAction::Decline,
+        Some("cancel") => ElicitationAction::Cancel,
+        _ => return nothing("`action` is none of `accept`, `decline` and `cancel`".to_owned()),
+    };
+    match response.get("content") {
+        None | Some(Value::Null) => (Elicited::plain(action), None),
+        Some(content @ Value::Object(_)) => {
+            (Elicited { action, content: Some(Private(content.clone())) }, None)
+        }
+        Some(_) => nothing("`content` is not an object".to_owned()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What tests, benches and fault drivers stand on. Takes scripts and binaries, gives a loopback model that
 //! checks what it is sent, a schema for what is printed, and measurements of what ran.
 
+pub mod asking;
 pub mod faults;
 pub mod proc;
 pub mod repo;

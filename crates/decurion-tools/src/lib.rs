@@ -123,6 +123,8 @@ pub struct ToolContext {
     /// Turns true when nobody waits for the call any more: what it says goes to its file at once, and its
     /// time is no longer limited.
     pub detached: watch::Receiver<bool>,
+    /// Who puts before a person what an MCP server asks while it does this call; none declines.
+    pub elicit: Option<Arc<dyn mcp::Elicit>>,
     /// What whoever runs the calls adds for tools of its own; the tools here do not look at it.
     pub host: Option<Arc<dyn Any + Send + Sync>>,
 }

@@ -9,6 +9,7 @@
 pub mod bridge;
 mod client;
 mod content;
+mod elicit;
 mod link;
 pub mod manifest;
 mod metered;
@@ -28,7 +29,7 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::mcp::Manifests;
-use serde_json::Value;
+use decurion_protocol::{Elicitation, Elicited};
 
 use crate::oauth::Leave;
 
@@ -51,8 +52,6 @@ pub struct McpHost {
     /// The first pause before a server that went away is started again: [`server::FIRST_PAUSE`], or less in
     /// tests.
     pub pause: Duration,
-    /// Who answers what a server asks a person; none declines.
-    pub elicit: Option<Arc<dyn Elicit>>,
     /// Who is told when a server is given up or changes what it offers. Must be quick.
     pub notice: Arc<dyn Fn(Notice) + Send + Sync>,
 }
@@ -84,13 +83,8 @@ pub trait Logins: Send + Sync {
     fn now(&self) -> i64;
 }
 
-/// Answers what a server asks a person for.
+/// Puts what a server asks before a person, in the name of one call of its tools.
 pub trait Elicit: Send + Sync {
-    /// The person's answer; none declines. `schema` says what it must be.
-    fn ask<'a>(
-        &'a self,
-        server: &'a str,
-        message: &'a str,
-        schema: &'a Value,
-    ) -> BoxFuture<'a, Option<Value>>;
+    /// The person's answer, or a refusal where nobody can be asked. Dropping the future takes the question back.
+    fn ask(&self, elicitation: Elicitation) -> BoxFuture<'_, Elicited>;
 }

@@ -120,7 +120,6 @@ impl Here {
             manifests: None,
             logins: servers::logins(&self.loaded),
             pause: FIRST_PAUSE,
-            elicit: None,
             notice: Arc::new(|_| {}),
         }
     }

@@ -7,7 +7,11 @@ mod overview;
 mod print;
 mod session;
 
-use decurion_protocol::{Answer, Command, QuestionId, Reply, SessionId, TaskId};
+use std::io::Read as _;
+
+use decurion_protocol::{
+    Answer, Command, ElicitationAction, Elicited, Private, QuestionId, Reply, SessionId, TaskId,
+};
 use serde_json::{Value, json};
 
 use crate::args::{TasksArgs, TasksCommand, Verdict};
@@ -22,6 +26,9 @@ use session::{Chosen, choose};
 const GO_ON: &str = "Continue with your work.";
 /// What a model is told whose call was denied without a message.
 const DENIED: &str = "A person looked at this call and denied it.";
+
+/// The longest form that is read.
+const MOST_CONTENT: u64 = 1 << 20;
 
 /// What becomes of the questions of a session that is not live.
 const AGAIN: &str = "what is still open is asked again then";
@@ -57,8 +64,8 @@ async fn act(mut chosen: Chosen, args: &TasksArgs) -> Result<u8, Failure> {
             let row = overview.find(id)?;
             resume(&mut chosen, row, prompt.as_deref().unwrap_or(GO_ON), json).await
         }
-        TasksCommand::Answer { target, verdict, message } => {
-            let answer = answer(*verdict, message.as_deref())?;
+        TasksCommand::Answer { target, verdict, message, content } => {
+            let answer = answer(*verdict, message.as_deref(), content.as_deref())?;
             must_be_live(&chosen, AGAIN)?;
             give_answer(&mut chosen, &overview, target, answer, json).await
         }
@@ -90,7 +97,10 @@ async fn resume(chosen: &mut Chosen, row: &Value, prompt: &str, json: bool) -> R
     print::done(json, &json!({"id": task, "told": prompt}), || format!("{task} was told: {prompt}"))
 }
 
-fn answer(verdict: Verdict, message: Option<&str>) -> Result<Answer, Failure> {
+fn answer(verdict: Verdict, message: Option<&str>, content: Option<&str>) -> Result<Answer, Failure> {
+    if let Some(content) = content {
+        return filled_in(verdict, content);
+    }
     match (verdict, message) {
         (Verdict::Allow, None) => Ok(Answer::Allow { input: None, rules: Vec::new(), everywhere: false }),
         (Verdict::Allow, Some(_)) => {
@@ -102,6 +112,28 @@ fn answer(verdict: Verdict, message: Option<&str>) -> Result<Answer, Failure> {
             Ok(Answer::Deny { message, interrupt: false })
         }
     }
+}
+
+/// A form that a server asked for.
+fn filled_in(verdict: Verdict, content: &str) -> Result<Answer, Failure> {
+    if verdict == Verdict::Deny {
+        return Err(Failure::usage("--content goes with allow: nobody reads it otherwise"));
+    }
+    let read = || {
+        let mut bytes = String::new();
+        std::io::stdin().take(MOST_CONTENT).read_to_string(&mut bytes).map(|_| bytes)
+    };
+    let content = match content {
+        "-" => read().map_err(|error| Failure::failed(format!("cannot read standard input: {error}")))?,
+        content => content.to_owned(),
+    };
+    // What is wrong is said without what was written.
+    let value = serde_json::from_str::<Value>(&content).ok().filter(Value::is_object);
+    let content = value.ok_or_else(|| {
+        Failure::usage("--content is not a JSON object").hint("for example '{\"name\": \"…\"}'")
+    })?;
+    let action = ElicitationAction::Accept;
+    Ok(Answer::Elicited(Elicited { action, content: Some(Private(content)) }))
 }
 
 async fn give_answer(
@@ -117,7 +149,11 @@ async fn give_answer(
         Err(failure) if chosen.record.is_none() => target.parse::<QuestionId>().map_err(|_| failure)?,
         Err(failure) => return Err(failure),
     };
-    let word = if matches!(answer, Answer::Allow { .. }) { "allowed" } else { "denied" };
+    let word = match answer {
+        Answer::Deny { .. } => "denied",
+        Answer::Allow { .. } => "allowed",
+        Answer::Elicited(_) => "answered",
+    };
     let command = Command::Answer { question, answer, by: "user".to_owned() };
     ask(chosen, command, AGAIN).await?;
     print::done(json, &json!({"question": question, "answer": word}), || format!("{word}: {question}"))

@@ -395,6 +395,7 @@ fn asked(id: &str, agent: Option<&str>) -> Event {
         intent: Intent { overlap: Overlap::Together, ..Intent::titled("$ rm x") },
         reason: "no rule allows it".into(),
         suggestions: Vec::new(),
+        elicitation: None,
     };
     Event::Asked { question: Box::new(question) }
 }
@@ -482,6 +483,9 @@ fn a_live_session_is_preferred_asked_and_told() {
             &["tasks", "answer", QUESTION, "deny", "--message", "too dangerous"],
             &["tasks", "answer", OTHER, "allow"],
             &["tasks", "answer", "", "allow"],
+            &["tasks", "answer", QUESTION, "allow", "--content", "{\"name\": \"x\"}"],
+            &["tasks", "answer", QUESTION, "allow", "--content", "secret"],
+            &["tasks", "answer", QUESTION, "deny", "--content", "{}"],
         ],
         &expect![[r#"
             $ tasks
@@ -539,6 +543,16 @@ fn a_live_session_is_preferred_asked_and_told() {
             ! decurion: no open question with this id, or of this task, in session 11111111-2222-4333-8444-555555555555:
             !   there are 77777777-2222-4333-8444-555555555555, 88888888-2222-4333-8444-555555555555
             = 2
+            $ tasks answer 77777777-2222-4333-8444-555555555555 allow --content {"name": "x"}
+            answered: 77777777-2222-4333-8444-555555555555
+            = 0
+            $ tasks answer 77777777-2222-4333-8444-555555555555 allow --content secret
+            ! decurion: --content is not a JSON object
+            !   for example '{"name": "…"}'
+            = 2
+            $ tasks answer 77777777-2222-4333-8444-555555555555 deny --content {}
+            ! decurion: --content goes with allow: nobody reads it otherwise
+            = 2
         "#]],
     );
     let asked: String = owner.asked().iter().map(|command| format!("{command}\n")).collect();
@@ -550,6 +564,7 @@ fn a_live_session_is_preferred_asked_and_told() {
         {"command":"answer","question":"77777777-2222-4333-8444-555555555555","answer":{"behavior":"allow"},"by":"user"}
         {"command":"answer","question":"88888888-2222-4333-8444-555555555555","answer":{"behavior":"deny","message":"A person looked at this call and denied it."},"by":"user"}
         {"command":"answer","question":"77777777-2222-4333-8444-555555555555","answer":{"behavior":"deny","message":"too dangerous"},"by":"user"}
+        {"command":"answer","question":"77777777-2222-4333-8444-555555555555","answer":{"behavior":"elicited","action":"accept","content":{"name":"x"}},"by":"user"}
     "#]].assert_eq(&asked);
 }
 

@@ -11,6 +11,7 @@ mod agents_rights;
 mod agents_words;
 mod carrying;
 mod children;
+mod elicitation;
 mod endings;
 mod faults;
 mod folding;

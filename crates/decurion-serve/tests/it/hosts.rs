@@ -1,7 +1,10 @@
 //! A host that leads a session over its input and output: prompts, questions, control requests, mistakes.
 
-use decurion_protocol::Outcome;
+use std::sync::{Arc, Mutex};
+
+use decurion_protocol::{Elicitation, ElicitationAction, Elicited, Outcome, Rule, Wanted};
 use decurion_serve::{Finish, Format, Host, HostAgent, Lines, Progress};
+use decurion_testkit::asking::Asking;
 use decurion_testkit::stage::Stage;
 use expect_test::expect;
 use serde_json::{Value, json};
@@ -185,6 +188,108 @@ async fn a_rule_in_the_answer_holds_for_the_session() {
     let questions = values(&over.out).iter().filter(|line| line["type"] == "control_request").count();
     assert_eq!((questions, over.finish.outcome.exit_code()), (1, 0));
     assert!(over.problems.contains("not obeyed: setMode"), "{}", over.problems);
+}
+
+/// A session whose model calls a tool that asks a person for a name, or to go somewhere.
+fn eliciting(wanted: Wanted) -> (Stage, Arc<Mutex<Vec<Elicited>>>) {
+    let mut stage = stage("when turn=1\n  call mcp__clerk__ask {}\nwhen\n  say \"done\"\n");
+    let (server, message) = ("clerk".to_owned(), "Who are you?".to_owned());
+    let tool = Asking::new(Elicitation { server, message, calls: 1, wanted });
+    let answers = tool.answers();
+    stage.tools = vec![Arc::new(tool)];
+    stage.rules.allow.push(Rule::parse("mcp__clerk", Default::default()).unwrap());
+    (stage, answers)
+}
+
+fn name_form() -> Wanted {
+    let name = json!({"type": "string", "minLength": 3});
+    Wanted::Form { schema: json!({"type": "object", "properties": {"name": name}, "required": ["name"]}) }
+}
+
+#[tokio::test]
+async fn what_a_server_asks_is_a_request_of_its_own_and_answered_like_one() {
+    let mut asked = Vec::new();
+    for (wanted, response, told) in [
+        (name_form(), json!({"action": "accept", "content": {"name": "hunter2"}}), "accept"),
+        (name_form(), json!({"action": "decline"}), "decline"),
+        (
+            Wanted::Url { url: "https://login.example/".into(), id: "v1".into() },
+            json!({"action": "accept", "content": {}}),
+            "accept",
+        ),
+    ] {
+        let (stage, answers) = eliciting(wanted);
+        let over = converse(stage, async |host: &mut Talking| {
+            host.prompt("go").await;
+            let question = host.question().await;
+            host.answer(&question["request_id"], response.clone()).await;
+            let mut request = question["request"].clone();
+            assert!(request["tool_use_id"].is_string());
+            request["tool_use_id"] = json!("call");
+            asked.push(request.to_string());
+            host.result(0).await;
+        })
+        .await;
+        assert_eq!((over.problems.as_str(), over.finish.outcome.exit_code()), ("", 0));
+        let answer = serde_json::to_value(&answers.lock().unwrap()[0]).unwrap();
+        assert_eq!(answer["action"], told);
+        assert!(!over.out.contains("hunter2"), "{}", over.out);
+    }
+    expect![[r#"
+        {"subtype":"elicitation","mcp_server_name":"clerk","message":"Who are you?","tool_use_id":"call","mode":"form","requested_schema":{"type":"object","properties":{"name":{"type":"string","minLength":3}},"required":["name"]}}
+        {"subtype":"elicitation","mcp_server_name":"clerk","message":"Who are you?","tool_use_id":"call","mode":"form","requested_schema":{"type":"object","properties":{"name":{"type":"string","minLength":3}},"required":["name"]}}
+        {"subtype":"elicitation","mcp_server_name":"clerk","message":"Who are you?","tool_use_id":"call","mode":"url","url":"https://login.example/","elicitation_id":"v1"}"#]].assert_eq(&asked.join("\n"));
+}
+
+/// A server must not wait for a host that believes it has answered.
+#[tokio::test]
+async fn an_answer_to_a_server_that_cannot_be_used_is_none_and_is_reported() {
+    #[rustfmt::skip]
+    let rows = [
+        (json!({"action": "perhaps"}), "`action` is none of"),
+        (json!({"action": "accept", "content": "hunter2"}), "`content` is not an object"),
+        (json!({"action": "accept", "content": {"note": "hunter2", "name": 7}}), "/name: the value is not of type"),
+        (json!({"action": "accept"}), "\"name\" is a required property"),
+        (Value::Null, "`action` is none of"),
+    ];
+    for (response, said) in rows {
+        let (stage, answers) = eliciting(name_form());
+        let over = converse(stage, async |host: &mut Talking| {
+            host.prompt("go").await;
+            let question = host.question().await;
+            host.answer(&question["request_id"], response.clone()).await;
+            host.result(0).await;
+        })
+        .await;
+        assert_eq!(*answers.lock().unwrap(), [Elicited::plain(ElicitationAction::Cancel)], "{response}");
+        assert!(over.problems.contains(said), "{response}: {}", over.problems);
+        assert!(!over.problems.contains("hunter2"), "{}", over.problems);
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_hangs_up_leaves_no_server_waiting() {
+    let (stage, answers) = eliciting(name_form());
+    let over = converse(stage, async |host: &mut Talking| {
+        host.prompt("go").await;
+        host.question().await;
+    })
+    .await;
+    assert_eq!(over.finish.outcome.exit_code(), 0);
+    assert_eq!(*answers.lock().unwrap(), [Elicited::plain(ElicitationAction::Decline)]);
+}
+
+#[tokio::test]
+async fn an_interrupt_takes_a_servers_question_back_from_the_host() {
+    let (stage, _) = eliciting(name_form());
+    converse(stage, async |host: &mut Talking| {
+        host.prompt("go").await;
+        let question = host.question().await;
+        host.ask("i1", json!({"subtype": "interrupt"})).await;
+        let id = question["request_id"].clone();
+        host.wait(|line| line["type"] == "control_cancel_request" && line["request_id"] == id).await;
+    })
+    .await;
 }
 
 #[tokio::test]

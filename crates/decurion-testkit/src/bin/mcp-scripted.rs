@@ -50,6 +50,7 @@ const BEHAVIOURS: &[(&str, &str)] = &[
     ("closes-stdout", "closes its output when it is called, and lives on"),
     ("leaves-a-child", "starts a process of its own that outlives it"),
     ("odd-results", "gives content of kinds that nobody knows"),
+    ("elicits", "asks a person for something when it is called, in the way that the call's text says"),
     ("asks-back", "asks for roots, sampling and a person's words before it answers"),
 ];
 
@@ -70,7 +71,8 @@ fn main() {
     }
     log(&format!("started {}", std::process::id()));
     at_start(&behaviour);
-    Served { behaviour, out: Arc::default(), calls: AtomicUsize::new(0), owed: Mutex::default() }.serve();
+    let (calls, owed, actions) = (AtomicUsize::new(0), Mutex::default(), Mutex::default());
+    Served { behaviour, out: Arc::default(), calls, owed, actions }.serve();
 }
 
 /// Notes what happened, for the test.
@@ -123,6 +125,8 @@ struct Served {
     calls: AtomicUsize,
     /// The call that waits for answers to our own requests, and how many.
     owed: Mutex<Option<(Value, usize)>>,
+    /// What people did with what was asked of them.
+    actions: Mutex<Vec<String>>,
 }
 
 impl Served {
@@ -334,6 +338,7 @@ impl Served {
                 return;
             }
             "odd-results" => return self.result(id, &odd(number)),
+            "elicits" => return self.elicit(id, text),
             "asks-back" => {
                 if let Ok(mut owed) = self.owed.lock() {
                     *owed = Some((id.clone(), 4));
@@ -374,16 +379,65 @@ impl Served {
         self.say(&json!({"jsonrpc": "2.0", "id": "p1", "method": "ping"}));
     }
 
+    /// Asks for a person in one of several ways, and answers the call when all is answered.
+    fn elicit(&self, id: &Value, how: &str) {
+        let asked = if how == "flood" { 100 } else { 1 };
+        if let Ok(mut owed) = self.owed.lock() {
+            *owed = Some((id.clone(), asked));
+        }
+        let form = json!({"mode": "form", "message": "Who\u{1b}[2J are you?", "requestedSchema": {
+            "type": "object",
+            "properties": {"name": {"type": "string", "minLength": 2}, "age": {"type": "integer"}},
+            "required": ["name"]
+        }});
+        let url = |url: &str| json!({"mode": "url", "message": "Log in.", "url": url, "elicitationId": "v1"});
+        let params = match how {
+            "url" => url("https://login.example/start?state=1"),
+            "file" => url("file:///bin/sh"),
+            _ => form,
+        };
+        if how == "late" {
+            self.result(id, &json!({"content": [{"type": "text", "text": "done"}]}));
+        }
+        for number in 0..asked {
+            let request = json!({"jsonrpc": "2.0", "id": format!("e{number}"), "method": "elicitation/create", "params": params});
+            self.say(&request);
+        }
+        if matches!(how, "dies" | "takes back") {
+            wait_for_change();
+        }
+        match how {
+            "dies" => std::process::exit(4),
+            "takes back" => {
+                self.say(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "e0"}}));
+            }
+            _ => {}
+        }
+    }
+
     /// One more of our own requests was answered; after the last the call is.
     fn was_answered(&self, message: &Value) {
         log(&format!("answered {message}"));
-        let Ok(mut owed) = self.owed.lock() else { return };
+        let (Ok(mut owed), Ok(mut actions)) = (self.owed.lock(), self.actions.lock()) else { return };
+        // What a person wrote stays here, as it should.
+        actions.extend(message["result"]["action"].as_str().map(str::to_owned));
         if let Some((id, left)) = &mut *owed {
             *left -= 1;
             if *left == 0 {
-                self.result(id, &json!({"content": [{"type": "text", "text": "all answered"}]}));
+                actions.sort();
+                let text = if self.is("elicits") { actions.join(" ") } else { "all answered".to_owned() };
+                self.result(id, &json!({"content": [{"type": "text", "text": text}]}));
+                actions.clear();
             }
         }
+    }
+}
+
+/// Waits until the test says so.
+fn wait_for_change() {
+    let file = std::env::var_os("MCP_CHANGED").unwrap_or_default();
+    while !std::path::Path::new(&file).exists() {
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

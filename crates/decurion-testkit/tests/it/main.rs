@@ -4,6 +4,7 @@
 mod dialects;
 mod mcp;
 mod mcp_addresses;
+mod mcp_elicitation;
 mod mcp_sessions;
 mod programs;
 mod server;

@@ -73,7 +73,6 @@ impl House {
             manifests: Some(Arc::clone(&manifests) as Arc<dyn Manifests>),
             logins: None,
             pause: Duration::from_millis(10),
-            elicit: None,
             notice: Arc::new(move |notice| heard.lock().unwrap().push(notice)),
         };
         Self { folder, pool: Pool::new(host), manifests, notices, guard }
@@ -133,6 +132,7 @@ impl House {
             limits: Arc::new(ToolLimits::default()),
             http: Http::default(),
             detached: tokio::sync::watch::channel(false).1,
+            elicit: None,
             host: None,
         };
         (context, lines)

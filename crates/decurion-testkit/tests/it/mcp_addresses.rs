@@ -151,7 +151,6 @@ fn lease(house: &House, url: String, given: &Arc<Given>) -> Lease {
         manifests: None,
         logins: Some(Arc::clone(given) as Arc<dyn Logins>),
         pause: Duration::from_millis(10),
-        elicit: None,
         notice: Arc::new(|_| {}),
     };
     Pool::new(host).lease(&declared(house, url), "a")

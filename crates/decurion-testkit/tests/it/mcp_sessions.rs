@@ -19,9 +19,9 @@ use crate::mcp::{House, within};
 
 /// The servers of a test: the session's, and those of definitions by name.
 #[derive(Default)]
-struct Fixed {
-    all: Vec<McpServer>,
-    own: HashMap<String, Vec<McpServer>>,
+pub struct Fixed {
+    pub all: Vec<McpServer>,
+    pub own: HashMap<String, Vec<McpServer>>,
 }
 
 impl Servers for Fixed {

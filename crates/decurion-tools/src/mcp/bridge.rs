@@ -82,7 +82,7 @@ impl Tool for McpTool {
 
     fn run<'a>(&'a self, cx: &'a ToolContext, input: Value) -> BoxFuture<'a, ToolOutput> {
         Box::pin(async move {
-            match self.server.call(&self.tool.name, input, &cx.cancel, &cx.progress).await {
+            match self.server.call(&self.tool.name, input, cx).await {
                 Ok(result) => content::call_result(cx, &result).await,
                 Err(error) => failed(&self.server, &error),
             }

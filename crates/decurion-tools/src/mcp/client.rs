@@ -7,14 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rmcp::ErrorData;
 use rmcp::handler::client::ClientHandler;
 use rmcp::model::{
-    ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction, Implementation,
-    ProgressNotificationParam, ProgressToken, ProtocolVersion,
+    ClientConfig, ElicitRequestParams, ElicitResult, Implementation, ProgressNotificationParam,
+    ProgressToken, ProtocolVersion,
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleClient};
 use serde_json::json;
 use tokio::sync::{Notify, mpsc};
 
-use super::McpHost;
+use super::elicit::{Calls, InCall};
+use super::{Elicit, McpHost, Notice};
 
 /// The longest line of progress that is shown.
 const PROGRESS_CHARS: usize = 200;
@@ -30,12 +31,15 @@ struct Inner {
     progress: Mutex<HashMap<ProgressToken, mpsc::Sender<String>>>,
     /// Fires when a list has changed; however often that is said, once.
     changed: Notify,
+    /// The calls under way, in whose name the server may ask a person.
+    calls: Calls,
 }
 
 impl Client {
     pub fn new(name: &str, host: &McpHost) -> Self {
         let (name, host) = (name.to_owned(), host.clone());
-        Self(Arc::new(Inner { name, host, progress: Mutex::default(), changed: Notify::new() }))
+        let (progress, changed, calls) = (Mutex::default(), Notify::new(), Calls::default());
+        Self(Arc::new(Inner { name, host, progress, changed, calls }))
     }
 
     /// Waits until the server says that one of its lists has changed.
@@ -47,6 +51,11 @@ impl Client {
     pub fn follow(&self, token: ProgressToken, lines: mpsc::Sender<String>) -> Following<'_> {
         self.lock().insert(token.clone(), lines);
         Following { client: self, token }
+    }
+
+    /// Lets the server ask a person in the name of a call, until the given value is dropped.
+    pub fn calling(&self, elicit: Option<&Arc<dyn Elicit>>) -> InCall<'_> {
+        self.0.calls.begin(elicit)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ProgressToken, mpsc::Sender<String>>> {
@@ -70,7 +79,7 @@ impl Drop for Following<'_> {
 impl ClientHandler for Client {
     fn get_info(&self) -> ClientConfig {
         // A protocol's own words are always read; the fallback says that nothing is offered.
-        let capabilities = json!({"roots": {"listChanged": false}, "elicitation": {}});
+        let capabilities = json!({"roots": {"listChanged": false}, "elicitation": {"form": {}, "url": {}}});
         let capabilities = serde_json::from_value(capabilities).unwrap_or_default();
         let us = Implementation::new("decurion", env!("CARGO_PKG_VERSION"));
         ClientConfig::new(capabilities, us).with_protocol_version(ProtocolVersion::V_2025_11_25)
@@ -87,19 +96,11 @@ impl ClientHandler for Client {
     async fn create_elicitation(
         &self,
         params: ElicitRequestParams,
-        _: RequestContext<RoleClient>,
+        context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        let declined = Ok(ElicitResult::new(ElicitationAction::Decline));
-        let (Some(elicit), ElicitRequestParams::FormElicitationParams { message, requested_schema, .. }) =
-            (&self.0.host.elicit, params)
-        else {
-            return declined;
-        };
-        let schema = serde_json::to_value(requested_schema).unwrap_or_default();
-        match elicit.ask(&self.0.name, &message, &schema).await {
-            Some(content) => Ok(ElicitResult::new(ElicitationAction::Accept).with_content(content)),
-            None => declined,
-        }
+        let (name, notice) = (&self.0.name, &self.0.host.notice);
+        let tell = |text: &str| notice(Notice { server: name.clone(), text: text.to_owned() });
+        Ok(self.0.calls.ask(name, params, &context.ct, &tell).await)
     }
 
     async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {

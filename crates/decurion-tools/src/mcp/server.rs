@@ -10,7 +10,7 @@ use decurion_protocol::mcp::{Manifest, McpHealth, McpServer, McpStatus, OfferedT
 use rmcp::model::{ClientRequest, ServerResult};
 use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, RoleClient, ServiceError};
 use serde_json::{Value, json};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -20,6 +20,7 @@ use super::link::{self, Connection, Failure, FailureKind, Program, Token};
 use super::manifest::{self, MOST_OFFERED};
 use super::ring::Ring;
 use super::{McpHost, Notice};
+use crate::ToolContext;
 
 /// The first pause before a restart; each further one is twice as long.
 pub const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -307,15 +308,9 @@ impl Server {
         }
     }
 
-    /// Calls a tool. `progress` is sent a line now and then.
-    pub async fn call(
-        &self,
-        tool: &str,
-        input: Value,
-        cancel: &CancellationToken,
-        progress: &mpsc::Sender<String>,
-    ) -> Result<Value, RequestError> {
-        let ready = self.ready(cancel).await?;
+    /// Calls a tool, in the name of the call that this context is for.
+    pub async fn call(&self, tool: &str, input: Value, cx: &ToolContext) -> Result<Value, RequestError> {
+        let ready = self.ready(&cx.cancel).await?;
         if !ready.manifest.tools.iter().any(|offered| offered.name == tool) {
             let name = &self.shared.server.name;
             return Err(RequestError::Refused(format!(
@@ -330,8 +325,8 @@ impl Server {
             return Err(RequestError::Refused(text));
         }
         self.shared.called.store(true, Ordering::Relaxed);
-        self.request(&ready, "tools/call", json!({"name": tool, "arguments": input}), cancel, Some(progress))
-            .await
+        let params = json!({"name": tool, "arguments": input});
+        self.request(&ready, "tools/call", params, &cx.cancel, Some(cx)).await
     }
 
     /// Sends any other request.
@@ -351,14 +346,14 @@ impl Server {
         method: &'static str,
         params: Value,
         cancel: &CancellationToken,
-        progress: Option<&mpsc::Sender<String>>,
+        cx: Option<&ToolContext>,
     ) -> Result<Value, RequestError> {
-        let limit = self.shared.server.call_timeout;
+        let (limit, client) = (self.shared.server.call_timeout, &self.shared.client);
+        let calling = client.calling(cx.and_then(|cx| cx.elicit.as_ref()));
         let sent =
             ready.peer.send_cancellable_request(request(method, &params)?, PeerRequestOptions::no_options());
         let handle = sent.await.map_err(|error| self.failed(&error))?;
-        let client = &self.shared.client;
-        let _following = progress.map(|lines| client.follow(handle.progress_token.clone(), lines.clone()));
+        let _following = cx.map(|cx| client.follow(handle.progress_token.clone(), cx.progress.clone()));
         let mut under_way = UnderWay { telling: &self.shared.telling, handle: Some(handle) };
         let error = tokio::select! {
             biased;
@@ -366,8 +361,10 @@ impl Server {
                 return answer.map(|result| value_of(&result)).map_err(|error| self.failed(&error));
             }
             () = cancel.cancelled() => RequestError::Cancelled,
-            () = tokio::time::sleep(limit) => RequestError::Late(limit),
+            () = calling.time_is_up(limit) => RequestError::Late(limit),
         };
+        // What it asked a person is taken back first.
+        drop(calling);
         under_way.stop().await;
         Err(error)
     }

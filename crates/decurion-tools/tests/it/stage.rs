@@ -90,6 +90,7 @@ impl Stage {
             limits: Arc::new(self.limits.clone()),
             http: self.http.clone(),
             detached: tokio::sync::watch::channel(false).1,
+            elicit: None,
             host: None,
         };
         (context, lines)

@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 
-use decurion_protocol::Question;
+use decurion_protocol::{Question, Wanted};
 use decurion_serve::progress::one_line;
 use serde_json::{Value, json};
 
@@ -122,13 +122,20 @@ fn columns(overview: &Overview, row: &Value) -> [String; 4] {
 
 fn ask(question: &Question) -> String {
     let title = if question.intent.title.is_empty() { &question.tool } else { &question.intent.title };
-    format!(
+    let asked = format!(
         "? {}  {} asks: {} ({})",
         question.id,
         asker(question),
         one_line(title),
         one_line(&question.reason)
-    )
+    );
+    match question.elicitation.as_ref().map(|elicitation| &elicitation.wanted) {
+        None => asked,
+        Some(Wanted::Url { url, .. }) => format!("{asked}\n    address: {}", plain(url)),
+        Some(Wanted::Form { schema }) => {
+            format!("{asked}\n    form (answer with --content): {}", plain(&schema.to_string()))
+        }
+    }
 }
 
 fn with_live(row: &Value, live: bool) -> Value {
@@ -138,7 +145,7 @@ fn with_live(row: &Value, live: bool) -> Value {
 }
 
 fn question_json(question: &Question, live: bool) -> Value {
-    json!({
+    let mut value = json!({
         "type": "question",
         "id": question.id,
         "task": question.agent,
@@ -149,12 +156,46 @@ fn question_json(question: &Question, live: bool) -> Value {
         "input": question.input,
         "reason": question.reason,
         "live": live,
-    })
+    });
+    if let Some(elicitation) = &question.elicitation {
+        value["elicitation"] = json!(elicitation);
+    }
+    value
 }
 
 #[cfg(test)]
 mod tests {
-    use super::plain;
+    use super::*;
+    use decurion_protocol::{CallId, Elicitation, Intent};
+
+    #[test]
+    fn what_a_server_asks_is_shown_with_its_form_or_its_whole_address() {
+        let question = |wanted| Question {
+            id: "77777777-2222-4333-8444-555555555555".parse().unwrap(),
+            agent: None,
+            path: Vec::new(),
+            call: CallId("c".into()),
+            tool: "mcp__s__t".into(),
+            input: Value::Null,
+            intent: Intent::titled("MCP server s asks"),
+            reason: "Who?".into(),
+            suggestions: Vec::new(),
+            elicitation: Some(Box::new(Elicitation {
+                server: "s".into(),
+                message: "Who?".into(),
+                calls: 1,
+                wanted,
+            })),
+        };
+        let form = question(Wanted::Form { schema: json!({"type": "object", "title": "\u{9b}2J"}) });
+        let address = format!("https://a.example/{}", "x".repeat(400));
+        let url = question(Wanted::Url { url: address.clone(), id: "1".into() });
+        let start = "? 77777777-2222-4333-8444-555555555555  main asks: MCP server s asks (Who?)\n    ";
+        let shown = "form (answer with --content): {\"type\":\"object\",\"title\":\"2J\"}";
+        assert_eq!(ask(&form), format!("{start}{shown}"));
+        assert_eq!(ask(&url), format!("{start}address: {address}"));
+        assert_eq!(question_json(&form, true)["elicitation"]["mode"], "form");
+    }
 
     #[test]
     fn what_a_task_printed_cannot_move_the_cursor() {
