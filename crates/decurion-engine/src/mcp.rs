@@ -174,6 +174,37 @@ impl ServerDesk {
         OwnServers { leases, remarks }
     }
 
+    /// Takes the servers of an agent that goes on into use again: those of its own definition, and of those above
+    /// it the ones whose tools it had.
+    pub fn lease_again<'a>(
+        &self,
+        above: impl Iterator<Item = &'a AgentDefinition>,
+        own: &AgentDefinition,
+        tools: &[String],
+        agent: &AgentId,
+    ) -> OwnServers {
+        let mut again = OwnServers::default();
+        if Self::has_own(own) {
+            again = self.lease(own, agent);
+        }
+        let had = |server: &McpServer| {
+            let prefix = format!("mcp__{}__", server.short);
+            tools.iter().any(|tool| tool.starts_with(&prefix))
+        };
+        for definition in above.filter(|definition| Self::has_own(definition)) {
+            let (servers, _) = self.parts.servers.of(definition);
+            for server in servers.into_iter().filter(had) {
+                // Two declarations under one name cannot both have had the tools.
+                let same =
+                    |held: &Lease| held.server().is_some_and(|held| held.declared().short == server.short);
+                if !again.leases.iter().any(same) {
+                    again.leases.push(self.pool.lease(&server, agent.as_str()));
+                }
+            }
+        }
+        again
+    }
+
     /// Waits until it is known what these offer, each for as long as it may take to start: an agent's tools are
     /// fixed when it begins. One that does not come up is named, and the agent does without. Nobody waits any
     /// more when `gone` is done.

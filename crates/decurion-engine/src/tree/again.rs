@@ -17,14 +17,14 @@ use crate::context::Context;
 use crate::desk::{Desk, ModeStep, Spawned, Spawning};
 use crate::journal::Who;
 use crate::kit::Kit;
-use crate::mcp::{OwnServers, ServerDesk};
+use crate::mcp::OwnServers;
 use crate::permission::{Around, Policy, decide};
 use crate::ports::{Model, new_run};
 use crate::run::belongs;
 use crate::session::Owner;
 use crate::spawn::{Carried, LastReply, Said};
 use crate::spec;
-use crate::task::TaskTable;
+use crate::task::{Row, TaskTable};
 use crate::worktree::Made;
 
 use super::Outfit;
@@ -175,9 +175,11 @@ impl Owner {
     /// long; there is no other to work in.
     fn kit_again(&self, spec: &RunSpec, agent: &AgentId) -> Result<Kit, String> {
         let mut kit = self.worktree_again(spec)?;
-        let has_own = ServerDesk::has_own(&spec.definition);
-        if let Some(servers) = self.session.servers.as_ref().filter(|_| has_own) {
-            kit.servers = servers.desk().lease(&spec.definition, agent);
+        if let Some(servers) = &self.session.servers {
+            // Tools that it had from servers of an agent above it too: that one may be gone by now.
+            let line = self.line(&agent.clone().into());
+            let above = line.iter().filter_map(|row| row.spec.as_ref()).map(|spec| &*spec.definition);
+            kit.servers = servers.desk().lease_again(above, &spec.definition, &spec.tools, agent);
         }
         Ok(kit)
     }
@@ -343,10 +345,10 @@ impl Owner {
         self.session.journal.fold(0, empty, take).await.unwrap_or_default()
     }
 
-    /// What an agent has from those above it, by their records.
-    pub(super) fn family(&self, record: &TaskRecord) -> Family {
+    /// The tasks from below the root to this one, by who began whom.
+    fn line(&self, task: &TaskId) -> Vec<&Row> {
         let mut above = Vec::new();
-        let mut at = Some(record.task.clone());
+        let mut at = Some(task.clone());
         while let Some(row) = at.and_then(|task| self.tree.tasks.row(&task)) {
             if above.len() > self.tree.tasks.rows().count() {
                 break;
@@ -355,6 +357,12 @@ impl Owner {
             at = row.record.began_by().cloned().map(TaskId::from);
         }
         above.reverse();
+        above
+    }
+
+    /// What an agent has from those above it, by their records.
+    pub(super) fn family(&self, record: &TaskRecord) -> Family {
+        let above = self.line(&record.task);
         let specs = || above.iter().filter_map(|row| row.spec.as_ref());
         let step = |spec: &Arc<RunSpec>| ModeStep::of(&spec.definition);
         let parent = record.parent.as_ref().and_then(|parent| self.tree.accounts.get(parent));

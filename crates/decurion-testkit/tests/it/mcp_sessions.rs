@@ -9,7 +9,7 @@ use decurion_engine::mcp::{McpParts, Servers};
 use decurion_protocol::mcp::{Manifests, McpHealth, McpServer};
 use decurion_protocol::{
     AgentDefinition, Answer, Block, Command, Equipment, Event, Place as _, ReleaseStep, RequestId, Rule,
-    StartStep,
+    SessionRequest, Start, StartStep,
 };
 use decurion_testkit::stage::{Played, Stage, send};
 use futures_util::StreamExt as _;
@@ -243,6 +243,50 @@ async fn agents_one_after_another_each_have_their_own_server() {
         assert_eq!(house.log().matches("started").count(), 2);
         assert_eq!(house.alive(), Vec::<String>::new());
     }
+}
+
+/// The tools of a child are its parent's, also those of the parent's own servers; the parent is gone when the
+/// child is taken up again.
+#[tokio::test]
+async fn an_agent_that_goes_on_has_the_tools_of_its_parents_servers_still() {
+    let house = House::new();
+    let agent = |kind: &str| {
+        format!("call Agent {{\"description\": \"d\", \"prompt\": \"p\", \"subagent_type\": \"{kind}\"}}")
+    };
+    let script = format!(
+        "when agent=inner text=/again/\n  call mcp__plain__echo {{\"text\": \"again\"}}\n\
+         when agent=inner turn=1\n  call mcp__plain__echo {{\"text\": \"first\"}}\nwhen agent=inner\n  say \"used\"\n\
+         when agent=user turn=1\n  {}\nwhen agent=user\n  say \"let it be used\"\n\
+         when text=/resume (\\w+)/\n  call Agent {{\"description\": \"d\", \"prompt\": \"again\", \"resume\": \"$1\"}}\n\
+         when turn=1\n  {}\nwhen\n  say \"done\"\n",
+        agent("inner"),
+        agent("user")
+    );
+    let own = HashMap::from([("user".to_owned(), vec![house.declared("plain")])]);
+    let mut stage = stage(&house, &script, Fixed { own, ..Fixed::default() }, LONG);
+    allow(&mut stage, "mcp__plain");
+    stage.agent_settings.max_depth = 2;
+    let equipment = Equipment { mcp_servers: Some(json!(["plain"])), ..Equipment::default() };
+    let definition = |name: &str, equipment: Equipment| {
+        let (name, text) = (name.to_owned(), "uses it".to_owned());
+        let prompt = "Use it.".to_owned();
+        Arc::new(AgentDefinition { name, description: text, prompt, equipment, ..AgentDefinition::default() })
+    };
+    stage.agents = vec![definition("user", equipment), definition("inner", Equipment::default())];
+    let played = within(stage.play("go")).await;
+    assert!(results(&played).contains(&"heard: first".to_owned()), "{:?}", results(&played));
+    let inner = played.events.iter().find_map(|envelope| match &envelope.event {
+        Event::TaskOpened { record } if record.agent_type.as_deref() == Some("inner") => {
+            Some(record.task.clone())
+        }
+        _ => None,
+    });
+    let start = Start::Resume { id: played.session };
+    let request = SessionRequest { start, ..stage.request.clone() };
+    let prompt = format!("resume {}", inner.unwrap());
+    let again = within(stage.play_all(request, &[&prompt])).await.unwrap();
+    assert!(results(&again).contains(&"heard: again".to_owned()), "{:?}", results(&again));
+    assert_eq!(house.alive(), Vec::<String>::new());
 }
 
 /// Its servers may take an hour to start; nobody waits for them when the session ends.
