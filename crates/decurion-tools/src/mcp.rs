@@ -10,7 +10,7 @@ pub mod bridge;
 mod client;
 mod content;
 mod elicit;
-mod link;
+pub(crate) mod link;
 pub mod manifest;
 mod metered;
 pub mod pool;

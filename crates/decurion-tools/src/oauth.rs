@@ -16,6 +16,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::http::is_local_name;
+use crate::mcp::link::with_causes;
 
 /// The largest document that is read from a server.
 const MOST_BYTES: usize = 256 << 10;
@@ -332,7 +333,7 @@ async fn discover(http: &reqwest::Client, server: &Url) -> Result<Metadata, Oaut
             }
         }
     }
-    Err(OauthError::NoMetadata(server.to_string()))
+    Err(OauthError::NoMetadata(shown(server)))
 }
 
 /// The places where a document about an address may be: with its path behind the name, before it, and without.
@@ -367,7 +368,7 @@ fn suitable(metadata: Metadata, issuer: &str) -> Result<Metadata, OauthError> {
 }
 
 fn unsuitable(metadata: &Metadata, what: &str) -> OauthError {
-    OauthError::Unsuitable { issuer: short(&metadata.issuer), what: what.to_owned() }
+    OauthError::Unsuitable { issuer: shown_text(&metadata.issuer), what: what.to_owned() }
 }
 
 /// Makes us known.
@@ -394,17 +395,15 @@ async fn register(http: &reqwest::Client, metadata: &Metadata, redirect: &str) -
 
 /// What a server answers, bounded; what is not JSON counts as nothing.
 async fn fetch(request: reqwest::RequestBuilder, url: &Url) -> Result<(u16, Value), OauthError> {
-    let failed = |error: &dyn std::fmt::Display| OauthError::Unreachable {
-        url: url.to_string(),
-        reason: error.to_string(),
-    };
-    let mut response = request.timeout(PATIENCE).send().await.map_err(|error| failed(&error))?;
+    let unreachable = |reason: String| OauthError::Unreachable { url: shown(url), reason };
+    let failed = |error: reqwest::Error| unreachable(with_causes(&error.without_url()));
+    let mut response = request.timeout(PATIENCE).send().await.map_err(failed)?;
     let status = response.status().as_u16();
     let mut bytes = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| failed(&error))? {
+    while let Some(chunk) = response.chunk().await.map_err(failed)? {
         bytes.extend_from_slice(&chunk);
         if bytes.len() > MOST_BYTES {
-            return Err(failed(&"its answer is too long"));
+            return Err(unreachable("its answer is too long".to_owned()));
         }
     }
     Ok((status, serde_json::from_slice(&bytes).unwrap_or(Value::Null)))
@@ -422,13 +421,34 @@ fn short(words: &str) -> String {
 
 /// An address that secrets may be sent to.
 fn address(text: &str) -> Result<Url, OauthError> {
-    let url = Url::parse(text).map_err(|_| OauthError::Address(short(text)))?;
+    let url = Url::parse(text).map_err(|_| OauthError::Address(shown_text(text)))?;
     let host = url.host_str().unwrap_or_default();
     let here = is_local_name(host) || host == "127.0.0.1" || host == "[::1]";
     match url.scheme() {
         "https" => Ok(url),
         "http" if here => Ok(url),
-        _ => Err(OauthError::Address(short(text))),
+        _ => Err(OauthError::Address(shown_text(text))),
+    }
+}
+
+/// An address for people, without what may be a secret in it: user, password, query and fragment.
+fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    // These fail for addresses that have no host, which have no user either.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    short(url.as_str())
+}
+
+/// The same for what may be no address at all.
+fn shown_text(text: &str) -> String {
+    let place = text.split(['?', '#']).next().unwrap_or_default();
+    match Url::parse(place) {
+        Ok(url) if url.has_host() => shown(&url),
+        // Whatever stands before the last `@` may be a password.
+        _ => short(place.rsplit('@').next().unwrap_or_default()),
     }
 }
 

@@ -236,7 +236,8 @@ fn declaration(
             return Err(Failure::usage("--header goes with --transport http or sse"));
         }
         if first.starts_with("http://") || first.starts_with("https://") {
-            return Err(Failure::usage(format!("this is an address, not a program: {first}"))
+            // Not shown: people put keys into addresses.
+            return Err(Failure::usage("what is given is an address, not a program")
                 .hint("add --transport http (or sse)"));
         }
         let mut declared = json!({"command": first, "args": target});

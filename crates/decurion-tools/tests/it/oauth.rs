@@ -237,6 +237,32 @@ async fn servers_that_cannot_be_used_say_why() {
     }
 }
 
+/// People put keys into addresses, and errors go to logs and screens.
+#[tokio::test]
+async fn no_error_shows_what_may_be_a_secret_in_an_address() {
+    let (silent, _) = server(Twist::NoMetadata).await;
+    let (floods, _) = server(Twist::Floods).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nobody = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let with_secrets =
+        |base: &str| format!("{}/mcp?key=hunter2#hunter2", base.replacen("://", "://me:hunter2@", 1));
+    let rows = [
+        (with_secrets(&silent), "does not say where to log in"),
+        (with_secrets(&floods), "its answer is too long"),
+        (with_secrets(&nobody), "cannot reach http://127.0.0.1:"),
+        (with_secrets("http://example.org"), "not an https address"),
+        ("me:hunter2@example.org?key=hunter2".to_owned(), "not an https address"),
+        ("https://me:hunter2@[?hunter2".to_owned(), "not an https address"),
+        ("hunter2@example.org/mcp#hunter2".to_owned(), "not an https address"),
+    ];
+    for (address, words) in rows {
+        let error = Login::begin(&address, None).await.err().map(|error| error.to_string()).unwrap();
+        assert!(error.contains(words), "{address}: {error}");
+        assert!(!error.contains("hunter2"), "{address}: {error}");
+    }
+}
+
 #[tokio::test]
 async fn tokens_of_another_kind_are_refused() {
     let (base, seen) = server(Twist::Mac).await;
