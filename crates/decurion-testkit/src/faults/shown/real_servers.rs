@@ -1,6 +1,7 @@
 //! MCP servers as people use them, from the registries, over every transport. Takes what `cargo xtask test
 //! --install` installed, runs the real binary with them, gives what their tools answered: each kind of result,
-//! one call given up in the middle, a hundred agents on one server, and a server killed in a call.
+//! calls given up and interrupted in the middle, a form filled in, a hundred agents on one server, and a server
+//! killed in a call.
 
 use std::fs;
 use std::net::TcpStream;
@@ -10,9 +11,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::faults::mcp::results;
-use crate::faults::stand::{HANG, Stand, brief, ended_well, kill};
+use crate::faults::stand::{HANG, RUN, Stand, brief, ended_well, kill};
 use crate::faults::{Options, Report};
 use crate::proc::{Finished, MARKER, Running};
+
+/// A call that takes as long as it is told to.
+const LONG: &str = "mcp__everything__trigger-long-running-operation";
 
 /// Where the servers are installed: beside the folders of binaries.
 fn installed(options: &Options) -> Result<PathBuf, String> {
@@ -48,12 +52,14 @@ pub fn row(options: &Options) -> Report {
     report.add("everything over streamable HTTP", bench.by_address("streamableHttp", "http", "mcp"));
     report.add("everything over server-sent events", bench.by_address("sse", "sse", "sse"));
     report.add("a call given up in the middle", bench.given_up());
+    report.add("a call interrupted by a signal", bench.interrupted());
+    report.add("a call interrupted by a host, and a form filled in", bench.led());
     report.add("a server killed in a call", bench.killed());
     let agents = options.count(20, 100);
     report.add(format_args!("{agents} agents on one server"), bench.many(agents));
     let held = report.runs - report.failures.len() as u64;
     report.figure(format!(
-        "{held} of 7: five servers from npm and PyPI, three transports; {agents} agents on 1 process, 0 after"
+        "{held} of 9: five servers from npm and PyPI, three transports; {agents} agents on 1 process, 0 after"
     ))
 }
 
@@ -202,6 +208,63 @@ impl Bench<'_> {
         expect_each(&results(&run), &["no answer within 2s", "Echo: still here"].map(str::to_owned))
     }
 
+    /// The server behind a program that keeps a copy of what it is sent.
+    fn tapped(&self) -> Value {
+        let server = self.folder.join("node_modules/.bin/mcp-server-everything");
+        json!({"command": "/bin/bash", "args": ["-c", "tee WORK/sent | exec \"$0\" stdio", server]})
+    }
+
+    /// A person ends a run in the middle of a call: the server is told that it is not wanted, and gone.
+    fn interrupted(&self) -> Result<(), String> {
+        let script = turns(&[&[(LONG, json!({"duration": 60, "steps": 60}))]]);
+        let stand = self.stand(&script, &[("everything", self.tapped())])?;
+        let running = stand.run("go").start().map_err(|error| error.to_string())?;
+        sent(&stand, "tools/call")?;
+        running.signal(rustix::process::Signal::INT).map_err(|error| error.to_string())?;
+        let run = running.finish(HANG).map_err(|error| error.to_string())?;
+        if run.timed_out || run.ending.code() != 130 {
+            return Err(format!("ended with {:?}: {}", run.ending, brief(&run.errors)));
+        }
+        stand.check_left()?;
+        sent(&stand, "notifications/cancelled")
+    }
+
+    /// A host interrupts a call and goes on: the server is told, lives, and is given what it asks a person for.
+    fn led(&self) -> Result<(), String> {
+        let script = turns(&[
+            &[(LONG, json!({"duration": 60, "steps": 60}))],
+            &[("mcp__everything__trigger-elicitation-request", json!({}))],
+        ]);
+        let stand = self.stand(&script, &[("everything", self.tapped())])?;
+        let program = stand.program(stand.binary()).args(RUN).args(["--input-format", "stream-json"]);
+        let mut running = program.start_talking().map_err(|error| error.to_string())?;
+        let prompt = json!({"type": "user", "message": {"role": "user", "content": "go"}}).to_string();
+        let interrupt =
+            json!({"type": "control_request", "request_id": "i", "request": {"subtype": "interrupt"}});
+        let say = |running: &mut Running, line: &str| running.say(line).map_err(|error| error.to_string());
+        say(&mut running, &prompt)?;
+        sent(&stand, "tools/call")?;
+        say(&mut running, &interrupt.to_string())?;
+        sent(&stand, "notifications/cancelled")?;
+        say(&mut running, &prompt)?;
+        let asks = |line: &str| line.contains("\"subtype\":\"elicitation\"");
+        let asked = running.wait_for_line(HANG, asks).ok_or("nobody was asked")?;
+        let asked: Value = serde_json::from_str(&asked).map_err(|error| error.to_string())?;
+        let content = json!({"action": "accept", "content": {"name": "Ada of the test"}});
+        let response = json!({"subtype": "success", "request_id": asked["request_id"], "response": content});
+        say(&mut running, &json!({"type": "control_response", "response": response}).to_string())?;
+        let answered = running.wait_for_line(HANG, |line| line.contains("tool_result")).is_some();
+        running.hang_up();
+        let run = running.finish(HANG).map_err(|error| error.to_string())?;
+        stand.check_left()?;
+        sent(&stand, "Ada of the test")?;
+        let heard = results(&run).last().cloned().unwrap_or_default();
+        if answered && heard.contains("Ada of the test") {
+            return Ok(());
+        }
+        Err(format!("the server gave {}; {}", brief(&heard), brief(&run.errors)))
+    }
+
     fn killed(&self) -> Result<(), String> {
         let script = turns(&[
             &[("mcp__everything__trigger-long-running-operation", json!({"duration": 60, "steps": 60}))],
@@ -260,6 +323,19 @@ impl Bench<'_> {
             Err(format!("{most} processes at once, {heard} answers"))
         }
     }
+}
+
+/// Waits until a server was sent this.
+fn sent(stand: &Stand, part: &str) -> Result<(), String> {
+    let begun = Instant::now();
+    let file = stand.home.work().join("sent");
+    while !fs::read_to_string(&file).unwrap_or_default().contains(part) {
+        if begun.elapsed() > HANG {
+            return Err(format!("the server was not sent this: {part}"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 /// The processes of a server: those with the mark that run this program.
