@@ -61,3 +61,97 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Metered<T> {
         self.inner.close().await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// A server that says the same for ever and reads everything.
+    struct Says(Value);
+
+    impl Transport<RoleClient> for Says {
+        type Error = std::io::Error;
+
+        fn send(
+            &mut self,
+            _: ClientJsonRpcMessage,
+        ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+            std::future::ready(Ok(()))
+        }
+
+        async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+            serde_json::from_value(self.0.clone()).ok()
+        }
+
+        async fn close(&mut self) -> Result<(), Self::Error> {
+            Ok(())
+        }
+    }
+
+    fn says(message: Value) -> (Metered<Says>, CancellationToken) {
+        let over = CancellationToken::new();
+        (Metered::new(Says(message), over.clone()), over)
+    }
+
+    fn asks() -> (Metered<Says>, CancellationToken) {
+        says(json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}))
+    }
+
+    async fn say(transport: &mut Metered<Says>, message: Value) {
+        transport.send(serde_json::from_value(message).unwrap()).await.unwrap();
+    }
+
+    fn result() -> Value {
+        json!({"jsonrpc": "2.0", "id": 1, "result": {}})
+    }
+
+    #[tokio::test]
+    async fn a_server_that_asks_more_than_is_answered_is_over() {
+        let (mut transport, over) = asks();
+        for _ in 0..MOST_OPEN {
+            assert!(transport.receive().await.is_some());
+        }
+        assert!(!over.is_cancelled());
+        // What we ask and tell it is no answer.
+        say(&mut transport, json!({"jsonrpc": "2.0", "id": 7, "method": "tools/list"})).await;
+        say(&mut transport, json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+        assert!(transport.receive().await.is_none());
+        assert!(over.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_server_whose_questions_are_answered_may_ask_for_ever() {
+        let refusal = json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}});
+        for answer in [result(), refusal] {
+            let (mut transport, over) = asks();
+            for _ in 0..4 * MOST_OPEN {
+                assert!(transport.receive().await.is_some());
+                say(&mut transport, answer.clone()).await;
+            }
+            assert!(!over.is_cancelled());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_answered_twice_makes_no_room_for_more() {
+        let (mut transport, _over) = asks();
+        for _ in 0..4 * MOST_OPEN {
+            say(&mut transport, result()).await;
+        }
+        for _ in 0..MOST_OPEN {
+            assert!(transport.receive().await.is_some());
+        }
+        assert!(transport.receive().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_question_is_not_counted() {
+        let (mut transport, over) =
+            says(json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}));
+        for _ in 0..4 * MOST_OPEN {
+            assert!(transport.receive().await.is_some());
+        }
+        assert!(!over.is_cancelled());
+    }
+}

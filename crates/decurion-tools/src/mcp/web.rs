@@ -243,6 +243,154 @@ impl EventLength {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+    use std::fmt::Debug;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::task::JoinHandle;
+
+    /// A server that gives one answer; what it was asked is for whoever waits for it.
+    async fn gives(answer: impl Into<Vec<u8>>) -> (Arc<str>, JoinHandle<String>) {
+        let answer = answer.into();
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let asked = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let (mut read, mut buffer) = (Vec::new(), [0; 4096]);
+            while !read.windows(4).any(|end| end == b"\r\n\r\n") {
+                let count = stream.read(&mut buffer).await.unwrap();
+                read.extend_from_slice(&buffer[..count]);
+            }
+            // Whoever has had enough hangs up.
+            let _ = stream.write_all(&answer).await;
+            let _ = stream.shutdown().await;
+            String::from_utf8_lossy(&read).to_ascii_lowercase()
+        });
+        (address.into(), asked)
+    }
+
+    fn page(status: &str, kind: &str, body: &str) -> Vec<u8> {
+        format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n{body}").into_bytes()
+    }
+
+    fn web() -> Web {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Web(reqwest::Client::builder().no_proxy().build().unwrap())
+    }
+
+    fn message(asks: bool) -> ClientJsonRpcMessage {
+        let message = match asks {
+            true => json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}),
+            false => json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+        };
+        serde_json::from_value(message).unwrap()
+    }
+
+    fn session(id: &str) -> Option<Arc<str>> {
+        (!id.is_empty()).then(|| Arc::from(id))
+    }
+
+    fn brief<T, E: Debug>(result: Result<T, E>, good: impl Fn(T) -> String) -> String {
+        result.map_or_else(|error| format!("{error:?}").chars().take(60).collect(), good)
+    }
+
+    /// What becomes of a message that is answered so.
+    async fn posted(answer: Vec<u8>, asks: bool, session_id: &str) -> String {
+        let (address, asked) = gives(answer).await;
+        let sent =
+            web().post_message(address, message(asks), session(session_id), None, HashMap::new()).await;
+        let said = brief(sent, |said| match said {
+            StreamableHttpPostResponse::Accepted => "accepted".to_owned(),
+            StreamableHttpPostResponse::Json(..) => "a message".to_owned(),
+            StreamableHttpPostResponse::Sse(..) => "a stream".to_owned(),
+            _ => "something else".to_owned(),
+        });
+        let _ = asked.await;
+        said
+    }
+
+    #[tokio::test]
+    async fn each_answer_to_a_message_is_taken_for_what_it_is() {
+        let result = r#"{"jsonrpc": "2.0", "id": 1, "result": {}}"#;
+        let login = "401 x\r\nwww-authenticate: Bearer realm=x";
+        #[rustfmt::skip]
+        let rows = [
+            (true, "", page("200 OK", JSON, result), "a message"),
+            (true, "", page("200 OK", EVENTS, "data: x"), "a stream"),
+            (true, "", page("500 x", EVENTS, "data: x"), "UnexpectedServerResponse(\"HTTP 500"),
+            (true, "", page("202 Accepted", JSON, ""), "accepted"),
+            (true, "", page("204 No Content", JSON, ""), "accepted"),
+            (false, "", page("200 OK", "text/html", "<p>thanks"), "accepted"),
+            (true, "", page("200 OK", "text/html", "<p>thanks"), "UnexpectedContentType"),
+            (false, "", page("500 x", "text/html", "<p>no"), "UnexpectedServerResponse(\"HTTP 500"),
+            (true, "s1", page("404 x", JSON, "gone"), "SessionExpired"),
+            (true, "", page("404 x", JSON, "gone"), "UnexpectedServerResponse(\"HTTP 404"),
+            (true, "", page(login, JSON, ""), "AuthRequired(AuthRequiredError { www_authenticate_header: \"B"),
+            (true, "", page("200 OK", JSON, &" ".repeat(MOST_BYTES + 1)), "Client(TooLong)"),
+        ];
+        for (asks, session, answer, expected) in rows {
+            let start: String = String::from_utf8_lossy(&answer).chars().take(60).collect();
+            let said = posted(answer, asks, session).await;
+            assert!(said.starts_with(expected), "{start}: {said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_with_the_event_that_is_too_long() {
+        let long = "x".repeat(MOST_BYTES + 1);
+        let body = format!("data: one\n\ndata: {long}\n\ndata: three\n\n");
+        let (address, _asked) = gives(page("200 OK", EVENTS, &body)).await;
+        let stream = web().get_stream(address, None, None, None, HashMap::new()).await.unwrap();
+        let events: Vec<_> = stream.take(10).collect().await;
+        let data: Vec<_> = events.iter().filter_map(|event| event.as_ref().ok()?.data.clone()).collect();
+        assert_eq!((data, events.last().map(Result::is_err)), (vec!["one".to_owned()], Some(true)));
+        assert_eq!(events.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_is_none_says_what_it_is() {
+        let rows = [
+            ("405 x", EVENTS, "ServerDoesNotSupportSse"),
+            ("500 x", EVENTS, "UnexpectedServerResponse(\"HTTP 500"),
+            ("200 OK", "text/html", "UnexpectedContentType(Some(\"text/html"),
+            ("200 OK", EVENTS, "a stream"),
+        ];
+        for (status, kind, expected) in rows {
+            let (address, asked) = gives(page(status, kind, "")).await;
+            let last = Some("e7".to_owned());
+            let stream = web().get_stream(address, session("s1"), last, None, HashMap::new()).await;
+            let said = brief(stream, |_| "a stream".to_owned());
+            assert!(said.starts_with(expected), "{status} {kind}: {said}");
+            let asked = asked.await.unwrap();
+            assert!(asked.contains("last-event-id: e7") && asked.contains("mcp-session-id: s1"), "{asked}");
+        }
+        for (status, is_fine) in [("200 OK", true), ("405 x", true), ("500 x", false)] {
+            let (address, _asked) = gives(page(status, JSON, "")).await;
+            let deleted = web().delete_session(address, Arc::from("s1"), None, HashMap::new()).await;
+            assert_eq!(deleted.is_ok(), is_fine, "{status}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_carries_its_headers_and_none_that_are_the_protocols_own() {
+        let headers = |name: &'static str| {
+            HashMap::from([(HeaderName::from_static(name), HeaderValue::from_static("mine"))])
+        };
+        let (address, asked) = gives(page("202 x", JSON, "")).await;
+        let token = Some("t1".to_owned());
+        web().post_message(address, message(true), session("s1"), token, headers("x-own")).await.unwrap();
+        let asked = asked.await.unwrap();
+        for line in
+            ["x-own: mine", "mcp-session-id: s1", "authorization: bearer t1", "accept: text/event-stream"]
+        {
+            assert!(asked.contains(line), "{line}: {asked}");
+        }
+        for name in ["accept", SESSION, LAST_EVENT] {
+            let nowhere = Arc::from("http://127.0.0.1:1/");
+            let sent = web().post_message(nowhere, message(true), None, None, headers(name)).await;
+            let said = brief(sent.map(drop), |()| "sent".to_owned());
+            assert!(said.starts_with("ReservedHeaderConflict"), "{name}: {said}");
+        }
+    }
 
     #[test]
     fn an_event_is_bounded_and_a_stream_is_not() {
