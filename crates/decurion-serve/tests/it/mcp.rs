@@ -146,3 +146,88 @@ async fn no_more_than_sixteen_run_however_fast_they_are_asked_for() {
     let limit = std::time::Duration::from_mins(1);
     tokio::time::timeout(limit, called.serving).await.expect("it goes on without anyone").unwrap();
 }
+
+#[tokio::test]
+async fn who_ends_makes_room_and_nobody_else_does() {
+    let mut called = Called::start();
+    let wait = json!({"prompt": "wait", "run_in_background": true});
+    let mut tasks = Vec::new();
+    for id in 0..16 {
+        let (launched, is_error) = called.call(id, "Agent", wait.clone()).await;
+        assert!(!is_error, "{launched}");
+        let launched: Value = serde_json::from_str(launched.lines().next().unwrap()).unwrap();
+        tasks.push(launched["agentId"].clone());
+    }
+    // One that nobody waits for has its place as long as it runs, and one that is waited for needs one too.
+    assert!(called.call(20, "Agent", wait.clone()).await.1);
+    assert!(called.call(21, "Agent", json!({"prompt": "go"})).await.1);
+    called.call(22, "TaskStop", json!({"task_id": tasks[3]})).await;
+    assert_eq!(called.call(23, "Agent", json!({"prompt": "go"})).await, ("the report".to_owned(), false));
+    assert!(!called.call(24, "Agent", wait.clone()).await.1);
+    assert!(called.call(25, "Agent", wait).await.1);
+}
+
+#[tokio::test]
+async fn a_line_that_is_too_long_is_refused_and_the_next_is_heard() {
+    let mut called = Called::start();
+    let piece = vec![b'x'; 1 << 20];
+    let mut input = called.input.take().unwrap();
+    for _ in 0..17 {
+        input.write_all(&piece).await.unwrap();
+    }
+    input.write_all(b"\n").await.unwrap();
+    called.input = Some(input);
+    assert_eq!(called.hear().await["error"]["message"], "the line is too long");
+    assert_eq!(called.ask(1, "ping", json!({})).await["result"], json!({}));
+}
+
+#[tokio::test]
+async fn a_wait_for_an_agent_has_an_end() {
+    let mut called = Called::start();
+    let wait = json!({"prompt": "wait", "run_in_background": true});
+    let (launched, _) = called.call(1, "Agent", wait).await;
+    let launched: Value = serde_json::from_str(launched.lines().next().unwrap()).unwrap();
+    let look = json!({"task_id": launched["agentId"], "timeout": 1});
+    assert!(called.call(2, "TaskOutput", look.clone()).await.0.contains("running"));
+    // One that is cancelled is not answered; what is asked next is.
+    let look =
+        json!({"name": "TaskOutput", "arguments": {"task_id": launched["agentId"], "timeout": 600_000}});
+    called.say(&json!({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": look})).await;
+    called
+        .say(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}}))
+        .await;
+    assert_eq!(called.ask(4, "ping", json!({})).await["id"], 4);
+    called.input.take();
+    let limit = std::time::Duration::from_mins(1);
+    tokio::time::timeout(limit, called.serving).await.expect("somebody waits on").unwrap();
+    assert!(called.output.next_line().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn of_agents_that_have_ended_the_last_few_hundred_are_known() {
+    let mut called = Called::start();
+    let launch = async |called: &mut Called, id: u64, prompt: &str| {
+        let (launched, _) =
+            called.call(id, "Agent", json!({"prompt": prompt, "run_in_background": true})).await;
+        let launched: Value = serde_json::from_str(launched.lines().next().unwrap()).unwrap();
+        launched["agentId"].clone()
+    };
+    let running = launch(&mut called, 1, "wait").await;
+    let mut ended = Vec::new();
+    for id in 2..302 {
+        let task = launch(&mut called, id, "go").await;
+        called.call(1000 + id, "TaskOutput", json!({"task_id": task})).await;
+        ended.push(task);
+    }
+    let mut known = 0;
+    for (id, task) in (2000..).zip(&ended) {
+        let is_error = called.call(id, "TaskOutput", json!({"task_id": task, "block": false})).await.1;
+        known += usize::from(!is_error);
+    }
+    assert!((128..256).contains(&known), "{known}");
+    let look = json!({"task_id": running, "block": false});
+    assert!(
+        called.call(5000, "TaskOutput", look).await.0.contains("running"),
+        "one at work is not forgotten"
+    );
+}
