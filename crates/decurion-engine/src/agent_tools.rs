@@ -13,6 +13,7 @@ pub mod agent;
 pub mod send_message;
 pub mod task_output;
 pub mod task_stop;
+pub mod worktree;
 
 /// The tools, told of these definitions.
 pub fn all(definitions: &[Arc<AgentDefinition>], settings: &AgentSettings) -> Vec<Arc<dyn Tool>> {

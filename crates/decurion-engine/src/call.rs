@@ -72,8 +72,8 @@ pub struct Ready {
 /// What the rooms of a call share.
 #[allow(clippy::struct_field_names)] // what it has seen is called so everywhere
 pub struct Bench<'a> {
-    /// The run.
-    pub spec: &'a RunSpec,
+    /// The run, with where it works now.
+    pub spec: Arc<RunSpec>,
     /// What it reaches.
     pub ports: &'a Ports,
     /// Where its calls happen.
@@ -162,7 +162,7 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
     let mut finished = match decide_again(bench, &mut ready, &name, permit) {
         Permit::Granted { decision, input, seen } => {
             let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), *seen);
-            let rules = rules.confined(Confinement::of(bench.spec));
+            let rules = rules.confined(Confinement::of(&bench.spec));
             let input = input.or_else(|| said.changed.then(|| ready.call.input.clone()));
             run(bench, ready, name, decision, input, rules).await?
         }
@@ -216,7 +216,7 @@ async fn before(
 }
 
 fn hooked<'a>(bench: &'a Bench<'_>) -> Hooked<'a> {
-    Hooked { spec: bench.spec, ports: bench.ports }
+    Hooked { spec: &bench.spec, ports: bench.ports }
 }
 
 /// What hooks need to know about a call.
@@ -336,7 +336,7 @@ fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
 /// Where rules count from: for a run in a checkout of its own, the folder there that the session's own is.
 fn root(bench: &Bench<'_>) -> Utf8PathBuf {
     let root = &bench.ports.root;
-    Confinement::of(bench.spec).and_then(|bounds| bounds.translated(root)).unwrap_or_else(|| root.clone())
+    Confinement::of(&bench.spec).and_then(|bounds| bounds.translated(root)).unwrap_or_else(|| root.clone())
 }
 
 /// The decision under every grant from the root to the run: the one that allows least holds.
@@ -347,7 +347,7 @@ fn decide_under_grants(
     input: &Value,
     seen: &Intent,
 ) -> Decision {
-    let bounds = Confinement::of(bench.spec);
+    let bounds = Confinement::of(&bench.spec);
     if let Some(reason) = bounds.as_ref().and_then(|bounds| bounds.refuses(seen, place)) {
         return Decision { verdict: Verdict::Deny, reason, rule: None };
     }
@@ -387,7 +387,7 @@ pub async fn inline_permit(
     match decide_again(bench, &mut ready, &name, permit) {
         Permit::Granted { input, seen, .. } => {
             let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), *seen);
-            let rules = rules.confined(Confinement::of(bench.spec));
+            let rules = rules.confined(Confinement::of(&bench.spec));
             Ok((rules, input.unwrap_or(ready.call.input)))
         }
         Permit::Refused { decision, .. } => Err(decision.reason),

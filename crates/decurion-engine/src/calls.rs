@@ -117,19 +117,20 @@ fn take(context: &mut Context, finished: Finished, round: &mut Round) {
 /// Where the next call happens and what the run has read by then.
 pub fn bench<'a>(run: &'a crate::run::Run, context: &Context) -> Bench<'a> {
     let state = context.state();
-    let mut directories = vec![run.spec.cwd.clone()];
-    directories.extend(run.spec.directories.iter().cloned());
+    let spec = run.ports.desk.now();
+    let mut directories = vec![spec.cwd.clone()];
+    directories.extend(spec.directories.iter().cloned());
     // Whoever it starts with these calls is bound by the same.
     run.ports.desk.follows.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&state.follows);
     Bench {
-        spec: &run.spec,
         ports: &run.ports,
         around: Surroundings {
-            cwd: state.cwd.clone().unwrap_or_else(|| run.spec.cwd.clone()),
+            cwd: state.cwd.clone().unwrap_or_else(|| spec.cwd.clone()),
             home: run.ports.equipment.home.clone(),
             directories,
         },
         seen: state.seen.clone(),
         follows: state.follows.clone(),
+        spec,
     }
 }

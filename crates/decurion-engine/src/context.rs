@@ -114,6 +114,8 @@ pub struct RunState {
     pub seen: Arc<FilesSeen>,
     /// Its shell's directory, once a call moved it.
     pub cwd: Option<Utf8PathBuf>,
+    /// Whether it goes on elsewhere and nothing in the conversation says so: the call that moved it has no result.
+    pub moved_untold: bool,
     /// Its list of steps.
     pub todos: Option<Value>,
     /// The rules of the skills that it follows until its next prompt.
@@ -245,7 +247,10 @@ impl Context {
                     self.message(message, lines, &meta.origin, meta.usage.as_ref());
                 }
                 match &meta.origin {
-                    Origin::Prompt => self.kept.follows = OwnRules::default(),
+                    Origin::Prompt => {
+                        self.kept.follows = OwnRules::default();
+                        self.kept.moved_untold = false;
+                    }
                     Origin::Note(kind) if kind == prompt::INSTRUCTIONS => {
                         let told = message.blocks.iter().filter_map(prompt::instructed);
                         self.kept.instructed.extend(told);
@@ -262,6 +267,10 @@ impl Context {
                 self.answer(call, output.content.clone(), output.is_error, Some(*line));
                 self.effects(&output.effects);
                 self.leaf = Some(*line);
+            }
+            Event::Relocated { cwd, .. } => {
+                self.kept.cwd = Some(cwd.clone());
+                self.kept.moved_untold = true;
             }
             Event::Compacted { line, summary, kept, .. } => {
                 self.compact(*line, summary, kept);
@@ -485,7 +494,10 @@ impl Context {
                 ToolEffect::Delivered { delivery } => {
                     self.delivered.insert(delivery.clone());
                 }
-                ToolEffect::Moved { cwd } => self.kept.cwd = Some(cwd.clone()),
+                ToolEffect::Moved { cwd } => {
+                    self.kept.cwd = Some(cwd.clone());
+                    self.kept.moved_untold = false;
+                }
                 ToolEffect::Todos { todos } => self.kept.todos = Some(todos.clone()),
                 ToolEffect::Follows { rules, .. } => self.kept.follows.add(rules),
             }

@@ -9,7 +9,7 @@ use camino::Utf8PathBuf;
 use decurion_model::{Head, WireHead};
 use decurion_protocol::{
     AgentId, AgentSource, CallId, Delivery, Envelope, Event, LineId, Mode, OwnRules, RunSpec, TaskId,
-    TaskRecord, ToolOutput, WaitReason,
+    TaskRecord, ToolOutput, WaitReason, Worktree,
 };
 use decurion_tools::{FilesSeen, ToolSet};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -25,6 +25,8 @@ use crate::permission::Grant;
 use crate::ports::{Ask, Model};
 use crate::task::{Ending, ProgressCell, TaskView};
 use crate::tree::prepare::Draft;
+use crate::tree::relocate::Relocating;
+use crate::worktree::Left;
 
 /// One run's place in its session: what a child of it is built from, and the way to the session's task.
 pub struct Desk {
@@ -70,6 +72,8 @@ pub struct Desk {
     pub follows: Mutex<OwnRules>,
     /// Its own commands that were stopped for its end, once it came to that.
     pub left: Mutex<Vec<String>>,
+    /// What was decided, as it is since the run went on in another folder.
+    moved: Mutex<Option<Arc<RunSpec>>>,
 }
 
 /// What a definition on the way from the root says about the mode.
@@ -191,6 +195,15 @@ pub enum Wish {
         /// The tasks that were alive.
         answer: oneshot::Sender<Result<Looked, String>>,
     },
+    /// Let the session work in a checkout of its own, or again where it did before.
+    Relocate {
+        /// Which of the two.
+        relocation: Relocation,
+        /// What came of it; the error is for the model.
+        answer: oneshot::Sender<Result<Place, String>>,
+    },
+    /// A step of that was taken, beside the session's task.
+    Relocating(Box<Relocating>),
     /// Tell an agent something.
     Mail {
         /// From whom.
@@ -202,6 +215,45 @@ pub enum Wish {
         /// What became of it.
         answer: oneshot::Sender<Result<Sent, String>>,
     },
+}
+
+/// Where a session wants to work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Relocation {
+    /// In a checkout of its own.
+    Enter {
+        /// Its name; none is one that nobody has.
+        name: Option<String>,
+    },
+    /// Where it worked before.
+    Leave {
+        /// What becomes of the checkout.
+        action: Leaving,
+    },
+}
+
+/// What becomes of a checkout that the session leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// It stays.
+    Keep,
+    /// It goes; one with work in it is not left.
+    Remove,
+    /// It goes, whatever is in it.
+    Discard,
+}
+
+/// Where a session works now.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The folder.
+    pub cwd: Utf8PathBuf,
+    /// The checkout that it entered or left.
+    pub worktree: Worktree,
+    /// What was in a checkout that it left.
+    pub left: Option<Left>,
+    /// Whether that is gone.
+    pub gone: bool,
 }
 
 /// What became of a message.
@@ -357,7 +409,21 @@ impl Desk {
             shells: links.shells,
             follows: Mutex::default(),
             left: Mutex::default(),
+            moved: Mutex::default(),
         }
+    }
+
+    /// What was decided for the run, with where it works now.
+    pub fn now(&self) -> Arc<RunSpec> {
+        let moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(moved.as_ref().unwrap_or(&self.spec))
+    }
+
+    /// The run goes on elsewhere.
+    pub fn move_to(&self, cwd: Utf8PathBuf, worktree: Option<Worktree>, directories: Vec<Utf8PathBuf>) {
+        let worktree = worktree.map(Box::new);
+        let spec = RunSpec { cwd, worktree, directories, ..(*self.spec).clone() };
+        *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(spec));
     }
 
     /// Sends a wish and waits for its answer; none if the session is gone.

@@ -74,7 +74,7 @@ impl<'a> Hooked<'a> {
         let mut put = |name: &str, value: Value| drop(input.insert(name.to_owned(), value));
         put("session_id", json!(self.spec.session));
         put("transcript_path", json!(self.ports.equipment.transcript));
-        put("cwd", json!(self.spec.cwd));
+        put("cwd", json!(desk.now().cwd));
         put("permission_mode", json!(mode.value));
         put("depth", json!(self.spec.depth));
         if let Some(agent) = &self.spec.agent {

@@ -58,7 +58,7 @@ pub mod worktree;
 use std::io;
 use std::sync::Arc;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::link::{BoxFuture, Subscribe};
 use decurion_protocol::{
     AgentDefinition, Event, Link, Mode, Place, PlaceError, RunSpec, SessionId, SessionRequest,
@@ -87,6 +87,13 @@ use spill::SpillInto;
 use tree::Tree;
 use worktree::{Made, Wanted, WorktreeError, Worktrees};
 
+/// Where a session begins or goes on.
+struct Ground {
+    cwd: Utf8PathBuf,
+    git_status: Option<String>,
+    worktree: Option<Worktree>,
+}
+
 /// The place in this process.
 pub struct Engine {
     parts: Arc<Parts>,
@@ -106,7 +113,7 @@ impl Engine {
             Start::Resume { .. } | Start::Fork { .. } => None,
         };
         let made = Box::pin(self.make_worktree(&mut request)).await?;
-        let opened = match resume::open(&self.parts, &request) {
+        let mut opened = match resume::open(&self.parts, &request) {
             Ok(opened) => opened,
             Err(error) => {
                 self.give_back(made).await;
@@ -122,15 +129,21 @@ impl Engine {
                 recorded.and_then(|spec| Some((spec.worktree.as_deref()?.clone(), spec.cwd.clone())));
             Box::pin(self.worktree_again(opened.id, recorded)).await?
         };
+        let mut cwd = request.cwd.clone();
         if let Some(made) = &made {
-            request.cwd.clone_from(&made.cwd);
+            cwd.clone_from(&made.cwd);
+            // What it entered in its middle it can leave again, and its rules count from where it was before.
+            request.cwd = opened.folded.before.clone().unwrap_or_else(|| cwd.clone());
         }
         let id = opened.id;
         let who = first_who(opened.folded.spec.as_ref().map(|spec| spec.run));
-        let first = first_events(&opened);
-        let git_status = self.git_status(&request).await;
-        let worktree = made.map(|made| made.worktree);
-        let session = self.session(opened, request, prepared, servers, (git_status, worktree))?;
+        let mut first = first_events(&opened);
+        if matches!(request.start, Start::Fork { .. }) {
+            first.extend(back_home(&mut opened, &request.cwd));
+        }
+        let git_status = self.git_status(&cwd).await;
+        let ground = Ground { cwd, git_status, worktree: made.map(|made| made.worktree) };
+        let session = self.session(opened, request, prepared, servers, ground)?;
         let link_events = session.journal.subscribe();
         let journal = session.journal.clone();
         journal
@@ -249,11 +262,10 @@ impl Engine {
     }
 
     /// What git says about the working directory, if it says so in a moment.
-    async fn git_status(&self, request: &SessionRequest) -> Option<String> {
+    async fn git_status(&self, cwd: &Utf8Path) -> Option<String> {
         let parts = &self.parts;
         parts.git_branch.as_ref()?;
-        git::status(parts.processes.as_ref()?, &parts.environment, &request.cwd, parts.agent_settings.trusted)
-            .await
+        git::status(parts.processes.as_ref()?, &parts.environment, cwd, parts.agent_settings.trusted).await
     }
 
     /// The hooks of the settings, for one session.
@@ -287,7 +299,7 @@ impl Engine {
         request: SessionRequest,
         prepared: Option<(Arc<Model>, HeadAndTools)>,
         servers: Option<SessionServers>,
-        (git_status, worktree): (Option<String>, Option<Worktree>),
+        Ground { cwd, git_status, worktree }: Ground,
     ) -> Result<Session, PlaceError> {
         let parts = &self.parts;
         let (model, made) = if let Some(prepared) = prepared {
@@ -308,7 +320,7 @@ impl Engine {
             answers: request.answers,
         };
         let mut opening_note = prompt::opening_note(&prompt::Scene {
-            cwd: &request.cwd,
+            cwd: &cwd,
             directories: &directories,
             git_branch: worktree.as_ref().map_or(parts.git_branch.as_deref(), |own| Some(&own.branch)),
             git_status: git_status.as_deref(),
@@ -338,6 +350,8 @@ impl Engine {
             head_name,
             tools: Arc::new(made.tools),
             worktree,
+            cwd,
+            before: opened.folded.before,
             directories,
             context: opened.folded.context,
             previous: opened.folded.spec.map(|spec| spec.run),
@@ -384,6 +398,9 @@ fn own_tools(
     let settings = &parts.agent_settings;
     let mut ours = if settings.max_depth == 0 { Vec::new() } else { agent_tools::all(agents, settings) };
     let budget = skill::listing_budget(parts.skill_listing_chars, model.info.window);
+    if parts.worktrees.is_some() {
+        ours.extend(agent_tools::worktree::both());
+    }
     if let Some(tool) = SkillTool::new(skills, &parts.library, budget) {
         ours.push(Arc::new(tool));
     }
@@ -395,6 +412,15 @@ fn first_events(opened: &Opened) -> Vec<Event> {
     let begun = Event::SessionOpened { info: Box::new(opened.info.clone()) };
     let notice = |text: &String| Event::Notice { level: "warning".to_owned(), text: text.clone() };
     std::iter::once(begun).chain(opened.notices.iter().map(notice)).collect()
+}
+
+/// A session that goes its own way works where it was asked for, not in a checkout of the one it came from.
+fn back_home(opened: &mut Opened, cwd: &Utf8Path) -> Option<Event> {
+    let context = &mut opened.folded.context;
+    context.state().cwd.as_ref().filter(|there| !there.starts_with(cwd))?;
+    let event = Event::Relocated { cwd: cwd.to_owned(), worktree: None, before: None };
+    context.apply(&event);
+    Some(event)
 }
 
 fn start_journal(parts: &Parts, store: Box<dyn decurion_store::Journal>) -> Result<Journal, PlaceError> {

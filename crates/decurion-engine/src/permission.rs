@@ -617,6 +617,10 @@ impl Question<'_> {
                 None => self.undecided("no rule allows this skill"),
             },
             Class::Mcp => self.undecided("no rule allows this tool of an MCP server"),
+            _ if matches!(self.tool, "EnterWorktree" | "ExitWorktree") => self.undecided(format!(
+                "no rule lets the session change its checkout; a person must agree, or the rule `{}` allow it",
+                self.tool
+            )),
             _ => self.undecided("no rule allows this tool"),
         }
     }

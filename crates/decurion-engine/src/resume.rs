@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
+use camino::Utf8PathBuf;
 use decurion_protocol::{
     AgentId, CallId, Envelope, Event, LineId, Persistence, PlaceError, QuestionId, RunSpec, SessionId,
     SessionInfo, SessionRequest, Start,
@@ -44,6 +45,8 @@ pub struct Folded {
     pub tasks: TaskTable,
     /// Questions that nobody has answered, by who asks and for which call.
     pub parked: HashMap<(Option<AgentId>, CallId), QuestionId>,
+    /// Where the session works again once it leaves the checkout that it entered.
+    pub before: Option<Utf8PathBuf>,
     /// The last line of each agent's conversation so far, and those that have lost their end.
     leaves: HashMap<AgentId, LineId>,
     cut: BTreeSet<AgentId>,
@@ -61,6 +64,7 @@ impl Folded {
             spec: None,
             tasks: TaskTable::default(),
             parked: HashMap::new(),
+            before: None,
             leaves: HashMap::new(),
             cut: BTreeSet::new(),
             models: Arc::clone(&parts.models),
@@ -88,6 +92,12 @@ impl Folded {
                 && let Ok(model) = self.models.resolve(&spec.model)
             {
                 self.context = Context::new(model.dialect);
+            }
+        }
+        if let Event::Relocated { cwd, worktree, before } = &envelope.event {
+            self.before.clone_from(before);
+            if let Some(spec) = &mut self.spec {
+                (spec.cwd, spec.worktree) = (cwd.clone(), worktree.clone());
             }
         }
         self.context.apply(&envelope.event);

@@ -627,13 +627,14 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
 /// Tells a run of the instruction files on the way to what it has just read, each once.
 async fn instruct(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Result<(), JournalLost> {
     let mut told: Vec<Instructions> = Vec::new();
+    let cwd = run.ports.desk.now().cwd.clone();
     for path in saw {
         // The files of one folder have the same instructions.
         let Some(folder) = path.parent() else { continue };
         if !progress.folders.insert(folder.to_owned()) {
             continue;
         }
-        for instructions in run.ports.library.nested(&run.spec.cwd, path) {
+        for instructions in run.ports.library.nested(&cwd, path) {
             let known = &progress.context.state().instructed;
             // An instruction file that was read is known.
             let is_known = known.contains(&instructions.path)

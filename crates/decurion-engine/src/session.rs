@@ -36,7 +36,7 @@ use crate::run::{Progress, Run, refold};
 use crate::skill::slash::{self, Typed};
 use crate::spawn::{Beginning, Carried, Left, Said, live};
 use crate::spec::{self, Decided};
-use crate::tree::Tree;
+use crate::tree::{Tree, apart};
 use crate::worktree::Released;
 use crate::{elicit, own_tools, skill};
 
@@ -64,6 +64,10 @@ pub struct Session {
     pub tools: Arc<ToolSet>,
     /// The checkout of its own that it works in.
     pub worktree: Option<Worktree>,
+    /// Where it works: the folder that was asked for, or where that is in the checkout that it entered.
+    pub cwd: camino::Utf8PathBuf,
+    /// Where it works again once it leaves the checkout that it entered; none if it entered none.
+    pub before: Option<camino::Utf8PathBuf>,
     /// Further directories.
     pub directories: Vec<camino::Utf8PathBuf>,
     /// The conversation so far.
@@ -162,6 +166,17 @@ struct Running {
 }
 
 impl Session {
+    /// The further directories as they are now: in a checkout that was entered, those of the one it was made from
+    /// are somewhere else.
+    pub fn directories(&self) -> Vec<camino::Utf8PathBuf> {
+        let entered = self.worktree.as_ref().filter(|_| self.before.is_some());
+        let mut directories = self.directories.clone();
+        if let Some(entered) = entered {
+            directories.retain(|directory| entered.origins().all(|origin| apart(directory, origin)));
+        }
+        directories
+    }
+
     /// Starts the session's task.
     pub fn start(self, commands: mpsc::Receiver<Request>, who: Who) -> JoinHandle<()> {
         let (wishes, granted) = mpsc::channel(64);
@@ -350,6 +365,8 @@ impl Owner {
         let task = match work {
             Work::Prompt(prompt) => {
                 let note = context.is_empty().then(|| self.session.opening_note.clone());
+                let moved = || context.state().moved_untold.then(|| self.place_note());
+                let note = note.or_else(moved);
                 let starts = std::mem::take(&mut self.session.source);
                 let said = Said { note, prompt, starts, ..Said::default() };
                 tokio::spawn(speak(run, context, said, carried))
@@ -459,8 +476,9 @@ impl Owner {
             tools: &self.session.tools,
             model: &self.session.model,
             mode: self.rights.borrow().mode,
+            cwd: &self.session.cwd,
             worktree: self.session.worktree.as_ref(),
-            directories: &self.session.directories,
+            directories: &self.session.directories(),
             servers: self.session.servers.as_ref().map(SessionServers::status).unwrap_or_default(),
             own_rules: self.command_rules.clone(),
         };
@@ -544,6 +562,11 @@ impl Owner {
         if let Some(context) = &mut self.context {
             context.apply(event);
         }
+    }
+
+    /// The run of the root, as others see it.
+    pub fn root_desk(&self) -> Option<&Arc<Desk>> {
+        self.running.as_ref().map(|running| &running.desk)
     }
 
     /// Whether the root has a run.

@@ -138,7 +138,7 @@ pub fn root(
         }),
         fallback_model: request.fallback_model.clone(),
         mode: decided.mode,
-        cwd: request.cwd.clone(),
+        cwd: decided.cwd.to_owned(),
         directories: decided.directories.to_vec(),
         worktree: decided.worktree.cloned().map(Box::new),
         limits: request.limits.clone(),
@@ -155,6 +155,8 @@ pub struct Decided<'a> {
     pub tools: &'a ToolSet,
     /// The model.
     pub model: &'a Model,
+    /// Where the session works.
+    pub cwd: &'a camino::Utf8Path,
     /// The checkout of its own that the session works in.
     pub worktree: Option<&'a Worktree>,
     /// The mode.

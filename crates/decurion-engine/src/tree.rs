@@ -5,6 +5,7 @@ mod again;
 mod begin;
 mod end;
 pub mod prepare;
+pub mod relocate;
 mod tell;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -31,6 +32,8 @@ use crate::run::Run;
 use crate::session::Owner;
 use crate::spawn::{Carried, Said};
 use crate::task::{Row, TaskTable};
+
+pub use begin::apart;
 
 /// What the session's task keeps about its tree.
 #[derive(Default)]
@@ -65,6 +68,8 @@ pub struct Tree {
     pub notified: u32,
     /// How many agents are being prepared that have not begun.
     preparing: u32,
+    /// Whether the session is on its way into a checkout of its own, or out of one.
+    relocating: bool,
     /// Agents that are over but for what they left running, and who waits for the end of that.
     closing: HashMap<AgentId, (Vec<String>, oneshot::Sender<Vec<String>>)>,
     /// Heads that are stored already.
@@ -141,6 +146,8 @@ impl Owner {
                 let stopped = self.stop(&task, &by).ok_or_else(|| format!("No task found with ID: {task}"));
                 let _ = answer.send(stopped);
             }
+            Wish::Relocate { relocation, answer } => self.relocate(relocation, answer),
+            Wish::Relocating(step) => self.relocating(*step).await,
             Wish::Mail { from, to, text, answer } => {
                 let wakes = !self.is_at_work(&to);
                 let sent = match self.check_notified(&from, wakes) {
@@ -254,7 +261,10 @@ impl Owner {
 
     /// Whether any task is alive.
     pub fn is_alive(&self) -> bool {
-        !self.tree.running.is_empty() || !self.tree.cancels.is_empty() || self.tree.preparing > 0
+        !self.tree.running.is_empty()
+            || !self.tree.cancels.is_empty()
+            || self.tree.preparing > 0
+            || self.tree.relocating
     }
 }
 

@@ -321,6 +321,54 @@ impl Worktrees {
         Released::Kept(self.keep(lease, left, None).await)
     }
 
+    /// What is in a worktree, and whether anything would be lost with it.
+    pub async fn look(&self, worktree: &Worktree) -> (Verdict, Left) {
+        match self.lease_of(worktree) {
+            Some(lease) => {
+                let _place = self.place().await;
+                self.look_at(&lease).await
+            }
+            None => (Verdict::Changed, unknown(worktree, "its lease is gone")),
+        }
+    }
+
+    /// Takes a worktree back and keeps it, whatever is in it.
+    pub async fn keep_as_it_is(&self, worktree: &Worktree) -> Left {
+        let Some(lease) = self.lease_of(worktree) else { return unknown(worktree, "its lease is gone") };
+        let _place = self.place().await;
+        let (_, left) = self.look_at(&lease).await;
+        self.keep(lease, left, None).await
+    }
+
+    /// Takes a worktree back with all that is in it, because somebody wants just that. What cannot be removed is
+    /// kept, and said.
+    pub async fn discard(&self, worktree: &Worktree) -> Released {
+        let Some(lease) = self.lease_of(worktree) else {
+            return Released::Kept(unknown(worktree, "its lease is gone"));
+        };
+        let _place = self.place().await;
+        let (_, left) = self.look_at(&lease).await;
+        let tip = self.git.branch(&lease.repository, &lease.branch).await;
+        let removed = match tip {
+            Ok(tip) => self.remove_all(&lease, tip.as_deref()).await,
+            Err(error) => Err(error.into()),
+        };
+        match removed {
+            Ok(()) => Released::Removed,
+            Err(error) => Released::Kept(self.keep(lease, left, Some(error)).await),
+        }
+    }
+
+    async fn remove_all(&self, lease: &Lease, tip: Option<&str>) -> Result<(), WorktreeError> {
+        self.check_trust(&lease.repository)?;
+        self.marked(&lease.repository, self.take_away(lease, tip, true)).await?;
+        self.leases.remove(lease).map_err(state("the lease"))
+    }
+
+    fn lease_of(&self, worktree: &Worktree) -> Option<Lease> {
+        self.leases.get(&worktree.repository, worktree.path.file_name()?)
+    }
+
     /// A worktree that a resumed agent had: it must be there and be what it was. One that was removed
     /// unchanged meanwhile, or is only half made again, is made again.
     pub async fn take_up(&self, worktree: &Worktree, session: SessionId) -> Result<(), WorktreeError> {
@@ -334,7 +382,9 @@ impl Worktrees {
             return Err(WorktreeError::InUse { name: lease.name, session: lease.session });
         }
         let lease = Lease { session, ended: None, ..lease };
-        if lease.state == LeaseState::Removed || lease.is_half_made() {
+        // One whose removal was broken off was found unchanged, and may be gone already.
+        let half_gone = lease.state == LeaseState::Removing && lease.path.symlink_metadata().is_err();
+        if lease.state == LeaseState::Removed || lease.is_half_made() || half_gone {
             locks::clear_shared(&self.leases, &lease.repository, Some(&lease));
             return self.make_again(&lease).await;
         }
@@ -449,20 +499,20 @@ impl Worktrees {
         // An agent can be told more after its end, or go on in another process: then it is made again.
         let again = tip.is_none();
         self.put(&Lease { state: LeaseState::Removing, ..lease.clone() })?;
-        self.marked(&lease.repository, self.take_away(lease, tip)).await?;
+        self.marked(&lease.repository, self.take_away(lease, tip, false)).await?;
         if again && (self.leases.is_on_record(lease.session) || self.leases.is_alive(lease.session)) {
             return self.put(&Lease { state: LeaseState::Removed, ..lease.clone() });
         }
         self.leases.remove(lease).map_err(state("the lease"))
     }
 
-    async fn take_away(&self, lease: &Lease, tip: Option<&str>) -> Result<(), WorktreeError> {
+    async fn take_away(&self, lease: &Lease, tip: Option<&str>, all: bool) -> Result<(), WorktreeError> {
         let at = &lease.repository;
         if self.is_checkout(lease).await {
             self.git.unlock_worktree(at, &lease.path).await?;
             // Git removes no worktree with submodules unless it is forced; it was looked at a moment ago.
             let submodules = self.git.submodules(&lease.path).await?;
-            let by_force = lease.copied.is_some() || submodules.iter().any(|found| found.initialised);
+            let by_force = all || lease.copied.is_some() || submodules.iter().any(|found| found.initialised);
             self.git.remove_worktree(at, &lease.path, by_force).await?;
         } else {
             locks::forget(lease).map_err(state("what git keeps of a worktree"))?;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::{
     AgentId, Answer, Block, CallId, Decision, Delivery, Intent, LineId, Mail, Message, Mode, Money, Outcome,
     Question, QuestionId, ReleaseStep, Reply, RequestId, RunId, RunSpec, SessionId, StartStep, Step, TaskId,
-    TaskProgress, TaskRecord, TaskState, ToolOutput, Usage,
+    TaskProgress, TaskRecord, TaskState, ToolOutput, Usage, Worktree,
 };
 
 /// One event with its place in the session's order.
@@ -153,6 +153,18 @@ pub enum Event {
     ModeChanged {
         /// The mode.
         mode: Mode,
+    },
+    /// The session's own conversation goes on in another folder: it entered a checkout of its own, or left it.
+    /// On record once that checkout is made, and before it is taken back.
+    Relocated {
+        /// Where it works now.
+        cwd: Utf8PathBuf,
+        /// The checkout that it entered; none if it left one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        worktree: Option<Box<Worktree>>,
+        /// Where it works again once it leaves that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        before: Option<Utf8PathBuf>,
     },
     /// Something a person should know; kept in the transcript.
     Notice {

@@ -193,6 +193,11 @@ impl Stage {
         stage
     }
 
+    /// Takes the records after this number away, here: what a crash right after it would have left of them.
+    pub fn forget_after(&self, seq: u64) {
+        cut(&self.folder.path().join("home"), seq);
+    }
+
     /// Everything on record of a session, in order.
     pub fn recorded(&self, session: SessionId) -> Vec<Envelope> {
         crate::faults::ledger::events(&self.archive(), session)

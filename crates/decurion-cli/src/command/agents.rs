@@ -17,7 +17,8 @@ use crate::report::{FAILED, Failure, note};
 use crate::{library, wire};
 
 /// Tools that the engine brings, beside those of the tool set.
-const ENGINE_TOOLS: &[&str] = &["Agent", "SendMessage", "Skill", "TaskOutput", "TaskStop"];
+const ENGINE_TOOLS: &[&str] =
+    &["Agent", "EnterWorktree", "ExitWorktree", "SendMessage", "Skill", "TaskOutput", "TaskStop"];
 
 /// Lists, shows or checks definitions.
 pub fn run(command: AgentsCommand) -> Result<u8, Failure> {

@@ -11,6 +11,7 @@ use decurion_protocol::{
     Origin, Outcome, ReleaseStep, RunSpec, StartStep, Step, TaskId, TaskRecord, TaskState, ToolSelection,
     Verdict,
 };
+use decurion_store::Lease;
 
 use crate::child::{AgentInput, BackgroundChoice};
 use crate::context::Context;
@@ -25,7 +26,7 @@ use crate::session::Owner;
 use crate::spawn::{Carried, LastReply, Said};
 use crate::spec;
 use crate::task::{Row, TaskTable};
-use crate::worktree::Made;
+use crate::worktree::{Made, Worktrees};
 
 use super::Outfit;
 use super::begin::{grant_of, with_answer};
@@ -203,7 +204,10 @@ impl Owner {
         let session = self.session.id;
         let (leases, _) = trees.leases().all(None).unwrap_or_default();
         for lease in leases.into_iter().filter(|lease| lease.session == session && lease.is_open()) {
-            let Some(agent) = lease.agent.clone() else { continue };
+            let Some(agent) = lease.agent.clone() else {
+                self.settle_left(&trees, &lease).await;
+                continue;
+            };
             let row = self.tree.tasks.row(&agent.clone().into());
             if row.is_some_and(crate::task::Row::is_alive) {
                 continue;
@@ -215,6 +219,20 @@ impl Owner {
                 let who = Who { run, agent: Some(agent) };
                 let _ = self.record(&who, Event::Released { steps }).await;
             }
+        }
+    }
+
+    /// Takes back a checkout that the session was entering or leaving when the process died: it works elsewhere.
+    async fn settle_left(&mut self, trees: &Worktrees, lease: &Lease) {
+        let own = self.session.worktree.as_ref();
+        if own.is_some_and(|own| own.path == lease.path && own.repository == lease.repository) {
+            return;
+        }
+        if let Some(left) = Box::pin(trees.settle_own(lease)).await {
+            let text =
+                format!("a worktree that the session left is kept: {} on {}: {left}", left.path, left.branch);
+            let who = self.who.clone();
+            let _ = self.record(&who, Event::Notice { level: "info".to_owned(), text }).await;
         }
     }
 
@@ -260,7 +278,7 @@ impl Owner {
         }
         let rules = Arc::clone(&self.rights.borrow().rules);
         let around = Around {
-            cwd: desk.spec.cwd.clone(),
+            cwd: desk.now().cwd.clone(),
             root: self.session.request.cwd.clone(),
             directories: Vec::new(),
             home: None,

@@ -172,7 +172,8 @@ impl Owner {
         };
         if let Some(made) = made {
             spec.worktree = Some(Box::new(made.worktree.clone()));
-            spec.directories.retain(|directory| apart(directory, &made.worktree.origin));
+            spec.directories
+                .retain(|directory| made.worktree.origins().all(|origin| apart(directory, origin)));
         }
         spec::check_limits(&spec.limits, &model).map_err(|error| error.to_string())?;
         self.check_price(&model, desk.account)?;
@@ -233,7 +234,7 @@ impl Owner {
             mode: child::mode((rights.mode, rights.undecided), &modes, trusted).value,
             cwd: spawning.cwd.clone(),
             directories: directories(desk, &spawning.cwd),
-            worktree: desk.spec.worktree.clone(),
+            worktree: desk.now().worktree.clone(),
             limits: child::limits(&spawning.input, definition),
             servers: Vec::new(),
             own_rules: spawning.input.own_rules.clone(),
@@ -755,14 +756,15 @@ pub(super) fn grant_of(definition: &AgentDefinition) -> Option<Grant> {
 }
 
 /// Whether neither of two folders is inside the other.
-fn apart(one: &camino::Utf8Path, other: &camino::Utf8Path) -> bool {
+pub fn apart(one: &camino::Utf8Path, other: &camino::Utf8Path) -> bool {
     !one.starts_with(other) && !other.starts_with(one)
 }
 
 /// The directories of a child: its parent's, and where that was started.
 fn directories(desk: &Desk, cwd: &camino::Utf8Path) -> Vec<camino::Utf8PathBuf> {
-    let mut all = vec![desk.spec.cwd.clone()];
-    all.extend(desk.spec.directories.iter().cloned());
+    let parent = desk.now();
+    let mut all = vec![parent.cwd.clone()];
+    all.extend(parent.directories.iter().cloned());
     all.retain(|directory| directory != cwd);
     all.dedup();
     all

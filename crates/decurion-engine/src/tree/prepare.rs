@@ -66,7 +66,7 @@ impl Needs {
                 agent: Some(draft.agent.clone()),
                 description: draft.spawning.input.description.clone(),
                 dirty,
-                asker: draft.spawning.desk.spec.worktree.as_deref().cloned(),
+                asker: draft.spawning.desk.now().worktree.as_deref().cloned(),
             };
             (wanted, owner.worktrees())
         });

@@ -102,11 +102,11 @@ impl Worktrees {
     }
 
     /// Makes a worktree again that was removed unchanged while its session was away, with the changes that it was
-    /// given; one whose making was broken off is begun anew.
+    /// given; one whose making or removal was broken off is begun anew.
     pub(super) async fn make_again(&self, lease: &Lease) -> Result<(), WorktreeError> {
         let making = Lease { state: LeaseState::Remaking, ..lease.clone() };
         self.put(&making)?;
-        if lease.is_half_made() {
+        if lease.is_half_made() || lease.state == LeaseState::Removing {
             locks::clear_own(lease);
             self.marked(&lease.repository, self.take_half_made(lease)).await?;
         }

@@ -19,7 +19,7 @@ use futures_util::StreamExt as _;
 use crate::worktrees::{git_for_tests, utf8};
 
 /// A stage that works in a repository, with the real tools and a definition that asks for isolation.
-fn stage(repo: &Repo, script: &str) -> Stage {
+pub fn stage(repo: &Repo, script: &str) -> Stage {
     let mut stage = Stage::new(script);
     let git = git_for_tests();
     stage.processes = Some(git.guard().clone());
@@ -52,7 +52,7 @@ fn spec(played: &Played) -> RunSpec {
 }
 
 /// What calls of a tool came to, of agents or of the root.
-fn results(played: &Played, tool: &str, of_agents: bool) -> Vec<String> {
+pub fn results(played: &Played, tool: &str, of_agents: bool) -> Vec<String> {
     let of_tool = |envelope: &Arc<Envelope>| match &envelope.event {
         Event::CallEnded { tool: called, output, .. }
             if called == tool && envelope.agent.is_some() == of_agents =>

@@ -22,5 +22,6 @@ mod library;
 mod loops;
 mod merging;
 mod permission;
+mod relocating;
 mod resuming;
 mod worktrees;

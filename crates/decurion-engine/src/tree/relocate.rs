@@ -1,0 +1,250 @@
+//! The session itself goes into a checkout of its own in its middle, and out again. Takes a wish of the root, gives
+//! where it works then. Git's work is done beside the session's task. That the session moves is on record after
+//! the checkout is made and before it is taken back: whoever goes on after a crash is somewhere that is there,
+//! and a checkout that nobody is in is settled like any that was left.
+
+use decurion_protocol::{Event, TaskKind, Worktree};
+use tokio::sync::oneshot;
+
+use crate::desk::{Leaving, Place, Relocation, Wish};
+use crate::prompt;
+use crate::session::Owner;
+use crate::task::Row;
+use crate::worktree::{Left, Made, Released, Verdict, Wanted, Worktrees};
+
+/// Where the answer to a wish goes; the error is for the model.
+type Answer = oneshot::Sender<Result<Place, String>>;
+
+/// A step that was taken beside the session's task.
+pub enum Relocating {
+    /// The checkout is made, or cannot be.
+    Made(Result<Made, String>, Worktrees, Answer),
+    /// What is in the checkout is known, or why it is not left.
+    Looked(Result<Left, String>, Leaving, Worktrees, Answer),
+    /// Nothing is under way any more.
+    Done,
+}
+
+impl Owner {
+    /// Begins to go where the root wants to.
+    pub(super) fn relocate(&mut self, relocation: Relocation, answer: Answer) {
+        let begun = match relocation {
+            Relocation::Enter { name } => self.may_enter(name).map(|(trees, wanted)| (trees, Ok(wanted))),
+            Relocation::Leave { action } => {
+                self.may_leave(action).map(|(trees, from)| (trees, Err((from, action))))
+            }
+        };
+        let (trees, work) = match begun {
+            Ok(begun) => begun,
+            Err(reason) => {
+                let _ = answer.send(Err(reason));
+                return;
+            }
+        };
+        self.tree.relocating = true;
+        let wishes = self.wishes.clone();
+        tokio::spawn(async move {
+            let step = match work {
+                Ok(wanted) => Relocating::Made(make(&trees, &wanted, &answer).await, trees, answer),
+                Err((from, action)) => {
+                    Relocating::Looked(look(&trees, &from, action).await, action, trees, answer)
+                }
+            };
+            // The session waits for what is under way before it ends, so somebody listens.
+            let _ = wishes.send(Wish::Relocating(Box::new(step))).await;
+        });
+    }
+
+    /// Goes on with what was begun.
+    pub(super) async fn relocating(&mut self, step: Relocating) {
+        self.tree.relocating = false;
+        match step {
+            Relocating::Made(Ok(made), trees, answer) => self.entered(made, trees, answer).await,
+            Relocating::Looked(Ok(found), action, trees, answer) => {
+                self.leaves((found, action), trees, answer).await;
+            }
+            Relocating::Made(Err(reason), _, answer) | Relocating::Looked(Err(reason), _, _, answer) => {
+                let _ = answer.send(Err(reason));
+            }
+            Relocating::Done => {}
+        }
+    }
+
+    /// What the model is told of where it works, where the call that led there has no result.
+    pub fn place_note(&self) -> String {
+        let now = format!("The session now works in {}.", self.session.cwd);
+        match &self.session.worktree {
+            Some(worktree) => format!("{now}\n\n{}", prompt::in_worktree(worktree)),
+            None => now,
+        }
+    }
+
+    fn may_enter(&self, name: Option<String>) -> Result<(Worktrees, Wanted), String> {
+        self.is_settled()?;
+        if let Some(worktree) = &self.session.worktree {
+            let how =
+                if self.session.before.is_some() { "leave it with ExitWorktree first" } else { "stay in it" };
+            return Err(format!("The session works in a worktree already, {}: {how}.", worktree.path));
+        }
+        let random = || format!("w{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
+        let wanted = Wanted {
+            from: self.session.cwd.clone(),
+            name: name.unwrap_or_else(random),
+            session: self.session.id,
+            agent: None,
+            description: String::new(),
+            dirty: false,
+            asker: None,
+        };
+        Ok((self.worktrees()?, wanted))
+    }
+
+    fn may_leave(&self, action: Leaving) -> Result<(Worktrees, Worktree), String> {
+        self.is_settled()?;
+        let worktree = match (&self.session.worktree, &self.session.before) {
+            (Some(worktree), Some(_)) => worktree.clone(),
+            (Some(_), None) => {
+                return Err("The session began in its worktree (--worktree), and stays there until it ends."
+                    .to_owned());
+            }
+            (None, _) => return Err("The session works in no worktree that it could leave.".to_owned()),
+        };
+        let inside = self.works_in(&worktree);
+        if action != Leaving::Keep && !inside.is_empty() {
+            return Err(format!(
+                "The worktree is not removed while it is worked in ({}): wait for that, stop it with TaskStop, or \
+                 keep the worktree.",
+                inside.join("; ")
+            ));
+        }
+        Ok((self.worktrees()?, worktree))
+    }
+
+    fn is_settled(&self) -> Result<(), String> {
+        let text = "The session is on its way into or out of a worktree already.";
+        if self.tree.relocating { Err(text.to_owned()) } else { Ok(()) }
+    }
+
+    /// Who else works in the session's checkout, or may: where a command works is not known.
+    fn works_in(&self, worktree: &Worktree) -> Vec<String> {
+        let is_there = |row: &Row| match row.record.kind {
+            TaskKind::LocalBash => true,
+            _ => row
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.worktree.as_ref())
+                .is_some_and(|own| own.path == worktree.path),
+        };
+        let rows = self.tree.tasks.rows().filter(|row| row.is_alive() && is_there(row));
+        let mut found: Vec<String> =
+            rows.map(|row| format!("{} {}", row.record.task, row.record.description)).collect();
+        if self.tree.preparing > 0 {
+            found.push("an agent that is about to begin".to_owned());
+        }
+        found
+    }
+
+    /// The checkout is made: the session works in it once that is on record.
+    async fn entered(&mut self, made: Made, trees: Worktrees, answer: Answer) {
+        // Whoever asked was stopped meanwhile: nobody would know where the session is.
+        if answer.is_closed() {
+            return self.give_back(trees, made.worktree);
+        }
+        let before = self.session.cwd.clone();
+        let Made { worktree, cwd } = made;
+        let event = Event::Relocated {
+            cwd: cwd.clone(),
+            worktree: Some(Box::new(worktree.clone())),
+            before: Some(before.clone()),
+        };
+        let who = self.who.clone();
+        if let Err(lost) = self.record(&who, event).await {
+            let _ = answer.send(Err(lost));
+            return self.give_back(trees, worktree);
+        }
+        self.session.cwd.clone_from(&cwd);
+        (self.session.worktree, self.session.before) = (Some(worktree.clone()), Some(before));
+        self.move_root();
+        let _ = answer.send(Ok(Place { cwd, worktree, left: None, gone: false }));
+    }
+
+    /// The checkout can be left: the session works where it did before once that is on record, and then the checkout
+    /// is dealt with.
+    async fn leaves(&mut self, (found, action): (Left, Leaving), trees: Worktrees, answer: Answer) {
+        // What runs there may have begun since it was asked for.
+        let worktree = match self.may_leave(action) {
+            Ok((_, worktree)) if !answer.is_closed() => worktree,
+            Ok(_) => return,
+            Err(reason) => {
+                let _ = answer.send(Err(reason));
+                return;
+            }
+        };
+        let Some(cwd) = self.session.before.clone() else { return };
+        let event = Event::Relocated { cwd: cwd.clone(), worktree: None, before: None };
+        let who = self.who.clone();
+        if let Err(lost) = self.record(&who, event).await {
+            let _ = answer.send(Err(lost));
+            return;
+        }
+        self.session.cwd.clone_from(&cwd);
+        (self.session.worktree, self.session.before) = (None, None);
+        self.move_root();
+        self.tree.relocating = true;
+        let wishes = self.wishes.clone();
+        tokio::spawn(async move {
+            let released = match action {
+                Leaving::Keep => Released::Kept(Box::pin(trees.keep_as_it_is(&worktree)).await),
+                Leaving::Remove => Box::pin(trees.release(&worktree)).await,
+                Leaving::Discard => Box::pin(trees.discard(&worktree)).await,
+            };
+            let (left, gone) = match released {
+                Released::Removed => (found, true),
+                Released::Kept(left) => (left, false),
+            };
+            let _ = answer.send(Ok(Place { cwd, worktree, left: Some(left), gone }));
+            let _ = wishes.send(Wish::Relocating(Box::new(Relocating::Done))).await;
+        });
+    }
+
+    /// The root's run goes on where the session works now; those that run already keep what they have.
+    fn move_root(&self) {
+        if let Some(desk) = self.root_desk() {
+            let session = &self.session;
+            desk.move_to(session.cwd.clone(), session.worktree.clone(), session.directories());
+        }
+    }
+
+    /// Takes a checkout back that nobody has worked in.
+    fn give_back(&mut self, trees: Worktrees, worktree: Worktree) {
+        self.tree.relocating = true;
+        let wishes = self.wishes.clone();
+        tokio::spawn(async move {
+            Box::pin(trees.release(&worktree)).await;
+            let _ = wishes.send(Wish::Relocating(Box::new(Relocating::Done))).await;
+        });
+    }
+}
+
+/// Makes a checkout, and takes it back if whoever asked is gone.
+async fn make(trees: &Worktrees, wanted: &Wanted, answer: &Answer) -> Result<Made, String> {
+    let made = trees.make(wanted).await.map_err(|error| format!("The session stays where it is: {error}"))?;
+    if answer.is_closed() {
+        Box::pin(trees.release(&made.worktree)).await;
+        return Err(String::new());
+    }
+    Ok(made)
+}
+
+/// Looks at what is in a checkout that is to be left; the error says why it is not.
+async fn look(trees: &Worktrees, worktree: &Worktree, action: Leaving) -> Result<Left, String> {
+    let (verdict, left) = Box::pin(trees.look(worktree)).await;
+    if action == Leaving::Remove && verdict == Verdict::Changed {
+        return Err(format!(
+            "The worktree {} has work in it that would be lost: {left}. The session is still in it. Keep it with \
+             `action: \"keep\"`, or, if the user wants to lose that work, call again with `discard_changes: true`.",
+            worktree.path
+        ));
+    }
+    Ok(left)
+}

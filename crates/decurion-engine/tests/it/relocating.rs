@@ -1,0 +1,440 @@
+//! A session that goes into a checkout of its own in its middle, and out again: where its calls and its children
+//! work, what becomes of the checkout, what is refused, and where it goes on after a crash between any two records.
+
+use std::fs;
+use std::sync::Arc;
+
+use camino::Utf8PathBuf;
+use decurion_engine::worktree::Wanted;
+use decurion_protocol::{
+    Answer, Envelope, Event, Mode, Origin, Outcome, Rule, SessionId, SessionRequest, Start, Worktree,
+};
+use decurion_store::{Lease, LeaseState};
+use decurion_testkit::repo::Repo;
+use decurion_testkit::stage::{Played, Stage, render};
+use expect_test::expect;
+
+use crate::isolated::{results, stage};
+use crate::worktrees::utf8;
+
+/// A stage in a repository, where the session may change its checkout.
+fn allowed(repo: &Repo, script: &str) -> Stage {
+    let mut stage = stage(repo, script);
+    for rule in ["EnterWorktree", "ExitWorktree"] {
+        stage.rules.allow.push(Rule::parse(rule, Default::default()).unwrap());
+    }
+    stage
+}
+
+fn repo() -> Repo {
+    Repo::with_files(&[("a.txt", "one\n"), ("sub/b.txt", "two\n")]).unwrap()
+}
+
+/// The checkouts that were entered, in order, and where the session was after each step.
+fn places(events: &[Envelope]) -> Vec<(Utf8PathBuf, Option<Worktree>)> {
+    let place = |envelope: &Envelope| match &envelope.event {
+        Event::Relocated { cwd, worktree, .. } => Some((cwd.clone(), worktree.as_deref().cloned())),
+        _ => None,
+    };
+    events.iter().filter_map(place).collect()
+}
+
+fn all(played: &Played) -> Vec<Envelope> {
+    played.events.iter().map(|envelope| (**envelope).clone()).collect()
+}
+
+/// A text without the folders and the commit of this run.
+fn masked(repo: &Repo, worktree: &Worktree, text: &str) -> String {
+    text.replace(worktree.path.as_str(), "TREE")
+        .replace(&worktree.base, "BASE")
+        .replace(utf8(repo.path()).as_str(), "REPO")
+}
+
+fn leases(stage: &Stage) -> Vec<Lease> {
+    stage.worktrees.as_ref().unwrap().leases().all(None).unwrap().0
+}
+
+fn resumed(stage: &Stage, session: SessionId) -> SessionRequest {
+    SessionRequest { start: Start::Resume { id: session }, ..stage.request.clone() }
+}
+
+const THERE_AND_BACK: &str = r#"
+when agent=worker turn=1
+  call Bash {"command": "pwd"}
+when agent=worker
+  say "seen"
+when agent=apart turn=1
+  call Bash {"command": "pwd; git log --format=%s"}
+when agent=apart
+  say "seen"
+when agent=main turn=1
+  call EnterWorktree {"name": "mine"}
+when agent=main turn=2
+  call Bash {"command": "pwd; echo new > new.txt; git add . && git -c user.name=A -c user.email=a@b commit -qm inside"}
+when agent=main turn=3
+  call Write {"file_path": "more.txt", "content": "more"}
+when agent=main turn=4
+  call Agent {"description": "look", "prompt": "go", "subagent_type": "worker"}
+when agent=main turn=5
+  call Agent {"description": "look", "prompt": "go", "subagent_type": "apart"}
+when agent=main turn=6
+  call ExitWorktree {"action": "keep"}
+when agent=main turn=7
+  call Bash {"command": "pwd; ls"}
+when
+  say "done"
+"#;
+
+#[tokio::test]
+async fn a_session_goes_into_a_checkout_and_out_again_with_all_that_follows_from_it() {
+    let repo = repo();
+    let stage = allowed(&repo, THERE_AND_BACK);
+    let played = stage.play("go").await;
+    let places = places(&all(&played));
+    let worktree = places[0].1.clone().unwrap();
+    let mask = |text: &str| masked(&repo, &worktree, text);
+    expect![[r"
+        The session now works in TREE.
+
+        <worktree>
+        You work in a git checkout of your own, on the branch decurion/mine, which began at BASE.
+        A path below REPO that you are told of means the same path below TREE.
+        Nothing outside of TREE may be changed. What you change stays on your branch, committed or not, and others decide about merging it.
+        </worktree>"]].assert_eq(&mask(&results(&played, "EnterWorktree", false)[0]));
+    let bash: Vec<String> = results(&played, "Bash", false).iter().map(|said| mask(said)).collect();
+    assert_eq!(bash, ["TREE", "REPO\na.txt\nsub"]);
+    assert_eq!(fs::read_to_string(worktree.path.join("more.txt")).unwrap(), "more", "a relative path");
+    let below = results(&played, "Bash", true);
+    assert_eq!(mask(&below[0]), "TREE", "an agent works where its parent does");
+    assert!(
+        below[1].ends_with("inside\nfirst") && !below[1].starts_with(worktree.path.as_str()),
+        "{below:?}"
+    );
+    expect!["The session works in REPO again. The worktree is kept: TREE on decurion/mine: 1 commit, 1 file changed, +1 -0, 1 untracked, not all committed."]
+        .assert_eq(&mask(&results(&played, "ExitWorktree", false)[0]));
+    assert_eq!(places.len(), 2);
+    assert_eq!(places[1], (utf8(repo.path()), None));
+    assert_eq!(repo.status().unwrap(), "", "the shared folder is as it was");
+    let lease = leases(&stage).into_iter().find(|lease| lease.name == "mine").unwrap();
+    assert_eq!((lease.state, lease.agent), (LeaseState::Kept, None));
+}
+
+#[tokio::test]
+async fn nothing_outside_of_the_checkout_is_changed_until_it_is_left() {
+    let repo = repo();
+    let path = utf8(repo.path());
+    let script = format!(
+        r#"
+when turn=1
+  call EnterWorktree {{}}
+when turn=2
+  call Write {{"file_path": "{path}/b.txt", "content": "x"}}
+when turn=3
+  call Bash {{"command": "cd {path} && touch c.txt"}}
+when turn=4
+  call Write {{"file_path": "secret.txt", "content": "x"}}
+when turn=5
+  call ExitWorktree {{"action": "remove"}}
+when turn=6
+  call Write {{"file_path": "d.txt", "content": "x"}}
+when
+  say "done"
+"#
+    );
+    let mut stage = allowed(&repo, &script);
+    stage.rules.deny.push(Rule::parse("Edit(/secret.txt)", Default::default()).unwrap());
+    let played = stage.play("go").await;
+    let worktree = places(&all(&played))[0].1.clone().unwrap();
+    let log: String = render(&played.events).lines().filter(|line| line.starts_with("refuse")).collect();
+    expect!["refuse Write: REPO/b.txt is outside of the checkout that this agent works in, and nothing outside of TREE may be changed. Use TREE/b.txt instead.refuse Bash: REPO/c.txt is outside of the checkout that this agent works in, and nothing outside of TREE may be changed. Use TREE/c.txt instead.refuse Write: denied by Edit(/secret.txt)"]
+        .assert_eq(&masked(&repo, &worktree, &log));
+    assert!(path.join("d.txt").exists(), "where it was before it may write again");
+    assert!(!worktree.path.exists() && leases(&stage).iter().all(|lease| lease.state == LeaseState::Removed));
+    assert_eq!(repo.git(&["branch", "--list", "decurion/*"]).unwrap(), "");
+}
+
+#[tokio::test]
+async fn work_in_the_checkout_is_lost_only_when_that_is_asked_for() {
+    let repo = repo();
+    let script = r#"
+when turn=1
+  call EnterWorktree {"name": "mine"}
+when turn=2
+  call Bash {"command": "echo new > new.txt; git add . && git -c user.name=A -c user.email=a@b commit -qm inside; echo y > y; echo z >> a.txt"}
+when turn=3
+  call ExitWorktree {"action": "remove"}
+when turn=4
+  call Bash {"command": "pwd"}
+when turn=5
+  call ExitWorktree {"action": "keep", "discard_changes": true}
+when turn=6
+  call ExitWorktree {"action": "remove", "discard_changes": true}
+when
+  say "done"
+"#;
+    let stage = allowed(&repo, script);
+    let played = stage.play("go").await;
+    let worktree = places(&all(&played))[0].1.clone().unwrap();
+    let said = results(&played, "ExitWorktree", false);
+    let said: Vec<String> = said.iter().map(|said| masked(&repo, &worktree, said)).collect();
+    expect![[r#"
+        The worktree TREE has work in it that would be lost: 1 commit, 2 files changed, +2 -0, 1 untracked, not all committed. The session is still in it. Keep it with `action: "keep"`, or, if the user wants to lose that work, call again with `discard_changes: true`.
+        <tool_use_error>InputValidationError: ExitWorktree failed due to the following issue(s):
+        `discard_changes` goes with `action: "remove"`; what is kept loses nothing</tool_use_error>
+        The session works in REPO again. The worktree is gone, with what was in it: 1 commit, 2 files changed, +2 -0, 1 untracked, not all committed."#]]
+    .assert_eq(&said.join("\n"));
+    assert_eq!(results(&played, "Bash", false)[1], worktree.path.as_str(), "it was still in it");
+    let structured = played.events.iter().rev().find_map(|envelope| match &envelope.event {
+        Event::CallEnded { tool, output, .. } if tool == "ExitWorktree" => output.structured.clone(),
+        _ => None,
+    });
+    let structured = structured.unwrap();
+    assert_eq!((&structured["discardedFiles"], &structured["discardedCommits"]), (&3.into(), &1.into()));
+    assert!(!worktree.path.exists() && leases(&stage).is_empty());
+    assert_eq!(repo.git(&["branch", "--list", "decurion/*"]).unwrap(), "");
+    assert_eq!(repo.status().unwrap(), "");
+}
+
+#[tokio::test]
+async fn a_person_must_agree_or_a_rule() {
+    let repo = repo();
+    let script = "when turn=1\n  call EnterWorktree {}\nwhen\n  say \"done\"\n";
+    let unasked = stage(&repo, script);
+    let played = unasked.play("go").await;
+    expect!["Permission denied: no rule lets the session change its checkout; a person must agree, or the rule `EnterWorktree` allow it; nobody can be asked in this session"]
+        .assert_eq(&results(&played, "EnterWorktree", false)[0]);
+    assert!(matches!(played.outcome, Outcome::Denied { .. }));
+    let mut asked = stage(&repo, script);
+    asked.request.answers = true;
+    asked.answer = Some(Answer::Allow { input: None, rules: Vec::new(), everywhere: false });
+    let played = asked.play("go").await;
+    assert_eq!(places(&all(&played)).len(), 1, "a person said yes");
+    asked.answer = Some(Answer::Deny { message: "not now".into(), interrupt: false });
+    let played = asked.play("go").await;
+    assert_eq!(results(&played, "EnterWorktree", false)[0], "Permission denied: not now");
+    let mut planning = stage(&repo, script);
+    planning.request.mode = Some(Mode::Plan);
+    assert!(results(&planning.play("go").await, "EnterWorktree", false)[0].contains("mode plan"));
+    assert_eq!(repo.git(&["branch", "--list", "decurion/*"]).unwrap(), "");
+}
+
+#[tokio::test]
+async fn what_cannot_be_entered_or_left_is_refused_with_the_reason() {
+    let repo = repo();
+    repo.git(&["branch", "decurion/taken"]).unwrap();
+    let script = r#"
+when agent=main turn=1
+  call ExitWorktree {"action": "keep"}
+when agent=main turn=2
+  call EnterWorktree {"name": "../up"}
+when agent=main turn=3
+  call EnterWorktree {"name": "taken"}
+when agent=main turn=4
+  call EnterWorktree {"path": "/tmp"}
+when agent=main turn=5
+  call EnterWorktree {"name": "mine"}
+when agent=main turn=6
+  call EnterWorktree {"name": "other"}
+when agent=main turn=7
+  call Agent {"description": "below", "prompt": "go", "subagent_type": "fork", "run_in_background": false}
+when agent=main turn=8
+  call Bash {"command": "sleep 600", "run_in_background": true}
+when agent=main turn=9
+  call ExitWorktree {"action": "remove"}
+when agent=main
+  say "done"
+when agent=fork turn=8
+  call ExitWorktree {"action": "keep"}
+when agent=fork
+  say "tried"
+"#;
+    let mut stage = allowed(&repo, script);
+    stage.agent_settings.forks = true;
+    let mut link = decurion_protocol::Place::open(&stage.engine(), stage.request.clone()).await.unwrap();
+    let prompt = decurion_protocol::Command::Prompt { blocks: vec![decurion_protocol::Block::text("go")] };
+    decurion_testkit::stage::send(&link, 1, prompt).await;
+    let mut events = Vec::new();
+    let outcome = stage.listen(&mut link, &mut events).await;
+    let played = Played { events, outcome, session: link.session };
+    let worktree = places(&all(&played))[0].1.clone().unwrap();
+    let said =
+        |tool: &str, of_agents: bool| masked(&repo, &worktree, &results(&played, tool, of_agents).join("\n"));
+    let shell = played.events.iter().rev().find_map(|envelope| match &envelope.event {
+        Event::TaskOpened { record } => Some(record.task.to_string()),
+        _ => None,
+    });
+    expect![[r#"
+        The session stays where it is: not a name for a worktree (letters, digits, `_` and `-`, at most 64): "../up"
+        The session stays where it is: there is a branch decurion/taken already; choose another name, or remove it
+        <tool_use_error>InputValidationError: EnterWorktree failed due to the following issue(s):
+        `path` is not a field here; there are: name</tool_use_error>
+        The session now works in TREE.
+
+        <worktree>
+        You work in a git checkout of your own, on the branch decurion/mine, which began at BASE.
+        A path below REPO that you are told of means the same path below TREE.
+        Nothing outside of TREE may be changed. What you change stays on your branch, committed or not, and others decide about merging it.
+        </worktree>
+        The session works in a worktree already, TREE: leave it with ExitWorktree first."#]].assert_eq(&said("EnterWorktree", false));
+    expect![[r"
+        The session works in no worktree that it could leave.
+        The worktree is not removed while it is worked in (SHELL sleep 600): wait for that, stop it with TaskStop, or keep the worktree."]].assert_eq(&said("ExitWorktree", false).replace(&shell.unwrap(), "SHELL"));
+    expect![[r#"Only the session's own agent moves the session; an agent has a worktree of its own with `isolation: "worktree"` when it is started."#]].assert_eq(&said("ExitWorktree", true));
+    drop(link);
+}
+
+#[tokio::test]
+async fn outside_of_a_repository_there_is_nothing_to_enter_and_children_have_neither_tool() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let script = r#"
+when agent=main turn=1
+  call EnterWorktree {}
+when agent=main turn=2
+  call Agent {"description": "look", "prompt": "go", "subagent_type": "worker"}
+when
+  say "done"
+"#;
+    let repo = repo();
+    let mut stage = allowed(&repo, script);
+    stage.request.cwd = utf8(elsewhere.path());
+    let played = stage.play("go").await;
+    let said = &results(&played, "EnterWorktree", false)[0];
+    assert!(said.starts_with("The session stays where it is: a worktree needs a git repository"), "{said}");
+    assert!(places(&all(&played)).is_empty());
+    let tools = |of_agent: bool| {
+        let spec = played.events.iter().find_map(|envelope| match &envelope.event {
+            Event::RunStarted { spec } if spec.agent.is_some() == of_agent => Some(spec.tools.to_vec()),
+            _ => None,
+        });
+        spec.unwrap().iter().filter(|name| name.ends_with("Worktree")).count()
+    };
+    assert_eq!((tools(false), tools(true)), (2, 0));
+    let mut began =
+        allowed(&repo, "when turn=1\n  call ExitWorktree {\"action\": \"keep\"}\nwhen\n  say \"done\"\n");
+    began.request.worktree = Some("mine".to_owned());
+    let said = &results(&began.play("go").await, "ExitWorktree", false)[0];
+    assert_eq!(said, "The session began in its worktree (--worktree), and stays there until it ends.");
+}
+
+#[tokio::test]
+async fn a_session_that_ends_inside_goes_on_there_and_can_leave_then() {
+    let repo = repo();
+    let script = "when turn=1\n  call EnterWorktree {\"name\": \"mine\"}\nwhen turn=2\n  call Bash {\"command\": \"cd sub && echo x > new.txt\"}\nwhen\n  say \"done\"\n";
+    let mut stage = allowed(&repo, script);
+    stage.request.cwd = utf8(repo.path()).join("sub");
+    let first = stage.play("go").await;
+    let worktree = places(&all(&first))[0].1.clone().unwrap();
+    assert_eq!(places(&all(&first))[0].0, worktree.path.join("sub"), "the same folder, there");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let request = SessionRequest { cwd: utf8(elsewhere.path()), ..resumed(&stage, first.session) };
+    let stage = stage.resuming(
+        "when text=/out/\n  call ExitWorktree {\"action\": \"keep\"}\nwhen text=/where/\n  call Bash {\"command\": \"pwd\"}\nwhen text=/again/\n  call Bash {\"command\": \"pwd\"}\nwhen\n  say \"done\"\n",
+    );
+    let second = stage.play_all(request, &["where", "out now", "again"]).await.unwrap();
+    let bash = results(&second, "Bash", false);
+    assert_eq!(bash, [worktree.path.join("sub").as_str(), utf8(repo.path()).join("sub").as_str()]);
+    assert_eq!(repo.status().unwrap(), "");
+}
+
+/// What the last prompt's run was told of where it is.
+fn told(played: &Played) -> String {
+    let note = |envelope: &Arc<Envelope>| match &envelope.event {
+        Event::Message { message, meta, .. } if meta.origin == Origin::Note("context".into()) => {
+            Some(message.text())
+        }
+        _ => None,
+    };
+    played.events.iter().filter_map(note).collect()
+}
+
+#[tokio::test]
+async fn whatever_record_is_the_last_the_session_goes_on_where_that_says() {
+    let repo = repo();
+    let stage = allowed(&repo, THERE_AND_BACK);
+    let session = stage.play("go").await.session;
+    let whole = stage.recorded(session);
+    let transcript = stage.archive().layout().session(&stage.request.cwd, session).transcript();
+    let bytes = fs::read(&transcript).unwrap();
+    let lease = leases(&stage).into_iter().find(|lease| lease.name == "mine").unwrap();
+    let trees = stage.worktrees.clone().unwrap();
+    let stage =
+        stage.resuming("when text=/where/\n  call Bash {\"command\": \"pwd\"}\nwhen\n  say \"done\"\n");
+    let moves: Vec<&Envelope> =
+        whole.iter().filter(|envelope| matches!(envelope.event, Event::Relocated { .. })).collect();
+    let (entered, left) = (moves[0].seq, moves[1].seq);
+    let ended = |tool: &str| {
+        let of_tool = |envelope: &&Envelope| matches!(&envelope.event, Event::CallEnded { tool: called, .. } if called == tool);
+        whole.iter().find(of_tool).unwrap().seq
+    };
+    let agents = whole
+        .iter()
+        .filter(|envelope| envelope.agent.is_none() && !matches!(envelope.event, Event::Notice { .. }));
+    for after in agents.map(|envelope| envelope.seq).filter(|seq| *seq > 4) {
+        fs::write(&transcript, &bytes).unwrap();
+        stage.forget_after(after);
+        // As it was when the process died.
+        trees.leases().put(&Lease { state: LeaseState::Used, ended: None, ..lease.clone() }).unwrap();
+        let played = stage.play_all(resumed(&stage, session), &["where"]).await.unwrap();
+        let inside = (entered..left).contains(&after);
+        let place = if inside { lease.path.clone() } else { utf8(repo.path()) };
+        assert_eq!(results(&played, "Bash", false).last().unwrap(), place.as_str(), "after {after}");
+        // The call that led there has no result, so the conversation says it otherwise.
+        let untold = (entered..ended("EnterWorktree")).contains(&after)
+            || (left..ended("ExitWorktree")).contains(&after);
+        assert_eq!(
+            told(&played).contains(&format!("The session now works in {place}.")),
+            untold,
+            "after {after}"
+        );
+        let now = trees.leases().get(&lease.repository, "mine").unwrap();
+        assert_eq!(now.state, LeaseState::Kept, "after {after}: its work is kept");
+        let notice = |envelope: &Arc<Envelope>| matches!(&envelope.event, Event::Notice { text, .. } if text.contains(lease.path.as_str()));
+        assert!(played.events.iter().any(notice), "after {after}: it is said where the work is");
+    }
+    assert_eq!(repo.status().unwrap(), "");
+}
+
+#[tokio::test]
+async fn a_checkout_that_nobody_came_to_enter_is_gone_when_the_session_goes_on() {
+    let repo = repo();
+    let stage = allowed(&repo, "when\n  say \"done\"\n");
+    let session = stage.play("go").await.session;
+    let trees = stage.worktrees.clone().unwrap();
+    for state in [LeaseState::Making, LeaseState::Used, LeaseState::Removing] {
+        let wanted = Wanted {
+            from: utf8(repo.path()),
+            name: "half".to_owned(),
+            session,
+            agent: None,
+            description: String::new(),
+            dirty: false,
+            asker: None,
+        };
+        let made = trees.make(&wanted).await.unwrap();
+        let lease = trees.leases().get(&made.worktree.repository, "half").unwrap();
+        trees.leases().put(&Lease { state, ..lease }).unwrap();
+        let played = stage.play_all(resumed(&stage, session), &["more"]).await.unwrap();
+        assert!(matches!(played.outcome, Outcome::Completed { .. }));
+        assert!(!made.worktree.path.exists(), "{state:?}");
+        assert_eq!(repo.git(&["branch", "--list", "decurion/*"]).unwrap(), "", "{state:?}");
+        if let Some(lease) = trees.leases().get(&made.worktree.repository, "half") {
+            assert_eq!(lease.state, LeaseState::Removed);
+            trees.leases().remove(&lease).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_fork_of_a_session_works_in_no_checkout_of_that() {
+    let repo = repo();
+    let script = "when turn=1\n  call EnterWorktree {\"name\": \"mine\"}\nwhen text=/where/\n  call Bash {\"command\": \"pwd; echo x > x.txt\"}\nwhen\n  say \"done\"\n";
+    let stage = allowed(&repo, script);
+    let first = stage.play("where").await;
+    let request =
+        SessionRequest { start: Start::Fork { from: first.session, id: None }, ..stage.request.clone() };
+    let forked = stage.play_all(request, &["where"]).await.unwrap();
+    assert_eq!(results(&forked, "Bash", false)[0], utf8(repo.path()).as_str());
+    assert!(told(&forked).contains("The session now works in"), "{}", told(&forked));
+    let again = stage.play_all(resumed(&stage, forked.session), &["where"]).await.unwrap();
+    assert_eq!(results(&again, "Bash", false)[0], utf8(repo.path()).as_str());
+}
