@@ -241,6 +241,12 @@ impl TaskTable {
         self.put(to, delivery);
     }
 
+    /// Whether a task's ending is still to be told and says nothing of a checkout.
+    pub fn lacks_worktree(&self, task: &TaskId) -> bool {
+        let ending = self.rows.get(task).and_then(|row| row.view.borrow().ending.clone());
+        ending.is_some_and(|ending| ending.worktree.is_none() && self.endings.contains_key(&ending.id))
+    }
+
     /// An agent's ending is also that it left work in a checkout of its own.
     fn keep_worktree(&mut self, id: &EndingId, left: String) {
         let Some(row) = self.rows.get_mut(&id.task) else { return };

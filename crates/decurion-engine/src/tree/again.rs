@@ -11,7 +11,7 @@ use decurion_protocol::{
     Origin, Outcome, ReleaseStep, RunSpec, StartStep, Step, TaskId, TaskRecord, TaskState, ToolSelection,
     Verdict,
 };
-use decurion_store::Lease;
+use decurion_store::{Lease, LeaseState};
 
 use crate::child::{AgentInput, BackgroundChoice};
 use crate::context::Context;
@@ -203,7 +203,13 @@ impl Owner {
         let Some(trees) = self.session.parts.worktrees.clone() else { return };
         let session = self.session.id;
         let (leases, _) = trees.leases().all(None).unwrap_or_default();
-        for lease in leases.into_iter().filter(|lease| lease.session == session && lease.is_open()) {
+        for lease in leases.into_iter().filter(|lease| lease.session == session) {
+            if lease.state == LeaseState::Kept {
+                self.tell_kept(&trees, &lease).await;
+            }
+            if !lease.is_open() {
+                continue;
+            }
             let Some(agent) = lease.agent.clone() else {
                 self.settle_left(&trees, &lease).await;
                 continue;
@@ -220,6 +226,22 @@ impl Owner {
                 let _ = self.record(&who, Event::Released { steps }).await;
             }
         }
+    }
+
+    /// Puts on record that an ended agent's checkout was kept, where the process died before it could: whoever is told
+    /// of the ending is told where the work is.
+    async fn tell_kept(&mut self, trees: &Worktrees, lease: &Lease) {
+        let Some(agent) = lease.agent.clone() else { return };
+        let task: TaskId = agent.clone().into();
+        let spec = self.tree.tasks.row(&task).and_then(|row| row.spec.clone()).filter(|spec| is_own(spec));
+        let Some(worktree) = spec.as_ref().and_then(|spec| spec.worktree.as_deref()) else { return };
+        if worktree.path != lease.path || !self.tree.tasks.lacks_worktree(&task) {
+            return;
+        }
+        let (_, left) = Box::pin(trees.look(worktree)).await;
+        let steps = vec![Step::noted(ReleaseStep::Worktree, left.to_string())];
+        let who = Who { run: spec.as_ref().map_or(self.who.run, |spec| spec.run), agent: Some(agent) };
+        let _ = self.record(&who, Event::Released { steps }).await;
     }
 
     /// Takes back a checkout that the session was entering or leaving when the process died: it works elsewhere.

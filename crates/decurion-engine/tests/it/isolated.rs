@@ -429,3 +429,44 @@ async fn a_session_that_changed_nothing_in_its_checkout_leaves_none_and_can_go_o
     let place = &results(&second, "Bash", false)[0];
     assert!(place.contains("/worktrees/"), "made again, never the shared folder: {place}");
 }
+
+#[tokio::test]
+async fn a_crash_after_a_checkout_was_kept_loses_neither_path_nor_branch() {
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    let script = "when agent=apart turn=1\n  call Bash {\"command\": \"echo two > a.txt\"}\nwhen agent=apart\n  say \"changed\"\n";
+    let stage = stage(&repo, &format!("{script}{DELEGATE}"));
+    let played = stage.play("go").await;
+    let (spec, whole) = (spec(&played), stage.recorded(played.session));
+    let ended =
+        |envelope: &&Envelope| envelope.agent.is_some() && matches!(envelope.event, Event::RunEnded { .. });
+    let ended = whole.iter().find(ended).unwrap().seq;
+    // The lease says kept, and nothing on record does.
+    stage.forget_after(ended);
+    let tree = spec.worktree.as_deref().unwrap();
+    let lease = || {
+        let leases = stage.worktrees.as_ref().unwrap().leases();
+        leases.get(&tree.repository, spec.agent.as_ref().unwrap().as_str()).unwrap()
+    };
+    assert_eq!(lease().state, LeaseState::Kept);
+    let request = SessionRequest { start: Start::Resume { id: played.session }, ..stage.request.clone() };
+    let second = stage.play_all(request.clone(), &["more"]).await.unwrap();
+    let told = |played: &Played| {
+        let note = |envelope: &Arc<Envelope>| match &envelope.event {
+            Event::Message { message, meta, .. } if !meta.delivers.is_empty() => Some(message.text()),
+            _ => None,
+        };
+        played.events.iter().filter_map(note).collect::<Vec<_>>()
+    };
+    let notes = told(&second);
+    assert_eq!(notes.len(), 1, "told once: {notes:?}");
+    let wanted =
+        format!("<worktreePath>{}</worktreePath><worktreeBranch>{}</worktreeBranch>", tree.path, tree.branch);
+    assert!(notes[0].contains(&wanted) && notes[0].contains("1 file changed, +1 -1"), "{notes:?}");
+    let released = |record: &[Envelope]| {
+        record.iter().filter(|envelope| matches!(envelope.event, Event::Released { .. })).count()
+    };
+    assert_eq!(released(&stage.recorded(played.session)), 1);
+    let third = stage.play_all(request, &["more"]).await.unwrap();
+    assert_eq!((told(&third).len(), released(&stage.recorded(played.session))), (0, 1), "and not again");
+    assert_eq!(lease().state, LeaseState::Kept);
+}
