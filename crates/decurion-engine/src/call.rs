@@ -162,7 +162,7 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
     let mut finished = match decide_again(bench, &mut ready, &name, permit) {
         Permit::Granted { decision, input, seen } => {
             let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), *seen);
-            let rules = rules.confined(Confinement::of(&bench.spec));
+            let rules = rules.confined(Confinement::of(&bench.spec), &bench.ports.root);
             let input = input.or_else(|| said.changed.then(|| ready.call.input.clone()));
             run(bench, ready, name, decision, input, rules).await?
         }
@@ -387,7 +387,7 @@ pub async fn inline_permit(
     match decide_again(bench, &mut ready, &name, permit) {
         Permit::Granted { input, seen, .. } => {
             let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), *seen);
-            let rules = rules.confined(Confinement::of(&bench.spec));
+            let rules = rules.confined(Confinement::of(&bench.spec), &bench.ports.root);
             Ok((rules, input.unwrap_or(ready.call.input)))
         }
         Permit::Refused { decision, .. } => Err(decision.reason),

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::{Access, Intent, Mode, RuleSet, RunSpec, Verdict};
 use decurion_tools::{PathRules, Surroundings};
 use serde_json::Value;
@@ -18,6 +18,8 @@ pub struct OpenRules {
     policy: Policy,
     /// The deny rules alone, which a search asks once per file; none where there are none.
     deny: Option<Policy>,
+    /// The same, counted from the session's folder in each of the checkouts that the run's own was made from.
+    twins: Vec<Policy>,
     /// What was decided about, with the real paths.
     decided: Intent,
     /// Where the run may write at all.
@@ -31,12 +33,21 @@ impl OpenRules {
         // A mode that allows everything else leaves just the deny rules to speak.
         let only_deny = || Policy::new(Mode::BypassPermissions, Arc::new(deny), policy.around.clone());
         let deny = (!policy.rules.deny.is_empty()).then(only_deny);
-        Self { policy, deny, decided, bounds: None }
+        Self { policy, deny, twins: Vec::new(), decided, bounds: None }
     }
 
-    /// The same for a run that may write only there.
-    pub fn confined(self, bounds: Option<Confinement>) -> Self {
-        Self { bounds, ..self }
+    /// The same for a run that may write only there, in a session whose rules count from `root`: what they forbid
+    /// is forbidden in every checkout above too.
+    pub fn confined(self, bounds: Option<Confinement>, root: &Utf8Path) -> Self {
+        let deny = bounds.as_ref().and_then(|_| self.deny.clone());
+        let twin = |(deny, root): (&Policy, Utf8PathBuf)| {
+            let around = Around { root, ..deny.around.clone() };
+            Policy { around, ..deny.clone() }
+        };
+        let roots = bounds.iter().flat_map(|bounds| bounds.twins(root));
+        let twins =
+            deny.iter().flat_map(|deny| roots.clone().map(move |root| (deny, root))).map(twin).collect();
+        Self { bounds, twins, ..self }
     }
 }
 
@@ -53,8 +64,8 @@ impl PathRules for OpenRules {
         };
         let intent = Intent::titled("").touching(path, access);
         let ask = |policy| decide(policy, tool, &Value::Null, &intent);
-        if let Some(denied) = self.deny.as_ref().map(ask).filter(|decision| decision.verdict == Verdict::Deny)
-        {
+        let denying = self.deny.iter().chain(&self.twins);
+        if let Some(denied) = denying.map(ask).find(|decision| decision.verdict == Verdict::Deny) {
             return Some(denied.reason);
         }
         if access == Access::Read || self.decided.touches.iter().any(|touch| touch.path == path) {

@@ -288,8 +288,14 @@ fn made(origin: &Origin, lease: &Lease, asker: Option<&Worktree>) -> Made {
     let cwd = if cwd.is_dir() { cwd } else { lease.path.clone() };
     // A path joined with nothing ends with a slash.
     let cwd = if origin.inside.as_str().is_empty() { lease.path.clone() } else { cwd };
-    let above =
-        asker.filter(|asker| asker.path == origin.top).map(|asker| asker.origins().cloned().collect());
+    // From a submodule of its checkout, the same submodule of those above.
+    let within = |asker: &Worktree| origin.top.strip_prefix(&asker.path).ok().map(Utf8Path::to_owned);
+    let above = asker.and_then(|asker| {
+        let inside = within(asker)?;
+        let same =
+            |top: &Utf8PathBuf| if inside.as_str().is_empty() { top.clone() } else { top.join(&inside) };
+        Some(asker.origins().map(same).collect())
+    });
     let worktree = Worktree {
         path: lease.path.clone(),
         branch: lease.branch.clone(),

@@ -470,3 +470,50 @@ async fn a_crash_after_a_checkout_was_kept_loses_neither_path_nor_branch() {
     assert_eq!((told(&third).len(), released(&stage.recorded(played.session))), (0, 1), "and not again");
     assert_eq!(lease().state, LeaseState::Kept);
 }
+
+#[tokio::test]
+async fn what_is_forbidden_stays_so_in_every_checkout_above_also_in_the_middle_of_a_search() {
+    let repo =
+        Repo::with_files(&[("a.txt", "one\n"), ("secret.txt", "hidden\n"), ("docs/d.txt", "d\n")]).unwrap();
+    let path = utf8(repo.path());
+    let script = format!(
+        r#"
+when agent=apart turn=1
+  call Grep {{"pattern": "hidden", "path": "{path}"}}
+when agent=apart turn=2
+  call Agent {{"description": "below", "prompt": "go", "subagent_type": "deeper"}}
+when agent=apart
+  say "done"
+when agent=deeper turn=1
+  call Grep {{"pattern": "hidden", "path": "{path}"}}
+when agent=deeper turn=2
+  call Grep {{"pattern": "hidden", "path": ".."}}
+when agent=deeper turn=3
+  call Grep {{"pattern": "one", "path": "{path}"}}
+when agent=deeper
+  say "tried"
+{DELEGATE}"#
+    );
+    let mut stage = stage(&repo, &script);
+    stage.request.mode = Some(Mode::BypassPermissions);
+    stage.request.worktree = Some("mine".to_owned());
+    stage.request.directories = vec![path.join("docs")];
+    stage.rules.deny.push(Rule::parse("Read(/secret.txt)", Default::default()).unwrap());
+    let deeper = AgentDefinition { name: "deeper".into(), ..(*stage.agents[stage.agents.len() - 1]).clone() };
+    stage.agents.push(Arc::new(deeper));
+    for in_worktree in [true, false] {
+        if !in_worktree {
+            stage.request.worktree = None;
+        }
+        let played = stage.play("go").await;
+        let greps = results(&played, "Grep", true);
+        let tells = |said: &String| said.contains("secret") && !said.starts_with("Permission denied");
+        assert!(!greps[..3].iter().any(tells), "{in_worktree}: {greps:?}");
+        assert!(greps[3].contains("a.txt"), "what is not forbidden is found: {greps:?}");
+        let directories = played.events.iter().rev().find_map(|envelope| match &envelope.event {
+            Event::RunStarted { spec } if spec.depth == 2 => Some(spec.directories.clone()),
+            _ => None,
+        });
+        assert_eq!(directories.unwrap(), Vec::<camino::Utf8PathBuf>::new(), "none of a checkout above");
+    }
+}
