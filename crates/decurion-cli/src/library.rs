@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use camino::Utf8Path;
 use decurion_config::{InstructionRequest, Loaded, Plugins, SkillRequest, Skills, memory, skills};
 use decurion_engine::{Instructions, Library, Memory};
-use decurion_protocol::{AgentDefinition, Skill};
+use decurion_protocol::{AgentDefinition, HookDeclaration, Skill};
 
 use crate::command::agents::tool_names;
 
@@ -72,6 +72,17 @@ impl Library for Shelf {
 
     fn body(&self, skill: &Skill) -> Result<String, String> {
         skills::body(skill, &self.loaded.paths)
+    }
+
+    fn hooks_of(&self, skill: &Skill) -> Vec<HookDeclaration> {
+        self.loaded.hooks_of_skill(skill).declarations
+    }
+
+    /// As they were read last: a file that an agent reads is no reason to look through all of them.
+    fn concerning(&self, cwd: &Utf8Path, file: &Utf8Path) -> Vec<Arc<Skill>> {
+        let held = self.skills.lock().unwrap_or_else(PoisonError::into_inner);
+        let concerns = |skill: &&Arc<Skill>| skills::concerns(skill, &self.loaded.paths, cwd, file);
+        held.active.iter().filter(concerns).cloned().collect()
     }
 
     fn memory(&self, scope: &str, agent: &AgentDefinition) -> Result<Memory, String> {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use decurion_protocol::permission::{Rule, RuleSource};
-use decurion_protocol::{AgentDefinition, AgentSource, HookDeclaration, HookEvent, OnFailure};
+use decurion_protocol::{AgentDefinition, AgentSource, HookDeclaration, HookEvent, OnFailure, Skill};
 use serde_json::{Map, Value};
 
 use crate::Loaded;
@@ -51,6 +51,18 @@ impl Loaded {
         of_definition(value, &file)
     }
 
+    /// The hooks of a skill, for whoever follows it. Those of a file that is not trusted are not in it to begin
+    /// with.
+    pub fn hooks_of_skill(&self, skill: &Skill) -> FoundHooks {
+        let Some(value) = &skill.hooks else { return FoundHooks::default() };
+        let managed_only = self.managed_hooks_only() && skill.source != AgentSource::Managed;
+        let untrusted = skill.source == AgentSource::Project && !self.trust.is_trusted();
+        if self.settings.disable_all_hooks || managed_only || untrusted {
+            return FoundHooks::default();
+        }
+        of_skill(value, skill.path.as_str())
+    }
+
     pub(crate) fn managed_hooks_only(&self) -> bool {
         self.tree.get("allowManagedHooksOnly").and_then(Node::bool) == Some(true)
             && self.origin("allowManagedHooksOnly").is_some_and(|origin| origin.layer == Layer::Managed)
@@ -81,6 +93,15 @@ pub fn of_definition(hooks: &Value, file: &str) -> FoundHooks {
 
 /// The hooks of a plugin, which are those of the session while the plugin is on.
 pub(crate) fn of_plugin(hooks: &Value, file: &str) -> FoundHooks {
+    let mut found = FoundHooks::default();
+    let source = Source { place: file.to_owned(), origin: None };
+    Reader { source, whose: Whose::Session, found: &mut found }.events(hooks);
+    found
+}
+
+/// The hooks of a skill: what it has under `hooks`, and the file's name for warnings; empty where whoever shows
+/// them names it. Who follows the skill decides whether `Stop` is the end of an agent.
+pub(crate) fn of_skill(hooks: &Value, file: &str) -> FoundHooks {
     let mut found = FoundHooks::default();
     let source = Source { place: file.to_owned(), origin: None };
     Reader { source, whose: Whose::Session, found: &mut found }.events(hooks);
@@ -276,6 +297,7 @@ impl Reader<'_> {
     fn note(&mut self, kind: WarningKind, key: &str, what: &str) {
         let text = match self.source.origin {
             Some(_) => format!("{key}: {what}"),
+            None if self.source.place.is_empty() => format!("{key}: {what}"),
             None => format!("{}: {key}: {what}", self.source.place),
         };
         self.found.warnings.push(Warning { kind, origin: self.source.origin.cloned(), text });

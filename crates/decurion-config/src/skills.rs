@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::{AgentSource, Skill, SkillKind};
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::agents::definition::WaitingParts;
 use crate::agents::place::{self, Walk};
@@ -209,6 +210,35 @@ pub fn body(skill: &Skill, paths: &Paths) -> Result<String, String> {
         None => document.body,
     })
 }
+
+/// Whether a skill's `paths` name a file like this one: by where it is in the project, or below a directory.
+pub fn concerns(skill: &Skill, paths: &Paths, cwd: &Utf8Path, file: &Utf8Path) -> bool {
+    let inside = [&*paths.root, cwd].map(|folder| file.strip_prefix(folder).ok());
+    let matches = |pattern: &String| {
+        let pattern = concerned(pattern);
+        pattern.is_some_and(|pattern| inside.iter().flatten().any(|file| pattern.is_match(file)))
+    };
+    skill.paths.iter().any(matches)
+}
+
+/// A pattern of files as people write it in `.gitignore`: without a slash it is a name in any folder, and what
+/// names a folder means all that is in it.
+fn concerned(pattern: &str) -> Option<GlobSet> {
+    let plain = pattern.trim_start_matches("./").trim_start_matches('/');
+    let plain = plain.trim_end_matches('/');
+    if plain.is_empty() || plain.len() > MOST_PATTERN {
+        return None;
+    }
+    let anywhere = if plain.contains('/') || pattern.starts_with('/') { "" } else { "**/" };
+    let mut set = GlobSetBuilder::new();
+    for text in [format!("{anywhere}{plain}"), format!("{anywhere}{plain}/**")] {
+        set.add(GlobBuilder::new(&text).literal_separator(true).build().ok()?);
+    }
+    set.build().ok()
+}
+
+/// Longer than any pattern that a person writes; a pattern is compiled for each file that is read.
+const MOST_PATTERN: usize = 500;
 
 /// A file told apart; one without a head is all body.
 fn read(file: &Utf8Path) -> Result<Document, (Option<u32>, String)> {

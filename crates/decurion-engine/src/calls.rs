@@ -10,6 +10,7 @@ use crate::call::{Bench, Call, Finished, Prepared, perform, prepare};
 use crate::context::Context;
 use crate::hooked::Hooked;
 use crate::journal::JournalLost;
+use crate::skill;
 use camino::Utf8PathBuf;
 use decurion_protocol::{CallId, Denial, Event, HookEvent, ToolEffect};
 use decurion_tools::Surroundings;
@@ -116,6 +117,7 @@ fn take(context: &mut Context, finished: Finished, round: &mut Round) {
 
 /// Where the next call happens and what the run has read by then.
 pub fn bench<'a>(run: &'a crate::run::Run, context: &Context) -> Bench<'a> {
+    skill::arm(run, context);
     let state = context.state();
     let spec = run.ports.desk.now();
     let mut directories = vec![spec.cwd.clone()];

@@ -74,6 +74,9 @@ pub struct AgentInput {
     /// Rules of its own; never the model's to say.
     #[serde(skip)]
     pub own_rules: OwnRules,
+    /// The skill that its prompt is the text of, where that brings hooks; never the model's to say.
+    #[serde(skip)]
+    pub skill: Option<String>,
 }
 
 /// Where an agent works, if not where its parent does.

@@ -16,7 +16,7 @@ use decurion_protocol::{
 use decurion_tools::FilesSeen;
 use serde_json::Value;
 
-use crate::prompt;
+use crate::{prompt, skill};
 
 /// What the model reads where a call has no result on record.
 pub const NO_RESULT: &str = "No result was recorded for this call: it was interrupted before it ended.";
@@ -122,6 +122,18 @@ pub struct RunState {
     pub follows: OwnRules,
     /// Instruction files of folders that it was told of, and still has before it.
     pub instructed: HashSet<Utf8PathBuf>,
+    /// Skills that it was told of because of a file, and still has before it.
+    pub offered: HashSet<String>,
+    /// The skills that it has read itself, in order; what it has from another's conversation is not among them.
+    pub skills: Vec<String>,
+}
+
+impl RunState {
+    fn read_skill(&mut self, name: &str) {
+        if !self.skills.iter().any(|known| known == name) {
+            self.skills.push(name.to_owned());
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -184,7 +196,7 @@ impl Context {
         Self {
             sealed: prefix.sealed.clone(),
             ids: prefix.ids.clone(),
-            kept: prefix.kept.clone(),
+            kept: RunState { skills: Vec::new(), ..prefix.kept.clone() },
             fill: prefix.fill,
             media: prefix.media,
             ..Self::new(prefix.dialect)
@@ -255,10 +267,14 @@ impl Context {
                         let told = message.blocks.iter().filter_map(prompt::instructed);
                         self.kept.instructed.extend(told);
                     }
+                    Origin::Note(kind) if kind == skill::OFFERED => {
+                        self.kept.offered.extend(message.blocks.iter().filter_map(skill::offered));
+                    }
                     _ => {}
                 }
                 self.leaf = lines.last().copied().or(self.leaf);
                 self.delivered.extend(meta.delivers.iter().cloned());
+                meta.skills.iter().for_each(|name| self.kept.read_skill(name));
             }
             Event::CallStarted { call, .. } => {
                 self.started.insert(call.clone());
@@ -278,6 +294,13 @@ impl Context {
             }
             _ => {}
         }
+    }
+
+    /// Takes in an event of a conversation that stands before this one.
+    pub fn apply_inherited(&mut self, event: &Event) {
+        let own = std::mem::take(&mut self.kept.skills);
+        self.apply(event);
+        self.kept.skills = own;
     }
 
     /// The messages of the next request. Always one that a provider accepts.
@@ -499,7 +522,10 @@ impl Context {
                     self.kept.moved_untold = false;
                 }
                 ToolEffect::Todos { todos } => self.kept.todos = Some(todos.clone()),
-                ToolEffect::Follows { rules, .. } => self.kept.follows.add(rules),
+                ToolEffect::Follows { skill, rules } => {
+                    self.kept.follows.add(rules);
+                    self.kept.read_skill(skill);
+                }
             }
         }
     }
@@ -556,6 +582,7 @@ impl Context {
     fn compact(&mut self, line: LineId, summary: &Message, kept: &[LineId]) {
         // A summary does not hold them word by word; who reads there again is told again.
         self.kept.instructed.clear();
+        self.kept.offered.clear();
         let last = self.keep_tail(kept);
         let mut start = Open::new(Role::User, Vec::new(), Some(line));
         start.message.blocks.extend(summary.blocks.iter().filter(|block| !is_blank(block)).cloned());

@@ -7,9 +7,10 @@
 mod answer;
 mod process;
 
+use std::collections::HashSet;
 use std::ffi::OsString;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
@@ -26,11 +27,21 @@ const USUAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// How large a compiled matcher may be.
 const MATCHER_BYTES: usize = 1 << 20;
 
-/// The hooks in force for one agent: the session's and its own. Cheap to clone.
+/// The hooks in force for one agent: the session's, its own, and those of the skills that it has read. Cheap to
+/// clone, and a clone is the same agent's.
 #[derive(Clone)]
 pub struct Hooks {
     armed: Arc<[Arc<Armed>]>,
+    /// A small leaf: the agent's run adds to it, whoever runs hooks for it reads it.
+    of_skills: Arc<Mutex<OfSkills>>,
     around: Arc<HookSurroundings>,
+}
+
+/// The hooks of the skills that an agent has read.
+#[derive(Default)]
+struct OfSkills {
+    known: HashSet<String>,
+    armed: Vec<Arc<Armed>>,
 }
 
 /// What hooks run in.
@@ -75,47 +86,61 @@ enum Matcher {
 impl Hooks {
     /// These hooks, and a sentence about each that is left out since its matcher is no pattern.
     pub fn new(declarations: Vec<HookDeclaration>, around: HookSurroundings) -> (Self, Vec<String>) {
-        let none = Self { armed: Arc::from([]), around: Arc::new(around) };
+        let none = Self { armed: Arc::from([]), of_skills: Arc::default(), around: Arc::new(around) };
         none.and(declarations)
     }
 
-    /// These and more: the session's and an agent's own.
+    /// These and more, for another agent: the session's and its own. What others have read is not its.
     #[must_use = "these hooks stay as they are"]
     pub fn and(&self, declarations: Vec<HookDeclaration>) -> (Self, Vec<String>) {
-        let (mut armed, mut problems) = (self.armed.to_vec(), Vec::new());
-        for declaration in declarations {
-            match Matcher::new(declaration.matcher.as_deref()) {
-                Ok(matcher) => {
-                    let spent = AtomicBool::new(false);
-                    armed.push(Arc::new(Armed { declaration, matcher, spent }));
-                }
-                Err(reason) => problems.push(format!(
-                    "{}: left out: the matcher of this {} hook is not a pattern ({reason}): {:?}",
-                    declaration.source,
-                    declaration.event,
-                    declaration.matcher.unwrap_or_default(),
-                )),
+        let (more, problems) = arm(declarations);
+        let armed = if more.is_empty() {
+            Arc::clone(&self.armed)
+        } else {
+            self.armed.iter().cloned().chain(more).collect()
+        };
+        (Self { armed, of_skills: Arc::default(), around: Arc::clone(&self.around) }, problems)
+    }
+
+    /// Puts the hooks of skills in force that the agent has read, each skill's once. What is wrong with them is
+    /// given back.
+    pub fn learn(&self, skills: &[String], declared: impl Fn(&str) -> Vec<HookDeclaration>) -> Vec<String> {
+        let mut of_skills = self.of_skills();
+        if of_skills.known.len() == skills.len() {
+            return Vec::new();
+        }
+        let mut problems = Vec::new();
+        for name in skills {
+            if of_skills.known.insert(name.clone()) {
+                let (armed, mut wrong) = arm(declared(name));
+                of_skills.armed.extend(armed);
+                problems.append(&mut wrong);
             }
         }
-        (Self { armed: armed.into(), around: Arc::clone(&self.around) }, problems)
+        problems
+    }
+
+    fn of_skills(&self) -> std::sync::MutexGuard<'_, OfSkills> {
+        self.of_skills.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same in another directory.
     #[must_use]
     pub fn moved(&self, cwd: Utf8PathBuf) -> Self {
         let around = HookSurroundings { cwd, ..HookSurroundings::clone(&self.around) };
-        Self { armed: Arc::clone(&self.armed), around: Arc::new(around) }
+        Self { around: Arc::new(around), ..self.clone() }
     }
 
     /// Whether any hook waits for this, so that its input is worth making.
     pub fn wait_for(&self, event: HookEvent) -> bool {
-        self.armed.iter().any(|armed| armed.declaration.event == event)
+        let waits = |armed: &Arc<Armed>| armed.declaration.event == event;
+        self.armed.iter().any(waits) || self.of_skills().armed.iter().any(waits)
     }
 
     /// Runs all hooks that this concerns, side by side, and gives what they say in the order they were
     /// declared. Dropping the future ends them and all they started.
     pub async fn run(&self, call: HookCall<'_>) -> HookResult {
-        let chosen = choose(&self.armed, &call);
+        let chosen = self.choose(&call);
         if chosen.is_empty() {
             return HookResult::default();
         }
@@ -128,6 +153,11 @@ impl Hooks {
             answer::read(event, hook, &ran)
         });
         join_all(runs).await.into_iter().fold(HookResult::default(), HookResult::merge)
+    }
+
+    fn choose(&self, call: &HookCall<'_>) -> Vec<HookDeclaration> {
+        let of_skills = self.of_skills();
+        choose(self.armed.iter().chain(&of_skills.armed), call)
     }
 
     fn launch(&self, hook: &HookDeclaration, line: Vec<u8>) -> Launch {
@@ -159,6 +189,26 @@ impl Hooks {
         let project = self.around.project.as_str();
         text.replace("${CLAUDE_PROJECT_DIR}", project).replace("${DECURION_PROJECT_DIR}", project)
     }
+}
+
+/// Declarations ready to be matched, and a sentence about each that is left out.
+fn arm(declarations: Vec<HookDeclaration>) -> (Vec<Arc<Armed>>, Vec<String>) {
+    let (mut armed, mut problems) = (Vec::new(), Vec::new());
+    for declaration in declarations {
+        match Matcher::new(declaration.matcher.as_deref()) {
+            Ok(matcher) => {
+                let spent = AtomicBool::new(false);
+                armed.push(Arc::new(Armed { declaration, matcher, spent }));
+            }
+            Err(reason) => problems.push(format!(
+                "{}: left out: the matcher of this {} hook is not a pattern ({reason}): {:?}",
+                declaration.source,
+                declaration.event,
+                declaration.matcher.unwrap_or_default(),
+            )),
+        }
+    }
+    (armed, problems)
 }
 
 impl std::fmt::Debug for Hooks {
@@ -199,7 +249,7 @@ fn other_name(tool: &str) -> Option<&'static str> {
 }
 
 /// The hooks to run. A command that is declared twice runs once, as strictly as either declaration wants.
-fn choose(armed: &[Arc<Armed>], call: &HookCall<'_>) -> Vec<HookDeclaration> {
+fn choose<'a>(armed: impl Iterator<Item = &'a Arc<Armed>>, call: &HookCall<'_>) -> Vec<HookDeclaration> {
     let mut chosen: Vec<HookDeclaration> = Vec::new();
     for hook in armed {
         let declaration = &hook.declaration;
@@ -256,7 +306,7 @@ mod tests {
 
     fn chosen(hooks: &Hooks, event: HookEvent, subject: Option<&str>) -> Vec<HookDeclaration> {
         let rule_matches = |rule: &str| rule == "yes";
-        choose(&hooks.armed, &HookCall { event, subject, input: Map::new(), rule_matches: &rule_matches })
+        hooks.choose(&HookCall { event, subject, input: Map::new(), rule_matches: &rule_matches })
     }
 
     #[test]

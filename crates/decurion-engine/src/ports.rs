@@ -96,6 +96,16 @@ pub trait Library: Send + Sync {
         Err(format!("{} has no text here", skill.name))
     }
 
+    /// The hooks that a skill brings for whoever follows it; none where they may not run.
+    fn hooks_of(&self, _skill: &Skill) -> Vec<HookDeclaration> {
+        Vec::new()
+    }
+
+    /// The skills that name files like this one in their `paths`.
+    fn concerning(&self, _cwd: &Utf8Path, _file: &Utf8Path) -> Vec<Arc<Skill>> {
+        Vec::new()
+    }
+
     /// The memory of an agent: `user`, `project` or `local`. The error is for the model.
     fn memory(&self, scope: &str, agent: &AgentDefinition) -> Result<Memory, String> {
         Err(format!("there is no {scope} memory for {} here", agent.name))

@@ -11,7 +11,7 @@ use camino::Utf8PathBuf;
 use decurion_model::{Head, ModelError, ModelRequest, WireHead, WireMessage};
 use decurion_protocol::{
     Activity, Block, CallId, Envelope, Event, LineId, Message, MessageMeta, Origin, Outcome, Pattern,
-    RunSpec, TaskProgress, Timing, Totals,
+    RunSpec, Skill, TaskProgress, Timing, Totals,
 };
 use decurion_tools::alias;
 
@@ -25,6 +25,7 @@ use crate::hooked::{Hooked, MOST_BLOCKS};
 use crate::journal::JournalLost;
 use crate::ports::{Instructions, Ports, new_line, unused_call};
 use crate::prompt;
+use crate::skill;
 use crate::spawn::Carried;
 use crate::structured;
 use crate::turn::{Reply, Waits, turn};
@@ -87,6 +88,8 @@ pub struct Progress {
     activities: VecDeque<Activity>,
     /// Folders whose instructions were looked for.
     folders: HashSet<Utf8PathBuf>,
+    /// Files that skills were looked for.
+    files: HashSet<Utf8PathBuf>,
 }
 
 /// What was already tried with a request that the provider rejected.
@@ -132,6 +135,7 @@ impl Progress {
             timing: None,
             activities: VecDeque::new(),
             folders: HashSet::new(),
+            files: HashSet::new(),
         }
     }
 
@@ -149,9 +153,10 @@ impl Progress {
         self
     }
 
-    /// Instruction files of folders are told again when something in them is read again.
+    /// Instruction files of folders, and skills about files, are told again when something is read again.
     pub fn forget_folders(&mut self) {
         self.folders.clear();
+        self.files.clear();
     }
 
     /// How long the work has taken.
@@ -167,6 +172,7 @@ pub async fn run(run: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Res
     {
         return Ok(outcome);
     }
+    skill::arm(run, &progress.context);
     // It had said its last word when its process died.
     if progress.is_final
         && !run.ports.desk.is_told()
@@ -466,8 +472,10 @@ pub async fn refold(run: &Run, empty: Context) -> Option<Context> {
     let agent = run.ports.who.agent.clone();
     let before = run.ports.desk.inherited.clone();
     let take = move |context: &mut Context, envelope: Envelope| {
-        if belongs(&envelope, agent.as_ref(), &before) {
+        if envelope.agent == agent {
             context.apply(&envelope.event);
+        } else if belongs(&envelope, agent.as_ref(), &before) {
+            context.apply_inherited(&envelope.event);
         }
     };
     run.ports.journal.fold(0, empty, take).await
@@ -594,6 +602,7 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
         tell_progress(run, progress, &calls);
     }
     let round = answer(run, &mut progress.context, calls).await?;
+    skill::arm(run, &progress.context);
     progress.denied = None;
     if let Some(outcome) = same_again(run, progress, (asked, round.results)).await? {
         return Ok(Some(outcome));
@@ -603,6 +612,7 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
         hear(run, progress, blocks, Origin::Note("hook".to_owned())).await?;
     }
     instruct(run, progress, &round.saw).await?;
+    offer(run, progress, &round.saw).await?;
     if let Some(reason) = round.stopped {
         return Ok(Some(Outcome::Killed { by: format!("a hook: {reason}") }));
     }
@@ -650,6 +660,31 @@ async fn instruct(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Re
     }
     let blocks = told.iter().map(|one| Block::text(prompt::instruction(one))).collect();
     hear(run, progress, blocks, Origin::Note(prompt::INSTRUCTIONS.to_owned())).await
+}
+
+/// Tells a run of the skills that are about files it has just read or changed, each once.
+async fn offer(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Result<(), JournalLost> {
+    if run.ports.tools.get(skill::NAME).is_none() {
+        return Ok(());
+    }
+    let mut told: Vec<Arc<Skill>> = Vec::new();
+    for path in saw {
+        if !progress.files.insert(path.clone()) {
+            continue;
+        }
+        for skill in run.ports.library.concerning(&run.spec.cwd, path) {
+            let state = progress.context.state();
+            let is_known = state.offered.contains(&skill.name) || told.contains(&skill);
+            if skill.invocable.by_model() && !is_known {
+                told.push(skill);
+            }
+        }
+    }
+    if told.is_empty() {
+        return Ok(());
+    }
+    let blocks = told.iter().map(|skill| Block::text(skill::offer(skill))).collect();
+    hear(run, progress, blocks, Origin::Note(skill::OFFERED.to_owned())).await
 }
 
 /// Why a run was denied what it needed.

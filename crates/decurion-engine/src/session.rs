@@ -100,6 +100,8 @@ pub struct Session {
 pub struct Owner {
     /// What was decided for it.
     pub session: Session,
+    /// The root's hooks, the same for all its runs: the session's, its definition's, its skills'.
+    hooks: Hooks,
     /// The conversation; none while a run has it.
     context: Option<Context>,
     /// Front ends hold the other end.
@@ -187,8 +189,11 @@ impl Session {
         let mut session = self;
         let context = std::mem::replace(&mut session.context, Context::new(dialect));
         let tree = std::mem::take(&mut session.tree);
+        let own = session.parts.agents.hooks_of(&session.request.definition);
+        let (hooks, _) = session.hooks.and(own);
         let owner = Owner {
             session,
+            hooks,
             context: Some(context),
             commands,
             granted,
@@ -514,18 +519,12 @@ impl Owner {
             fallback: session.request.fallback_model.clone(),
             tag: RequestTag { agent: "main".into(), path: "main".into(), class: RequestClass::Main },
             tools: Arc::clone(&session.tools),
-            hooks: self.root_hooks(),
+            hooks: self.hooks.clone(),
             account: self.account,
             cancel: self.cancel.child_token(),
             shared: self.shared_ports(),
         };
         Run { spec, ports }
-    }
-
-    /// The session's hooks, and those of the definition that the root runs as.
-    fn root_hooks(&self) -> Hooks {
-        let own = self.session.parts.agents.hooks_of(&self.session.request.definition);
-        if own.is_empty() { self.session.hooks.clone() } else { self.session.hooks.and(own).0 }
     }
 
     /// What every run of the session reaches.

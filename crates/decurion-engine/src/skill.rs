@@ -15,7 +15,8 @@ use std::sync::Arc;
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    AgentDefinition, Event, Intent, OwnRules, Rule, SessionId, Skill, SkillKind, ToolEffect, ToolOutput,
+    AgentDefinition, Block, Event, HookEvent, Intent, OwnRules, Rule, SessionId, Skill, SkillKind,
+    ToolEffect, ToolOutput,
 };
 use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, typed};
 use serde::Deserialize;
@@ -24,7 +25,9 @@ use serde_json::{Value, json};
 use crate::agent_tools::agent;
 use crate::call::{Bench, Call, denied_agent, inline_permit};
 use crate::child::AgentInput;
+use crate::context::Context;
 use crate::ports::Library;
+use crate::run::Run;
 pub use listing::nearest;
 use template::{Piece, Template};
 
@@ -59,7 +62,7 @@ impl SkillTool {
     /// The tool, told of these skills; none where a model may call none of them.
     pub fn new(skills: &[Arc<Skill>], library: &Arc<dyn Library>, budget: usize) -> Option<Self> {
         let listed: Vec<&Skill> =
-            skills.iter().filter(|skill| skill.invocable.by_model()).map(|skill| &**skill).collect();
+            skills.iter().filter(|skill| is_listed(skill)).map(|skill| &**skill).collect();
         if listed.is_empty() {
             return None;
         }
@@ -76,6 +79,11 @@ impl SkillTool {
         });
         Some(Self { spec: ToolSpec::new(NAME, &description, schema), library: Arc::clone(library) })
     }
+}
+
+/// Whether a model is told of a skill from the start.
+fn is_listed(skill: &Skill) -> bool {
+    skill.invocable.by_model() && skill.paths.is_empty()
 }
 
 impl Tool for SkillTool {
@@ -126,7 +134,7 @@ pub async fn run(bench: &Bench<'_>, call: &Call, cx: &ToolContext, input: &Value
     let output = ToolOutput::text(format!("Follow the skill {} now.\n\n{text}", skill.name))
         .with_structured(json!({"success": true, "commandName": skill.name}));
     let rules = own_rules(&skill);
-    if rules.is_empty() {
+    if rules.is_empty() && skill.hooks.is_none() {
         return output;
     }
     output.with_effect(ToolEffect::Follows { skill: skill.name.clone(), rules })
@@ -270,27 +278,75 @@ async fn forked(bench: &Bench<'_>, cx: &ToolContext, skill: &Skill, prompt: Stri
         effort: skill.effort.clone(),
         run_in_background: Some(false),
         own_rules: OwnRules { instead: !skill.allowed_tools.is_empty(), ..own_rules(skill) },
+        skill: skill.hooks.is_some().then(|| skill.name.clone()),
         ..AgentInput::default()
     };
     agent::start(cx, input, bench.ports.equipment.result_chars).await
 }
 
-/// The opening texts of the skills that a definition names, and the names that mean nothing.
-pub fn preload(
-    library: &dyn Library,
-    definition: &AgentDefinition,
-    session: SessionId,
-) -> (Vec<String>, Vec<String>) {
-    let (mut texts, mut missing) = (Vec::new(), Vec::new());
+/// The skills that a definition names, in its agent's opening.
+#[derive(Default)]
+pub struct Preloaded {
+    /// Their texts.
+    pub texts: Vec<String>,
+    /// Those that bring hooks.
+    pub hooked: Vec<String>,
+    /// The names that mean nothing.
+    pub missing: Vec<String>,
+}
+
+/// Reads the skills that a definition names.
+pub fn preload(library: &dyn Library, definition: &AgentDefinition, session: SessionId) -> Preloaded {
+    let mut read = Preloaded::default();
     for name in &definition.equipment.skills {
         let found = library.find(name).and_then(|skill| Some((library.body(&skill).ok()?, skill)));
         match found {
             Some((body, skill)) => {
                 let text = preloaded(&skill, &body, session);
-                texts.push(format!("{}\n\n{text}", slash::header(&skill, "")));
+                read.texts.push(format!("{}\n\n{text}", slash::header(&skill, "")));
+                read.hooked.extend(skill.hooks.is_some().then(|| skill.name.clone()));
             }
-            None => missing.push(name.clone()),
+            None => read.missing.push(name.clone()),
         }
     }
-    (texts, missing)
+    read
+}
+
+/// Puts the hooks of the skills that an agent has read in force: for that agent, not for those below it. They
+/// are looked up by name each time a conversation is taken up, so that trust that was taken back holds.
+pub fn arm(run: &Run, context: &Context) {
+    let library = &run.ports.library;
+    let declared = |name: &str| {
+        let Some(skill) = library.find(name) else { return Vec::new() };
+        let mut hooks = library.hooks_of(&skill);
+        // The end of an agent below the root has another name.
+        if run.spec.agent.is_some() {
+            let stops = hooks.iter_mut().filter(|hook| hook.event == HookEvent::Stop);
+            stops.for_each(|hook| hook.event = HookEvent::SubagentStop);
+        }
+        hooks
+    };
+    for problem in run.ports.hooks.learn(&context.state().skills, declared) {
+        tracing::warn!("{problem}");
+    }
+}
+
+/// The word on notes that tell of skills because of a file.
+pub const OFFERED: &str = "skills";
+const OFFER: &str = "<skill name=\"";
+
+/// A skill as a model is told of it that has come to a file the skill is about.
+pub fn offer(skill: &Skill) -> String {
+    let line = listing::list(&[skill], usize::MAX);
+    format!(
+        "{OFFER}{}\">\nThis skill is about files like those you have just read or changed. Call it with the Skill \
+         tool if it fits what you do:\n{line}\n</skill>",
+        skill.name
+    )
+}
+
+/// Which skill a block tells of, if it is such a block.
+pub fn offered(block: &Block) -> Option<String> {
+    let Block::Text { text } = block else { return None };
+    text.strip_prefix(OFFER)?.split_once("\">\n").map(|(name, _)| name.to_owned())
 }

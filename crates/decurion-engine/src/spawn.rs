@@ -34,6 +34,8 @@ pub struct Said {
     pub entry: Option<Entry>,
     /// The prompt.
     pub prompt: Vec<Block>,
+    /// The skills whose texts the prompt holds, where they bring hooks.
+    pub skills: Vec<String>,
     /// What `SessionStart` hooks are told, where the session begins with this run; else empty.
     pub starts: &'static str,
 }
@@ -278,11 +280,12 @@ fn preload(living: &Run, context: &Context, first: bool, events: &mut Vec<Event>
     if !first || definition.equipment.skills.is_empty() {
         return None;
     }
-    let (texts, missing) = skill::preload(&*living.ports.library, definition, living.spec.session);
+    let skill::Preloaded { texts, hooked, missing } =
+        skill::preload(&*living.ports.library, definition, living.spec.session);
     let mut note = format!("{} loaded", texts.len());
     if !texts.is_empty() {
         let blocks = texts.into_iter().map(Block::text).collect();
-        say(blocks, Origin::Note("skill".to_owned()), context, events);
+        say_skills(blocks, hooked, Origin::Note("skill".to_owned()), context, events);
     }
     if !missing.is_empty() {
         let names = missing.join(", ");
@@ -306,6 +309,7 @@ async fn begin(
     progress: &mut Progress,
     mut said: Said,
 ) -> Result<Option<Refused>, JournalLost> {
+    skill::arm(living, &progress.context);
     let (told, mut refused) = root_hooks(living, said.starts, &said.prompt).await;
     if refused.is_some() {
         said.prompt.clear();
@@ -313,7 +317,10 @@ async fn begin(
     let mut notice = None;
     match command(living, &progress.context, &said.prompt).await {
         Heard::Words => {}
-        Heard::Command(blocks) => said.prompt = blocks,
+        Heard::Command { blocks, hooked } => {
+            said.prompt = blocks;
+            said.skills.extend(hooked);
+        }
         Heard::Unknown(text) => notice = Some(Event::Notice { level: "warning".to_owned(), text }),
         Heard::Mistaken(text) => {
             said.prompt.clear();
@@ -359,7 +366,12 @@ enum Heard {
     /// Words, to be sent as they are.
     Words,
     /// A command: this is sent in its place.
-    Command(Vec<Block>),
+    Command {
+        /// What.
+        blocks: Vec<Block>,
+        /// The command's name, where it brings hooks for whoever follows it.
+        hooked: Option<String>,
+    },
     /// A command that does not exist.
     Mistaken(String),
     /// Something that looks like a command; sent as it is, and said.
@@ -379,7 +391,8 @@ async fn command(living: &Run, context: &Context, prompt: &[Block]) -> Heard {
         Ok(body) => body,
         Err(reason) => return Heard::Mistaken(format!("/{} cannot be read: {reason}", skill.name)),
     };
-    let text = if skill.fork && skill.invocable.by_model() && living.ports.tools.get(skill::NAME).is_some() {
+    let by_agent = skill.fork && skill.invocable.by_model() && living.ports.tools.get(skill::NAME).is_some();
+    let text = if by_agent {
         format!(
             "The user calls the skill {}. Call it with the Skill tool now, with these arguments: {args}",
             skill.name
@@ -394,7 +407,8 @@ async fn command(living: &Run, context: &Context, prompt: &[Block]) -> Heard {
     };
     let mut blocks = vec![Block::text(slash::header(&skill, &args)), Block::text(text)];
     blocks.extend(prompt.iter().skip(1).cloned());
-    Heard::Command(blocks)
+    let hooked = (skill.hooks.is_some() && !by_agent).then(|| skill.name.clone());
+    Heard::Command { blocks, hooked }
 }
 
 /// The records that a run begins with: results for calls that have none and are not done now, its start, and
@@ -409,18 +423,29 @@ pub fn opening(spec: &RunSpec, context: &Context, said: Said, left: &[OpenCall])
         say(vec![Block::text(note)], Origin::Note("context".to_owned()), context, &mut events);
     }
     if !said.prompt.is_empty() {
-        say(said.prompt, Origin::Prompt, context, &mut events);
+        say_skills(said.prompt, said.skills, Origin::Prompt, context, &mut events);
     }
     events
 }
 
 /// Adds a message of the user's side behind what stands there.
 fn say(blocks: Vec<Block>, origin: Origin, context: &Context, events: &mut Vec<Event>) {
+    say_skills(blocks, Vec::new(), origin, context, events);
+}
+
+/// The same, where it holds the texts of skills that bring hooks.
+fn say_skills(
+    blocks: Vec<Block>,
+    skills: Vec<String>,
+    origin: Origin,
+    context: &Context,
+    events: &mut Vec<Event>,
+) {
     events.push(Event::Message {
         message: Message { role: Role::User, blocks },
         lines: vec![new_line()],
         parent: leaf(context, events),
-        meta: Box::new(MessageMeta { origin, ..Default::default() }),
+        meta: Box::new(MessageMeta { origin, skills, ..Default::default() }),
     });
 }
 

@@ -300,6 +300,9 @@ pub struct MessageMeta {
     /// How long the model took, and what was waited for; none where nobody measured it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timing: Option<Timing>,
+    /// The skills whose texts it holds: their hooks are its reader's from then on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub skills: Vec<String>,
 }
 
 /// How many waits of one reply are told apart.

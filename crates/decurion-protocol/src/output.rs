@@ -44,7 +44,8 @@ pub enum ToolEffect {
         /// What.
         delivery: Delivery,
     },
-    /// The run follows a skill until its next prompt, by rules of that skill.
+    /// The run follows a skill until its next prompt, by rules of that skill; the skill's hooks stay for as
+    /// long as the agent lives.
     Follows {
         /// Which.
         skill: String,

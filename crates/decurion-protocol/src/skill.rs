@@ -43,6 +43,12 @@ pub struct Skill {
     /// The definition of that agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+    /// Hooks for whoever follows it, in the shape of a definition's; none where they may not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hooks: Option<serde_json::Value>,
+    /// Patterns of files: a model is told of it once it has read or changed one of these; empty is always.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<String>,
     /// Who may call it.
     pub invocable: Invocable,
     /// Where it came from, which decides what it may widen.

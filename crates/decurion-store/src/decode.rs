@@ -361,6 +361,7 @@ impl RawLine<'_> {
             cost: self.cost_nanos,
             delivers: Vec::new(),
             timing: self.timing,
+            skills: Vec::new(),
         };
         Some(Event::Message {
             message: Message { role: message.role, blocks: message.content.0 },

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::agents::definition::{WaitingParts, name_problem, plain};
 use crate::agents::{AgentFolder, AgentOrigin, AgentProblem, Severity, tools};
 use crate::frontmatter::{Document, Entry};
+use crate::hooks;
 use crate::origin::Origin;
 use crate::trust::{Part, PartKind, ProjectParts};
 
@@ -155,11 +156,8 @@ impl Maker<'_> {
             "agent" => self.skill.agent = entry.text().map(str::to_owned),
             "user-invocable" => self.user = self.switch(entry, true),
             "disable-model-invocation" => self.model = !self.switch(entry, false),
-            "hooks" => self.warn(entry.line, "`hooks` is ignored: a skill's hooks are not run"),
-            "paths" => {
-                let text = "`paths` has no effect here: the skill is always listed";
-                self.say(Severity::Note, entry.line, text);
-            }
+            "hooks" => self.hooks(entry),
+            "paths" => self.paths(entry),
             "shell" if entry.text().is_none_or(|shell| shell == "bash") => {}
             "shell" => self.warn(entry.line, "`shell` is ignored: inline commands run in bash"),
             _ => {}
@@ -214,6 +212,38 @@ impl Maker<'_> {
             return self.warn(entry.line, format!("`{}` is ignored, because {why}", entry.key));
         }
         self.skill.allowed_tools = names;
+    }
+
+    /// Hooks run programs, so they wait for trust as those of a definition do.
+    fn hooks(&mut self, entry: &Entry) {
+        if entry.value.is_null() {
+            return;
+        }
+        let found = hooks::of_skill(&entry.value, "");
+        for warning in found.warnings {
+            self.warn(entry.line, warning.text);
+        }
+        if found.declarations.is_empty() {
+            return;
+        }
+        if let Some(why) = self.draft.trust.reason() {
+            return self.warn(entry.line, format!("`{}` is ignored, because {why}", entry.key));
+        }
+        self.skill.hooks = Some(entry.value.clone());
+    }
+
+    /// Patterns that cannot be read are left out; a skill that is about nothing is told of as any other.
+    fn paths(&mut self, entry: &Entry) {
+        let Some(written) = patterns(&entry.value) else {
+            return self
+                .warn(entry.line, "`paths` is ignored: expected a pattern of files, or a list of them");
+        };
+        let (fine, wrong): (Vec<_>, Vec<_>) =
+            written.into_iter().partition(|pattern| super::concerned(pattern).is_some());
+        for pattern in wrong {
+            self.warn(entry.line, format!("`paths`: not a pattern of files: {pattern}"));
+        }
+        self.skill.paths = fine;
     }
 
     fn disallowed(&mut self, entry: &Entry) {
@@ -301,6 +331,27 @@ fn hint(entry: &Entry) -> Option<String> {
     }
 }
 
+/// The patterns of a text or a list; a comma inside braces is part of a pattern.
+fn patterns(value: &Value) -> Option<Vec<String>> {
+    let split = |text: &str| {
+        let mut depth = 0_i32;
+        let pieces = text.split(|letter| {
+            depth += i32::from(letter == '{') - i32::from(letter == '}');
+            letter == ',' && depth <= 0
+        });
+        pieces.map(|piece| piece.trim().to_owned()).filter(|piece| !piece.is_empty()).collect::<Vec<_>>()
+    };
+    match value {
+        Value::Null => Some(Vec::new()),
+        Value::String(text) => Some(split(text)),
+        Value::Array(items) => {
+            let items = items.iter().map(|item| item.as_str().map(split));
+            Some(items.collect::<Option<Vec<_>>>()?.concat())
+        }
+        _ => None,
+    }
+}
+
 /// The first line that says something, without the marks of a heading.
 fn first_line(body: &str) -> String {
     let line = body.lines().map(|line| line.trim_start_matches('#').trim()).find(|line| !line.is_empty());
@@ -309,12 +360,16 @@ fn first_line(body: &str) -> String {
 
 /// Adds what a skill or command widens to the parts that wait for trust.
 pub(crate) fn add_parts(parts: &mut ProjectParts, name: &str, file: &Utf8Path, entries: &[Entry]) {
-    for entry in entries.iter().filter(|entry| plain(&entry.key) == "allowedtools") {
-        if tools::texts(entry).is_none_or(|names| names.is_empty()) {
-            continue;
-        }
+    for entry in entries {
+        let (kind, key) = match plain(&entry.key).as_str() {
+            "allowedtools" if tools::texts(entry).is_some_and(|names| !names.is_empty()) => {
+                (PartKind::AllowRule, "allowed-tools")
+            }
+            "hooks" if entry.value.is_object() => (PartKind::Hook, "hooks"),
+            _ => continue,
+        };
         let origin = Origin::in_project_file(file, entry.line);
-        let part = Part { kind: PartKind::AllowRule, key: "allowed-tools".to_owned(), origin };
+        let part = Part { kind, key: key.to_owned(), origin };
         parts.add(name, part, entry.value.to_string().as_bytes());
     }
 }

@@ -3,12 +3,13 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::Arc;
 
 use decurion_config::{
     AgentRequest, Agents, FoundInstructions, InstructionRequest, LoadRequest, Loaded, PartKind, SkillRequest,
     Skills, Trust, load, memory, skills,
 };
-use decurion_protocol::AgentSource;
+use decurion_protocol::{AgentSource, Skill};
 use expect_test::{Expect, expect};
 
 use crate::stage::{Stage, write};
@@ -97,6 +98,76 @@ fn what_a_repository_allows_waits_for_trust() {
     "]]
     .assert_eq(&shown(&stage, &skills_of(&before)));
     assert!(!stage.load().trust.is_trusted());
+}
+
+#[test]
+fn the_hooks_of_a_skill_wait_for_trust() {
+    let skill = "---\nname: s\ndescription: d\nhooks:\n  Stop:\n    - hooks: [{command: run}]\n---\nDo it.\n";
+    let stage = Stage::new()
+        .file("project/.claude/skills/s/SKILL.md", skill)
+        .file("home/.claude/skills/own/SKILL.md", &skill.replace("name: s", "name: own"));
+    let hooks = |loaded: &Loaded| -> Vec<String> {
+        let skills = skills_of(loaded);
+        let of = |skill: &Arc<Skill>| {
+            let found = loaded.hooks_of_skill(skill);
+            found
+                .declarations
+                .iter()
+                .map(|hook| format!("{} {}", skill.name, hook.command))
+                .collect::<Vec<_>>()
+        };
+        skills.active().flat_map(of).collect()
+    };
+    let said = |loaded: &Loaded| {
+        skills_of(loaded).problems.iter().map(|one| stage.short(&one.to_string())).collect::<Vec<_>>()
+    };
+    let place = "project/.claude/skills/s/SKILL.md:4: warning: `hooks` is ignored, because";
+    let loaded = stage.load();
+    assert_eq!(hooks(&loaded), ["own run"]);
+    assert_eq!(said(&loaded), [format!("{place} this folder is not trusted (see `decurion trust`)")]);
+    assert_eq!(loaded.project_parts.counts().get(&PartKind::Hook), Some(&1));
+    trust(&stage);
+    let before = stage.load();
+    assert_eq!(hooks(&before), ["s run", "own run"]);
+    write(&stage.top.join("project/.claude/skills/s/SKILL.md"), &skill.replace("run", "other"));
+    assert_eq!(hooks(&before), ["own run"]);
+    assert_eq!(
+        said(&before),
+        [format!("{place} it is not what was there when the folder was trusted")],
+        "what an agent wrote since is not what the user agreed to"
+    );
+    let off = stage.file("home/.decurion/settings.json", r#"{"disableAllHooks": true}"#);
+    assert!(hooks(&off.load()).is_empty());
+}
+
+#[test]
+fn the_paths_of_a_skill_name_files_as_people_write_them() {
+    let stage = Stage::new();
+    let paths = stage.load().paths;
+    for (pattern, file, cwd, expected) in [
+        ("src/**", "src/a/b.rs", "", true),
+        ("src/**", "lib/src/b.rs", "", false),
+        ("src", "src/a/b.rs", "", true),
+        ("./src/", "src/b.rs", "", true),
+        ("/src", "src/b.rs", "", true),
+        ("/src", "lib/src/b.rs", "", false),
+        ("src", "lib/src/b.rs", "", true),
+        ("*.css", "web/deep/a.css", "", true),
+        ("*.css", "web/a.csss", "", false),
+        ("web/*.css", "web/a.css", "", true),
+        ("web/*.css", "web/deep/a.css", "", false),
+        ("**/*.{ts,tsx}", "web/a.tsx", "", true),
+        ("Cargo.toml", "Cargo.toml", "", true),
+        ("../**", "src/b.rs", "", false),
+        // From where the agent works, as well as from the project's folder.
+        ("src/**", "deep/src/b.rs", "deep", true),
+        ("deep/src/**", "deep/src/b.rs", "deep", true),
+    ] {
+        let skill = Skill { paths: vec!["nothing".into(), pattern.into()], ..Skill::default() };
+        let (cwd, file) = (paths.root.join(cwd), paths.root.join(file));
+        assert_eq!(skills::concerns(&skill, &paths, &cwd, &file), expected, "{pattern} on {file}");
+        assert!(!skills::concerns(&skill, &paths, &cwd, "/elsewhere/src/b.rs".into()), "{pattern}");
+    }
 }
 
 #[test]

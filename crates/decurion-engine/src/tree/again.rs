@@ -378,7 +378,7 @@ impl Owner {
             for (agent, folding) in all.iter_mut().filter(|(_, folding)| !folding.before.is_empty()) {
                 if envelope.agent.as_ref() != Some(agent) && belongs(&envelope, Some(agent), &folding.before)
                 {
-                    folding.context.apply(&envelope.event);
+                    folding.context.apply_inherited(&envelope.event);
                 }
             }
         };

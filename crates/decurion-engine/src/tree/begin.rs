@@ -368,9 +368,10 @@ impl Owner {
         spec: &RunSpec,
     ) -> Said {
         let prompt = vec![Block::text(spawning.input.prompt.clone())];
+        let skills = spawning.input.skill.iter().cloned().collect();
         if let Some(delegating) = prefix.and_then(|prefix| prefix.delegating(&spawning.call)) {
             let entry = fork::entry(delegating, spawning.call.clone(), &spawning.input.description);
-            return Said { entry: Some(entry), prompt, ..Said::default() };
+            return Said { entry: Some(entry), prompt, skills, ..Said::default() };
         }
         let parts = &self.session.parts;
         let note = (!is_fork).then(|| {
@@ -388,7 +389,7 @@ impl Owner {
                 instructions: &parts.instructions,
             })
         });
-        Said { note, prompt, ..Said::default() }
+        Said { note, prompt, skills, ..Said::default() }
     }
 
     /// Stores a head under the name of what it holds, once.
@@ -436,7 +437,7 @@ impl Owner {
         let mut own = self.session.parts.agents.hooks_of(&spec.definition);
         // They become active once it has begun, so they do not see that.
         own.retain(|hook| hook.event != HookEvent::SubagentStart);
-        let hooks = if own.is_empty() { self.session.hooks.clone() } else { self.session.hooks.and(own).0 };
+        let (hooks, _) = self.session.hooks.and(own);
         let links = Links {
             grants: family.grants,
             inherited,

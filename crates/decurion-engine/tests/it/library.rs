@@ -8,8 +8,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_engine::{AgentSettings, Instructions, Library, Memory};
 use decurion_exec::{Guard, GuardProgram};
 use decurion_protocol::{
-    AgentDefinition, AgentSource, Answer, Block, Command, Event, Invocable, Outcome, Place as _, Rule, Skill,
-    SkillKind, ToolSelection,
+    AgentDefinition, AgentSource, Answer, Block, Command, Event, HookDeclaration, HookEvent, Invocable,
+    Outcome, Place as _, Rule, SessionRequest, Skill, SkillKind, Start, ToolSelection,
 };
 use decurion_testkit::stage::{Played, Stage, render, send};
 use expect_test::expect;
@@ -22,6 +22,8 @@ struct Shelf {
     skills: Mutex<Vec<(Arc<Skill>, String)>>,
     memory: Option<Memory>,
     nested: BTreeMap<&'static str, &'static str>,
+    /// What hooks of skills run, by skill.
+    hooks: BTreeMap<&'static str, Vec<HookDeclaration>>,
 }
 
 impl Library for Shelf {
@@ -33,6 +35,16 @@ impl Library for Shelf {
         let skills = self.skills.lock().unwrap();
         let found = skills.iter().find(|(own, _)| own.name == skill.name);
         found.map(|(_, body)| body.clone()).ok_or_else(|| "it is gone".to_owned())
+    }
+
+    fn hooks_of(&self, skill: &Skill) -> Vec<HookDeclaration> {
+        self.hooks.get(skill.name.as_str()).cloned().unwrap_or_default()
+    }
+
+    fn concerning(&self, _cwd: &Utf8Path, file: &Utf8Path) -> Vec<Arc<Skill>> {
+        let concerns =
+            |skill: &Arc<Skill>| skill.paths.iter().any(|end| file.as_str().ends_with(end.as_str()));
+        self.skills().into_iter().filter(concerns).collect()
     }
 
     fn memory(&self, scope: &str, agent: &AgentDefinition) -> Result<Memory, String> {
@@ -647,4 +659,185 @@ async fn an_interrupt_ends_a_command_that_asks() {
     }
     assert_eq!(outcome, Some("killed"));
     assert!(!stage.request.cwd.join("mark").exists());
+}
+
+/// A skill with hooks, and its library; each hook writes a word down, with the agent that it runs for.
+fn hooked(hooks: &[(HookEvent, &str)]) -> Arc<Shelf> {
+    let declared = hooks.iter().map(|(event, word)| HookDeclaration {
+        once: *word == "once",
+        ..HookDeclaration::new(*event, format!("{} >> words", marking(word)))
+    });
+    let skill = Skill { hooks: Some(json!({})), ..skill("s") };
+    let plain = (Arc::new(self::skill("plain")), "Plain.".to_owned());
+    Arc::new(Shelf {
+        skills: Mutex::new(vec![(Arc::new(skill), "Careful.".to_owned()), plain]),
+        hooks: BTreeMap::from([("s", declared.collect())]),
+        ..Shelf::default()
+    })
+}
+
+fn marking(word: &str) -> String {
+    format!(
+        r#"read input; case "$input" in *'"agent_type":"'*) who=agent;; *) who=main;; esac; echo "{word} $who""#
+    )
+}
+
+fn words(stage: &Stage) -> Vec<String> {
+    let words = std::fs::read_to_string(stage.request.cwd.join("words")).unwrap_or_default();
+    words.lines().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_hooks_of_a_skill_are_its_readers_from_then_on() {
+    let script = r#"
+when agent=worker turn=1
+  call Echo {"text": "below"}
+when agent=worker
+  say "found"
+when turn=1
+  call Echo {"text": "before"}
+when turn=2
+  call Skill {"skill": "s"}
+  call Echo {"text": "beside"}
+when turn=3
+  call Agent {"description": "d", "prompt": "look", "subagent_type": "worker"}
+when turn=4
+  say "first"
+when turn=5
+  call Echo {"text": "later"}
+when
+  say "second"
+"#;
+    let hooks = [
+        (HookEvent::PreToolUse, "call"),
+        (HookEvent::PreToolUse, "once"),
+        (HookEvent::Stop, "stop"),
+        (HookEvent::UserPromptSubmit, "prompt"),
+    ];
+    let stage = with_shell(stage(script, hooked(&hooks)));
+    let played = stage.play_all(stage.request.clone(), &["go", "again"]).await.unwrap();
+    let all = ["call main", "once main", "call main", "stop main", "prompt main", "call main", "stop main"];
+    assert_eq!(sorted_pairs(words(&stage)), all, "{}", render(&played.events));
+    // Another process knows it from the record.
+    let start = Start::Resume { id: played.session };
+    let again = SessionRequest { start, ..stage.request.clone() };
+    let before = words(&stage).len();
+    stage.play_all(again, &["once more"]).await.unwrap();
+    assert_eq!(words(&stage)[before..], ["prompt main", "stop main"]);
+    // The end of the turn that reads it is one of the things that it looks at.
+    let script = calling(&json!({"skill": "s"}));
+    let stage = with_shell(self::stage(&script, hooked(&hooks)));
+    stage.play("go").await;
+    assert_eq!(words(&stage), ["stop main"]);
+}
+
+/// Hooks of one call run side by side, so the two of the first call come in any order.
+fn sorted_pairs(mut words: Vec<String>) -> Vec<String> {
+    words[..2].sort();
+    words
+}
+
+#[tokio::test]
+async fn an_agent_has_the_hooks_of_the_skills_it_was_given_and_its_parent_has_not() {
+    let hooks = [(HookEvent::PreToolUse, "call"), (HookEvent::Stop, "stop")];
+    let worker_calls =
+        "when agent=worker turn=1\n  call Echo {\"text\": \"x\"}\nwhen agent=worker\n  say \"found\"\n";
+    // In its definition.
+    let script = delegating(worker_calls, "");
+    let mut preloaded = with_shell(stage(&script, hooked(&hooks)));
+    let mut definition = worker();
+    definition.equipment.skills = vec!["plain".into(), "s".into()];
+    preloaded.agents = vec![Arc::new(definition)];
+    let log = render(&preloaded.play("go").await.events);
+    assert_eq!(words(&preloaded), ["call agent", "stop agent"], "{log}");
+    // As a skill that an agent of its own follows.
+    let shelf = hooked(&hooks);
+    {
+        let mut skills = shelf.skills.lock().unwrap();
+        let skill = Skill { fork: true, agent: Some("worker".into()), ..(*skills[0].0).clone() };
+        skills[0].0 = Arc::new(skill);
+    }
+    let script = format!("{worker_calls}{}", calling(&json!({"skill": "s"})));
+    let forked = with_shell(stage(&script, shelf));
+    let log = render(&forked.play("go").await.events);
+    assert_eq!(words(&forked), ["call agent", "stop agent"], "{log}");
+}
+
+#[tokio::test]
+async fn a_fork_sees_the_text_of_a_skill_and_has_none_of_its_hooks() {
+    let script = r#"
+when agent=fork turn=3
+  call Echo {"text": "below"}
+when agent=fork
+  say "found"
+when turn=1
+  call Skill {"skill": "s"}
+when turn=2
+  call Agent {"description": "d", "prompt": "look", "subagent_type": "fork", "run_in_background": false}
+when
+  say "done"
+"#;
+    let stage = with_shell(stage(script, hooked(&[(HookEvent::PreToolUse, "call")])));
+    let played = stage.play("go").await;
+    let log = render(&played.events);
+    assert_eq!(words(&stage), ["call main"], "{log}");
+    assert!(log.contains("below"), "{log}");
+    // Nor has one that is taken up from the record.
+    let all = stage.recorded(played.session);
+    let begun = all.iter().position(|one| one.agent.is_some()).unwrap();
+    for envelope in &all[begun..] {
+        let again = with_shell(stage.after_crash_at(envelope.seq));
+        let start = Start::Resume { id: played.session };
+        let request = SessionRequest { start, ..again.request.clone() };
+        again.play_all(request, &["are you there?"]).await.unwrap();
+        assert!(!words(&again).contains(&"call agent".to_owned()), "after record {}", envelope.seq);
+    }
+}
+
+#[tokio::test]
+async fn a_typed_skill_brings_its_hooks() {
+    let stage = with_shell(stage(
+        "when turn=1\n  call Echo {\"text\": \"x\"}\nwhen\n  say \"done\"\n",
+        hooked(&[(HookEvent::PreToolUse, "call"), (HookEvent::UserPromptSubmit, "prompt")]),
+    ));
+    stage.play_all(stage.request.clone(), &["/s", "more"]).await.unwrap();
+    assert_eq!(words(&stage), ["call main", "prompt main"]);
+}
+
+#[tokio::test]
+async fn a_skill_about_files_is_told_of_once_such_a_file_is_read() {
+    let script = r#"
+when turn=1
+  call Read {"file_path": "a.txt"}
+when turn=2
+  call Read {"file_path": "a.css"}
+  call Read {"file_path": "b.css"}
+when turn=3
+  call Read {"file_path": "c.css"}
+when
+  say "done"
+"#;
+    let shelf = shelf([
+        (Skill { paths: vec![".css".into()], ..skill("styles") }, "x"),
+        (Skill { paths: vec![".css".into()], invocable: Invocable::User, ..skill("typed") }, "x"),
+        (skill("always"), "x"),
+    ]);
+    let mut stage = stage(script, shelf);
+    stage.tools.push(Arc::new(decurion_tools::read::Read::default()));
+    for file in ["a.txt", "a.css", "b.css", "c.css"] {
+        std::fs::write(stage.request.cwd.join(file), "x\n").unwrap();
+    }
+    let script = stage.play("go").await;
+    let requests = requests(&stage);
+    let told: Vec<usize> =
+        requests.iter().map(|request| texts(request).join("\n").matches("<skill name=").count()).collect();
+    assert_eq!(told, [0, 0, 1, 1], "{}", render(&script.events));
+    expect![[r#"
+        <skill name="styles">
+        This skill is about files like those you have just read or changed. Call it with the Skill tool if it fits what you do:
+        - styles: does styles
+        </skill>"#]].assert_eq(texts(&requests[2]).last().unwrap());
+    let tools = requests[0]["tools"].to_string();
+    assert!(tools.contains("- always: ") && !tools.contains("styles"), "{tools}");
+    assert!(requests.iter().all(|request| request["tools"] == requests[0]["tools"]));
 }

@@ -118,6 +118,7 @@ fn any_meta() -> impl Strategy<Value = MessageMeta> {
             cost: cost.map(Money),
             delivers: Vec::new(),
             timing,
+            skills: Vec::new(),
         },
     )
 }
@@ -131,6 +132,7 @@ fn any_message() -> impl Strategy<Value = Event> {
             if role == Role::User && id % 2 == 0 {
                 let run = Some(RunId(uuid::Uuid::from_u128(id)));
                 let task = "a0123456789abcdef".parse().unwrap();
+                meta.skills = vec!["review".to_owned()];
                 meta.delivers = vec![Delivery::Mail(7), Delivery::Ending(EndingId { task, run })];
             }
             // Now and then a number of lines that does not fit, which must not be lost either.

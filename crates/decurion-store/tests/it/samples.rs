@@ -144,6 +144,7 @@ pub fn reply(id: u128, blocks: Vec<Block>) -> Event {
             cost: Some(Money(5_816_000)),
             delivers: Vec::new(),
             timing: None,
+            skills: Vec::new(),
         }),
     }
 }
