@@ -310,6 +310,7 @@ async fn begin(
     mut said: Said,
 ) -> Result<Option<Refused>, JournalLost> {
     skill::arm(living, &progress.context);
+    let first = said.note.is_some();
     let (told, mut refused) = root_hooks(living, said.starts, &said.prompt).await;
     if refused.is_some() {
         said.prompt.clear();
@@ -333,6 +334,7 @@ async fn begin(
         let blocks = told.into_iter().map(Block::text).collect();
         say(blocks, Origin::Note("hook".to_owned()), &progress.context, &mut events);
     }
+    preload(living, &progress.context, first, &mut events);
     record(living, progress, events).await?;
     Ok(refused)
 }

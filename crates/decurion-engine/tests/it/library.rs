@@ -617,6 +617,24 @@ async fn secrets_that_an_inline_command_prints_are_cut_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_skills_of_the_sessions_own_agent_are_in_its_opening() {
+    let mut stage = stage("when\n  say \"done\"\n", shelf([(skill("a"), "Mind it.")]));
+    stage.request.definition.equipment.skills = vec!["a".into(), "gone".into()];
+    let played = stage.play_all(stage.request.clone(), &["go", "more"]).await.unwrap();
+    let start = Start::Resume { id: played.session };
+    stage.play_all(SessionRequest { start, ..stage.request.clone() }, &["again"]).await.unwrap();
+    let opening = "<command-message>a</command-message>\n<command-name>/a</command-name>\n\n\
+        Base directory for this skill: /skills/a\n\nMind it.";
+    let told: Vec<Vec<String>> = requests(&stage).iter().map(texts).collect();
+    assert_eq!(
+        told,
+        [vec!["go", opening], vec!["go", opening, "more"], vec!["go", opening, "more", "again"]]
+    );
+    let log = render(&played.events);
+    assert_eq!(log.matches("no such skill: gone").count(), 1, "{log}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn skills_in_an_opening_are_told_once_wherever_a_crash_comes() {
     let script = delegating("when agent=worker\n  say \"found\"\n", "");
     let mut stage = stage(&script, shelf([(skill("a"), "Only once.")]));
