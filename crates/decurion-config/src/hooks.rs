@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use camino::Utf8Path;
 use decurion_protocol::permission::{Rule, RuleSource};
 use decurion_protocol::{AgentDefinition, AgentSource, HookDeclaration, HookEvent, OnFailure, Skill};
 use serde_json::{Map, Value};
@@ -60,7 +61,7 @@ impl Loaded {
         if self.settings.disable_all_hooks || managed_only || untrusted {
             return FoundHooks::default();
         }
-        of_skill(value, skill.path.as_str())
+        of_skill(value, skill.path.as_str(), skill.plugin_root.as_deref())
     }
 
     pub(crate) fn managed_hooks_only(&self) -> bool {
@@ -76,8 +77,8 @@ pub fn of_settings(settings: &Settings) -> FoundHooks {
         return found;
     }
     for declared in &settings.hooks {
-        let source = Source { place: declared.origin.to_string(), origin: Some(&declared.origin) };
-        Reader { source, whose: Whose::Session, found: &mut found }.events(&declared.value);
+        let source = Source::Text { origin: &declared.origin, node: &declared.node };
+        Reader { source, whose: Whose::Session, plugin: None, found: &mut found }.events(&declared.value);
     }
     found
 }
@@ -86,25 +87,27 @@ pub fn of_settings(settings: &Settings) -> FoundHooks {
 /// sub-agent, so there `Stop` means `SubagentStop`.
 pub fn of_definition(hooks: &Value, file: &str) -> FoundHooks {
     let mut found = FoundHooks::default();
-    let source = Source { place: file.to_owned(), origin: None };
-    Reader { source, whose: Whose::Agent, found: &mut found }.events(hooks);
+    let source = Source::File(file);
+    Reader { source, whose: Whose::Agent, plugin: None, found: &mut found }.events(hooks);
     found
 }
 
-/// The hooks of a plugin, which are those of the session while the plugin is on.
-pub(crate) fn of_plugin(hooks: &Value, file: &str) -> FoundHooks {
+/// The hooks of a plugin, which are those of the session while the plugin is on: as they stand in a file, and
+/// with the plugin's folder in its place.
+pub(crate) fn of_plugin(hooks: &Value, node: &Node, file: &Utf8Path, root: &Utf8Path) -> FoundHooks {
     let mut found = FoundHooks::default();
-    let source = Source { place: file.to_owned(), origin: None };
-    Reader { source, whose: Whose::Session, found: &mut found }.events(hooks);
+    let origin = Origin::in_project_file(file, node.at.line);
+    let source = Source::Text { origin: &origin, node };
+    Reader { source, whose: Whose::Session, plugin: Some(root), found: &mut found }.events(hooks);
     found
 }
 
 /// The hooks of a skill: what it has under `hooks`, and the file's name for warnings; empty where whoever shows
 /// them names it. Who follows the skill decides whether `Stop` is the end of an agent.
-pub(crate) fn of_skill(hooks: &Value, file: &str) -> FoundHooks {
+pub(crate) fn of_skill(hooks: &Value, file: &str, plugin: Option<&Utf8Path>) -> FoundHooks {
     let mut found = FoundHooks::default();
-    let source = Source { place: file.to_owned(), origin: None };
-    Reader { source, whose: Whose::Session, found: &mut found }.events(hooks);
+    let source = Source::File(file);
+    Reader { source, whose: Whose::Session, plugin, found: &mut found }.events(hooks);
     found
 }
 
@@ -153,16 +156,38 @@ enum Whose {
     Agent,
 }
 
-struct Source<'a> {
-    /// For people.
-    place: String,
-    /// For warnings about settings, which print it themselves.
-    origin: Option<&'a Origin>,
+/// Where hooks stand.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    /// In JSON, of which every part knows its line.
+    Text { origin: &'a Origin, node: &'a Node },
+    /// In the head of this file; empty where whoever shows a warning names it.
+    File(&'a str),
+}
+
+impl Source<'_> {
+    /// Where the hook or key of this path stands, where that is known.
+    fn origin(self, key: &str) -> Option<Origin> {
+        let Self::Text { origin, node } = self else { return None };
+        Some(origin.at(node.position(key.strip_prefix("hooks").unwrap_or(key))))
+    }
+
+    /// The same for people.
+    fn place(self, key: &str) -> String {
+        match (self, self.origin(key)) {
+            (_, Some(origin)) => format!("{origin}: {key}"),
+            (Self::File(""), None) => key.to_owned(),
+            (Self::File(file), None) => format!("{file}: {key}"),
+            (Self::Text { origin, .. }, None) => format!("{origin}: {key}"),
+        }
+    }
 }
 
 struct Reader<'a> {
     source: Source<'a>,
     whose: Whose,
+    /// The folder of the plugin that they are part of.
+    plugin: Option<&'a Utf8Path>,
     found: &'a mut FoundHooks,
 }
 
@@ -239,7 +264,8 @@ impl Reader<'_> {
             if_rule: rule(group.event, fields)?,
             on_failure: self.on_failure(key, fields),
             once: self.switch(key, fields, "once"),
-            source: format!("{}: {key}", self.source.place),
+            source: self.source.place(key),
+            plugin_root: self.plugin.map(Utf8Path::to_owned),
         };
         for name in ["async", "asyncRewake"] {
             if self.switch(key, fields, name) {
@@ -295,12 +321,9 @@ impl Reader<'_> {
     }
 
     fn note(&mut self, kind: WarningKind, key: &str, what: &str) {
-        let text = match self.source.origin {
-            Some(_) => format!("{key}: {what}"),
-            None if self.source.place.is_empty() => format!("{key}: {what}"),
-            None => format!("{}: {key}: {what}", self.source.place),
-        };
-        self.found.warnings.push(Warning { kind, origin: self.source.origin.cloned(), text });
+        let origin = self.source.origin(key);
+        let place = if origin.is_some() { key.to_owned() } else { self.source.place(key) };
+        self.found.warnings.push(Warning { kind, origin, text: format!("{place}: {what}") });
     }
 }
 
@@ -381,30 +404,29 @@ mod tests {
     use super::*;
 
     fn lines(found: &FoundHooks) -> Vec<String> {
-        let hooks =
-            found.declarations.iter().map(|hook| {
-                let HookDeclaration {
-                    event,
-                    matcher,
-                    command,
-                    args,
-                    timeout,
-                    if_rule,
-                    on_failure,
-                    once,
-                    source,
-                } = hook;
-                let details = [
-                    args.as_ref().map(|args| format!("args {args:?}")),
-                    timeout.map(|timeout| format!("within {timeout:?}")),
-                    if_rule.as_ref().map(|rule| format!("if {rule}")),
-                    (*on_failure != OnFailure::Default).then(|| format!("{on_failure:?}")),
-                    once.then(|| "once".to_owned()),
-                ];
-                let details: String =
-                    details.into_iter().flatten().map(|detail| format!(" {detail}")).collect();
-                format!("{event} {} {command:?}{details} at {source}", matcher.as_deref().unwrap_or("-"))
-            });
+        let hooks = found.declarations.iter().map(|hook| {
+            let HookDeclaration {
+                event,
+                matcher,
+                command,
+                args,
+                timeout,
+                if_rule,
+                on_failure,
+                once,
+                source,
+                plugin_root: _,
+            } = hook;
+            let details = [
+                args.as_ref().map(|args| format!("args {args:?}")),
+                timeout.map(|timeout| format!("within {timeout:?}")),
+                if_rule.as_ref().map(|rule| format!("if {rule}")),
+                (*on_failure != OnFailure::Default).then(|| format!("{on_failure:?}")),
+                once.then(|| "once".to_owned()),
+            ];
+            let details: String = details.into_iter().flatten().map(|detail| format!(" {detail}")).collect();
+            format!("{event} {} {command:?}{details} at {source}", matcher.as_deref().unwrap_or("-"))
+        });
         hooks.chain(found.warnings.iter().map(|warning| format!("! {warning}"))).collect()
     }
 

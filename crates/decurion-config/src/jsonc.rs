@@ -132,6 +132,31 @@ impl Node {
         path.split('.').try_fold(self, |node, key| node.get(key))
     }
 
+    /// Where the value at a path like `a.b[2].c` stands, or the last thing on the way to it that is there. A
+    /// key may hold any sign; of several that fit, the longest is meant.
+    pub(crate) fn position(&self, path: &str) -> Position {
+        let next = match &self.kind {
+            Kind::List(items) => path.strip_prefix('[').and_then(|rest| {
+                let (index, rest) = rest.split_once(']')?;
+                let item = items.get(index.parse::<usize>().ok()?)?;
+                Some((item.at, item, rest))
+            }),
+            Kind::Object(members) => {
+                let path = path.strip_prefix('.').unwrap_or(path);
+                let ends = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
+                let fits = |member: &&Member| path.strip_prefix(&member.key).is_some_and(ends);
+                let member = members.iter().filter(fits).max_by_key(|member| member.key.len());
+                member.map(|member| (member.at, &member.value, &path[member.key.len()..]))
+            }
+            _ => None,
+        };
+        match next {
+            Some((at, _, "")) => at,
+            Some((_, node, rest)) => node.position(rest),
+            None => self.at,
+        }
+    }
+
     /// The members, if this is an object, else none.
     pub fn members(&self) -> &[Member] {
         if let Kind::Object(members) = &self.kind { members } else { &[] }
@@ -472,6 +497,26 @@ mod tests {
         assert_eq!((x.at, x.value.at), (at(2, 10), at(2, 15)));
         assert_eq!(x.value.items()[1].at, at(4, 5));
         assert_eq!(x.value.items()[1].source, 7);
+    }
+
+    #[test]
+    fn a_path_leads_to_its_place_or_as_near_as_there_is() {
+        let root = parse("{\n \"a\": [\n  {\"b\": 1},\n  {\"b.c\":\n   2, \"b\": {}}]}", 0).unwrap().root;
+        for (path, line, column) in [
+            ("a", 2, 2),
+            (".a", 2, 2),
+            ("a[0]", 3, 3),
+            ("a[0].b", 3, 4),
+            ("a[1].b.c", 4, 4),
+            ("a[1].b", 5, 7),
+            ("a[1].b.d", 5, 12),
+            ("a[7].b", 2, 7),
+            ("a[x]", 2, 7),
+            ("other", 1, 1),
+            ("", 1, 1),
+        ] {
+            assert_eq!(root.position(path), at(line, column), "{path}");
+        }
     }
 
     fn at(line: u32, column: u32) -> Position {

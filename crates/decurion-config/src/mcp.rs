@@ -510,7 +510,8 @@ pub(crate) fn declared_in(document: &Node, origin: impl Fn(&Node) -> Origin) -> 
     members
         .iter()
         .map(|member| {
-            let declared = Declared { value: member.value.to_value(), origin: origin(&member.value) };
+            let node = member.value.clone();
+            let declared = Declared { value: node.to_value(), origin: origin(&node), node };
             (member.key.clone(), declared)
         })
         .collect()

@@ -155,6 +155,11 @@ impl Origin {
         Self { layer: Layer::Project, place: Place::File(file.to_owned()), at }
     }
 
+    /// Another place in the same text.
+    pub(crate) fn at(&self, position: Position) -> Self {
+        Self { at: self.at.map(|_| position), ..self.clone() }
+    }
+
     /// The place inside the layer: a file's path, a variable's name, a flag, or `built in`.
     pub fn place(&self) -> String {
         self.place.to_string()

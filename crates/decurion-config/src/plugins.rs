@@ -18,8 +18,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agents::{AgentFolder, AgentProblem, Agents, PluginPlace, Severity};
+use crate::error::Warning;
 use crate::hooks::{self, FoundHooks};
+use crate::jsonc::Node;
 use crate::mcp::PluginServers;
+use crate::origin::Origin;
 use crate::paths::Paths;
 use crate::skills::Skills;
 use crate::trust::{Agreed, ProjectParts};
@@ -57,6 +60,8 @@ pub struct Plugin {
 struct DeclaredHooks {
     file: Utf8PathBuf,
     value: Value,
+    /// The same as written, in which every part knows its place.
+    node: Node,
 }
 
 impl std::fmt::Debug for DeclaredHooks {
@@ -120,12 +125,17 @@ impl Plugin {
         (skills.folders, skills.plugins) = (Vec::new(), plugin.skills.clone());
         plugin.problems.extend(Skills::load(&skills).problems);
         let hooks = plugin.hooks();
-        plugin.problems.extend(hooks.warnings.into_iter().map(|warning| AgentProblem {
-            severity: Severity::Warning,
-            origin: crate::AgentOrigin::File(plugin.root.clone()),
-            line: None,
-            agent: None,
-            text: warning.text,
+        let place = |warning: &Warning| {
+            let origin = warning.origin.as_ref();
+            (
+                origin.and_then(Origin::file).map(Utf8Path::to_owned),
+                origin.and_then(Origin::position).map(|at| at.line),
+            )
+        };
+        plugin.problems.extend(hooks.warnings.into_iter().map(|warning| {
+            let (file, line) = place(&warning);
+            let origin = crate::AgentOrigin::File(file.unwrap_or_else(|| plugin.root.clone()));
+            AgentProblem { severity: Severity::Warning, origin, line, agent: None, text: warning.text }
         }));
         plugin
     }
@@ -161,7 +171,7 @@ impl Plugin {
     pub fn hooks(&self) -> FoundHooks {
         let mut found = FoundHooks::default();
         for declared in &self.hooks {
-            let mut more = hooks::of_plugin(&declared.value, declared.file.as_str());
+            let mut more = hooks::of_plugin(&declared.value, &declared.node, &declared.file, &self.root);
             found.declarations.append(&mut more.declarations);
             found.warnings.append(&mut more.warnings);
         }

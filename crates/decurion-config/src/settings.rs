@@ -184,6 +184,8 @@ pub struct Declared {
     pub value: Value,
     /// Where it stands.
     pub origin: Origin,
+    /// The same, in which every part knows its place.
+    pub(crate) node: Node,
 }
 
 impl std::fmt::Debug for Declared {
@@ -378,7 +380,7 @@ impl Read<'_> {
     }
 
     fn declaration(&self, node: &Node) -> Declared {
-        Declared { value: node.to_value(), origin: self.sources.origin(node) }
+        Declared { value: node.to_value(), origin: self.sources.origin(node), node: node.clone() }
     }
 
     fn models(&self) -> Models {

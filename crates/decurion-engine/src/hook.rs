@@ -166,28 +166,34 @@ impl Hooks {
             None => shell::bash(&hook.command, cwd, false),
             Some(args) => {
                 // There is no shell that could do it.
-                let filled = |text: &String| self.fill_in(text);
-                Launch::new(self.fill_in(&hook.command), cwd).args(args.iter().map(filled))
+                let filled = |text: &String| self.fill_in(hook, text);
+                Launch::new(self.fill_in(hook, &hook.command), cwd).args(args.iter().map(filled))
             }
         };
-        Launch { env: self.environment(), stdin: Stdin::Bytes(line), output: Output::Separate, ..launch }
+        Launch { env: self.environment(hook), stdin: Stdin::Bytes(line), output: Output::Separate, ..launch }
     }
 
-    fn environment(&self) -> Vec<(OsString, OsString)> {
-        let around = &self.around;
-        let added: [(OsString, OsString); 3] = [
-            ("CLAUDE_PROJECT_DIR".into(), around.project.as_os_str().into()),
-            ("DECURION_PROJECT_DIR".into(), around.project.as_os_str().into()),
-            ("DECURION_SESSION_ID".into(), around.session.to_string().into()),
-        ];
-        let given = around.environment.iter();
-        let kept = given.filter(|(name, _)| added.iter().all(|(ours, _)| ours != name)).cloned();
-        kept.collect::<Vec<_>>().into_iter().chain(added.clone()).collect()
+    /// The names that stand for folders, and what they stand for.
+    fn folders<'a>(&'a self, hook: &'a HookDeclaration) -> impl Iterator<Item = (&'static str, &'a str)> {
+        let project = ["CLAUDE_PROJECT_DIR", "DECURION_PROJECT_DIR"];
+        let plugin = ["CLAUDE_PLUGIN_ROOT", "DECURION_PLUGIN_ROOT"];
+        let root = hook.plugin_root.iter().flat_map(move |root| plugin.map(|name| (name, root.as_str())));
+        project.map(|name| (name, self.around.project.as_str())).into_iter().chain(root)
     }
 
-    fn fill_in(&self, text: &str) -> String {
-        let project = self.around.project.as_str();
-        text.replace("${CLAUDE_PROJECT_DIR}", project).replace("${DECURION_PROJECT_DIR}", project)
+    fn environment(&self, hook: &HookDeclaration) -> Vec<(OsString, OsString)> {
+        let mut added: Vec<(OsString, OsString)> =
+            self.folders(hook).map(|(name, folder)| (name.into(), folder.into())).collect();
+        added.push(("DECURION_SESSION_ID".into(), self.around.session.to_string().into()));
+        let given = self.around.environment.iter();
+        let kept: Vec<_> =
+            given.filter(|(name, _)| added.iter().all(|(ours, _)| ours != name)).cloned().collect();
+        kept.into_iter().chain(added).collect()
+    }
+
+    fn fill_in(&self, hook: &HookDeclaration, text: &str) -> String {
+        let fill = |text: String, (name, folder): (&str, &str)| text.replace(&format!("${{{name}}}"), folder);
+        self.folders(hook).fold(text.to_owned(), fill)
     }
 }
 
@@ -260,7 +266,8 @@ fn choose<'a>(armed: impl Iterator<Item = &'a Arc<Armed>>, call: &HookCall<'_>) 
             continue;
         }
         let same = |other: &&mut HookDeclaration| {
-            (&other.command, &other.args) == (&declaration.command, &declaration.args)
+            (&other.command, &other.args, &other.plugin_root)
+                == (&declaration.command, &declaration.args, &declaration.plugin_root)
         };
         match chosen.iter_mut().find(same) {
             None => chosen.push(declaration.clone()),

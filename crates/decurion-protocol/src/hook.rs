@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use camino::Utf8PathBuf;
 use serde::{Deserialize, Serialize};
 
 /// One command for one moment.
@@ -35,6 +36,9 @@ pub struct HookDeclaration {
     /// Where it was declared, for people: file, place in it, key.
     #[serde(default)]
     pub source: String,
+    /// The folder of the plugin that it is part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plugin_root: Option<Utf8PathBuf>,
 }
 
 impl HookDeclaration {
@@ -50,6 +54,7 @@ impl HookDeclaration {
             on_failure: OnFailure::Default,
             once: false,
             source: String::new(),
+            plugin_root: None,
         }
     }
 }
@@ -260,11 +265,12 @@ mod tests {
             on_failure: OnFailure::Block,
             once: true,
             source: "settings.json:1:2".into(),
+            plugin_root: Some("/p".into()),
             ..HookDeclaration::new(HookEvent::PreToolUse, "check")
         };
         let long = json!({
             "event": "PreToolUse", "matcher": "Bash", "command": "check", "args": ["-v"], "timeout": 1.5,
-            "if_rule": "Bash(git *)", "on_failure": "block", "once": true, "source": "settings.json:1:2",
+            "if_rule": "Bash(git *)", "on_failure": "block", "once": true, "source": "settings.json:1:2", "plugin_root": "/p",
         });
         for (declaration, value) in [(plain, short), (full, long)] {
             assert_eq!(serde_json::to_value(&declaration).unwrap(), value);

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::agents::{AgentFolder, AgentOrigin, AgentProblem, AgentRequest, Severity, builtin, tools};
 use crate::frontmatter::Entry;
+use crate::hooks;
 use crate::origin::Origin;
 use crate::trust::{Agreed, Part, PartKind, ProjectParts};
 
@@ -386,6 +387,9 @@ impl Maker<'_> {
         if let Some((event, _)) = events.iter().find(|(_, hooks)| !hooks.is_array()) {
             return self
                 .warn(entry.line, format!("`hooks` is ignored: expected a list for the event {event}"));
+        }
+        for warning in hooks::of_definition(&entry.value, "").warnings {
+            self.warn(entry.line, warning.text);
         }
         if self.waits(entry) {
             return;

@@ -307,7 +307,8 @@ impl Reader {
         if is_hooks {
             members.remove("description");
             let value = members.remove("hooks").unwrap_or(Value::Object(members));
-            return self.plugin.hooks.push(DeclaredHooks { file: file.to_owned(), value });
+            let node = node.get("hooks").unwrap_or(node).clone();
+            return self.plugin.hooks.push(DeclaredHooks { file: file.to_owned(), value, node });
         }
         let inner = match members.remove("mcpServers") {
             Some(Value::Object(inner)) => inner,

@@ -219,7 +219,7 @@ impl Maker<'_> {
         if entry.value.is_null() {
             return;
         }
-        let found = hooks::of_skill(&entry.value, "");
+        let found = hooks::of_skill(&entry.value, "", None);
         for warning in found.warnings {
             self.warn(entry.line, warning.text);
         }

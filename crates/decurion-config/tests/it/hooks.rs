@@ -73,11 +73,11 @@ fn each_says_where_it_stands_and_so_does_what_is_left_out() {
     );
     let found = stage.load().hooks();
     let sources: Vec<_> = found.declarations.iter().map(|hook| stage.short(&hook.source)).collect();
-    assert_eq!(sources, ["home/.decurion/settings.json:2:12: hooks.PreToolUse[0].hooks[1]"]);
+    assert_eq!(sources, ["home/.decurion/settings.json:4:37: hooks.PreToolUse[0].hooks[1]"]);
     let warnings: Vec<_> = found.warnings.iter().map(|warning| stage.short(&warning.to_string())).collect();
     assert_eq!(
         warnings,
-        ["home/.decurion/settings.json:2:12: hooks.PreToolUse[0].hooks[0]: left out: \
+        ["home/.decurion/settings.json:4:18: hooks.PreToolUse[0].hooks[0]: left out: \
           hooks of type `agent` are not available in this version"]
     );
 }

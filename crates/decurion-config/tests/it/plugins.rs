@@ -35,6 +35,44 @@ fn states(stage: &Stage, directories: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn the_hooks_of_a_plugin_and_of_its_skills_know_its_folder() {
+    let command = "\"${CLAUDE_PLUGIN_ROOT}/x\" $CLAUDE_PLUGIN_ROOT";
+    let skill = "---\ndescription: d\nhooks:\n  Stop:\n    - hooks: [{command: own}]\n---\nx";
+    let stage = stage()
+        .file("p/skills/s/SKILL.md", skill)
+        .file("p/hooks/hooks.json", &format!(r#"{{"Stop": [{{"hooks": [{{"command": {command:?}}}]}}]}}"#));
+    let (root, loaded) = (stage.top.join("p").canonicalize_utf8().unwrap(), stage.load());
+    let plugins = Plugins::load(&loaded, std::slice::from_ref(&root));
+    let [hook] = &plugins.hooks(&loaded).declarations[..] else { panic!("one hook") };
+    assert_eq!(hook.plugin_root.as_ref(), Some(&root));
+    assert_eq!(hook.command, format!("\"{root}/x\" $CLAUDE_PLUGIN_ROOT"));
+    let mut request = SkillRequest::new(&loaded, &[]);
+    request.plugins = plugins.skills();
+    let skills = Skills::load(&request);
+    let [own] = &loaded.hooks_of_skill(skills.get("p:s").unwrap()).declarations[..] else { panic!("one") };
+    assert_eq!((own.command.as_str(), own.plugin_root.as_ref()), ("own", Some(&root)));
+    // What it has come to run since then is not in force, and a plugin that was added is off.
+    assert!(registry(&stage).add(&Plugin::read(&root)).unwrap());
+    write(&root.join("skills/s/SKILL.md"), &skill.replace("own", "other"));
+    let skills = Skills::load(&request);
+    assert!(loaded.hooks_of_skill(skills.get("p:s").unwrap()).declarations.is_empty());
+    assert!(states(&stage, &[])[0].starts_with("p p@local changed"), "{:?}", states(&stage, &[]));
+}
+
+#[test]
+fn what_is_wrong_with_a_plugins_hooks_is_told_with_its_line() {
+    let hooks =
+        "{\n  \"hooks\": {\n    \"Stop\": [\n      {\"hooks\": [\n        {\"type\": \"odd\"}\n      ]}]}}";
+    let stage = stage().file("p/hooks/hooks.json", hooks);
+    let plugin = Plugin::check(&stage.top.join("p"), &stage.load(), &["Read"]);
+    let said: Vec<String> = plugin.problems.iter().map(|problem| stage.short(&problem.to_string())).collect();
+    assert_eq!(
+        said,
+        ["p/hooks/hooks.json:5: warning: hooks.Stop[0].hooks[0]: left out: there is no such type of hook"]
+    );
+}
+
+#[test]
 fn a_plugin_is_on_as_long_as_it_runs_what_the_user_saw() {
     let stage = stage();
     let root = stage.top.join("p");

@@ -145,6 +145,23 @@ async fn arguments_reach_a_program_as_they_are() {
 }
 
 #[tokio::test]
+async fn a_hook_of_a_plugin_is_told_where_that_is() {
+    let house = House::new();
+    let of_plugin = |root: &str, command: &str| HookDeclaration {
+        plugin_root: Some(root.into()),
+        ..hook(HookEvent::SessionStart, command)
+    };
+    let show = "echo \"$CLAUDE_PLUGIN_ROOT|$DECURION_PLUGIN_ROOT\"";
+    let args = ["%s", "${CLAUDE_PLUGIN_ROOT}/x"].map(str::to_owned).to_vec();
+    let program = HookDeclaration { args: Some(args), ..of_plugin("/a b", "printf") };
+    // The same words of two plugins are two commands.
+    let hooks =
+        vec![of_plugin("/a b", show), of_plugin("/c", show), program, hook(HookEvent::SessionStart, show)];
+    let result = house.run(hooks, Map::new()).await;
+    assert_eq!(result.additional_context, ["/a b|/a b", "/c|/c", "/a b/x", "|"]);
+}
+
+#[tokio::test]
 async fn hooks_run_side_by_side_and_speak_in_the_order_of_their_declaration() {
     let house = House::new();
     let [fifo, _] = house.fifos().await;
