@@ -221,7 +221,7 @@ fn hooked<'a>(bench: &'a Bench<'_>) -> Hooked<'a> {
 
 /// What hooks need to know about a call.
 fn about<'a>(bench: &Bench<'_>, call: &'a Call, name: &'a str, intent: &'a Intent) -> HookedCall<'a> {
-    let around = around(&bench.around, &bench.ports.root, bench.spec);
+    let around = around(&bench.around, &bench.ports.root, &bench.spec);
     HookedCall { tool: name, input: &call.input, id: call.id.as_str(), intent, around }
 }
 
@@ -324,7 +324,7 @@ fn with_hook(decision: Decision, hook: Option<HookPermission>, name: &str) -> De
 
 /// What the run may do now: the session's rights, less what the definitions on the way to it take away.
 fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
-    let around = around(&bench.around, &root(bench), bench.spec);
+    let around = around(&bench.around, &root(bench), &bench.spec);
     let desk = &bench.ports.desk;
     let mode = child::mode((rights.mode, rights.undecided), &desk.modes, rights.trusted).value;
     let rules = rights.rules_for(&desk.path, &[&bench.spec.own_rules, &bench.follows]);
@@ -353,7 +353,7 @@ fn decide_under_grants(
     }
     for root in bounds.iter().flat_map(|bounds| bounds.twins(&bench.ports.root)) {
         // What the rules forbid of the session's own folder stays forbidden there, and in every copy of it.
-        let around = around(&bench.around, &root, bench.spec);
+        let around = around(&bench.around, &root, &bench.spec);
         let decision = decide(&Policy { around, ..policy.clone() }, name, input, seen);
         if decision.verdict == Verdict::Deny && decision.rule.is_some() {
             return decision;
@@ -445,7 +445,7 @@ async fn ask(
             name,
             &ready.call.input,
             &ready.intent,
-            &around(&bench.around, &bench.ports.root, bench.spec),
+            &around(&bench.around, &bench.ports.root, &bench.spec),
         ),
         elicitation: None,
     };

@@ -52,7 +52,7 @@ impl Elicitor {
             redact: Arc::clone(&ports.equipment.redact),
             call: call.id.clone(),
             tool: call.name.clone(),
-            bell: Hooked { spec: bench.spec, ports }.bell(),
+            bell: Hooked { spec: &bench.spec, ports }.bell(),
             said: AtomicBool::new(false),
         }
     }
