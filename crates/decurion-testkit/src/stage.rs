@@ -195,7 +195,7 @@ impl Stage {
 
     /// Takes the records after this number away, here: what a crash right after it would have left of them.
     pub fn forget_after(&self, seq: u64) {
-        cut(&self.folder.path().join("home"), seq);
+        cut(&self.folder.path().join(HOME), seq);
     }
 
     /// Everything on record of a session, in order.

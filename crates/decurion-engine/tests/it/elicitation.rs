@@ -95,7 +95,7 @@ async fn play(stage: &Stage, answers: &[Answer]) -> Answered {
         }
     }
     let mut seen = format!("{events:?}\n{}", serde_json::to_string(&events).unwrap());
-    let home = stage.request.cwd.parent().unwrap().join("home");
+    let home = stage.archive().layout().home().to_owned();
     for entry in walk(&home) {
         seen.push_str(&std::fs::read_to_string(entry).unwrap_or_default());
     }
