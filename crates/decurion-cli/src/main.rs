@@ -1,6 +1,9 @@
 //! The decurion program. Takes argv, gives an exit code; everything else is wiring.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // output is made here and nowhere else
 
+#[macro_use]
+mod report;
+
 mod args;
 mod clock;
 mod command;
@@ -11,7 +14,6 @@ mod input;
 mod instructions;
 mod library;
 mod models;
-mod report;
 mod servers;
 mod wire;
 

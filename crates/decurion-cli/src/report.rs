@@ -2,6 +2,7 @@
 //! exit code.
 
 use std::fmt::Display;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use decurion_config::{ConfigError, NoProvider};
@@ -22,6 +23,8 @@ pub struct Failure {
 pub const USAGE: u8 = 2;
 /// The exit code of work that failed.
 pub const FAILED: u8 = 1;
+/// The exit code when nobody reads the output any more: that of a program that SIGPIPE ended.
+const READER_GONE: i32 = 141;
 
 impl Failure {
     /// The command line or configuration is wrong.
@@ -71,6 +74,24 @@ pub fn visible(text: &str) -> String {
 /// The same for a text of several lines.
 pub fn visible_lines(text: &str) -> String {
     text.lines().map(visible).collect::<Vec<_>>().join("\n")
+}
+
+/// Prints a line on standard output, as `println!` does but for a reader that has gone.
+macro_rules! say {
+    ($($text:tt)*) => {
+        $crate::report::line(format_args!($($text)*))
+    };
+}
+
+/// One line on standard output. A reader that has gone, such as `head`, has seen enough: the program ends as
+/// others do then. An output that cannot be written otherwise is told.
+pub fn line(text: std::fmt::Arguments<'_>) {
+    let Err(error) = writeln!(std::io::stdout().lock(), "{text}") else { return };
+    if error.kind() == std::io::ErrorKind::BrokenPipe {
+        std::process::exit(READER_GONE);
+    }
+    note(format_args!("standard output cannot be written: {error}"));
+    std::process::exit(i32::from(FAILED));
 }
 
 /// One line on standard error.

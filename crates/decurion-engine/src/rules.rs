@@ -47,7 +47,7 @@ impl OpenRules {
         let roots = bounds.iter().flat_map(|bounds| bounds.twins(root));
         let twins =
             deny.iter().flat_map(|deny| roots.clone().map(move |root| (deny, root))).map(twin).collect();
-        Self { bounds, twins, ..self }
+        Self { twins, bounds, ..self }
     }
 }
 

@@ -42,9 +42,9 @@ pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
                 explain::explain(agent, &loaded, background.then_some(true), model.as_deref());
             explain::equipment(&mut explained, &agent.definition, &loaded, &skills);
             if json {
-                println!("{explained}");
+                say!("{explained}");
             } else {
-                print!("{}", explain::text(&explained));
+                say!("{}", explain::text(&explained).trim_end());
             }
             Ok(0)
         }
@@ -86,10 +86,10 @@ fn list(agents: &Agents, loaded: &Loaded, json: bool) {
     let width = agents.all.iter().map(|agent| agent.definition.name.chars().count()).max().unwrap_or(0);
     for agent in &agents.all {
         if json {
-            println!("{}", row(agent, loaded));
+            say!("{}", row(agent, loaded));
         } else {
             let name = one_line(&agent.definition.name);
-            println!("{name:<width$}  {}  {}", place(agent), remarks(agent, loaded));
+            say!("{name:<width$}  {}  {}", place(agent), remarks(agent, loaded));
         }
     }
     let count = |severity| agents.problems.iter().filter(|problem| problem.severity == severity).count();
@@ -155,10 +155,10 @@ fn show(agents: &Agents, loaded: &Loaded, name: &str, json: bool) -> Result<u8, 
         value["definition"] = serde_json::to_value::<&AgentDefinition>(&agent.definition).unwrap_or_default();
         value["dont_ask_denies"] = json!(agent.dont_ask_denies);
         value["problems"] = json!(problems_of(agents, agent));
-        println!("{value}");
+        say!("{value}");
         return Ok(0);
     }
-    println!("{}", to_markdown(&agent.definition).trim_end());
+    say!("{}", to_markdown(&agent.definition).trim_end());
     note(format!("from {}", place(agent)));
     for problem in problems_of(agents, agent) {
         note(problem);
@@ -187,13 +187,13 @@ fn unknown(agents: &Agents, name: &str) -> Failure {
 fn lint(agents: &Agents, json: bool) -> u8 {
     for problem in &agents.problems {
         if json {
-            println!("{}", json!(problem));
+            say!("{}", json!(problem));
         } else {
-            println!("{problem}");
+            say!("{problem}");
         }
     }
     if agents.problems.is_empty() && !json {
-        println!("nothing wrong in {} definitions", agents.all.len());
+        say!("nothing wrong in {} definitions", agents.all.len());
     }
     if agents.has_errors() { FAILED } else { 0 }
 }

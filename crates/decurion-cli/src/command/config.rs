@@ -21,9 +21,9 @@ pub fn run(command: &ConfigCommand) -> Result<u8, Failure> {
             if *origin {
                 line["origin"] = json!(row.origin.to_string());
             }
-            println!("{line}");
+            say!("{line}");
         } else {
-            println!("{}", row.line(*origin));
+            say!("{}", row.line(*origin));
         }
     }
     Ok(0)

@@ -41,9 +41,9 @@ pub fn run(keep: bool) -> Result<u8, Failure> {
     let play = Play { repository, environment, loaded, guard };
     let passed = block_on(play.act())??;
     if keep || !passed {
-        println!("\nThe repository is kept in {}", folder.keep().display());
+        say!("\nThe repository is kept in {}", folder.keep().display());
     } else {
-        println!("\nThe repository was temporary; --keep keeps it.");
+        say!("\nThe repository was temporary; --keep keeps it.");
     }
     Ok(u8::from(!passed))
 }
@@ -62,9 +62,9 @@ struct Play {
 
 impl Play {
     async fn act(&self) -> Result<bool, Failure> {
-        println!("Making a small git repository with a failing test in {}", self.repository);
+        say!("Making a small git repository with a failing test in {}", self.repository);
         self.make_repository().await?;
-        println!("Asking the agent: {PROMPT}\n");
+        say!("Asking the agent: {PROMPT}\n");
         let models = Configured::new(Arc::clone(&self.loaded), Some("scripted:demo")).with_embedded(SCRIPT);
         let plugins = Plugins::default();
         let agents = Arc::new(definitions::Live::new(&self.loaded, None, &plugins));
@@ -96,16 +96,16 @@ impl Play {
     }
 
     fn report(&self, finish: &Finish, passed: bool) {
-        println!("\nWhat happened");
-        println!("  the agent: {}", finish.outcome.word());
-        println!("  the test:  {}", if passed { "passes now" } else { "still fails" });
+        say!("\nWhat happened");
+        say!("  the agent: {}", finish.outcome.word());
+        say!("  the test:  {}", if passed { "passes now" } else { "still fails" });
         let archive = self.loaded.paths.state.clone().map(Archive::new);
         let found = archive.and_then(|archive| archive.find(finish.session, &[]));
         if let Some(Found::Ours(paths)) = found {
-            println!("  the work:  {}", Counts::of(&paths));
-            println!("  transcript: {}", paths.transcript());
-            println!("  read it:    decurion sessions show {}", finish.session);
-            println!("  see it:     decurion trace {} --svg demo.svg", finish.session);
+            say!("  the work:  {}", Counts::of(&paths));
+            say!("  transcript: {}", paths.transcript());
+            say!("  read it:    decurion sessions show {}", finish.session);
+            say!("  see it:     decurion trace {} --svg demo.svg", finish.session);
         }
     }
 

@@ -36,10 +36,10 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         "warnings": loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
     });
     if json {
-        println!("{facts}");
+        say!("{facts}");
     } else {
         for (name, value) in facts.as_object().into_iter().flatten() {
-            println!("{name}: {value}");
+            say!("{name}: {value}");
         }
     }
     Ok(0)

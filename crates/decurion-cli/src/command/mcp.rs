@@ -143,16 +143,16 @@ fn list(json: bool) -> Result<u8, Failure> {
                 "ready": entry.state == McpState::Ready,
                 "state": entry.state.describe(&entry.name),
             });
-            println!("{line}");
+            say!("{line}");
         } else {
             let kind = transport.map_or("?", McpTransport::name);
-            println!("{}: {kind} {}", visible(&entry.name), visible(&entry.written.summary()));
-            println!("    {} ({})", entry.source, visible(&entry.place));
-            println!("    {}", visible(&entry.state.describe(&entry.name)));
+            say!("{}: {kind} {}", visible(&entry.name), visible(&entry.written.summary()));
+            say!("    {} ({})", entry.source, visible(&entry.place));
+            say!("    {}", visible(&entry.state.describe(&entry.name)));
         }
     }
     if here.declared.0.entries.is_empty() && !json {
-        println!("no MCP servers are declared; `decurion mcp add --help` shows how");
+        say!("no MCP servers are declared; `decurion mcp add --help` shows how");
     }
     Ok(0)
 }
@@ -175,7 +175,7 @@ fn get(name: &str, json: bool) -> Result<u8, Failure> {
                 "prefix": format!("mcp__{}__", server.short),
             })
         });
-        println!(
+        say!(
             "{}",
             json!({"name": name, "source": entry.source, "place": entry.place, "hash": entry.hash,
                 "state": entry.state.describe(name), "ready": entry.state == McpState::Ready,
@@ -185,29 +185,29 @@ fn get(name: &str, json: bool) -> Result<u8, Failure> {
         return Ok(0);
     }
     show(entry);
-    println!("  state         {}", visible(&entry.state.describe(name)));
+    say!("  state         {}", visible(&entry.state.describe(name)));
     if let Some(server) = server {
-        println!("  reached by    {}", server.transport.name());
-        println!("  tools named   mcp__{}__…", server.short);
-        println!("  time-outs     start {:?}, call {:?}", server.start_timeout, server.call_timeout);
-        println!("  process       {}", if server.private { "one per agent" } else { "one per session" });
+        say!("  reached by    {}", server.transport.name());
+        say!("  tools named   mcp__{}__…", server.short);
+        say!("  time-outs     start {:?}, call {:?}", server.start_timeout, server.call_timeout);
+        say!("  process       {}", if server.private { "one per agent" } else { "one per session" });
     }
     match kept {
-        Some(_) => println!(
+        Some(_) => say!(
             "  approved with {}",
             if tools.is_empty() { "no tools".to_owned() } else { visible(&tools.join(", ")) }
         ),
-        None => println!("  approved with nothing yet: what it offers is kept when it is first used"),
+        None => say!("  approved with nothing yet: what it offers is kept when it is first used"),
     }
     Ok(0)
 }
 
 /// What a declaration says, in a stranger's words made harmless.
 fn show(entry: &McpEntry) {
-    println!("{}", visible(&entry.name));
-    println!("  declared in   {} ({})", visible(&entry.place), entry.source);
+    say!("{}", visible(&entry.name));
+    say!("  declared in   {} ({})", visible(&entry.place), entry.source);
     for (what, written) in entry.written.lines() {
-        println!("  {:<13} {}", visible(&what), visible(&written));
+        say!("  {:<13} {}", visible(&what), visible(&written));
     }
 }
 
@@ -292,12 +292,12 @@ fn add(name: &str, declared: Value, scope: Scope) -> Result<u8, Failure> {
     if matches!(entry.source, McpSource::Project | McpSource::Local) {
         record_approval(&here, entry)?;
     }
-    println!("{name}: declared in {file}");
+    say!("{name}: declared in {file}");
     let state = Here::load()?.entry(name)?.state.clone();
     if state == McpState::Ready {
-        println!("`decurion mcp test {name}` tries it");
+        say!("`decurion mcp test {name}` tries it");
     } else {
-        println!("{}", state.describe(name));
+        say!("{}", state.describe(name));
     }
     Ok(0)
 }
@@ -334,7 +334,7 @@ fn remove(name: &str, scope: Option<ScopeWord>) -> Result<u8, Failure> {
         keep_trust(&before.loaded)?;
     }
     for file in removed {
-        println!("{name}: removed from {file}");
+        say!("{name}: removed from {file}");
     }
     Ok(0)
 }
@@ -396,16 +396,16 @@ fn test(name: &str, json: bool) -> Result<u8, Failure> {
         };
         let value = json!({"name": name, "ok": error.is_none(), "error": error, "tools": tools,
             "milliseconds": tried.took.as_millis(), "stderr": tried.stderr, "changes": changes});
-        println!("{value}");
+        say!("{value}");
         return Ok(if error.is_none() { 0 } else { FAILED });
     }
     match &tried.offered {
         Ok(offered) => {
             print_offer(name, offered, tried.took);
             if !changes.is_empty() {
-                println!("it differs from what was approved (`decurion mcp approve {name}` accepts it):");
+                say!("it differs from what was approved (`decurion mcp approve {name}` accepts it):");
                 for change in &changes {
-                    println!("{}", visible_lines(change));
+                    say!("{}", visible_lines(change));
                 }
             }
             Ok(0)
@@ -418,18 +418,18 @@ fn test(name: &str, json: bool) -> Result<u8, Failure> {
 }
 
 fn print_offer(name: &str, offered: &Manifest, took: Duration) {
-    println!("{name}: works, started in {:.1} s", took.as_secs_f64());
+    say!("{name}: works, started in {:.1} s", took.as_secs_f64());
     for tool in &offered.tools {
         let first = tool.description.lines().next().unwrap_or_default();
         let hint = if tool.read_only { " (says it changes nothing)" } else { "" };
         let first: String = first.chars().take(100).collect();
-        println!("  {}{hint}: {}", visible(&tool.name), visible(&first));
+        say!("  {}{hint}: {}", visible(&tool.name), visible(&first));
     }
     for prompt in &offered.prompts {
-        println!("  prompt {}", visible(&prompt.name));
+        say!("  prompt {}", visible(&prompt.name));
     }
     if offered.resources {
-        println!("  and resources");
+        say!("  and resources");
     }
 }
 
@@ -458,7 +458,7 @@ fn approve(name: &str, yes: bool) -> Result<u8, Failure> {
     if is_projects {
         agreed(yes, "Approve it as it is declared, and start it to see what it offers?")?;
         record_approval(&here, entry)?;
-        println!("approved as it is declared in {}", visible(&entry.place));
+        say!("approved as it is declared in {}", visible(&entry.place));
     } else {
         can_be_asked(yes)?;
     }
@@ -469,12 +469,12 @@ fn approve(name: &str, yes: bool) -> Result<u8, Failure> {
     })?;
     let changes = here.kept(&entry.hash).map(|kept| manifest::changes(&kept, &offered)).unwrap_or_default();
     for change in &changes {
-        println!("{}", visible_lines(change));
+        say!("{}", visible_lines(change));
     }
     print_offer(name, &offered, tried.took);
     agreed(yes, "Accept what it offers?")?;
     keep(&here, &entry.hash, &offered)?;
-    println!("what it offers is accepted");
+    say!("what it offers is accepted");
     Ok(0)
 }
 
@@ -519,14 +519,14 @@ fn login(name: &str, scope: Option<&str>) -> Result<u8, Failure> {
         .ok_or_else(|| Failure::usage("there is no state folder to keep a login in"))?;
     let leave = block_on(async {
         let login = Login::begin(url, scope).await?;
-        println!("Open this address in a browser on this machine, and agree there:\n\n{}\n", login.address);
+        say!("Open this address in a browser on this machine, and agree there:\n\n{}\n", login.address);
         login.finish(BROWSING, logins.now()).await
     })?
     .map_err(|error| Failure::failed(error.to_string()))?;
     logins
         .keep(&entry.hash, &leave)
         .map_err(|error| Failure::failed(format!("the login cannot be kept: {error}")))?;
-    println!("{name}: logged in; `decurion mcp logout {name}` forgets it");
+    say!("{name}: logged in; `decurion mcp logout {name}` forgets it");
     Ok(0)
 }
 
@@ -537,6 +537,6 @@ fn logout(name: &str) -> Result<u8, Failure> {
     let was = folder
         .forget_login(&entry.hash)
         .map_err(|error| Failure::failed(format!("the login cannot be forgotten: {error}")))?;
-    println!("{name}: {}", if was { "the login is forgotten" } else { "nobody was logged in" });
+    say!("{name}: {}", if was { "the login is forgotten" } else { "nobody was logged in" });
     Ok(0)
 }

@@ -32,7 +32,7 @@ pub fn run(args: &MergeArgs) -> Result<u8, Failure> {
         merge(&trees, &request).await.map_err(|error| failure(&error, args))
     })??;
     if args.json {
-        println!("{}", json!(merged));
+        say!("{}", json!(merged));
     } else {
         print(&merged, args.dry_run);
     }
@@ -55,17 +55,17 @@ fn failure(error: &MergeError, args: &MergeArgs) -> Failure {
 
 fn print(merged: &Merged, dry: bool) {
     if merged.rows.is_empty() {
-        println!("nothing to merge");
+        say!("nothing to merge");
         return;
     }
     for row in &merged.rows {
-        println!("{}", in_words(row, dry));
+        say!("{}", in_words(row, dry));
     }
     let count = merged.rows.iter().filter(|row| matches!(row.outcome, MergeOutcome::Merged { .. })).count();
     let would = if dry { "would be " } else { "" };
-    println!("{count} of {} {would}merged into {}", merged.rows.len(), merged.target);
+    say!("{count} of {} {would}merged into {}", merged.rows.len(), merged.target);
     if count > 0 && !dry {
-        println!("take it over with: git merge --ff-only {}", merged.target);
+        say!("take it over with: git merge --ff-only {}", merged.target);
     }
 }
 

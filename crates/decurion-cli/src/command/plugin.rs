@@ -22,16 +22,16 @@ pub fn run(command: PluginCommand) -> Result<u8, Failure> {
         PluginCommand::Add { path } => add(&loaded, &path)?,
         PluginCommand::Enable { name } => {
             let plugin = registry(&loaded).enable(&name).map_err(failure)?;
-            println!("{name}: on, as it is now in {}", plugin.root);
+            say!("{name}: on, as it is now in {}", plugin.root);
             show_programs(&plugin);
         }
         PluginCommand::Disable { name } => {
             registry(&loaded).disable(&name).map_err(failure)?;
-            println!("{name}: off");
+            say!("{name}: off");
         }
         PluginCommand::Remove { name } => {
             registry(&loaded).remove(&name).map_err(failure)?;
-            println!("{name}: forgotten; its folder is still there");
+            say!("{name}: forgotten; its folder is still there");
         }
     }
     Ok(0)
@@ -58,21 +58,15 @@ fn list(loaded: &Loaded, json: bool) {
     let plugins = Plugins::load(loaded, &[]);
     for plugin in &plugins.all {
         if json {
-            println!("{}", row(plugin));
+            say!("{}", row(plugin));
         } else {
             let about = plugin.description.as_deref().unwrap_or_default();
             let version = plugin.version.as_deref().unwrap_or("-");
-            println!(
-                "{}  {version}  {}  {}  {}",
-                plugin.name,
-                plugin.state.word(),
-                plugin.root,
-                one_line(about)
-            );
+            say!("{}  {version}  {}  {}  {}", plugin.name, plugin.state.word(), plugin.root, one_line(about));
         }
     }
     if plugins.all.is_empty() && !json {
-        println!("no plugins; `decurion plugin add PATH` adds one");
+        say!("no plugins; `decurion plugin add PATH` adds one");
     }
     plugins.warnings.iter().for_each(note);
 }
@@ -99,13 +93,13 @@ fn validate(loaded: &Loaded, path: &Utf8Path, json: bool) -> u8 {
         let mut report = row(&plugin);
         report["valid"] = json!(!failed);
         report["problems"] = json!(plugin.problems);
-        println!("{report}");
+        say!("{report}");
     } else {
         for problem in &plugin.problems {
-            println!("{problem}");
+            say!("{problem}");
         }
         if !failed {
-            println!("{}: can be used", plugin.name);
+            say!("{}: can be used", plugin.name);
         }
     }
     if failed { FAILED } else { 0 }
@@ -119,7 +113,7 @@ fn add(loaded: &Loaded, path: &Utf8Path) -> Result<(), Failure> {
     let plugin = Plugin::read(&absolute(loaded, path));
     let on = registry(loaded).add(&plugin).map_err(failure)?;
     let how = if on { "on" } else { "off; `decurion plugin enable` switches it on" };
-    println!("{}: added from {}, {how}", plugin.name, plugin.root);
+    say!("{}: added from {}, {how}", plugin.name, plugin.root);
     show_programs(&plugin);
     Ok(())
 }
@@ -127,9 +121,9 @@ fn add(loaded: &Loaded, path: &Utf8Path) -> Result<(), Failure> {
 /// What runs because of a plugin: whoever adds it should have seen that.
 fn show_programs(plugin: &Plugin) {
     for hook in plugin.hooks().declarations {
-        println!("  runs at {}: {}", hook.event, visible(&hook.command));
+        say!("  runs at {}: {}", hook.event, visible(&hook.command));
     }
     for (name, declared) in plugin.servers() {
-        println!("  starts the server {}: {}", visible(name), visible(&Written::new(declared).summary()));
+        say!("  starts the server {}: {}", visible(name), visible(&Written::new(declared).summary()));
     }
 }

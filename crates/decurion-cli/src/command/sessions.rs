@@ -46,15 +46,15 @@ pub(super) fn find(archive: &Archive, id: &str) -> Result<SessionPaths, Failure>
 fn list(archive: &Archive, cwd: Option<&Utf8Path>, json: bool) -> Result<(), Failure> {
     let sessions = archive.list(cwd).map_err(|error| unreadable(archive, &error))?;
     if sessions.is_empty() && !json {
-        println!("no sessions{}", if cwd.is_some() { " in this folder (--all shows all)" } else { "" });
+        say!("no sessions{}", if cwd.is_some() { " in this folder (--all shows all)" } else { "" });
     }
     for session in sessions {
         if json {
-            println!("{}", json!(session));
+            say!("{}", json!(session));
         } else {
             let when = session.modified.map(|at| at.strftime("%Y-%m-%d %H:%M").to_string());
             let kilobytes = session.bytes.div_ceil(1024);
-            println!(
+            say!(
                 "{}  {}  {kilobytes:>6} KB  {}",
                 session.session,
                 when.unwrap_or_default(),
@@ -74,19 +74,19 @@ fn show(paths: &SessionPaths, json: bool) -> Result<(), Failure> {
     let mut print = |envelope: Envelope| {
         let at = decurion_serve::stream_json::timestamp(envelope.at);
         match envelope.event {
-            Event::Message { message, .. } if json => println!("{}", json!({"at": at, "message": message})),
+            Event::Message { message, .. } if json => say!("{}", json!({"at": at, "message": message})),
             Event::Message { message, .. } => print_message(&message),
-            Event::CallEnded { call, output, .. } if json => println!(
+            Event::CallEnded { call, output, .. } if json => say!(
                 "{}",
                 json!({"at": at, "call": call, "content": output.content, "is_error": output.is_error})
             ),
             Event::CallEnded { output, .. } => {
-                println!("  → {}", decurion_serve::progress::one_line(&output.content.text()));
+                say!("  → {}", decurion_serve::progress::one_line(&output.content.text()));
             }
             Event::Compacted { summary, .. } => {
-                println!("\n— conversation shortened —\n{}", summary.text());
+                say!("\n— conversation shortened —\n{}", summary.text());
             }
-            Event::RunEnded { outcome, .. } if !json => println!("\n— {} —", outcome.word()),
+            Event::RunEnded { outcome, .. } if !json => say!("\n— {} —", outcome.word()),
             _ => {}
         }
     };
@@ -105,9 +105,9 @@ fn print_message(message: &Message) {
     };
     for block in &message.blocks {
         match block {
-            Block::Text { text } => println!("\n{who}: {text}"),
+            Block::Text { text } => say!("\n{who}: {text}"),
             Block::ToolUse { name, input, .. } => {
-                println!("\n{who} calls {name} {}", decurion_serve::progress::one_line(&input.to_string()));
+                say!("\n{who} calls {name} {}", decurion_serve::progress::one_line(&input.to_string()));
             }
             _ => {}
         }

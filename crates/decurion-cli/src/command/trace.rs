@@ -109,7 +109,7 @@ impl Wanted {
                 "flows": timeline.flows.len(), "unfinished": unfinished,
                 "duration_ms": timeline.end / 1_000, "trace": self.trace, "svg": self.picture,
             });
-            println!("{summary}");
+            say!("{summary}");
             return;
         }
         let open = match unfinished {
@@ -120,7 +120,7 @@ impl Wanted {
             [(&self.trace, "; open it in https://ui.perfetto.dev or chrome://tracing"), (&self.picture, "")]
         {
             if let Some(target) = target.as_ref().filter(|target| *target != STDOUT) {
-                println!("{target}: {agents} agents, {spans} spans{open}{hint}");
+                say!("{target}: {agents} agents, {spans} spans{open}{hint}");
             }
         }
     }

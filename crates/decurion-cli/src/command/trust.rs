@@ -18,13 +18,13 @@ pub fn run(revoke: bool) -> Result<u8, Failure> {
     let failed = |error: decurion_config::trust::TrustError| Failure::usage(error.to_string());
     if revoke {
         let was = trust.revoke(&root).map_err(failed)?;
-        println!("{root}: {}", if was { "no longer trusted" } else { "was not trusted" });
+        say!("{root}: {}", if was { "no longer trusted" } else { "was not trusted" });
         return Ok(0);
     }
     for part in loaded.project_parts.parts() {
-        println!("  {} {} ({})", part.kind.name(), part.key, part.origin);
+        say!("  {} {} ({})", part.kind.name(), part.key, part.origin);
     }
     trust.trust_folder(&root, &loaded.project_parts).map_err(failed)?;
-    println!("{root}: trusted as it is now; a change of these parts asks again");
+    say!("{root}: trusted as it is now; a change of these parts asks again");
     Ok(0)
 }

@@ -49,13 +49,13 @@ async fn repository(trees: &Worktrees, cwd: &camino::Utf8Path) -> Result<camino:
 
 fn print(cleaned: &Cleaned, json: bool, tense: &str) -> u8 {
     if cleaned.rows.is_empty() && !json {
-        println!("no worktrees");
+        say!("no worktrees");
     }
     for row in &cleaned.rows {
         if json {
-            println!("{}", as_json(row));
+            say!("{}", as_json(row));
         } else {
-            println!("{}  {}", row.lease.name, in_words(row, tense));
+            say!("{}  {}", row.lease.name, in_words(row, tense));
         }
     }
     for damaged in &cleaned.damaged {

@@ -152,3 +152,15 @@ fn a_model_that_the_provider_does_not_know_is_named() {
     assert!(run.errors.contains("nonesuch") && run.errors.contains("model"), "{}", run.errors);
     assert_eq!(stand.model.requests().len(), 1, "asked again for a model that is not there");
 }
+
+#[test]
+fn a_reader_that_has_gone_ends_a_command_quietly() {
+    let stand = Stand::new("when\n say \"never\"");
+    let script = "mkfifo $TMPDIR/p; exec 3<>$TMPDIR/p 4>$TMPDIR/p 3<&-; \"$@\" >&4; echo \"code $?\"";
+    for command in [&["doctor"][..], &["agents", "list"], &["config", "show"], &["sessions", "list"]] {
+        let program = stand.home.program("bash").args(["-c", script, "bash", DECURION]).args(command);
+        let run = finished(program);
+        assert_eq!((run.lines.join("\n").as_str(), run.errors.as_str()), ("code 141", ""), "{command:?}");
+        std::fs::remove_file(stand.home.path().join("tmp/p")).unwrap();
+    }
+}

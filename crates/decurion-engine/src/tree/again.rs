@@ -83,9 +83,10 @@ impl Owner {
         let begun = &spawning.desk.begun;
         begun.fetch_add(1, Ordering::Relaxed);
         // Looked at after the count: whoever asked and was stopped before that did not see it.
-        let revived = match answer.is_closed() {
-            true => Err(String::new()),
-            false => self.revive(&agent, record, prompt, Some(&spawning.input), None).await,
+        let revived = if answer.is_closed() {
+            Err(String::new())
+        } else {
+            self.revive(&agent, record, prompt, Some(&spawning.input), None).await
         };
         let mut spawned = revived.inspect_err(|_| {
             begun.fetch_sub(1, Ordering::Relaxed);
