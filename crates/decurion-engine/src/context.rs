@@ -196,7 +196,8 @@ impl Context {
         Self {
             sealed: prefix.sealed.clone(),
             ids: prefix.ids.clone(),
-            kept: RunState { skills: Vec::new(), ..prefix.kept.clone() },
+            // Where it works is its own to say: it may have a checkout of its own.
+            kept: RunState { skills: Vec::new(), cwd: None, moved_untold: false, ..prefix.kept.clone() },
             fill: prefix.fill,
             media: prefix.media,
             ..Self::new(prefix.dialect)
@@ -298,9 +299,10 @@ impl Context {
 
     /// Takes in an event of a conversation that stands before this one.
     pub fn apply_inherited(&mut self, event: &Event) {
-        let own = std::mem::take(&mut self.kept.skills);
+        let (skills, cwd) = (std::mem::take(&mut self.kept.skills), self.kept.cwd.take());
+        let untold = self.kept.moved_untold;
         self.apply(event);
-        self.kept.skills = own;
+        (self.kept.skills, self.kept.cwd, self.kept.moved_untold) = (skills, cwd, untold);
     }
 
     /// The messages of the next request. Always one that a provider accepts.

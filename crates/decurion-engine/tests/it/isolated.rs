@@ -332,6 +332,20 @@ when agent=apart
 }
 
 #[tokio::test]
+async fn a_fork_in_a_checkout_of_its_own_works_there_wherever_its_parent_is() {
+    let repo = Repo::with_files(&[("a.txt", "one\n"), ("sub/b.txt", "two\n")]).unwrap();
+    let fork = "when text=/apart/ turn=3\n  call Bash {\"command\": \"pwd; echo x > made.txt\"}\nwhen text=/apart/\n  say \"forked\"\n";
+    let main = "when agent=main turn=1\n  call Bash {\"command\": \"cd sub\"}\nwhen agent=main turn=2\n  call Agent {\"description\": \"d\", \"prompt\": \"apart\", \"subagent_type\": \"fork\", \"isolation\": \"worktree\"}\nwhen agent=main\n  say \"done\"\n";
+    let mut stage = stage(&repo, &format!("{fork}{main}"));
+    stage.agent_settings.forks = true;
+    let played = stage.play("go").await;
+    let tree = spec(&played).worktree.unwrap();
+    let bash = results(&played, "Bash", true);
+    assert_eq!(bash.first().map(|place| place.trim()), Some(tree.path.join("sub").as_str()), "{bash:?}");
+    assert_eq!(repo.status().unwrap(), "");
+}
+
+#[tokio::test]
 async fn nobody_else_waits_while_an_agent_takes_up_its_checkout() {
     let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
     let apart = "when agent=apart turn=1\n  call Bash {\"command\": \"echo x > b.txt\"}\nwhen agent=apart\n  say \"worked\"\n";
