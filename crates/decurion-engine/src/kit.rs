@@ -39,6 +39,17 @@ struct Checkout {
     owed_to: Option<SessionId>,
 }
 
+impl Checkout {
+    /// Whether it is there to be given back: one that was not taken up may have been given back before, or be
+    /// another session's by now.
+    fn is_held(&self) -> bool {
+        let Some(session) = self.owed_to else { return true };
+        let Worktree { repository, path, .. } = &self.made.worktree;
+        let lease = path.file_name().and_then(|name| self.trees.leases().get(repository, name));
+        lease.is_some_and(|lease| lease.session == session && lease.is_open())
+    }
+}
+
 /// What is left of a run once all that it carried is given back.
 #[derive(Default)]
 pub struct Rest {
@@ -62,12 +73,9 @@ impl Kit {
     }
 
     /// Gives back what was acquired for an agent that does not begin after all.
-    pub async fn abandon(mut self) {
-        std::mem::take(&mut self.servers).release().await;
-        // One that another session has meanwhile is not this one's to give back.
-        if self.take_up().await.is_ok()
-            && let Some(own) = self.worktree
-        {
+    pub async fn abandon(self) {
+        self.servers.release().await;
+        if let Some(own) = self.worktree.filter(|own| own.is_held()) {
             Box::pin(own.trees.release(&own.made.worktree)).await;
         }
     }
@@ -128,7 +136,7 @@ impl Kit {
         drop(tag);
         took(ReleaseStep::Trace, None);
         took(ReleaseStep::Shells, end_below(&desk).await);
-        let (worktree, note) = match self.worktree {
+        let (worktree, note) = match self.worktree.filter(|own| own.is_held()) {
             Some(own) => {
                 let kept = kept(&own.trees, own.made.worktree).await;
                 let note = kept.as_ref().map_or_else(|| REMOVED.to_owned(), |kept| kept.left.clone());

@@ -127,6 +127,8 @@ pub async fn live(
     let mut progress = Progress::new(living, context).after(&carried);
     let began = living.ports.clock.elapsed();
     let outcome = match beginning {
+        // One that was stopped before it began needs nothing any more.
+        Beginning::Opened { .. } if living.ports.cancel.is_cancelled() => Attempt::Broken(killed(living)),
         Beginning::Opened { first } => match kit.take_up().await {
             Ok(()) => attempt(living, kit, &mut progress, carried, first).await,
             Err(error) => Attempt::Ended(Outcome::Failed { error }),

@@ -207,8 +207,8 @@ const PROTECTED_FILES: [&str; 30] = [
 
 /// The part of a path that makes writing to it a way to run something later or to change our own settings.
 pub(crate) fn protected(path: &Utf8Path, around: &Around) -> Option<String> {
-    let within = around.checkout.as_ref().and_then(|checkout| path.strip_prefix(checkout).ok());
-    let path = within.unwrap_or(path);
+    let own = around.checkout.as_ref().or(Some(&around.root).filter(|root| is_worktree(root)));
+    let path = own.and_then(|own| path.strip_prefix(own).ok()).unwrap_or(path);
     let names: Vec<String> = components(path.as_str()).iter().map(|name| name.to_lowercase()).collect();
     let bare = |name: &String| name.trim_end_matches(['.', ' ']).to_owned();
     if let Some(folder) = names.iter().map(bare).find(|name| PROTECTED_FOLDERS.contains(&name.as_str())) {
@@ -219,6 +219,12 @@ pub(crate) fn protected(path: &Utf8Path, around: &Around) -> Option<String> {
         return Some(last);
     }
     None
+}
+
+/// Whether a folder is where worktrees are made, here or by other tools: whoever works in one means that one.
+fn is_worktree(folder: &Utf8Path) -> bool {
+    let names = components(folder.as_str());
+    names.windows(3).any(|names| [".decurion", ".claude"].contains(&&*names[0]) && names[1] == "worktrees")
 }
 
 /// Places of the system and of the user where a rule without a path of its own does not reach.

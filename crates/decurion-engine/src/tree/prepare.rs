@@ -2,11 +2,13 @@
 //! carries, or the reason why it does not begin, without holding up the session's task meanwhile: a failing
 //! step gives back exactly what was acquired before it.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use decurion_protocol::{AgentDefinition, AgentId, StartStep};
 use decurion_tools::ToolSet;
+use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 
 use crate::child::{self, Isolation};
@@ -40,6 +42,9 @@ pub struct Draft {
     /// Things the model that asked should know.
     pub remarks: Vec<String>,
 }
+
+/// What is said where preparing itself fails.
+const BROKEN: &str = "The agent was not begun: preparing it failed inside Decurion; this is a bug in it.";
 
 /// Where the answer to a wish for a child goes.
 pub(super) type Answer = oneshot::Sender<Result<Spawned, String>>;
@@ -114,7 +119,9 @@ impl Owner {
         self.tree.preparing += 1;
         let wishes = self.wishes.clone();
         tokio::spawn(async move {
-            let kit = needs.acquire(&draft, kit, &mut answer).await;
+            // A panic must not leave the session waiting for ever.
+            let acquired = AssertUnwindSafe(needs.acquire(&draft, kit, &mut answer)).catch_unwind().await;
+            let kit = acquired.unwrap_or_else(|_| Err(BROKEN.to_owned()));
             let draft = Box::new(draft);
             // The session waits for what is being prepared before it ends, so somebody listens.
             let _ = wishes.send(Wish::Prepared { draft, kit, answer }).await;
@@ -167,7 +174,7 @@ impl Owner {
         self.tree.preparing += 1;
         let wishes = self.wishes.clone();
         tokio::spawn(async move {
-            kit.abandon().await;
+            let _ = AssertUnwindSafe(kit.abandon()).catch_unwind().await;
             let _ = wishes.send(Wish::Abandoned).await;
         });
     }

@@ -199,6 +199,27 @@ fn a_checkout_below_our_own_folder_is_not_protected_from_whoever_works_in_it() {
 }
 
 #[test]
+fn whoever_starts_in_a_worktree_may_write_in_it_and_in_no_folder_of_ours_otherwise() {
+    let rows = [
+        ("/home/user/.decurion/worktrees/-w/a1", "/home/user/.decurion/worktrees/-w/a1/f", Verdict::Allow),
+        ("/w/.claude/worktrees/a1", "/w/.claude/worktrees/a1/src/f", Verdict::Allow),
+        ("/w/.claude/worktrees/a1", "/w/.claude/worktrees/a1/.git", Verdict::Ask),
+        ("/home/user/.decurion", "/home/user/.decurion/settings.json", Verdict::Ask),
+        ("/home/user/.decurion/worktrees", "/home/user/.decurion/worktrees/x", Verdict::Ask),
+        ("/home/user/.ssh", "/home/user/.ssh/config", Verdict::Ask),
+        ("/w/.git/worktrees/a1", "/w/.git/worktrees/a1/HEAD", Verdict::Ask),
+    ];
+    for (root, path, verdict) in rows {
+        let (cwd, root) = (root.into(), root.into());
+        let around = Around { cwd, root, directories: Vec::new(), home: None, checkout: None };
+        let policy = Policy::new(Mode::AcceptEdits, RuleSet::default().into(), around);
+        let intent = Intent::titled("").touching(path, Access::Write);
+        let decision = decide(&policy, "Write", &json!({}), &intent);
+        assert_eq!(decision.verdict, verdict, "{path}: {}", decision.reason);
+    }
+}
+
+#[test]
 fn offered_rules_allow_the_call_and_never_an_interpreter() {
     let around = Around {
         cwd: "/w".into(),
