@@ -335,6 +335,14 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_address_that_cannot_be_reached_is_not_shown() {
+        let nowhere = Arc::from("http://127.0.0.1:1/?key=hunter2");
+        let sent = web().post_message(nowhere, message(true), None, None, HashMap::new()).await;
+        let error = sent.map(drop).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+    }
+
+    #[tokio::test]
     async fn a_stream_ends_with_the_event_that_is_too_long() {
         let long = "x".repeat(MOST_BYTES + 1);
         let body = format!("data: one\n\ndata: {long}\n\ndata: three\n\n");
