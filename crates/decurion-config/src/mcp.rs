@@ -22,6 +22,7 @@ use crate::trust::{Trust, TrustState};
 use crate::{Loaded, TrustMode};
 
 use declaration::{Around, Read};
+pub(crate) use declaration::{HOSTED, hosted};
 pub use written::Written;
 
 /// What to take besides the settings.

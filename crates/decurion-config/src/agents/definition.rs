@@ -425,6 +425,9 @@ impl Maker<'_> {
         if declares_servers(&entry.value) && self.waits(entry) {
             return;
         }
+        for name in crate::mcp::hosted(&entry.value) {
+            self.warn(entry.line, format!("`mcpServers`: {name} cannot be used: {}", crate::mcp::HOSTED));
+        }
         let names = |text: &str| text.split(',').map(|name| Value::String(name.trim().to_owned())).collect();
         self.definition.equipment.mcp_servers = Some(match &entry.value {
             Value::String(text) => Value::Array(names(text)),

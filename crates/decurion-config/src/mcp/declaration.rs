@@ -43,6 +43,9 @@ pub(super) struct Read {
     pub off: bool,
 }
 
+/// What is said of a server that no file can declare.
+pub(crate) const HOSTED: &str = "a server of `type` \"sdk\" lives in the program that hosts us, which alone can offer it, and that is not \
+    supported yet; give it a `command` or a `url`";
 const LONGEST_MS: u64 = 86_400_000;
 const KNOWN: &[&str] = &[
     "type",
@@ -91,6 +94,17 @@ pub(super) fn read(found: &Found, around: &Around) -> Read {
     Read { server, hash, notes: reader.notes, failed, off }
 }
 
+/// The names of servers in a definition's `mcpServers` that no file can declare.
+pub(crate) fn hosted(declared: &Value) -> Vec<&str> {
+    let is_hosted = |server: &Value| {
+        let kind = server.get("type").or_else(|| server.get("transport")).and_then(Value::as_str);
+        kind.is_some_and(|kind| kind.eq_ignore_ascii_case("sdk"))
+    };
+    let items = declared.as_array().map_or(std::slice::from_ref(declared), Vec::as_slice);
+    let servers = items.iter().filter_map(Value::as_object).flatten();
+    servers.filter(|(_, server)| is_hosted(server)).map(|(name, _)| name.as_str()).collect()
+}
+
 struct Reader<'a> {
     found: &'a Found,
     around: &'a Around,
@@ -124,7 +138,7 @@ impl Reader<'_> {
                 self.address().map(|(url, headers)| McpTransport::Http { url, headers })
             }
             Some("sse") => self.address().map(|(url, headers)| McpTransport::Sse { url, headers }),
-            Some("sdk") => Err("servers inside the program that hosts us cannot be used".to_owned()),
+            Some("sdk") => Err(HOSTED.to_owned()),
             Some(other) => Err(format!("unknown `type` {other:?}: expected stdio, http or sse")),
         }
     }

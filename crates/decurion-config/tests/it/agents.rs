@@ -346,6 +346,8 @@ fn other_mistakes_leave_the_agent_usable() {
         ("hooks: [a]", "warning: `hooks` is ignored: expected an object of event to list"),
         ("hooks: {Stop: x}", "warning: `hooks` is ignored: expected a list for the event Stop"),
         ("mcpServers: 5", "warning: `mcpServers` is ignored: expected names, or an object of name to server"),
+        ("mcpServers: [a, {host: {type: sdk, name: host}}]", "warning: `mcpServers`: host cannot be used: a server of `type` \"sdk\" lives in the program that hosts us, which alone can offer it, and that is not supported yet; give it a `command` or a `url`"),
+        ("mcpServers: {host: {type: SDK}, b: {command: x}}", "warning: `mcpServers`: host cannot be used: a server of `type` \"sdk\" lives in the program that hosts us, which alone can offer it, and that is not supported yet; give it a `command` or a `url`"),
         ("disallowed-tools: Bash", "warning: `disallowed-tools` is spelled `disallowedTools`"),
         ("max_turns: 3", "warning: `max_turns` is spelled `maxTurns`"),
         ("allowed-tools: Bash", "warning: unknown key: allowed-tools (an agent's tools are listed in `tools`)"),
