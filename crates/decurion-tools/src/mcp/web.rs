@@ -278,9 +278,10 @@ mod tests {
     }
 
     fn message(asks: bool) -> ClientJsonRpcMessage {
-        let message = match asks {
-            true => json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}),
-            false => json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+        let message = if asks {
+            json!({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        } else {
+            json!({"jsonrpc": "2.0", "method": "notifications/initialized"})
         };
         serde_json::from_value(message).unwrap()
     }
