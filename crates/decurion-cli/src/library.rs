@@ -62,6 +62,10 @@ impl Shelf {
 }
 
 impl Library for Shelf {
+    fn has_skills(&self) -> bool {
+        true
+    }
+
     fn skills(&self) -> Vec<Arc<Skill>> {
         self.look(|held| held.active.clone())
     }

@@ -226,7 +226,9 @@ impl Engine {
         servers: Option<&SessionServers>,
     ) -> Result<(Arc<Model>, HeadAndTools), PlaceError> {
         let parts = &self.parts;
-        let model_name = request.model.clone().or_else(|| recorded.map(|spec| spec.model.clone()));
+        // A command's model was for its turn alone, however that ended.
+        let own = |spec: &RunSpec| spec.session_model.clone().unwrap_or_else(|| spec.model.clone());
+        let model_name = request.model.clone().or_else(|| recorded.map(own));
         let model_name = model_name.unwrap_or_else(|| parts.models.default_name());
         let model = parts.models.resolve(&model_name).map_err(PlaceError::Model)?;
         spec::check_limits(&request.limits, &model)?;

@@ -79,6 +79,11 @@ pub trait Definitions: Send + Sync {
 
 /// What agents read besides: skills, commands, memories, instructions of folders; all as they are now.
 pub trait Library: Send + Sync {
+    /// Whether there can ever be skills here, so that models are offered the tool for them.
+    fn has_skills(&self) -> bool {
+        false
+    }
+
     /// All skills and commands that count, those that win first.
     fn skills(&self) -> Vec<Arc<Skill>> {
         Vec::new()

@@ -486,6 +486,7 @@ impl Owner {
             directories: &self.session.directories(),
             servers: self.session.servers.as_ref().map(SessionServers::status).unwrap_or_default(),
             own_rules: self.command_rules.clone(),
+            session_model: self.own_model.as_ref().map(|model| model.name.as_str()),
         };
         let spec = spec::root(self.session.id, &self.session.request, &decided, self.session.previous);
         let links = Links {

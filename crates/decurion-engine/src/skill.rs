@@ -40,6 +40,9 @@ const MOST_COMMANDS: usize = 32;
 /// Characters of the list for each thousand tokens of a model's window: about one in a hundred.
 const LISTING_CHARS: u64 = 40;
 
+/// What stands in the place of the list where it is empty.
+const NONE_LISTED: &str = "(There are none now. You are told if one comes that is about what you work on.)";
+
 /// How long the list of skills may be for a model with this window, unless the settings say.
 pub fn listing_budget(setting: Option<usize>, window: u64) -> usize {
     setting.unwrap_or_else(|| usize::try_from(window / 1000 * LISTING_CHARS).unwrap_or(usize::MAX))
@@ -59,15 +62,16 @@ struct Input {
 }
 
 impl SkillTool {
-    /// The tool, told of these skills; none where a model may call none of them.
+    /// The tool, told of these skills; none where there can never be any. It is offered while there are none, too:
+    /// the tools of a session stay the same, and a skill may come later.
     pub fn new(skills: &[Arc<Skill>], library: &Arc<dyn Library>, budget: usize) -> Option<Self> {
-        let listed: Vec<&Skill> =
-            skills.iter().filter(|skill| is_listed(skill)).map(|skill| &**skill).collect();
-        if listed.is_empty() {
+        if !library.has_skills() {
             return None;
         }
-        let description =
-            include_str!("skill.md").trim_end().replace("{skills}", &listing::list(&listed, budget));
+        let listed: Vec<&Skill> =
+            skills.iter().filter(|skill| is_listed(skill)).map(|skill| &**skill).collect();
+        let list = if listed.is_empty() { NONE_LISTED.to_owned() } else { listing::list(&listed, budget) };
+        let description = include_str!("skill.md").trim_end().replace("{skills}", &list);
         let schema = json!({
             "type": "object",
             "properties": {

@@ -132,9 +132,10 @@ pub fn root(
             from => Opening::Resumed { from },
         },
         model: decided.model.name.clone(),
-        model_why: Some(match request.model {
-            Some(_) => "it was asked for with the session".to_owned(),
-            None => "nothing else was asked for, so it is the default".to_owned(),
+        model_why: Some(match (decided.session_model, &request.model) {
+            (Some(_), _) => "the command asks for it, for its own turn".to_owned(),
+            (None, Some(_)) => "it was asked for with the session".to_owned(),
+            (None, None) => "nothing else was asked for, so it is the default".to_owned(),
         }),
         fallback_model: request.fallback_model.clone(),
         mode: decided.mode,
@@ -144,6 +145,7 @@ pub fn root(
         limits: request.limits.clone(),
         servers: decided.servers.clone(),
         own_rules: decided.own_rules.clone(),
+        session_model: decided.session_model.map(str::to_owned),
     }
 }
 
@@ -167,6 +169,8 @@ pub struct Decided<'a> {
     pub servers: Vec<McpStatus>,
     /// Rules that hold for the run alone.
     pub own_rules: decurion_protocol::OwnRules,
+    /// The session's own model, while a command has another.
+    pub session_model: Option<&'a str>,
 }
 
 /// The rules in force: those of the settings, and those of the command line.

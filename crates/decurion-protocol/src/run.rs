@@ -56,6 +56,10 @@ pub struct RunSpec {
     /// Rules of its own, beside those of the session.
     #[serde(default, skip_serializing_if = "OwnRules::is_empty")]
     pub own_rules: OwnRules,
+    /// The session's own model, where a command has another for its turn: what goes on from here goes on with
+    /// this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_model: Option<String>,
 }
 
 /// Rules that hold for one run, or for as long as a skill is followed.

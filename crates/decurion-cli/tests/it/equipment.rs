@@ -267,3 +267,34 @@ fn the_sessions_own_agent_has_its_memory_and_a_host_is_told_of_commands() {
     assert!(request(&stand, 0)["system"].to_string().contains("agent-memory/a"));
     assert_eq!(std::fs::read_to_string(memory).unwrap(), "kept", "{run:?}");
 }
+
+#[test]
+fn a_commands_model_is_for_its_own_turn() {
+    let home = home(&[
+        ("home/.claude/commands/quick.md", "---\ndescription: d\nmodel: other\n---\nBe quick."),
+        ("home/.claude/agents/a.md", "---\nname: a\ndescription: d\nskills: [s]\n---\nBe a."),
+        ("home/.claude/skills/s/SKILL.md", "---\nname: s\ndescription: d\n---\nMind it."),
+    ]);
+    let stand = Stand::in_home(home, "when\n  say \"done\"\n");
+    let user = |text: &str| json!({"type": "user", "message": {"role": "user", "content": text}}).to_string();
+    let flags = ["--input-format", "stream-json", "--output-format", "stream-json", "--agent", "a"];
+    let lines = [user("first"), user("/quick"), user("second")];
+    let run = finished(stand.decurion().args(flags).input(format!("{}\n", lines.join("\n"))));
+    let models = |from: usize| -> Vec<String> {
+        let requests = stand.model.requests();
+        let model = |body: &[u8]| serde_json::from_slice::<Value>(body).unwrap()["model"].to_string();
+        requests[from..].iter().map(|request| model(&request.body)).collect()
+    };
+    let asked = models(0);
+    assert_eq!(asked.len(), 3, "{run:?}");
+    assert!(asked[0] == asked[2] && asked[1] == "\"other\"", "{asked:?}");
+    // What stands before the conversation is the session's again.
+    let head = |index| json!([request(&stand, index)["system"], request(&stand, index)["tools"]]);
+    assert_eq!(head(0), head(2));
+    assert!(texts(&request(&stand, 2)).matches("Mind it.").count() == 1, "{}", texts(&request(&stand, 2)));
+    // Nor is it what a later process goes on with.
+    for prompt in ["/quick", "third"] {
+        finished(stand.decurion().args(["-p", prompt, "--continue"]));
+    }
+    assert_eq!(models(3), ["\"other\"".to_owned(), asked[0].clone()]);
+}

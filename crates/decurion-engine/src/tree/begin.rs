@@ -238,6 +238,7 @@ impl Owner {
             limits: child::limits(&spawning.input, definition),
             servers: Vec::new(),
             own_rules: spawning.input.own_rules.clone(),
+            session_model: None,
         }
     }
 

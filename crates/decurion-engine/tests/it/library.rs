@@ -27,6 +27,10 @@ struct Shelf {
 }
 
 impl Library for Shelf {
+    fn has_skills(&self) -> bool {
+        true
+    }
+
     fn skills(&self) -> Vec<Arc<Skill>> {
         self.skills.lock().unwrap().iter().map(|(skill, _)| Arc::clone(skill)).collect()
     }
@@ -165,13 +169,42 @@ async fn a_name_that_means_nothing_is_told_with_those_near_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_skills_there_is_no_tool_for_them() {
+async fn a_session_that_begins_without_skills_has_those_that_come() {
     let only_users = shelf([(Skill { invocable: Invocable::User, ..skill("deploy") }, "x")]);
     for library in [shelf([]), only_users] {
-        let stage = stage("when\n  say \"done\"\n", library);
-        stage.play("go").await;
-        assert!(!requests(&stage)[0]["tools"].to_string().contains("\"Skill\""));
+        let script = "when text=second\n  call Skill {\"skill\": \"late\"}\nwhen\n  say \"done\"\n";
+        let stage = stage(script, Arc::clone(&library));
+        let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+        let mut events = Vec::new();
+        for (number, prompt) in [(1, "first"), (2, "second")] {
+            send(&link, number, Command::Prompt { blocks: vec![Block::text(prompt)] }).await;
+            stage.listen(&mut link, &mut events).await;
+            library.skills.lock().unwrap().push((Arc::new(skill("late")), "Better late.".to_owned()));
+        }
+        let requests = requests(&stage);
+        let described = |request: &Value| {
+            let tools = request["tools"].as_array().unwrap();
+            let tool = tools.iter().find(|tool| tool["name"] == "Skill").unwrap();
+            let description = tool["description"].as_str().unwrap();
+            description.lines().last().unwrap_or_default().to_owned()
+        };
+        assert!(described(&requests[0]).starts_with("(There are none now."), "{}", described(&requests[0]));
+        assert_eq!(described(&requests[1]), "- late: does late");
+        // The same tools in the same order: only what is said of this one has changed.
+        let names = |request: &Value| {
+            let tools = request["tools"].as_array().unwrap();
+            tools.iter().map(|tool| tool["name"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&requests[0]), names(&requests[1]));
+        assert!(texts(&requests[2]).is_empty() || requests[2].to_string().contains("Better late."));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_there_can_be_no_skills_there_is_no_tool_for_them() {
+    let stage = Stage::new("when\n  say \"done\"\n");
+    stage.play("go").await;
+    assert!(!requests(&stage)[0]["tools"].to_string().contains("\"Skill\""));
 }
 
 #[tokio::test]
@@ -362,6 +395,23 @@ when
     assert_eq!(models, ["other", "other", "scripted", "scripted"]);
     assert!(stage.request.cwd.join("one").exists(), "{}", render(&played.events));
     assert!(!stage.request.cwd.join("two").exists());
+    // What stands before the conversation is the session's again, to the byte.
+    let heads: Vec<Value> = requests(&stage)
+        .iter()
+        .map(|request| json!([request["model"], request["tools"], request["system"]]))
+        .collect();
+    assert_eq!(heads[2], heads[3]);
+    assert_eq!((&heads[1][1], &heads[1][2]), (&heads[2][1], &heads[2][2]));
+    // Nor does a process that goes on after the command's turn keep its model.
+    for seq in stage.recorded(played.session).iter().map(|envelope| envelope.seq) {
+        let mut again = with_shell(stage.after_crash_at(seq));
+        again.models.clone_from(&stage.models);
+        let start = Start::Resume { id: played.session };
+        let request = SessionRequest { start, ..again.request.clone() };
+        again.play_all(request, &["and now?"]).await.unwrap();
+        let last = requests(&again).pop().unwrap();
+        assert_eq!(last["model"], "scripted", "after record {seq}");
+    }
 }
 
 fn worker() -> AgentDefinition {
