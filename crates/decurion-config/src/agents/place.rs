@@ -133,16 +133,27 @@ pub(crate) struct Walk {
 
 /// All `.md` files below a folder. Nothing is skipped without a word, except names that begin with a dot.
 pub(crate) fn walk(folder: &Utf8Path) -> Walk {
+    entered(folder, |walk, metadata| {
+        if metadata.is_dir() {
+            walk.folder(folder, metadata, 0);
+        } else if is_definition(folder) {
+            // A plugin may name its files one by one.
+            walk.file(folder, metadata);
+        } else {
+            walk.report(folder, "not a folder".to_owned());
+        }
+    })
+}
+
+/// Looks at a place that may not be there.
+fn entered(place: &Utf8Path, look: impl FnOnce(&mut Walk, &Metadata)) -> Walk {
+    use io::ErrorKind::{NotADirectory, NotFound};
     let mut walk = Walk::default();
-    match fs::metadata(folder) {
-        Ok(metadata) if metadata.is_dir() => walk.folder(folder, &metadata, 0),
-        // A plugin may name its files one by one.
-        Ok(metadata) if is_definition(folder) => walk.file(folder, &metadata),
-        Ok(_) => walk.report(folder, "not a folder".to_owned()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        // Something above it is a file.
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
-        Err(error) => walk.report(folder, format!("cannot be read: {error}")),
+    match fs::metadata(place) {
+        Ok(metadata) => look(&mut walk, &metadata),
+        // For the second of these, something above it is a file.
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory) => {}
+        Err(error) => walk.report(place, format!("cannot be read: {error}")),
     }
     walk.files.sort();
     walk
@@ -167,6 +178,11 @@ impl Walk {
         if depth > MAX_DEPTH {
             return self.report(folder, format!("more than {MAX_DEPTH} folders deep, not read"));
         }
+        self.each(folder, |walk, path| walk.entry(path, depth));
+    }
+
+    /// Enters a folder: what is in it, in order, but for names that begin with a dot.
+    fn each(&mut self, folder: &Utf8Path, take: impl Fn(&mut Self, &Utf8Path)) {
         let mut names = match entries(folder) {
             Ok(names) => names,
             Err(error) => return self.report(folder, format!("cannot be read: {error}")),
@@ -175,8 +191,8 @@ impl Walk {
         for name in names {
             match name {
                 Ok(name) if name.starts_with('.') => {}
-                Ok(name) => self.entry(&folder.join(name), depth),
-                Err(lossy) => self.report(&folder.join(lossy), "the file's name is not UTF-8".to_owned()),
+                Ok(name) => take(self, &folder.join(name)),
+                Err(lossy) => self.report(&folder.join(lossy), "its name is not UTF-8".to_owned()),
             }
         }
     }
@@ -221,35 +237,20 @@ fn is_definition(path: &Utf8Path) -> bool {
 /// The folders with a `SKILL.md` that a folder of skills holds; the folder itself, where it is one skill.
 /// Everything else in a skill's folder is its own affair.
 pub(crate) fn walk_skills(folder: &Utf8Path) -> Walk {
-    let mut walk = Walk::default();
-    match fs::metadata(folder) {
-        Ok(metadata) if metadata.is_dir() => walk.skills(folder, &metadata),
-        Ok(_) => walk.report(folder, "not a folder".to_owned()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
-        Err(error) => walk.report(folder, format!("cannot be read: {error}")),
-    }
-    walk.files.sort();
-    walk
+    entered(folder, |walk, metadata| {
+        if metadata.is_dir() {
+            walk.skills(folder, metadata);
+        } else {
+            walk.report(folder, "not a folder".to_owned());
+        }
+    })
 }
 
 impl Walk {
     fn skills(&mut self, folder: &Utf8Path, metadata: &Metadata) {
         self.marks.push(Mark::new(folder, metadata));
-        if self.skill(folder) {
-            return;
-        }
-        let mut names = match entries(folder) {
-            Ok(names) => names,
-            Err(error) => return self.report(folder, format!("cannot be read: {error}")),
-        };
-        names.sort();
-        for name in names {
-            match name {
-                Ok(name) if name.starts_with('.') => {}
-                Ok(name) => self.skill_folder(&folder.join(name)),
-                Err(lossy) => self.report(&folder.join(lossy), "the folder's name is not UTF-8".to_owned()),
-            }
+        if !self.skill(folder) {
+            self.each(folder, Self::skill_folder);
         }
     }
 

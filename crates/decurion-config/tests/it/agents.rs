@@ -653,7 +653,7 @@ fn files_that_are_not_as_they_should_be_are_reported() {
         home/.claude/agents/gone.md: error: cannot be read: No such file or directory (os error 2)
         home/.claude/agents/loop.md: error: cannot be read: Too many levels of symbolic links (os error 40)
         home/.claude/agents/up/agents: error: a link to a folder that is read already
-        home/.claude/agents/bad�.md: error: the file's name is not UTF-8
+        home/.claude/agents/bad�.md: error: its name is not UTF-8
         home/.claude/agents/big.md: error: longer than 1048576 bytes
         home/.claude/agents/bytes.md:2: error: the file is not UTF-8
         home/.claude/agents/pipe.md: error: not an ordinary file

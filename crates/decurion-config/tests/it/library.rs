@@ -203,7 +203,7 @@ fn links_that_go_round_and_names_that_are_not_text_are_said() {
     expect![[r"
         a home/.decurion/commands/a.md 
         home/.decurion/skills/s/SKILL.md: error: cannot be read: Too many levels of symbolic links (os error 40)
-        home/.decurion/skills/�: error: the folder's name is not UTF-8
+        home/.decurion/skills/�: error: its name is not UTF-8
         home/.decurion/commands/gone.md: error: cannot be read: No such file or directory (os error 2)
         home/.decurion/commands/round: error: a link to a folder that is read already
     "]]

@@ -1,16 +1,10 @@
 //! Sub-agents: started, waited for, sent to the background, told of, stopped, taken up again.
 
-use decurion_engine::AgentSettings;
-use decurion_testkit::stage::Stage;
 use expect_test::{Expect, expect};
 
-/// A stage whose root may start agents.
-fn stage(script: &str) -> Stage {
-    let mut stage = Stage::new(script);
-    stage.agent_settings = AgentSettings::default();
-    stage
-}
+use crate::support::stage;
 
+/// A stage whose root may start agents.
 async fn check(script: &str, expected: &Expect) {
     expected.assert_eq(&stage(script).log("go").await);
 }

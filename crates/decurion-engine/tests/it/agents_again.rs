@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use decurion_engine::AgentSettings;
 use decurion_engine::fork::compare;
 use decurion_protocol::{
     Answer, Command, Event, Link, Outcome, Place as _, QuestionId, SessionRequest, Start,
@@ -11,11 +10,7 @@ use decurion_testkit::stage::{Stage, send};
 use expect_test::expect;
 use futures_util::StreamExt as _;
 
-fn stage(script: &str) -> Stage {
-    let mut stage = Stage::new(script);
-    stage.agent_settings = AgentSettings::default();
-    stage
-}
+use crate::support::stage;
 
 async fn prompt(link: &Link, text: &str) {
     let blocks = vec![decurion_protocol::Block::text(text)];

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use decurion_engine::AgentSettings;
 use decurion_engine::child::BackgroundChoice;
 use decurion_exec::{Guard, GuardProgram};
 use decurion_protocol::{
@@ -15,9 +14,10 @@ use expect_test::expect;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
+use crate::support;
+
 fn stage(script: &str) -> Stage {
-    let mut stage = Stage::new(script);
-    stage.agent_settings = AgentSettings::default();
+    let mut stage = support::stage(script);
     // Unlike Echo, agents in the background have it.
     stage.tools.push(Arc::new(Plain::named("TodoWrite")));
     stage.rules.allow.push(Rule::parse("TodoWrite", Default::default()).unwrap());

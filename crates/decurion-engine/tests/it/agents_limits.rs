@@ -3,17 +3,12 @@
 
 use std::sync::Arc;
 
-use decurion_engine::AgentSettings;
 use decurion_engine::child::BackgroundChoice;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{AgentDefinition, Limits, Mode, Rule, ToolSelection};
 use decurion_testkit::stage::Stage;
 
-fn stage(script: &str) -> Stage {
-    let mut stage = Stage::new(script);
-    stage.agent_settings = AgentSettings::default();
-    stage
-}
+use crate::support::stage;
 
 /// A root that starts one worker with these further inputs, and a worker that does this.
 fn one(worker: &str, inputs: &str) -> Stage {

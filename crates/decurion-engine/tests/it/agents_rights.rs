@@ -2,17 +2,12 @@
 
 use std::sync::Arc;
 
-use decurion_engine::AgentSettings;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Answer, Command, Event, Limits, Money, Place as _, Rule};
 use decurion_testkit::stage::{Plain, Stage, UNPRICED, send};
 use futures_util::StreamExt as _;
 
-fn stage(script: &str) -> Stage {
-    let mut stage = Stage::new(script);
-    stage.agent_settings = AgentSettings::default();
-    stage
-}
+use crate::support::stage;
 
 /// Plays a script in which calls are asked about; each question is answered with a rule for all of them. Gives
 /// who asked, in order.

@@ -3,16 +3,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use decurion_engine::{AgentSettings, Definitions};
+use decurion_engine::Definitions;
 use decurion_protocol::{AgentDefinition, Command, Event, Place as _, Reply};
-use decurion_testkit::stage::{Stage, send};
+use decurion_testkit::stage::send;
 use futures_util::StreamExt as _;
 
-fn stage(script: &str) -> Stage {
-    let mut stage = Stage::new(script);
-    stage.agent_settings = AgentSettings::default();
-    stage
-}
+use crate::support::stage;
 
 #[tokio::test(start_paused = true)]
 async fn a_reminder_goes_with_every_request_behind_the_cache_mark() {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use decurion_engine::{AgentSettings, Instructions};
+use decurion_engine::Instructions;
 use decurion_model::{BoxStream, Dialect, ModelError, ModelEvent, ModelProvider, ModelRequest};
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{
@@ -15,21 +15,7 @@ use expect_test::expect;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-fn stage(script: &str) -> Stage {
-    let mut stage = Stage::new(script);
-    stage.agent_settings = AgentSettings::default();
-    stage
-}
-
-fn worker() -> AgentDefinition {
-    AgentDefinition {
-        name: "worker".into(),
-        description: "works".into(),
-        prompt: "You do a part of the work.".into(),
-        source: AgentSource::User,
-        ..AgentDefinition::default()
-    }
-}
+use crate::support::{stage, worker};
 
 fn selection(only: &[&str]) -> ToolSelection {
     ToolSelection { only: Some(only.iter().map(|name| (*name).to_owned()).collect()), except: Vec::new() }

@@ -1,19 +1,16 @@
 //! Hooks in the loop, as real processes: before and after calls, at the start and the end of agents.
 
-use decurion_engine::AgentSettings;
-use decurion_exec::{Guard, GuardProgram};
 use decurion_protocol::{
     Answer, Command, Event, HookDeclaration, HookEvent, Place as _, SessionRequest, Start,
 };
 use decurion_testkit::stage::{Stage, send};
 use futures_util::StreamExt as _;
 
+use crate::support;
+
 /// A stage with hooks that really run.
 fn stage(script: &str, hooks: &[(HookEvent, &str)]) -> Stage {
-    let mut stage = Stage::new(script);
-    stage.agent_settings = AgentSettings::default();
-    let program = env!("CARGO_BIN_EXE_decurion-engine-guard").into();
-    stage.processes = Some(Guard::new(GuardProgram { program, args: Vec::new() }));
+    let mut stage = support::with_processes(support::stage(script));
     stage.hooks = hooks.iter().map(|(event, command)| HookDeclaration::new(*event, *command)).collect();
     stage
 }

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_engine::{AgentSettings, Instructions, Library, Memory};
-use decurion_exec::{Guard, GuardProgram};
+use decurion_engine::{Instructions, Library, Memory};
 use decurion_protocol::{
     AgentDefinition, AgentSource, Answer, Block, Command, Event, HookDeclaration, HookEvent, Invocable,
     Outcome, Place as _, Rule, SessionRequest, Skill, SkillKind, Start, ToolSelection,
@@ -15,6 +14,8 @@ use decurion_testkit::stage::{Played, Stage, render, send};
 use expect_test::expect;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
+
+use crate::support::{self, worker};
 
 /// A library of a test.
 #[derive(Default)]
@@ -82,16 +83,14 @@ fn shelf(skills: impl IntoIterator<Item = (Skill, &'static str)>) -> Arc<Shelf> 
 }
 
 fn stage(script: &str, library: Arc<Shelf>) -> Stage {
-    let mut stage = Stage::new(script);
-    stage.agent_settings = AgentSettings::default();
+    let mut stage = support::stage(script);
     stage.library = library;
     stage
 }
 
 /// A stage whose commands really run.
-fn with_shell(mut stage: Stage) -> Stage {
-    let program = env!("CARGO_BIN_EXE_decurion-engine-guard").into();
-    stage.processes = Some(Guard::new(GuardProgram { program, args: Vec::new() }));
+fn with_shell(stage: Stage) -> Stage {
+    let mut stage = support::with_processes(stage);
     stage.tools.push(Arc::new(decurion_tools::shell::Bash::default()));
     stage
 }
@@ -411,16 +410,6 @@ when
         again.play_all(request, &["and now?"]).await.unwrap();
         let last = requests(&again).pop().unwrap();
         assert_eq!(last["model"], "scripted", "after record {seq}");
-    }
-}
-
-fn worker() -> AgentDefinition {
-    AgentDefinition {
-        name: "worker".into(),
-        description: "works".into(),
-        prompt: "You do a part of the work.".into(),
-        source: AgentSource::User,
-        ..AgentDefinition::default()
     }
 }
 

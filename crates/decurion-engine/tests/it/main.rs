@@ -24,4 +24,5 @@ mod merging;
 mod permission;
 mod relocating;
 mod resuming;
+mod support;
 mod worktrees;
