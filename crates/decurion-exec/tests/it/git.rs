@@ -6,7 +6,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::git::{Forecast, NewWorktree};
@@ -132,17 +131,30 @@ async fn a_merge_is_forecast_without_being_made() {
 async fn a_lock_in_the_way_is_waited_for() {
     let (house, folder) = (House::new(), folder());
     let at = repository(folder.path());
+    let lock = folder.path().join(".git/index.lock");
+    // A git that takes the lock away once it has failed because of it: it is there at the first try and not at the
+    // second, however long either takes.
+    let (programs, tries) = (tempfile::tempdir().unwrap(), folder.path().join(".git/tries"));
+    let script = format!(
+        "#!/bin/sh\nexport PATH=$USUAL_PATH\ngit \"$@\"; code=$?\necho $code >> {tries}\n[ $code = 0 ] || rm -f {lock}\nexit $code\n",
+        tries = tries.display(),
+        lock = lock.display(),
+    );
+    let program = programs.path().join("git");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut environment = house.env();
+    let usual = environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()).unwrap();
+    environment.retain(|(name, _)| name != "PATH");
+    environment.push(("PATH".into(), programs.path().into()));
+    environment.push(("USUAL_PATH".into(), usual));
+    environment.push(("GIT_CONFIG_GLOBAL".into(), "/dev/null".into()));
+    let failing = Git::new(house.guard.clone(), &environment);
     let git = ours(&house);
     let head = git.commit(&at, "HEAD").await.unwrap().unwrap();
-    let lock = folder.path().join(".git/index.lock");
     fs::write(&lock, "").unwrap();
-    let resetting = git.reset_hard(&at, &head);
-    let freeing = async {
-        tokio::time::sleep(Duration::from_millis(60)).await;
-        fs::remove_file(&lock).unwrap();
-    };
-    let (reset, ()) = within(async { tokio::join!(resetting, freeing) }).await;
-    reset.unwrap();
+    within(failing.reset_hard(&at, &head)).await.unwrap();
+    assert_eq!(fs::read_to_string(&tries).unwrap(), "128\n0\n");
     // A look takes no lock and so needs none.
     fs::write(&lock, "").unwrap();
     assert!(git.status(&at).await.unwrap().is_clean());
