@@ -15,7 +15,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::GitError;
 use decurion_exec::git::Forecast;
 use decurion_protocol::SessionId;
-use decurion_store::Held;
+use decurion_store::{Held, Holder};
 use serde::Serialize;
 
 use crate::worktree::{Integration, WorktreeError, Worktrees};
@@ -112,8 +112,8 @@ impl MergeOutcome {
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
     /// Wait for it.
-    #[error("another merge of this repository is under way; wait for it to end")]
-    UnderWay,
+    #[error("another merge of this repository is under way, by {0}; wait for it to end")]
+    UnderWay(Holder),
     /// Merge into another branch.
     #[error("the branch {branch} is checked out in {path}, and no checkout is changed here")]
     CheckedOut {
@@ -166,7 +166,9 @@ pub async fn merge(trees: &Worktrees, request: &MergeRequest) -> Result<Merged, 
     let found = trees.repository(&request.at).await?;
     trees.check_trust(&found)?;
     let state = |source| WorktreeError::State { what: "the folder of worktrees".to_owned(), source };
-    let _alone = trees.leases().work_lock(&found, "merge").map_err(state)?.ok_or(MergeError::UnderWay)?;
+    let by_other = || MergeError::UnderWay(trees.leases().work_holder(&found, "merge"));
+    let alone = trees.leases().work_lock(&found, "merge").map_err(state)?.ok_or_else(by_other)?;
+    alone.note(trees.date());
     if !request.dry_run {
         // What a killed merge or session left, so that nothing of it is in the way.
         let cleaned = trees.clean(Some(&found), usize::MAX).await;

@@ -219,6 +219,16 @@ pub enum WorktreeError {
         /// What git said.
         source: GitError,
     },
+    /// Make room on the disk.
+    #[error("{source}; there may be no space left on the disk of {path}: {free} KiB are free")]
+    Room {
+        /// What should have been written.
+        path: Utf8PathBuf,
+        /// How much is free, in KiB.
+        free: u64,
+        /// What failed.
+        source: Box<WorktreeError>,
+    },
     /// The sparse patterns did not come over.
     #[error("the sparse checkout could not be repeated in the worktree")]
     Sparse,

@@ -20,5 +20,5 @@ pub use capture::{Capture, CaptureBounds, Captured, Rendered};
 pub use git::{Git, GitError};
 pub use guard::{Guard, GuardProgram};
 pub use launch::{Exit, Launch, LaunchError, Output, ResourceLimits, Stdin};
-pub use limits::{raise_file_limit, set_umask_077};
+pub use limits::{free_bytes, raise_file_limit, set_umask_077};
 pub use process::{Process, Stopper};

@@ -50,3 +50,9 @@ pub(crate) fn numbers(limits: ResourceLimits) -> Numbers {
         file_bytes: limits.file_bytes,
     }
 }
+
+/// How many bytes are free, for whoever is not root, where this path is; none if that cannot be told.
+pub fn free_bytes(path: &std::path::Path) -> Option<u64> {
+    let there = path.ancestors().find_map(|above| rustix::fs::statvfs(above).ok())?;
+    Some(there.f_bavail.saturating_mul(there.f_frsize))
+}

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::folder::{Folder, How, random_word};
 use crate::layout::{LOCK, PROJECTS};
-use crate::{Archive, Found, Layout, lock, slug};
+use crate::{Archive, Found, Holder, Layout, lock, slug};
 
 /// The folder of worktrees in the state folder.
 const WORKTREES: &str = "worktrees";
@@ -98,9 +98,16 @@ pub struct Leases {
 /// A lock that is held until it is dropped or the process is gone.
 #[derive(Debug)]
 pub struct Held {
-    _file: File,
+    file: File,
     /// Where its file is, if that goes with it.
     gone_after: Option<(Folder, String)>,
+}
+
+impl Held {
+    /// Says who holds it, for whoever wants it meanwhile.
+    pub fn note(&self, now: Timestamp) {
+        lock::leave_note(&self.file, now);
+    }
 }
 
 impl Drop for Held {
@@ -259,7 +266,13 @@ impl Leases {
 
     /// A lock of this name for a piece of work that only one may do; none if someone else does it.
     pub fn work_lock(&self, repository: &Utf8Path, what: &str) -> io::Result<Option<Held>> {
-        self.lock(&format!("{}.{what}", Self::project(repository)))
+        self.lock(&work_name(repository, what))
+    }
+
+    /// Who does such a piece of work now, by its own word.
+    pub fn work_holder(&self, repository: &Utf8Path, what: &str) -> Holder {
+        let holders = self.root(false).and_then(|root| root.sub(HOLDERS, false));
+        holders.map(|folder| lock::holder(&folder, &work_name(repository, what))).unwrap_or_default()
     }
 
     /// Removes the locks of sessions that are gone.
@@ -280,7 +293,7 @@ impl Leases {
         loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) if lock::is_named(&folder, name, &file)? => {
-                    return Ok(Some(Held { _file: file, gone_after: None }));
+                    return Ok(Some(Held { file, gone_after: None }));
                 }
                 Ok(()) => file = folder.file(name, How::Append)?,
                 Err(Errno::INTR) => {}
@@ -337,6 +350,10 @@ impl Leases {
         };
         Ok(names.iter().filter_map(|name| root.sub(name, false).ok()).collect())
     }
+}
+
+fn work_name(repository: &Utf8Path, what: &str) -> String {
+    format!("{}.{what}", Leases::project(repository))
 }
 
 fn holder_name(session: SessionId) -> String {

@@ -81,7 +81,7 @@ impl Lock {
                     std::thread::sleep(BETWEEN_PROBES);
                     continue;
                 }
-                Err(Errno::WOULDBLOCK) => return Err(LockError::Held(holder(session))),
+                Err(Errno::WOULDBLOCK) => return Err(LockError::Held(holder(session, LOCK))),
                 Err(Errno::INTR) => continue,
                 Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => return Err(LockError::Unsupported),
                 Err(error) => return Err(LockError::Io(error.into())),
@@ -107,7 +107,7 @@ pub(crate) fn is_named(folder: &Folder, name: &str, file: &File) -> io::Result<b
 }
 
 /// Says who we are. A note that cannot be written costs the second comer only a name.
-fn leave_note(mut file: &File, now: Timestamp) {
+pub(crate) fn leave_note(mut file: &File, now: Timestamp) {
     let holder = Holder {
         pid: rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(),
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -121,14 +121,14 @@ fn leave_note(mut file: &File, now: Timestamp) {
 
 /// Who has the lock. Its note comes a moment after the lock, and until then there is none, or that of a
 /// holder who is gone; so a note that cannot be right is looked at again for a while.
-fn holder(session: &Folder) -> Holder {
-    let mut note = read_note(session);
+pub(crate) fn holder(folder: &Folder, name: &str) -> Holder {
+    let mut note = read_note(folder, name);
     for _ in 0..LOOKS {
         if is_alive(&note) {
             break;
         }
         std::thread::sleep(BETWEEN_LOOKS);
-        note = read_note(session);
+        note = read_note(folder, name);
     }
     note
 }
@@ -140,8 +140,8 @@ fn is_alive(note: &Holder) -> bool {
     !here || rustix::process::test_kill_process(pid) != Err(Errno::SRCH)
 }
 
-fn read_note(session: &Folder) -> Holder {
-    let note = session.read(LOCK, NOTE_LIMIT).unwrap_or_default();
+fn read_note(folder: &Folder, name: &str) -> Holder {
+    let note = folder.read(name, NOTE_LIMIT).unwrap_or_default();
     serde_json::from_slice(&note).unwrap_or_default()
 }
 

@@ -122,3 +122,42 @@ fn a_session_works_in_a_worktree_of_its_own_and_says_where() {
     assert_eq!(git(&stand, &["status", "--porcelain"]), "");
     assert_eq!(git(&stand, &["branch", "--list", "decurion/*"]), "+ decurion/mine\n");
 }
+
+#[test]
+fn of_two_merges_at_once_one_works_and_the_other_says_who_does() {
+    let stand = stand();
+    let run = stand.run(&["-p", "--dangerously-skip-permissions", "go"]);
+    assert!(run.ending.is_success(), "{run:?}");
+    let pipe = |name: &str| {
+        let path = stand.home.path().join(name);
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        path
+    };
+    let (begun, go) = (pipe("begun"), pipe("go"));
+    // The gate says that it runs, then waits to be let go.
+    let gate = format!("echo begun > {} && cat {}", begun.display(), go.display());
+    let first = stand.home.program(DECURION).args(["merge", "--gate", &gate]).start().unwrap();
+    assert_eq!(std::fs::read_to_string(&begun).unwrap(), "begun\n");
+    let second = command(&stand, &["merge"]);
+    let wanted = format!("another merge of this repository is under way, by process {} on ", first.pid);
+    assert!(second.errors.contains(&wanted), "{wanted}: {second:?}");
+    assert_eq!((second.ending.code(), second.output().as_str()), (2, ""), "it changed nothing");
+    let cleaned = command(&stand, &["worktrees", "clean"]);
+    assert!(cleaned.ending.is_success(), "{cleaned:?}");
+    std::fs::write(&go, "go\n").unwrap();
+    let first = first.finish(crate::stand::LIMIT).unwrap();
+    expect![[r"
+        ID (first): merged, its worktree is removed
+        ID (second): conflicts in same.txt
+        1 of 2 merged into decurion/merged
+        take it over with: git merge --ff-only decurion/merged"]]
+    .assert_eq(&masked(&stand, &first));
+    // Whoever comes after it finds what it left, and nobody in the way.
+    let third = command(&stand, &["merge"]);
+    expect![[r"
+        ID (second): conflicts in same.txt
+        0 of 1 merged into decurion/merged"]]
+    .assert_eq(&masked(&stand, &third));
+    assert_eq!(git(&stand, &["show", "decurion/merged:a.txt"]), "a\n");
+    assert_eq!(git(&stand, &["status", "--porcelain"]), "", "the checkout is as it was");
+}

@@ -9,6 +9,8 @@ use decurion_store::{Lease, LeaseState};
 
 use super::{Made, OLDEST, PREFIX, Wanted, WorktreeError, Worktrees, locks, reason, state};
 
+/// Less than this on a disk may be why git fails.
+const LITTLE_ROOM: u64 = 64 << 20;
 /// How deep submodules of submodules are followed.
 const DEEPEST: usize = 8;
 
@@ -69,6 +71,8 @@ impl Worktrees {
                 Ok(made(&origin, &lease, wanted.asker.as_ref()))
             }
             Err(error) => {
+                // Git often does not say that the disk was full, and by then has made room.
+                let error = with_room(error, &lease);
                 if let Err(undoing) = self.undo(&lease).await {
                     // Its lease says that it is half made, and the next cleaning tries again.
                     tracing::warn!(%undoing, worktree = %lease.path, "a half-made worktree stays for now");
@@ -280,6 +284,18 @@ impl Worktrees {
             }
         }
         Ok(())
+    }
+}
+
+/// The error, with how little room there is, if there is little.
+fn with_room(error: WorktreeError, lease: &Lease) -> WorktreeError {
+    let scarce = |path: &Utf8PathBuf| {
+        let free = decurion_exec::free_bytes(path.as_std_path()).filter(|free| *free < LITTLE_ROOM)?;
+        Some((path.clone(), free / 1024))
+    };
+    match [&lease.path, &lease.repository].into_iter().find_map(scarce) {
+        Some((path, free)) => WorktreeError::Room { path, free, source: Box::new(error) },
+        None => error,
     }
 }
 

@@ -174,7 +174,7 @@ async fn a_target_that_is_checked_out_or_held_is_refused() {
     let repository = utf8(yard.repo.path()).join(".git");
     let held = yard.trees.leases().work_lock(&repository, "merge").unwrap().unwrap();
     let error = merge(&yard.trees, &request(&yard)).await.unwrap_err();
-    assert!(matches!(error, MergeError::UnderWay), "{error}");
+    assert!(matches!(error, MergeError::UnderWay(_)), "{error}");
     drop(held);
     assert!(told(&merged(&yard, &request(&yard)).await).contains("merged"));
 }

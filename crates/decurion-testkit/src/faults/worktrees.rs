@@ -12,7 +12,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::stand::{GONE, Stand, ended_well};
-use super::{Dice, Options, Report, Row, in_parallel};
+use super::{Dice, Options, Report, Row, has_program, in_parallel};
 use crate::proc::{Finished, Moment};
 use crate::repo::Repo;
 
@@ -30,6 +30,7 @@ const GATE: &str = "! ls bad-* 2>/dev/null";
 pub fn rows() -> Vec<Row> {
     vec![
         Row { id: "B4", what: "an agent's checkout is deleted or removed under it", run: deleted },
+        Row { id: "W2", what: "a disk that is full when an agent's checkout is made", run: full },
         Row { id: "W1", what: "agents in worktrees of one repository, merged, both killed", run: merged },
     ]
 }
@@ -384,6 +385,81 @@ fn removed_before_resume(options: &Options) -> Result<(), String> {
     }
     if field.checkout()? != before {
         return Err("the person's checkout was touched".to_owned());
+    }
+    field.stand.check_left()
+}
+
+// ---- W2 ----
+
+/// Which disk is full: that of the checkouts, or that of the repository.
+#[derive(Clone, Copy, Debug)]
+enum Full {
+    Checkouts,
+    Repository,
+}
+
+fn full(options: &Options) -> Report {
+    if !has_program("unshare") {
+        return Report::broken("unshare is not installed");
+    }
+    let mut report = Report::default();
+    for which in [Full::Checkouts, Full::Repository] {
+        report.add(format_args!("{which:?}"), full_disk(options, which));
+    }
+    let (runs, failed) = (report.runs, report.failures.len() as u64);
+    report.figure(format!("{}/{runs} refused with the reason, nothing half-made left", runs - failed))
+}
+
+/// The agent is not begun, its parent is told why and goes on, and nothing of the checkout is there afterwards.
+fn full_disk(options: &Options, which: Full) -> Result<(), String> {
+    let steps = "when agent=main turn=2 result=/there may be no space left on the disk of/\n  say \"told\"\n\
+        when agent=main\n  say \"not told\"\nwhen\n  say \"begun\"\n";
+    let field = Field::new(options, one(steps))?;
+    let work = field.stand.home.work();
+    // More than there is room for, and more than git packs into a few bytes.
+    let noise: Vec<u8> = (0_u32..12_500).flat_map(|number| Sha256::digest(number.to_le_bytes())).collect();
+    fs::write(work.join("large.bin"), &noise).map_err(|error| error.to_string())?;
+    field.git(&["add", "--all"])?;
+    field.git(&["commit", "--quiet", "--message", "large"])?;
+    let place = field.stand.home.path().join("place");
+    fs::create_dir(&place).map_err(|error| error.to_string())?;
+    let settings = match which {
+        Full::Checkouts => format!("{{\"worktree\": {{\"location\": \"{}\"}}}}", place.display()),
+        Full::Repository => "{}".to_owned(),
+    };
+    // A folder of its own file system, into which the repository is copied where that is the one that is full.
+    let script = match which {
+        Full::Checkouts => "mount -t tmpfs -o size=256k,mode=700 none \"$PLACE\" && cd \"$WORK\"",
+        Full::Repository => {
+            "mount -t tmpfs -o size=2m,mode=700 none \"$PLACE\" && cp -r \"$WORK/.\" \"$PLACE\" && \
+            cd \"$PLACE\" && { head -c 2m /dev/zero > .git/ballast; true; } 2>/dev/null"
+        }
+    };
+    let script = format!(
+        "{script} && \"$@\"; code=$?; echo \"LEFT $(git worktree list --porcelain | grep -c '^worktree ') \
+         $(git branch --list 'decurion/*' | wc -l) $(find \"$PLACE\" -name 'a????????????????' | wc -l) \
+         $(find . -name '*.lock' | wc -l) $(find \"$DECURION_HOME/worktrees\" -name '*.json' | wc -l)\"; exit $code"
+    );
+    let program = field
+        .stand
+        .program("unshare")
+        .env("PLACE", &place)
+        .env("WORK", &work)
+        .args(["-Urm", "sh", "-c", &script, "sh"])
+        .arg(field.stand.binary())
+        .args(super::stand::RUN)
+        .args(["--settings", &settings, "--session-id", SESSION, "go"]);
+    let run = program.run(LONG).map_err(|error| error.to_string())?;
+    ended_well(&run)?;
+    if !run.lines.iter().any(|line| line.contains("\"told")) {
+        return Err(format!(
+            "the reason was not told: {:?}",
+            run.lines.iter().find(|line| line.contains("tool_result"))
+        ));
+    }
+    let left = run.lines.iter().find_map(|line| line.strip_prefix("LEFT ")).unwrap_or_default();
+    if left.split_whitespace().collect::<Vec<_>>() != ["1", "0", "0", "0", "0"] {
+        return Err(format!("worktrees, branches, folders, locks and leases left: {left}"));
     }
     field.stand.check_left()
 }
