@@ -50,6 +50,18 @@ fn masked(repo: &Repo, worktree: &Worktree, text: &str) -> String {
         .replace(utf8(repo.path()).as_str(), "REPO")
 }
 
+fn wanted(repo: &Repo, name: &str, session: SessionId) -> Wanted {
+    Wanted {
+        from: utf8(repo.path()),
+        name: name.to_owned(),
+        session,
+        agent: None,
+        description: String::new(),
+        dirty: false,
+        asker: None,
+    }
+}
+
 fn leases(stage: &Stage) -> Vec<Lease> {
     stage.worktrees.as_ref().unwrap().leases().all(None).unwrap().0
 }
@@ -112,6 +124,15 @@ async fn a_session_goes_into_a_checkout_and_out_again_with_all_that_follows_from
     );
     expect!["The session works in REPO again. The worktree is kept: TREE on decurion/mine: 1 commit, 1 file changed, +1 -0, 1 untracked, not all committed."]
         .assert_eq(&mask(&results(&played, "ExitWorktree", false)[0]));
+    let of_agent = |name: &str| {
+        played.events.iter().find_map(|envelope| match &envelope.event {
+            Event::RunStarted { spec } if spec.definition.name == name => spec.worktree.as_deref().cloned(),
+            _ => None,
+        })
+    };
+    assert_eq!(of_agent("worker").as_ref(), Some(&worktree), "and is bound to it");
+    let below = of_agent("apart").unwrap();
+    assert_eq!((&below.origin, &below.above), (&worktree.path, &vec![utf8(repo.path())]));
     assert_eq!(places.len(), 2);
     assert_eq!(places[1], (utf8(repo.path()), None));
     assert_eq!(repo.status().unwrap(), "", "the shared folder is as it was");
@@ -232,6 +253,7 @@ when agent=main turn=3
 when agent=main turn=4
   call EnterWorktree {"path": "/tmp"}
 when agent=main turn=5
+  call EnterWorktree {"name": "busy"}
   call EnterWorktree {"name": "mine"}
 when agent=main turn=6
   call EnterWorktree {"name": "other"}
@@ -250,6 +272,9 @@ when agent=fork
 "#;
     let mut stage = allowed(&repo, script);
     stage.agent_settings.forks = true;
+    let (trees, other) = (stage.worktrees.clone().unwrap(), SessionId(uuid::Uuid::from_u128(7)));
+    let _alive = trees.leases().hold(other).unwrap();
+    trees.make(&wanted(&repo, "busy", other)).await.unwrap();
     let mut link = decurion_protocol::Place::open(&stage.engine(), stage.request.clone()).await.unwrap();
     let prompt = decurion_protocol::Command::Prompt { blocks: vec![decurion_protocol::Block::text("go")] };
     decurion_testkit::stage::send(&link, 1, prompt).await;
@@ -268,6 +293,7 @@ when agent=fork
         The session stays where it is: there is a branch decurion/taken already; choose another name, or remove it
         <tool_use_error>InputValidationError: EnterWorktree failed due to the following issue(s):
         `path` is not a field here; there are: name</tool_use_error>
+        The session stays where it is: the worktree busy is in use by session 00000000-0000-0000-0000-000000000007
         The session now works in TREE.
 
         <worktree>
@@ -322,16 +348,21 @@ async fn a_session_that_ends_inside_goes_on_there_and_can_leave_then() {
     let script = "when turn=1\n  call EnterWorktree {\"name\": \"mine\"}\nwhen turn=2\n  call Bash {\"command\": \"cd sub && echo x > new.txt\"}\nwhen\n  say \"done\"\n";
     let mut stage = allowed(&repo, script);
     stage.request.cwd = utf8(repo.path()).join("sub");
+    stage.rules.deny.push(Rule::parse("Read(/b.txt)", Default::default()).unwrap());
     let first = stage.play("go").await;
     let worktree = places(&all(&first))[0].1.clone().unwrap();
     assert_eq!(places(&all(&first))[0].0, worktree.path.join("sub"), "the same folder, there");
     let elsewhere = tempfile::tempdir().unwrap();
     let request = SessionRequest { cwd: utf8(elsewhere.path()), ..resumed(&stage, first.session) };
-    let stage = stage.resuming(
-        "when text=/out/\n  call ExitWorktree {\"action\": \"keep\"}\nwhen text=/where/\n  call Bash {\"command\": \"pwd\"}\nwhen text=/again/\n  call Bash {\"command\": \"pwd\"}\nwhen\n  say \"done\"\n",
-    );
-    let second = stage.play_all(request, &["where", "out now", "again"]).await.unwrap();
+    let there = stage.request.cwd.join("b.txt");
+    let stage = stage.resuming(&format!(
+        "when text=/read/\n  call Read {{\"file_path\": \"b.txt\"}}\n  call Read {{\"file_path\": \"{there}\"}}\n{}",
+        "when text=/out/\n  call ExitWorktree {\"action\": \"keep\"}\nwhen text=/where/\n  call Bash {\"command\": \"pwd\"}\nwhen text=/again/\n  call Bash {\"command\": \"pwd\"}\nwhen\n  say \"done\"\n"
+    ));
+    let second = stage.play_all(request, &["where", "read", "out now", "again"]).await.unwrap();
     let bash = results(&second, "Bash", false);
+    let reads = results(&second, "Read", false);
+    assert!(reads.iter().all(|said| said.contains("Read(/b.txt)")), "rules hold here and there: {reads:?}");
     assert_eq!(bash, [worktree.path.join("sub").as_str(), utf8(repo.path()).join("sub").as_str()]);
     assert_eq!(repo.status().unwrap(), "");
 }
@@ -401,16 +432,7 @@ async fn a_checkout_that_nobody_came_to_enter_is_gone_when_the_session_goes_on()
     let session = stage.play("go").await.session;
     let trees = stage.worktrees.clone().unwrap();
     for state in [LeaseState::Making, LeaseState::Used, LeaseState::Removing] {
-        let wanted = Wanted {
-            from: utf8(repo.path()),
-            name: "half".to_owned(),
-            session,
-            agent: None,
-            description: String::new(),
-            dirty: false,
-            asker: None,
-        };
-        let made = trees.make(&wanted).await.unwrap();
+        let made = trees.make(&wanted(&repo, "half", session)).await.unwrap();
         let lease = trees.leases().get(&made.worktree.repository, "half").unwrap();
         trees.leases().put(&Lease { state, ..lease }).unwrap();
         let played = stage.play_all(resumed(&stage, session), &["more"]).await.unwrap();
@@ -437,4 +459,47 @@ async fn a_fork_of_a_session_works_in_no_checkout_of_that() {
     assert!(told(&forked).contains("The session now works in"), "{}", told(&forked));
     let again = stage.play_all(resumed(&stage, forked.session), &["where"]).await.unwrap();
     assert_eq!(results(&again, "Bash", false)[0], utf8(repo.path()).as_str());
+}
+
+#[tokio::test]
+async fn an_interrupt_while_the_checkout_is_made_leaves_the_session_where_it_was_and_no_checkout() {
+    use decurion_protocol::{Block, Command, Place as _};
+    use decurion_testkit::stage::send;
+
+    let repo = repo();
+    let script = "when turn=1\n  call EnterWorktree {\"name\": \"mine\"}\nwhen text=/where/\n  call Bash {\"command\": \"pwd\"}\nwhen\n  say \"done\"\n";
+    let stage = allowed(&repo, script);
+    // Git waits for this lock, and so does the session.
+    let lock = repo.path().join(".git/refs/heads/decurion/mine.lock");
+    fs::create_dir_all(lock.parent().unwrap()).unwrap();
+    fs::write(&lock, "").unwrap();
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    send(&link, 1, Command::Prompt { blocks: vec![Block::text("go")] }).await;
+    let mut events = Vec::new();
+    while !matches!(
+        events.last().map(|envelope: &Arc<Envelope>| &envelope.event),
+        Some(Event::CallStarted { .. })
+    ) {
+        events.push(futures_util::StreamExt::next(&mut link.events).await.unwrap());
+    }
+    send(&link, 2, Command::Interrupt).await;
+    assert!(matches!(stage.listen(&mut link, &mut events).await, Outcome::Killed { .. }));
+    fs::remove_file(&lock).unwrap();
+    send(&link, 3, Command::Prompt { blocks: vec![Block::text("where")] }).await;
+    stage.listen(&mut link, &mut events).await;
+    // The session ends when nothing of that is under way any more.
+    send(&link, 4, Command::Finish).await;
+    while let Some(envelope) = futures_util::StreamExt::next(&mut link.events).await {
+        let closed = matches!(&envelope.event, Event::Replied { request, .. } if request.0 == 4);
+        events.push(envelope);
+        if closed {
+            break;
+        }
+    }
+    let played = Played { events, outcome: Outcome::Lost, session: link.session };
+    assert!(places(&all(&played)).is_empty(), "it never moved");
+    assert_eq!(results(&played, "Bash", false), [utf8(repo.path()).as_str()]);
+    assert_eq!(repo.git(&["branch", "--list", "decurion/*"]).unwrap(), "");
+    assert_eq!(repo.git(&["worktree", "list"]).unwrap().lines().count(), 1);
+    assert!(leases(&stage).iter().all(|lease| lease.state == LeaseState::Removed));
 }
