@@ -556,3 +556,35 @@ async fn two_hundred_at_once_are_all_made_and_all_taken_back() {
     assert_eq!(yard.traces(), NOTHING);
     assert_eq!(yard.main_checkout(), before);
 }
+
+#[tokio::test]
+async fn changes_are_not_copied_onto_another_commit_than_they_were_made_on() {
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    fs::write(repo.path().join("a.txt"), "two\n").unwrap();
+    repo.commit("second").unwrap();
+    fs::write(repo.path().join("a.txt"), "three\n").unwrap();
+    let settings =
+        WorktreeSettings { base: Some("HEAD~1".to_owned()), copy_dirty: true, ..WorktreeSettings::default() };
+    let yard = Yard::with(repo, settings);
+    let error = yard.trees.make(&yard.wanted(1)).await.unwrap_err();
+    assert!(error.to_string().contains("leave `worktree.baseRef` out"), "{error}");
+    assert_eq!(yard.traces(), NOTHING);
+    yard.repo.git(&["checkout", "--quiet", "."]).unwrap();
+    yard.make(2).await;
+}
+
+#[tokio::test]
+async fn another_repository_in_its_place_is_somebodys_and_stays() {
+    let yard = Yard::new(Repo::with_files(&[("a.txt", "one\n")]).unwrap());
+    let made = yard.make(1).await;
+    fs::remove_file(made.cwd.join(".git")).unwrap();
+    Repo::git_at(made.cwd.as_std_path(), &["init", "--quiet"]).unwrap();
+    Repo::git_at(made.cwd.as_std_path(), &["add", "--all"]).unwrap();
+    Repo::git_at(made.cwd.as_std_path(), &["commit", "--quiet", "--message", "mine"]).unwrap();
+    let released = yard.trees.release(&made.worktree).await;
+    let said = |released: &Released| matches!(released, Released::Kept(left) if left.to_string().contains("git does not know it any more"));
+    assert!(said(&released), "{released:?}");
+    let gone = yard.trees.take_up(&made.worktree, yard.session).await.unwrap_err();
+    assert!(gone.to_string().starts_with("working directory is gone"), "{gone}");
+    assert!(made.cwd.join("a.txt").exists() && made.cwd.join(".git").is_dir());
+}
