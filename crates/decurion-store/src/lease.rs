@@ -266,7 +266,15 @@ impl Leases {
 
     /// A lock of this name for a piece of work that only one may do; none if someone else does it.
     pub fn work_lock(&self, repository: &Utf8Path, what: &str) -> io::Result<Option<Held>> {
-        self.lock(&work_name(repository, what))
+        let name = work_name(repository, what);
+        for _ in 0..lock::PROBES {
+            if let Some(held) = self.lock(&name)? {
+                return Ok(Some(held));
+            }
+            // A process that is just being started has its parent's files for a moment, and so its locks.
+            std::thread::sleep(lock::BETWEEN_PROBES);
+        }
+        self.lock(&name)
     }
 
     /// Who does such a piece of work now, by its own word.

@@ -60,8 +60,8 @@ const NOTE_LIMIT: u64 = 4096;
 /// How often a lock file that vanished under us is looked for again.
 const TRIES: usize = 16;
 /// How often a lock that is held is tried again, and after how long: whoever only looks is gone by then.
-const PROBES: usize = 3;
-const BETWEEN_PROBES: Duration = Duration::from_millis(2);
+pub(crate) const PROBES: usize = 3;
+pub(crate) const BETWEEN_PROBES: Duration = Duration::from_millis(2);
 /// How often a note that cannot be right is looked at again.
 const LOOKS: usize = 50;
 /// How long between two looks.

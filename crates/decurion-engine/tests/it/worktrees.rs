@@ -588,3 +588,16 @@ async fn another_repository_in_its_place_is_somebodys_and_stays() {
     assert!(gone.to_string().starts_with("working directory is gone"), "{gone}");
     assert!(made.cwd.join("a.txt").exists() && made.cwd.join(".git").is_dir());
 }
+
+#[tokio::test]
+async fn without_its_repository_a_checkout_is_somebodys_files_and_is_not_forgotten() {
+    let yard = Yard::new(Repo::with_files(&[("a.txt", "one\n")]).unwrap());
+    let made = yard.make(1).await;
+    fs::remove_dir_all(yard.repo.path().join(".git")).unwrap();
+    for _ in 0..2 {
+        let rows = yard.trees.clean(None, usize::MAX).await.unwrap().rows;
+        let told = |row: &decurion_engine::worktree::Row| matches!(&row.kept, Kept::Broken(why) if why.contains("its repository is gone"));
+        assert!(rows.len() == 1 && told(&rows[0]), "{rows:?}");
+    }
+    assert!(made.cwd.join("a.txt").exists());
+}
