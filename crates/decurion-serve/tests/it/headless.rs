@@ -101,8 +101,8 @@ async fn a_background_agent_is_told_of_and_the_results_wait_for_it() {
         background_tasks_changed {"tasks":[]}
         init agents=["worker"]
         assistant "it is found"
-        result success "started" origin=null turns=2 of 2558 input tokens 2558 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":0,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
-        result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6327 input tokens 3769 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
+        result success "started" origin=null turns=2 of 2559 input tokens 2559 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":0,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
+        result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6331 input tokens 3772 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
     "##]]).await;
 }
 
@@ -166,7 +166,7 @@ async fn one_object_and_plain_text_tell_of_the_last_result_only() {
     assert_eq!(text.out, "it is found\n");
     let json = answered(&stage(BACKGROUND), Format::Json).await;
     expect![[r#"
-        result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6327 input tokens 6327 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
+        result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6331 input tokens 6331 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
     "#]].assert_eq(&short(&json.out));
 }
 
@@ -304,9 +304,9 @@ when turn=2
         background_tasks_changed {"tasks":[]}
         assistant [#1 worker "outer" of call1] "outer report"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1550,"tool_uses":1,"duration_ms":60}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1553,"tool_uses":1,"duration_ms":60}}
         user → "call1" [{"type":"text","text":"outer report"},{"type":"text","text"
         assistant "nest done"
-        result success "nest done" origin=null turns=2 of 7022 input tokens 7022 are new, cost true stats {"spawned":2,"requested":{"background":1,"foreground":0,"unset":1},"started_in_background":1,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}
+        result success "nest done" origin=null turns=2 of 7026 input tokens 7026 are new, cost true stats {"spawned":2,"requested":{"background":1,"foreground":0,"unset":1},"started_in_background":1,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}
     "##]]).await;
 }
