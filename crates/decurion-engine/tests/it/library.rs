@@ -898,3 +898,26 @@ when
     assert!(tools.contains("- always: ") && !tools.contains("styles"), "{tools}");
     assert!(requests.iter().all(|request| request["tools"] == requests[0]["tools"]));
 }
+
+#[tokio::test]
+async fn where_every_skill_is_about_files_there_is_the_tool_for_it() {
+    let script = r#"
+when turn=1
+  call Read {"file_path": "a.css"}
+when turn=2
+  call Skill {"skill": "styles"}
+when
+  say "done"
+"#;
+    let mut stage =
+        stage(script, shelf([(Skill { paths: vec![".css".into()], ..skill("styles") }, "Neat.")]));
+    stage.tools.push(Arc::new(decurion_tools::read::Read::default()));
+    std::fs::write(stage.request.cwd.join("a.css"), "x\n").unwrap();
+    let played = stage.play("go").await;
+    assert!(results(&played, "Skill")[0].ends_with("Neat."), "{}", render(&played.events));
+    let requests = requests(&stage);
+    let tools = requests[0]["tools"].as_array().unwrap();
+    let tool = tools.iter().find(|tool| tool["name"] == "Skill").unwrap();
+    assert!(tool["description"].as_str().unwrap().contains("(There are none now."), "{tool}");
+    assert_eq!(texts(&requests[1]).join("\n").matches("<skill name=\"styles\">").count(), 1);
+}
