@@ -312,7 +312,8 @@ async fn begin(
     mut said: Said,
 ) -> Result<Option<Refused>, JournalLost> {
     skill::arm(living, &progress.context);
-    let first = said.note.is_some();
+    // Not whether there is a note: where a session has moved to is told in its middle too.
+    let first = progress.context.is_empty();
     let (told, mut refused) = root_hooks(living, said.starts, &said.prompt).await;
     if refused.is_some() {
         said.prompt.clear();

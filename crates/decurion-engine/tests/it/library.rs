@@ -10,11 +10,13 @@ use decurion_protocol::{
     AgentDefinition, AgentSource, Answer, Block, Command, Event, HookDeclaration, HookEvent, Invocable,
     Outcome, Place as _, Rule, SessionRequest, Skill, SkillKind, Start, ToolSelection,
 };
+use decurion_testkit::repo::Repo;
 use decurion_testkit::stage::{Played, Stage, render, send};
 use expect_test::expect;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
+use crate::isolated;
 use crate::support::{self, worker};
 
 /// A library of a test.
@@ -920,4 +922,31 @@ when
     let tool = tools.iter().find(|tool| tool["name"] == "Skill").unwrap();
     assert!(tool["description"].as_str().unwrap().contains("(There are none now."), "{tool}");
     assert_eq!(texts(&requests[1]).join("\n").matches("<skill name=\"styles\">").count(), 1);
+}
+
+/// A session of a repository that goes into a checkout, with this library.
+fn moving(repo: &Repo, script: &str, library: Arc<Shelf>) -> Stage {
+    let mut stage = isolated::stage(repo, script);
+    stage.rules.allow.push(Rule::parse("EnterWorktree", Default::default()).unwrap());
+    stage.library = library;
+    stage
+}
+
+#[tokio::test]
+async fn the_skills_of_the_sessions_own_agent_are_not_told_again_where_it_moved() {
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    let script = "when turn=1\n  call EnterWorktree {\"name\": \"mine\"}\nwhen\n  say \"done\"\n";
+    let mut stage = moving(&repo, script, shelf([(skill("a"), "Only once.")]));
+    stage.request.definition.equipment.skills = vec!["a".into()];
+    let session = stage.play("go").await.session;
+    let moved = |envelope: &&decurion_protocol::Envelope| matches!(envelope.event, Event::Relocated { .. });
+    let seq = stage.recorded(session).iter().find(moved).unwrap().seq;
+    // The call has no result, so the next prompt begins with a note on where the session is.
+    stage.forget_after(seq);
+    let stage = stage.resuming("when\n  say \"done\"\n");
+    let start = Start::Resume { id: session };
+    stage.play_all(SessionRequest { start, ..stage.request.clone() }, &["more"]).await.unwrap();
+    let told = texts(requests(&stage).last().unwrap()).join("\n");
+    assert!(told.contains("The session now works in "), "{told}");
+    assert_eq!(told.matches("Only once.").count(), 1, "{told}");
 }
