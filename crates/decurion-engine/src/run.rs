@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use decurion_model::{Head, ModelError, ModelRequest, WireHead, WireMessage};
 use decurion_protocol::{
     Activity, Block, CallId, Envelope, Event, LineId, Message, MessageMeta, Origin, Outcome, Pattern,
@@ -668,11 +668,16 @@ async fn offer(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Resul
         return Ok(());
     }
     let mut told: Vec<Arc<Skill>> = Vec::new();
+    let now = run.ports.desk.now();
+    // Patterns count from the project's own folder, so a file in a checkout is the one that it stands for.
+    let at_home =
+        |path: &Utf8Path| now.worktree.as_ref().map_or_else(|| path.to_owned(), |tree| tree.home(path));
+    let cwd = at_home(&now.cwd);
     for path in saw {
         if !progress.files.insert(path.clone()) {
             continue;
         }
-        for skill in run.ports.library.concerning(&run.spec.cwd, path) {
+        for skill in run.ports.library.concerning(&cwd, &at_home(path)) {
             let state = progress.context.state();
             let is_known = state.offered.contains(&skill.name) || told.contains(&skill);
             if skill.invocable.by_model() && !is_known {

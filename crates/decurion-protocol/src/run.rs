@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::{AgentDefinition, AgentId, CallId, McpStatus, Mode, Money, Rule, RunId, SessionId};
@@ -114,6 +114,12 @@ impl Worktree {
     /// Every checkout whose paths mean those here, the nearest first.
     pub fn origins(&self) -> impl Iterator<Item = &Utf8PathBuf> {
         std::iter::once(&self.origin).chain(&self.above)
+    }
+
+    /// What a path in this checkout is in the one that is nobody's own, the outermost; others stay as they are.
+    pub fn home(&self, path: &Utf8Path) -> Utf8PathBuf {
+        let top = self.above.last().unwrap_or(&self.origin);
+        path.strip_prefix(&self.path).map_or_else(|_| path.to_owned(), |below| top.join(below))
     }
 }
 

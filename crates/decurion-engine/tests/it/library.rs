@@ -950,3 +950,31 @@ async fn the_skills_of_the_sessions_own_agent_are_not_told_again_where_it_moved(
     assert!(told.contains("The session now works in "), "{told}");
     assert_eq!(told.matches("Only once.").count(), 1, "{told}");
 }
+
+#[tokio::test]
+async fn a_skill_about_files_is_told_of_in_a_checkout_as_in_the_project() {
+    let repo = Repo::with_files(&[("sub/a.css", "one\n"), ("b.css", "two\n")]).unwrap();
+    let here = crate::worktrees::utf8(repo.path());
+    // By where the file is in the project, wherever it is read.
+    let about = |name, file: &str| Skill { paths: vec![here.join(file).into()], ..skill(name) };
+    let library = shelf([(about("inner", "sub/a.css"), "x"), (about("outer", "b.css"), "x")]);
+    let reading =
+        "when agent=apart turn=1\n  call Read {\"file_path\": \"a.css\"}\nwhen agent=apart\n  say \"seen\"\n";
+    let script = format!(
+        "{reading}when turn=1\n  call EnterWorktree {{\"name\": \"mine\"}}\nwhen turn=2\n  \
+         call Read {{\"file_path\": \"../b.css\"}}\nwhen turn=3\n  \
+         call Agent {{\"description\": \"d\", \"prompt\": \"look\", \"subagent_type\": \"apart\"}}\n\
+         when\n  say \"done\"\n"
+    );
+    let mut stage = moving(&repo, &script, library);
+    stage.request.cwd = here.join("sub");
+    let played = stage.play("go").await;
+    let told = |requests: &[Value], who: &str| {
+        let of = |request: &&Value| texts(request)[0] == who;
+        let last = requests.iter().rfind(of).map(|request| texts(request).join("\n")).unwrap_or_default();
+        ["inner", "outer"].map(|name| last.contains(&format!("<skill name=\"{name}\">")))
+    };
+    let requests = requests(&stage);
+    assert_eq!(told(&requests, "go"), [false, true], "{}", render(&played.events));
+    assert_eq!(told(&requests, "look"), [true, false], "in a checkout of a checkout");
+}
