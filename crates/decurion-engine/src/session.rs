@@ -386,10 +386,10 @@ impl Owner {
     fn heed_command(&mut self, prompt: &[Block]) {
         self.command_rules = OwnRules::default();
         let Typed::Command(skill, _) = slash::read(prompt, &*self.session.parts.library) else { return };
-        if skill.fork {
+        self.command_rules = skill::typed_rules(&skill, &self.session.tools);
+        if skill::is_by_agent(&skill, &self.session.tools) {
             return;
         }
-        self.command_rules = skill::own_rules(&skill);
         let Some(name) = skill.model.as_deref().filter(|name| *name != "inherit") else { return };
         match self.session.parts.models.resolve(name) {
             Ok(model) => {

@@ -18,7 +18,7 @@ use decurion_protocol::{
     AgentDefinition, Block, Event, HookEvent, Intent, OwnRules, Rule, SessionId, Skill, SkillKind,
     ToolEffect, ToolOutput,
 };
-use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, typed};
+use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSet, ToolSpec, typed};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -104,7 +104,8 @@ impl Tool for SkillTool {
         if skill.as_ref().is_none_or(|skill| skill.fork) {
             intent = intent.together();
         }
-        if skill.is_none_or(|skill| skill.allowed_tools.is_empty()) {
+        // One that the model may not call is refused by itself, with the reason.
+        if skill.is_none_or(|skill| skill.allowed_tools.is_empty() || !skill.invocable.by_model()) {
             intent.words = Some("a skill is words; what they lead to is decided call by call".to_owned());
         }
         Ok(intent)
@@ -172,6 +173,22 @@ pub fn own_rules(skill: &Skill) -> OwnRules {
         deny: skill.disallowed_tools.iter().map(|text| read(text).unwrap_or_else(|_| whole(text))).collect(),
         instead: false,
     }
+}
+
+/// Whether one that a person typed is followed by an agent of its own, which the model is told to call.
+pub fn is_by_agent(skill: &Skill, tools: &ToolSet) -> bool {
+    skill.fork && skill.invocable.by_model() && tools.get(NAME).is_some()
+}
+
+/// The rules that hold for what a person typed: those of the skill, or that it may be called.
+pub fn typed_rules(skill: &Skill, tools: &ToolSet) -> OwnRules {
+    if !is_by_agent(skill, tools) {
+        return own_rules(skill);
+    }
+    // What a person calls nobody is asked about; what its agent may do is decided where that begins.
+    let called =
+        Rule { tool: NAME.to_owned(), specifier: Some(skill.name.clone()), source: RuleSource::Command };
+    OwnRules { allow: vec![called], ..OwnRules::default() }
 }
 
 /// The text of a skill with everything in its place.

@@ -396,7 +396,7 @@ async fn command(living: &Run, context: &Context, prompt: &[Block]) -> Heard {
         Ok(body) => body,
         Err(reason) => return Heard::Mistaken(format!("/{} cannot be read: {reason}", skill.name)),
     };
-    let by_agent = skill.fork && skill.invocable.by_model() && living.ports.tools.get(skill::NAME).is_some();
+    let by_agent = skill::is_by_agent(&skill, &living.ports.tools);
     let text = if by_agent {
         format!(
             "The user calls the skill {}. Call it with the Skill tool now, with these arguments: {args}",

@@ -978,3 +978,55 @@ async fn a_skill_about_files_is_told_of_in_a_checkout_as_in_the_project() {
     assert_eq!(told(&requests, "go"), [false, true], "{}", render(&played.events));
     assert_eq!(told(&requests, "look"), [true, false], "in a checkout of a checkout");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_person_typed_may_be_called_for_that_prompt_alone() {
+    let script = r#"
+when agent=worker
+  say "the report"
+when text=/calls the skill/
+  call Skill {"skill": "s", "args": "this"}
+when text=again
+  call Skill {"skill": "s"}
+when
+  say "done"
+"#;
+    let lending =
+        Skill { fork: true, agent: Some("worker".into()), allowed_tools: vec!["Read".into()], ..skill("s") };
+    let library = || shelf([(lending.clone(), "Do $ARGUMENTS.")]);
+    let stage = stage(script, library());
+    let played = stage.play_all(stage.request.clone(), &["/s this", "again"]).await.unwrap();
+    let called = results(&played, "Skill");
+    assert!(called[0].contains("the report"), "{called:?}");
+    assert!(called[1].starts_with("! Permission denied: no rule allows this skill"), "{called:?}");
+    // What forbids it still does.
+    let mut denied = self::stage(script, library());
+    denied.rules.deny.push(Rule::parse("Skill(s)", Default::default()).unwrap());
+    assert_eq!(results(&denied.play("/s this").await, "Skill"), ["! Permission denied: denied by Skill(s)"]);
+}
+
+#[tokio::test]
+async fn a_typed_skill_that_no_agent_can_be_called_for_brings_its_own_rules() {
+    // Nobody but a person calls it, so the model that reads it does what it says.
+    let own = Skill {
+        fork: true,
+        invocable: Invocable::User,
+        allowed_tools: vec!["Bash(touch:*)".into(), "Edit".into()],
+        ..skill("s")
+    };
+    let script = "when turn=1\n  call Bash {\"command\": \"touch one\"}\nwhen\n  say \"done\"\n";
+    let stage = with_shell(stage(script, shelf([(own, "Touch it.")])));
+    let played = stage.play("/s").await;
+    assert!(stage.request.cwd.join("one").exists(), "{}", render(&played.events));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_skill_for_people_alone_is_refused_to_the_model_with_that_reason() {
+    let lending = Skill { invocable: Invocable::User, allowed_tools: vec!["Bash".into()], ..skill("deploy") };
+    let stage = stage(&calling(&json!({"skill": "deploy"})), shelf([(lending, "x")]));
+    let result = results(&stage.play("go").await, "Skill").remove(0);
+    assert_eq!(
+        result,
+        "! <tool_use_error>The skill deploy can only be called by the user, as /deploy.</tool_use_error>"
+    );
+}
