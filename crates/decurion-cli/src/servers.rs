@@ -6,10 +6,11 @@ use std::sync::Arc;
 use decurion_config::mcp::{self, McpConfigError};
 use decurion_config::{Environment, Loaded, McpRequest, McpServers, McpState, Plugins, TrustMode};
 use decurion_engine::mcp::{McpParts, Servers};
-use decurion_protocol::mcp::{Manifests, McpHealth, McpServer, McpStatus};
+use decurion_protocol::mcp::{Manifests, McpHealth, McpServer, McpStatus, OfferedPrompt};
 use decurion_protocol::{AgentDefinition, Clock as _};
+use decurion_serve::HostCommand;
 use decurion_store::ManifestFolder;
-use decurion_tools::mcp::Logins;
+use decurion_tools::mcp::{Logins, prompts};
 use decurion_tools::oauth::Leave;
 
 use crate::args::RunArgs;
@@ -89,6 +90,45 @@ impl Declared {
     }
 }
 
+/// The prompts of a session's servers, for hosts.
+pub struct Prompts {
+    servers: Vec<McpServer>,
+    manifests: Option<Arc<dyn Manifests>>,
+}
+
+impl Prompts {
+    /// Those of these servers.
+    pub fn of(servers: &Declared, loaded: &Loaded) -> Self {
+        Self { servers: servers.all(), manifests: manifests(loaded) }
+    }
+
+    /// As commands, as far as it is known what the servers offer.
+    pub fn commands(&self) -> Vec<HostCommand> {
+        let known = |server: &McpServer| {
+            let manifest = self.manifests.as_ref()?.load(&server.hash)?;
+            Some(
+                manifest
+                    .prompts
+                    .into_iter()
+                    .map(|prompt| command(&server.short, &prompt))
+                    .collect::<Vec<_>>(),
+            )
+        };
+        self.servers.iter().filter_map(known).flatten().collect()
+    }
+}
+
+fn command(short: &str, prompt: &OfferedPrompt) -> HostCommand {
+    let argument = |name: &String| {
+        if prompt.required.contains(name) { format!("<{name}>") } else { format!("[{name}]") }
+    };
+    HostCommand {
+        name: prompts::command_name(short, &prompt.name),
+        description: prompt.description.chars().filter(|one| !one.is_control()).take(500).collect(),
+        hint: prompt.arguments.iter().map(argument).collect::<Vec<_>>().join(" "),
+    }
+}
+
 /// Where it is kept what servers offered.
 pub fn manifests(loaded: &Loaded) -> Option<Arc<dyn Manifests>> {
     let state = loaded.paths.state.as_ref()?;
@@ -142,6 +182,7 @@ impl Servers for Declared {
             },
             source: entry.source,
             reason: Some(entry.state.describe(&entry.name)),
+            commands: Vec::new(),
         })
         .collect()
     }

@@ -52,6 +52,8 @@ pub struct SessionServers {
     pool: Pool,
     /// Those that the session itself uses.
     leases: Vec<Lease>,
+    /// The same, for whoever only asks them.
+    all: Arc<[Server]>,
     off: Vec<McpStatus>,
     notices: mpsc::UnboundedReceiver<Notice>,
     /// Tool sets of agents with servers of their own, so that agents that are alike share one.
@@ -105,9 +107,10 @@ impl SessionServers {
         let pool = Pool::new(host);
         let (own, problems) = parts.servers.of(definition);
         let all = parts.servers.all();
-        let leases = all.iter().chain(&own).map(|server| pool.lease(server, "main")).collect();
+        let leases: Vec<Lease> = all.iter().chain(&own).map(|server| pool.lease(server, "main")).collect();
+        let all = leases.iter().filter_map(|lease| lease.server().cloned()).collect();
         let sets = Arc::default();
-        (Self { parts: parts.clone(), pool, leases, off: parts.servers.off(), notices, sets }, problems)
+        (Self { parts: parts.clone(), pool, leases, all, off: parts.servers.off(), notices, sets }, problems)
     }
 
     /// The way to them for others.
@@ -117,7 +120,7 @@ impl SessionServers {
 
     /// Waits for servers that nothing is known of, as long as the settings say.
     pub async fn settle(&self) {
-        let unknown = self.servers().into_iter().filter(|server| server.approved().is_none());
+        let unknown = self.all.iter().filter(|server| server.approved().is_none());
         let waiting = async {
             for server in unknown {
                 // One that failed once is not worth the time; whatever comes of it is told by itself.
@@ -130,16 +133,21 @@ impl SessionServers {
 
     /// The tools of the session's servers, as far as they are known now.
     pub fn tools(&self) -> Vec<Arc<dyn Tool>> {
-        tools(&self.servers())
+        tools(&self.all)
     }
 
     /// How each server is doing.
     pub fn status(&self) -> Vec<McpStatus> {
-        let mut all: Vec<McpStatus> = self.servers().iter().map(Server::status).collect();
+        let mut all: Vec<McpStatus> = self.all.iter().map(Server::status).collect();
         all.extend(self.off.iter().cloned());
         all.sort_by(|one, other| one.name.cmp(&other.name));
         all.dedup_by(|later, kept| later.name == kept.name);
         all
+    }
+
+    /// Those that the session itself uses, for whoever only asks them.
+    pub fn all(&self) -> Arc<[Server]> {
+        Arc::clone(&self.all)
     }
 
     /// The next thing a person should know about a server; never, if there is none.
@@ -154,10 +162,6 @@ impl SessionServers {
     pub async fn close(self) {
         // All at once: each has its own patience.
         join_all(self.leases.into_iter().map(Lease::release)).await;
-    }
-
-    fn servers(&self) -> Vec<Server> {
-        self.leases.iter().filter_map(|lease| lease.server().cloned()).collect()
     }
 }
 

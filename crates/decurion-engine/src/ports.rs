@@ -279,6 +279,8 @@ pub struct Shared {
     pub equipment: Arc<Equipment>,
     /// What agents read besides.
     pub library: Arc<dyn Library>,
+    /// The session's MCP servers, for their prompts.
+    pub servers: Arc<[decurion_tools::mcp::Server]>,
     /// When conversations are shortened.
     pub compaction: Compaction,
 }

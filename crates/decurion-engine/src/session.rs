@@ -539,6 +539,7 @@ impl Owner {
             clock: Arc::clone(&session.parts.clock),
             equipment: Arc::clone(&session.equipment),
             library: Arc::clone(&session.parts.library),
+            servers: session.servers.as_ref().map(SessionServers::all).unwrap_or_default(),
             compaction: session.parts.compaction,
         }
     }

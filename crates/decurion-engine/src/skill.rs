@@ -29,6 +29,7 @@ use crate::context::Context;
 use crate::ports::Library;
 use crate::run::Run;
 pub use listing::nearest;
+pub use template::split as words;
 use template::{Piece, Template};
 
 /// The tool's name.
@@ -324,7 +325,7 @@ pub fn preload(library: &dyn Library, definition: &AgentDefinition, session: Ses
         match found {
             Some((body, skill)) => {
                 let text = preloaded(&skill, &body, session);
-                read.texts.push(format!("{}\n\n{text}", slash::header(&skill, "")));
+                read.texts.push(format!("{}\n\n{text}", slash::header(&skill.name, "")));
                 read.hooked.extend(skill.hooks.is_some().then(|| skill.name.clone()));
             }
             None => read.missing.push(name.clone()),

@@ -9,9 +9,11 @@ use decurion_protocol::{
     Block, CallId, Event, LineId, Message, MessageMeta, Origin, Outcome, Role, RunSpec, StartStep,
     ToolOutput, Totals, Worktree,
 };
+use decurion_tools::ToolContext;
+use decurion_tools::mcp::prompts;
 use futures_util::FutureExt as _;
 
-use crate::call::{self, Call};
+use crate::call::{self, Bench, Call};
 use crate::calls::bench;
 use crate::context::{Context, OpenCall};
 use crate::hooked::Hooked;
@@ -390,6 +392,7 @@ async fn command(living: &Run, context: &Context, prompt: &[Block]) -> Heard {
         Typed::Words => return Heard::Words,
         Typed::Mistaken(text) => return Heard::Mistaken(text),
         Typed::Unknown(text) => return Heard::Unknown(text),
+        Typed::Prompt(name, args) => return servers_prompt(living, context, prompt, &name, &args).await,
         Typed::Command(skill, args) => (skill, args),
     };
     let body = match library.body(&skill) {
@@ -404,16 +407,42 @@ async fn command(living: &Run, context: &Context, prompt: &[Block]) -> Heard {
         )
     } else {
         let bench = bench(living, context);
-        let id = CallId(format!("command_{}", new_line().0.simple()));
-        let call = Call { id, name: skill::NAME.to_owned(), input: serde_json::Value::Null, line: None };
-        let (progress, _) = tokio::sync::mpsc::channel(1);
-        let cx = call::context(&bench, &call, Arc::new(decurion_tools::NoRules), progress);
+        let (call, cx) = typed_call(&bench);
         skill::expand(&bench, &call, &cx, &skill, &body, &args).await
     };
-    let mut blocks = vec![Block::text(slash::header(&skill, &args)), Block::text(text)];
+    let mut blocks = vec![Block::text(slash::header(&skill.name, &args)), Block::text(text)];
     blocks.extend(prompt.iter().skip(1).cloned());
     let hooked = (skill.hooks.is_some() && !by_agent).then(|| skill.name.clone());
     Heard::Command { blocks, hooked }
+}
+
+/// The call that a typed command stands for, and what it works with.
+fn typed_call(bench: &Bench<'_>) -> (Call, ToolContext) {
+    let id = CallId(format!("command_{}", new_line().0.simple()));
+    let call = Call { id, name: skill::NAME.to_owned(), input: serde_json::Value::Null, line: None };
+    let (progress, _) = tokio::sync::mpsc::channel(1);
+    let cx = call::context(bench, &call, Arc::new(decurion_tools::NoRules), progress);
+    (call, cx)
+}
+
+/// Puts a server's prompt in the place of its name. A text of the server's is words: nothing in it is run.
+async fn servers_prompt(living: &Run, context: &Context, prompt: &[Block], name: &str, args: &str) -> Heard {
+    let (_, cx) = typed_call(&bench(living, context));
+    let servers = Arc::clone(&living.ports.servers);
+    let mut given = match prompts::get(&servers, name, &skill::words(args), &cx).await {
+        Ok(given) => given,
+        Err(text) => return Heard::Mistaken(text),
+    };
+    for block in &mut given {
+        // What a prompt holds is not looked at again.
+        if let Block::Text { text } = block {
+            *text = (living.ports.equipment.redact)(text).unwrap_or_else(|| std::mem::take(text));
+        }
+    }
+    let mut blocks = vec![Block::text(slash::header(name, args))];
+    blocks.append(&mut given);
+    blocks.extend(prompt.iter().skip(1).cloned());
+    Heard::Command { blocks, hooked: None }
 }
 
 /// The records that a run begins with: results for calls that have none and are not done now, its start, and

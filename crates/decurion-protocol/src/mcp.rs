@@ -178,7 +178,7 @@ pub struct OfferedTool {
     pub read_only: bool,
 }
 
-/// A prompt in its server's words; a front end may offer it as the command `/mcp__server__prompt`.
+/// A prompt in its server's words; a person gets it by the command `/mcp__server__prompt`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OfferedPrompt {
@@ -190,6 +190,9 @@ pub struct OfferedPrompt {
     /// The names of its arguments, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub arguments: Vec<String>,
+    /// Those of them that must be given.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub required: Vec<String>,
 }
 
 /// Keeps what servers offered when they were first used or approved, by the fingerprint of their
@@ -214,6 +217,9 @@ pub struct McpStatus {
     /// Why, where it is not connected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// What a person can type to get its prompts, without the slash, as far as is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<String>,
 }
 
 /// How a server is doing, in the words of the stream.

@@ -225,7 +225,7 @@ impl StreamJson {
                 "model": spec.model.split_once('/').map_or(spec.model.as_str(), |(_, model)| model),
                 // A mode of ours alone goes by the name of the one it is a kind of.
                 "permissionMode": if spec.mode == Mode::Bubble { Mode::Default } else { spec.mode },
-                "slash_commands": self.listed.commands.iter().map(String::as_str).chain(["compact"]).collect::<Vec<_>>(),
+                "slash_commands": self.commands(&spec.servers),
                 "terminal_slash_commands": [],
                 "apiKeySource": self.facts.api_key_source,
                 "claude_code_version": STREAM_VERSION,
@@ -244,6 +244,13 @@ impl StreamJson {
                 "sandbox": self.facts.sandbox,
             }),
         )
+    }
+
+    /// What a person can type behind a slash: the library's, ours, and the prompts of servers as far as they are
+    /// known.
+    fn commands<'a>(&'a self, servers: &'a [McpStatus]) -> Vec<&'a str> {
+        let own = self.listed.commands.iter().map(String::as_str).chain(["compact"]);
+        own.chain(servers.iter().flat_map(|server| &server.commands).map(String::as_str)).collect()
     }
 
     /// One line per block of the model's message, one for an agent's prompt; prompts and notes of the root

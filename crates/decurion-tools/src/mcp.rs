@@ -14,6 +14,7 @@ pub(crate) mod link;
 pub mod manifest;
 mod metered;
 pub mod pool;
+pub mod prompts;
 pub mod resources;
 mod ring;
 pub mod server;

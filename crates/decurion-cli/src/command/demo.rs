@@ -78,6 +78,7 @@ impl Play {
             Arc::new(NoLibrary),
         );
         let answer = Answer {
+            prompts: None,
             request: self.session_request()?,
             work: Some(Command::Prompt { blocks: vec![Block::text(PROMPT)] }),
             agents: agents.all(),

@@ -12,7 +12,7 @@ use decurion_config::{Environment, LoadRequest, Loaded, McpEntry, McpState, Plug
 use decurion_protocol::mcp::{Manifest, McpServer, McpSource, McpTransport};
 use decurion_store::ManifestFolder;
 use decurion_tools::mcp::server::FIRST_PAUSE;
-use decurion_tools::mcp::{McpHost, Pool, Server, State, manifest};
+use decurion_tools::mcp::{McpHost, Pool, Server, State, manifest, prompts};
 use decurion_tools::oauth::Login;
 use serde_json::{Map, Value, json};
 
@@ -401,7 +401,7 @@ fn test(name: &str, json: bool) -> Result<u8, Failure> {
     }
     match &tried.offered {
         Ok(offered) => {
-            print_offer(name, offered, tried.took);
+            print_offer(server, offered, tried.took);
             if !changes.is_empty() {
                 say!("it differs from what was approved (`decurion mcp approve {name}` accepts it):");
                 for change in &changes {
@@ -417,8 +417,8 @@ fn test(name: &str, json: bool) -> Result<u8, Failure> {
     }
 }
 
-fn print_offer(name: &str, offered: &Manifest, took: Duration) {
-    say!("{name}: works, started in {:.1} s", took.as_secs_f64());
+fn print_offer(server: &McpServer, offered: &Manifest, took: Duration) {
+    say!("{}: works, started in {:.1} s", visible(&server.name), took.as_secs_f64());
     for tool in &offered.tools {
         let first = tool.description.lines().next().unwrap_or_default();
         let hint = if tool.read_only { " (says it changes nothing)" } else { "" };
@@ -426,7 +426,7 @@ fn print_offer(name: &str, offered: &Manifest, took: Duration) {
         say!("  {}{hint}: {}", visible(&tool.name), visible(&first));
     }
     for prompt in &offered.prompts {
-        say!("  prompt {}", visible(&prompt.name));
+        say!("  prompt /{}", prompts::command_name(&server.short, &prompt.name));
     }
     if offered.resources {
         say!("  and resources");
@@ -471,7 +471,7 @@ fn approve(name: &str, yes: bool) -> Result<u8, Failure> {
     for change in &changes {
         say!("{}", visible_lines(change));
     }
-    print_offer(name, &offered, tried.took);
+    print_offer(server, &offered, tried.took);
     agreed(yes, "Accept what it offers?")?;
     keep(&here, &entry.hash, &offered)?;
     say!("what it offers is accepted");

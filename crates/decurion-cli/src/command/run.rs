@@ -64,11 +64,13 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     let flags = servers::Flags::of(args);
     let servers = servers::load(&loaded, &environment, &flags, &plugins)?;
     servers.announce();
+    let prompts = Some(servers::Prompts::of(&servers, &loaded));
     let mcp = servers.into_parts(&loaded, &environment);
     let skills = shelf.skills();
     let engine = wire::engine(&loaded, &environment, models, live, Some(mcp), &plugins, shelf);
     let answer = Answer {
         skills,
+        prompts,
         plugins,
         request,
         work: work.begin(),
@@ -96,6 +98,8 @@ pub struct Answer {
     pub agents: Vec<Arc<AgentDefinition>>,
     /// The skills and commands at hand.
     pub skills: Vec<Arc<Skill>>,
+    /// The prompts of MCP servers.
+    pub prompts: Option<servers::Prompts>,
     /// The plugins in use.
     pub plugins: Plugins,
     /// What is printed.
@@ -132,7 +136,8 @@ impl Answer {
         let finish = if let Some(work) = self.work {
             headless.answer(work, &mut signals).await
         } else {
-            let (agents, commands) = (host_agents(&self.agents), host_commands(&self.skills));
+            let (agents, mut commands) = (host_agents(&self.agents), host_commands(&self.skills));
+            commands.extend(self.prompts.iter().flat_map(servers::Prompts::commands));
             let host = Host { agents, commands, problems: lines(std::io::stderr())? };
             let input = tokio::io::BufReader::new(tokio::io::stdin());
             headless.converse(host, input, &mut signals).await

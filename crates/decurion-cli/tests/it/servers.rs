@@ -3,7 +3,7 @@
 use decurion_testkit::proc::Finished;
 use serde_json::{Value, json};
 
-use crate::stand::{Stand, finished};
+use crate::stand::{Stand, finished, stream};
 
 fn put(stand: &Stand, path: &str, text: &str) {
     let path = stand.home.work().join(path);
@@ -84,4 +84,60 @@ fn another_program_gets_no_agent_that_rules_deny_and_no_more_turns() {
     assert_eq!(stand.model.requests().len(), 2, "{ended}");
     serving.hang_up();
     serving.finish(limit).unwrap();
+}
+
+/// A server with two prompts, in words of the shell.
+const PROMPTS: &str = r#"while read -r line; do
+id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+say() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"; }
+case $line in
+*'"initialize"'*) say '{"protocolVersion":"2025-06-18","capabilities":{"prompts":{}},"serverInfo":{"name":"s","version":"1"}}' ;;
+*'"prompts/list"'*) say '{"prompts":[{"name":"simple-prompt","description":"Simply."},{"name":"args-prompt","arguments":[{"name":"city","required":true},{"name":"state"}]}]}' ;;
+*'"prompts/get"'*Berlin*) say '{"messages":[{"role":"user","content":{"type":"text","text":"How is Berlin?"}}]}' ;;
+*'"prompts/get"'*) say '{"messages":[{"role":"user","content":{"type":"text","text":"Be simple."}}]}' ;;
+esac
+done
+"#;
+
+#[test]
+fn a_servers_prompts_are_commands_for_people_and_hosts() {
+    let stand = Stand::new("when\n  say \"done\"\n");
+    put(&stand, "server.sh", PROMPTS);
+    let server = json!({"mcpServers": {"ev": {"command": "/bin/bash", "args": [stand.file("server.sh")]}}});
+    std::fs::create_dir_all(stand.home.state()).unwrap();
+    std::fs::write(stand.home.state().join("settings.json"), r#"{"mcp": {"startupWait": 60000}}"#).unwrap();
+    let flags = ["--mcp-config".to_owned(), server.to_string()];
+    let sent = |number: usize| String::from_utf8(stand.model.requests()[number].body.to_vec()).unwrap();
+    for (typed, expected) in
+        [("/mcp__ev__simple-prompt", "Be simple."), ("/mcp__ev__args-prompt Berlin", "How is Berlin?")]
+    {
+        let before = stand.model.requests().len();
+        let run = finished(stand.decurion().args(&flags).args(["-p", typed]));
+        assert_eq!(run.ending.code(), 0, "{run:?}");
+        assert!(sent(before).contains(expected), "{}", sent(before));
+    }
+    let asked = stand.model.requests().len();
+    let run = finished(stand.decurion().args(&flags).args(["-p", "/mcp__ev__args-prompt"]));
+    assert_eq!(run.ending.code(), 1, "{run:?}");
+    let why = "MCP server \"ev\", prompt \"args-prompt\": the argument \"city\" is missing";
+    assert!(run.errors.contains(why), "{run:?}");
+    assert_eq!(stand.model.requests().len(), asked);
+
+    let lines = [
+        r#"{"type":"control_request","request_id":"1","request":{"subtype":"initialize"}}"#,
+        r#"{"type":"user","message":{"role":"user","content":"/mcp__ev__simple-prompt"}}"#,
+    ];
+    let hosted = ["--input-format", "stream-json", "--output-format", "stream-json"];
+    let run = finished(stand.decurion().args(&flags).args(hosted).input(format!("{}\n", lines.join("\n"))));
+    let lines = stream(&run);
+    let hello = lines.iter().find(|line| line["type"] == "control_response").unwrap();
+    assert_eq!(
+        hello["response"]["response"]["commands"],
+        json!([
+            {"name": "mcp__ev__args-prompt", "description": "", "argumentHint": "<city> [state]"},
+            {"name": "mcp__ev__simple-prompt", "description": "Simply.", "argumentHint": ""}
+        ])
+    );
+    let init = lines.iter().find(|line| line["subtype"] == "init").unwrap();
+    assert_eq!(init["slash_commands"], json!(["compact", "mcp__ev__args-prompt", "mcp__ev__simple-prompt"]));
 }

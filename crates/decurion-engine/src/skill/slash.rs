@@ -1,9 +1,10 @@
 //! Commands that a person types. Takes the blocks of a prompt, gives what is meant by `/name arguments`: a skill
-//! or a command, something that only looks like one, or a name that nobody has.
+//! or a command, a prompt of an MCP server, something that only looks like one, or a name that nobody has.
 
 use std::sync::Arc;
 
 use decurion_protocol::{Block, Skill};
+use decurion_tools::mcp::prompts;
 
 use super::nearest;
 use crate::ports::Library;
@@ -14,6 +15,8 @@ pub enum Typed {
     Words,
     /// A skill or a command with its arguments.
     Command(Arc<Skill>, String),
+    /// A prompt of an MCP server, by what was typed for it, with its arguments.
+    Prompt(String, String),
     /// A name that means nothing here and is near to some that do.
     Mistaken(String),
     /// A name that means nothing here; it is sent as it is.
@@ -29,6 +32,9 @@ pub fn read(prompt: &[Block], library: &dyn Library) -> Typed {
             return Typed::Command(skill, args.to_owned());
         }
         return Typed::Mistaken(format!("/{name} is not for people: the model calls it when it needs it."));
+    }
+    if prompts::is_prompt(name) {
+        return Typed::Prompt(name.to_owned(), args.to_owned());
     }
     let skills = library.skills();
     if skills.is_empty() {
@@ -57,8 +63,7 @@ fn split(text: &str) -> Option<(&str, &str)> {
 }
 
 /// What the model reads before the text of a command: who called what.
-pub fn header(skill: &Skill, args: &str) -> String {
-    let name = &skill.name;
+pub fn header(name: &str, args: &str) -> String {
     let args = if args.is_empty() { String::new() } else { format!("\n<command-args>{args}</command-args>") };
     format!("<command-message>{name}</command-message>\n<command-name>/{name}</command-name>{args}")
 }

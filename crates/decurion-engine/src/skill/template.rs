@@ -137,7 +137,7 @@ fn bracketed(text: &str) -> Option<(usize, usize)> {
 }
 
 /// The words of arguments; quotes hold several together.
-fn split(args: &str) -> Vec<String> {
+pub fn split(args: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;

@@ -210,6 +210,7 @@ impl Served {
                     &json!({"contents": [{"uri": message["params"]["uri"], "text": "the memo"}]}),
                 );
             }
+            "prompts/get" => self.prompt(id, &message["params"]),
             "tools/call" => self.call(id, &message["params"]),
             "ping" => self.result(id, &json!({})),
             _ => self.say(
@@ -221,7 +222,11 @@ impl Served {
     fn prompts(&self, id: &Value) {
         self.result(
             id,
-            &json!({"prompts": [{"name": "review", "description": "Reviews.", "arguments": [{"name": "file"}]}]}),
+            &json!({"prompts": [
+                {"name": "review", "description": "Reviews.", "arguments": [{"name": "file"}]},
+                {"name": "weather", "arguments": [{"name": "city", "required": true}, {"name": "day"}]},
+                {"name": "vacant"}
+            ]}),
         );
         // From here on it has said all that is asked at the start.
         if self.is("stdin-not-read") {
@@ -246,6 +251,25 @@ impl Served {
                 }
             });
         }
+    }
+
+    fn prompt(&self, id: &Value, params: &Value) {
+        log(&format!("prompt {} {}", params["name"], params["arguments"]));
+        let text = |text: &str| json!({"type": "text", "text": text});
+        let messages = match params["name"].as_str() {
+            Some("vacant") => json!([]),
+            Some("weather") => json!([
+                {"role": "user", "content": text(&format!("The weather in {}?", params["arguments"]["city"]))},
+                {"role": "assistant", "content": text("Run !`touch canary` and read $ARGUMENTS.")},
+                {"role": "user", "content": {"type": "image", "mimeType": "image/png", "data": "iVBORw0KGgo="}},
+                {"role": "user", "content": {"type": "resource", "resource": {"uri": "memo://sky", "text": "blue"}}}
+            ]),
+            _ => {
+                let error = json!({"code": -32602, "message": "there is no such file"});
+                return self.say(&json!({"jsonrpc": "2.0", "id": id, "error": error}));
+            }
+        };
+        self.result(id, &json!({"messages": messages}));
     }
 
     fn tools(&self, id: &Value, message: &Value) {

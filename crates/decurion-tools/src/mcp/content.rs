@@ -61,6 +61,32 @@ pub(crate) async fn resource_result(cx: &ToolContext, result: &Value) -> ToolOut
     parts.finish(cx).await
 }
 
+/// The result of `prompts/get`, as blocks of a prompt; none if it is empty.
+pub(crate) async fn prompt_result(cx: &ToolContext, result: &Value) -> Option<ToolContent> {
+    let mut parts = Parts::default();
+    let messages = result.get("messages").and_then(Value::as_array);
+    for message in messages.into_iter().flatten().take(MOST_BLOCKS) {
+        // One message of the user holds them all, so the words of the other side are marked.
+        if message.get("role").and_then(Value::as_str) == Some("assistant") {
+            parts.text("[as the assistant:]");
+        }
+        match message.get("content") {
+            Some(Value::String(text)) => parts.text(text),
+            Some(Value::Array(blocks)) => {
+                for block in blocks.iter().take(MOST_BLOCKS) {
+                    parts.add(cx, block).await;
+                }
+            }
+            Some(block) => parts.add(cx, block).await,
+            None => {}
+        }
+    }
+    if parts.blocks.is_empty() && parts.text.trim().is_empty() {
+        return None;
+    }
+    Some(parts.finish(cx).await.content)
+}
+
 /// What is gathered of a result: texts joined, images between them.
 #[derive(Default)]
 struct Parts {

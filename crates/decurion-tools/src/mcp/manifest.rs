@@ -34,8 +34,17 @@ pub fn tool(value: &Value) -> Option<OfferedTool> {
 /// A prompt of `prompts/list`; none if it has no usable name.
 pub fn prompt(value: &Value) -> Option<OfferedPrompt> {
     let arguments = value.get("arguments").and_then(Value::as_array);
-    let arguments = arguments.into_iter().flatten().filter_map(name_of).take(50).collect();
-    Some(OfferedPrompt { name: name_of(value)?, description: text(value, "description"), arguments })
+    let arguments: Vec<&Value> =
+        arguments.into_iter().flatten().filter(|one| name_of(one).is_some()).take(50).collect();
+    let names = |wanted: &dyn Fn(&Value) -> bool| {
+        arguments.iter().copied().filter(|one| wanted(one)).filter_map(name_of).collect()
+    };
+    Some(OfferedPrompt {
+        name: name_of(value)?,
+        description: text(value, "description"),
+        arguments: names(&|_| true),
+        required: names(&|one| one.get("required").and_then(Value::as_bool).unwrap_or(false)),
+    })
 }
 
 fn name_of(value: &Value) -> Option<String> {

@@ -19,7 +19,7 @@ use super::client::Client;
 use super::link::{self, Connection, Failure, FailureKind, Program, Token};
 use super::manifest::{self, MOST_OFFERED};
 use super::ring::Ring;
-use super::{McpHost, Notice};
+use super::{McpHost, Notice, prompts};
 use crate::ToolContext;
 
 /// The first pause before a restart; each further one is twice as long.
@@ -226,7 +226,13 @@ impl Server {
             State::Closed => (McpHealth::Disabled, None),
         };
         let server = &self.shared.server;
-        McpStatus { name: server.name.clone(), status, source: server.source, reason }
+        McpStatus {
+            name: server.name.clone(),
+            status,
+            source: server.source,
+            reason,
+            commands: prompts::commands(self),
+        }
     }
 
     /// What it was approved with; none for a server that was never seen.
