@@ -21,6 +21,8 @@ const MOST_LINES: usize = 200;
 const MOST_BYTES: usize = 25 * 1024;
 /// A longer name of a folder is cut.
 const MOST_NAME: usize = 64;
+/// The longest list of what git ignores that is read.
+const MOST_IGNORED: usize = 1 << 20;
 
 /// Why an agent has no memory.
 #[derive(Debug, thiserror::Error)]
@@ -84,24 +86,35 @@ pub fn prepare(
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
     if scope == "local" {
         let base = folder.parent().unwrap_or(&folder);
-        keep_out_of_git(&base.join(".gitignore")).map_err(failed)?;
+        keep_out_of_git(&base.join(".gitignore"), "*").map_err(failed)?;
     }
     Ok(folder)
 }
 
 /// Whether the part of a path that exists is inside of a folder.
-fn stays_inside(root: &Utf8Path, folder: &Utf8Path) -> io::Result<bool> {
+pub(crate) fn stays_inside(root: &Utf8Path, folder: &Utf8Path) -> io::Result<bool> {
     let root = root.canonicalize_utf8()?;
     let there = folder.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(&root);
     Ok(there.canonicalize_utf8()?.starts_with(&root))
 }
 
-fn keep_out_of_git(file: &Utf8Path) -> io::Result<()> {
-    match fs::File::options().write(true).create_new(true).mode(0o600).open(file) {
-        Ok(mut file) => file.write_all(b"*\n"),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(error),
+/// Has git ignore what this pattern means, beside what the file says already.
+pub(crate) fn keep_out_of_git(file: &Utf8Path, pattern: &str) -> io::Result<()> {
+    let there = match read::whole(file, MOST_IGNORED) {
+        Ok(there) => there.unwrap_or_default(),
+        Err(error) => return Err(io::Error::other(error)),
+    };
+    let last = |is_it: &dyn Fn(&[u8]) -> bool| {
+        let lines = there.split(|byte| *byte == b'\n').enumerate();
+        lines.filter(|(_, line)| is_it(line.trim_ascii())).map(|(number, _)| number).last()
+    };
+    let says = last(&|line| line == pattern.as_bytes() || line == b"*");
+    if says.is_some() && says > last(&|line| line.starts_with(b"!")) {
+        return Ok(());
     }
+    let gap = if there.is_empty() || there.ends_with(b"\n") { "" } else { "\n" };
+    let mut file = fs::File::options().append(true).create(true).mode(0o600).open(file)?;
+    file.write_all(format!("{gap}{pattern}\n").as_bytes())
 }
 
 /// A name that is one folder's and nobody else's: what a path could mean something by is replaced, and then a

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::SIGNS;
 use crate::agents::place;
 use crate::jsonc;
+use crate::memory;
 use crate::paths::Paths;
 use crate::{read, record};
 
@@ -73,6 +74,17 @@ pub fn add(paths: &Paths, scope: Scope, name: &str, declared: Value) -> Result<U
         return Err(EditError::Exists { file, name: name.to_owned() });
     }
     servers.insert(name.to_owned(), declared);
+    if scope == Scope::Local {
+        // Before the file is there: it may hold secrets, and the next `git add` takes what is not ignored.
+        let failed =
+            |error: std::io::Error| EditError::File { file: file.clone(), reason: error.to_string() };
+        let ignored = paths.root.join(".decurion/.gitignore");
+        if !memory::stays_inside(&paths.root, &ignored).unwrap_or(false) {
+            return Err(failed(std::io::Error::other(format!("{ignored}: {}", place::OUT_OF_PROJECT))));
+        }
+        std::fs::create_dir_all(paths.root.join(".decurion")).map_err(failed)?;
+        memory::keep_out_of_git(&ignored, "settings.local.json").map_err(failed)?;
+    }
     save(&file, &document)?;
     Ok(file)
 }
@@ -93,7 +105,7 @@ pub fn remove(paths: &Paths, scope: Scope, name: &str) -> Result<Option<Utf8Path
 fn locked(paths: &Paths, scope: Scope) -> Result<(Utf8PathBuf, Option<File>), EditError> {
     let file = file(paths, scope)?;
     let failed = |reason: String| EditError::File { file: file.clone(), reason };
-    if scope != Scope::User && place::leaves(&paths.root, &file).is_some() {
+    if scope != Scope::User && !memory::stays_inside(&paths.root, &file).unwrap_or(false) {
         return Err(failed(place::OUT_OF_PROJECT.to_owned()));
     }
     let lock = paths.state.as_ref().map(|state| record::lock(&state.join("mcp-edit.lock")));

@@ -535,3 +535,39 @@ fn declarations_are_written_whole_where_the_file_really_is() {
     let error = edit::add(&stage.load().paths, Scope::Project, "n", json!({})).unwrap_err();
     assert!(error.to_string().ends_with("leads out of the project's folder"), "{error}");
 }
+
+#[test]
+fn what_is_declared_for_one_alone_is_ignored_by_git_before_it_is_there() {
+    let own = |stage: &Stage| fs::read_to_string(stage.project.join(".decurion/.gitignore")).unwrap();
+    let add = |stage: &Stage, name: &str| {
+        edit::add(&stage.load().paths, Scope::Local, name, json!({"command": "x"}))
+            .map_err(|error| error.to_string())
+    };
+    let fresh = Stage::new().file("project/a", "");
+    add(&fresh, "n").unwrap();
+    add(&fresh, "m").unwrap();
+    assert_eq!(own(&fresh), "settings.local.json\n");
+    for (there, expected) in [
+        ("cache", "cache\nsettings.local.json\n"),
+        ("*\n", "*\n"),
+        ("*\n!settings.local.json\n", "*\n!settings.local.json\nsettings.local.json\n"),
+    ] {
+        let stage = Stage::new().file("project/.decurion/.gitignore", there);
+        add(&stage, "n").unwrap();
+        assert_eq!(own(&stage), expected);
+    }
+    // A repository's link leads nowhere else.
+    for target in ["home/precious", "home/not-there"] {
+        let stage = Stage::new().file("project/.decurion/x", "").file("home/precious", "mine");
+        symlink(stage.top.join(target), stage.project.join(".decurion/.gitignore")).unwrap();
+        let refused = add(&stage, "n").unwrap_err();
+        assert!(refused.contains(".gitignore"), "{refused}");
+        assert_eq!(fs::read_to_string(stage.top.join("home/precious")).unwrap(), "mine");
+        assert!(!stage.top.join("home/not-there").exists());
+        assert!(!stage.project.join(".decurion/settings.local.json").exists());
+    }
+    let stage = Stage::new().file("project/a", "").file("home/elsewhere/a", "");
+    symlink(stage.top.join("home/elsewhere"), stage.project.join(".decurion")).unwrap();
+    assert!(add(&stage, "n").is_err());
+    assert_eq!(fs::read_dir(stage.top.join("home/elsewhere")).unwrap().count(), 1);
+}
