@@ -11,7 +11,7 @@ use decurion_protocol::{
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 
-use crate::progress::Teller;
+use crate::progress::{self, Teller};
 use crate::stream_json::StreamJson;
 
 /// How long the end of a session may take after a signal to leave.
@@ -121,6 +121,8 @@ pub struct Headless {
 pub enum Progress {
     /// Nowhere.
     Off,
+    /// Elsewhere, and only what a person should not miss.
+    Warnings(Lines),
     /// Between the lines of the answer.
     Inline,
     /// Elsewhere.
@@ -168,9 +170,14 @@ impl Headless {
         if let Results::Held(lines) = std::mem::take(&mut state.results) {
             self.show(&mut state, Vec::new(), lines, signals).await;
         }
-        if let Progress::Apart(progress) = self.progress {
-            // Progress that cannot be shown is no failure.
-            drain(progress, &mut state.signal, signals).await;
+        // Progress that cannot be shown is no failure, and warnings that nobody reads keep nobody.
+        match self.progress {
+            Progress::Off | Progress::Inline => {}
+            Progress::Apart(progress) => drop(drain(progress, &mut state.signal, signals).await),
+            Progress::Warnings(warnings) => {
+                let written = drain(warnings, &mut state.signal, signals);
+                drop(tokio::time::timeout(DRAIN_WITHIN, written).await);
+            }
         }
         let unread = state.unread | !drain(self.out, &mut state.signal, signals).await;
         let (outcome, totals) = state.ended.unwrap_or_else(|| (Outcome::Lost, Totals::default()));
@@ -224,8 +231,15 @@ impl Headless {
         envelope: &Arc<Envelope>,
         signals: &mut mpsc::Receiver<Signal>,
     ) -> bool {
-        let progress = match self.progress {
+        let progress = match &self.progress {
             Progress::Off => Vec::new(),
+            Progress::Warnings(out) => {
+                // A reader of these that does not read holds nothing up.
+                progress::warning(&envelope.event)
+                    .into_iter()
+                    .for_each(|line| out.try_send(line.into_bytes()));
+                Vec::new()
+            }
             Progress::Inline | Progress::Apart(_) => state.teller.lines(envelope),
         };
         let lines = self.lines(state, envelope);
@@ -303,7 +317,7 @@ impl Headless {
         signals: &mut mpsc::Receiver<Signal>,
     ) -> bool {
         let progress = match &self.progress {
-            Progress::Off => None,
+            Progress::Off | Progress::Warnings(_) => None,
             Progress::Inline => Some(&self.out),
             Progress::Apart(lines) => Some(lines),
         };

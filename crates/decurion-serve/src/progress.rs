@@ -13,6 +13,8 @@ use decurion_protocol::{
 const RESULT_LINES: usize = 4;
 /// How much of a line is shown.
 const LINE_WIDTH: usize = 110;
+/// How much of a warning: what to do stands at its end.
+const WARNING_WIDTH: usize = 400;
 
 /// Tells what happens.
 #[derive(Debug, Default)]
@@ -177,17 +179,27 @@ fn waiting(reason: &WaitReason) -> Option<String> {
 
 /// Text made safe for a terminal and cut to a line: control characters never reach the screen.
 pub fn one_line(text: &str) -> String {
+    cut_line(text, LINE_WIDTH)
+}
+
+/// What a person should not miss of an event, as one line.
+pub fn warning(event: &Event) -> Option<String> {
+    match event {
+        Event::Notice { level, text } if level == "warning" || level == "error" => {
+            Some(format!("decurion: {}", cut_line(text, WARNING_WIDTH)))
+        }
+        _ => None,
+    }
+}
+
+fn cut_line(text: &str, width: usize) -> String {
     let line: String = text
         .chars()
         .map(|character| if character == '\n' || character == '\t' { ' ' } else { character })
         .filter(|character| !character.is_control())
-        .take(LINE_WIDTH + 1)
+        .take(width + 1)
         .collect();
-    if line.chars().count() > LINE_WIDTH {
-        line.chars().take(LINE_WIDTH).chain(['…']).collect()
-    } else {
-        line
-    }
+    if line.chars().count() > width { line.chars().take(width).chain(['…']).collect() } else { line }
 }
 
 #[cfg(test)]

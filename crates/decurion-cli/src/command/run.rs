@@ -79,6 +79,7 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
         partial: args.include_partial_messages,
         progress: match (args.verbose, args.output_format) {
             (true, OutputFormat::Text) => Progress::Apart(lines(std::io::stderr())?),
+            (false, OutputFormat::Text) => Progress::Warnings(lines(std::io::stderr())?),
             _ => Progress::Off,
         },
         api_key_source: key_source(&loaded),

@@ -190,6 +190,7 @@ impl Server {
             program: Program::default(),
             restarts: Restarts::default(),
             first_seen: None,
+            was_ready: false,
             token: Token::Kept,
         };
         (Self { shared }, actor.live())
@@ -442,6 +443,8 @@ struct Actor {
     restarts: Restarts,
     /// When it was seen for the first time ever, if that was now.
     first_seen: Option<Instant>,
+    /// Whether it has answered before.
+    was_ready: bool,
     /// Which token the next connection is made with.
     token: Token,
 }
@@ -526,6 +529,7 @@ impl Actor {
     /// Watches over a connection until it is over.
     async fn serve(&mut self, mut connection: Connection, mut ready: Ready) -> Served {
         self.publish(&ready);
+        self.was_ready = true;
         let (shared, close) = (Arc::clone(&self.shared), self.close.clone());
         loop {
             // Whatever the server does with a question of ours, its end and ours are seen meanwhile.
@@ -605,6 +609,10 @@ impl Actor {
         let why = with_stderr(failure.text, &shared.ring);
         let pause = self.restarts.pause(Instant::now()).filter(|_| failure.kind == FailureKind::Passing);
         if let Some(pause) = pause {
+            // Told once: whoever waits for its tools should know before the last of the tries.
+            if !self.was_ready && self.restarts.0.is_empty() {
+                self.notice(format!("it does not start, and is tried again: {why}"));
+            }
             shared.state.send_replace(State::Resting { why });
             tokio::select! {
                 biased;
