@@ -83,6 +83,8 @@ pub struct McpEntry {
     pub written: Written,
     /// Whether it may be started.
     pub state: McpState,
+    /// Whether all that is wrong with it is a variable that the environment does not have now.
+    pub unset: bool,
 }
 
 /// Whether a declared server may be started.
@@ -333,7 +335,7 @@ fn say(source: McpSource) -> u8 {
 }
 
 fn entry(found: &Found, policy: &Policy, around: &Around, problems: &mut Vec<McpProblem>) -> McpEntry {
-    let Read { server, hash, notes, failed, off } = declaration::read(found, around);
+    let Read { server, hash, notes, failed, unset, off } = declaration::read(found, around);
     let note = |text| McpProblem { place: found.place.clone(), server: found.name.clone(), text };
     problems.extend(notes.into_iter().map(note));
     let state = match (&failed, off) {
@@ -352,6 +354,7 @@ fn entry(found: &Found, policy: &Policy, around: &Around, problems: &mut Vec<Mcp
         hash,
         written: Written::new(&found.value),
         state,
+        unset,
     }
 }
 
@@ -376,6 +379,18 @@ impl McpServers {
     /// The entry of this name.
     pub fn get(&self, name: &str) -> Option<&McpEntry> {
         self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    /// What a declaration would be that is not written yet, in the file of this scope.
+    pub fn checked(&self, name: &str, declared: &Value, scope: edit::Scope) -> McpEntry {
+        let source = match scope {
+            edit::Scope::User => McpSource::User,
+            edit::Scope::Project => McpSource::Project,
+            edit::Scope::Local => McpSource::Local,
+        };
+        let (name, place) = (name.to_owned(), String::new());
+        let found = Found { name, source, place, value: declared.clone(), root: None };
+        entry(&found, &self.policy, &self.around, &mut Vec::new())
     }
 
     /// What a definition's `mcpServers` means: names of servers that are declared elsewhere, and servers

@@ -277,27 +277,30 @@ fn add(name: &str, declared: Value, scope: Scope) -> Result<u8, Failure> {
         return Err(Failure::usage("a declaration is a JSON object"));
     }
     let before = Here::load()?;
+    // Looked at before it is written: a file that was changed and changed back would cost the folder its trust.
+    let checked = before.declared.0.checked(name, &declared, scope);
+    match &checked.state {
+        McpState::Unusable(why) if !checked.unset => {
+            return Err(Failure::usage(format!("this declaration cannot be used: {}", visible(why))));
+        }
+        _ => {}
+    }
     let file =
         edit::add(&before.loaded.paths, scope, name, declared).map_err(|error| edit_failure(&error))?;
     let trusted = before.loaded.trust.is_trusted() || before.loaded.project_parts.parts().is_empty();
     if scope != Scope::User && trusted {
         keep_trust(&before.loaded)?;
     }
-    let here = Here::load()?;
-    let entry = here.entry(name)?;
-    if let McpState::Unusable(why) = &entry.state {
-        edit::remove(&before.loaded.paths, scope, name).map_err(|error| edit_failure(&error))?;
-        return Err(Failure::usage(format!("this declaration cannot be used: {why}")));
-    }
-    if matches!(entry.source, McpSource::Project | McpSource::Local) {
-        record_approval(&here, entry)?;
+    if scope != Scope::User {
+        record_approval(&before, name, &checked.hash)?;
     }
     say!("{name}: declared in {file}");
-    let state = Here::load()?.entry(name)?.state.clone();
-    if state == McpState::Ready {
-        say!("`decurion mcp test {name}` tries it");
-    } else {
-        say!("{}", state.describe(name));
+    match &Here::load()?.entry(name)?.state {
+        McpState::Ready => say!("`decurion mcp test {name}` tries it"),
+        McpState::Unusable(why) if checked.unset => {
+            note(format!("warning: {name} does not start like this: {}", visible(why)));
+        }
+        state => say!("{}", state.describe(name)),
     }
     Ok(0)
 }
@@ -309,10 +312,10 @@ fn keep_trust(loaded: &Loaded) -> Result<(), Failure> {
     trust.trust_folder(&now.paths.root, &now.project_parts).map_err(|error| Failure::usage(error.to_string()))
 }
 
-fn record_approval(here: &Here, entry: &McpEntry) -> Result<(), Failure> {
+fn record_approval(here: &Here, name: &str, hash: &str) -> Result<(), Failure> {
     let (mut trust, _) = Trust::open(&here.loaded.paths);
     trust
-        .approve_server(&here.loaded.paths.root, &entry.name, &entry.hash)
+        .approve_server(&here.loaded.paths.root, name, hash)
         .map_err(|error| Failure::usage(error.to_string()))
 }
 
@@ -457,7 +460,7 @@ fn approve(name: &str, yes: bool) -> Result<u8, Failure> {
     let is_projects = matches!(entry.source, McpSource::Project | McpSource::Local);
     if is_projects {
         agreed(yes, "Approve it as it is declared, and start it to see what it offers?")?;
-        record_approval(&here, entry)?;
+        record_approval(&here, &entry.name, &entry.hash)?;
         say!("approved as it is declared in {}", visible(&entry.place));
     } else {
         can_be_asked(yes)?;

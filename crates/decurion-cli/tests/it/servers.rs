@@ -141,3 +141,42 @@ fn a_servers_prompts_are_commands_for_people_and_hosts() {
     let init = lines.iter().find(|line| line["subtype"] == "init").unwrap();
     assert_eq!(init["slash_commands"], json!(["compact", "mcp__ev__args-prompt", "mcp__ev__simple-prompt"]));
 }
+
+#[test]
+fn a_declaration_that_cannot_be_used_changes_nothing_and_a_variable_may_come_later() {
+    let stand = Stand::new("when\n  say \"done\"\n");
+    put(&stand, ".claude/settings.json", r#"{"permissions": {"allow": ["Bash(ls)"]}}"#);
+    assert!(stand.run(&["trust"]).ending.is_success());
+    let trusted = || all(&stand.run(&["trust", "--list"]));
+    let before = trusted();
+    for scope in ["local", "project"] {
+        let refused = mcp(&stand, &["add-json", "--scope", scope, "bad", r#"{"type": "carrier-pigeon"}"#]);
+        assert_eq!(refused.ending.code(), 2, "{}", all(&refused));
+        assert!(all(&refused).contains("cannot be used"), "{}", all(&refused));
+    }
+    assert!(!stand.home.work().join(".mcp.json").exists());
+    assert_eq!(trusted(), before);
+    let run = stand.run(&["-p", "go"]);
+    assert!(!run.errors.contains("trust"), "{run:?}");
+
+    let later = mcp(&stand, &["add", "-e", "TOKEN=${NOT_SET_YET}", "later", "--", "/bin/true"]);
+    assert!(later.ending.is_success(), "{}", all(&later));
+    assert!(later.errors.contains("warning") && later.errors.contains("NOT_SET_YET"), "{}", all(&later));
+    let set = finished(stand.decurion().env("NOT_SET_YET", "t").args(["mcp", "get", "later"]));
+    assert!(all(&set).contains("ready"), "{}", all(&set));
+    let run = stand.run(&["-p", "go"]);
+    assert!(!run.errors.contains("trust"), "{run:?}");
+}
+
+#[test]
+fn a_server_that_does_not_start_is_said_beside_the_answer() {
+    let stand = Stand::new("when\n  say \"done\"\n");
+    for (command, why) in [("nosuchprog", "it is switched off: "), ("/bin/false", "it does not start")] {
+        let servers = json!({"mcpServers": {"cfg": {"command": command}}}).to_string();
+        let run = stand.run(&["--mcp-config", &servers, "-p", "go"]);
+        assert_eq!((run.ending.code(), run.lines.as_slice()), (0, &["done".to_owned()][..]), "{run:?}");
+        let told: Vec<&str> = run.errors.lines().filter(|line| line.contains("MCP server \"cfg\"")).collect();
+        assert_eq!(told.len(), 1, "{run:?}");
+        assert!(told[0].starts_with("decurion: ") && told[0].contains(why), "{run:?}");
+    }
+}

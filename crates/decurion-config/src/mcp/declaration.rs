@@ -1,6 +1,7 @@
 //! One server's declaration. Takes the JSON as people write it, gives the server with its variables
 //! expanded, or the one reason why it cannot be used; and notes about what was repaired or ignored.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ pub(super) struct Read {
     pub hash: String,
     pub notes: Vec<String>,
     pub failed: Option<String>,
+    /// Whether it failed only for a variable that the environment does not have now.
+    pub unset: bool,
     /// Whether it is switched off by itself.
     pub off: bool,
 }
@@ -67,7 +70,7 @@ const KNOWN: &[&str] = &[
 
 /// Reads one declaration. Its short name is not yet its own: see [`unique`].
 pub(super) fn read(found: &Found, around: &Around) -> Read {
-    let mut reader = Reader { found, around, notes: Vec::new() };
+    let mut reader = Reader { found, around, notes: Vec::new(), unset: Cell::new(false) };
     // What is kept of a server is kept by this: in another project the same words may be another program.
     let is_of_project = matches!(found.source, McpSource::Project | McpSource::Local | McpSource::Agent);
     let root = found.root.as_ref().or(is_of_project.then_some(&around.root));
@@ -91,7 +94,7 @@ pub(super) fn read(found: &Found, around: &Around) -> Read {
         }
         Err(why) => (None, Some(why)),
     };
-    Read { server, hash, notes: reader.notes, failed, off }
+    Read { server, hash, unset: reader.unset.get(), notes: reader.notes, failed, off }
 }
 
 /// The names of servers in a definition's `mcpServers` that no file can declare.
@@ -109,6 +112,7 @@ struct Reader<'a> {
     found: &'a Found,
     around: &'a Around,
     notes: Vec<String>,
+    unset: Cell<bool>,
 }
 
 impl Reader<'_> {
@@ -301,6 +305,7 @@ impl Reader<'_> {
             (Some(value), _) => Ok(value.to_owned()),
             (None, Some(default)) => Ok(default.to_owned()),
             (None, None) => {
+                self.unset.set(true);
                 Err(format!("`{key}`: the environment has no {name}; set it, or write ${{{name}:-default}}"))
             }
         }
