@@ -79,7 +79,7 @@ use hook::{HookSurroundings, Hooks};
 use journal::{Journal, JournalOptions};
 use mcp::SessionServers;
 use ports::Equipment;
-use resume::Opened;
+use resume::{Folded, Opened};
 use session::{Session, first_who};
 use skill::SkillTool;
 use spec::HeadAndTools;
@@ -92,6 +92,22 @@ struct Ground {
     cwd: Utf8PathBuf,
     git_status: Option<String>,
     worktree: Option<Worktree>,
+}
+
+/// Where a recorded session goes on.
+enum Again {
+    /// In the shared folder.
+    Shared,
+    /// In the checkout that it was in.
+    Taken(Made),
+    /// Where it was before it entered a checkout that is gone, for this reason.
+    Before(Utf8PathBuf, String),
+}
+
+impl Again {
+    fn made(self) -> Option<Made> {
+        if let Self::Taken(made) = self { Some(made) } else { None }
+    }
 }
 
 /// The place in this process.
@@ -120,14 +136,17 @@ impl Engine {
                 return Err(error);
             }
         };
-        let made = if made.is_some() {
-            made
-        } else {
-            let recorded = opened.folded.spec.as_ref();
-            let recorded = recorded.filter(|_| matches!(request.start, Start::Resume { .. }));
-            let recorded =
-                recorded.and_then(|spec| Some((spec.worktree.as_deref()?.clone(), spec.cwd.clone())));
-            Box::pin(self.worktree_again(opened.id, recorded)).await?
+        let mut first = first_events(&opened);
+        let made = match request.start {
+            Start::Resume { .. } => {
+                let again = Box::pin(self.worktree_again(opened.id, &opened.folded)).await?;
+                if let Again::Before(before, why) = &again {
+                    first.extend(back_out(&mut opened, before, why));
+                    request.cwd.clone_from(before);
+                }
+                again.made()
+            }
+            Start::New { .. } | Start::Fork { .. } => made,
         };
         let mut cwd = request.cwd.clone();
         if let Some(made) = &made {
@@ -137,7 +156,6 @@ impl Engine {
         }
         let id = opened.id;
         let who = first_who(opened.folded.spec.as_ref().map(|spec| spec.run));
-        let mut first = first_events(&opened);
         if matches!(request.start, Start::Fork { .. }) {
             first.extend(back_home(&mut opened, &request.cwd));
         }
@@ -194,16 +212,18 @@ impl Engine {
         trees.make(&wanted).await.map(Some).map_err(usage)
     }
 
-    /// The checkout that a recorded session works in: it must be there, since there is no other to work in.
-    async fn worktree_again(
-        &self,
-        session: SessionId,
-        recorded: Option<(Worktree, Utf8PathBuf)>,
-    ) -> Result<Option<Made>, PlaceError> {
-        let Some((worktree, cwd)) = recorded else { return Ok(None) };
-        let taken = self.worktrees()?.take_up(&worktree, session).await;
-        taken.map_err(|error| PlaceError::Usage(format!("{error}; the session is kept")))?;
-        Ok(Some(Made { worktree, cwd }))
+    /// The checkout that a recorded session works in. One that it began in must be there, since there is no other to
+    /// work in; from one that it entered there is a way back.
+    async fn worktree_again(&self, session: SessionId, folded: &Folded) -> Result<Again, PlaceError> {
+        let Some(spec) = &folded.spec else { return Ok(Again::Shared) };
+        let Some(worktree) = spec.worktree.as_deref() else { return Ok(Again::Shared) };
+        match (self.worktrees()?.take_up(worktree, session).await, &folded.before) {
+            (Ok(()), _) => Ok(Again::Taken(Made { worktree: worktree.clone(), cwd: spec.cwd.clone() })),
+            (Err(error @ WorktreeError::Gone(_)), Some(before)) if before.is_dir() => {
+                Ok(Again::Before(before.clone(), error.to_string()))
+            }
+            (Err(error), _) => Err(PlaceError::Usage(format!("{error}; the session is kept"))),
+        }
     }
 
     async fn give_back(&self, made: Option<Made>) {
@@ -423,6 +443,15 @@ fn back_home(opened: &mut Opened, cwd: &Utf8Path) -> Option<Event> {
     let event = Event::Relocated { cwd: cwd.to_owned(), worktree: None, before: None };
     context.apply(&event);
     Some(event)
+}
+
+/// A session whose checkout is gone works where it was before it entered that, and says so.
+fn back_out(opened: &mut Opened, before: &Utf8Path, why: &str) -> [Event; 2] {
+    let event = Event::Relocated { cwd: before.to_owned(), worktree: None, before: None };
+    opened.folded.context.apply(&event);
+    opened.folded.before = None;
+    let text = format!("{why}; the session goes on where it was before it entered that: {before}");
+    [event, Event::Notice { level: "warning".to_owned(), text }]
 }
 
 fn start_journal(parts: &Parts, store: Box<dyn decurion_store::Journal>) -> Result<Journal, PlaceError> {

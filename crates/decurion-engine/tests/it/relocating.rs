@@ -367,6 +367,47 @@ async fn a_session_that_ends_inside_goes_on_there_and_can_leave_then() {
     assert_eq!(repo.status().unwrap(), "");
 }
 
+#[tokio::test]
+async fn a_session_whose_entered_checkout_is_gone_goes_on_where_it_was_before() {
+    let repo = repo();
+    let script = "when turn=1\n  call EnterWorktree {\"name\": \"mine\"}\nwhen turn=2\n  call Bash {\"command\": \"echo x > new.txt\"}\nwhen\n  say \"done\"\n";
+    let stage = allowed(&repo, script);
+    let first = stage.play("go").await;
+    let worktree = places(&all(&first))[0].1.clone().unwrap();
+    fs::remove_dir_all(&worktree.path).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let stage = stage.resuming(
+        "when text=/where/\n  call Bash {\"command\": \"pwd\"}\nwhen text=/out/\n  call ExitWorktree {\"action\": \"keep\"}\nwhen\n  say \"done\"\n",
+    );
+    // What is on record the first time is so the second time.
+    for (from, is_first) in [(utf8(elsewhere.path()), true), (utf8(repo.path()), false)] {
+        let request = SessionRequest { cwd: from, ..resumed(&stage, first.session) };
+        let again = stage.play_all(request, &["where", "out"]).await.unwrap();
+        assert_eq!(results(&again, "Bash", false), [utf8(repo.path()).as_str()]);
+        let said = results(&again, "ExitWorktree", false);
+        assert_eq!(said, ["The session works in no worktree that it could leave."]);
+        let notice =
+            "working directory is gone: TREE; the session goes on where it was before it entered that: REPO";
+        let told = told(&again);
+        assert_eq!(masked(&repo, &worktree, &render(&again.events)).contains(notice), is_first);
+        assert_eq!(
+            told.contains(&format!("The session now works in {}.", utf8(repo.path()))),
+            is_first,
+            "{told}"
+        );
+    }
+    assert_eq!(repo.status().unwrap(), "");
+    // One that began in its checkout has no other place.
+    let mut began = allowed(&repo, "when\n  call Bash {\"command\": \"echo x > new.txt\"}\n");
+    began.request.worktree = Some("own".to_owned());
+    let played = began.play("go").await;
+    let lease = leases(&began).into_iter().find(|lease| lease.name == "own").unwrap();
+    fs::remove_dir_all(&lease.path).unwrap();
+    let request = SessionRequest { worktree: None, ..resumed(&began, played.session) };
+    let refused = began.play_all(request, &["where"]).await.map(drop).unwrap_err().to_string();
+    assert!(refused.contains("working directory is gone"), "{refused}");
+}
+
 /// What the last prompt's run was told of where it is.
 fn told(played: &Played) -> String {
     let note = |envelope: &Arc<Envelope>| match &envelope.event {
