@@ -506,11 +506,11 @@ impl Worktrees {
     /// Removes a worktree and its branch, which must be at `tip`, or else at its base. Git itself looks once
     /// more whether the checkout is clean. Can be broken off anywhere and begun again.
     pub(crate) async fn remove(&self, lease: &Lease, tip: Option<&str>) -> Result<(), WorktreeError> {
-        // An agent can be told more after its end, or go on in another process: then it is made again.
-        let again = tip.is_none();
         self.put(&Lease { state: LeaseState::Removing, ..lease.clone() })?;
         self.marked(&lease.repository, self.take_away(lease, tip, false)).await?;
-        if again && (self.leases.is_on_record(lease.session) || self.leases.is_alive(lease.session)) {
+        // An agent can be told more after its end, or go on in another process: then it is made again, of one that
+        // was merged from where it came to.
+        if self.leases.is_on_record(lease.session) || self.leases.is_alive(lease.session) {
             return self.put(&Lease { state: LeaseState::Removed, ..lease.clone() });
         }
         self.leases.remove(lease).map_err(state("the lease"))

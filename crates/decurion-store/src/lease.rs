@@ -83,7 +83,7 @@ pub enum LeaseState {
     Kept,
     /// It is being removed, having been found unchanged or merged.
     Removing,
-    /// It was unchanged and is gone, while its session could still go on with it.
+    /// It was unchanged or merged and is gone, while its session could still go on with it.
     Removed,
     /// It was removed and is being made again: nobody has worked in it since, and its agent still may.
     Remaking,

@@ -156,7 +156,11 @@ impl Worktrees {
             return Err(WorktreeError::InUse { name: lease.name, session: lease.session });
         }
         let _alone = self.alone(&lease.repository).await?;
-        let lease = Lease { session: wanted.session, ended: None, ..lease };
+        let mut lease = Lease { session: wanted.session, ended: None, ..lease };
+        if lease.state == LeaseState::Removed {
+            // Nothing is in it, so it begins with what the asker has now.
+            (lease.base, lease.copied) = (origin.base.clone(), None);
+        }
         if lease.state == LeaseState::Removed || lease.is_half_made() {
             self.make_again(&lease).await?;
         } else if self.is_checkout(&lease).await {

@@ -531,3 +531,58 @@ when agent=deeper
         assert_eq!(directories.unwrap(), Vec::<camino::Utf8PathBuf>::new(), "none of a checkout above");
     }
 }
+
+#[tokio::test]
+async fn whoever_worked_in_a_checkout_that_was_merged_goes_on_in_it() {
+    use decurion_engine::merge::{MergeRequest, TARGET, merge};
+
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    let commit = |name: &str| {
+        format!(
+            "{{\"command\": \"echo x > {name}.txt; git add . && git -c user.name=A -c user.email=a@b commit -qm {name}\"}}"
+        )
+    };
+    let script = format!(
+        "when agent=apart turn=1\n  call Bash {}\nwhen agent=apart\n  say \"changed\"\nwhen agent=main turn=1\n  call Bash {}\nwhen agent=main turn=2\n  call Agent {{\"description\": \"change it\", \"prompt\": \"go\", \"subagent_type\": \"apart\"}}\nwhen agent=main\n  say \"done\"\n",
+        commit("below"),
+        commit("own")
+    );
+    let mut first = stage(&repo, &script);
+    first.request.worktree = Some("feat".to_owned());
+    let played = first.play("go").await;
+    let below = spec(&played);
+    let trees = first.worktrees.clone().unwrap();
+    let request = MergeRequest {
+        at: utf8(repo.path()),
+        which: Vec::new(),
+        into: TARGET.to_owned(),
+        gate: None,
+        dry_run: false,
+    };
+    let done = merge(&trees, &request).await.unwrap();
+    assert!(done.rows.len() == 2 && done.rows.iter().all(|row| row.removed), "{done:?}");
+    assert!(trees.list(None).await.unwrap().rows.is_empty(), "nothing is left to be listed");
+    let agent = below.agent.clone().unwrap();
+    let again = first.resuming(&format!(
+        "when agent=apart text=/more/\n  call Bash {{\"command\": \"pwd; git log --format=%s -2\"}}\nwhen agent=apart\n  say \"changed\"\nwhen agent=main text=/where/\n  call Bash {{\"command\": \"git log --format=%s -2; git status --short\"}}\n  call Agent {{\"description\": \"more\", \"prompt\": \"more\", \"resume\": \"{agent}\"}}\nwhen agent=main\n  say \"done\"\n"
+    ));
+    let request = SessionRequest {
+        start: Start::Resume { id: played.session },
+        worktree: None,
+        ..again.request.clone()
+    };
+    let played = again.play_all(request, &["where"]).await.unwrap();
+    assert_eq!(results(&played, "Bash", false), ["own\nfirst"]);
+    let path = &below.worktree.as_ref().unwrap().path;
+    assert_eq!(results(&played, "Bash", true), [format!("{path}\nbelow\nown")]);
+    // Nothing new is in them, so they are gone again, and remembered only as long as their session is.
+    assert!(trees.list(None).await.unwrap().rows.is_empty());
+    let states = |trees: &Worktrees| -> Vec<LeaseState> {
+        trees.leases().all(None).unwrap().0.iter().map(|lease| lease.state).collect()
+    };
+    assert_eq!(states(&trees), [LeaseState::Removed, LeaseState::Removed]);
+    let paths = again.archive().layout().session(&again.request.cwd, played.session);
+    fs::remove_file(paths.transcript()).unwrap();
+    trees.clean(None, usize::MAX).await.unwrap();
+    assert!(states(&trees).is_empty(), "{:?}", states(&trees));
+}
