@@ -329,8 +329,16 @@ pub fn undecided(session: Undecided, steps: &[ModeStep]) -> Undecided {
 
 /// Where it works: what the call says, else the definition.
 pub fn isolation(call: &AgentInput, definition: &AgentDefinition) -> Option<Isolation> {
-    let wanted = call.isolation.as_deref().or(definition.equipment.isolation.as_deref())?;
-    Some(Isolation::Worktree { dirty: wanted == "worktree+dirty" })
+    call.isolation.as_deref().map(named_isolation).or_else(|| own_isolation(definition))
+}
+
+/// Where an agent of this definition works, if nobody says otherwise; a session's own agent too.
+pub fn own_isolation(definition: &AgentDefinition) -> Option<Isolation> {
+    definition.equipment.isolation.as_deref().map(named_isolation)
+}
+
+fn named_isolation(name: &str) -> Isolation {
+    Isolation::Worktree { dirty: name == "worktree+dirty" }
 }
 
 /// Its limits: what the call says, else the definition.

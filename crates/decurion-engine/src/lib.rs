@@ -75,6 +75,7 @@ pub use ports::{
 };
 
 use approval::Rights;
+use child::Isolation;
 use hook::{HookSurroundings, Hooks};
 use journal::{Journal, JournalOptions};
 use mcp::SessionServers;
@@ -144,6 +145,9 @@ impl Engine {
                     first.extend(back_out(&mut opened, before, why));
                     request.cwd.clone_from(before);
                 }
+                if matches!(again, Again::Shared) && child::own_isolation(&request.definition).is_some() {
+                    return Err(shared(&request.definition, "this session"));
+                }
                 again.made()
             }
             Start::New { .. } | Start::Fork { .. } => made,
@@ -187,9 +191,18 @@ impl Engine {
         Some(servers)
     }
 
-    /// Makes the checkout of its own that a new session asks for; its id is decided with that.
+    /// Makes the checkout of its own that a new session asks for, or that its agent works in by its definition; its
+    /// id is decided with that.
     async fn make_worktree(&self, request: &mut SessionRequest) -> Result<Option<Made>, PlaceError> {
-        let Some(name) = request.worktree.clone() else { return Ok(None) };
+        let isolation = child::own_isolation(&request.definition);
+        let name = match (&request.worktree, isolation, &request.start) {
+            (Some(name), ..) => name.clone(),
+            (None, Some(_), Start::New { .. }) => String::new(),
+            (None, Some(_), Start::Fork { .. }) => {
+                return Err(shared(&request.definition, "a fork of a session"));
+            }
+            (None, ..) => return Ok(None),
+        };
         let Start::New { id } = request.start else {
             let text = "a worktree is asked for when a session begins; one that goes on is where it was";
             return Err(PlaceError::Usage(text.to_owned()));
@@ -206,7 +219,7 @@ impl Engine {
             session: id,
             agent: None,
             description: String::new(),
-            dirty: false,
+            dirty: isolation == Some(Isolation::Worktree { dirty: true }),
             asker: None,
         };
         trees.make(&wanted).await.map(Some).map_err(usage)
@@ -427,6 +440,15 @@ fn own_tools(
         ours.push(Arc::new(tool));
     }
     ours
+}
+
+/// Why an agent that works in a checkout of its own does not go on in a session that has none.
+fn shared(definition: &AgentDefinition, what: &str) -> PlaceError {
+    PlaceError::Usage(format!(
+        "the agent {} works in a checkout of its own (`isolation`), and {what} is in the shared folder; begin a new \
+         session with it",
+        definition.name
+    ))
 }
 
 /// What is recorded before the first run.
