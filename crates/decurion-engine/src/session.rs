@@ -263,28 +263,30 @@ impl Owner {
         if let Some(servers) = self.session.servers.take() {
             servers.close().await;
         }
-        self.leave_worktree().await;
+        let worktree = self.leave_worktree().await;
         if let Some(settling) = settling {
             // A git that is ended in the middle leaves its locks to the next start.
             let _ = tokio::time::timeout(SETTLING_LIMIT, settling).await;
         }
         self.session.journal.close().await;
+        if let Some(trees) = &self.session.parts.worktrees {
+            trees.let_go(self.session.id);
+        }
         if let Closing::For(request) = self.closing {
-            let value = serde_json::json!({"unheard": worst(&self.tree.unheard)});
+            let value = serde_json::json!({"unheard": worst(&self.tree.unheard), "worktree": worktree});
             self.reply(request, Reply::Done { value });
         }
     }
 
-    /// Takes the session's own checkout back, by the same rule as an agent's, and says what is left in it.
-    async fn leave_worktree(&mut self) {
-        let (Some(worktree), Some(trees)) = (&self.session.worktree, &self.session.parts.worktrees) else {
-            return;
-        };
-        if let Released::Kept(left) = Box::pin(trees.release(worktree)).await {
-            let text = format!("the session's worktree is kept: {} on {}: {left}", left.path, left.branch);
-            let notice = Event::Notice { level: "info".to_owned(), text };
-            let _ = self.session.journal.write(&self.who, vec![notice]).await;
-        }
+    /// Takes the session's own checkout back, by the same rule as an agent's, and says what is left in it; gives the
+    /// same for whoever asked for the end.
+    async fn leave_worktree(&mut self) -> Option<Value> {
+        let (worktree, trees) = (self.session.worktree.as_ref()?, self.session.parts.worktrees.as_ref()?);
+        let Released::Kept(left) = Box::pin(trees.release(worktree)).await else { return None };
+        let text = format!("the session's worktree is kept: {} on {}: {left}", left.path, left.branch);
+        let notice = Event::Notice { level: "info".to_owned(), text };
+        let _ = self.session.journal.write(&self.who, vec![notice]).await;
+        Some(serde_json::json!({"path": left.path, "branch": left.branch, "left": left.to_string()}))
     }
 
     async fn command(&mut self, Request { id, command }: Request) {

@@ -284,6 +284,11 @@ impl Worktrees {
         Ok(())
     }
 
+    /// The session has ended, though this process may live on.
+    pub(crate) fn let_go(&self, session: SessionId) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&session);
+    }
+
     /// Nothing of a repository runs before its folder is trusted, and git would run filters.
     pub(crate) fn check_trust(&self, repository: &Utf8Path) -> Result<(), WorktreeError> {
         let is_trusted = |folder: &Utf8PathBuf| {

@@ -12,7 +12,7 @@ use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 
 use crate::progress::{self, Teller};
-use crate::stream_json::StreamJson;
+use crate::stream_json::{StreamJson, WORKTREE_BRANCH, WORKTREE_PATH};
 
 /// How long the end of a session may take after a signal to leave.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
@@ -54,6 +54,19 @@ pub struct Finish {
     pub signal: Option<Signal>,
     /// Whether nobody reads what is printed any more.
     pub unread: bool,
+    /// The checkout of the session's own that is kept, if one is.
+    pub worktree: Option<SessionWorktree>,
+}
+
+/// A checkout of a session's own that is kept at its end, as the session tells of it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+pub struct SessionWorktree {
+    /// Where.
+    pub path: String,
+    /// On which branch.
+    pub branch: String,
+    /// What is in it, in words.
+    pub left: String,
 }
 
 /// Where lines go, each whole.
@@ -167,7 +180,11 @@ impl Headless {
         if !state.over {
             self.leave(&mut state, signals).await;
         }
-        if let Results::Held(lines) = std::mem::take(&mut state.results) {
+        if let Results::Held(mut lines) = std::mem::take(&mut state.results) {
+            if state.over && state.worktree.is_none() && self.format != Format::Text {
+                // Nothing was in it, so it is gone.
+                lines = lines.into_iter().map(without_worktree).collect();
+            }
             self.show(&mut state, Vec::new(), lines, signals).await;
         }
         // Progress that cannot be shown is no failure, and warnings that nobody reads keep nobody.
@@ -182,7 +199,8 @@ impl Headless {
         let unread = state.unread | !drain(self.out, &mut state.signal, signals).await;
         let (outcome, totals) = state.ended.unwrap_or_else(|| (Outcome::Lost, Totals::default()));
         let outcome = worst(outcome, state.unheard);
-        Ok(Finish { session: self.link.session, outcome, totals, signal: state.signal, unread })
+        let (signal, worktree) = (state.signal, state.worktree);
+        Ok(Finish { session: self.link.session, outcome, totals, signal, unread, worktree })
     }
 
     pub(crate) async fn ask(&self, state: &mut State, command: Command) -> RequestId {
@@ -273,14 +291,17 @@ impl Headless {
                 self.end(state).await;
             }
             Event::Replied { request, reply } => {
-                let unheard = match reply {
-                    Reply::Done { value } => value.get("unheard"),
+                let said = |key: &str| match reply {
+                    Reply::Done { value } => value.get(key),
                     Reply::Refused { .. } => None,
                 };
+                let unheard = said("unheard");
                 // Asked to end in two ways, a session answers one of them.
                 if unheard.is_some() || state.ending == Some(*request) {
                     state.over = true;
                     state.unheard = unheard.and_then(|value| serde_json::from_value(value.clone()).ok());
+                    state.worktree =
+                        said("worktree").and_then(|value| serde_json::from_value(value.clone()).ok());
                 }
             }
             _ => {}
@@ -414,6 +435,8 @@ pub(crate) struct State {
     pub(crate) ended: Option<(Outcome, Totals)>,
     /// What nobody was told of.
     unheard: Option<Outcome>,
+    /// The checkout of the session's own that is kept.
+    worktree: Option<SessionWorktree>,
     /// The request that everything is for.
     work: Option<RequestId>,
     /// The last request for the end of the session.
@@ -434,6 +457,7 @@ impl Default for State {
             running: true,
             ended: None,
             unheard: None,
+            worktree: None,
             work: None,
             ending: None,
             over: false,
@@ -475,6 +499,21 @@ fn worst(outcome: Outcome, other: Option<Outcome>) -> Outcome {
 
 fn json_lines(stream: &mut StreamJson, envelope: &Envelope) -> Vec<Vec<u8>> {
     stream.lines(envelope).iter().map(|line| line.to_string().into_bytes()).collect()
+}
+
+/// A result that tells of no checkout.
+fn without_worktree(line: Vec<u8>) -> Vec<u8> {
+    match serde_json::from_slice(&line) {
+        Ok(serde_json::Value::Object(mut members)) => {
+            let told = [WORKTREE_PATH, WORKTREE_BRANCH].map(|key| members.remove(key).is_some());
+            if told.contains(&true) {
+                serde_json::Value::Object(members).to_string().into_bytes()
+            } else {
+                line
+            }
+        }
+        _ => line,
+    }
 }
 
 /// What text mode prints: the answer, or what there is of one.

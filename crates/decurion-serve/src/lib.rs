@@ -12,6 +12,6 @@ mod tasks;
 pub mod trace;
 
 pub use converse::{Host, HostAgent, HostCommand};
-pub use headless::{Finish, Format, Headless, Lines, Progress, Signal};
+pub use headless::{Finish, Format, Headless, Lines, Progress, SessionWorktree, Signal};
 pub use mcp::McpServe;
 pub use stream_json::{Facts, Listed, ListedPlugin, StreamJson};

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use decurion_protocol::{Block, Command, Event, Link, Outcome, Place, Request, RequestId, SessionRequest};
+use decurion_protocol::{
+    Block, Command, Event, Link, Outcome, Place, Reply, Request, RequestId, SessionRequest,
+};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
@@ -229,7 +231,12 @@ impl Server {
                         self.out.try_send(note.to_string().into_bytes());
                     }
                 }
-                Event::Replied { request: FINISH | CLOSE, .. } => break,
+                Event::Replied { request: FINISH | CLOSE, reply } => {
+                    if let Reply::Done { value } = reply {
+                        tell_worktree(&mut outcome, &value["worktree"]);
+                    }
+                    break;
+                }
                 _ => {}
             }
         }
@@ -392,6 +399,24 @@ async fn fired(mut cancelled: watch::Receiver<bool>) {
     if cancelled.wait_for(|cancelled| *cancelled).await.is_err() {
         std::future::pending::<()>().await;
     }
+}
+
+/// Adds to an ending where the work is, if it is in a checkout of the session's own.
+fn tell_worktree(outcome: &mut Outcome, kept: &Value) {
+    let (Some(path), Some(branch), Some(left)) =
+        (kept["path"].as_str(), kept["branch"].as_str(), kept["left"].as_str())
+    else {
+        return;
+    };
+    let told = match outcome {
+        Outcome::Completed { report, .. } => report,
+        Outcome::OutOfBudget { partial, .. } | Outcome::Denied { partial, .. } => partial,
+        Outcome::Failed { error } => error,
+        Outcome::Stalled { waiting_for } => waiting_for,
+        Outcome::Killed { by } => by,
+        Outcome::Lost => return,
+    };
+    told.push_str(&format!("\n\nThe work is in a checkout of its own: {path} on {branch}: {left}"));
 }
 
 /// An ending as the caller reads it, and whether it is a failure.

@@ -5,7 +5,7 @@
 use decurion_protocol::{
     AgentId, Block, CallId, Decision, Delivery, Delta, Denial, Envelope, Event, LineId, McpStatus, Message,
     MessageMeta, Mode, Origin, Outcome, Role, RunId, RunSpec, SessionId, ToolOutput, Totals, Usage,
-    WaitReason,
+    WaitReason, Worktree,
 };
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -74,7 +74,13 @@ pub struct StreamJson {
     since: Totals,
     /// Whether there is one result only, which then tells of everything.
     one_result: bool,
+    /// The checkout of its own that the session works in: where, and on which branch.
+    worktree: Option<(String, String)>,
 }
+
+/// Where a result tells of the checkout of its own that the session works in.
+pub(crate) const WORKTREE_PATH: &str = "worktreePath";
+pub(crate) const WORKTREE_BRANCH: &str = "worktreeBranch";
 
 /// Why the root works.
 #[derive(Debug, Default)]
@@ -104,6 +110,7 @@ impl StreamJson {
             whole: Totals::default(),
             since: Totals::default(),
             one_result: false,
+            worktree: None,
         }
     }
 
@@ -163,6 +170,10 @@ impl StreamJson {
             }
             Event::Waiting { reason: Some(reason) } => self.waiting(agent, reason),
             Event::Delta { delta } if agent.is_none() => self.delta(delta),
+            Event::Relocated { worktree, .. } if agent.is_none() => {
+                self.works_in(worktree.as_deref());
+                Vec::new()
+            }
             Event::Notice { text, level } => {
                 vec![self.system("informational", json!({"content": text, "level": level}))]
             }
@@ -173,7 +184,12 @@ impl StreamJson {
     fn root_started(&mut self, spec: &RunSpec) -> Vec<Value> {
         self.model.clone_from(&spec.model);
         self.cause = Cause::Unknown;
+        self.works_in(spec.worktree.as_deref());
         vec![self.init(spec)]
+    }
+
+    fn works_in(&mut self, worktree: Option<&Worktree>) {
+        self.worktree = worktree.map(|own| (own.path.to_string(), own.branch.clone()));
     }
 
     fn run_ended(&mut self, envelope: &Envelope, outcome: &Outcome, totals: &Totals) -> Vec<Value> {
@@ -430,6 +446,10 @@ impl StreamJson {
             }
             if let Some(structured) = &totals.structured {
                 members.insert("structured_output".to_owned(), structured.clone());
+            }
+            if let Some((path, branch)) = &self.worktree {
+                members.insert(WORKTREE_PATH.to_owned(), json!(path));
+                members.insert(WORKTREE_BRANCH.to_owned(), json!(branch));
             }
             if let Cause::Notification(run) = self.cause {
                 let mut origin = json!({"kind": "task-notification"});

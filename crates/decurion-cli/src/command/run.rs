@@ -282,6 +282,9 @@ fn signals() -> std::io::Result<mpsc::Receiver<Signal>> {
 
 /// Says how it ended where the answer does not, and gives the exit code.
 pub fn conclude(finish: &Finish, format: OutputFormat) -> u8 {
+    if let (Some(kept), OutputFormat::Text) = (&finish.worktree, format) {
+        note(format!("the session's worktree is kept: {} on {}: {}", kept.path, kept.branch, kept.left));
+    }
     match finish.signal {
         Some(Signal::Interrupt) => return 130,
         Some(Signal::Terminate) => return 143,

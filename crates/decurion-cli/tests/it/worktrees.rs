@@ -121,6 +121,52 @@ fn a_session_works_in_a_worktree_of_its_own_and_says_where() {
     assert!(run.errors.contains("the session's worktree is kept: "), "{}", run.errors);
     assert_eq!(git(&stand, &["status", "--porcelain"]), "");
     assert_eq!(git(&stand, &["branch", "--list", "decurion/*"]), "+ decurion/mine\n");
+    // Whole, and without being asked for more.
+    let run = stand.run(&["-p", "--worktree=other", "--dangerously-skip-permissions", "go"]);
+    expect![[r"
+        donedecurion: all permission checks but deny rules are skipped
+        decurion: the session's worktree is kept: STATE/worktrees/SLUG/other on decurion/other: 0 commits, 0 files changed, +0 -0, 1 untracked, not all committed
+    "]]
+    .assert_eq(&masked(&stand, &run));
+    for format in ["json", "stream-json"] {
+        let run = stand.run(&[
+            "-p",
+            "--verbose",
+            "--output-format",
+            format,
+            "--worktree=third",
+            "--dangerously-skip-permissions",
+            "go",
+        ]);
+        let result: serde_json::Value = serde_json::from_str(run.output().lines().last().unwrap()).unwrap();
+        assert_eq!(result["worktreeBranch"], "decurion/third", "{result}");
+        assert!(Path::new(result["worktreePath"].as_str().unwrap()).join("new.txt").exists());
+    }
+}
+
+#[test]
+fn of_a_worktree_that_is_gone_at_the_end_nothing_is_said() {
+    let stand = Stand::new("when\n  say \"done\"\n");
+    git(&stand, &["init", "--quiet", "--initial-branch=main"]);
+    git(&stand, &["commit", "--quiet", "--allow-empty", "--message", "first"]);
+    let run = stand.run(&["-p", "--worktree=mine", "go"]);
+    assert_eq!(masked(&stand, &run), "done");
+    let run = stand.run(&["-p", "--output-format", "json", "--worktree=mine", "go"]);
+    let result: serde_json::Value = serde_json::from_str(&run.output()).unwrap();
+    assert!(result.get("worktreePath").is_none() && result.get("worktreeBranch").is_none(), "{result}");
+}
+
+#[test]
+fn an_agent_that_works_apart_does_so_as_the_session_itself() {
+    let script = "when turn=1\n  call Bash {\"command\": \"echo x > new.txt\"}\nwhen\n  say \"done\"\n";
+    let stand = Stand::new(script);
+    git(&stand, &["init", "--quiet", "--initial-branch=main"]);
+    git(&stand, &["commit", "--quiet", "--allow-empty", "--message", "first"]);
+    let apart = r#"{"apart": {"description": "d", "prompt": "p", "isolation": "worktree"}}"#;
+    let run =
+        stand.run(&["-p", "--agents", apart, "--agent", "apart", "--dangerously-skip-permissions", "go"]);
+    assert!(run.ending.is_success() && run.errors.contains("the session's worktree is kept: "), "{run:?}");
+    assert_eq!(git(&stand, &["status", "--porcelain"]), "");
 }
 
 #[test]

@@ -592,7 +592,7 @@ async fn a_session_whose_own_agent_works_apart_never_works_in_the_shared_folder(
     let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
     let script = "when turn=1\n  call Bash {\"command\": \"pwd; cat b.txt; echo x > new.txt\"}\nwhen\n  say \"done\"\n";
     let mut apart = stage(&repo, script);
-    apart.request.definition = (*apart.agents[0]).clone();
+    apart.request.definition = (**apart.agents.last().unwrap()).clone();
     let played = apart.play("go").await;
     let lease = apart.worktrees.as_ref().unwrap().leases().all(None).unwrap().0.remove(0);
     assert!(results(&played, "Bash", false)[0].starts_with(lease.path.as_str()));
@@ -611,7 +611,7 @@ async fn a_session_whose_own_agent_works_apart_never_works_in_the_shared_folder(
     let plain = stage(&repo, "when\n  say \"done\"\n");
     let session = plain.play("go").await.session;
     for start in [Start::Resume { id: session }, Start::Fork { from: session, id: None }] {
-        let definition = (*plain.agents[0]).clone();
+        let definition = (**plain.agents.last().unwrap()).clone();
         let request = SessionRequest { start, definition, ..plain.request.clone() };
         let refused = plain.play_all(request, &["go"]).await.map(drop).unwrap_err().to_string();
         assert!(refused.contains("the agent apart works in a checkout of its own"), "{refused}");
@@ -619,7 +619,7 @@ async fn a_session_whose_own_agent_works_apart_never_works_in_the_shared_folder(
     // Changes that are not committed come along where that is asked for.
     fs::write(repo.path().join("b.txt"), "uncommitted\n").unwrap();
     let mut dirty = stage(&repo, script);
-    dirty.request.definition = (*dirty.agents[0]).clone();
+    dirty.request.definition = (**dirty.agents.last().unwrap()).clone();
     dirty.request.definition.equipment.isolation = Some("worktree+dirty".to_owned());
     assert!(results(&dirty.play("go").await, "Bash", false)[0].ends_with("uncommitted"));
 }
