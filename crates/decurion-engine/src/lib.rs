@@ -231,7 +231,9 @@ impl Engine {
         let Some(spec) = &folded.spec else { return Ok(Again::Shared) };
         let Some(worktree) = spec.worktree.as_deref() else { return Ok(Again::Shared) };
         match (self.worktrees()?.take_up(worktree, session).await, &folded.before) {
-            (Ok(()), _) => Ok(Again::Taken(Made { worktree: worktree.clone(), cwd: spec.cwd.clone() })),
+            (Ok(()), _) => {
+                Ok(Again::Taken(Made { worktree: worktree.clone(), cwd: spec.cwd.clone(), found: true }))
+            }
             (Err(error @ WorktreeError::Gone(_)), Some(before)) if before.is_dir() => {
                 Ok(Again::Before(before.clone(), error.to_string()))
             }
@@ -241,7 +243,7 @@ impl Engine {
 
     async fn give_back(&self, made: Option<Made>) {
         if let (Some(made), Some(trees)) = (made, &self.parts.worktrees) {
-            Box::pin(trees.release(&made.worktree)).await;
+            Box::pin(trees.give_back(&made)).await;
         }
     }
 

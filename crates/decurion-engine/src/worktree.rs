@@ -92,6 +92,8 @@ pub struct Made {
     pub worktree: Worktree,
     /// Where in it the asker's own folder is.
     pub cwd: Utf8PathBuf,
+    /// Whether it was there before: then others may work in it, or have left work in it.
+    pub found: bool,
 }
 
 /// What an agent left in its worktree.
@@ -334,6 +336,15 @@ impl Worktrees {
             };
         }
         Released::Kept(self.keep(lease, left, None).await)
+    }
+
+    /// Takes back a worktree that was made or entered for somebody who does not come: one that was there before stays.
+    pub(crate) async fn give_back(&self, made: &Made) {
+        if made.found {
+            self.keep_as_it_is(&made.worktree).await;
+        } else {
+            self.release(&made.worktree).await;
+        }
     }
 
     /// What is in a worktree, and whether anything would be lost with it.

@@ -9,7 +9,7 @@ use decurion_model::Head;
 use decurion_protocol::{
     AgentId, Attention, Block, Delivery, Envelope, Event, Intent, Limits, Message, Mode, Money, Opening,
     Origin, Outcome, ReleaseStep, RunSpec, StartStep, Step, TaskId, TaskRecord, TaskState, ToolSelection,
-    Verdict,
+    Verdict, Worktree,
 };
 use decurion_store::{Lease, LeaseState};
 
@@ -26,7 +26,7 @@ use crate::session::Owner;
 use crate::spawn::{Carried, LastReply, Said};
 use crate::spec;
 use crate::task::{Row, TaskTable};
-use crate::worktree::{Made, Worktrees};
+use crate::worktree::{Made, WorktreeError, Worktrees};
 
 use super::Outfit;
 use super::begin::{grant_of, with_answer};
@@ -190,13 +190,26 @@ impl Owner {
         let mut kit = Kit::default();
         let Some(worktree) = spec.worktree.as_deref() else { return Ok(kit) };
         if !is_own(spec) {
-            // That of an agent above it, which takes it up and gives it back.
+            // That of an agent above it, which takes it up and gives it back, or one that the session was in.
+            self.is_free(worktree)?;
             return if worktree.path.is_dir() { Ok(kit) } else { Err(gone(&worktree.path)) };
         }
         let trees = self.worktrees()?;
-        let made = Made { worktree: worktree.clone(), cwd: spec.cwd.clone() };
+        let made = Made { worktree: worktree.clone(), cwd: spec.cwd.clone(), found: true };
         kit.work_again_in(trees, made, self.session.id);
         Ok(kit)
+    }
+
+    /// A checkout that the session has left may be another's by now.
+    fn is_free(&self, worktree: &Worktree) -> Result<(), String> {
+        let Some(trees) = &self.session.parts.worktrees else { return Ok(()) };
+        let name = worktree.path.file_name().unwrap_or_default();
+        let Some(lease) = trees.leases().get(&worktree.repository, name) else { return Ok(()) };
+        if lease.session != self.session.id && trees.leases().is_alive(lease.session) {
+            let Lease { name, session, .. } = lease;
+            return Err(WorktreeError::InUse { name, session }.to_string());
+        }
+        Ok(())
     }
 
     /// Takes back the checkouts of agents that had ended, or had not begun, when the process died.
@@ -251,7 +264,16 @@ impl Owner {
         if own.is_some_and(|own| own.path == lease.path && own.repository == lease.repository) {
             return;
         }
-        if let Some(left) = Box::pin(trees.settle_own(lease)).await {
+        // An agent of the session that goes on in it needs it as it is.
+        let there = |row: &Row| {
+            let own = row.spec.as_ref().and_then(|spec| spec.worktree.as_deref());
+            own.filter(|own| row.is_alive() && own.path == lease.path).cloned()
+        };
+        let left = match self.tree.tasks.rows().find_map(there) {
+            Some(worktree) => Some(Box::pin(trees.keep_as_it_is(&worktree)).await),
+            None => Box::pin(trees.settle_own(lease)).await,
+        };
+        if let Some(left) = left {
             let text =
                 format!("a worktree that the session left is kept: {} on {}: {left}", left.path, left.branch);
             let who = self.who.clone();
@@ -443,7 +465,9 @@ impl Owner {
             if let Err(reason) = revived {
                 let outcome = match orphan {
                     true => Outcome::Killed { by: "the end of its parent".to_owned() },
-                    false if reason.starts_with(GONE) => Outcome::Failed { error: reason },
+                    false if reason.starts_with(GONE) || reason.contains(" is in use by session ") => {
+                        Outcome::Failed { error: reason }
+                    }
                     false => Outcome::Lost,
                 };
                 let state = TaskState::Ended(outcome);

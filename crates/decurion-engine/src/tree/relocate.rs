@@ -148,10 +148,10 @@ impl Owner {
     async fn entered(&mut self, made: Made, trees: Worktrees, answer: Answer) {
         // Whoever asked was stopped meanwhile: nobody would know where the session is.
         if answer.is_closed() {
-            return self.give_back(trees, made.worktree);
+            return self.give_back(trees, made);
         }
         let before = self.session.cwd.clone();
-        let Made { worktree, cwd } = made;
+        let (worktree, cwd) = (made.worktree.clone(), made.cwd.clone());
         let event = Event::Relocated {
             cwd: cwd.clone(),
             worktree: Some(Box::new(worktree.clone())),
@@ -160,7 +160,7 @@ impl Owner {
         let who = self.who.clone();
         if let Err(lost) = self.record(&who, event).await {
             let _ = answer.send(Err(lost));
-            return self.give_back(trees, worktree);
+            return self.give_back(trees, made);
         }
         self.session.cwd.clone_from(&cwd);
         (self.session.worktree, self.session.before) = (Some(worktree.clone()), Some(before));
@@ -216,11 +216,11 @@ impl Owner {
     }
 
     /// Takes a checkout back that nobody has worked in.
-    fn give_back(&mut self, trees: Worktrees, worktree: Worktree) {
+    fn give_back(&mut self, trees: Worktrees, made: Made) {
         self.tree.relocating = true;
         let wishes = self.wishes.clone();
         tokio::spawn(async move {
-            Box::pin(trees.release(&worktree)).await;
+            Box::pin(trees.give_back(&made)).await;
             let _ = wishes.send(Wish::Relocating(Box::new(Relocating::Done))).await;
         });
     }
@@ -230,7 +230,7 @@ impl Owner {
 async fn make(trees: &Worktrees, wanted: &Wanted, answer: &Answer) -> Result<Made, String> {
     let made = trees.make(wanted).await.map_err(|error| format!("The session stays where it is: {error}"))?;
     if answer.is_closed() {
-        Box::pin(trees.release(&made.worktree)).await;
+        Box::pin(trees.give_back(&made)).await;
         return Err(String::new());
     }
     Ok(made)

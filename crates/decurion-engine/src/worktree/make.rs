@@ -43,9 +43,10 @@ impl Worktrees {
         self.swept.get_or_init(|| self.sweep(&origin.common)).await;
         let path = self.place_for(&origin, &wanted.name).await?;
         if wanted.agent.is_none()
-            && let Some(lease) = self.leases().get(&origin.common, &wanted.name)
+            && self.leases().get(&origin.common, &wanted.name).is_some()
+            && let Some(made) = self.enter_again(wanted, &origin).await?
         {
-            return self.enter_again(wanted, &origin, lease).await;
+            return Ok(made);
         }
         let lease = Lease {
             name: wanted.name.clone(),
@@ -144,18 +145,18 @@ impl Worktrees {
         self.git().restore_files(&lease.path, copied).await.map_err(gone)
     }
 
-    /// A worktree of this name that a person made earlier and that nobody uses is entered again.
-    async fn enter_again(
-        &self,
-        wanted: &Wanted,
-        origin: &Origin,
-        lease: Lease,
-    ) -> Result<Made, WorktreeError> {
+    /// A worktree of this name that a person made earlier and that nobody uses is entered again; none if it is gone
+    /// by now.
+    async fn enter_again(&self, wanted: &Wanted, origin: &Origin) -> Result<Option<Made>, WorktreeError> {
+        // Looked at under the lock: another session may be on its way into it.
+        let _alone = self.alone(&origin.common).await?;
+        let Some(lease) = self.leases().get(&origin.common, &wanted.name) else { return Ok(None) };
         let in_use = lease.session != wanted.session && self.leases().is_alive(lease.session);
         if in_use || lease.agent.is_some() {
             return Err(WorktreeError::InUse { name: lease.name, session: lease.session });
         }
-        let _alone = self.alone(&lease.repository).await?;
+        // Nothing of a dead session runs any more, but agents of this one may be at work in it.
+        let is_left = lease.session != wanted.session;
         let mut lease = Lease { session: wanted.session, ended: None, ..lease };
         if lease.state == LeaseState::Removed {
             // Nothing is in it, so it begins with what the asker has now.
@@ -163,14 +164,18 @@ impl Worktrees {
         }
         if lease.state == LeaseState::Removed || lease.is_half_made() {
             self.make_again(&lease).await?;
-        } else if self.is_checkout(&lease).await {
-            locks::clear_own(&lease);
+            return Ok(Some(made(origin, &lease, wanted.asker.as_ref())));
+        }
+        if self.is_checkout(&lease).await {
+            if is_left {
+                locks::clear_own(&lease);
+            }
             self.git().lock_worktree(&lease.repository, &lease.path, &reason(&lease)).await?;
             self.put(&Lease { state: LeaseState::Used, ..lease.clone() })?;
         } else {
             return Err(WorktreeError::Gone(lease.path));
         }
-        Ok(made(origin, &lease, wanted.asker.as_ref()))
+        Ok(Some(Made { found: true, ..made(origin, &lease, wanted.asker.as_ref()) }))
     }
 
     async fn check_version(&self) -> Result<(), WorktreeError> {
@@ -324,5 +329,5 @@ fn made(origin: &Origin, lease: &Lease, asker: Option<&Worktree>) -> Made {
         origin: origin.top.clone(),
         above: above.unwrap_or_default(),
     };
-    Made { worktree, cwd }
+    Made { worktree, cwd, found: false }
 }

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use camino::Utf8PathBuf;
 use decurion_engine::worktree::Wanted;
 use decurion_protocol::{
-    Answer, Envelope, Event, Mode, Origin, Outcome, Rule, SessionId, SessionRequest, Start, Worktree,
+    Answer, Block, Command, Envelope, Event, Mode, Origin, Outcome, Place as _, Rule, SessionId,
+    SessionRequest, Start, Worktree,
 };
 use decurion_store::{Lease, LeaseState};
 use decurion_testkit::repo::Repo;
-use decurion_testkit::stage::{Played, Stage, render};
+use decurion_testkit::stage::{Played, Stage, render, send};
 use expect_test::expect;
 
 use crate::isolated::{results, stage};
@@ -408,6 +409,137 @@ async fn a_session_whose_entered_checkout_is_gone_goes_on_where_it_was_before() 
     assert!(refused.contains("working directory is gone"), "{refused}");
 }
 
+#[tokio::test]
+async fn of_two_sessions_that_enter_the_same_left_checkout_one_does() {
+    let repo = repo();
+    let stage = allowed(&repo, "when\n  say \"done\"\n");
+    let trees = stage.worktrees.clone().unwrap();
+    let session = |number| SessionId(uuid::Uuid::from_u128(number));
+    let made = trees.make(&wanted(&repo, "mine", session(1))).await.unwrap();
+    fs::write(made.cwd.join("new.txt"), "x").unwrap();
+    trees.keep_as_it_is(&made.worktree).await;
+    let _alive = [2, 3].map(|number| trees.leases().hold(session(number)).unwrap());
+    let (one, other) = (wanted(&repo, "mine", session(2)), wanted(&repo, "mine", session(3)));
+    let (one, other) = tokio::join!(trees.make(&one), trees.make(&other));
+    let refused = [one.map(drop), other.map(drop)].into_iter().filter_map(Result::err).collect::<Vec<_>>();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].to_string().starts_with("the worktree mine is in use by session"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn what_an_agent_of_the_session_does_in_a_left_checkout_is_not_disturbed_by_entering_it() {
+    let repo = repo();
+    let stage = allowed(&repo, "when\n  say \"done\"\n");
+    let trees = stage.worktrees.clone().unwrap();
+    let session = |number| SessionId(uuid::Uuid::from_u128(number));
+    let made = trees.make(&wanted(&repo, "mine", session(1))).await.unwrap();
+    trees.keep_as_it_is(&made.worktree).await;
+    // A git of an agent that is still at work there.
+    let lock = repo.path().join(".git/worktrees/mine/index.lock");
+    fs::write(&lock, "").unwrap();
+    let again = trees.make(&wanted(&repo, "mine", session(1))).await.unwrap();
+    assert!(again.found && lock.exists());
+    // Of a session that is gone nothing runs any more.
+    trees.make(&wanted(&repo, "mine", session(2))).await.unwrap();
+    assert!(!lock.exists());
+}
+
+#[tokio::test]
+async fn an_interrupt_on_the_way_into_a_left_checkout_leaves_that_as_it_was() {
+    let repo = repo();
+    let script = "when turn=1\n  call EnterWorktree {\"name\": \"mine\"}\nwhen turn=2\n  call ExitWorktree {\"action\": \"keep\"}\nwhen text=/again/\n  call EnterWorktree {\"name\": \"mine\"}\nwhen\n  say \"done\"\n";
+    let stage = allowed(&repo, script);
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    let prompt = |text: &str| Command::Prompt { blocks: vec![Block::text(text)] };
+    send(&link, 1, prompt("go")).await;
+    let mut events = Vec::new();
+    stage.listen(&mut link, &mut events).await;
+    let lease = leases(&stage).remove(0);
+    assert_eq!(lease.state, LeaseState::Kept);
+    // Whoever enters waits for this lock.
+    let trees = stage.worktrees.clone().unwrap();
+    let held = trees.leases().work_lock(&lease.repository, "clean").unwrap().unwrap();
+    send(&link, 2, prompt("again")).await;
+    events.clear();
+    while !matches!(
+        events.last().map(|envelope: &Arc<Envelope>| &envelope.event),
+        Some(Event::CallStarted { .. })
+    ) {
+        events.push(futures_util::StreamExt::next(&mut link.events).await.unwrap());
+    }
+    send(&link, 3, Command::Interrupt).await;
+    assert!(matches!(stage.listen(&mut link, &mut events).await, Outcome::Killed { .. }));
+    drop(held);
+    send(&link, 4, Command::Finish).await;
+    while let Some(envelope) = futures_util::StreamExt::next(&mut link.events).await {
+        if matches!(&envelope.event, Event::Replied { request, .. } if request.0 == 4) {
+            break;
+        }
+    }
+    assert!(lease.path.exists(), "it was kept, and unchanged as it is it stays");
+    assert_eq!(leases(&stage)[0].state, LeaseState::Kept);
+}
+
+/// A session with an agent at work in the checkout that it left, as a process that died would leave it.
+const BELOW: &str = r#"
+when agent=worker turn=1
+  call Bash {"command": "pwd"}
+when agent=worker
+  say "seen"
+when agent=main turn=1
+  call EnterWorktree {"name": "mine"}
+when agent=main turn=2
+  call Agent {"description": "look", "prompt": "go", "subagent_type": "worker"}
+when agent=main turn=3
+  call ExitWorktree {"action": "keep"}
+when
+  say "done"
+"#;
+
+#[tokio::test]
+async fn an_agent_that_is_taken_up_in_a_left_checkout_finds_it_there_unless_it_is_anothers() {
+    let repo = repo();
+    let stage = allowed(&repo, BELOW);
+    let session = stage.play("go").await.session;
+    let whole = stage.recorded(session);
+    let transcript = stage.archive().layout().session(&stage.request.cwd, session).transcript();
+    let bytes = fs::read(&transcript).unwrap();
+    let seen = |envelope: &&Envelope| {
+        envelope.agent.is_some() && matches!(envelope.event, Event::CallStarted { .. })
+    };
+    let at_work = whole.iter().find(seen).unwrap().seq;
+    let lease = leases(&stage).remove(0);
+    let trees = stage.worktrees.clone().unwrap();
+    let stage = stage.resuming("when agent=worker\n  say \"seen\"\nwhen\n  say \"done\"\n");
+    let relocated = whole.iter().rfind(|envelope| matches!(envelope.event, Event::Relocated { .. })).unwrap();
+    // The session had left, and its agent was still at work.
+    let still = |number: u128| {
+        fs::write(&transcript, &bytes).unwrap();
+        stage.forget_after(at_work);
+        let mut lines = fs::read_to_string(&transcript).unwrap();
+        let whole = String::from_utf8(bytes.clone()).unwrap();
+        let is_left = |line: &&str| line.contains("\"relocated\"");
+        lines.push_str(whole.lines().filter(is_left).last().unwrap());
+        lines.push('\n');
+        fs::write(&transcript, lines).unwrap();
+        let session = if number == 0 { session } else { SessionId(uuid::Uuid::from_u128(number)) };
+        trees
+            .leases()
+            .put(&Lease { state: LeaseState::Used, session, ended: None, ..lease.clone() })
+            .unwrap();
+    };
+    assert!(relocated.seq > at_work);
+    still(0);
+    let played = stage.play_all(resumed(&stage, session), &["more"]).await.unwrap();
+    assert!(lease.path.exists(), "{}", render(&played.events));
+    assert_eq!(leases(&stage)[0].state, LeaseState::Kept);
+    still(7);
+    let _alive = trees.leases().hold(SessionId(uuid::Uuid::from_u128(7))).unwrap();
+    let played = stage.play_all(resumed(&stage, session), &["more"]).await.unwrap();
+    let log = render(&played.events);
+    assert!(log.contains("the worktree mine is in use by session"), "it is another session's: {log}");
+}
+
 /// What the last prompt's run was told of where it is.
 fn told(played: &Played) -> String {
     let note = |envelope: &Arc<Envelope>| match &envelope.event {
@@ -504,9 +636,6 @@ async fn a_fork_of_a_session_works_in_no_checkout_of_that() {
 
 #[tokio::test]
 async fn an_interrupt_while_the_checkout_is_made_leaves_the_session_where_it_was_and_no_checkout() {
-    use decurion_protocol::{Block, Command, Place as _};
-    use decurion_testkit::stage::send;
-
     let repo = repo();
     let script = "when turn=1\n  call EnterWorktree {\"name\": \"mine\"}\nwhen text=/where/\n  call Bash {\"command\": \"pwd\"}\nwhen\n  say \"done\"\n";
     let stage = allowed(&repo, script);
