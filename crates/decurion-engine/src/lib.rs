@@ -160,8 +160,8 @@ impl Engine {
         }
         let id = opened.id;
         let who = first_who(opened.folded.spec.as_ref().map(|spec| spec.run));
-        if matches!(request.start, Start::Fork { .. }) {
-            first.extend(back_home(&mut opened, &request.cwd));
+        if made.is_none() {
+            first.extend(back_home(&mut opened, &request, &self.parts.directories));
         }
         let git_status = self.git_status(&cwd).await;
         let ground = Ground { cwd, git_status, worktree: made.map(|made| made.worktree) };
@@ -460,11 +460,22 @@ fn first_events(opened: &Opened) -> Vec<Event> {
     std::iter::once(begun).chain(opened.notices.iter().map(notice)).collect()
 }
 
-/// A session that goes its own way works where it was asked for, not in a checkout of the one it came from.
-fn back_home(opened: &mut Opened, cwd: &Utf8Path) -> Option<Event> {
-    let context = &mut opened.folded.context;
-    context.state().cwd.as_ref().filter(|there| !there.starts_with(cwd))?;
-    let event = Event::Relocated { cwd: cwd.to_owned(), worktree: None, before: None };
+/// A session that goes its own way works where it was asked for, wherever the one that it came from is; one that goes
+/// on does so unless its shell is in a folder that is its own to work in.
+fn back_home(opened: &mut Opened, request: &SessionRequest, directories: &[Utf8PathBuf]) -> Option<Event> {
+    let (context, cwd) = (&mut opened.folded.context, &request.cwd);
+    let there = context.state().cwd.as_ref()?;
+    let stays = match request.start {
+        Start::Fork { .. } => there == cwd,
+        Start::New { .. } | Start::Resume { .. } => {
+            let mut own = request.directories.iter().chain(directories).chain([cwd]);
+            own.any(|folder| there.starts_with(folder))
+        }
+    };
+    if stays {
+        return None;
+    }
+    let event = Event::Relocated { cwd: cwd.clone(), worktree: None, before: None };
     context.apply(&event);
     Some(event)
 }

@@ -635,6 +635,37 @@ async fn a_fork_of_a_session_works_in_no_checkout_of_that() {
 }
 
 #[tokio::test]
+async fn a_session_that_goes_on_elsewhere_works_there_with_its_shell_too() {
+    let repo = repo();
+    let stage = allowed(
+        &repo,
+        "when turn=1\n  call EnterWorktree {\"name\": \"mine\"}\nwhen turn=2\n  call ExitWorktree {\"action\": \"remove\"}\nwhen turn=3\n  call Bash {\"command\": \"cd sub\"}\nwhen\n  say \"done\"\n",
+    );
+    let first = stage.play("go").await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    let above = utf8(repo.path()).parent().unwrap().to_owned();
+    let stage =
+        stage.resuming("when text=/where/\n  call Bash {\"command\": \"pwd\"}\nwhen\n  say \"done\"\n");
+    let fork = Start::Fork { from: first.session, id: None };
+    let resume = Start::Resume { id: first.session };
+    let there = utf8(repo.path()).join("sub");
+    // From where it was and from above that, its shell is where it was; a fork begins where it is asked for.
+    let rows = [
+        (fork.clone(), utf8(repo.path()), utf8(repo.path())),
+        (fork, above.clone(), above),
+        (resume.clone(), utf8(repo.path()), there),
+        (resume, utf8(elsewhere.path()), utf8(elsewhere.path())),
+    ];
+    for (start, cwd, expected) in rows {
+        let request = SessionRequest { start, cwd: cwd.clone(), ..stage.request.clone() };
+        let played = stage.play_all(request, &["where"]).await.unwrap();
+        assert_eq!(results(&played, "Bash", false), [expected.as_str()]);
+        let moved = told(&played).contains(&format!("The session now works in {cwd}."));
+        assert_eq!(moved, expected == cwd, "{}", told(&played));
+    }
+}
+
+#[tokio::test]
 async fn an_interrupt_while_the_checkout_is_made_leaves_the_session_where_it_was_and_no_checkout() {
     let repo = repo();
     let script = "when turn=1\n  call EnterWorktree {\"name\": \"mine\"}\nwhen text=/where/\n  call Bash {\"command\": \"pwd\"}\nwhen\n  say \"done\"\n";
