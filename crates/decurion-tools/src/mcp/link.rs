@@ -11,11 +11,13 @@ use decurion_protocol::link::BoxFuture;
 use decurion_protocol::mcp::{McpServer, McpTransport};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use rmcp::service::{
-    ClientInitializeError, Peer, RoleClient, RunningService, RunningServiceCancellationToken,
+    ClientInitializeError, Peer, RoleClient, RunningService, RunningServiceCancellationToken, ServiceError,
 };
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
-use rmcp::transport::streamable_http_client::{AuthRequiredError, StreamableHttpClientTransportConfig};
+use rmcp::transport::streamable_http_client::{
+    AuthRequiredError, StreamableHttpClientTransportConfig, StreamableHttpError,
+};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -24,7 +26,7 @@ use super::client::Client;
 use super::metered::Metered;
 use super::ring::Ring;
 use super::sse::{self, PostError};
-use super::web::Web;
+use super::web::{Web, WebError};
 use crate::oauth::{self, OauthError};
 
 /// How long a server that is told to end may take to do so by itself.
@@ -35,6 +37,8 @@ pub(crate) const QUIET_END: Duration = Duration::from_secs(1);
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Redirects within one address are followed this often.
 const REDIRECTS: usize = 5;
+/// A part of an address that is longer may be a key.
+const LONGEST_WORD: usize = 20;
 /// How much of a foreign error is shown.
 const ERROR_CHARS: usize = 500;
 
@@ -179,16 +183,16 @@ pub(crate) async fn connect(
             let transport = StreamableHttpClientTransport::with_client(Web(http()?), config);
             let service = rmcp::serve_client(client, transport)
                 .await
-                .map_err(|error| initialize_failure(&server.name, &error))?;
+                .map_err(|error| initialize_failure(server, &error))?;
             Ok(Connection::new(service))
         }
         McpTransport::Sse { url, headers } => {
             let headers = with_login(server, host, url, headers, token).await?;
             let headers: HeaderMap = header_map(&headers)?.into_iter().collect();
-            let transport = sse::connect(http()?, url, headers).await?;
+            let transport = sse::connect(http()?, url, headers, &server.transport).await?;
             let service = rmcp::serve_client(client, transport)
                 .await
-                .map_err(|error| initialize_failure(&server.name, &error))?;
+                .map_err(|error| initialize_failure(server, &error))?;
             Ok(Connection::new(service))
         }
     }
@@ -265,7 +269,7 @@ async fn stdio(
             Ok(exit) => {
                 Err(Failure::passing(format!("the program ended ({}) before it answered", describe(exit))))
             }
-            Err(_) => Err(initialize_failure(&server.name, &error)),
+            Err(_) => Err(initialize_failure(server, &error)),
         },
     }
 }
@@ -291,18 +295,89 @@ pub(crate) fn describe(exit: decurion_exec::Exit) -> String {
     }
 }
 
-fn initialize_failure(name: &str, error: &ClientInitializeError) -> Failure {
+fn initialize_failure(server: &McpServer, error: &ClientInitializeError) -> Failure {
     if error.is_authorization_required() || wants_login(error) {
-        return Failure::login(name);
+        return Failure::login(&server.name);
     }
-    let text = bounded(&with_causes(error));
-    match error {
-        ClientInitializeError::NoCompatibleProtocolVersion { .. } => Failure::lasting(text),
-        ClientInitializeError::ConnectionClosed(_) => {
-            Failure::passing("it closed the connection while it was greeted")
+    let text = match error {
+        ClientInitializeError::NoCompatibleProtocolVersion { .. } => {
+            return Failure::lasting(bounded(&error.to_string()));
         }
-        _ => Failure::passing(text),
+        ClientInitializeError::ConnectionClosed(_) => {
+            "it closed the connection while it was greeted".to_owned()
+        }
+        ClientInitializeError::TransportError { error, .. } => {
+            transport_failure(&*error.error, &server.transport)
+        }
+        ClientInitializeError::JsonRpcError(error) => {
+            format!("it refused the greeting: {} (code {})", error.message, error.code.0)
+        }
+        ClientInitializeError::ExpectedInitResponse(_)
+        | ClientInitializeError::ExpectedInitResult(_)
+        | ClientInitializeError::ConflictInitResponseId(..)
+        | ClientInitializeError::UncorrelatedErrorResponse { .. } => {
+            "it answered the greeting with something else; is it an MCP server?".to_owned()
+        }
+        error => with_causes(error),
+    };
+    Failure::passing(bounded(&text))
+}
+
+/// Why a message did not get through, without the names of our own types.
+pub(crate) fn transport_failure(error: &(dyn Error + 'static), transport: &McpTransport) -> String {
+    if let Some(PostError::Http(error)) = error.downcast_ref::<PostError>() {
+        return reached(error, transport);
     }
+    match error.downcast_ref::<StreamableHttpError<WebError>>() {
+        Some(StreamableHttpError::Client(WebError::Request(error))) => reached(error, transport),
+        Some(StreamableHttpError::Client(error)) => error.to_string(),
+        Some(StreamableHttpError::UnexpectedServerResponse(text)) => format!("it answered otherwise: {text}"),
+        Some(StreamableHttpError::UnexpectedContentType(kind)) => {
+            format!("it answered with {}, which is no message", kind.as_deref().unwrap_or("no type"))
+        }
+        _ => with_causes(error),
+    }
+}
+
+/// Why a request got no answer, in the same words.
+pub(crate) fn service_failure(error: &ServiceError, transport: &McpTransport) -> String {
+    bounded(&match error {
+        ServiceError::TransportSend(error) => transport_failure(&*error.error, transport),
+        ServiceError::McpError(error) => format!("{} (code {})", error.message, error.code.0),
+        error => with_causes(error),
+    })
+}
+
+/// Why an address gave no answer.
+pub(crate) fn reached(error: &reqwest::Error, transport: &McpTransport) -> String {
+    let place = match transport {
+        McpTransport::Http { url, .. } | McpTransport::Sse { url, .. } => shown(url),
+        McpTransport::Stdio { .. } => "its address".to_owned(),
+    };
+    // The error itself may name the whole address; what caused it does not.
+    let mut innermost = error.source();
+    while let Some(cause) = innermost.and_then(Error::source) {
+        innermost = Some(cause);
+    }
+    let is_refused = innermost
+        .and_then(|cause| cause.downcast_ref::<std::io::Error>())
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
+    let why = innermost.filter(|_| !is_refused).map(|cause| format!(": {cause}")).unwrap_or_default();
+    if error.is_connect() {
+        format!("nothing answers at {place}{why}")
+    } else if error.is_timeout() {
+        format!("no answer in time from {place}")
+    } else {
+        format!("the connection to {place} broke off{why}")
+    }
+}
+
+/// An address without what may be a secret in it: user, query, and parts of its path that are no words.
+fn shown(url: &str) -> String {
+    let Ok(url) = reqwest::Url::parse(url) else { return "its address".to_owned() };
+    let part = |part: &str| if part.len() > LONGEST_WORD { "…".to_owned() } else { part.to_owned() };
+    let path: Vec<String> = url.path_segments().into_iter().flatten().map(part).collect();
+    format!("{}/{}", url.origin().ascii_serialization(), path.join("/"))
 }
 
 /// Whether an answer of HTTP 401 is what an error comes from.
@@ -378,5 +453,23 @@ fn same_place(attempt: reqwest::redirect::Attempt<'_>) -> reqwest::redirect::Act
         attempt.follow()
     } else {
         attempt.stop()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    #[test]
+    fn an_address_is_shown_without_what_may_be_secret() {
+        for (url, expected) in [
+            ("http://127.0.0.1:3999/mcp", "http://127.0.0.1:3999/mcp"),
+            ("https://me:hunter2@a.example/mcp?key=hunter2#x", "https://a.example/mcp"),
+            ("https://a.example/s/0123456789abcdef0123456789abcdef/mcp", "https://a.example/s/…/mcp"),
+            ("https://a.example", "https://a.example/"),
+            ("nonsense", "its address"),
+        ] {
+            assert_eq!(shown(url), expected, "{url}");
+        }
     }
 }

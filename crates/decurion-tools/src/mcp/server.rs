@@ -401,7 +401,7 @@ impl Server {
                 let text = "the server went away while it worked; whether it did what was asked is not known";
                 let cause = match error {
                     ServiceError::TransportClosed => String::new(),
-                    error => format!(" ({})", link::bounded(&link::with_causes(error))),
+                    error => format!(" ({})", link::service_failure(error, &self.shared.server.transport)),
                 };
                 RequestError::Lost(with_stderr(format!("{text}{cause}"), &self.shared.ring))
             }
@@ -517,7 +517,7 @@ impl Actor {
                 .await?;
         self.token = Token::Kept;
         let peer = connection.peer.clone();
-        match list(&peer, &shared.server.name).await {
+        match list(&peer, &shared.server).await {
             Ok(manifest) => Ok((connection, Ready { peer, manifest: Arc::new(manifest) })),
             Err(failure) => {
                 connection.close().await;
@@ -536,8 +536,7 @@ impl Actor {
             let listing = async {
                 shared.client.changed().await;
                 tokio::time::sleep(RELIST_PAUSE).await;
-                tokio::time::timeout(shared.server.start_timeout, list(&ready.peer, &shared.server.name))
-                    .await
+                tokio::time::timeout(shared.server.start_timeout, list(&ready.peer, &shared.server)).await
             };
             let listed = tokio::select! {
                 biased;
@@ -648,18 +647,18 @@ impl Shared {
 }
 
 /// Everything a server offers.
-async fn list(peer: &Peer<RoleClient>, name: &str) -> Result<Manifest, Failure> {
+async fn list(peer: &Peer<RoleClient>, server: &McpServer) -> Result<Manifest, Failure> {
     let capabilities =
         peer.peer_info().map(|info| serde_json::to_value(&info.capabilities).unwrap_or_default());
     let can =
         |what: &str| capabilities.as_ref().is_some_and(|all| all.get(what).is_some_and(|one| !one.is_null()));
     let mut manifest = Manifest { resources: can("resources"), ..Manifest::default() };
     if can("tools") {
-        let tools = pages(peer, name, "tools/list", "tools").await?;
+        let tools = pages(peer, server, "tools/list", "tools").await?;
         manifest.tools = tools.iter().filter_map(manifest::tool).collect();
     }
     if can("prompts") {
-        let prompts = pages(peer, name, "prompts/list", "prompts").await?;
+        let prompts = pages(peer, server, "prompts/list", "prompts").await?;
         manifest.prompts = prompts.iter().filter_map(manifest::prompt).collect();
     }
     Ok(manifest::settle(manifest))
@@ -667,7 +666,7 @@ async fn list(peer: &Peer<RoleClient>, name: &str) -> Result<Manifest, Failure> 
 
 async fn pages(
     peer: &Peer<RoleClient>,
-    name: &str,
+    McpServer { name, transport, .. }: &McpServer,
     method: &'static str,
     key: &str,
 ) -> Result<Vec<Value>, Failure> {
@@ -677,7 +676,7 @@ async fn pages(
         let request = request(method, &params).map_err(|error| Failure::passing(error.to_string()))?;
         let failed = |error: ServiceError| match &error {
             ServiceError::TransportSend(cause) if link::wants_login(cause) => Failure::login(name),
-            error => Failure::passing(format!("{method}: {}", link::bounded(&link::with_causes(error)))),
+            error => Failure::passing(format!("{method}: {}", link::service_failure(error, transport))),
         };
         let page = value_of(&peer.send_request(request).await.map_err(failed)?);
         items.extend(page.get(key).and_then(Value::as_array).into_iter().flatten().cloned());

@@ -2,6 +2,7 @@
 //! gives a transport: what the server says comes as events, what we say is posted to the address that its
 //! first event names.
 
+use decurion_protocol::mcp::McpTransport;
 use reqwest::Url;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap};
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
@@ -10,7 +11,7 @@ use rmcp::transport::Transport;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::link::{Failure, FailureKind, with_causes};
+use super::link::{Failure, FailureKind, reached};
 
 /// The longest event.
 const MOST_BYTES: usize = 16 << 20;
@@ -29,8 +30,9 @@ pub(crate) async fn connect(
     client: reqwest::Client,
     url: &str,
     headers: HeaderMap,
+    transport: &McpTransport,
 ) -> Result<SseTransport, Failure> {
-    let failed = |error: reqwest::Error| Failure::passing(with_causes(&error.without_url()));
+    let failed = |error: reqwest::Error| Failure::passing(reached(&error, transport));
     let request = client.get(url).headers(headers.clone()).header(ACCEPT, "text/event-stream");
     let response = request.send().await.map_err(failed)?;
     let base = response.url().clone();
