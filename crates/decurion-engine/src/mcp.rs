@@ -178,8 +178,8 @@ impl ServerDesk {
         OwnServers { leases, remarks }
     }
 
-    /// Takes the servers of an agent that goes on into use again: those of its own definition, and of those above
-    /// it the ones whose tools it had.
+    /// Takes the servers of an agent that goes on into use again: of those above it, from the root down, the ones
+    /// whose tools it had, and those of its own definition.
     pub fn lease_again<'a>(
         &self,
         above: impl Iterator<Item = &'a AgentDefinition>,
@@ -188,23 +188,25 @@ impl ServerDesk {
         agent: &AgentId,
     ) -> OwnServers {
         let mut again = OwnServers::default();
-        if Self::has_own(own) {
-            again = self.lease(own, agent);
-        }
         let had = |server: &McpServer| {
             let prefix = format!("mcp__{}__", server.short);
             tools.iter().any(|tool| tool.starts_with(&prefix))
         };
+        // From above first, its own last, as when it began: of two servers of one name it had the tools of the first.
         for definition in above.filter(|definition| Self::has_own(definition)) {
             let (servers, _) = self.parts.servers.of(definition);
             for server in servers.into_iter().filter(had) {
-                // Two declarations under one name cannot both have had the tools.
                 let same =
                     |held: &Lease| held.server().is_some_and(|held| held.declared().short == server.short);
                 if !again.leases.iter().any(same) {
                     again.leases.push(self.pool.lease(&server, agent.as_str()));
                 }
             }
+        }
+        if Self::has_own(own) {
+            let OwnServers { leases, remarks } = self.lease(own, agent);
+            again.leases.extend(leases);
+            again.remarks = remarks;
         }
         again
     }

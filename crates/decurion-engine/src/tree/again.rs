@@ -180,7 +180,9 @@ impl Owner {
         if let Some(servers) = &self.session.servers {
             // Tools that it had from servers of an agent above it too: that one may be gone by now.
             let line = self.line(&agent.clone().into());
-            let above = line.iter().filter_map(|row| row.spec.as_ref()).map(|spec| &*spec.definition);
+            let own = &agent.clone().into();
+            let above = line.iter().filter(|row| row.record.task != *own);
+            let above = above.filter_map(|row| row.spec.as_ref()).map(|spec| &*spec.definition);
             kit.servers = servers.desk().lease_again(above, &spec.definition, &spec.tools, agent);
         }
         Ok(kit)

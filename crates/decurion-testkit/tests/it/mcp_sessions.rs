@@ -375,17 +375,22 @@ async fn an_agent_that_goes_on_has_the_tools_of_its_parents_servers_still() {
         agent("inner"),
         agent("user")
     );
-    let own = HashMap::from([("user".to_owned(), vec![house.declared("plain")])]);
+    // Its own of the same name gives errors, and was never the one it called.
+    let other = McpServer { short: "plain".to_owned(), ..house.declared("error-results") };
+    let own = HashMap::from([
+        ("user".to_owned(), vec![house.declared("plain")]),
+        ("inner".to_owned(), vec![other]),
+    ]);
     let mut stage = stage(&house, &script, Fixed { own, ..Fixed::default() }, LONG);
     allow(&mut stage, "mcp__plain");
     stage.agent_settings.max_depth = 2;
-    let equipment = Equipment { mcp_servers: Some(json!(["plain"])), ..Equipment::default() };
+    let equipment = || Equipment { mcp_servers: Some(json!(["plain"])), ..Equipment::default() };
     let definition = |name: &str, equipment: Equipment| {
         let (name, text) = (name.to_owned(), "uses it".to_owned());
         let prompt = "Use it.".to_owned();
         Arc::new(AgentDefinition { name, description: text, prompt, equipment, ..AgentDefinition::default() })
     };
-    stage.agents = vec![definition("user", equipment), definition("inner", Equipment::default())];
+    stage.agents = vec![definition("user", equipment()), definition("inner", equipment())];
     let played = within(stage.play("go")).await;
     assert!(results(&played).contains(&"heard: first".to_owned()), "{:?}", results(&played));
     let inner = played.events.iter().find_map(|envelope| match &envelope.event {
