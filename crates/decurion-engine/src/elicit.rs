@@ -82,6 +82,9 @@ impl Elicitor {
         if let Some(clean) = (self.redact)(&elicitation.message) {
             elicitation.message = clean;
         }
+        if let Wanted::Form { schema } = &mut elicitation.wanted {
+            clean_texts(&self.redact, schema);
+        }
         let server = &elicitation.server;
         let others = match elicitation.calls {
             0 | 1 => String::new(),
@@ -103,6 +106,20 @@ impl Elicitor {
             suggestions: Vec::new(),
             elicitation: Some(Box::new(elicitation)),
         }
+    }
+}
+
+/// Takes secrets out of every text of a form.
+fn clean_texts(redact: &Redact, value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Some(clean) = redact(text) {
+                *text = clean;
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| clean_texts(redact, item)),
+        Value::Object(members) => members.values_mut().for_each(|member| clean_texts(redact, member)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 

@@ -4,6 +4,7 @@
 //! One thread owns the files. It gathers what is waiting into one write (group commit), and while the disk
 //! refuses, it holds what it has and tries again; whoever waits for an answer simply waits longer.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -266,6 +267,18 @@ impl Reader {
     }
 }
 
+/// A batch as the files get it.
+fn on_record(batch: &[Envelope]) -> Cow<'_, [Envelope]> {
+    if batch.iter().all(|envelope| envelope.event.on_record().is_none()) {
+        return Cow::Borrowed(batch);
+    }
+    let kept = |envelope: &Envelope| match envelope.event.on_record() {
+        Some(event) => Envelope { event, ..envelope.clone() },
+        None => envelope.clone(),
+    };
+    Cow::Owned(batch.iter().map(kept).collect())
+}
+
 /// Whether trying again can help.
 fn can_wait(error: &WriteError) -> bool {
     error.holds() || matches!(error, WriteError::TooMuchHeld { .. })
@@ -389,8 +402,9 @@ impl Writer {
         }
         let started = Instant::now();
         let mut told = false;
+        let kept = on_record(batch);
         loop {
-            let Err(error) = self.store.append(batch) else {
+            let Err(error) = self.store.append(&kept) else {
                 if told {
                     self.tell(batch, None);
                 }

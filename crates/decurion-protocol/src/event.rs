@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::{
     AgentId, Answer, Block, CallId, Decision, Delivery, Intent, LineId, Mail, Message, Mode, Money, Outcome,
     Question, QuestionId, ReleaseStep, Reply, RequestId, RunId, RunSpec, SessionId, StartStep, Step, TaskId,
-    TaskProgress, TaskRecord, TaskState, ToolOutput, Usage, Worktree,
+    TaskProgress, TaskRecord, TaskState, ToolOutput, Usage, Wanted, Worktree,
 };
 
 /// One event with its place in the session's order.
@@ -230,6 +230,19 @@ pub enum Event {
 }
 
 impl Event {
+    /// What is kept of it, where that is not all: the query of an address that a server wants visited is for the
+    /// person who is asked now, and may let in whoever has it.
+    pub fn on_record(&self) -> Option<Self> {
+        let Self::Asked { question } = self else { return None };
+        let Wanted::Url { url, .. } = &question.elicitation.as_ref()?.wanted else { return None };
+        let place = url.split(['?', '#']).next().filter(|place| place.len() < url.len())?;
+        let mut kept = question.clone();
+        if let Some(Wanted::Url { url, .. }) = kept.elicitation.as_mut().map(|asked| &mut asked.wanted) {
+            *url = format!("{place}?…");
+        }
+        Some(Self::Asked { question: kept })
+    }
+
     /// Whether the journal keeps it. Everything else is shown and forgotten.
     pub fn is_durable(&self) -> bool {
         match self {

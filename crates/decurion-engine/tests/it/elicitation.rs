@@ -65,6 +65,8 @@ struct Answered {
     questions: Vec<Question>,
     /// Everything that was published, and everything on disk.
     seen: String,
+    /// What is on disk of that.
+    kept: String,
 }
 
 /// Plays a prompt. Each question is answered with the first of these that is taken.
@@ -96,10 +98,12 @@ async fn play(stage: &Stage, answers: &[Answer]) -> Answered {
     }
     let mut seen = format!("{events:?}\n{}", serde_json::to_string(&events).unwrap());
     let home = stage.archive().layout().home().to_owned();
+    let mut kept = String::new();
     for entry in walk(&home) {
-        seen.push_str(&std::fs::read_to_string(entry).unwrap_or_default());
+        kept.push_str(&std::fs::read_to_string(entry).unwrap_or_default());
     }
-    Answered { log: render(&events), refusals, questions, seen }
+    seen.push_str(&kept);
+    Answered { log: render(&events), refusals, questions, seen, kept }
 }
 
 fn walk(folder: &camino::Utf8Path) -> Vec<camino::Utf8PathBuf> {
@@ -318,4 +322,30 @@ async fn an_interrupted_call_takes_its_servers_question_back() {
         }
     }
     assert_eq!(log, ["taken back", "no open question with this id"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_secret_of_a_form_and_no_query_of_an_address_is_kept() {
+    let schema = json!({
+        "type": "object",
+        "title": format!("was {SECRET}"),
+        "properties": {"name": {"type": "string", "description": SECRET, "examples": [SECRET]}},
+    });
+    let (mut form_stage, _) = stage(ONCE, Elicitation { wanted: Wanted::Form { schema }, ..form() });
+    form_stage.redact =
+        Arc::new(|text: &str| text.contains(SECRET).then(|| text.replace(SECRET, "[redacted]")));
+    let played = play(&form_stage, &[plain(ElicitationAction::Decline)]).await;
+    assert!(!played.seen.contains(SECRET) && played.kept.contains("was [redacted]"), "{}", played.seen);
+
+    for behind in ["?token=hunter2", "#hunter2"] {
+        let address = format!("https://login.example/visit{behind}");
+        let wanted = Wanted::Url { url: address.clone(), id: "v1".into() };
+        let (stage, _) = stage(ONCE, Elicitation { wanted, ..url() });
+        let played = play(&stage, &[plain(ElicitationAction::Accept)]).await;
+        // Whoever is asked now needs all of it.
+        let asked = serde_json::to_string(&played.questions[0]).unwrap();
+        assert!(asked.contains(&address), "{asked}");
+        assert!(!played.kept.contains(SECRET), "{}", played.kept);
+        assert!(played.kept.contains("https://login.example/visit?…"), "{}", played.kept);
+    }
 }
