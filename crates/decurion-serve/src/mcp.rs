@@ -292,16 +292,22 @@ impl Server {
 
     async fn stop(&self, input: &Value) -> Result<(String, bool), String> {
         let (id, ending, description) = self.task(input)?;
+        let before = ending.borrow().as_ref().map(|outcome| outcome.word());
         let commands = lock(&self.tasks).get(&id).map(|task| task.commands.clone());
-        if let Some(commands) = commands.filter(|_| ending.borrow().is_none()) {
-            close(&commands).await;
-            drop(tokio::time::timeout(PATIENCE, wait(ending)).await);
-        }
-        Ok((
-            json!({"message": "stopped", "task_id": id, "task_type": "local_agent", "command": description})
-                .to_string(),
-            false,
-        ))
+        let message = match (before, commands) {
+            (Some(word), _) => format!("it had ended already: {word}"),
+            (None, None) => "it is not known any more".to_owned(),
+            (None, Some(commands)) => {
+                close(&commands).await;
+                match tokio::time::timeout(PATIENCE, wait(ending)).await {
+                    Ok(_) => "stopped".to_owned(),
+                    Err(_) => "it is being stopped".to_owned(),
+                }
+            }
+        };
+        let value =
+            json!({"message": message, "task_id": id, "task_type": "local_agent", "command": description});
+        Ok((value.to_string(), false))
     }
 
     fn task(&self, input: &Value) -> Result<(String, watch::Receiver<Option<Outcome>>, String), String> {

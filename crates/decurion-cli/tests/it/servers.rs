@@ -70,11 +70,23 @@ fn another_program_gets_no_agent_that_rules_deny_and_no_more_turns() {
     assert!(stand.run(&["trust"]).ending.is_success());
     let mut serving = stand.decurion().args(["mcp", "serve"]).start_talking().unwrap();
     let limit = std::time::Duration::from_mins(1);
-    let mut call = |id: u64, input: Value| {
-        let request = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "Agent", "arguments": input}});
+    let mut ask = |id: u64, method: &str, params: Value| {
+        let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
         serving.say(&request.to_string()).unwrap();
         serving.wait_for_line(limit, |line| line.contains("\"result\"")).expect("no answer")
     };
+    let listed = ask(0, "tools/list", json!({}));
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    let agent = listed["result"]["tools"].as_array().unwrap().iter().find(|tool| tool["name"] == "Agent");
+    let mut offered: Vec<&String> =
+        agent.unwrap()["inputSchema"]["properties"].as_object().unwrap().keys().collect();
+    offered.sort();
+    assert_eq!(
+        offered,
+        ["description", "max_turns", "model", "prompt", "run_in_background", "subagent_type"]
+    );
+    let mut call =
+        |id: u64, input: Value| ask(id, "tools/call", json!({"name": "Agent", "arguments": input}));
     let denied = call(1, json!({"description": "d", "prompt": "p", "subagent_type": "helper"}));
     assert!(denied.contains("Permission denied") && denied.contains("Agent(helper)"), "{denied}");
     assert_eq!(stand.model.requests().len(), 0);

@@ -105,6 +105,8 @@ async fn agents_are_called_looked_at_and_stopped() {
     let (text, _) = called.call(10, "TaskOutput", json!({"task_id": id})).await;
     assert_eq!(state(text), "killed");
     assert!(called.call(11, "TaskOutput", json!({"task_id": "nobody"})).await.1);
+    let (text, _) = called.call(12, "TaskStop", json!({"task_id": id})).await;
+    assert!(text.contains("it had ended already: killed"), "{text}");
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use decurion_protocol::{
     AgentDefinition, Intent, Limits, Mode, Persistence, Place, RuleSet, SessionRequest, Start, Verdict,
 };
 use decurion_serve::{Lines, McpServe};
-use decurion_tools::{Surroundings, Tool};
+use decurion_tools::{Surroundings, Tool, ToolSpec};
 use serde_json::{Value, json};
 
 use crate::command::run::block_on;
@@ -71,7 +71,8 @@ fn offer(loaded: Arc<Loaded>, live: Arc<Live>, place: Arc<dyn Place>) -> McpServ
         ours.into_iter().filter(|tool| OFFERED.contains(&tool.spec().name.as_str())).collect();
     let listed = |tool: &Arc<dyn Tool>| {
         let spec = tool.spec();
-        json!({"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema})
+        let (description, schema) = taken(spec);
+        json!({"name": spec.name, "description": description, "inputSchema": schema})
     };
     let tools = ours.iter().map(listed).collect();
     let agent = ours.into_iter().find(|tool| tool.spec().name == "Agent");
@@ -97,6 +98,22 @@ fn offer(loaded: Arc<Loaded>, live: Arc<Live>, place: Arc<dyn Place>) -> McpServ
         Ok(request(&loaded, &definition, input))
     });
     McpServe { place, tools, session, version: wire::VERSION.to_owned() }
+}
+
+/// A tool as it is taken here: of Agent, what means something to another program.
+fn taken(spec: &ToolSpec) -> (String, Value) {
+    let (mut description, mut schema) = (spec.description.clone(), spec.input_schema.clone());
+    if spec.name == "Agent"
+        && let Some(members) = schema.get_mut("properties").and_then(Value::as_object_mut)
+    {
+        let is_taken = |key: &String| TAKEN.contains(&key.as_str());
+        let others: Vec<String> =
+            members.keys().filter(|key| !is_taken(key)).map(|key| format!("`{key}`")).collect();
+        members.retain(|key, _| is_taken(key));
+        let of_others = |line: &&str| others.iter().any(|other| line.contains(other.as_str()));
+        description = description.lines().filter(|line| !of_others(line)).collect::<Vec<_>>().join("\n");
+    }
+    (description, schema)
 }
 
 /// What the rules deny an agent of ours they deny another program too. Only those: whether to call was decided
