@@ -166,9 +166,7 @@ impl Servers for Declared {
     }
 
     fn of(&self, definition: &AgentDefinition) -> (Vec<McpServer>, Vec<String>) {
-        let Some(declared) = &definition.equipment.mcp_servers else { return (Vec::new(), Vec::new()) };
-        let place = definition.path.as_ref().map_or_else(|| definition.name.clone(), ToString::to_string);
-        let wanted = self.0.for_agent(&place, declared);
+        let wanted = self.0.for_agent(definition);
         (wanted.servers, wanted.problems.iter().map(ToString::to_string).collect())
     }
 

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use camino::Utf8PathBuf;
 use decurion_protocol::mcp::{McpServer, McpSource};
+use decurion_protocol::{AgentDefinition, AgentSource};
 use serde_json::Value;
 
 use crate::env::Environment;
@@ -175,6 +176,8 @@ struct Found {
     value: Value,
     /// The plugin's folder, for a plugin's.
     root: Option<Utf8PathBuf>,
+    /// What it is approved by, where that is not its name: the definition of a project that declares it.
+    approved_as: Option<String>,
 }
 
 /// Reads and decides every declaration but those of agent definitions, for which see [`McpServers::for_agent`].
@@ -214,7 +217,7 @@ fn source_of(layer: Layer) -> McpSource {
 
 fn from_settings(name: &str, declared: &Declared, source: McpSource) -> Found {
     let (name, place, value) = (name.to_owned(), declared.origin.to_string(), declared.value.clone());
-    Found { name, source, place, value, root: None }
+    Found { name, source, place, value, root: None, approved_as: None }
 }
 
 fn from_plugin(plugin: &PluginServers, found: &mut Vec<Found>, problems: &mut Vec<McpProblem>) {
@@ -228,7 +231,8 @@ fn from_plugin(plugin: &PluginServers, found: &mut Vec<Found>, problems: &mut Ve
     for (name, value) in servers {
         let name = format!("plugin:{}:{name}", plugin.plugin);
         let (source, root) = (McpSource::Plugin, Some(plugin.root.clone()));
-        found.push(Found { name, source, place: place.clone(), value: value.clone(), root });
+        let (place, value) = (place.clone(), value.clone());
+        found.push(Found { name, source, place, value, root, approved_as: None });
     }
 }
 
@@ -257,7 +261,7 @@ fn from_flag(
         let place = if place == INLINE { place.clone() } else { format!("{place}:{at}") };
         if matches!(value.kind, jsonc::Kind::Object(_)) {
             let (name, source) = (key.clone(), McpSource::Flag);
-            found.push(Found { name, source, place, value: value.to_value(), root: None });
+            found.push(Found { name, source, place, value: value.to_value(), root: None, approved_as: None });
         } else {
             let text = "expected an object; it is ignored".to_owned();
             problems.push(McpProblem { place, server: key.clone(), text });
@@ -389,32 +393,20 @@ impl McpServers {
             edit::Scope::Local => McpSource::Local,
         };
         let (name, place) = (name.to_owned(), String::new());
-        let found = Found { name, source, place, value: declared.clone(), root: None };
+        let found = Found { name, source, place, value: declared.clone(), root: None, approved_as: None };
         entry(&found, &self.policy, &self.around, &mut Vec::new())
     }
 
     /// What a definition's `mcpServers` means: names of servers that are declared elsewhere, and servers
-    /// of its own. `place` is the definition's file.
-    pub fn for_agent(&self, place: &str, declared: &Value) -> AgentServers {
+    /// of its own.
+    pub fn for_agent(&self, definition: &AgentDefinition) -> AgentServers {
         let mut wanted = AgentServers::default();
-        let mut own = Vec::new();
-        match declared {
-            Value::Object(servers) => own.extend(servers.iter()),
-            Value::Array(items) => {
-                for item in items {
-                    match item {
-                        Value::String(name) => self.named(name, place, &mut wanted),
-                        Value::Object(servers) => own.extend(servers.iter()),
-                        _ => {}
-                    }
-                }
-            }
-            Value::String(name) => self.named(name, place, &mut wanted),
-            _ => {}
+        let Some(declared) = &definition.equipment.mcp_servers else { return wanted };
+        let place = place_of(definition);
+        for name in names(declared) {
+            self.named(name, &place, &mut wanted);
         }
-        for (name, value) in own {
-            let (source, place) = (McpSource::Agent, place.to_owned());
-            let found = Found { name: name.clone(), source, place, value: value.clone(), root: None };
+        for found in own(definition, declared) {
             let entry = entry(&found, &self.policy, &self.around, &mut wanted.problems);
             match (entry.state, entry.server) {
                 (McpState::Ready, Some(server)) => wanted.servers.push(server),
@@ -422,13 +414,26 @@ impl McpServers {
                 (state, _) => wanted.problems.push(McpProblem {
                     place: found.place.clone(),
                     server: found.name.clone(),
-                    text: state.describe(&found.name),
+                    text: state.describe(found.approved_as.as_ref().unwrap_or(&found.name)),
                 }),
             }
         }
         let own = wanted.servers.iter_mut().filter(|server| server.source == McpSource::Agent);
         name_for_tools(own.collect(), &mut self.taken());
         wanted
+    }
+
+    /// Adds what the project's definitions declare themselves, under the names that they are approved by, for
+    /// whoever lists or approves servers.
+    pub fn add_definitions<'a>(&mut self, definitions: impl Iterator<Item = &'a AgentDefinition>) {
+        for definition in definitions {
+            let Some(declared) = &definition.equipment.mcp_servers else { continue };
+            for found in own(definition, declared) {
+                let Some(name) = found.approved_as.clone() else { continue };
+                let entry = entry(&found, &self.policy, &self.around, &mut self.problems);
+                self.entries.push(McpEntry { name, ..entry });
+            }
+        }
     }
 
     /// The names that no agent's own server gets: those in use, and those that are the user's even while their
@@ -454,6 +459,37 @@ impl McpServers {
             },
         }
     }
+}
+
+fn place_of(definition: &AgentDefinition) -> String {
+    definition.path.as_ref().map_or_else(|| definition.name.clone(), ToString::to_string)
+}
+
+/// The servers that a definition names.
+fn names(declared: &Value) -> Vec<&str> {
+    match declared {
+        Value::Array(items) => items.iter().filter_map(Value::as_str).collect(),
+        one => one.as_str().into_iter().collect(),
+    }
+}
+
+/// The servers that a definition declares itself. Those of a repository's file wait for approval like all that
+/// a repository declares.
+fn own(definition: &AgentDefinition, declared: &Value) -> Vec<Found> {
+    let servers = match declared {
+        Value::Array(items) => items.iter().filter_map(Value::as_object).flatten().collect::<Vec<_>>(),
+        one => one.as_object().into_iter().flatten().collect(),
+    };
+    let is_projects = definition.source == AgentSource::Project;
+    let found = |(name, value): (&String, &Value)| Found {
+        name: name.clone(),
+        source: McpSource::Agent,
+        place: place_of(definition),
+        value: value.clone(),
+        root: None,
+        approved_as: is_projects.then(|| format!("agent:{}:{name}", definition.name)),
+    };
+    servers.into_iter().map(found).collect()
 }
 
 /// Who may be started.
@@ -498,7 +534,7 @@ impl Policy {
                 return McpState::Disabled("`allowedMcpServers` does not name it".to_owned());
             }
         }
-        if !matches!(found.source, McpSource::Project | McpSource::Local) {
+        if !matches!(found.source, McpSource::Project | McpSource::Local) && found.approved_as.is_none() {
             return McpState::Ready;
         }
         if self.disabled.contains(&found.name) {
@@ -507,7 +543,7 @@ impl Policy {
         if !self.trusted {
             return McpState::Untrusted;
         }
-        let approved = self.approved.get(&found.name);
+        let approved = self.approved.get(found.approved_as.as_ref().unwrap_or(&found.name));
         if self.granted
             || self.enable_all
             || self.enabled.contains(&found.name)

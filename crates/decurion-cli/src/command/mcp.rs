@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use decurion_config::mcp::edit::{self, EditError, Scope};
 use decurion_config::{Environment, LoadRequest, Loaded, McpEntry, McpState, Plugins, Trust};
+use decurion_engine::Definitions as _;
 use decurion_protocol::mcp::{Manifest, McpServer, McpSource, McpTransport};
 use decurion_store::ManifestFolder;
 use decurion_tools::mcp::server::FIRST_PAUSE;
@@ -18,6 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::{McpCommand, ScopeWord, TransportWord};
 use crate::command::run::block_on;
+use crate::definitions::Live;
 use crate::report::{FAILED, Failure, note, visible, visible_lines};
 use crate::servers::{self, Declared, Flags};
 use crate::wire;
@@ -59,7 +61,7 @@ impl From<ScopeWord> for Scope {
 
 /// The settings and every declaration.
 struct Here {
-    loaded: Loaded,
+    loaded: Arc<Loaded>,
     environment: Environment,
     declared: Declared,
 }
@@ -67,16 +69,27 @@ struct Here {
 impl Here {
     fn load() -> Result<Self, Failure> {
         let (cwd, environment) = wire::surroundings()?;
-        let loaded = decurion_config::load(&LoadRequest::new(cwd, environment.clone()))?;
+        let loaded = Arc::new(decurion_config::load(&LoadRequest::new(cwd, environment.clone()))?);
         for warning in &loaded.warnings {
             note(warning);
         }
-        let declared = servers::load(&loaded, &environment, &Flags::default(), &Plugins::load(&loaded, &[]))?;
+        let plugins = Plugins::load(&loaded, &[]);
+        let mut declared = servers::load(&loaded, &environment, &Flags::default(), &plugins)?;
+        let definitions = Live::new(&loaded, None, &plugins).all();
+        declared.0.add_definitions(definitions.iter().map(|definition| &**definition));
         Ok(Self { loaded, environment, declared })
     }
 
     fn entry(&self, name: &str) -> Result<&McpEntry, Failure> {
-        self.declared.0.get(name).ok_or_else(|| {
+        // What a definition declares may be named by its last word alone, where only one has it.
+        let of_agent = |entry: &&McpEntry| {
+            entry.source == McpSource::Agent && entry.name.rsplit(':').next() == Some(name)
+        };
+        let alone = || {
+            let mut found = self.declared.0.entries.iter().filter(of_agent);
+            found.next().filter(|_| found.next().is_none())
+        };
+        self.declared.0.get(name).or_else(alone).ok_or_else(|| {
             let known: Vec<&str> = self.declared.0.entries.iter().map(|entry| entry.name.as_str()).collect();
             let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
             Failure::usage(format!("there is no MCP server of this name: {name}"))
@@ -457,7 +470,8 @@ fn approve(name: &str, yes: bool) -> Result<u8, Failure> {
         McpState::Disabled(by) => return Err(Failure::usage(format!("it is off: {}", visible(by)))),
         _ => {}
     }
-    let is_projects = matches!(entry.source, McpSource::Project | McpSource::Local);
+    // Of what definitions declare, only a project's is listed.
+    let is_projects = matches!(entry.source, McpSource::Project | McpSource::Local | McpSource::Agent);
     if is_projects {
         agreed(yes, "Approve it as it is declared, and start it to see what it offers?")?;
         record_approval(&here, &entry.name, &entry.hash)?;

@@ -85,6 +85,7 @@ fn another_program_gets_no_agent_that_rules_deny_and_no_more_turns() {
         offered,
         ["description", "max_turns", "model", "prompt", "run_in_background", "subagent_type"]
     );
+    assert!(!agent.unwrap()["description"].as_str().unwrap().contains("`resume`"));
     let mut call =
         |id: u64, input: Value| ask(id, "tools/call", json!({"name": "Agent", "arguments": input}));
     let denied = call(1, json!({"description": "d", "prompt": "p", "subagent_type": "helper"}));
@@ -191,4 +192,22 @@ fn a_server_that_does_not_start_is_said_beside_the_answer() {
         assert_eq!(told.len(), 1, "{run:?}");
         assert!(told[0].starts_with("decurion: ") && told[0].contains(why), "{run:?}");
     }
+}
+
+#[test]
+fn a_server_of_a_projects_definition_is_listed_with_its_file_and_approved() {
+    let stand = Stand::new("when\n  say \"done\"\n");
+    let helper = "---\nname: helper\ndescription: d\nmcpServers:\n  - db: {command: /bin/true}\n---\nHelp.";
+    put(&stand, ".claude/agents/helper.md", helper);
+    assert!(stand.run(&["trust"]).ending.is_success());
+    let listed = all(&mcp(&stand, &["list"]));
+    for part in ["agent:helper:db: stdio /bin/true", "helper.md", "waits for approval"] {
+        assert!(listed.contains(part), "{part}: {listed}");
+    }
+    let approved = mcp(&stand, &["approve", "db", "--yes"]);
+    assert!(all(&approved).contains("approved as it is declared"), "{}", all(&approved));
+    assert!(all(&mcp(&stand, &["list"])).contains("ready"));
+    put(&stand, ".claude/agents/helper.md", &helper.replace("/bin/true", "/bin/false"));
+    assert!(stand.run(&["trust"]).ending.is_success());
+    assert!(all(&mcp(&stand, &["list"])).contains("changed since it was approved"));
 }

@@ -7,8 +7,9 @@ use decurion_config::mcp::edit::{self, Scope};
 use decurion_config::mcp::{McpRequest, McpServers, PluginServers, servers};
 use decurion_config::{Environment, Loaded, Trust, TrustMode};
 use decurion_protocol::mcp::McpTransport;
+use decurion_protocol::{AgentDefinition, AgentSource, Equipment};
 use expect_test::{Expect, expect};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::stage::Stage;
 
@@ -57,6 +58,13 @@ fn show(stage: &Stage, servers: &McpServers) -> String {
     }
     lines.extend(servers.problems.iter().map(|problem| format!("! {problem}")));
     stage.short(&lines.join("\n"))
+}
+
+/// A definition that declares these.
+fn agent(declared: &Value, source: AgentSource) -> AgentDefinition {
+    let equipment = Equipment { mcp_servers: Some(declared.clone()), ..Equipment::default() };
+    let (name, path) = ("a".to_owned(), Some("agents/a.md".into()));
+    AgentDefinition { name, path, source, equipment, ..AgentDefinition::default() }
 }
 
 fn check(stage: &Stage, asked: &Asked<'_>, expected: &Expect) {
@@ -366,7 +374,7 @@ fn a_definition_names_servers_or_declares_its_own() {
         ),
         (json!("git"), expect!["git = git g"]),
     ] {
-        let wanted = servers.for_agent("agents/a.md", &declared);
+        let wanted = servers.for_agent(&agent(&declared, AgentSource::User));
         let mut lines: Vec<String> = wanted
             .servers
             .iter()
@@ -451,7 +459,7 @@ fn a_repository_takes_no_name_away_from_the_users_servers() {
         my_db (project) = my_db_2 stdio evil: ready"]],
     );
     let own = json!({"github": {"command": "x"}, "idle": {"command": "x"}, "_own": {"command": "x"}, "own": {"command": "x"}});
-    let wanted = decide(&stage, &stage.load(), &PLAIN).for_agent("agents/a.md", &own);
+    let wanted = decide(&stage, &stage.load(), &PLAIN).for_agent(&agent(&own, AgentSource::User));
     let names: Vec<String> =
         wanted.servers.iter().map(|server| format!("{} = {}", server.name, server.short)).collect();
     expect![[r"
@@ -468,7 +476,7 @@ fn what_was_kept_of_a_server_is_kept_for_its_project() {
         let stage =
             Stage::new().file("home/.decurion/settings.json", settings).file("project/.mcp.json", mcp);
         let servers = decide(&stage, &stage.load_trusted(), &PLAIN);
-        let own = servers.for_agent("agents/a.md", &json!({"own": {"command": "x"}}));
+        let own = servers.for_agent(&agent(&json!({"own": {"command": "x"}}), AgentSource::User));
         (servers.get("s").unwrap().hash.clone(), own.servers[0].hash.clone())
     };
     let (user, project) =
@@ -570,4 +578,42 @@ fn what_is_declared_for_one_alone_is_ignored_by_git_before_it_is_there() {
     symlink(stage.top.join("home/elsewhere"), stage.project.join(".decurion")).unwrap();
     assert!(add(&stage, "n").is_err());
     assert_eq!(fs::read_dir(stage.top.join("home/elsewhere")).unwrap().count(), 1);
+}
+
+#[test]
+fn what_a_projects_definition_declares_waits_for_trust_and_approval_of_exactly_that() {
+    let stage = Stage::new().file("project/.mcp.json", r#"{"mcpServers": {"db": {"command": "other"}}}"#);
+    let shown = |servers: &McpServers, declared: &Value| {
+        let wanted = servers.for_agent(&agent(declared, AgentSource::Project));
+        let names = wanted.servers.iter().map(|server| format!("{} starts", server.name));
+        names.chain(wanted.problems.iter().map(ToString::to_string)).collect::<Vec<_>>().join("\n")
+    };
+    let declared = json!([{"db": {"command": "x"}}]);
+    let untrusted = decide(&stage, &stage.load(), &PLAIN);
+    let waits = "agents/a.md: MCP server \"db\": waits for";
+    assert_eq!(shown(&untrusted, &declared), format!("{waits} the folder's trust: run `decurion trust`"));
+    let loaded = stage.load_trusted();
+    let approve = |name: &str, hash: &str| {
+        Trust::open(&loaded.paths).0.approve_server(&loaded.paths.root, name, hash).unwrap();
+    };
+    let mut listed = decide(&stage, &loaded, &PLAIN);
+    // Another of this name is another.
+    approve("db", &listed.get("db").unwrap().hash);
+    let command = "run `decurion mcp approve agent:a:db`";
+    assert_eq!(shown(&decide(&stage, &loaded, &PLAIN), &declared), format!("{waits} approval: {command}"));
+    listed.add_definitions(
+        [agent(&declared, AgentSource::Project), agent(&declared, AgentSource::User)].iter(),
+    );
+    let names: Vec<&str> = listed.entries.iter().map(|entry| entry.name.as_str()).collect();
+    assert_eq!(names, ["db", "agent:a:db"]);
+    assert_eq!(listed.get("agent:a:db").unwrap().place, "agents/a.md");
+    approve("agent:a:db", &listed.get("agent:a:db").unwrap().hash);
+    let approved = decide(&stage, &loaded, &PLAIN);
+    assert_eq!(shown(&approved, &declared), "db starts");
+    let changed = shown(&approved, &json!([{"db": {"command": "y"}}]));
+    assert!(changed.contains("changed since it was approved"), "{changed}");
+    let granted = Asked { trust: TrustMode::Granted, ..PLAIN };
+    assert_eq!(shown(&decide(&stage, &loaded, &granted), &json!([{"db": {"command": "z"}}])), "db starts");
+    // The user's own definitions wait for nobody.
+    assert_eq!(untrusted.for_agent(&agent(&declared, AgentSource::User)).servers.len(), 1);
 }
