@@ -187,15 +187,7 @@ impl Headless {
             }
             self.show(&mut state, Vec::new(), lines, signals).await;
         }
-        // Progress that cannot be shown is no failure, and warnings that nobody reads keep nobody.
-        match self.progress {
-            Progress::Off | Progress::Inline => {}
-            Progress::Apart(progress) => drop(drain(progress, &mut state.signal, signals).await),
-            Progress::Warnings(warnings) => {
-                let written = drain(warnings, &mut state.signal, signals);
-                drop(tokio::time::timeout(DRAIN_WITHIN, written).await);
-            }
-        }
+        Box::pin(let_go(self.progress, &mut state.signal, signals)).await;
         let unread = state.unread | !drain(self.out, &mut state.signal, signals).await;
         let (outcome, totals) = state.ended.unwrap_or_else(|| (Outcome::Lost, Totals::default()));
         let outcome = worst(outcome, state.unheard);
@@ -253,9 +245,9 @@ impl Headless {
             Progress::Off => Vec::new(),
             Progress::Warnings(out) => {
                 // A reader of these that does not read holds nothing up.
-                progress::warning(&envelope.event)
-                    .into_iter()
-                    .for_each(|line| out.try_send(line.into_bytes()));
+                if let Some(line) = progress::warning(&envelope.event) {
+                    out.try_send(line.into_bytes());
+                }
                 Vec::new()
             }
             Progress::Inline | Progress::Apart(_) => state.teller.lines(envelope),
@@ -400,6 +392,18 @@ impl Headless {
                     None => return,
                 },
             }
+        }
+    }
+}
+
+/// Waits until what went beside the answer is written. Progress that cannot be shown is no failure, and warnings
+/// that nobody reads keep nobody.
+async fn let_go(progress: Progress, signal: &mut Option<Signal>, signals: &mut mpsc::Receiver<Signal>) {
+    match progress {
+        Progress::Off | Progress::Inline => {}
+        Progress::Apart(progress) => drop(drain(progress, signal, signals).await),
+        Progress::Warnings(warnings) => {
+            drop(tokio::time::timeout(DRAIN_WITHIN, drain(warnings, signal, signals)).await);
         }
     }
 }

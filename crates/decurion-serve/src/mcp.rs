@@ -292,7 +292,7 @@ impl Server {
 
     async fn stop(&self, input: &Value) -> Result<(String, bool), String> {
         let (id, ending, description) = self.task(input)?;
-        let before = ending.borrow().as_ref().map(|outcome| outcome.word());
+        let before = ending.borrow().as_ref().map(Outcome::word);
         let commands = lock(&self.tasks).get(&id).map(|task| task.commands.clone());
         let message = match (before, commands) {
             (Some(word), _) => format!("it had ended already: {word}"),
