@@ -255,18 +255,32 @@ pub enum SubCommand {
     /// MCP servers: which there are, add and remove them, try and approve them; or be one.
     #[command(subcommand)]
     Mcp(McpCommand),
-    /// Trust this folder's settings, or take that back.
-    Trust {
-        /// Take it back.
-        #[arg(long)]
-        revoke: bool,
-    },
+    /// Trust this folder's settings, after showing what they run and widen; or take that back.
+    Trust(TrustArgs),
     /// Say what this installation has: providers, state folder, sandbox.
     Doctor {
         /// As JSON.
         #[arg(long)]
         json: bool,
     },
+}
+
+/// What to do about the trust in a folder.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Hooks, servers, allow rules and whatever else in a repository's files runs a program or widens what is allowed is off \
+until you agree to it. It is shown as it is written; on a terminal you are asked, elsewhere --yes says that you have \
+looked. A change of any part asks again.")]
+pub struct TrustArgs {
+    /// Only show the parts, and whether they are trusted.
+    #[arg(long, conflicts_with_all = ["yes", "revoke"])]
+    pub list: bool,
+    /// Do not ask.
+    #[arg(long, conflicts_with = "revoke")]
+    pub yes: bool,
+    /// Take it back.
+    #[arg(long)]
+    pub revoke: bool,
 }
 
 /// Look at the agents there are, and check their files.

@@ -7,6 +7,7 @@ mod report;
 mod args;
 mod clock;
 mod command;
+mod consent;
 mod debug_log;
 mod definitions;
 mod discover;
@@ -65,7 +66,7 @@ fn dispatch(args: Args) -> Result<u8, Failure> {
         Some(SubCommand::Merge(merge)) => command::merge::run(&merge),
         Some(SubCommand::Trace(trace)) => command::trace::run(&trace),
         Some(SubCommand::Mcp(mcp)) => command::mcp::run(mcp),
-        Some(SubCommand::Trust { revoke }) => command::trust::run(revoke),
+        Some(SubCommand::Trust(trust)) => command::trust::run(&trust),
         Some(SubCommand::Doctor { json }) => command::doctor::run(json),
     }
 }

@@ -253,7 +253,8 @@ impl<'a> Reader<'a> {
     fn may_leave(&mut self, file: &Utf8Path, what: &str, line: u32, real: &Utf8Path) -> bool {
         let Ok(name) = file.strip_prefix(&self.request.root) else { return false };
         let origin = Origin::in_project_file(file, line);
-        let part = Part { kind: PartKind::Directory, key: what.to_owned(), origin };
+        let leads = serde_json::json!({"leads to": real.as_str()});
+        let part = Part::new(PartKind::Directory, what, origin, &leads);
         let content = format!("{what}\0{real}");
         if let Some(parts) = &mut self.parts {
             // Each import is agreed to by itself, in whichever order they stand.

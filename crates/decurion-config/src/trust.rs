@@ -2,11 +2,14 @@
 //! something, gives whether the user has agreed to exactly these; and records that agreement. What only
 //! narrows is not asked about, and what is never taken from a repository cannot be agreed to.
 
+mod said;
+
 use std::collections::BTreeMap;
 use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Warning, WarningKind};
@@ -58,6 +61,15 @@ pub struct Part {
     pub key: String,
     /// Where it stands.
     pub origin: Origin,
+    /// What it says: names and what is written there, without secrets.
+    pub said: Vec<(String, String)>,
+}
+
+impl Part {
+    /// The part of this kind and key, with what is written there.
+    pub(crate) fn new(kind: PartKind, key: &str, origin: Origin, value: &Value) -> Self {
+        Self { kind, key: key.to_owned(), origin, said: said::lines(kind, key, value) }
+    }
 }
 
 /// What trusting a part means.
@@ -151,7 +163,9 @@ impl ProjectParts {
         for (kind, key, node) in found {
             let mut content = Vec::new();
             encode(node, &mut content);
-            self.add(file, Part { kind, key, origin: sources.origin(node) }, &content);
+            // What nobody reads is not made readable.
+            let value = if self.parts.len() < MAX_LISTED { node.to_value() } else { Value::Null };
+            self.add(file, Part::new(kind, &key, sources.origin(node), &value), &content);
         }
     }
 }

@@ -3,7 +3,6 @@
 
 mod serve;
 
-use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::{McpCommand, ScopeWord, TransportWord};
 use crate::command::run::block_on;
+use crate::consent::{agreed, can_be_asked};
 use crate::definitions::Live;
 use crate::report::{FAILED, Failure, note, visible, visible_lines};
 use crate::servers::{self, Declared, Flags};
@@ -493,30 +493,6 @@ fn approve(name: &str, yes: bool) -> Result<u8, Failure> {
     keep(&here, &entry.hash, &offered)?;
     say!("what it offers is accepted");
     Ok(0)
-}
-
-/// Asks on the terminal, unless that was answered by the command line.
-fn agreed(yes: bool, question: &str) -> Result<(), Failure> {
-    can_be_asked(yes)?;
-    if yes {
-        return Ok(());
-    }
-    eprint!("{question} Type yes: ");
-    let mut line = String::new();
-    let read = std::io::stdin().read_line(&mut line);
-    let said = line.trim().to_ascii_lowercase();
-    if read.is_ok() && matches!(said.as_str(), "y" | "yes") {
-        return Ok(());
-    }
-    Err(Failure::failed("nothing more was approved"))
-}
-
-fn can_be_asked(yes: bool) -> Result<(), Failure> {
-    if yes || std::io::stdin().is_terminal() {
-        return Ok(());
-    }
-    Err(Failure::usage("nobody can be asked here whether to approve this")
-        .hint("look at what it says above, then run it in a terminal or add --yes"))
 }
 
 /// How long a person may take in the browser.

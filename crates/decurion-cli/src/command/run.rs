@@ -362,7 +362,7 @@ fn announce(loaded: &Loaded) {
     let parts = loaded.project_parts.parts().len();
     if let (TrustState::Untrusted { .. }, 1..) = (&loaded.trust, parts) {
         note(format!(
-            "this folder is not trusted: {parts} part(s) of its settings are off (`decurion trust` shows them, \
+            "this folder is not trusted: {parts} part(s) of its settings are off (`decurion trust` shows them and asks, \
              --trust-folder trusts it for one run)"
         ));
     }

@@ -1,12 +1,15 @@
-//! `decurion trust`: lets this folder's own settings take full effect, after showing which parts wait.
+//! `decurion trust`: lets this folder's own settings take full effect, once a person has seen what they say and
+//! agreed to it.
 
-use decurion_config::{LoadRequest, Trust, TrustMode};
+use decurion_config::{LoadRequest, ProjectParts, Trust, TrustMode, TrustState};
 
-use crate::report::Failure;
+use crate::args::TrustArgs;
+use crate::consent::agreed;
+use crate::report::{Failure, visible};
 use crate::wire;
 
-/// Trusts the project of the working directory, or takes that back.
-pub fn run(revoke: bool) -> Result<u8, Failure> {
+/// Trusts the project of the working directory, shows what that would mean, or takes it back.
+pub fn run(args: &TrustArgs) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
     let request = LoadRequest { trust: TrustMode::Refused, ..LoadRequest::new(cwd, environment) };
     let loaded = decurion_config::load(&request)?;
@@ -16,15 +19,42 @@ pub fn run(revoke: bool) -> Result<u8, Failure> {
         crate::report::note(warning);
     }
     let failed = |error: decurion_config::trust::TrustError| Failure::usage(error.to_string());
-    if revoke {
+    if args.revoke {
         let was = trust.revoke(&root).map_err(failed)?;
         say!("{root}: {}", if was { "no longer trusted" } else { "was not trusted" });
         return Ok(0);
     }
-    for part in loaded.project_parts.parts() {
-        say!("  {} {} ({})", part.kind.name(), part.key, part.origin);
+    show(&loaded.project_parts);
+    if args.list {
+        say!("{root}: {}", standing(&trust.check(&root, &loaded.project_parts)));
+        return Ok(0);
     }
+    agreed(args.yes, &format!("Trust {root} with this, and let git run what its configuration names?"))?;
     trust.trust_folder(&root, &loaded.project_parts).map_err(failed)?;
     say!("{root}: trusted as it is now; a change of these parts asks again");
     Ok(0)
+}
+
+/// Each part with everything it says: whoever agrees should have seen that.
+fn show(parts: &ProjectParts) {
+    for part in parts.parts() {
+        say!("{}  {}  ({})", part.kind.name(), visible(&part.key), visible(&part.origin.to_string()));
+        for (what, written) in &part.said {
+            say!("  {:<13} {}", visible(what), visible(written));
+        }
+    }
+    let all: usize = parts.counts().values().sum();
+    match all - parts.parts().len() {
+        0 if all == 0 => say!("nothing in the files of this folder runs a program or widens what is allowed"),
+        0 => {}
+        more => say!("and {more} more that are not shown: no folder of a person has as many"),
+    }
+}
+
+fn standing(state: &TrustState) -> &'static str {
+    match state {
+        TrustState::Trusted => "trusted as it is now",
+        TrustState::Untrusted { changed: true, .. } => "was trusted, but these parts have changed since",
+        TrustState::Untrusted { .. } => "not trusted",
+    }
 }

@@ -550,6 +550,6 @@ pub(crate) fn add_parts(parts: &mut ProjectParts, name: &str, file: &Utf8Path, e
         };
         let content = entry.value.to_string();
         let origin = Origin::in_project_file(file, entry.line);
-        parts.add(name, Part { kind, key: key.to_owned(), origin }, content.as_bytes());
+        parts.add(name, Part::new(kind, key, origin, &entry.value), content.as_bytes());
     }
 }

@@ -366,7 +366,7 @@ pub(super) fn parts(plugin: &Plugin) -> ProjectParts {
     let mut parts = ProjectParts::default();
     let mut add = |file: &str, kind, key: &str, content: String| {
         let origin = Origin::in_project_file(Utf8Path::new(file), 1);
-        parts.add(file, Part { kind, key: key.to_owned(), origin }, content.as_bytes());
+        parts.add(file, Part::new(kind, key, origin, &Value::Null), content.as_bytes());
     };
     for hooks in &plugin.hooks {
         add(named(plugin, &hooks.file), PartKind::Hook, "hooks", hooks.value.to_string());

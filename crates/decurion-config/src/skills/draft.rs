@@ -369,7 +369,7 @@ pub(crate) fn add_parts(parts: &mut ProjectParts, name: &str, file: &Utf8Path, e
             _ => continue,
         };
         let origin = Origin::in_project_file(file, entry.line);
-        let part = Part { kind, key: key.to_owned(), origin };
+        let part = Part::new(kind, key, origin, &entry.value);
         parts.add(name, part, entry.value.to_string().as_bytes());
     }
 }

@@ -1,0 +1,31 @@
+//! A person's yes. Takes a question about what was just shown, gives whether it may be done: by an answer on the
+//! terminal, or by `--yes` where nobody sits at one.
+
+use std::io::IsTerminal as _;
+
+use crate::report::Failure;
+
+/// Asks on the terminal, unless that was answered by the command line.
+pub fn agreed(yes: bool, question: &str) -> Result<(), Failure> {
+    can_be_asked(yes)?;
+    if yes {
+        return Ok(());
+    }
+    eprint!("{question} Type yes: ");
+    let mut line = String::new();
+    let read = std::io::stdin().read_line(&mut line);
+    let said = line.trim().to_ascii_lowercase();
+    if read.is_ok() && matches!(said.as_str(), "y" | "yes") {
+        return Ok(());
+    }
+    Err(Failure::failed("nothing more was approved"))
+}
+
+/// Whether anybody can answer.
+pub fn can_be_asked(yes: bool) -> Result<(), Failure> {
+    if yes || std::io::stdin().is_terminal() {
+        return Ok(());
+    }
+    Err(Failure::usage("nobody can be asked here whether to approve this")
+        .hint("look at what it says above, then run it in a terminal or add --yes"))
+}
