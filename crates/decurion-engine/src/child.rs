@@ -71,6 +71,9 @@ pub struct AgentInput {
     pub isolation: Option<String>,
     /// The JSON Schema that its report must satisfy.
     pub output_schema: Option<Value>,
+    /// The file that names the model, where no model did; never the model's to say.
+    #[serde(skip)]
+    pub model_from: Option<camino::Utf8PathBuf>,
     /// Rules of its own; never the model's to say.
     #[serde(skip)]
     pub own_rules: OwnRules,

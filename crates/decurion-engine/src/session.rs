@@ -360,7 +360,7 @@ impl Owner {
         if let Work::Prompt(prompt) = &work {
             self.tell_of_agents();
             self.tell_of_servers();
-            self.heed_command(prompt);
+            self.heed_command(prompt).await;
         }
         let context = self.take_context().await;
         let run = self.run();
@@ -385,7 +385,7 @@ impl Owner {
     }
 
     /// A command that a person typed brings its rules for what it leads to, and may bring its model.
-    fn heed_command(&mut self, prompt: &[Block]) {
+    async fn heed_command(&mut self, prompt: &[Block]) {
         self.command_rules = OwnRules::default();
         let Typed::Command(skill, _) = slash::read(prompt, &*self.session.parts.library) else { return };
         self.command_rules = skill::typed_rules(&skill, &self.session.tools);
@@ -393,15 +393,24 @@ impl Owner {
             return;
         }
         let Some(name) = skill.model.as_deref().filter(|name| *name != "inherit") else { return };
-        match self.session.parts.models.resolve(name) {
+        let usable = self.session.parts.models.resolve(name).and_then(|model| {
+            let checked = spec::check_limits(&self.session.request.limits, &model);
+            checked.map(|()| model).map_err(|error| error.to_string())
+        });
+        match usable {
             Ok(model) => {
                 let own = Arc::clone(&self.session.model);
-                if spec::check_limits(&self.session.request.limits, &model).is_ok() {
-                    self.use_model(model);
-                    self.own_model = Some(own);
-                }
+                self.use_model(model);
+                self.own_model = Some(own);
             }
-            Err(reason) => tracing::warn!(%reason, command = %skill.name, "its model is not known"),
+            Err(reason) => {
+                let (file, own) = (&skill.path, &self.session.model.name);
+                self.warn(format!(
+                    "/{}: its model `{name}` cannot be used, so {own} works: {reason} ({file})",
+                    skill.name
+                ))
+                .await;
+            }
         }
     }
 
@@ -459,7 +468,11 @@ impl Owner {
 
     /// Tells whoever listens what happened to a server.
     async fn tell_of_server(&mut self, notice: decurion_tools::mcp::Notice) {
-        let text = format!("MCP server {:?}: {}", notice.server, notice.text);
+        self.warn(format!("MCP server {:?}: {}", notice.server, notice.text)).await;
+    }
+
+    /// Tells whoever listens that something is not as they may think.
+    async fn warn(&self, text: String) {
         let event = Event::Notice { level: "warning".to_owned(), text };
         // A journal that is lost is found lost by the next run.
         let _ = self.session.journal.write(&self.who, vec![event]).await;

@@ -297,6 +297,7 @@ async fn forked(bench: &Bench<'_>, cx: &ToolContext, skill: &Skill, prompt: Stri
         prompt,
         subagent_type: Some(kind),
         model: skill.model.clone(),
+        model_from: Some(skill.path.clone()),
         effort: skill.effort.clone(),
         run_in_background: Some(false),
         own_rules: OwnRules { instead: !skill.allowed_tools.is_empty(), ..own_rules(skill) },

@@ -356,7 +356,17 @@ impl Owner {
                     wanted.value
                 )))
             }
-            Err(reason) => Err(reason),
+            Err(reason) => {
+                let own = definition.path.as_ref().filter(|_| call.is_none() && forced.is_none());
+                let file = spawning.input.model_from.as_ref().filter(|_| forced.is_none()).or(own);
+                let file = file.map(|file| format!(" ({file})")).unwrap_or_default();
+                let by_skill = spawning.input.model_from.is_some() && forced.is_none();
+                let why = if by_skill { "the skill names it" } else { wanted.why.as_str() };
+                Err(format!(
+                    "The agent {} cannot run on the model `{}`; {why}: {reason}{file}",
+                    definition.name, wanted.value
+                ))
+            }
         }
     }
 

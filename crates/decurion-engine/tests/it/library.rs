@@ -1030,3 +1030,36 @@ async fn a_skill_for_people_alone_is_refused_to_the_model_with_that_reason() {
         "! <tool_use_error>The skill deploy can only be called by the user, as /deploy.</tool_use_error>"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_model_that_cannot_be_used_is_told_with_the_file_that_names_it() {
+    let named = |name: &str, fork| Skill {
+        model: Some("nosuch/model".into()),
+        agent: Some("worker".into()),
+        fork,
+        ..skill(name)
+    };
+    let library = || shelf([(named("c", false), "Do it."), (named("f", true), "Do it.")]);
+    let stage = |script: &str, library| {
+        let mut stage = stage(script, library);
+        stage.unknown_models = vec!["nosuch/model".into()];
+        stage
+    };
+    // A command is followed on the session's own.
+    let with_command = stage("when\n  say \"done\"\n", library());
+    let log = render(&with_command.play("/c").await.events);
+    assert_eq!(requests(&with_command)[0]["model"], "scripted");
+    let told = log.lines().find(|line| line.contains("nosuch/model")).unwrap_or_default();
+    expect!["notice /c: its model `nosuch/model` cannot be used, so scripted works: no provider knows this model: nosuch/model (/skills/c/SKILL.md)"].assert_eq(told.trim());
+    // An agent is not begun, whoever names its model.
+    let played = stage(&calling(&json!({"skill": "f"})), library()).play("go").await;
+    expect!["! The agent worker cannot run on the model `nosuch/model`; the skill names it: no provider knows this model: nosuch/model (/skills/f/SKILL.md)"].assert_eq(&results(&played, "Skill").join("\n"));
+    let started = async |model: Option<&str>, inputs: &str| {
+        let mut stage = stage(&delegating("", inputs), shelf([]));
+        let (model, path) = (model.map(str::to_owned), Some("/agents/worker.md".into()));
+        stage.agents = vec![Arc::new(AgentDefinition { model, path, ..worker() })];
+        results(&stage.play("go").await, "Agent").join("\n")
+    };
+    expect!["! The agent worker cannot run on the model `nosuch/model`; the definition names it: no provider knows this model: nosuch/model (/agents/worker.md)"].assert_eq(&started(Some("nosuch/model"), "").await);
+    expect!["! The agent worker cannot run on the model `nosuch/model`; the call names it: no provider knows this model: nosuch/model"].assert_eq(&started(None, ", \"model\": \"nosuch/model\"").await);
+}
