@@ -8,7 +8,7 @@ use decurion_config::{InstructionRequest, Loaded, Plugins, SkillRequest, Skills,
 use decurion_engine::{Instructions, Library, Memory};
 use decurion_protocol::{AgentDefinition, HookDeclaration, Skill};
 
-use crate::command::agents::tool_names;
+use crate::command::agents::{SERVER_TOOLS, tool_names};
 
 /// A library that follows its files.
 pub struct Shelf {
@@ -36,7 +36,7 @@ impl Held {
 /// Where skills and commands of these settings are, and the tools that they may name.
 pub fn request(loaded: &Loaded, plugins: &Plugins) -> SkillRequest {
     let names = tool_names();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).chain(SERVER_TOOLS).collect();
     let mut request = SkillRequest::new(loaded, &names);
     request.plugins = plugins.skills();
     request

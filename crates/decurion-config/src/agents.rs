@@ -45,6 +45,8 @@ pub struct AgentRequest {
     pub tools: Vec<String>,
     /// The names of the skills there are; none where that is not known.
     pub skills: Option<Vec<String>>,
+    /// The names of the MCP servers that are declared; none where that is not known.
+    pub servers: Option<Vec<String>>,
     /// What the user agreed to of the project's files; none where it is not trusted.
     trusted: Option<Agreed>,
 }
@@ -59,6 +61,7 @@ impl AgentRequest {
             disabled: loaded.settings.agents.disabled.clone(),
             tools: tools.iter().map(|name| (*name).to_owned()).collect(),
             skills: None,
+            servers: None,
             trusted: Agreed::of(loaded),
         }
     }

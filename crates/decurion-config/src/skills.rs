@@ -33,6 +33,8 @@ pub struct SkillRequest {
     pub plugins: Vec<(SkillKind, AgentFolder)>,
     /// The names of the tools there are.
     pub tools: Vec<String>,
+    /// The names of the agents there are; none where that is not known.
+    pub agents: Option<Vec<String>>,
     trusted: Option<Agreed>,
 }
 
@@ -43,6 +45,7 @@ impl SkillRequest {
             folders: folders(&loaded.paths, &loaded.managed_path, &loaded.layers),
             plugins: Vec::new(),
             tools: tools.iter().map(|name| (*name).to_owned()).collect(),
+            agents: None,
             trusted: Agreed::of(loaded),
         }
     }
@@ -157,7 +160,7 @@ impl Skills {
             SkillKind::Command => commands::name(&folder.path, file),
         };
         let draft = Draft { kind, folder, file, name: &name, trust, document: &document };
-        if let Some(skill) = draft.decide(&request.tools, &mut self.problems) {
+        if let Some(skill) = draft.decide(request, &mut self.problems) {
             self.all.push(LoadedSkill { skill: Arc::new(skill), shadowed_by: None });
         }
     }

@@ -14,21 +14,30 @@ use serde_json::{Value, json};
 use super::explain;
 use crate::args::AgentsCommand;
 use crate::report::{FAILED, Failure, note};
+use crate::servers::{self, Flags};
 use crate::{library, wire};
 
 /// Tools that the engine brings, beside those of the tool set.
 const ENGINE_TOOLS: &[&str] =
     &["Agent", "EnterWorktree", "ExitWorktree", "SendMessage", "Skill", "TaskOutput", "TaskStop"];
 
+/// Tools that there are where a server offers resources: known to whoever writes a file, but not always there.
+pub const SERVER_TOOLS: [&str; 2] = decurion_tools::mcp::resources::NAMES;
+
 /// Lists, shows or checks definitions.
 pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
-    let loaded = decurion_config::load(&LoadRequest::new(cwd, environment))?;
+    let loaded = decurion_config::load(&LoadRequest::new(cwd, environment.clone()))?;
     let plugins = Plugins::load(&loaded, &[]);
     let mut request = request(&loaded, &plugins);
-    // Whoever checks files wants to know of skills that are not there; a start warns when it needs them.
-    let skills = Skills::load(&library::request(&loaded, &plugins));
+    // Whoever checks files wants to know of what is named and not there; a start warns when it needs it.
+    let mut of_skills = library::request(&loaded, &plugins);
+    of_skills.agents =
+        Some(Agents::load(&request).active().map(|agent| agent.definition.name.clone()).collect());
+    let skills = Skills::load(&of_skills);
     request.skills = Some(skills.active().map(|skill| skill.name.clone()).collect());
+    let servers = servers::load(&loaded, &environment, &Flags::default(), &plugins)?;
+    request.servers = Some(servers.0.entries.iter().map(|entry| entry.name.clone()).collect());
     match command {
         AgentsCommand::List { json } => {
             list(&Agents::load(&request), &loaded, json);
@@ -63,7 +72,7 @@ pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
 pub fn request(loaded: &Loaded, plugins: &Plugins) -> AgentRequest {
     let tools = decurion_tools::builtin();
     let names = tools.iter().map(|tool: &Arc<dyn Tool>| tool.spec().name.as_str());
-    let names: Vec<&str> = names.chain(ENGINE_TOOLS.iter().copied()).collect();
+    let names: Vec<&str> = names.chain(ENGINE_TOOLS.iter().copied()).chain(SERVER_TOOLS).collect();
     let mut request = AgentRequest::new(loaded, &names);
     request.plugins = plugins.agents();
     request

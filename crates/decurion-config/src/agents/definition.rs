@@ -202,7 +202,7 @@ impl Maker<'_> {
             "background" => self.definition.background = self.switch(entry),
             "forkContext" => self.definition.fork_context = self.switch(entry),
             HIDDEN => self.definition.hidden = self.switch(entry),
-            "effort" => self.definition.effort = entry.text().map(str::to_owned),
+            "effort" => self.effort(entry),
             "color" => self.definition.color = entry.text().map(str::to_owned),
             "initialPrompt" => self.definition.initial_prompt = entry.text().map(str::to_owned),
             "criticalSystemReminder" => self.definition.reminder = entry.text().map(str::to_owned),
@@ -286,13 +286,20 @@ impl Maker<'_> {
     fn model(&mut self, entry: &Entry) {
         self.model_line = Some(entry.line);
         let Some(model) = entry.text() else { return };
-        if model.contains(char::is_whitespace) || model.starts_with('[') {
+        if !is_model_name(entry, model) {
             let text = format!("`model` is no model's name, so the agent inherits its parent's: {model}");
             return self.warn(entry.line, text);
         }
         let lower = model.to_ascii_lowercase();
         let is_alias = ["inherit", "sonnet", "opus", "haiku", "fable"].contains(&lower.as_str());
         self.definition.model = Some(if is_alias { lower } else { model.to_owned() });
+    }
+
+    fn effort(&mut self, entry: &Entry) {
+        if let Some(problem) = effort_problem(entry) {
+            self.warn(entry.line, problem);
+        }
+        self.definition.effort = entry.text().map(str::to_owned);
     }
 
     fn mode(&mut self, entry: &Entry) {
@@ -429,10 +436,18 @@ impl Maker<'_> {
             self.warn(entry.line, format!("`mcpServers`: {name} cannot be used: {}", crate::mcp::HOSTED));
         }
         let names = |text: &str| text.split(',').map(|name| Value::String(name.trim().to_owned())).collect();
-        self.definition.equipment.mcp_servers = Some(match &entry.value {
+        let servers = match &entry.value {
             Value::String(text) => Value::Array(names(text)),
             other => other.clone(),
-        });
+        };
+        if let Some(known) = &self.request.servers {
+            let named = servers.as_array().into_iter().flatten().filter_map(Value::as_str);
+            let missing = named.filter(|name| !known.iter().any(|known| known == name));
+            for name in missing.map(str::to_owned).collect::<Vec<_>>() {
+                self.warn(entry.line, format!("`mcpServers`: no server is declared under this name: {name}"));
+            }
+        }
+        self.definition.equipment.mcp_servers = Some(servers);
     }
 
     fn memory(&mut self, entry: &Entry) {
@@ -507,6 +522,20 @@ pub(crate) fn name_problem(name: &str) -> Option<String> {
     }
     let bad = name.chars().find(|character| character.is_control() || "(),*".contains(*character))?;
     Some(format!("holds a character that names cannot have: {bad:?}"))
+}
+
+/// Words for how hard a model thinks that some provider knows.
+const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+
+/// What is wrong with an `effort`. It is sent as it is written: a provider may know more than we do.
+pub(crate) fn effort_problem(entry: &Entry) -> Option<String> {
+    let effort = entry.text().filter(|effort| !EFFORTS.contains(effort))?;
+    Some(format!("`effort` is sent as it is written, but no provider known here takes it: {effort}"))
+}
+
+/// Whether this can be what a model is called; a number is a slip.
+pub(crate) fn is_model_name(entry: &Entry, model: &str) -> bool {
+    entry.value.is_string() && !model.contains(char::is_whitespace) && !model.starts_with('[')
 }
 
 /// A key without regard to case and the signs between words.

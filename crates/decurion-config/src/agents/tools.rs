@@ -1,7 +1,8 @@
 //! The names of tools in a definition. Takes the lists as written and the names of the tools there are, gives
 //! a selection in today's names, what to say about it, and whether anything is left.
 
-use decurion_protocol::ToolSelection;
+use decurion_protocol::permission::RuleSource;
+use decurion_protocol::{Rule, ToolSelection};
 use serde_json::Value;
 
 use crate::agents::Severity;
@@ -16,6 +17,8 @@ const OTHER_NAMES: &[(&str, &str, bool)] = &[
     ("BashOutput", "TaskOutput", true),
     ("KillShell", "TaskStop", true),
     ("KillBash", "TaskStop", true),
+    ("ListMcpResourcesTool", "ListMcpResources", true),
+    ("ReadMcpResourceTool", "ReadMcpResource", true),
     ("MultiEdit", "Edit", false),
     ("NotebookRead", "Read", false),
     ("LS", "Glob", false),
@@ -54,11 +57,22 @@ pub(crate) fn current(names: Vec<String>, key: &str, known: &[String]) -> (Vec<S
     for name in names {
         let (name, remark) = current_name(name, key, known);
         remarks.extend(remark);
+        remarks.extend(rule_remark(&name, key));
         if !list.contains(&name) {
             list.push(name);
         }
     }
     (list, remarks)
+}
+
+/// What to say about a rule that cannot be read, and what is made of it then.
+fn rule_remark(written: &str, key: &str) -> Option<Remark> {
+    let error = Rule::parse(written, RuleSource::Command).err().filter(|_| written.contains('('))?;
+    let made = match key {
+        "disallowedTools" => "the whole tool is forbidden",
+        _ => "it allows nothing",
+    };
+    Some((Severity::Warning, format!("`{key}`: {}, so {made}: {written}", error.reason)))
 }
 
 fn current_name(written: String, key: &str, known: &[String]) -> (String, Option<Remark>) {

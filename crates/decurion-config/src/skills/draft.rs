@@ -6,7 +6,8 @@ use camino::Utf8Path;
 use decurion_protocol::{Invocable, Skill, SkillKind};
 use serde_json::Value;
 
-use crate::agents::definition::{WaitingParts, name_problem, plain};
+use super::SkillRequest;
+use crate::agents::definition::{WaitingParts, effort_problem, is_model_name, name_problem, plain};
 use crate::agents::{AgentFolder, AgentOrigin, AgentProblem, Severity, tools};
 use crate::frontmatter::{Document, Entry};
 use crate::hooks;
@@ -68,7 +69,7 @@ pub(crate) struct Draft<'a> {
 
 impl Draft<'_> {
     /// The skill, if it can be used; what is wrong with it in any case.
-    pub(crate) fn decide(self, known: &[String], problems: &mut Vec<AgentProblem>) -> Option<Skill> {
+    pub(crate) fn decide(self, request: &SkillRequest, problems: &mut Vec<AgentProblem>) -> Option<Skill> {
         let skill = Skill {
             kind: self.kind,
             source: self.folder.source,
@@ -77,7 +78,7 @@ impl Draft<'_> {
             plugin_root: self.folder.plugin.as_ref().map(|plugin| plugin.root.clone()),
             ..Skill::default()
         };
-        let mut maker = Maker { skill, user: true, model: true, found: Vec::new(), known, draft: &self };
+        let mut maker = Maker { skill, user: true, model: true, found: Vec::new(), request, draft: &self };
         maker.name();
         for entry in &self.document.head {
             maker.entry(entry);
@@ -99,7 +100,7 @@ struct Maker<'a> {
     user: bool,
     model: bool,
     found: Vec<AgentProblem>,
-    known: &'a [String],
+    request: &'a SkillRequest,
     draft: &'a Draft<'a>,
 }
 
@@ -121,7 +122,13 @@ impl Maker<'_> {
         let mut name = self.draft.name.to_owned();
         match (self.draft.kind, written) {
             (SkillKind::Skill, Some((own, line))) => match typed_problem(&own) {
-                None => name = own,
+                None => {
+                    if own != name {
+                        let text = format!("`name` is not its folder's, {name}: it is called /{own}");
+                        self.say(Severity::Note, line, text);
+                    }
+                    name = own;
+                }
                 Some(reason) => self.warn(line, format!("`name` {reason}; the folder's is used: {name}")),
             },
             (SkillKind::Command, Some((own, line))) if own != name => {
@@ -151,9 +158,9 @@ impl Maker<'_> {
             "allowed-tools" => self.allowed(entry),
             "disallowed-tools" => self.disallowed(entry),
             "model" => self.model(entry),
-            "effort" => self.skill.effort = entry.text().map(str::to_owned),
+            "effort" => self.effort(entry),
             "context" => self.context(entry),
-            "agent" => self.skill.agent = entry.text().map(str::to_owned),
+            "agent" => self.agent(entry),
             "user-invocable" => self.user = self.switch(entry, true),
             "disable-model-invocation" => self.model = !self.switch(entry, false),
             "hooks" => self.hooks(entry),
@@ -199,7 +206,7 @@ impl Maker<'_> {
 
     fn tool_names(&mut self, entry: &Entry, key: &str) -> Option<Vec<String>> {
         let names = self.names(entry)?;
-        let (names, remarks) = tools::current(names, key, self.known);
+        let (names, remarks) = tools::current(names, key, &self.request.tools);
         for (severity, text) in remarks {
             self.say(severity, entry.line, text);
         }
@@ -257,11 +264,28 @@ impl Maker<'_> {
 
     fn model(&mut self, entry: &Entry) {
         let Some(model) = entry.text() else { return };
-        if model.contains(char::is_whitespace) || model.starts_with('[') {
+        if !is_model_name(entry, model) {
             return self
                 .warn(entry.line, format!("`model` is ignored, because it is no model's name: {model}"));
         }
         self.skill.model = Some(model.to_owned());
+    }
+
+    fn effort(&mut self, entry: &Entry) {
+        if let Some(problem) = effort_problem(entry) {
+            self.warn(entry.line, problem);
+        }
+        self.skill.effort = entry.text().map(str::to_owned);
+    }
+
+    /// An agent that is not there is told when the skill is called; whoever checks files is told before.
+    fn agent(&mut self, entry: &Entry) {
+        let Some(agent) = entry.text() else { return };
+        let is_agent = |known: &Vec<String>| known.iter().any(|known| known.eq_ignore_ascii_case(agent));
+        if self.request.agents.as_ref().is_some_and(|known| !is_agent(known)) {
+            self.warn(entry.line, format!("`agent`: no such agent: {agent}"));
+        }
+        self.skill.agent = Some(agent.to_owned());
     }
 
     fn context(&mut self, entry: &Entry) {

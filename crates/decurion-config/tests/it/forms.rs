@@ -20,8 +20,10 @@ const TOOLS: &[&str] = &[
     "Edit",
     "Glob",
     "Grep",
+    "ListMcpResources",
     "NotebookEdit",
     "Read",
+    "ReadMcpResource",
     "Skill",
     "TaskOutput",
     "TaskStop",
@@ -126,6 +128,7 @@ fn agents() {
     let mut table = String::new();
     for file in files(&forms("agents")) {
         let mut request = AgentRequest::new(&loaded, TOOLS);
+        request.servers = Some(vec!["github".into()]);
         request.folders = vec![folder(&forms("agents"))];
         let found = Agents::check(&request, std::slice::from_ref(&file));
         let loads = found.all.first().map(|agent| definition(&agent.definition));
@@ -142,7 +145,9 @@ fn skills_and_commands() {
     let loaded = Stage::new().load();
     let mut table = String::new();
     for (kind, name) in [(SkillKind::Skill, "skills"), (SkillKind::Command, "commands")] {
-        let found = Skills::check(&SkillRequest::new(&loaded, TOOLS), kind, &folder(&forms(name)));
+        let mut request = SkillRequest::new(&loaded, TOOLS);
+        request.agents = Some(vec!["Explore".into()]);
+        let found = Skills::check(&request, kind, &folder(&forms(name)));
         let mut about: Vec<Utf8PathBuf> =
             found.problems.iter().map(|problem| Utf8PathBuf::from(problem.origin.to_string())).collect();
         about.extend(found.all.iter().map(|loaded| loaded.skill.path.clone()));
