@@ -88,8 +88,8 @@ pub struct Bench<'a> {
 pub struct Finished {
     /// Its events as recorded.
     pub events: Vec<Arc<Envelope>>,
-    /// The refusal, if it was refused, and whether nobody could be asked.
-    pub denial: Option<(Denial, bool)>,
+    /// The refusal, if it was refused, and the reason where nobody could be asked.
+    pub denial: Option<(Denial, Option<String>)>,
     /// Whether whoever refused it wants the turn to end too.
     pub interrupt: bool,
     /// What hooks tell the model about it.
@@ -501,6 +501,7 @@ async fn refuse(
     }
     let Ready { call, .. } = ready;
     let output = ToolOutput::error(format!("Permission denied: {}", decision.reason));
+    let unasked = unanswerable.then(|| decision.reason.clone());
     let refused = Event::CallRefused {
         call: call.id.clone(),
         tool: tool.clone(),
@@ -510,7 +511,7 @@ async fn refuse(
     };
     let denial = Denial { tool, call: call.id.clone(), input: call.input.clone() };
     let mut finished = end(bench, &call, output, 0, vec![refused]).await?;
-    finished.denial = Some((denial, unanswerable));
+    finished.denial = Some((denial, unasked));
     finished.interrupt = interrupt;
     Ok(finished)
 }

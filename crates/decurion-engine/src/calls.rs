@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 /// What came of all calls of a message.
 #[derive(Debug, Default)]
 pub struct Round {
-    /// Calls that were refused, and whether nobody could be asked about each.
-    pub denials: Vec<(Denial, bool)>,
+    /// Calls that were refused, each with the reason where nobody could be asked.
+    pub denials: Vec<(Denial, Option<String>)>,
     /// Whether someone wants the turn to end.
     pub interrupt: bool,
     /// What hooks tell the model.

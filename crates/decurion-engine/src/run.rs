@@ -147,7 +147,7 @@ impl Progress {
             (self.replied_at, self.is_final) = (last.seq, last.is_final);
             self.said.clone_from(&last.text);
             self.continues = last.continues;
-            self.denied = last.denied.as_deref().map(unasked);
+            self.denied = last.denied.clone();
             self.totals.stop_reason.clone_from(&last.stop_reason);
         }
         self
@@ -616,9 +616,9 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
     if let Some(reason) = round.stopped {
         return Ok(Some(Outcome::Killed { by: format!("a hook: {reason}") }));
     }
-    for (denial, unanswerable) in round.denials {
-        if unanswerable {
-            progress.denied = Some(unasked(&denial.tool));
+    for (denial, reason) in round.denials {
+        if let Some(reason) = reason {
+            progress.denied = Some(unasked(&denial.tool, &reason));
         }
         progress.totals.denials.push(denial);
     }
@@ -692,9 +692,9 @@ async fn offer(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Resul
     hear(run, progress, blocks, Origin::Note(skill::OFFERED.to_owned())).await
 }
 
-/// Why a run was denied what it needed.
-fn unasked(tool: &str) -> String {
-    format!("{tool} was not allowed and nobody could be asked")
+/// Why a run was denied what it needed, with what would have allowed it.
+pub fn unasked(tool: &str, reason: &str) -> String {
+    format!("{tool} was not allowed: {reason}")
 }
 
 /// A number that is the same for rounds with the same calls. Looking again at a task is no sign of a loop.

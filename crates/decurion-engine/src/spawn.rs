@@ -87,7 +87,7 @@ pub struct LastReply {
     pub is_final: bool,
     /// Whether it was cut off and asked to go on.
     pub continues: bool,
-    /// Which tool was refused with nobody to ask, in the round before it.
+    /// What was refused with nobody to ask, in the round before it.
     pub denied: Option<String>,
 }
 

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use crate::args::{InputFormat, OutputFormat, RunArgs};
 use crate::library::Shelf;
 use crate::models::Configured;
-use crate::report::{Failure, note};
+use crate::report::{Failure, note, visible};
 use crate::{debug_log, definitions, discover, servers, wire};
 
 /// The longest prompt taken from standard input.
@@ -299,7 +299,8 @@ pub fn conclude(finish: &Finish, format: OutputFormat) -> u8 {
             Outcome::Stalled { waiting_for } => note(format!("stalled: {waiting_for}")),
             Outcome::OutOfBudget { budget, .. } => note(format!("the budget is used up: {budget}")),
             Outcome::Denied { reason, .. } => {
-                note(format!("denied: {reason}; allow it with --allowedTools or a rule in the settings"));
+                let reason = visible(reason);
+                note(format!("denied: {reason}; rules are given with --allowedTools or in the settings"));
             }
             Outcome::Lost => note("the end of the run was not seen"),
         }

@@ -2,7 +2,7 @@
 //! harmless or allowed.
 
 use decurion_protocol::intent::{ShellCommand, ShellIntent, WideTouch};
-use decurion_protocol::{Access, Decision, Mode, Rule, Verdict};
+use decurion_protocol::{Access, Decision, Mode, Rule, Touch, Verdict};
 use serde_json::Value;
 
 use super::commands::{self, Allowed, Match};
@@ -166,11 +166,36 @@ fn part<'q>(question: &Question<'q>, shell: &ShellIntent, index: usize) -> Resul
         return touches.map(|()| None);
     }
     match allowed(question, shell, index) {
-        Some((rule, _)) => touches.map(|()| Some(rule)),
+        Some((rule, _)) => match touches {
+            Ok(()) => Ok(Some(rule)),
+            Err(reason) => Err(format!("{reason}; {}", beyond(question, command, rule))),
+        },
         None => Err(match &command.because {
             Some(because) => format!("{because}, and no rule allows it: {}", command.text),
             None => format!("no rule allows it: {}", command.text),
         }),
+    }
+}
+
+/// What is missing where a rule allows a program and nothing allows the files that it uses.
+fn beyond(question: &Question<'_>, command: &ShellCommand, rule: &Rule) -> String {
+    let refused = |touch: &&Touch| question.path_allowed(&touch.path, touch.access).is_err();
+    let Some(touch) = command.touches.iter().find(refused) else {
+        return format!("`{rule}` allows the program, not the files it uses");
+    };
+    let path = match touch.path.strip_prefix(&question.policy.around.cwd) {
+        Ok(inside) => inside.to_string(),
+        Err(_) => format!("/{}", touch.path),
+    };
+    let around = &question.policy.around;
+    // `Edit` alone does not speak for what is protected or lies elsewhere.
+    let is_plain = paths::is_inside(&touch.path, around) && paths::protected(&touch.path, around).is_none();
+    match touch.access {
+        Access::Write => format!(
+            "`{rule}` allows the program, not the file it writes: add {}`Write({path})`",
+            if is_plain { "`Edit`, or " } else { "" }
+        ),
+        Access::Read => format!("`{rule}` allows the program, not the file it reads: add `Read({path})`"),
     }
 }
 

@@ -590,7 +590,9 @@ impl Folding {
                     last.answered = true;
                 }
             }
-            Event::CallRefused { tool, unanswerable: true, .. } => self.denied = Some(tool.clone()),
+            Event::CallRefused { tool, decision, unanswerable: true, .. } => {
+                self.denied = Some(crate::run::unasked(tool, &decision.reason));
+            }
             // What follows an ending is new work: nothing of the old is carried into it.
             Event::RunEnded { .. } => (self.worked, self.last, self.denied) = (true, None, None),
             _ => {}

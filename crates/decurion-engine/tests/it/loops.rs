@@ -111,7 +111,7 @@ when turn=2
         refuse Poke: no rule allows this tool; nobody can be asked in this session
         ✗      "Permission denied: no rule allows this tool; nobody can be asked in this session"
         model  "I could not"
-        end    {"outcome":"denied","reason":"Poke was not allowed and nobody could be asked","partial":"I could not"}
+        end    {"outcome":"denied","reason":"Poke was not allowed: no rule allows this tool; nobody can be asked in this session","partial":"I could not"}
     "#]].assert_eq(&stage.log("go").await);
 }
 

@@ -8,6 +8,7 @@ use decurion_engine::permission::{Around, Policy, add_real_paths, decide, effect
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Rule, RuleSet, Verdict};
 use decurion_tools::{Surroundings, bash};
+use expect_test::expect;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -412,4 +413,27 @@ fn piece() -> impl Strategy<Value = String> {
         "time ",
     ])
     .prop_map(str::to_owned)
+}
+
+#[test]
+fn a_rule_for_a_program_says_which_rule_is_missing_for_its_files() {
+    let reason = |command: &str, allow: &[&str]| {
+        let row =
+            json!({"rules": {"allow": allow}, "cwd": "/w", "tool": "Bash", "input": {"command": command}});
+        let decision = decided(&row).unwrap();
+        format!("{:?}: {}", decision.verdict, decision.reason)
+    };
+    expect!["Ask: it writes: /w/zz; `Bash(touch:*)` allows the program, not the file it writes: add `Edit`, or `Write(zz)`"].assert_eq(&reason("touch zz", &["Bash(touch:*)"]));
+    expect!["Ask: it writes outside the working directory: /other/zz; `Bash(touch:*)` allows the program, not the file it writes: add `Write(//other/zz)`"].assert_eq(&reason("touch /other/zz", &["Bash(touch:*)"]));
+    expect!["Ask: it writes to a protected path: /w/.git/hooks/b/a; `Bash(cp:*)` allows the program, not the file it writes: add `Write(.git/hooks/b/a)`"].assert_eq(&reason("cp a .git/hooks/b", &["Bash(cp:*)"]));
+    // What it says to add is enough.
+    for (command, rules) in [
+        ("touch zz", ["Bash(touch:*)", "Edit"]),
+        ("touch zz", ["Bash(touch:*)", "Write(zz)"]),
+        ("touch /other/zz", ["Bash(touch:*)", "Write(//other/zz)"]),
+        ("cp a .git/hooks/b", ["Bash(cp:*)", "Write(.git/hooks/b)"]),
+    ] {
+        assert!(reason(command, &rules).starts_with("Allow"), "{}", reason(command, &rules));
+    }
+    expect!["Ask: it changes files, and no rule allows it: touch zz"].assert_eq(&reason("touch zz", &[]));
 }
