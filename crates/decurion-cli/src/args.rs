@@ -745,11 +745,22 @@ pub fn is_guard(argv: &[OsString]) -> bool {
 }
 
 /// What is said of a word too many, which would pass for a command; none for other mistakes.
-pub fn surplus(error: &clap::Error) -> Option<Failure> {
+pub fn surplus(error: &clap::Error, argv: &[OsString]) -> Option<Failure> {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
-    let is_command = Args::command().find_subcommand(word).is_some();
-    if error.kind() != ErrorKind::ArgumentConflict || is_command {
+    let commands = Args::command();
+    if error.kind() != ErrorKind::ArgumentConflict || commands.find_subcommand(word).is_some() {
         return None;
+    }
+    // `--model X mcp serve`: what stands behind an option is the prompt, but not if it reads like this.
+    let before = argv.windows(2).find(|pair| pair[1] == *word.as_str()).and_then(|pair| pair[0].to_str());
+    let command = before.and_then(|before| commands.find_subcommand(before));
+    if let Some(command) = command.filter(|command| command.find_subcommand(word).is_some()) {
+        let name = command.get_name();
+        return Some(
+            Failure::usage(format!("a command goes before the options: {name} {word}"))
+                .hint(format!("`decurion {name} {word} --help` shows the options it takes"))
+                .hint("a prompt of several words goes in quotes"),
+        );
     }
     Some(
         Failure::usage(format!("one argument too many: {}", crate::report::visible(word)))

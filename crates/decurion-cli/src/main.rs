@@ -35,10 +35,10 @@ fn main() -> ExitCode {
     }
     decurion_exec::set_umask_077();
     decurion_exec::raise_file_limit();
-    let args = match Args::try_parse_from(argv) {
+    let args = match Args::try_parse_from(&argv) {
         Ok(args) => args,
         Err(error) => {
-            if let Some(failure) = args::surplus(&error) {
+            if let Some(failure) = args::surplus(&error, &argv) {
                 return failure.report();
             }
             let _ = error.print();

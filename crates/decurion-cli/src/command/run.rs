@@ -22,6 +22,7 @@ use decurion_serve::{
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use super::sessions::named;
 use crate::args::{InputFormat, OutputFormat, RunArgs};
 use crate::library::Shelf;
 use crate::models::Configured;
@@ -510,7 +511,10 @@ fn start(args: &RunArgs, loaded: &Loaded) -> Result<Start, Failure> {
     };
     let id = args.session_id.as_deref().map(parse).transpose()?;
     let from = match (&args.resume, args.r#continue) {
-        (Some(resume), _) => Some(parse(resume)?),
+        (Some(resume), _) => Some(match &loaded.paths.state {
+            Some(state) => named(&decurion_store::Archive::new(state.clone()), resume)?,
+            None => parse(resume)?,
+        }),
         (None, true) => Some(latest(loaded)?),
         (None, false) => None,
     };

@@ -8,7 +8,7 @@ use decurion_store::{Archive, Found, ReplayOptions, SessionPaths, replay};
 use serde_json::json;
 
 use crate::args::SessionsCommand;
-use crate::report::Failure;
+use crate::report::{Failure, visible};
 use crate::wire;
 
 /// Lists, shows or exports sessions.
@@ -32,11 +32,27 @@ pub fn run(command: SessionsCommand) -> Result<u8, Failure> {
     .map(|()| 0)
 }
 
-/// The record of the session of this id.
+/// The id of a session that is named by all of it or by its beginning, where that is the beginning of no other.
+pub(super) fn named(archive: &Archive, id: &str) -> Result<SessionId, Failure> {
+    if let Ok(session) = id.parse() {
+        return Ok(session);
+    }
+    let listed = archive.list(None).map_err(|error| unreadable(archive, &error))?;
+    let beginning = id.to_ascii_lowercase();
+    let begins = |session: &SessionId| !beginning.is_empty() && session.to_string().starts_with(&beginning);
+    let found: Vec<SessionId> = listed.iter().map(|one| one.session).filter(begins).collect();
+    match &*found {
+        [session] => Ok(*session),
+        [] => Err(Failure::usage(format!("there is no session of this id: {}", visible(id)))
+            .hint("`decurion sessions list --all` shows them")),
+        several => Err(Failure::usage(format!("{} sessions begin with {id}", several.len()))
+            .hint("give more of the id; `decurion sessions list --all` shows them")),
+    }
+}
+
+/// The record of the session of this id, or of this beginning of one.
 pub(super) fn find(archive: &Archive, id: &str) -> Result<SessionPaths, Failure> {
-    let session: SessionId = id.parse().map_err(|error: decurion_protocol::id::InvalidId| {
-        Failure::usage(error.to_string()).hint("a session id is a UUID; see `decurion sessions list`")
-    })?;
+    let session = named(archive, id)?;
     match archive.find(session, &[]) {
         Some(Found::Ours(paths)) => Ok(paths),
         _ => Err(decurion_protocol::PlaceError::NoSuchSession(session).into()),

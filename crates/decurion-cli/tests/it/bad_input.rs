@@ -44,6 +44,13 @@ const CASES: &[Case] = &[
     ("money without end", &["-p", "x", "--max-budget-usd", "inf"], &["--max-budget-usd", "inf"]),
     ("no prompt", &["-p"], &["prompt"]),
     ("a prompt of two arguments", &["-p", "fix", "it"], &["one argument too many: it", "quotes"]),
+    (
+        "a command behind an option",
+        &["--model", "x", "mcp", "serve"],
+        &["a command goes before the options: mcp serve", "decurion mcp serve --help"],
+    ),
+    ("a session that is not there", &["trace", "nosuch"], &["there is no session of this id: nosuch", "sessions list"]),
+    ("one to go on with", &["-p", "x", "--resume", "nosuch"], &["there is no session of this id: nosuch"]),
     ("a name that looks like the prompt", &["-p", "--worktree", "name", "fix it"], &["fix it", "--worktree=NAME"]),
     ("a command behind an option", &["-p", "x", "sessions"], &["'sessions'", "--print"]),
     ("an empty prompt", &["-p", "  \n"], &["prompt"]),

@@ -87,6 +87,8 @@ fn sessions_are_listed_shown_and_exported() {
     for part in ["you: where is it?", "agent: Looking.", "agent calls Bash", "→ here", "completed"] {
         assert!(shown.contains(part), "{part:?} is not in {shown}");
     }
+    // The beginning of an id is enough where no other begins so.
+    assert_eq!(lines(&stand, &["sessions", "show", &ID[..4]]).join("\n"), shown);
     let messages = lines(&stand, &["sessions", "show", ID, "--json"]);
     assert!(messages.iter().all(|line| serde_json::from_str::<Value>(line).is_ok()));
     let transcript = lines(&stand, &["sessions", "export", ID]);

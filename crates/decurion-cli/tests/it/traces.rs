@@ -111,7 +111,7 @@ fn what_cannot_be_written_is_said_before_anything_is() {
         (&["trace", "-o", &file, "--svg", &file], 2, "the same place"),
         (&["trace", "-o", "-", "--json"], 2, "standard output"),
         (&["trace", "-o", &missing], 1, "cannot write"),
-        (&["trace", "no-such-id"], 2, "a session id is a UUID"),
+        (&["trace", "no-such-id"], 2, "there is no session of this id: no-such-id"),
         (&["trace", "11111111-2222-4333-8444-555555555555"], 2, "11111111-2222"),
     ];
     for (arguments, code, words) in rows {
