@@ -374,20 +374,19 @@ impl Worktrees {
         };
         let _place = self.place().await;
         let (_, left) = self.look_at(&lease).await;
-        let tip = self.git.branch(&lease.repository, &lease.branch).await;
-        let removed = match tip {
-            Ok(tip) => self.remove_all(&lease, tip.as_deref()).await,
-            Err(error) => Err(error.into()),
-        };
-        match removed {
+        match self.remove_all(&lease).await {
             Ok(()) => Released::Removed,
             Err(error) => Released::Kept(self.keep(lease, left, Some(error)).await),
         }
     }
 
-    async fn remove_all(&self, lease: &Lease, tip: Option<&str>) -> Result<(), WorktreeError> {
+    /// Removes a worktree with all that is in it. Can be broken off anywhere: its lease says what is wanted, and whoever
+    /// comes next goes on with it.
+    pub(super) async fn remove_all(&self, lease: &Lease) -> Result<(), WorktreeError> {
         self.check_trust(&lease.repository)?;
-        self.marked(&lease.repository, self.take_away(lease, tip, true)).await?;
+        self.put(&Lease { state: LeaseState::Discarding, ..lease.clone() })?;
+        let tip = self.git.branch(&lease.repository, &lease.branch).await?;
+        self.marked(&lease.repository, self.take_away(lease, tip.as_deref(), true)).await?;
         self.leases.remove(lease).map_err(state("the lease"))
     }
 
@@ -409,6 +408,9 @@ impl Worktrees {
         }
         let lease = Lease { session, ended: None, ..lease };
         // One whose removal was broken off was found unchanged, and may be gone already.
+        if lease.state == LeaseState::Discarding {
+            return Err(gone());
+        }
         let half_gone = lease.state == LeaseState::Removing && lease.path.symlink_metadata().is_err();
         if lease.state == LeaseState::Removed || lease.is_half_made() || half_gone {
             locks::clear_shared(&self.leases, &lease.repository, Some(&lease));
@@ -542,6 +544,10 @@ impl Worktrees {
             self.git.remove_worktree(at, &lease.path, by_force).await?;
         } else {
             locks::forget(lease).map_err(state("what git keeps of a worktree"))?;
+            // What is left of a removal that was broken off; another repository in its place is somebody's.
+            if all && lease.path.is_dir() && lease.path.join(".git").symlink_metadata().is_err() {
+                std::fs::remove_dir_all(&lease.path).map_err(state("a worktree that is removed"))?;
+            }
         }
         let expected = tip.unwrap_or(&lease.base);
         if let Some(tip) = self.git.branch(at, &lease.branch).await?

@@ -62,7 +62,7 @@ pub struct Lease {
 impl Lease {
     /// Whether it was neither given back nor kept for a person.
     pub fn is_open(&self) -> bool {
-        self.is_half_made() || matches!(self.state, LeaseState::Used | LeaseState::Removing)
+        self.is_half_made() || matches!(self.state, LeaseState::Used | LeaseState::Removing | LeaseState::Discarding)
     }
 
     /// Whether it is being made, or was when the process died: nobody has worked in what is there.
@@ -85,6 +85,8 @@ pub enum LeaseState {
     Removing,
     /// It was unchanged or merged and is gone, while its session could still go on with it.
     Removed,
+    /// It is being removed with all that is in it, because somebody wants just that.
+    Discarding,
     /// It was removed and is being made again: nobody has worked in it since, and its agent still may.
     Remaking,
 }

@@ -74,6 +74,13 @@ impl Worktrees {
             return None;
         }
         let (verdict, left) = self.look_at(lease).await;
+        if lease.state == LeaseState::Discarding {
+            let removed = self.remove_all(lease).await;
+            return match removed {
+                Ok(()) => None,
+                Err(error) => Some(self.keep(lease.clone(), left, Some(error)).await),
+            };
+        }
         if verdict == Verdict::Changed {
             return Some(self.keep(lease.clone(), left, None).await);
         }
@@ -159,7 +166,7 @@ impl Worktrees {
 
     /// What would become of a lease without a living session.
     async fn would_be(&self, lease: &Lease) -> Result<Kept, WorktreeError> {
-        if lease.is_half_made() || lease.state == LeaseState::Removed {
+        if lease.is_half_made() || matches!(lease.state, LeaseState::Removed | LeaseState::Discarding) {
             return Ok(Kept::Removed);
         }
         if !lease.repository.exists() {
@@ -193,6 +200,11 @@ impl Worktrees {
             LeaseState::Making | LeaseState::Remaking => {
                 locks::clear_own(&lease);
                 self.undo(&lease).await?;
+                return Ok(Kept::Removed);
+            }
+            LeaseState::Discarding => {
+                locks::clear_own(&lease);
+                self.remove_all(&lease).await?;
                 return Ok(Kept::Removed);
             }
             LeaseState::Used | LeaseState::Kept | LeaseState::Removing => locks::clear_own(&lease),

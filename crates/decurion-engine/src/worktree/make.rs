@@ -155,6 +155,10 @@ impl Worktrees {
         if in_use || lease.agent.is_some() {
             return Err(WorktreeError::InUse { name: lease.name, session: lease.session });
         }
+        if lease.state == LeaseState::Discarding {
+            self.remove_all(&lease).await?;
+            return Ok(None);
+        }
         // Nothing of a dead session runs any more, but agents of this one may be at work in it.
         let is_left = lease.session != wanted.session;
         let mut lease = Lease { session: wanted.session, ended: None, ..lease };
