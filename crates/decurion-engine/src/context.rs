@@ -16,7 +16,7 @@ use decurion_protocol::{
 use decurion_tools::FilesSeen;
 use serde_json::Value;
 
-use crate::{prompt, skill};
+use crate::{agent_tools, prompt, skill};
 
 /// What the model reads where a call has no result on record.
 pub const NO_RESULT: &str = "No result was recorded for this call: it was interrupted before it ended.";
@@ -262,8 +262,8 @@ impl Context {
                 match &meta.origin {
                     Origin::Prompt => {
                         self.kept.follows = OwnRules::default();
-                        self.kept.moved_untold = false;
                     }
+                    Origin::Note(kind) if kind == prompt::CONTEXT => self.kept.moved_untold = false,
                     Origin::Note(kind) if kind == prompt::INSTRUCTIONS => {
                         let told = message.blocks.iter().filter_map(prompt::instructed);
                         self.kept.instructed.extend(told);
@@ -280,9 +280,15 @@ impl Context {
             Event::CallStarted { call, .. } => {
                 self.started.insert(call.clone());
             }
-            Event::CallEnded { call, line, output, .. } => {
+            Event::CallEnded { call, line, output, tool, .. } => {
                 self.answer(call, output.content.clone(), output.is_error, Some(*line));
                 self.effects(&output.effects);
+                // A shell that goes elsewhere says nothing about where the session works.
+                if output.effects.iter().any(|effect| matches!(effect, ToolEffect::Moved { .. }))
+                    && agent_tools::worktree::NAMES.contains(&tool.as_str())
+                {
+                    self.kept.moved_untold = false;
+                }
                 self.leaf = Some(*line);
             }
             Event::Relocated { cwd, .. } => {
@@ -519,10 +525,7 @@ impl Context {
                 ToolEffect::Delivered { delivery } => {
                     self.delivered.insert(delivery.clone());
                 }
-                ToolEffect::Moved { cwd } => {
-                    self.kept.cwd = Some(cwd.clone());
-                    self.kept.moved_untold = false;
-                }
+                ToolEffect::Moved { cwd } => self.kept.cwd = Some(cwd.clone()),
                 ToolEffect::Todos { todos } => self.kept.todos = Some(todos.clone()),
                 ToolEffect::Follows { skill, rules } => {
                     self.kept.follows.add(rules);

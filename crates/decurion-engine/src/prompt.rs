@@ -69,6 +69,8 @@ pub fn opening_note(scene: &Scene<'_>) -> String {
     note
 }
 
+/// The word on notes that tell what surrounds the work.
+pub const CONTEXT: &str = "context";
 /// The word on notes that tell of instruction files.
 pub const INSTRUCTIONS: &str = "instructions";
 const INSTRUCTION: &str = "<instructions file=\"";

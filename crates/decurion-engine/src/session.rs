@@ -369,16 +369,18 @@ impl Owner {
         self.session.previous = Some(run.spec.run);
         let (turns, time) = self.used;
         let carried = Carried { turns, time, ..Carried::default() };
+        let moved = context.state().moved_untold.then(|| self.place_note());
         let task = match work {
             Work::Prompt(prompt) => {
-                let note = context.is_empty().then(|| self.session.opening_note.clone());
-                let moved = || context.state().moved_untold.then(|| self.place_note());
-                let note = note.or_else(moved);
+                let note = context.is_empty().then(|| self.session.opening_note.clone()).or(moved);
                 let starts = std::mem::take(&mut self.session.source);
                 let said = Said { note, prompt, starts, ..Said::default() };
                 tokio::spawn(speak(run, context, said, carried))
             }
-            Work::Notices => tokio::spawn(speak(run, context, Said::default(), carried)),
+            Work::Notices => {
+                let said = Said { note: moved, ..Said::default() };
+                tokio::spawn(speak(run, context, said, carried))
+            }
             Work::Compact(instructions) => tokio::spawn(shorten(run, context, instructions, self.used)),
         };
         self.running = Some(Running { task, cancel, desk });

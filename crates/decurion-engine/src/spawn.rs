@@ -454,7 +454,7 @@ pub fn opening(spec: &RunSpec, context: &Context, said: Said, left: &[OpenCall])
         enter(entry, context, &mut events);
     }
     if let Some(note) = said.note {
-        say(vec![Block::text(note)], Origin::Note("context".to_owned()), context, &mut events);
+        say(vec![Block::text(note)], Origin::Note(prompt::CONTEXT.to_owned()), context, &mut events);
     }
     if !said.prompt.is_empty() {
         say_skills(said.prompt, said.skills, Origin::Prompt, context, &mut events);

@@ -3,7 +3,10 @@
 //! the checkout is made and before it is taken back: whoever goes on after a crash is somewhere that is there,
 //! and a checkout that nobody is in is settled like any that was left.
 
+use std::panic::AssertUnwindSafe;
+
 use decurion_protocol::{Event, TaskKind, Worktree};
+use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 
 use crate::desk::{Leaving, Place, Relocation, Wish};
@@ -21,8 +24,8 @@ pub enum Relocating {
     Made(Result<Made, String>, Worktrees, Answer),
     /// What is in the checkout is known, or why it is not left.
     Looked(Result<Left, String>, Leaving, Worktrees, Answer),
-    /// Nothing is under way any more.
-    Done,
+    /// Nothing is under way any more; what is still to be said of it.
+    Done(Option<String>),
 }
 
 impl Owner {
@@ -44,10 +47,15 @@ impl Owner {
         self.tree.relocating = true;
         let wishes = self.wishes.clone();
         tokio::spawn(async move {
+            // A panic must not leave the session waiting for ever.
             let step = match work {
-                Ok(wanted) => Relocating::Made(make(&trees, &wanted, &answer).await, trees, answer),
+                Ok(wanted) => {
+                    let made = unbroken(make(&trees, &wanted, &answer)).await;
+                    Relocating::Made(made.unwrap_or_else(Err), trees, answer)
+                }
                 Err((from, action)) => {
-                    Relocating::Looked(look(&trees, &from, action).await, action, trees, answer)
+                    let looked = unbroken(look(&trees, &from, action)).await;
+                    Relocating::Looked(looked.unwrap_or_else(Err), action, trees, answer)
                 }
             };
             // The session waits for what is under way before it ends, so somebody listens.
@@ -66,7 +74,11 @@ impl Owner {
             Relocating::Made(Err(reason), _, answer) | Relocating::Looked(Err(reason), _, _, answer) => {
                 let _ = answer.send(Err(reason));
             }
-            Relocating::Done => {}
+            Relocating::Done(None) => {}
+            Relocating::Done(Some(text)) => {
+                let who = self.who.clone();
+                let _ = self.record(&who, Event::Notice { level: "info".to_owned(), text }).await;
+            }
         }
     }
 
@@ -193,17 +205,21 @@ impl Owner {
         self.tree.relocating = true;
         let wishes = self.wishes.clone();
         tokio::spawn(async move {
-            let released = match action {
-                Leaving::Keep => Released::Kept(Box::pin(trees.keep_as_it_is(&worktree)).await),
-                Leaving::Remove => Box::pin(trees.release(&worktree)).await,
-                Leaving::Discard => Box::pin(trees.discard(&worktree)).await,
+            let (left, gone) = match unbroken(leave(&trees, &worktree, action)).await {
+                Ok(Released::Removed) => (found, true),
+                Ok(Released::Kept(left)) => (left, false),
+                // Its lease is as it was, and the next start deals with it.
+                Err(broken) => (Left { problem: Some(broken), ..found }, false),
             };
-            let (left, gone) = match released {
-                Released::Removed => (found, true),
-                Released::Kept(left) => (left, false),
-            };
-            let _ = answer.send(Ok(Place { cwd, worktree, left: Some(left), gone }));
-            let _ = wishes.send(Wish::Relocating(Box::new(Relocating::Done))).await;
+            let what = if gone { "gone, with what was in it" } else { "kept" };
+            let text = format!(
+                "the worktree that the session left is {what}: {} on {}: {left}",
+                left.path, left.branch
+            );
+            let told = answer.send(Ok(Place { cwd, worktree, left: Some(left), gone })).is_ok();
+            // Whoever asked was stopped meanwhile: it is said all the same.
+            let untold = (!told).then_some(text);
+            let _ = wishes.send(Wish::Relocating(Box::new(Relocating::Done(untold)))).await;
         });
     }
 
@@ -220,9 +236,26 @@ impl Owner {
         self.tree.relocating = true;
         let wishes = self.wishes.clone();
         tokio::spawn(async move {
-            Box::pin(trees.give_back(&made)).await;
-            let _ = wishes.send(Wish::Relocating(Box::new(Relocating::Done))).await;
+            let _ = unbroken(Box::pin(trees.give_back(&made))).await;
+            let _ = wishes.send(Wish::Relocating(Box::new(Relocating::Done(None)))).await;
         });
+    }
+}
+
+/// What is said where moving itself fails.
+const BROKEN: &str = "moving the session failed inside Decurion; this is a bug in it";
+
+/// What comes of some work, also if it panics.
+async fn unbroken<T>(work: impl Future<Output = T>) -> Result<T, String> {
+    AssertUnwindSafe(work).catch_unwind().await.map_err(|_| BROKEN.to_owned())
+}
+
+/// Takes a checkout back that the session has left.
+async fn leave(trees: &Worktrees, worktree: &Worktree, action: Leaving) -> Released {
+    match action {
+        Leaving::Keep => Released::Kept(Box::pin(trees.keep_as_it_is(worktree)).await),
+        Leaving::Remove => Box::pin(trees.release(worktree)).await,
+        Leaving::Discard => Box::pin(trees.discard(worktree)).await,
     }
 }
 

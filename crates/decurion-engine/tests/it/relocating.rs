@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
-use decurion_engine::worktree::Wanted;
+use decurion_engine::worktree::{Released, Wanted};
 use decurion_protocol::{
     Answer, Block, Command, Envelope, Event, Mode, Origin, Outcome, Place as _, Rule, SessionId,
     SessionRequest, Start, Worktree,
@@ -530,14 +530,138 @@ async fn an_agent_that_is_taken_up_in_a_left_checkout_finds_it_there_unless_it_i
     };
     assert!(relocated.seq > at_work);
     still(0);
-    let played = stage.play_all(resumed(&stage, session), &["more"]).await.unwrap();
+    let mut link = stage.engine().open(resumed(&stage, session)).await.unwrap();
+    let events = finished(&mut link, 1).await;
+    let played = Played { events, outcome: Outcome::Lost, session };
     assert!(lease.path.exists(), "{}", render(&played.events));
     assert_eq!(leases(&stage)[0].state, LeaseState::Kept);
+    // The ending of its agent wakes the root, which is told where it works now, once.
+    let place = format!("The session now works in {}.", utf8(repo.path()));
+    assert_eq!(told(&played).matches(&place).count(), 1, "{}", render(&played.events));
+    drop(link);
+    let played = stage.play_all(resumed(&stage, session), &["more"]).await.unwrap();
+    assert!(!told(&played).contains(&place), "{}", told(&played));
     still(7);
     let _alive = trees.leases().hold(SessionId(uuid::Uuid::from_u128(7))).unwrap();
     let played = stage.play_all(resumed(&stage, session), &["more"]).await.unwrap();
     let log = render(&played.events);
     assert!(log.contains("the worktree mine is in use by session"), "it is another session's: {log}");
+}
+
+/// Ends a session when it is quiet; gives what it said until then.
+async fn finished(link: &mut decurion_protocol::Link, request: u64) -> Vec<Arc<Envelope>> {
+    send(link, request, Command::Finish).await;
+    let mut events = Vec::new();
+    while let Some(envelope) = futures_util::StreamExt::next(&mut link.events).await {
+        let closed = matches!(&envelope.event, Event::Replied { request: asked, .. } if asked.0 == request);
+        events.push(envelope);
+        if closed {
+            break;
+        }
+    }
+    events
+}
+
+/// Hears a session until it says this.
+async fn heard(
+    link: &mut decurion_protocol::Link,
+    events: &mut Vec<Arc<Envelope>>,
+    said: impl Fn(&Event) -> bool,
+) {
+    while !events.last().is_some_and(|envelope| said(&envelope.event)) {
+        events.push(futures_util::StreamExt::next(&mut link.events).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn what_became_of_a_left_checkout_is_said_though_nobody_waits_for_the_answer() {
+    let repo = repo();
+    let script = "when turn=1\n  call EnterWorktree {\"name\": \"mine\"}\nwhen turn=2\n  call ExitWorktree {\"action\": \"remove\"}\nwhen\n  say \"done\"\n";
+    let stage = allowed(&repo, script);
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    send(&link, 1, Command::Prompt { blocks: vec![Block::text("go")] }).await;
+    let mut events = Vec::new();
+    heard(&mut link, &mut events, |event| matches!(event, Event::Relocated { .. })).await;
+    // Git waits for this lock to remove the branch.
+    let lock = repo.path().join(".git/refs/heads/decurion/mine.lock");
+    fs::write(&lock, "").unwrap();
+    events.clear();
+    heard(&mut link, &mut events, |event| matches!(event, Event::Relocated { .. })).await;
+    send(&link, 2, Command::Interrupt).await;
+    assert!(matches!(stage.listen(&mut link, &mut events).await, Outcome::Killed { .. }));
+    fs::remove_file(&lock).unwrap();
+    let log = render(&finished(&mut link, 3).await);
+    assert!(log.contains("notice the worktree that the session left is gone"), "{log}");
+}
+
+#[test]
+fn where_the_session_works_is_untold_until_a_line_tells_it() {
+    use decurion_engine::context::Context;
+    use decurion_protocol::{CallId, LineId, Message, MessageMeta, Role, ToolEffect, ToolOutput};
+
+    let line = || LineId(uuid::Uuid::new_v4());
+    let ended = |tool: &str| Event::CallEnded {
+        call: CallId("c".into()),
+        tool: tool.to_owned(),
+        line: line(),
+        parent: None,
+        output: Box::new(ToolOutput::text("x").with_effect(ToolEffect::Moved { cwd: "/there".into() })),
+        duration_ms: 0,
+    };
+    let said = |origin: Origin| Event::Message {
+        message: Message { role: Role::User, blocks: vec![Block::text("x")] },
+        lines: vec![line()],
+        parent: None,
+        meta: Box::new(MessageMeta { origin, ..MessageMeta::default() }),
+    };
+    let rows = [
+        (ended("Bash"), true),
+        (ended("EnterWorktree"), false),
+        (ended("ExitWorktree"), false),
+        (said(Origin::Note("hook".into())), true),
+        (said(Origin::Note("context".into())), false),
+    ];
+    for (event, untold) in rows {
+        let mut context = Context::new(decurion_model::Dialect::Anthropic);
+        context.apply(&Event::Relocated { cwd: "/there".into(), worktree: None, before: None });
+        context.apply(&event);
+        assert_eq!(context.state().moved_untold, untold, "{event:?}");
+    }
+}
+
+/// A clock that is broken.
+struct Broken;
+
+impl decurion_protocol::Clock for Broken {
+    fn date(&self) -> jiff::Timestamp {
+        panic!("no date")
+    }
+
+    fn elapsed(&self) -> std::time::Duration {
+        std::time::Duration::ZERO
+    }
+}
+
+#[tokio::test]
+async fn a_panic_on_the_way_into_a_checkout_keeps_no_session_from_its_end() {
+    let repo = repo();
+    let script = "when turn=1\n  call EnterWorktree {\"name\": \"mine\"}\nwhen\n  say \"done\"\n";
+    let mut stage = allowed(&repo, script);
+    let trees = stage.worktrees.take().unwrap();
+    let settings = decurion_engine::worktree::WorktreeSettings::default();
+    stage.worktrees = Some(decurion_engine::worktree::Worktrees::new(
+        trees.git().clone(),
+        trees.leases().clone(),
+        settings,
+        Arc::new(Broken),
+    ));
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    send(&link, 1, Command::Prompt { blocks: vec![Block::text("go")] }).await;
+    let mut events = Vec::new();
+    stage.listen(&mut link, &mut events).await;
+    let played = Played { events, outcome: Outcome::Lost, session: link.session };
+    assert!(results(&played, "EnterWorktree", false)[0].contains("this is a bug in it"));
+    finished(&mut link, 2).await;
 }
 
 /// What the last prompt's run was told of where it is.
@@ -617,6 +741,43 @@ async fn a_checkout_that_nobody_came_to_enter_is_gone_when_the_session_goes_on()
             trees.leases().remove(&lease).unwrap();
         }
     }
+}
+
+#[tokio::test]
+async fn a_removal_with_all_that_is_in_it_is_finished_by_whoever_comes_next() {
+    let repo = repo();
+    let stage = allowed(&repo, "when\n  say \"done\"\n");
+    let session = stage.play("go").await.session;
+    let trees = stage.worktrees.clone().unwrap();
+    let other = SessionId(uuid::Uuid::from_u128(9));
+    // Broken off before git began, and when it had removed a part of the files.
+    for (of, half) in [(session, false), (session, true), (other, false), (other, true)] {
+        let made = trees.make(&wanted(&repo, "mine", of)).await.unwrap();
+        fs::write(made.cwd.join("new.txt"), "x").unwrap();
+        let lease = trees.leases().get(&made.worktree.repository, "mine").unwrap();
+        trees.leases().put(&Lease { state: LeaseState::Discarding, ..lease }).unwrap();
+        if half {
+            fs::remove_file(made.worktree.path.join(".git")).unwrap();
+        }
+        if of == session {
+            let played = stage.play_all(resumed(&stage, session), &["more"]).await.unwrap();
+            assert!(!render(&played.events).contains("is kept"), "{}", render(&played.events));
+        } else {
+            trees.clean(None, usize::MAX).await.unwrap();
+        }
+        assert!(!made.worktree.path.exists() && leases(&stage).is_empty(), "{half}");
+        assert_eq!(repo.git(&["branch", "--list", "decurion/*"]).unwrap(), "");
+        assert_eq!(repo.git(&["worktree", "list"]).unwrap().lines().count(), 1);
+    }
+    // What it begins with is that it is wanted: a disk that takes no note of it takes nothing away either.
+    let made = trees.make(&wanted(&repo, "mine", other)).await.unwrap();
+    fs::write(made.cwd.join("new.txt"), "x").unwrap();
+    let lock = repo.path().join(".git/worktrees/mine/locked");
+    fs::remove_file(&lock).unwrap();
+    fs::create_dir(&lock).unwrap();
+    assert!(matches!(trees.discard(&made.worktree).await, Released::Kept(_)), "git cannot unlock it");
+    assert_eq!(leases(&stage)[0].state, LeaseState::Kept);
+    assert!(made.cwd.join("new.txt").exists());
 }
 
 #[tokio::test]
