@@ -36,9 +36,24 @@ pub struct Around {
     pub directories: Vec<Utf8PathBuf>,
     /// What `~` stands for.
     pub home: Option<Utf8PathBuf>,
-    /// The checkout of its own that the run works in. It may be below our state folder, whose name would
-    /// protect it from the one that it was made for.
-    pub checkout: Option<Utf8PathBuf>,
+    /// The checkout of its own that the run works in.
+    pub checkout: Option<Checkout>,
+}
+
+/// A checkout that a run works in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkout {
+    /// Where it is. It may be below our state folder, whose name would protect it from the one that it was made for.
+    pub tree: Utf8PathBuf,
+    /// The checkout that it was made from, and those that one was made from.
+    pub origins: Vec<Utf8PathBuf>,
+}
+
+impl Checkout {
+    /// What a path of a checkout above is called here.
+    fn translated(&self, path: &Utf8Path) -> Option<Utf8PathBuf> {
+        self.origins.iter().find_map(|origin| Some(self.tree.join(path.strip_prefix(origin).ok()?)))
+    }
 }
 
 /// Everything a decision depends on besides the call.
@@ -528,7 +543,19 @@ impl Question<'_> {
         }
         match access {
             Access::Read if inside => Ok(allow("it reads inside the working directory")),
-            Access::Read => Err(format!("it reads outside the working directory: {path}")),
+            Access::Read => {
+                let own = policy.around.checkout.as_ref().and_then(|checkout| checkout.translated(path));
+                match own {
+                    // The session's own folder, which those above it read without a question.
+                    Some(own) if own.starts_with(&policy.around.root) => {
+                        Ok(allow("it reads inside the checkout that its own was made from"))
+                    }
+                    Some(own) => {
+                        Err(format!("it reads outside the working directory: {path}; use {own} instead"))
+                    }
+                    None => Err(format!("it reads outside the working directory: {path}")),
+                }
+            }
             Access::Write if protected.is_some() => Err(format!("it writes to a protected path: {path}")),
             Access::Write if !inside => Err(format!("it writes outside the working directory: {path}")),
             Access::Write if policy.mode == Mode::AcceptEdits => {

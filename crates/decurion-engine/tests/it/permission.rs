@@ -174,7 +174,7 @@ fn a_checkout_below_our_own_folder_is_not_protected_from_whoever_works_in_it() {
         root: own.into(),
         directories: Vec::new(),
         home: Some("/home/user".into()),
-        checkout: Some(own.into()),
+        checkout: Some(decurion_engine::permission::Checkout { tree: own.into(), origins: Vec::new() }),
     };
     let bash = Rule::parse("Bash", Default::default()).unwrap();
     let set = RuleSet { allow: vec![bash], ..RuleSet::default() };
