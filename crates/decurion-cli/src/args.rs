@@ -585,6 +585,17 @@ pub enum WorktreesCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Remove one worktree of this repository and its branch, by the name that `list` shows.
+    ///
+    /// It must belong to no living session, and all that is in it must be merged, into decurion/merged or the branch
+    /// that is checked out here.
+    Remove {
+        /// Which: an agent's id, or the name that was given to it.
+        name: String,
+        /// Also if work in it is not merged: that work is lost.
+        #[arg(long)]
+        discard: bool,
+    },
 }
 
 /// Merge the branches of agents that have ended.

@@ -246,6 +246,8 @@ pub enum Leaving {
 /// Where a session works now.
 #[derive(Clone, Debug)]
 pub struct Place {
+    /// Whether what is not committed did not come over.
+    pub without: bool,
     /// The folder.
     pub cwd: Utf8PathBuf,
     /// The checkout that it entered or left.

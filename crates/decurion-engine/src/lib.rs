@@ -93,6 +93,8 @@ struct Ground {
     cwd: Utf8PathBuf,
     git_status: Option<String>,
     worktree: Option<Worktree>,
+    /// Whether what is not committed did not come over.
+    without: bool,
 }
 
 /// Where a recorded session goes on.
@@ -164,7 +166,8 @@ impl Engine {
             first.extend(back_home(&mut opened, &request, &self.parts.directories));
         }
         let git_status = self.git_status(&cwd).await;
-        let ground = Ground { cwd, git_status, worktree: made.map(|made| made.worktree) };
+        let without = made.as_ref().is_some_and(|made| made.without);
+        let ground = Ground { cwd, git_status, worktree: made.map(|made| made.worktree), without };
         let session = self.session(opened, request, prepared, servers, ground)?;
         let link_events = session.journal.subscribe();
         let journal = session.journal.clone();
@@ -231,9 +234,12 @@ impl Engine {
         let Some(spec) = &folded.spec else { return Ok(Again::Shared) };
         let Some(worktree) = spec.worktree.as_deref() else { return Ok(Again::Shared) };
         match (self.worktrees()?.take_up(worktree, session).await, &folded.before) {
-            (Ok(()), _) => {
-                Ok(Again::Taken(Made { worktree: worktree.clone(), cwd: spec.cwd.clone(), found: true }))
-            }
+            (Ok(()), _) => Ok(Again::Taken(Made {
+                worktree: worktree.clone(),
+                cwd: spec.cwd.clone(),
+                found: true,
+                without: false,
+            })),
             (Err(error @ WorktreeError::Gone(_)), Some(before)) if before.is_dir() => {
                 Ok(Again::Before(before.clone(), error.to_string()))
             }
@@ -336,7 +342,7 @@ impl Engine {
         request: SessionRequest,
         prepared: Option<(Arc<Model>, HeadAndTools)>,
         servers: Option<SessionServers>,
-        Ground { cwd, git_status, worktree }: Ground,
+        Ground { cwd, git_status, worktree, without }: Ground,
     ) -> Result<Session, PlaceError> {
         let parts = &self.parts;
         let (model, made) = if let Some(prepared) = prepared {
@@ -366,7 +372,7 @@ impl Engine {
             instructions: &parts.instructions,
         });
         if let Some(worktree) = &worktree {
-            opening_note = format!("{opening_note}\n\n{}", prompt::in_worktree(worktree));
+            opening_note = format!("{opening_note}\n\n{}", prompt::in_worktree(worktree, without));
         }
         let equipment = equipment(parts, opened.files.as_ref());
         let hooks = self.hooks(&request, opened.id);

@@ -97,12 +97,16 @@ pub fn memory(memory: &Memory) -> String {
 }
 
 /// What a run is told that works in a checkout of its own: how the paths it hears of are called there.
-pub fn in_worktree(worktree: &Worktree) -> String {
+pub fn in_worktree(worktree: &Worktree, without: bool) -> String {
     let Worktree { path, branch, base, origin, .. } = worktree;
+    let without = match without {
+        true => format!("What was changed below {origin} and not committed when you began is not here.\n"),
+        false => String::new(),
+    };
     format!(
         "<worktree>\nYou work in a git checkout of your own, on the branch {branch}, which began at {base}.\n\
          A path below {origin} that you are told of means the same path below {path}.\n\
-         Nothing outside of {path} may be changed. What you change stays on your branch, committed or not, and others \
+         {without}Nothing outside of {path} may be changed. What you change stays on your branch, committed or not, and others \
          decide about merging it.\n</worktree>"
     )
 }

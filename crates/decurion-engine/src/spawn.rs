@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use decurion_protocol::{
     Block, CallId, Event, LineId, Message, MessageMeta, Origin, Outcome, Role, RunSpec, StartStep,
-    ToolOutput, Totals, Worktree,
+    ToolOutput, Totals,
 };
 use decurion_tools::ToolContext;
 use decurion_tools::mcp::prompts;
@@ -26,6 +26,7 @@ use crate::skill::{
     self,
     slash::{self, Typed},
 };
+use crate::worktree::Made;
 
 /// What is said at the start of a run.
 #[derive(Default)]
@@ -44,9 +45,9 @@ pub struct Said {
 
 impl Said {
     /// Tells a run that begins in a checkout of its own how the paths it hears of are called there.
-    pub fn translate(&mut self, worktree: Option<&Worktree>) {
-        let Some(worktree) = worktree else { return };
-        let told = prompt::in_worktree(worktree);
+    pub fn translate(&mut self, made: Option<&Made>) {
+        let Some(made) = made else { return };
+        let told = prompt::in_worktree(&made.worktree, made.without);
         self.note = Some(self.note.take().map_or(told.clone(), |note| format!("{note}\n\n{told}")));
     }
 }

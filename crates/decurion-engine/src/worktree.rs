@@ -32,6 +32,8 @@ pub use integrate::Integration;
 const AT_ONCE: usize = 8;
 /// The oldest git that can forecast a merge without a checkout.
 const OLDEST: (u32, u32) = (2, 38);
+/// How many files that git ignores are named.
+const MOST_NAMED: usize = 5;
 /// What our branches begin with.
 pub const PREFIX: &str = "decurion/";
 
@@ -94,6 +96,8 @@ pub struct Made {
     pub cwd: Utf8PathBuf,
     /// Whether it was there before: then others may work in it, or have left work in it.
     pub found: bool,
+    /// Whether the asker has changes that are not committed and did not come over.
+    pub without: bool,
 }
 
 /// What an agent left in its worktree.
@@ -111,6 +115,9 @@ pub struct Left {
     pub stat: Diffstat,
     /// Paths git does not know.
     pub untracked: usize,
+    /// What git ignores and would be lost with it, where that counts: an agent's are its own passing files, a
+    /// person's may be the only ones there are.
+    pub ignored: Vec<String>,
     /// Whether something is not committed.
     pub dirty: bool,
     /// What could not be found out or done.
@@ -119,16 +126,30 @@ pub struct Left {
 
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = |number: u64| if number == 1 { "" } else { "s" };
+        let counted = |number: u64, what: &str| match number {
+            0 => None,
+            1 => Some(format!("1 {what}")),
+            more => Some(format!("{more} {what}s")),
+        };
         let Diffstat { files, insertions, deletions } = self.stat;
-        write!(f, "{} commit{}", self.commits, plural(self.commits))?;
-        write!(f, ", {files} file{} changed, +{insertions} -{deletions}", plural(files))?;
-        if self.untracked > 0 {
-            write!(f, ", {} untracked", self.untracked)?;
-        }
-        if self.dirty {
-            f.write_str(", not all committed")?;
-        }
+        let changed =
+            counted(files, "file").map(|files| format!("{files} changed, +{insertions} -{deletions}"));
+        let untracked = (self.untracked > 0).then(|| format!("{} untracked", self.untracked));
+        let (named, more) = self.ignored.split_at(self.ignored.len().min(MOST_NAMED));
+        let ignored = (!named.is_empty()).then(|| {
+            let and = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+            format!("ignored by git: {}{and}", named.join(", "))
+        });
+        let loose = self.dirty.then(|| {
+            let all = self.commits == 0;
+            if all { "nothing committed" } else { "not all committed" }.to_owned()
+        });
+        let said: Vec<String> = [counted(self.commits, "commit"), changed, untracked, ignored, loose]
+            .into_iter()
+            .flatten()
+            .collect();
+        f.write_str(if said.is_empty() { "no changes" } else { "" })?;
+        f.write_str(&said.join(", "))?;
         if let Some(problem) = &self.problem {
             write!(f, " ({problem})")?;
         }
@@ -189,6 +210,17 @@ pub enum WorktreeError {
     /// Choose another name, or remove the branch.
     #[error("there is a branch {0} already; choose another name, or remove it")]
     BranchExists(String),
+    /// Name one that there is.
+    #[error("there is no worktree of this name: {0}")]
+    Unknown(String),
+    /// Merge it, or say that it may be lost.
+    #[error("the worktree {name} has work in it that is not merged: {left}")]
+    Unmerged {
+        /// Which.
+        name: String,
+        /// What is in it.
+        left: Box<Left>,
+    },
     /// Choose a name of letters, digits, `_` and `-`.
     #[error("not a name for a worktree (letters, digits, `_` and `-`, at most 64): {0:?}")]
     Name(String),
@@ -300,6 +332,48 @@ impl Worktrees {
             return Ok(());
         }
         Err(WorktreeError::Untrusted(repository.to_owned()))
+    }
+
+    /// Removes a kept worktree and its branch by its name. Work that is in no other branch is refused, unless it is to
+    /// be lost; gives what was in it.
+    pub async fn remove_named(
+        &self,
+        at: &Utf8Path,
+        name: &str,
+        discard: bool,
+    ) -> Result<Left, WorktreeError> {
+        let repository = self.repository(at).await?;
+        self.check_trust(&repository)?;
+        let _place = self.place().await;
+        let unknown = || WorktreeError::Unknown(name.to_owned());
+        let alone = self.alone(&repository).await?;
+        let lease = self.leases.get(&repository, name).ok_or_else(unknown)?;
+        if lease.state == LeaseState::Removed {
+            return Err(unknown());
+        }
+        if self.leases.is_alive(lease.session) {
+            return Err(WorktreeError::InUse { name: lease.name, session: lease.session });
+        }
+        locks::clear_own(&lease);
+        let (verdict, left) = self.look_at(&lease).await;
+        if lease.is_half_made() {
+            self.undo(&lease).await?;
+        } else if discard || lease.state == LeaseState::Discarding {
+            self.remove_all(&lease).await?;
+        } else if verdict == Verdict::Unchanged {
+            self.remove(&lease, None).await?;
+        } else {
+            // The lock is taken for each branch that may have it.
+            drop(alone);
+            let branch = self.git.head(at).await?.branch;
+            for into in [Some(crate::merge::TARGET.to_owned()), branch].into_iter().flatten() {
+                if into != lease.branch && self.remove_merged(&lease, &into).await? {
+                    return Ok(left);
+                }
+            }
+            return Err(WorktreeError::Unmerged { name: lease.name, left: Box::new(left) });
+        }
+        Ok(left)
     }
 
     /// The clock.
@@ -441,6 +515,7 @@ impl Worktrees {
             commits: 0,
             stat: Diffstat::default(),
             untracked: 0,
+            ignored: Vec::new(),
             dirty: false,
             problem: None,
         };
@@ -475,7 +550,10 @@ impl Worktrees {
         let status = self.git.status(&lease.path).await?;
         left.dirty = !status.is_clean();
         left.untracked = status.untracked();
-        facts.clean = !left.dirty || self.is_as_copied(lease).await?;
+        if lease.agent.is_none() {
+            left.ignored = self.git.ignored(&lease.path).await?;
+        }
+        facts.clean = left.ignored.is_empty() && (!left.dirty || self.is_as_copied(lease).await?);
         for submodule in self.git.submodules(&lease.path).await?.iter().filter(|found| found.initialised) {
             facts.hidden |= self.git.own_commits(&lease.path.join(&submodule.path)).await? > 0;
         }
@@ -614,6 +692,7 @@ fn unknown(worktree: &Worktree, problem: &str) -> Left {
         commits: 0,
         stat: Diffstat::default(),
         untracked: 0,
+        ignored: Vec::new(),
         dirty: false,
         problem: Some(problem.to_owned()),
     }

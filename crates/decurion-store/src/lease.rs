@@ -62,7 +62,8 @@ pub struct Lease {
 impl Lease {
     /// Whether it was neither given back nor kept for a person.
     pub fn is_open(&self) -> bool {
-        self.is_half_made() || matches!(self.state, LeaseState::Used | LeaseState::Removing | LeaseState::Discarding)
+        self.is_half_made()
+            || matches!(self.state, LeaseState::Used | LeaseState::Removing | LeaseState::Discarding)
     }
 
     /// Whether it is being made, or was when the process died: nobody has worked in what is there.

@@ -2,7 +2,7 @@
 //! what was left in it, and removes what nobody needs.
 
 use decurion_config::LoadRequest;
-use decurion_engine::worktree::{Cleaned, Kept, Row, Worktrees};
+use decurion_engine::worktree::{Cleaned, Kept, Row, WorktreeError, Worktrees};
 use serde_json::{Value, json};
 
 use crate::args::WorktreesCommand;
@@ -10,12 +10,18 @@ use crate::command::run::block_on;
 use crate::report::{Failure, note};
 use crate::wire;
 
-/// Lists or cleans worktrees.
+/// Lists, cleans or removes worktrees.
 pub fn run(command: &WorktreesCommand) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
     let loaded = decurion_config::load(&LoadRequest::new(cwd.clone(), environment.clone()))?;
     let (all, json) = match command {
         WorktreesCommand::List { all, json } | WorktreesCommand::Clean { all, json, .. } => (*all, *json),
+        WorktreesCommand::Remove { name, discard } => {
+            return block_on(async {
+                let trees = wire::worktrees(&loaded, &environment, wire::guard()).ok_or_else(no_place)?;
+                remove(&trees, &cwd, name, *discard).await
+            })?;
+        }
     };
     block_on(async {
         let trees = wire::worktrees(&loaded, &environment, wire::guard()).ok_or_else(no_place)?;
@@ -25,16 +31,32 @@ pub fn run(command: &WorktreesCommand) -> Result<u8, Failure> {
             WorktreesCommand::List { .. } | WorktreesCommand::Clean { dry_run: true, .. } => {
                 trees.list(repository).await
             }
-            WorktreesCommand::Clean { .. } => trees.clean(repository, usize::MAX).await,
+            _ => trees.clean(repository, usize::MAX).await,
         };
         let cleaned = cleaned.map_err(|error| Failure::failed(format!("cannot read the leases: {error}")))?;
         let tense = match command {
             WorktreesCommand::List { .. } => "unchanged, `decurion worktrees clean` removes it",
             WorktreesCommand::Clean { dry_run: true, .. } => "would be removed",
-            WorktreesCommand::Clean { .. } => "removed",
+            _ => "removed",
         };
         Ok(print(&cleaned, json, tense))
     })?
+}
+
+async fn remove(trees: &Worktrees, cwd: &camino::Utf8Path, name: &str, discard: bool) -> Result<u8, Failure> {
+    match trees.remove_named(cwd, name, discard).await {
+        Ok(left) => {
+            say!("{name}  removed: {left}");
+            Ok(0)
+        }
+        Err(error @ WorktreeError::Unmerged { .. }) => Err(Failure::failed(error.to_string()).hint(format!(
+            "`decurion merge {name}` takes over what git does not ignore; --discard loses it"
+        ))),
+        Err(error @ (WorktreeError::Unknown(_) | WorktreeError::InUse { .. })) => {
+            Err(Failure::usage(error.to_string()).hint("`decurion worktrees list` shows what there is"))
+        }
+        Err(error) => Err(Failure::failed(error.to_string())),
+    }
 }
 
 /// What to say where there is neither a state folder nor a way to start git.
@@ -84,7 +106,8 @@ fn as_json(row: &Row) -> Value {
         Kept::Work(left) => (
             "work",
             json!({"commits": left.commits, "files": left.stat.files, "insertions": left.stat.insertions,
-                "deletions": left.stat.deletions, "untracked": left.untracked, "dirty": left.dirty,
+                "deletions": left.stat.deletions, "untracked": left.untracked, "ignored": left.ignored,
+                "dirty": left.dirty,
                 "problem": left.problem}),
         ),
         Kept::Broken(reason) => ("broken", json!({"problem": reason})),

@@ -74,11 +74,11 @@ fn what_agents_left_is_listed_merged_and_cleaned() {
     let run = stand.run(&["-p", "--dangerously-skip-permissions", "go"]);
     assert!(run.ending.is_success(), "{run:?}");
     let listed = command(&stand, &["worktrees", "list"]);
-    expect![[r"
-        ID  0 commits, 1 file changed, +1 -1, 1 untracked, not all committed (first)
+    expect![[r#"
+        ID  1 file changed, +1 -1, 1 untracked, nothing committed (first)
             STATE/worktrees/SLUG/ID on decurion/ID
-        ID  0 commits, 1 file changed, +1 -1, 1 untracked, not all committed (second)
-            STATE/worktrees/SLUG/ID on decurion/ID"]]
+        ID  1 file changed, +1 -1, 1 untracked, nothing committed (second)
+            STATE/worktrees/SLUG/ID on decurion/ID"#]]
     .assert_eq(&masked(&stand, &listed));
     let dry = command(&stand, &["merge", "--dry-run"]);
     expect![[r"
@@ -123,10 +123,10 @@ fn a_session_works_in_a_worktree_of_its_own_and_says_where() {
     assert_eq!(git(&stand, &["branch", "--list", "decurion/*"]), "+ decurion/mine\n");
     // Whole, and without being asked for more.
     let run = stand.run(&["-p", "--worktree=other", "--dangerously-skip-permissions", "go"]);
-    expect![[r"
+    expect![[r#"
         donedecurion: all permission checks but deny rules are skipped
-        decurion: the session's worktree is kept: STATE/worktrees/SLUG/other on decurion/other: 0 commits, 0 files changed, +0 -0, 1 untracked, not all committed
-    "]]
+        decurion: the session's worktree is kept: STATE/worktrees/SLUG/other on decurion/other: 1 untracked, nothing committed
+    "#]]
     .assert_eq(&masked(&stand, &run));
     for format in ["json", "stream-json"] {
         let run = stand.run(&[
@@ -167,6 +167,51 @@ fn an_agent_that_works_apart_does_so_as_the_session_itself() {
         stand.run(&["-p", "--agents", apart, "--agent", "apart", "--dangerously-skip-permissions", "go"]);
     assert!(run.ending.is_success() && run.errors.contains("the session's worktree is kept: "), "{run:?}");
     assert_eq!(git(&stand, &["status", "--porcelain"]), "");
+}
+
+#[test]
+fn a_worktree_is_removed_by_its_name_and_what_is_not_merged_only_if_that_is_said() {
+    let script = "when turn=1\n  call Bash {\"command\": \"echo x > new.txt\"}\nwhen\n  say \"done\"\n";
+    let stand = Stand::new(script);
+    git(&stand, &["init", "--quiet", "--initial-branch=main"]);
+    git(&stand, &["commit", "--quiet", "--allow-empty", "--message", "first"]);
+    for name in ["mine", "other"] {
+        let run = stand.run(&["-p", &format!("--worktree={name}"), "--dangerously-skip-permissions", "go"]);
+        assert!(run.ending.is_success(), "{run:?}");
+    }
+    let mut shown = String::new();
+    for arguments in [&["remove", "none"][..], &["remove", "mine"], &["remove", "mine", "--discard"]] {
+        let run = command(&stand, &[&["worktrees"], arguments].concat());
+        shown.push_str(&format!("{arguments:?} {:?}: {}\n", run.ending.code(), masked(&stand, &run)));
+    }
+    // What is merged is taken without a word; its worktree is kept by something that git ignores.
+    let other = stand.home.state().join("worktrees").join(decurion_store_slug(&stand)).join("other");
+    std::fs::write(stand.file(".git/info/exclude"), "local.db\n").unwrap();
+    std::fs::write(other.join("local.db"), "x").unwrap();
+    for arguments in
+        [&["merge"][..], &["worktrees", "remove", "other"], &["worktrees", "remove", "other", "--discard"]]
+    {
+        let run = command(&stand, arguments);
+        shown.push_str(&format!("{arguments:?} {:?}: {}\n", run.ending.code(), masked(&stand, &run)));
+    }
+    expect![[r#"
+        ["remove", "none"] 2: decurion: there is no worktree of this name: none
+          `decurion worktrees list` shows what there is
+
+        ["remove", "mine"] 1: decurion: the worktree mine has work in it that is not merged: 1 untracked, nothing committed
+          `decurion merge mine` takes over what git does not ignore; --discard loses it
+
+        ["remove", "mine", "--discard"] 0: mine  removed: 1 untracked, nothing committed
+        ["merge"] 0: other: merged
+        1 of 1 merged into decurion/merged
+        take it over with: git merge --ff-only decurion/merged
+        ["worktrees", "remove", "other"] 1: decurion: the worktree other has work in it that is not merged: 1 commit, 1 file changed, +1 -0, ignored by git: local.db
+          `decurion merge other` takes over what git does not ignore; --discard loses it
+
+        ["worktrees", "remove", "other", "--discard"] 0: other  removed: 1 commit, 1 file changed, +1 -0, ignored by git: local.db
+    "#]].assert_eq(&shown);
+    assert_eq!(git(&stand, &["branch", "--list", "decurion/*"]), "  decurion/merged\n");
+    assert!(!other.exists());
 }
 
 #[test]

@@ -465,10 +465,15 @@ impl Maker<'_> {
     /// Another kind of isolation cannot be left out: the agent would work in the shared folder.
     fn isolation(&mut self, entry: &Entry) {
         match entry.text() {
-            Some("worktree") => self.definition.equipment.isolation = Some("worktree".to_owned()),
+            Some(kind @ ("worktree" | "worktree+dirty")) => {
+                self.definition.equipment.isolation = Some(kind.to_owned());
+            }
             None => {}
             Some(other) => {
-                self.error(entry.line, format!("`isolation`: expected worktree, found {other}"));
+                self.error(
+                    entry.line,
+                    format!("`isolation`: expected worktree or worktree+dirty, found {other}"),
+                );
             }
         }
     }

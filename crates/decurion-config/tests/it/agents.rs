@@ -307,7 +307,7 @@ fn limits_and_tools_that_cannot_be_read_make_a_file_unusable() {
         ("budget: {usd: -1}", "5: error: `budget.usd`: expected a number, 0 or above"),
         ("budget: {hours: 1}", "5: error: `budget` has no limit of this name: hours"),
         ("max_depth: deep", "5: error: `max_depth`: expected a whole number"),
-        ("isolation: remote", "5: error: `isolation`: expected worktree, found remote"),
+        ("isolation: remote", "5: error: `isolation`: expected worktree or worktree+dirty, found remote"),
         ("output_schema: [1]", "5: error: `output_schema`: expected a JSON Schema, which is an object"),
     ];
     for (lines, expected) in rows {
@@ -326,6 +326,7 @@ fn what_is_honoured_has_nothing_said_about_it() {
         "mcpServers: a, b",
         "memory: user",
         "isolation: worktree",
+        "isolation: worktree+dirty",
         "outputSchema: '{\"type\": \"object\"}'",
     ] {
         let shown = user_file(&format!("---\nname: a\ndescription: d\n{line}\n---\nx"));

@@ -78,8 +78,8 @@ impl Tool for EnterWorktree {
 }
 
 fn entered(place: Place) -> ToolOutput {
-    let Place { cwd, worktree, .. } = place;
-    let message = format!("The session now works in {cwd}.\n\n{}", prompt::in_worktree(&worktree));
+    let Place { cwd, worktree, without, .. } = place;
+    let message = format!("The session now works in {cwd}.\n\n{}", prompt::in_worktree(&worktree, without));
     let value = json!({
         "worktreePath": worktree.path,
         "worktreeBranch": worktree.branch,
@@ -158,7 +158,7 @@ impl Tool for ExitWorktree {
 }
 
 fn left(exit: &Exit, place: Place) -> ToolOutput {
-    let Place { cwd, worktree, left, gone } = place;
+    let Place { cwd, worktree, left, gone, .. } = place;
     let found = left.as_ref().map(ToString::to_string).unwrap_or_default();
     let discarded = left.as_ref().filter(|_| gone).map(|left| {
         let untracked = u64::try_from(left.untracked).unwrap_or(u64::MAX);

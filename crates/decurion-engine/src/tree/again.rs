@@ -197,7 +197,7 @@ impl Owner {
             return if worktree.path.is_dir() { Ok(kit) } else { Err(gone(&worktree.path)) };
         }
         let trees = self.worktrees()?;
-        let made = Made { worktree: worktree.clone(), cwd: spec.cwd.clone(), found: true };
+        let made = Made { worktree: worktree.clone(), cwd: spec.cwd.clone(), found: true, without: false };
         kit.work_again_in(trees, made, self.session.id);
         Ok(kit)
     }

@@ -184,7 +184,7 @@ impl Owner {
         let shared = prefix.as_ref().filter(|_| is_fork);
         let shared = shared.map(|prefix| fork::share(&outfit.wire_head, prefix, &spawning.input.prompt));
         let mut said = self.opening(spawning, prefix.as_deref(), is_fork, &spec);
-        said.translate(made.map(|made| &made.worktree));
+        said.translate(made);
         let family = Family {
             path: format!("{}/{agent}", desk.path),
             modes: desk.modes.iter().copied().chain([ModeStep::of(&definition)]).collect(),

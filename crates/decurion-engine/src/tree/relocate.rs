@@ -86,7 +86,7 @@ impl Owner {
     pub fn place_note(&self) -> String {
         let now = format!("The session now works in {}.", self.session.cwd);
         match &self.session.worktree {
-            Some(worktree) => format!("{now}\n\n{}", prompt::in_worktree(worktree)),
+            Some(worktree) => format!("{now}\n\n{}", prompt::in_worktree(worktree, false)),
             None => now,
         }
     }
@@ -177,7 +177,7 @@ impl Owner {
         self.session.cwd.clone_from(&cwd);
         (self.session.worktree, self.session.before) = (Some(worktree.clone()), Some(before));
         self.move_root();
-        let _ = answer.send(Ok(Place { cwd, worktree, left: None, gone: false }));
+        let _ = answer.send(Ok(Place { cwd, worktree, without: made.without, left: None, gone: false }));
     }
 
     /// The checkout can be left: the session works where it did before once that is on record, and then the checkout
@@ -216,7 +216,8 @@ impl Owner {
                 "the worktree that the session left is {what}: {} on {}: {left}",
                 left.path, left.branch
             );
-            let told = answer.send(Ok(Place { cwd, worktree, left: Some(left), gone })).is_ok();
+            let told =
+                answer.send(Ok(Place { cwd, worktree, without: false, left: Some(left), gone })).is_ok();
             // Whoever asked was stopped meanwhile: it is said all the same.
             let untold = (!told).then_some(text);
             let _ = wishes.send(Wish::Relocating(Box::new(Relocating::Done(untold)))).await;

@@ -69,7 +69,10 @@ impl Worktrees {
         match self.fill(&origin, &lease, dirty).await {
             Ok(copied) => {
                 self.put(&Lease { state: LeaseState::Used, copied, ..lease.clone() })?;
-                Ok(made(&origin, &lease, wanted.asker.as_ref()))
+                // Told, so that nobody takes what is committed for what the asker sees.
+                let status = if dirty { None } else { self.git().status(&origin.top).await.ok() };
+                let without = status.is_some_and(|status| !status.is_clean());
+                Ok(Made { without, ..made(&origin, &lease, wanted.asker.as_ref()) })
             }
             Err(error) => {
                 // Git often does not say that the disk was full, and by then has made room.
@@ -333,5 +336,5 @@ fn made(origin: &Origin, lease: &Lease, asker: Option<&Worktree>) -> Made {
         origin: origin.top.clone(),
         above: above.unwrap_or_default(),
     };
-    Made { worktree, cwd, found: false }
+    Made { worktree, cwd, found: false, without: false }
 }

@@ -129,6 +129,56 @@ when agent=apart
 }
 
 #[tokio::test]
+async fn what_the_session_reads_without_a_question_its_agents_read_from_their_checkouts() {
+    let repo = Repo::with_files(&[("a.txt", "one\n"), ("sub/b.txt", "two\n")]).unwrap();
+    let top = utf8(repo.path());
+    fs::write(top.join("sub/new.txt"), "uncommitted\n").unwrap();
+    let script = format!(
+        "when agent=apart turn=1\n  call Read {{\"file_path\": \"{top}/sub/new.txt\"}}\n  call Read {{\"file_path\": \"{top}/sub/secret.txt\"}}\n  call Read {{\"file_path\": \"{top}/a.txt\"}}\n  call Read {{\"file_path\": \"/etc/hostname\"}}\nwhen agent=apart\n  say \"read\"\n{DELEGATE}"
+    );
+    let mut stage = stage(&repo, &script);
+    stage.request.cwd = top.join("sub");
+    stage.rules.allow.retain(|rule| rule.tool != "Read");
+    stage.rules.deny.push(Rule::parse("Read(/secret.txt)", Default::default()).unwrap());
+    let played = stage.play("go").await;
+    let said: Vec<String> =
+        results(&played, "Read", true).iter().map(|said| masked(&played, &repo, said)).collect();
+    expect![[r#"
+        Permission denied: denied by Read(/secret.txt)
+        Permission denied: it reads outside the working directory: REPO/a.txt; use TREE/a.txt instead; nobody can be asked in this session
+        Permission denied: it reads outside the working directory: /etc/hostname; nobody can be asked in this session
+        1	uncommitted
+        2	"#]].assert_eq(&said.join("\n"));
+}
+
+#[tokio::test]
+async fn what_is_not_committed_and_did_not_come_along_is_told() {
+    let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
+    fs::write(repo.path().join("b.txt"), "two\n").unwrap();
+    let told = |played: &Played| -> String {
+        let said = |envelope: &Arc<Envelope>| match &envelope.event {
+            Event::Message { message, .. } => Some(message.text()),
+            Event::CallEnded { output, .. } => Some(output.content.text()),
+            _ => None,
+        };
+        played.events.iter().filter_map(said).collect()
+    };
+    let line =
+        format!("What was changed below {} and not committed when you began is not here.", utf8(repo.path()));
+    for (isolation, expected) in [("worktree", 1), ("worktree+dirty", 0)] {
+        let script = DELEGATE.replace("\"apart\"", &format!("\"apart\", \"isolation\": \"{isolation}\""));
+        let stage = stage(&repo, &format!("when agent=apart\n  say \"looked\"\n{script}"));
+        assert_eq!(told(&stage.play("go").await).matches(&line).count(), expected, "{isolation}");
+    }
+    let mut own = stage(&repo, "when\n  say \"looked\"\n");
+    own.request.worktree = Some("own".to_owned());
+    assert!(told(&own.play("go").await).contains(&line));
+    let mut entered = stage(&repo, "when turn=1\n  call EnterWorktree {}\nwhen\n  say \"looked\"\n");
+    entered.rules.allow.push(Rule::parse("EnterWorktree", Default::default()).unwrap());
+    assert!(told(&entered.play("go").await).contains(&line));
+}
+
+#[tokio::test]
 async fn an_agent_that_changed_nothing_leaves_nothing() {
     let repo = Repo::with_files(&[("a.txt", "one\n")]).unwrap();
     let stage = stage(&repo, &format!("when agent=apart\n  say \"looked\"\n{DELEGATE}"));

@@ -218,6 +218,41 @@ when
 }
 
 #[tokio::test]
+async fn files_that_git_ignores_are_work_where_a_person_may_have_put_them() {
+    let repo = Repo::with_files(&[("a.txt", "one\n"), (".gitignore", ".env\ncache/\n")]).unwrap();
+    let script = r#"
+when agent=apart turn=1
+  call Bash {"command": "echo x > .env"}
+when agent=apart
+  say "looked"
+when agent=main turn=1
+  call EnterWorktree {"name": "mine"}
+when agent=main turn=2
+  call Bash {"command": "echo key > .env; mkdir cache empty; touch cache/a cache/b"}
+when agent=main turn=3
+  call ExitWorktree {"action": "remove"}
+when agent=main turn=4
+  call Agent {"description": "look", "prompt": "go", "subagent_type": "apart"}
+when
+  say "done"
+"#;
+    let stage = allowed(&repo, script);
+    let played = stage.play("go").await;
+    let worktree = places(&all(&played))[0].1.clone().unwrap();
+    expect![[r#"The worktree TREE has work in it that would be lost: ignored by git: .env, cache/. The session is still in it. Keep it with `action: "keep"`, or, if the user wants to lose that work, call again with `discard_changes: true`."#]].assert_eq(&masked(&repo, &worktree, &results(&played, "ExitWorktree", false)[0]));
+    assert_eq!(
+        fs::read_to_string(worktree.path.join(".env")).unwrap(),
+        "key\n",
+        "kept at the session's end too"
+    );
+    assert_eq!(
+        leases(&stage).iter().filter(|lease| lease.state == LeaseState::Kept).count(),
+        1,
+        "an agent's are not"
+    );
+}
+
+#[tokio::test]
 async fn a_person_must_agree_or_a_rule() {
     let repo = repo();
     let script = "when turn=1\n  call EnterWorktree {}\nwhen\n  say \"done\"\n";

@@ -193,6 +193,22 @@ impl Git {
         Ok(status(&output))
     }
 
+    /// What is in a checkout and ignored, from the top; a folder that is wholly ignored ends with a slash.
+    pub async fn ignored(&self, at: &Utf8Path) -> Result<Vec<String>, GitError> {
+        let asked = [
+            "ls-files",
+            "--others",
+            "--ignored",
+            "--exclude-standard",
+            "--directory",
+            "--no-empty-directory",
+            "-z",
+        ];
+        let output = self.run(Order::look(at, &asked)).await?;
+        let names = output.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
+    }
+
     /// The worktrees of a repository, the main one first.
     pub async fn worktrees(&self, at: &Utf8Path) -> Result<Vec<Listed>, GitError> {
         let output = self.run(Order::look(at, &["worktree", "list", "--porcelain", "-z"])).await?;
