@@ -225,7 +225,7 @@ pub(crate) fn protected(path: &Utf8Path, around: &Around) -> Option<String> {
 /// Whether a folder is where worktrees are made, here or by other tools: whoever works in one means that one.
 fn is_worktree(folder: &Utf8Path) -> bool {
     let names = components(folder.as_str());
-    names.windows(3).any(|names| [".decurion", ".claude"].contains(&&*names[0]) && names[1] == "worktrees")
+    names.windows(3).any(|names| [".decurion", ".claude"].contains(&names[0]) && names[1] == "worktrees")
 }
 
 /// Places of the system and of the user where a rule without a path of its own does not reach.
