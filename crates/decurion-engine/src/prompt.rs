@@ -99,9 +99,10 @@ pub fn memory(memory: &Memory) -> String {
 /// What a run is told that works in a checkout of its own: how the paths it hears of are called there.
 pub fn in_worktree(worktree: &Worktree, without: bool) -> String {
     let Worktree { path, branch, base, origin, .. } = worktree;
-    let without = match without {
-        true => format!("What was changed below {origin} and not committed when you began is not here.\n"),
-        false => String::new(),
+    let without = if without {
+        format!("What was changed below {origin} and not committed when you began is not here.\n")
+    } else {
+        String::new()
     };
     format!(
         "<worktree>\nYou work in a git checkout of your own, on the branch {branch}, which began at {base}.\n\

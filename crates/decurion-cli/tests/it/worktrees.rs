@@ -74,11 +74,11 @@ fn what_agents_left_is_listed_merged_and_cleaned() {
     let run = stand.run(&["-p", "--dangerously-skip-permissions", "go"]);
     assert!(run.ending.is_success(), "{run:?}");
     let listed = command(&stand, &["worktrees", "list"]);
-    expect![[r#"
+    expect![[r"
         ID  1 file changed, +1 -1, 1 untracked, nothing committed (first)
             STATE/worktrees/SLUG/ID on decurion/ID
         ID  1 file changed, +1 -1, 1 untracked, nothing committed (second)
-            STATE/worktrees/SLUG/ID on decurion/ID"#]]
+            STATE/worktrees/SLUG/ID on decurion/ID"]]
     .assert_eq(&masked(&stand, &listed));
     let dry = command(&stand, &["merge", "--dry-run"]);
     expect![[r"
@@ -123,10 +123,10 @@ fn a_session_works_in_a_worktree_of_its_own_and_says_where() {
     assert_eq!(git(&stand, &["branch", "--list", "decurion/*"]), "+ decurion/mine\n");
     // Whole, and without being asked for more.
     let run = stand.run(&["-p", "--worktree=other", "--dangerously-skip-permissions", "go"]);
-    expect![[r#"
+    expect![[r"
         donedecurion: all permission checks but deny rules are skipped
         decurion: the session's worktree is kept: STATE/worktrees/SLUG/other on decurion/other: 1 untracked, nothing committed
-    "#]]
+    "]]
     .assert_eq(&masked(&stand, &run));
     for format in ["json", "stream-json"] {
         let run = stand.run(&[
@@ -215,6 +215,7 @@ fn a_worktree_is_removed_by_its_name_and_what_is_not_merged_only_if_that_is_said
 }
 
 #[test]
+#[allow(clippy::disallowed_methods, reason = "a pipe with a name is made by a program, which ends at once")]
 fn of_two_merges_at_once_one_works_and_the_other_says_who_does() {
     let stand = stand();
     let run = stand.run(&["-p", "--dangerously-skip-permissions", "go"]);

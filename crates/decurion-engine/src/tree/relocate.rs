@@ -50,7 +50,7 @@ impl Owner {
             // A panic must not leave the session waiting for ever.
             let step = match work {
                 Ok(wanted) => {
-                    let made = unbroken(make(&trees, &wanted, &answer)).await;
+                    let made = unbroken(Box::pin(make(&trees, &wanted, &answer))).await;
                     Relocating::Made(made.unwrap_or_else(Err), trees, answer)
                 }
                 Err((from, action)) => {

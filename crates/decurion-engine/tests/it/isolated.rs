@@ -143,12 +143,12 @@ async fn what_the_session_reads_without_a_question_its_agents_read_from_their_ch
     let played = stage.play("go").await;
     let said: Vec<String> =
         results(&played, "Read", true).iter().map(|said| masked(&played, &repo, said)).collect();
-    expect![[r#"
+    expect![[r"
         Permission denied: denied by Read(/secret.txt)
         Permission denied: it reads outside the working directory: REPO/a.txt; use TREE/a.txt instead; nobody can be asked in this session
         Permission denied: it reads outside the working directory: /etc/hostname; nobody can be asked in this session
         1	uncommitted
-        2	"#]].assert_eq(&said.join("\n"));
+        2	"]].assert_eq(&said.join("\n"));
 }
 
 #[tokio::test]
