@@ -84,7 +84,8 @@ async fn converse(mut stage: Stage, host: impl AsyncFnOnce(&mut Talking)) -> Ove
     let lines = Host { agents, commands: Vec::new(), problems: Lines::to(problems.clone()).unwrap() };
     let mut talking = Talking { input: Some(input), out: out.clone() };
     let (_keep, mut signals) = mpsc::channel(1);
-    let (finish, ()) = tokio::join!(headless.converse(lines, BufReader::new(ours), &mut signals), async {
+    let conversing = Box::pin(headless.converse(lines, BufReader::new(ours), &mut signals));
+    let (finish, ()) = tokio::join!(conversing, async {
         host(&mut talking).await;
         talking.hang_up();
     });
