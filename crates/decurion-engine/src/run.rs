@@ -147,7 +147,7 @@ impl Progress {
             (self.replied_at, self.is_final) = (last.seq, last.is_final);
             self.said.clone_from(&last.text);
             self.continues = last.continues;
-            self.denied = last.denied.clone();
+            self.denied.clone_from(&last.denied);
             self.totals.stop_reason.clone_from(&last.stop_reason);
         }
         self

@@ -233,10 +233,10 @@ fn explain_shows_what_an_agent_carries() {
         report       JSON by `output_schema`"]]
     .assert_eq(&carried.join("\n"));
     let lint = finished(home.program(DECURION).args(["agents", "lint"]));
-    expect![[r#"
+    expect![[r"
         HOME/.claude/agents/a.md:5: warning: `skills`: no such skill: gone
         HOME/.claude/agents/a.md:8: warning: `mcpServers`: no server is declared under this name: github
-        HOME/.claude/commands/empty.md: error: there is no text below the head, so there is nothing to do"#]]
+        HOME/.claude/commands/empty.md: error: there is no text below the head, so there is nothing to do"]]
     .assert_eq(&short(&home, &lint.lines.join("\n")));
 }
 

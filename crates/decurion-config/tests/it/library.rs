@@ -56,7 +56,7 @@ fn the_nearest_place_counts_and_a_skill_before_a_command() {
     let mut request: LoadRequest = stage.request();
     request.cwd = stage.project.join("deep");
     let loaded = load(&request).unwrap();
-    expect![[r#"
+    expect![[r"
         r skills/r/SKILL.md 
         r project/deep/.claude/skills/r/SKILL.md < skills/r/SKILL.md 
         R project/.decurion/skills/r/SKILL.md < skills/r/SKILL.md 
@@ -69,7 +69,7 @@ fn the_nearest_place_counts_and_a_skill_before_a_command() {
         home/.decurion/skills/a/SKILL.md:2: note: `name` is not its folder's, a: it is called /same
         home/.decurion/skills/b/SKILL.md:2: note: `name` is not its folder's, b: it is called /same
         home/.decurion/skills/b/SKILL.md: warning: not used, because another file here has this name: home/.decurion/skills/a/SKILL.md
-    "#]]
+    "]]
     .assert_eq(&shown(&stage, &skills_of(&loaded)));
 }
 
@@ -410,7 +410,7 @@ fn what_a_repository_links_to_outside_is_not_read() {
     for problem in Agents::check(&agents, &[claude.join("agents")]).problems {
         lines += &stage.short(&format!("{problem}\n"));
     }
-    expect![[r#"
+    expect![[r"
         fine project/.claude/skills/fine/SKILL.md 
         inner project/.claude/skills/inner/SKILL.md 
         key home/.decurion/skills/mine/SKILL.md 
@@ -419,7 +419,7 @@ fn what_a_repository_links_to_outside_is_not_read() {
         project/.claude/commands/c.md: error: leads out of the project's folder
         home/.decurion/skills/mine/SKILL.md:2: note: `name` is not its folder's, mine: it is called /key
         project/.claude/agents/a.md: error: leads out of the project's folder
-    "#]]
+    "]]
     .assert_eq(&lines);
     // Put in a file's place after it was read.
     let skill = found.get("fine").unwrap();
