@@ -263,7 +263,10 @@ async fn the_question_of_a_child_names_it_also_from_behind() {
     let played = play(&stage, &[plain(ElicitationAction::Decline)]).await;
     let question = &played.questions[0];
     assert_eq!(question.path.len(), 2, "{:?}", question.path);
-    assert_eq!(question.agent.as_ref().map(|agent| agent.as_str()), Some(question.path[1].as_str()));
+    assert_eq!(
+        question.agent.as_ref().map(decurion_protocol::AgentId::as_str),
+        Some(question.path[1].as_str())
+    );
     assert_eq!(question.reason, "MCP server \"clerk\" asks: Who are you?");
     assert_eq!(answers.lock().unwrap().len(), 1);
 }

@@ -554,7 +554,7 @@ async fn an_agent_that_is_taken_up_in_a_left_checkout_finds_it_there_unless_it_i
         let mut lines = fs::read_to_string(&transcript).unwrap();
         let whole = String::from_utf8(bytes.clone()).unwrap();
         let is_left = |line: &&str| line.contains("\"relocated\"");
-        lines.push_str(whole.lines().filter(is_left).last().unwrap());
+        lines.push_str(whole.lines().rfind(is_left).unwrap());
         lines.push('\n');
         fs::write(&transcript, lines).unwrap();
         let session = if number == 0 { session } else { SessionId(uuid::Uuid::from_u128(number)) };
