@@ -46,7 +46,18 @@ impl Confinement {
     pub fn of(spec: &RunSpec) -> Option<Self> {
         let worktree = spec.worktree.as_ref()?;
         let memory = spec.definition.equipment.memory.as_ref().and_then(|_| memory(spec));
-        Some(Self { tree: worktree.path.clone(), origins: worktree.origins().cloned().collect(), memory })
+        let origins = worktree.origins().cloned().collect();
+        Some(Self { memory, ..Self::new(worktree.path.clone(), origins) })
+    }
+
+    /// The bounds of this checkout, which was made from those.
+    pub fn new(tree: Utf8PathBuf, origins: Vec<Utf8PathBuf>) -> Self {
+        Self { tree, origins, memory: None }
+    }
+
+    /// Where it is.
+    pub fn tree(&self) -> &Utf8PathBuf {
+        &self.tree
     }
 
     /// Why a call is refused; `place` tells where a path leads.

@@ -21,6 +21,7 @@ use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Rule, RuleSet, Touch, Verdict};
 use serde_json::Value;
 
+pub use crate::confine::Confinement;
 use paths::Reading;
 pub use shell::{Part, explain};
 pub use suggest::suggest;
@@ -36,24 +37,9 @@ pub struct Around {
     pub directories: Vec<Utf8PathBuf>,
     /// What `~` stands for.
     pub home: Option<Utf8PathBuf>,
-    /// The checkout of its own that the run works in.
-    pub checkout: Option<Checkout>,
-}
-
-/// A checkout that a run works in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checkout {
-    /// Where it is. It may be below our state folder, whose name would protect it from the one that it was made for.
-    pub tree: Utf8PathBuf,
-    /// The checkout that it was made from, and those that one was made from.
-    pub origins: Vec<Utf8PathBuf>,
-}
-
-impl Checkout {
-    /// What a path of a checkout above is called here.
-    fn translated(&self, path: &Utf8Path) -> Option<Utf8PathBuf> {
-        self.origins.iter().find_map(|origin| Some(self.tree.join(path.strip_prefix(origin).ok()?)))
-    }
+    /// The checkout of its own that the run works in. It may be below our state folder, whose name would protect
+    /// it from the one that it was made for.
+    pub checkout: Option<Confinement>,
 }
 
 /// Everything a decision depends on besides the call.

@@ -10,7 +10,7 @@ use decurion_tools::{PathRules, Surroundings};
 use serde_json::Value;
 
 use crate::confine::Confinement;
-use crate::permission::{Around, Checkout, Policy, decide};
+use crate::permission::{Around, Policy, decide};
 
 /// The rules of one call that was allowed.
 pub struct OpenRules {
@@ -84,10 +84,7 @@ pub fn around(here: &Surroundings, root: &Utf8Path, spec: &RunSpec) -> Around {
         root: root.to_owned(),
         directories: here.directories.clone(),
         home: here.home.clone(),
-        checkout: spec
-            .worktree
-            .as_ref()
-            .map(|own| Checkout { tree: own.path.clone(), origins: own.origins().cloned().collect() }),
+        checkout: Confinement::of(spec),
     }
 }
 

@@ -207,8 +207,11 @@ const PROTECTED_FILES: [&str; 30] = [
 
 /// The part of a path that makes writing to it a way to run something later or to change our own settings.
 pub(crate) fn protected(path: &Utf8Path, around: &Around) -> Option<String> {
-    let own =
-        around.checkout.as_ref().map(|own| &own.tree).or(Some(&around.root).filter(|root| is_worktree(root)));
+    let own = around
+        .checkout
+        .as_ref()
+        .map(super::Confinement::tree)
+        .or(Some(&around.root).filter(|root| is_worktree(root)));
     let path = own.and_then(|own| path.strip_prefix(own).ok()).unwrap_or(path);
     let names: Vec<String> = components(path.as_str()).iter().map(|name| name.to_lowercase()).collect();
     let bare = |name: &String| name.trim_end_matches(['.', ' ']).to_owned();

@@ -194,7 +194,11 @@ impl Owner {
         if !is_own(spec) {
             // That of an agent above it, which takes it up and gives it back, or one that the session was in.
             self.is_free(worktree)?;
-            return if worktree.path.is_dir() { Ok(kit) } else { Err(gone(&worktree.path)) };
+            return if worktree.path.is_dir() {
+                Ok(kit)
+            } else {
+                Err(WorktreeError::Gone(worktree.path.clone()).to_string())
+            };
         }
         let trees = self.worktrees()?;
         let made = Made { worktree: worktree.clone(), cwd: spec.cwd.clone(), found: true, without: false };
@@ -440,6 +444,21 @@ impl Owner {
         }
     }
 
+    /// Takes up an agent that was alive; gives how it has ended instead, if it cannot go on.
+    async fn continue_from(
+        &mut self,
+        agent: &AgentId,
+        record: TaskRecord,
+        folding: Option<Folding>,
+    ) -> Option<Outcome> {
+        let spec = self.tree.tasks.row(&record.task).and_then(|row| row.spec.clone());
+        // Where it worked may be gone, or another's by now, and that is worth more than that it is lost.
+        if let Some(Err(error)) = spec.map(|spec| self.worktree_again(&spec)) {
+            return Some(Outcome::Failed { error });
+        }
+        self.revive(agent, record, Vec::new(), None, folding).await.err().map(|_| Outcome::Lost)
+    }
+
     /// Begins again what a process that is gone left alive, and tells of what cannot go on.
     pub async fn take_up(&mut self) {
         let mut alive: Vec<TaskRecord> =
@@ -457,21 +476,12 @@ impl Owner {
             let record = TaskRecord { attention: Attention::Background, ..record };
             let folding = agent.as_ref().and_then(|agent| folded.remove(agent));
             let orphan = record.parent.as_ref().is_some_and(|parent| !self.is_at_work(parent));
-            let revived = match (agent, folding) {
-                _ if orphan => Err("its parent has ended".to_owned()),
-                (Some(agent), folding @ Some(_)) => {
-                    self.revive(&agent, record, Vec::new(), None, folding).await.map(drop)
-                }
-                _ => Err("its process is gone".to_owned()),
+            let ended = match (agent, folding) {
+                _ if orphan => Some(Outcome::Killed { by: "the end of its parent".to_owned() }),
+                (Some(agent), folding @ Some(_)) => self.continue_from(&agent, record, folding).await,
+                _ => Some(Outcome::Lost),
             };
-            if let Err(reason) = revived {
-                let outcome = match orphan {
-                    true => Outcome::Killed { by: "the end of its parent".to_owned() },
-                    false if reason.starts_with(GONE) || reason.contains(" is in use by session ") => {
-                        Outcome::Failed { error: reason }
-                    }
-                    false => Outcome::Lost,
-                };
+            if let Some(outcome) = ended {
                 let state = TaskState::Ended(outcome);
                 let who = self.who.clone();
                 let _ = self.record(&who, Event::TaskChanged { task, state }).await;
@@ -485,13 +495,6 @@ impl Owner {
             self.mark_told(agent.as_ref());
         }
     }
-}
-
-/// What is said of a checkout that is not there any more.
-const GONE: &str = "working directory is gone";
-
-fn gone(path: &camino::Utf8Path) -> String {
-    format!("{GONE}: {path}")
 }
 
 /// Whether a run's checkout is its own, rather than that of an agent above it.

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use decurion_engine::permission::rows::{RowError, answer};
-use decurion_engine::permission::{Around, Policy, add_real_paths, decide, effective_mode, suggest};
+use decurion_engine::permission::{
+    Around, Confinement, Policy, add_real_paths, decide, effective_mode, suggest,
+};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Rule, RuleSet, Verdict};
 use decurion_tools::{Surroundings, bash};
@@ -174,7 +176,7 @@ fn a_checkout_below_our_own_folder_is_not_protected_from_whoever_works_in_it() {
         root: own.into(),
         directories: Vec::new(),
         home: Some("/home/user".into()),
-        checkout: Some(decurion_engine::permission::Checkout { tree: own.into(), origins: Vec::new() }),
+        checkout: Some(Confinement::new(own.into(), Vec::new())),
     };
     let bash = Rule::parse("Bash", Default::default()).unwrap();
     let set = RuleSet { allow: vec![bash], ..RuleSet::default() };
