@@ -259,6 +259,7 @@ impl Reader<'_> {
             event: group.event,
             matcher: group.matcher.clone(),
             command,
+            callback: None,
             args: arguments(fields)?,
             timeout: self.timeout(key, fields),
             if_rule: rule(group.event, fields)?,
@@ -416,6 +417,7 @@ mod tests {
                 once,
                 source,
                 plugin_root: _,
+                callback: _,
             } = hook;
             let details = [
                 args.as_ref().map(|args| format!("args {args:?}")),

@@ -329,7 +329,7 @@ fn name_for_tools(mut servers: Vec<&mut McpServer>, taken: &mut BTreeSet<String>
 fn say(source: McpSource) -> u8 {
     match source {
         McpSource::Managed => 0,
-        McpSource::Flag => 1,
+        McpSource::Flag | McpSource::Sdk => 1,
         McpSource::User => 2,
         McpSource::Plugin => 3,
         McpSource::Local => 4,

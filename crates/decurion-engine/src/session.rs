@@ -294,6 +294,10 @@ impl Owner {
             Command::Prompt { blocks } => self.enqueue(id, Work::Prompt(blocks)),
             Command::Compact { instructions } => self.enqueue(id, Work::Compact(instructions)),
             Command::Answer { question, answer, by } => self.answered(id, question, answer, by).await,
+            Command::AnswerHost { request, .. } => {
+                let reason = format!("nothing is asked of the host under this id: {request}");
+                self.reply(id, Reply::Refused { reason });
+            }
             Command::Interrupt => self.interrupt(id),
             Command::SetMode { mode } => self.set_mode(id, mode).await,
             Command::SetModel { model } => self.set_model(id, &model),

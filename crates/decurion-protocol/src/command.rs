@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{AgentId, Answer, Block, Mode, QuestionId, RequestId, TaskId};
+use crate::{AgentId, Answer, Block, HostAnswer, HostRequestId, Mode, QuestionId, RequestId, TaskId};
 
 /// A command and the id its answer will carry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,6 +31,13 @@ pub enum Command {
         answer: Answer,
         /// By whom, for the record.
         by: String,
+    },
+    /// Answer what the session asked of its host.
+    AnswerHost {
+        /// Which.
+        request: HostRequestId,
+        /// How.
+        answer: HostAnswer,
     },
     /// Stop waiting for foreground tasks; they go on.
     Background {

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    AgentId, Answer, Block, CallId, Decision, Delivery, Intent, LineId, Mail, Message, Mode, Money, Outcome,
-    Question, QuestionId, ReleaseStep, Reply, RequestId, RunId, RunSpec, SessionId, StartStep, Step, TaskId,
-    TaskProgress, TaskRecord, TaskState, ToolOutput, Usage, Wanted, Worktree,
+    AgentId, Answer, Block, CallId, Decision, Delivery, HostRequest, HostRequestId, Intent, LineId, Mail,
+    Message, Mode, Money, Outcome, Question, QuestionId, ReleaseStep, Reply, RequestId, RunId, RunSpec,
+    SessionId, StartStep, Step, TaskId, TaskProgress, TaskRecord, TaskState, ToolOutput, Usage, Wanted,
+    Worktree,
 };
 
 /// One event with its place in the session's order.
@@ -217,6 +218,16 @@ pub enum Event {
         /// For what; none means it goes on.
         reason: Option<WaitReason>,
     },
+    /// The program that leads the session is asked for something (transient).
+    HostAsked {
+        /// What.
+        request: Box<HostRequest>,
+    },
+    /// Nobody waits any more for something that was asked of it (transient).
+    HostReleased {
+        /// Which.
+        request: HostRequestId,
+    },
     /// The answer to a command (transient).
     Replied {
         /// Which.
@@ -256,6 +267,8 @@ impl Event {
                 | Self::CallProgress { .. }
                 | Self::TaskProgressed { .. }
                 | Self::Waiting { .. }
+                | Self::HostAsked { .. }
+                | Self::HostReleased { .. }
                 | Self::Replied { .. }
         )
     }

@@ -18,6 +18,9 @@ pub struct HookDeclaration {
     pub matcher: Option<String>,
     /// A line for the shell; with `args`, a program.
     pub command: String,
+    /// The host's name for a function of its own, which runs in place of the command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<String>,
     /// The program's arguments, passed as they are; none hands the command to the shell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<String>>,
@@ -48,6 +51,7 @@ impl HookDeclaration {
             event,
             matcher: None,
             command: command.into(),
+            callback: None,
             args: None,
             timeout: None,
             if_rule: None,
@@ -56,6 +60,11 @@ impl HookDeclaration {
             source: String::new(),
             plugin_root: None,
         }
+    }
+
+    /// A function of the host that runs whenever this happens.
+    pub fn callback(event: HookEvent, callback: impl Into<String>) -> Self {
+        Self { callback: Some(callback.into()), ..Self::new(event, "") }
     }
 }
 

@@ -95,6 +95,11 @@ uuid_id! {
     /// One question to a person.
     QuestionId, "question"
 }
+
+uuid_id! {
+    /// Names something asked of the program that leads a session.
+    HostRequestId, "host request"
+}
 name_id! {
     /// One agent, stable over its resumes; equal to its task's id. Ours are `a` + 16 lower hex.
     AgentId, "agent"

@@ -9,6 +9,7 @@ pub mod command;
 pub mod elicitation;
 pub mod event;
 pub mod hook;
+pub mod host;
 pub mod id;
 pub mod intent;
 pub mod link;
@@ -32,7 +33,8 @@ pub use event::{
     WaitKind, WaitReason,
 };
 pub use hook::{HookDeclaration, HookEvent, OnFailure};
-pub use id::{AgentId, CallId, LineId, QuestionId, RequestId, RunId, SessionId, TaskId};
+pub use host::{HostAnswer, HostAsked, HostRequest};
+pub use id::{AgentId, CallId, HostRequestId, LineId, QuestionId, RequestId, RunId, SessionId, TaskId};
 pub use intent::{Access, Intent, Overlap, Touch};
 pub use link::{Link, Persistence, Place, PlaceError, SessionRequest, SessionSummary, Start};
 pub use mcp::{Manifest, Manifests, McpHealth, McpServer, McpSource, McpStatus, McpTransport};

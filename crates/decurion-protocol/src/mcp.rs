@@ -66,6 +66,8 @@ pub enum McpTransport {
         /// Headers of every request.
         headers: BTreeMap<String, String>,
     },
+    /// It lives in the program that leads the session, under its name.
+    Host,
 }
 
 impl McpTransport {
@@ -75,6 +77,7 @@ impl McpTransport {
             Self::Stdio { .. } => "stdio",
             Self::Http { .. } => "http",
             Self::Sse { .. } => "sse",
+            Self::Host => "sdk",
         }
     }
 
@@ -85,6 +88,7 @@ impl McpTransport {
                 std::iter::once(command).chain(args).map(String::as_str).collect::<Vec<_>>().join(" ")
             }
             Self::Http { url, .. } | Self::Sse { url, .. } => url.clone(),
+            Self::Host => "in the program that leads the session".to_owned(),
         }
     }
 }
@@ -119,6 +123,8 @@ pub enum McpSource {
     Agent,
     /// The administrator's settings.
     Managed,
+    /// The program that leads the session.
+    Sdk,
 }
 
 impl McpSource {
@@ -132,6 +138,7 @@ impl McpSource {
             Self::Flag => "flag",
             Self::Agent => "agent",
             Self::Managed => "managed",
+            Self::Sdk => "sdk",
         }
     }
 }

@@ -47,6 +47,7 @@ fn show(stage: &Stage, servers: &McpServers) -> String {
                 McpTransport::Http { headers, .. } | McpTransport::Sse { headers, .. } => {
                     if headers.is_empty() { String::new() } else { format!(" {headers:?}") }
                 }
+                McpTransport::Host => String::new(),
             };
             let private = if server.private { " private" } else { "" };
             let times = format!("{:?}/{:?}", server.start_timeout, server.call_timeout);

@@ -195,6 +195,7 @@ pub(crate) async fn connect(
                 .map_err(|error| initialize_failure(server, &error))?;
             Ok(Connection::new(service))
         }
+        McpTransport::Host => Err(Failure::lasting("nobody leads this session who could have it")),
     }
 }
 
@@ -352,7 +353,7 @@ pub(crate) fn service_failure(error: &ServiceError, transport: &McpTransport) ->
 pub(crate) fn reached(error: &reqwest::Error, transport: &McpTransport) -> String {
     let place = match transport {
         McpTransport::Http { url, .. } | McpTransport::Sse { url, .. } => shown(url),
-        McpTransport::Stdio { .. } => "its address".to_owned(),
+        McpTransport::Stdio { .. } | McpTransport::Host => "its address".to_owned(),
     };
     // The error itself may name the whole address; what caused it does not.
     let mut innermost = error.source();
