@@ -57,6 +57,18 @@ pub struct RunArgs {
     #[arg(long)]
     pub include_partial_messages: bool,
 
+    /// With stream-json: also what every hook did, not only those of SessionStart.
+    #[arg(long)]
+    pub include_hook_events: bool,
+
+    /// With --input-format stream-json: give each message of the user back as it is taken.
+    #[arg(long)]
+    pub replay_user_messages: bool,
+
+    /// With stream-json: also what agents say that are waited for, not only their calls.
+    #[arg(long)]
+    pub forward_subagent_text: bool,
+
     /// Say more on standard error; wanted by other tools together with stream-json.
     #[arg(long)]
     pub verbose: bool,
@@ -73,9 +85,34 @@ pub struct RunArgs {
     #[arg(long, value_name = "MODEL")]
     pub fallback_model: Option<String>,
 
+    /// How hard the model should try: low, medium, high, xhigh, max.
+    #[arg(long, value_name = "LEVEL")]
+    pub effort: Option<String>,
+
+    /// Whether the model thinks before it answers: adaptive (as it sees fit), enabled, disabled.
+    #[arg(long, value_name = "KIND")]
+    pub thinking: Option<String>,
+
+    /// How many tokens it may think for; 0 for none.
+    #[arg(long, value_name = "N")]
+    pub max_thinking_tokens: Option<u32>,
+
+    /// How its thoughts are shown: summarized or omitted.
+    #[arg(long, value_name = "KIND")]
+    pub thinking_display: Option<String>,
+
     /// Who is asked: default, acceptEdits, plan, bypassPermissions, dontAsk.
     #[arg(long, value_name = "MODE")]
     pub permission_mode: Option<String>,
+
+    /// Who answers questions about calls in place of a person: stdio (the program on standard input), or a tool of an
+    /// MCP server, mcp__SERVER__TOOL.
+    #[arg(long, value_name = "TOOL")]
+    pub permission_prompt_tool: Option<String>,
+
+    /// With --input-format stream-json: whether the program is asked about calls (host, none).
+    #[arg(long, value_name = "WHOM")]
+    pub permission_prompts: Option<PermissionPrompts>,
 
     /// Run every call that no deny rule forbids, without asking.
     #[arg(long)]
@@ -166,6 +203,14 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "ID")]
     pub resume: Option<String>,
 
+    /// With --resume: only up to this message, by its uuid; what came after it is no part of the conversation any more.
+    #[arg(long, value_name = "UUID")]
+    pub resume_session_at: Option<String>,
+
+    /// With --resume-session-at: the prompt whose turn is expected to fall away, by its uuid.
+    #[arg(long, value_name = "UUID", requires = "resume_session_at")]
+    pub resume_drops_turn: Option<String>,
+
     /// With --continue or --resume: begin a new session with what that one holds.
     #[arg(long)]
     pub fork_session: bool,
@@ -197,6 +242,81 @@ pub struct RunArgs {
     /// Trust this folder's settings for this run (for CI).
     #[arg(long)]
     pub trust_folder: bool,
+
+    #[command(flatten)]
+    pub sdk: SdkArgs,
+}
+
+/// What the Agent SDKs pass besides. Each is taken, so that programs written for them start; what has no meaning here
+/// says so.
+#[derive(Debug, ClapArgs)]
+#[allow(clippy::struct_excessive_bools)] // each is one flag of the command line
+pub struct SdkArgs {
+    /// Plugins whose servers are left alone.
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub plugin_dir_no_mcp: Vec<Utf8PathBuf>,
+
+    /// The first line is waited for anyway.
+    #[arg(long, hide = true)]
+    pub await_initialize: bool,
+
+    /// Bypassing can be chosen later unless the settings forbid it, with or without this.
+    #[arg(long, hide = true)]
+    pub allow_dangerously_skip_permissions: bool,
+
+    #[arg(long, hide = true, value_name = "N")]
+    pub task_budget: Option<u64>,
+
+    #[arg(long, hide = true, value_name = "NAMES")]
+    pub betas: Option<String>,
+
+    #[arg(long, hide = true)]
+    pub session_mirror: bool,
+
+    #[arg(long, hide = true, value_name = "JSON")]
+    pub managed_settings: Option<String>,
+
+    #[arg(long, hide = true)]
+    pub managed_settings_in_initialize: bool,
+
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub project_config_root: Option<Utf8PathBuf>,
+
+    #[arg(long, hide = true, value_name = "NAME")]
+    pub channels: Vec<String>,
+
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub debug: Option<String>,
+
+    #[arg(long, hide = true)]
+    pub debug_to_stderr: bool,
+}
+
+impl SdkArgs {
+    /// What was asked for and does nothing here, in words.
+    pub fn without_effect(&self) -> Vec<&'static str> {
+        let given = [
+            (self.task_budget.is_some(), "--task-budget"),
+            (self.betas.is_some(), "--betas"),
+            (self.session_mirror, "--session-mirror"),
+            (self.managed_settings.is_some(), "--managed-settings"),
+            (self.managed_settings_in_initialize, "--managed-settings-in-initialize"),
+            (self.project_config_root.is_some(), "--project-config-root"),
+            (!self.channels.is_empty(), "--channels"),
+            (self.debug.is_some(), "--debug"),
+            (self.debug_to_stderr, "--debug-to-stderr"),
+        ];
+        given.into_iter().filter(|(is_given, _)| *is_given).map(|(_, name)| name).collect()
+    }
+}
+
+/// Whom questions about calls go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PermissionPrompts {
+    /// The program on standard input.
+    Host,
+    /// Nobody: what no rule allows is denied.
+    None,
 }
 
 /// What is printed.
@@ -753,6 +873,39 @@ pub const GUARD: &str = "__guard";
 /// Whether this process was started to be the guard.
 pub fn is_guard(argv: &[OsString]) -> bool {
     argv.get(1).is_some_and(|first| first == GUARD)
+}
+
+/// The arguments as they are understood, and those that were passed over. A program that leads us may be newer than we
+/// are and pass what we do not know: it is said and does no harm. A person who mistypes a flag is told instead.
+pub fn parse(argv: &[OsString]) -> (Result<Args, clap::Error>, Vec<String>) {
+    let (mut argv, mut passed_over) = (argv.to_vec(), Vec::new());
+    loop {
+        let parsed = Args::try_parse_from(&argv);
+        let Err(error) = &parsed else { return (parsed, passed_over) };
+        let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
+            return (parsed, passed_over);
+        };
+        let is_it = |word: &OsString| {
+            word.to_str().is_some_and(|word| word.split('=').next() == flag.split('=').next())
+        };
+        let at = argv.iter().position(is_it);
+        let (Some(at), true) = (at, is_led(&argv) && error.kind() == ErrorKind::UnknownArgument) else {
+            return (parsed, passed_over);
+        };
+        passed_over.push(flag.clone());
+        // Prompts come on standard input, so that a word behind it can only be its value.
+        let values = argv[at + 1..].iter().take_while(|word| !word.as_encoded_bytes().starts_with(b"-"));
+        let end = at
+            + 1
+            + if argv[at].to_str().is_some_and(|word| word.contains('=')) { 0 } else { values.count() };
+        argv.drain(at..end);
+    }
+}
+
+/// Whether these are the arguments of a program that leads us.
+fn is_led(argv: &[OsString]) -> bool {
+    let is_format = |pair: &[OsString]| pair[0] == "--input-format" && pair[1] == "stream-json";
+    argv.windows(2).any(is_format) || argv.iter().any(|word| word == "--input-format=stream-json")
 }
 
 /// What is said of a word too many, which would pass for a command; none for other mistakes.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use camino::Utf8Path;
 use decurion_config::{InstructionRequest, Loaded, Plugins, SkillRequest, Skills, memory, skills};
 use decurion_engine::{Instructions, Library, Memory};
-use decurion_protocol::{AgentDefinition, HookDeclaration, Skill};
+use decurion_protocol::{AgentDefinition, HookDeclaration, Skill, SkillKind};
 
 use crate::command::agents::{SERVER_TOOLS, tool_names};
 
@@ -16,6 +16,8 @@ pub struct Shelf {
     request: SkillRequest,
     skills: Mutex<Held>,
     instructions: InstructionRequest,
+    /// The only skills that are told of; none is all. Others can be asked for by name.
+    only: Option<Vec<String>>,
 }
 
 /// What was read last.
@@ -48,7 +50,22 @@ impl Shelf {
         let request = request(loaded, plugins);
         let skills = Mutex::new(Held::load(&request));
         let (instructions, _) = InstructionRequest::new(loaded);
-        Self { loaded: Arc::clone(loaded), request, skills, instructions }
+        Self { loaded: Arc::clone(loaded), request, skills, instructions, only: None }
+    }
+
+    /// The same, telling only of these skills: by their whole name, or by what stands behind a plugin's.
+    #[must_use]
+    pub fn telling_of(self, only: Option<Vec<String>>) -> Self {
+        Self { only, ..self }
+    }
+
+    fn is_told_of(&self, skill: &Skill) -> bool {
+        let is_it = |name: &String| {
+            let own = skill.name.strip_suffix(name.as_str());
+            own.is_some_and(|before| before.is_empty() || before.ends_with(':'))
+        };
+        // What only a person types is no skill that is told of.
+        skill.kind != SkillKind::Skill || self.only.as_ref().is_none_or(|only| only.iter().any(is_it))
     }
 
     /// Looks at the skills as their files are now.
@@ -67,7 +84,7 @@ impl Library for Shelf {
     }
 
     fn skills(&self) -> Vec<Arc<Skill>> {
-        self.look(|held| held.active.clone())
+        self.look(|held| held.active.iter().filter(|skill| self.is_told_of(skill)).cloned().collect())
     }
 
     fn find(&self, name: &str) -> Option<Arc<Skill>> {

@@ -21,7 +21,6 @@ mod wire;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use clap::error::ErrorKind;
 
 use args::{Args, SubCommand};
@@ -35,7 +34,8 @@ fn main() -> ExitCode {
     }
     decurion_exec::set_umask_077();
     decurion_exec::raise_file_limit();
-    let args = match Args::try_parse_from(&argv) {
+    let (parsed, passed_over) = args::parse(&argv);
+    let args = match parsed {
         Ok(args) => args,
         Err(error) => {
             if let Some(failure) = args::surplus(&error, &argv) {
@@ -46,6 +46,9 @@ fn main() -> ExitCode {
             return ExitCode::from(if is_answer { 0 } else { 2 });
         }
     };
+    for flag in passed_over {
+        report::note(format!("{flag} is not known to this version and was passed over"));
+    }
     match dispatch(args) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => failure.report(),

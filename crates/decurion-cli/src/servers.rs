@@ -8,12 +8,12 @@ use decurion_config::{Environment, Loaded, McpRequest, McpServers, McpState, Plu
 use decurion_engine::mcp::{McpParts, Servers};
 use decurion_protocol::mcp::{Manifests, McpHealth, McpServer, McpStatus, OfferedPrompt};
 use decurion_protocol::{AgentDefinition, Clock as _};
-use decurion_serve::HostCommand;
+use decurion_serve::{HostCommand, Initialize};
 use decurion_store::ManifestFolder;
 use decurion_tools::mcp::{Logins, prompts};
 use decurion_tools::oauth::Leave;
 
-use crate::args::RunArgs;
+use crate::args::{InputFormat, RunArgs};
 use crate::clock::SystemClock;
 use crate::report::{Failure, note};
 
@@ -26,13 +26,24 @@ pub struct Flags {
     pub strict: bool,
     /// Whether the folder is trusted for this run.
     pub trust: TrustMode,
+    /// Whether a program leads the session, in which servers can live.
+    pub led: bool,
 }
 
 impl Flags {
     /// Those of a run.
     pub fn of(args: &RunArgs) -> Self {
         let trust = if args.trust_folder { TrustMode::Granted } else { TrustMode::Recorded };
-        Self { configs: args.mcp_config.clone(), strict: args.strict_mcp_config, trust }
+        let led = args.input_format == InputFormat::StreamJson;
+        Self { configs: args.mcp_config.clone(), strict: args.strict_mcp_config, trust, led }
+    }
+
+    /// The same with those of the program that leads the session.
+    #[must_use]
+    pub fn led(mut self, wanted: Option<&Initialize>) -> Self {
+        let servers = wanted.and_then(|wanted| wanted.servers.as_ref());
+        self.configs.extend(servers.map(ToString::to_string));
+        self
     }
 }
 
@@ -53,6 +64,7 @@ pub fn load(
         strict: flags.strict,
         plugins: &plugins.servers(),
         trust: flags.trust,
+        led: flags.led,
     };
     let servers = mcp::servers(&request).map_err(|error: McpConfigError| {
         Failure::usage(error.to_string()).hint(

@@ -12,6 +12,7 @@ use decurion_engine::permission::Undecided;
 use decurion_engine::worktree::{WorktreeSettings, Worktrees};
 use decurion_engine::{Compaction, Definitions, Durability, Engine, Library, Models, Parts};
 use decurion_exec::{Git, Guard, GuardProgram};
+use decurion_protocol::HookDeclaration;
 use decurion_store::{Archive, Leases};
 use decurion_tools::{ToolLimits, ToolSet};
 
@@ -31,16 +32,23 @@ pub fn surroundings() -> Result<(Utf8PathBuf, Environment), Failure> {
     Ok((decurion_config::current_directory()?, Environment::capture()))
 }
 
+/// What an engine is given besides the settings.
+pub struct Given {
+    /// The models.
+    pub models: Arc<dyn Models>,
+    /// The agents that can be started.
+    pub agents: Arc<dyn Definitions>,
+    /// The MCP servers.
+    pub mcp: Option<McpParts>,
+    /// What agents read besides.
+    pub library: Arc<dyn Library>,
+    /// The hooks of the settings, of plugins and of a host.
+    pub hooks: Vec<HookDeclaration>,
+}
+
 /// The engine of these settings.
-pub fn engine(
-    loaded: &Arc<Loaded>,
-    environment: &Environment,
-    models: Arc<dyn Models>,
-    agents: Arc<dyn Definitions>,
-    mcp: Option<McpParts>,
-    plugins: &Plugins,
-    library: Arc<dyn Library>,
-) -> Engine {
+pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> Engine {
+    let Given { models, agents, mcp, library, hooks } = given;
     let settings = &loaded.settings;
     let shell = shell_environment(loaded, environment);
     let service = decurion_config::shell_env::service_environment(environment, settings, &loaded.providers)
@@ -80,7 +88,7 @@ pub fn engine(
         journal_patience: Some(JOURNAL_PATIENCE),
         journal_here: false,
         compaction: compaction(settings.compaction),
-        hooks: hooks(loaded, plugins),
+        hooks,
         hook_environment: service.into(),
         redact: Arc::new(move |text: &str| match redactor.redact(text) {
             std::borrow::Cow::Borrowed(_) => None,
@@ -138,7 +146,7 @@ fn tool_limits(limits: &settings::CallLimits) -> ToolLimits {
 }
 
 /// The hooks of the settings and of plugins; what is wrong with them is said.
-fn hooks(loaded: &Loaded, plugins: &Plugins) -> Vec<decurion_protocol::HookDeclaration> {
+pub fn hooks(loaded: &Loaded, plugins: &Plugins) -> Vec<HookDeclaration> {
     let (own, theirs) = (loaded.hooks(), plugins.hooks(loaded));
     for warning in own.warnings.iter().chain(&theirs.warnings) {
         crate::report::note(warning);

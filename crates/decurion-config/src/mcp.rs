@@ -41,6 +41,8 @@ pub struct McpRequest<'a> {
     pub plugins: &'a [PluginServers],
     /// Whether the folder is trusted for this run by the command line, which approves its servers too.
     pub trust: TrustMode,
+    /// Whether a program leads the session, in which servers of the command line can live.
+    pub led: bool,
 }
 
 /// The servers that one plugin declares.

@@ -284,6 +284,15 @@ impl Plugins {
         found
     }
 
+    /// Leaves the servers alone that the plugins in these folders declare.
+    pub fn leave_servers_of(&mut self, loaded: &Loaded, folders: &[Utf8PathBuf]) {
+        for folder in folders {
+            let root = loaded.paths.expand(folder.as_str(), &loaded.paths.cwd);
+            let theirs = self.all.iter_mut().filter(|plugin| plugin.root == root);
+            theirs.for_each(|plugin| plugin.servers.clear());
+        }
+    }
+
     /// Their servers, as the list of MCP servers takes them.
     pub fn servers(&self) -> Vec<PluginServers> {
         let has_any = |plugin: &&Plugin| !plugin.servers.is_empty();

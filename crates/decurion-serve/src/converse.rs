@@ -16,6 +16,7 @@ use tokio::io::AsyncBufRead;
 use tokio::sync::mpsc;
 
 use crate::headless::{Finish, Headless, Lines, Signal, State, drain};
+use crate::initialize::Initialize;
 use crate::input::{self, Control, Heard, Input, Said, Wrong};
 use crate::progress::one_line;
 
@@ -27,6 +28,8 @@ pub struct Host {
     pub commands: Vec<HostCommand>,
     /// Where lines about its mistakes go: standard error.
     pub problems: Lines,
+    /// Whether the session was made as the first line of its input wants it (`Input::greeting`).
+    pub greeted: bool,
 }
 
 /// A command as a host is told of it.
@@ -57,13 +60,13 @@ impl Headless {
     pub async fn converse(
         self,
         host: Host,
-        input: impl AsyncBufRead + Unpin,
+        input: Input<impl AsyncBufRead + Unpin>,
         signals: &mut mpsc::Receiver<Signal>,
     ) -> io::Result<Finish> {
         let state = State::waiting();
         let (open, asked, given) = (HashMap::new(), HashMap::new(), HashMap::new());
         let mut talk = Talk { headless: self, host, state, open, asked, given };
-        talk.listen(Input::new(input), signals).await;
+        talk.listen(input, signals).await;
         let Talk { headless, host, mut state, .. } = talk;
         if state.ended.is_none() && state.over {
             // Nothing was asked for, and nothing is wrong with that.
@@ -155,7 +158,7 @@ impl Talk {
     /// Does what the host asks for; gives the answer if there is one already.
     async fn request(&mut self, id: String, request: Control) -> Option<Value> {
         match request {
-            Control::Initialize => Some(success(&id, &self.hello())),
+            Control::Initialize(wanted) => Some(success(&id, &self.greet(&wanted))),
             Control::Unsupported(subtype) => {
                 let reason = format!("a control request of this kind is not supported: {subtype}");
                 Some(failure(&id, &reason, Some("unsupported_request")))
@@ -175,6 +178,24 @@ impl Talk {
         }
     }
 
+    /// Answers a host that comes. What it wants of a session that has begun already cannot be had any more, and it is
+    /// told so: a guard that it believes in place must not be missing unnoticed.
+    fn greet(&mut self, wanted: &Initialize) -> Value {
+        let is_heeded = std::mem::take(&mut self.host.greeted) || !wanted.shapes();
+        for problem in &wanted.left_out {
+            self.complain(&format!("initialize: {problem}"));
+        }
+        if !is_heeded {
+            self.complain(
+                "initialize came too late: the session goes on as it began, without what it asks for",
+            );
+        }
+        let mut hello = self.hello();
+        hello["hooks_applied"] = json!(is_heeded);
+        hello["plugins_applied"] = json!(is_heeded);
+        hello
+    }
+
     /// What a host is told when it comes.
     fn hello(&self) -> Value {
         let agent = |agent: &HostAgent| {
@@ -192,6 +213,7 @@ impl Talk {
             "available_output_styles": ["default"],
             "models": [],
             "account": {},
+            "hook_on_failure_supported": true,
         })
     }
 

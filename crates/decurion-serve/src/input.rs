@@ -8,6 +8,8 @@ use decurion_protocol::{
 use serde_json::Value;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 
+use crate::initialize::Initialize;
+
 /// The longest line that is taken.
 pub const MOST_LINE: usize = 16 << 20;
 
@@ -19,6 +21,8 @@ pub struct Input<R> {
     dropped: usize,
     number: u64,
     is_over: bool,
+    /// A line that was looked at and not taken yet.
+    held: Option<Heard>,
 }
 
 /// One line.
@@ -67,8 +71,8 @@ pub enum Said {
 /// What a host asks for.
 #[derive(Debug, PartialEq)]
 pub enum Control {
-    /// What there is.
-    Initialize,
+    /// What there is, and how the session should be.
+    Initialize(Box<Initialize>),
     /// Something that the session does.
     Do(Command),
     /// Something that is not offered.
@@ -80,11 +84,30 @@ pub enum Control {
 impl<R: AsyncBufRead + Unpin> Input<R> {
     /// The lines of this reader.
     pub fn new(reader: R) -> Self {
-        Self { reader, line: Vec::new(), dropped: 0, number: 0, is_over: false }
+        Self { reader, line: Vec::new(), dropped: 0, number: 0, is_over: false, held: None }
+    }
+
+    /// What the host wants of the session, if that is the first thing it says. The line stays to be answered. Can be
+    /// given up and called again.
+    pub async fn greeting(&mut self) -> Option<&Initialize> {
+        if self.held.is_none() {
+            self.held = Some(self.read().await);
+        }
+        match &self.held {
+            Some(Heard::Said(Said::Request { request: Control::Initialize(wanted), .. })) => Some(wanted),
+            _ => None,
+        }
     }
 
     /// The next line; after the end, the end again.
     pub async fn next(&mut self) -> Heard {
+        match self.held.take() {
+            Some(held) => held,
+            None => self.read().await,
+        }
+    }
+
+    async fn read(&mut self) -> Heard {
         while !self.is_over {
             let bytes = match self.reader.fill_buf().await {
                 Ok(bytes) => bytes,
@@ -228,7 +251,7 @@ fn control(request: &Value) -> Result<Control, String> {
         text(request, member).ok_or_else(|| format!("`request.{member}` is missing, which {subtype} needs"))
     };
     Ok(match subtype {
-        "initialize" => Control::Initialize,
+        "initialize" => Control::Initialize(Box::new(Initialize::parse(request)?)),
         "interrupt" => Control::Do(Command::Interrupt),
         "stop_task" => {
             let task: TaskId = needed("task_id")?.parse().map_err(|error| format!("{error}"))?;

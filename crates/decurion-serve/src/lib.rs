@@ -3,6 +3,7 @@
 
 pub mod converse;
 pub mod headless;
+pub mod initialize;
 pub mod input;
 pub mod mcp;
 pub mod progress;
@@ -13,5 +14,7 @@ pub mod trace;
 
 pub use converse::{Host, HostAgent, HostCommand};
 pub use headless::{Finish, Format, Headless, Lines, Progress, SessionWorktree, Signal};
+pub use initialize::{Initialize, WantedPlugin};
+pub use input::Input;
 pub use mcp::McpServe;
 pub use stream_json::{Facts, Listed, ListedPlugin, StreamJson};

@@ -18,7 +18,7 @@ use decurion_protocol::{
 use decurion_serve::{Finish, Format, Progress};
 use decurion_store::{Archive, Found, ReplayOptions, Scope, SessionPaths};
 
-use super::run::{Answer, block_on, main_definition};
+use super::run::{Answer, Work, block_on, main_definition};
 use crate::models::Configured;
 use crate::report::{Failure, note};
 use crate::{definitions, wire};
@@ -68,19 +68,18 @@ impl Play {
         let models = Configured::new(Arc::clone(&self.loaded), Some("scripted:demo")).with_embedded(SCRIPT);
         let plugins = Plugins::default();
         let agents = Arc::new(definitions::Live::new(&self.loaded, None, &plugins));
-        let engine = wire::engine(
-            &self.loaded,
-            &self.environment,
-            Arc::new(models),
-            Arc::clone(&agents) as Arc<dyn Definitions>,
-            None,
-            &plugins,
-            Arc::new(NoLibrary),
-        );
+        let given = wire::Given {
+            models: Arc::new(models),
+            agents: Arc::clone(&agents) as Arc<dyn Definitions>,
+            mcp: None,
+            library: Arc::new(NoLibrary),
+            hooks: wire::hooks(&self.loaded, &plugins),
+        };
+        let engine = wire::engine(&self.loaded, &self.environment, given);
         let answer = Answer {
             prompts: None,
             request: self.session_request()?,
-            work: Some(Command::Prompt { blocks: vec![Block::text(PROMPT)] }),
+            work: Work::Asked(Command::Prompt { blocks: vec![Block::text(PROMPT)] }),
             agents: agents.all(),
             skills: Vec::new(),
             plugins,

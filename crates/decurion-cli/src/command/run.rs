@@ -9,21 +9,21 @@ use decurion_config::{
     Environment, FlagSettings, LoadRequest, Loaded, NoProvider, Plugins, TrustMode, TrustState, rules,
 };
 use decurion_engine::prompt::MAIN_PROMPT;
-use decurion_engine::{Definitions as _, Library, child};
+use decurion_engine::{Definitions as _, Engine, Library, child};
 use decurion_protocol::{
     AgentDefinition, AgentSource, Block, Command, Limits, Link, Mode, Money, Outcome, Persistence, Place,
     SessionId, SessionRequest, Skill, SkillKind, Start, ToolSelection,
 };
 use decurion_serve::socket::{Door, Listener, LiveSessions, listen};
 use decurion_serve::{
-    Facts, Finish, Format, Headless, Host, HostAgent, HostCommand, Lines, Listed, ListedPlugin, Progress,
-    Signal, StreamJson,
+    Facts, Finish, Format, Headless, Host, HostAgent, HostCommand, Initialize, Input, Lines, Listed,
+    ListedPlugin, Progress, Signal, StreamJson, WantedPlugin,
 };
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::sessions::named;
-use crate::args::{InputFormat, OutputFormat, RunArgs};
+use crate::args::{InputFormat, OutputFormat, PermissionPrompts, RunArgs};
 use crate::library::Shelf;
 use crate::models::Configured;
 use crate::report::{Failure, note, visible};
@@ -45,57 +45,143 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
     let loaded = Arc::new(load(args, cwd, &environment)?);
     announce(&loaded);
-    let work =
-        if hosted { hosted_work(args, prompt.as_deref())? } else { Work::Prompt(whole_prompt(prompt)?) };
-    let plugins = Plugins::load(&loaded, &args.plugin_dir);
-    plugins.warnings.iter().for_each(note);
-    let live = Arc::new(definitions::Live::new(&loaded, args.agents.as_deref(), &plugins));
-    let shelf = Arc::new(Shelf::new(&loaded, &plugins));
-    let main = definitions::main_agent(args, &loaded, &live)?;
-    let initial = main.as_ref().and_then(|definition| definition.initial_prompt.as_deref());
-    let work = match (work, initial) {
-        (Work::Prompt(prompt), Some(initial)) => Work::Prompt(format!("{initial}\n\n{prompt}")),
-        (work, _) => work,
-    };
-    let mut request = session_request(args, &loaded, main.as_deref())?;
-    equip(&mut request, &*shelf);
-    let model = request.model.as_deref().or(loaded.settings.model.as_deref());
-    let models = Arc::new(Configured::new(Arc::clone(&loaded), model));
-    let agents = live.all();
-    let flags = servers::Flags::of(args);
-    let servers = servers::load(&loaded, &environment, &flags, &plugins)?;
-    servers.announce();
-    let prompts = Some(servers::Prompts::of(&servers, &loaded));
-    let mcp = servers.into_parts(&loaded, &environment);
-    let skills = shelf.skills();
-    let engine = wire::engine(&loaded, &environment, models, live, Some(mcp), &plugins, shelf);
-    let answer = Answer {
-        skills,
-        prompts,
-        plugins,
-        request,
-        work: work.begin(),
-        agents,
-        format: args.output_format.into(),
-        partial: args.include_partial_messages,
-        progress: match (args.verbose, args.output_format) {
-            (true, OutputFormat::Text) => Progress::Apart(lines(std::io::stderr())?),
-            (false, OutputFormat::Text) => Progress::Warnings(lines(std::io::stderr())?),
-            _ => Progress::Off,
-        },
-        api_key_source: key_source(&loaded),
-        state: loaded.paths.state.clone().filter(|_| !args.no_session_persistence),
-    };
-    let finish = block_on(answer.run(&engine))??;
+    for flag in args.sdk.without_effect() {
+        note(format!("{flag} has no effect in this version"));
+    }
+    let prompt = if hosted { check_hosted(args, prompt.as_deref())? } else { Some(whole_prompt(prompt)?) };
+    let finish = block_on(async {
+        let (input, wanted) = if hosted { greeted(waits(args, &environment)).await } else { (None, None) };
+        let session = Prepared { args, loaded: &loaded, environment: &environment, wanted: wanted.as_ref() };
+        let (answer, engine) = session.prepare(prompt, input)?;
+        answer.run(&engine).await
+    })??;
     Ok(conclude(&finish, args.output_format))
+}
+
+/// The lines of a program that leads us.
+pub type HostInput = Input<tokio::io::BufReader<tokio::io::Stdin>>;
+
+/// The lines of the program that leads us, and what it wants of the session, if that is what it says first.
+async fn greeted(waits: bool) -> (Option<Box<HostInput>>, Option<Initialize>) {
+    let mut input = Box::new(Input::new(tokio::io::BufReader::new(tokio::io::stdin())));
+    let wanted = if waits { input.greeting().await.cloned() } else { None };
+    (Some(input), wanted)
+}
+
+/// Whether a session begins with its program's first line. One that is taken up again may have agents that go on by
+/// themselves; only programs that introduce themselves, as the Agent SDKs do, hold that up.
+fn waits(args: &RunArgs, environment: &Environment) -> bool {
+    let is_sdk = environment.get("CLAUDE_CODE_ENTRYPOINT").is_some_and(|entry| entry.starts_with("sdk-"));
+    let is_new = args.resume.is_none() && !args.r#continue;
+    is_new || is_sdk || args.sdk.await_initialize
+}
+
+/// All that decides what a session is.
+struct Prepared<'a> {
+    args: &'a RunArgs,
+    loaded: &'a Arc<Loaded>,
+    environment: &'a Environment,
+    wanted: Option<&'a Initialize>,
+}
+
+impl Prepared<'_> {
+    /// Decides it.
+    fn prepare(
+        &self,
+        prompt: Option<String>,
+        input: Option<Box<HostInput>>,
+    ) -> Result<(Answer, Engine), Failure> {
+        let Self { args, loaded, environment, wanted } = *self;
+        let plugins = self.plugins();
+        let live = definitions::Live::new(loaded, self.agents()?.as_deref(), &plugins);
+        let live = Arc::new(live);
+        let only = wanted.and_then(|wanted| wanted.skills.clone());
+        let shelf = Arc::new(Shelf::new(loaded, &plugins).telling_of(only));
+        let main = definitions::main_agent(args, loaded, &live)?;
+        let initial = main.as_ref().and_then(|definition| definition.initial_prompt.as_deref());
+        let work = match (prompt, input) {
+            (_, Some(input)) => Work::Hosted { input, greeted: wanted.is_some() },
+            (prompt, None) => Work::Asked(work(&begun(prompt.unwrap_or_default(), initial))),
+        };
+        let mut request = session_request(args, loaded, main.as_deref(), wanted)?;
+        equip(&mut request, &*shelf);
+        let model = request.model.as_deref().or(loaded.settings.model.as_deref());
+        let models = Arc::new(Configured::new(Arc::clone(loaded), model));
+        let agents = live.all();
+        let flags = servers::Flags::of(args).led(wanted);
+        let servers = servers::load(loaded, environment, &flags, &plugins)?;
+        servers.announce();
+        let prompts = Some(servers::Prompts::of(&servers, loaded));
+        let mcp = servers.into_parts(loaded, environment);
+        let skills = shelf.skills();
+        let mut hooks = wire::hooks(loaded, &plugins);
+        hooks.extend(wanted.iter().flat_map(|wanted| wanted.hooks.iter().cloned()));
+        let given = wire::Given { models, agents: live, mcp: Some(mcp), library: shelf, hooks };
+        let engine = wire::engine(loaded, environment, given);
+        let answer = Answer {
+            skills,
+            prompts,
+            plugins,
+            request,
+            work,
+            agents,
+            format: args.output_format.into(),
+            partial: args.include_partial_messages,
+            progress: match (args.verbose, args.output_format) {
+                (true, OutputFormat::Text) => Progress::Apart(lines(std::io::stderr())?),
+                (false, OutputFormat::Text) => Progress::Warnings(lines(std::io::stderr())?),
+                _ => Progress::Off,
+            },
+            api_key_source: key_source(loaded),
+            state: loaded.paths.state.clone().filter(|_| !args.no_session_persistence),
+        };
+        Ok((answer, engine))
+    }
+
+    /// The plugins in use: those of the settings, of the command line and of the host.
+    fn plugins(&self) -> Plugins {
+        let wanted = self.wanted.iter().flat_map(|wanted| &wanted.plugins);
+        let (bare, whole): (Vec<_>, Vec<_>) = wanted.partition(|plugin| plugin.without_servers);
+        let folder = |plugin: &WantedPlugin| Utf8PathBuf::from(plugin.path.as_str());
+        let mut leave = self.args.sdk.plugin_dir_no_mcp.clone();
+        leave.extend(bare.into_iter().map(folder));
+        let mut all = self.args.plugin_dir.clone();
+        all.extend(whole.into_iter().map(folder));
+        all.extend(leave.iter().cloned());
+        let mut plugins = Plugins::load(self.loaded, &all);
+        plugins.leave_servers_of(self.loaded, &leave);
+        plugins.warnings.iter().for_each(note);
+        plugins
+    }
+
+    /// The agents of the command line and those of the host, which count more.
+    fn agents(&self) -> Result<Option<String>, Failure> {
+        let theirs = self.wanted.and_then(|wanted| wanted.agents.as_ref()).and_then(Value::as_object);
+        let (Some(theirs), Some(ours)) = (theirs, &self.args.agents) else {
+            let theirs = theirs.map(|agents| Value::Object(agents.clone()).to_string());
+            return Ok(theirs.or_else(|| self.args.agents.clone()));
+        };
+        let mut all: serde_json::Map<String, Value> = serde_json::from_str(ours)
+            .map_err(|error| Failure::usage(format!("--agents is not a JSON object: {error}")))?;
+        all.extend(theirs.clone());
+        Ok(Some(Value::Object(all).to_string()))
+    }
+}
+
+/// A prompt with what its agent's definition begins with.
+fn begun(prompt: String, initial: Option<&str>) -> String {
+    match initial {
+        Some(initial) => format!("{initial}\n\n{prompt}"),
+        None => prompt,
+    }
 }
 
 /// What is answered, and how it is shown.
 pub struct Answer {
     /// The session.
     pub request: SessionRequest,
-    /// What to do in it; none where a host says that.
-    pub work: Option<Command>,
+    /// What to do in it.
+    pub work: Work,
     /// The agents that can be started.
     pub agents: Vec<Arc<AgentDefinition>>,
     /// The skills and commands at hand.
@@ -135,14 +221,14 @@ impl Answer {
             .with_library(listed(&self.skills, &self.plugins));
         let out = lines(std::io::stdout())?;
         let headless = Headless { link, format: self.format, stream, out, progress: self.progress };
-        let finish = if let Some(work) = self.work {
-            headless.answer(work, &mut signals).await
-        } else {
-            let (agents, mut commands) = (host_agents(&self.agents), host_commands(&self.skills));
-            commands.extend(self.prompts.iter().flat_map(servers::Prompts::commands));
-            let host = Host { agents, commands, problems: lines(std::io::stderr())? };
-            let input = tokio::io::BufReader::new(tokio::io::stdin());
-            headless.converse(host, input, &mut signals).await
+        let finish = match self.work {
+            Work::Asked(work) => headless.answer(work, &mut signals).await,
+            Work::Hosted { input, greeted } => {
+                let (agents, mut commands) = (host_agents(&self.agents), host_commands(&self.skills));
+                commands.extend(self.prompts.iter().flat_map(servers::Prompts::commands));
+                let host = Host { agents, commands, problems: lines(std::io::stderr())?, greeted };
+                headless.converse(host, *input, &mut signals).await
+            }
         };
         if let Some(door) = door {
             door.finish().await;
@@ -199,24 +285,20 @@ fn host_agents(agents: &[Arc<AgentDefinition>]) -> Vec<HostAgent> {
 }
 
 /// What is to be done.
-enum Work {
-    /// This prompt.
-    Prompt(String),
-    /// What a host says.
-    Hosted,
-}
-
-impl Work {
-    fn begin(&self) -> Option<Command> {
-        match self {
-            Self::Prompt(prompt) => Some(work(prompt)),
-            Self::Hosted => None,
-        }
-    }
+pub enum Work {
+    /// This.
+    Asked(Command),
+    /// What a program says.
+    Hosted {
+        /// Its lines.
+        input: Box<HostInput>,
+        /// Whether the session is as its first line wants it.
+        greeted: bool,
+    },
 }
 
 /// A host says what is to be done, and reads what happens as it says it.
-fn hosted_work(args: &RunArgs, prompt: Option<&str>) -> Result<Work, Failure> {
+fn check_hosted(args: &RunArgs, prompt: Option<&str>) -> Result<Option<String>, Failure> {
     if args.output_format != OutputFormat::StreamJson {
         return Err(Failure::usage("--input-format stream-json goes with --output-format stream-json"));
     }
@@ -224,7 +306,7 @@ fn hosted_work(args: &RunArgs, prompt: Option<&str>) -> Result<Work, Failure> {
         return Err(Failure::usage("with --input-format stream-json the prompt comes on standard input")
             .hint(r#"send {"type":"user","message":{"role":"user","content":"…"}}"#));
     }
-    Ok(Work::Hosted)
+    Ok(None)
 }
 
 /// Lets other terminals see and steer the session (`decurion tasks`); it works without that too.
@@ -427,18 +509,25 @@ fn session_request(
     args: &RunArgs,
     loaded: &Loaded,
     main: Option<&AgentDefinition>,
+    wanted: Option<&Initialize>,
 ) -> Result<SessionRequest, Failure> {
     let cwd = loaded.paths.cwd.clone();
+    let wish = |text: fn(&Initialize) -> &Option<String>| wanted.and_then(|wanted| text(wanted).clone());
     Ok(SessionRequest {
         start: start(args, loaded)?,
         worktree: args.worktree.clone(),
         directories: Vec::new(),
         definition: main.cloned().unwrap_or_else(main_definition),
-        system: text_or_file(args.system_prompt.as_ref(), args.system_prompt_file.as_deref())?,
-        append_system: text_or_file(
-            args.append_system_prompt.as_ref(),
-            args.append_system_prompt_file.as_deref(),
-        )?,
+        system: match wish(|wanted| &wanted.system) {
+            Some(system) => Some(system),
+            None => text_or_file(args.system_prompt.as_ref(), args.system_prompt_file.as_deref())?,
+        },
+        append_system: match wish(|wanted| &wanted.append_system) {
+            Some(more) => Some(more),
+            None => {
+                text_or_file(args.append_system_prompt.as_ref(), args.append_system_prompt_file.as_deref())?
+            }
+        },
         model: args.model.clone().or_else(|| main.and_then(own_model)),
         fallback_model: args
             .fallback_model
@@ -454,11 +543,12 @@ fn session_request(
             (given, _) => tools(given),
         },
         limits: limits(args, loaded)?,
-        output_schema: match &args.json_schema {
-            Some(given) => Some(schema(given)?),
-            None => main.and_then(|main| main.equipment.output_schema.clone()),
+        output_schema: match (wanted.and_then(|wanted| wanted.json_schema.clone()), &args.json_schema) {
+            (Some(wanted), _) => Some(wanted),
+            (None, Some(given)) => Some(schema(given)?),
+            (None, None) => main.and_then(|main| main.equipment.output_schema.clone()),
         },
-        answers: args.input_format == InputFormat::StreamJson,
+        answers: answers(args, wanted.is_some()),
         persistence: match (args.no_session_persistence, args.require_persistence) {
             (true, _) => Persistence::Off,
             (false, true) => Persistence::Required,
@@ -467,6 +557,18 @@ fn session_request(
         entrypoint: "cli".to_owned(),
         cwd,
     })
+}
+
+/// Whether the program that leads us answers questions. One that introduces itself says so by a flag, as the Agent SDKs
+/// do; any other is asked.
+fn answers(args: &RunArgs, greeted: bool) -> bool {
+    let is_led = args.input_format == InputFormat::StreamJson;
+    is_led
+        && match (args.permission_prompts, args.permission_prompt_tool.as_deref()) {
+            (Some(PermissionPrompts::Host), _) | (None, Some("stdio")) => true,
+            (Some(PermissionPrompts::None), _) | (None, Some(_)) => false,
+            (None, None) => !greeted,
+        }
 }
 
 /// Gives the session's own agent what its definition has it carry.

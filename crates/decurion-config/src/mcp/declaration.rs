@@ -21,6 +21,7 @@ pub(super) struct Around {
     keys: Vec<String>,
     root: Utf8PathBuf,
     home: Option<Utf8PathBuf>,
+    led: bool,
 }
 
 impl Around {
@@ -30,6 +31,7 @@ impl Around {
             keys: request.loaded.providers.key_variables().map(ToString::to_string).collect(),
             root: request.loaded.paths.root.clone(),
             home: request.loaded.paths.home.clone(),
+            led: request.led,
         }
     }
 }
@@ -47,8 +49,8 @@ pub(super) struct Read {
 }
 
 /// What is said of a server that no file can declare.
-pub(crate) const HOSTED: &str = "a server of `type` \"sdk\" lives in the program that hosts us, which alone can offer it, and that is not \
-    supported yet; give it a `command` or a `url`";
+pub(crate) const HOSTED: &str = "a server of `type` \"sdk\" lives in the program that hosts us, which alone can offer it, when it starts us; \
+    give it a `command` or a `url`";
 const LONGEST_MS: u64 = 86_400_000;
 const KNOWN: &[&str] = &[
     "type",
@@ -83,11 +85,11 @@ pub(super) fn read(found: &Found, around: &Around) -> Read {
             let server = McpServer {
                 name: found.name.clone(),
                 short: short_name(&found.name),
-                transport,
                 private: reader.flag("private").unwrap_or(false),
                 start_timeout: reader.milliseconds("startTimeout").unwrap_or(START_TIMEOUT),
                 call_timeout: reader.milliseconds("timeout").unwrap_or(CALL_TIMEOUT),
-                source: found.source,
+                source: if transport == McpTransport::Host { McpSource::Sdk } else { found.source },
+                transport,
                 hash: hash.clone(),
             };
             (Some(server), None)
@@ -142,6 +144,7 @@ impl Reader<'_> {
                 self.address().map(|(url, headers)| McpTransport::Http { url, headers })
             }
             Some("sse") => self.address().map(|(url, headers)| McpTransport::Sse { url, headers }),
+            Some("sdk") if self.around.led && self.found.source == McpSource::Flag => Ok(McpTransport::Host),
             Some("sdk") => Err(HOSTED.to_owned()),
             Some(other) => Err(format!("unknown `type` {other:?}: expected stdio, http or sse")),
         }

@@ -209,6 +209,7 @@ fn hooks_and_servers() {
             strict: false,
             plugins: &[plugin.declared_servers()],
             trust: TrustMode::Granted,
+            led: false,
         };
         let servers = mcp::servers(&request).unwrap();
         for entry in &servers.entries {

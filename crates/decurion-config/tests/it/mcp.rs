@@ -31,6 +31,7 @@ fn decide(stage: &Stage, loaded: &Loaded, asked: &Asked<'_>) -> McpServers {
         strict: asked.strict,
         plugins: asked.plugins,
         trust: asked.trust,
+        led: false,
     };
     servers(&request).unwrap()
 }
@@ -125,7 +126,7 @@ fn every_form_of_a_declaration() {
         other word (project) = other_word_2 http https://a.example/: ready
         other_word (project) = other_word stdio x: ready
         plain (project) = plain stdio npx -y server 7 {"A": "t-1", "B": "true", "N": "1"}: ready
-        sdk (project): cannot be used: a server of `type` "sdk" lives in the program that hosts us, which alone can offer it, and that is not supported yet; give it a `command` or a `url`
+        sdk (project): cannot be used: a server of `type` "sdk" lives in the program that hosts us, which alone can offer it, when it starts us; give it a `command` or a `url`
         slow (project) = slow stdio x 5s/600s: ready
         typed (project) = typed stdio home/bin/x in project/sub private: ready
         web (project) = web http https://a.example/mcp?k=1 {"Authorization": "Bearer t-1"}: ready
@@ -139,7 +140,7 @@ fn every_form_of_a_declaration() {
         ! project/.mcp.json:5:13: MCP server "list": `command` is a list; its first item is the program, the rest arguments
         ! project/.mcp.json:15:20: MCP server "no variable": cannot be used: `env`: the environment has no NOT_SET; set it, or write ${NOT_SET:-default}
         ! project/.mcp.json:14:16: MCP server "nothing": cannot be used: it has neither `command` nor `url`
-        ! project/.mcp.json:20:12: MCP server "sdk": cannot be used: a server of `type` "sdk" lives in the program that hosts us, which alone can offer it, and that is not supported yet; give it a `command` or a `url`
+        ! project/.mcp.json:20:12: MCP server "sdk": cannot be used: a server of `type` "sdk" lives in the program that hosts us, which alone can offer it, when it starts us; give it a `command` or a `url`
         ! project/.mcp.json:10:13: MCP server "slow": unknown key, ignored: "alwaysAllow"
         ! project/.mcp.json:11:20: MCP server "wrong times": `private` is ignored: expected true or false
         ! project/.mcp.json:11:20: MCP server "wrong times": `timeout` is ignored: expected milliseconds from 1 to 86400000"#]],
@@ -333,6 +334,7 @@ fn the_higher_layer_wins_and_strict_takes_the_command_line_alone() {
             strict: false,
             plugins: &[],
             trust: TrustMode::Recorded,
+            led: false,
         };
         errors.push(stage.short(&servers(&request).unwrap_err().to_string()));
     }

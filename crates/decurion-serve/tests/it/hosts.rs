@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use decurion_protocol::{Elicitation, ElicitationAction, Elicited, Outcome, Rule, Wanted};
-use decurion_serve::{Finish, Format, Host, HostAgent, Lines, Progress};
+use decurion_serve::{Finish, Format, Host, HostAgent, Input, Lines, Progress};
 use decurion_testkit::asking::Asking;
 use decurion_testkit::stage::Stage;
 use expect_test::expect;
@@ -81,10 +81,11 @@ async fn converse(mut stage: Stage, host: impl AsyncFnOnce(&mut Talking)) -> Ove
     let (input, ours) = tokio::io::duplex(1 << 16);
     let model = Some("scripted".to_owned());
     let agents = vec![HostAgent { name: "worker".into(), description: "works".into(), model }];
-    let lines = Host { agents, commands: Vec::new(), problems: Lines::to(problems.clone()).unwrap() };
+    let problems_out = Lines::to(problems.clone()).unwrap();
+    let lines = Host { agents, commands: Vec::new(), problems: problems_out, greeted: false };
     let mut talking = Talking { input: Some(input), out: out.clone() };
     let (_keep, mut signals) = mpsc::channel(1);
-    let conversing = Box::pin(headless.converse(lines, BufReader::new(ours), &mut signals));
+    let conversing = Box::pin(headless.converse(lines, Input::new(BufReader::new(ours)), &mut signals));
     let (finish, ()) = tokio::join!(conversing, async {
         host(&mut talking).await;
         talking.hang_up();

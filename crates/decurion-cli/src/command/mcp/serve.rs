@@ -57,7 +57,9 @@ pub fn run(model: Option<&str>, mode: Option<&str>, allowed: &[String]) -> Resul
     let models = Arc::new(Configured::new(Arc::clone(&loaded), model));
     let shelf = Arc::new(Shelf::new(&loaded, &plugins));
     let agents = Arc::clone(&live) as Arc<_>;
-    let engine = wire::engine(&loaded, &environment, models, agents, Some(mcp), &plugins, shelf);
+    let hooks = wire::hooks(&loaded, &plugins);
+    let given = wire::Given { models, agents, mcp: Some(mcp), library: shelf, hooks };
+    let engine = wire::engine(&loaded, &environment, given);
     let offer = offer(loaded, live, Arc::new(engine));
     let lines = Lines::to(std::io::stdout())
         .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;

@@ -1,0 +1,136 @@
+//! A program that introduces itself to the real binary: what its first line wants of the session is so from the
+//! first request on, and what comes too late is told.
+
+use decurion_testkit::proc::Running;
+use serde_json::{Value, json};
+
+use crate::stand::{LIMIT, Stand};
+
+const LED: [&str; 5] = ["--output-format", "stream-json", "--verbose", "--input-format", "stream-json"];
+
+fn line(value: &Value) -> String {
+    value.to_string()
+}
+
+fn initialize(id: &str, mut request: Value) -> String {
+    request["subtype"] = json!("initialize");
+    line(&json!({"type": "control_request", "request_id": id, "request": request}))
+}
+
+fn prompt(text: &str) -> String {
+    line(&json!({"type": "user", "message": {"role": "user", "content": text}}))
+}
+
+fn next(run: &mut Running, fits: impl Fn(&Value) -> bool) -> Value {
+    let parse = |line: &str| serde_json::from_str::<Value>(line).unwrap_or_default();
+    let line = run.wait_for_line(LIMIT, |line| fits(&parse(line)));
+    parse(&line.unwrap_or_else(|| panic!("no such line came")))
+}
+
+const PLAY: &str = r#"
+when agent=helper
+  say "helped"
+when agent=main turn=1
+  call Agent {"description": "look", "prompt": "look", "subagent_type": "helper"}
+when agent=main
+  say "done"
+"#;
+
+#[test]
+fn what_the_first_line_wants_is_so_from_the_first_request_on() {
+    let stand = Stand::new(PLAY);
+    let mut run = stand.decurion().args(LED).args(["--system-prompt", ""]).start_talking().unwrap();
+    let helper = json!({"description": "helps a lot", "prompt": "You help."});
+    let wanted = json!({
+        "systemPrompt": ["You are brief."], "appendSystemPrompt": "Be kind.", "agents": {"helper": helper},
+        "hooks": {"MoonRise": [{"hookCallbackIds": ["x"]}]},
+    });
+    run.say(&initialize("one", wanted)).unwrap();
+    let hello = next(&mut run, |line| line["type"] == "control_response");
+    let said = &hello["response"]["response"];
+    assert_eq!((&said["hooks_applied"], &said["plugins_applied"]), (&json!(true), &json!(true)), "{hello}");
+    let names: Vec<_> = said["agents"].as_array().unwrap().iter().map(|agent| &agent["name"]).collect();
+    assert!(names.contains(&&json!("helper")), "{names:?}");
+    run.say(&prompt("go")).unwrap();
+    let result = next(&mut run, |line| line["type"] == "result");
+    assert_eq!(result["result"], "done", "{result}");
+    // Now it is too late for more.
+    run.say(&initialize("two", json!({"agents": {}, "systemPrompt": ["Shout."]}))).unwrap();
+    let late = next(&mut run, |line| line["response"]["request_id"] == "two");
+    assert_eq!(late["response"]["response"]["hooks_applied"], false, "{late}");
+    run.hang_up();
+    let ended = run.finish(LIMIT).unwrap();
+    assert_eq!(ended.ending.code(), 0, "{ended:?}");
+    assert_eq!(
+        ended.errors.lines().collect::<Vec<_>>(),
+        [
+            "decurion: initialize: `hooks.MoonRise`: there is no such event here",
+            "decurion: initialize came too late: the session goes on as it began, without what it asks for",
+        ]
+    );
+    let requests = stand.model.requests();
+    let system = |request: &[u8]| serde_json::from_slice::<Value>(request).unwrap()["system"].to_string();
+    let systems: Vec<String> = requests.iter().map(|request| system(&request.body)).collect();
+    assert!(systems[0].contains("You are brief.") && systems[0].contains("Be kind."), "{systems:?}");
+    assert!(systems[1].contains("You help."), "{systems:?}");
+    assert_eq!(stand.model.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn a_flag_of_a_newer_program_is_passed_over_and_said() {
+    let stand = Stand::new("when turn=1\n  say \"done\"\n");
+    let newer = ["--moon", "full", "--tide=high", "--stars", "--task-budget", "5", "--system-prompt", ""];
+    let mut run = stand.decurion().args(LED).args(newer).start_talking().unwrap();
+    run.say(&prompt("go")).unwrap();
+    assert_eq!(next(&mut run, |line| line["type"] == "result")["result"], "done");
+    run.hang_up();
+    let ended = run.finish(LIMIT).unwrap();
+    assert_eq!(
+        ended.errors.lines().collect::<Vec<_>>(),
+        [
+            "decurion: --moon is not known to this version and was passed over",
+            "decurion: --tide is not known to this version and was passed over",
+            "decurion: --stars is not known to this version and was passed over",
+            "decurion: --task-budget has no effect in this version",
+        ]
+    );
+    // A person who mistypes is told instead.
+    let person = stand.run(&["-p", "--moon", "full", "hi"]);
+    assert_eq!(person.ending.code(), 2, "{person:?}");
+    let asked = stand.run(&[
+        "-p",
+        "--input-format",
+        "stream-json",
+        "--output-format",
+        "stream-json",
+        "--agent",
+        "nobody",
+    ]);
+    assert_eq!(asked.ending.code(), 2, "{asked:?}");
+}
+
+#[test]
+fn one_that_introduces_itself_is_asked_only_if_it_says_so() {
+    for (flags, greets, expected) in [
+        (&[][..], false, true),
+        (&[][..], true, false),
+        (&["--permission-prompt-tool", "stdio"][..], true, true),
+        (&["--permission-prompts=host"][..], true, true),
+        (&["--permission-prompts=none"][..], false, false),
+    ] {
+        let stand = Stand::new(
+            "when turn=1\n  call Bash {\"command\": \"touch x\", \"description\": \"touch\"}\nwhen turn=2\n  say \"done\"\n",
+        );
+        let mut run = stand.decurion().args(LED).args(flags.iter().copied()).start_talking().unwrap();
+        if greets {
+            run.say(&initialize("one", json!({}))).unwrap();
+        }
+        run.say(&prompt("go")).unwrap();
+        let told = next(&mut run, |line| {
+            line["request"]["subtype"] == "can_use_tool" || line["subtype"] == "permission_denied"
+        });
+        assert_eq!(told["type"] == "control_request", expected, "{flags:?} {greets}: {told}");
+        run.hang_up();
+        run.finish(LIMIT).unwrap();
+    }
+}
