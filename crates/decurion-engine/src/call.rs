@@ -33,7 +33,7 @@ use crate::journal::JournalLost;
 use crate::permission::{Policy, add_real_paths, decide, suggest};
 use crate::ports::{Ask, Ports, new_line};
 use crate::rules::{OpenRules, around};
-use crate::{mcp, shell, skill};
+use crate::{mcp, prompted, shell, skill};
 
 /// A call as the model asked for it.
 #[derive(Clone, Debug)]
@@ -273,7 +273,9 @@ async fn permit(
     match decision.verdict {
         Verdict::Allow => Ok(Permit::Granted { decision, input: None, seen }),
         Verdict::Deny => Ok(Permit::Refused { decision, unanswerable: false, interrupt: false }),
-        Verdict::Ask if rights.answers => ask(bench, ready, name, decision, seen).await,
+        Verdict::Ask if rights.answers || bench.ports.permission_tool.is_some() => {
+            ask(bench, ready, name, decision, seen).await
+        }
         Verdict::Ask => {
             let reason = format!("{}; nobody can be asked in this session", decision.reason);
             let decision = Decision { verdict: Verdict::Deny, reason, ..decision };
@@ -451,19 +453,14 @@ async fn ask(
     };
     let waiting = WaitReason::Permission { question: question.id };
     bench.ports.desk.waits(&bench.ports.journal, Some(waiting));
-    let (answer, answered) = oneshot::channel();
-    let asked = Ask { who: bench.ports.who.clone(), question, answer };
-    let answer = match bench.ports.desk.wishes.send(Wish::Ask(Box::new(asked))).await {
-        Ok(()) => {
-            hooked(bench).asking(name);
-            answered.await.ok()
-        }
-        Err(_) => None,
+    let (answer, by) = match &bench.ports.permission_tool {
+        Some(tool) => (Some(answered_by(bench, ready, tool, &question).await), format!("answered by {tool}")),
+        None => (answered(bench, name, question).await, "answered".to_owned()),
     };
     bench.ports.desk.waits(&bench.ports.journal, None);
     Ok(match answer {
         Some(Answer::Allow { input, .. }) => {
-            let decision = Decision { verdict: Verdict::Allow, reason: "answered: allow".into(), ..decision };
+            let decision = Decision { verdict: Verdict::Allow, reason: format!("{by}: allow"), ..decision };
             // What a person changed is taken as it is now.
             let changed = input.as_ref().and_then(|input| ready.tool.intent(input, &bench.around).ok());
             let seen = changed.as_ref().map_or(seen, |intent| Box::new(with_real_paths(intent)));
@@ -485,6 +482,23 @@ async fn ask(
             interrupt: false,
         },
     })
+}
+
+/// The answer of whoever is attached to the session; none if nobody can give one any more.
+async fn answered(bench: &Bench<'_>, name: &str, question: Question) -> Option<Answer> {
+    let (answer, answered) = oneshot::channel();
+    let asked = Ask { who: bench.ports.who.clone(), question, answer };
+    bench.ports.desk.wishes.send(Wish::Ask(Box::new(asked))).await.ok()?;
+    hooked(bench).asking(name);
+    answered.await.ok()
+}
+
+/// The answer of the tool that stands in a person's place.
+async fn answered_by(bench: &Bench<'_>, ready: &Ready, tool: &str, question: &Question) -> Answer {
+    let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), ready.intent.clone());
+    let (progress, _) = mpsc::channel(1);
+    let cx = context(bench, &ready.call, Arc::new(rules), progress);
+    prompted::answer(&bench.ports.servers, tool, question, &cx).await
 }
 
 async fn refuse(

@@ -40,6 +40,7 @@ pub mod notice;
 pub mod permission;
 pub mod ports;
 pub mod prompt;
+mod prompted;
 mod resume;
 mod rules;
 mod run;

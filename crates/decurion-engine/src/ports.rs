@@ -281,6 +281,8 @@ pub struct Shared {
     pub library: Arc<dyn Library>,
     /// The session's MCP servers, for their prompts.
     pub servers: Arc<[decurion_tools::mcp::Server]>,
+    /// The tool that answers questions in a person's place.
+    pub permission_tool: Option<Arc<str>>,
     /// When conversations are shortened.
     pub compaction: Compaction,
 }

@@ -561,6 +561,7 @@ impl Owner {
             equipment: Arc::clone(&session.equipment),
             library: Arc::clone(&session.parts.library),
             servers: session.servers.as_ref().map(SessionServers::all).unwrap_or_default(),
+            permission_tool: session.request.permission_tool.as_deref().map(Arc::from),
             compaction: session.parts.compaction,
         }
     }

@@ -85,6 +85,9 @@ pub struct SessionRequest {
     pub output_schema: Option<Value>,
     /// Whether someone at the other end can answer questions.
     pub answers: bool,
+    /// The tool of an MCP server that answers them instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permission_tool: Option<String>,
     /// Whether a transcript is kept.
     pub persistence: Persistence,
     /// Which door it came through.

@@ -417,6 +417,7 @@ fn request(cwd: Utf8PathBuf) -> SessionRequest {
         limits: Limits::default(),
         output_schema: None,
         answers: false,
+        permission_tool: None,
         persistence: Persistence::Required,
         entrypoint: "test".into(),
     }

@@ -130,6 +130,7 @@ impl Play {
             limits: Limits::default(),
             output_schema: None,
             answers: false,
+            permission_tool: None,
             persistence: Persistence::Usual,
             entrypoint: "demo".to_owned(),
         })

@@ -71,9 +71,13 @@ async fn greeted(waits: bool) -> (Option<Box<HostInput>>, Option<Initialize>) {
 /// Whether a session begins with its program's first line. One that is taken up again may have agents that go on by
 /// themselves; only programs that introduce themselves, as the Agent SDKs do, hold that up.
 fn waits(args: &RunArgs, environment: &Environment) -> bool {
-    let is_sdk = environment.get("CLAUDE_CODE_ENTRYPOINT").is_some_and(|entry| entry.starts_with("sdk-"));
     let is_new = args.resume.is_none() && !args.r#continue;
-    is_new || is_sdk || args.sdk.await_initialize
+    is_new || sdk(environment).is_some() || args.sdk.await_initialize
+}
+
+/// The Agent SDK that started us, if one did.
+fn sdk(environment: &Environment) -> Option<&str> {
+    environment.get("CLAUDE_CODE_ENTRYPOINT").filter(|entry| entry.starts_with("sdk-"))
 }
 
 /// All that decides what a session is.
@@ -103,7 +107,8 @@ impl Prepared<'_> {
             (_, Some(input)) => Work::Hosted { input, greeted: wanted.is_some() },
             (prompt, None) => Work::Asked(work(&begun(prompt.unwrap_or_default(), initial))),
         };
-        let mut request = session_request(args, loaded, main.as_deref(), wanted)?;
+        let mut request =
+            session_request(args, loaded, main.as_deref(), wanted, sdk(environment).unwrap_or("cli"))?;
         equip(&mut request, &*shelf);
         let model = request.model.as_deref().or(loaded.settings.model.as_deref());
         let models = Arc::new(Configured::new(Arc::clone(loaded), model));
@@ -510,6 +515,7 @@ fn session_request(
     loaded: &Loaded,
     main: Option<&AgentDefinition>,
     wanted: Option<&Initialize>,
+    entrypoint: &str,
 ) -> Result<SessionRequest, Failure> {
     let cwd = loaded.paths.cwd.clone();
     let wish = |text: fn(&Initialize) -> &Option<String>| wanted.and_then(|wanted| text(wanted).clone());
@@ -549,12 +555,13 @@ fn session_request(
             (None, None) => main.and_then(|main| main.equipment.output_schema.clone()),
         },
         answers: answers(args, wanted.is_some()),
+        permission_tool: args.permission_prompt_tool.clone().filter(|tool| tool != "stdio"),
         persistence: match (args.no_session_persistence, args.require_persistence) {
             (true, _) => Persistence::Off,
             (false, true) => Persistence::Required,
             (false, false) => Persistence::Usual,
         },
-        entrypoint: "cli".to_owned(),
+        entrypoint: entrypoint.to_owned(),
         cwd,
     })
 }
@@ -690,10 +697,16 @@ fn key_source(loaded: &Loaded) -> String {
     match loaded.choice() {
         Ok(decurion_config::Choice::Provider { provider, .. }) => match &provider.auth {
             decurion_config::Auth::None => "none".to_owned(),
-            _ => provider.origin.variable().map_or_else(|| "settings".to_owned(), str::to_owned),
+            // Whichever variable was found first is the provider's origin; with an address comes a key.
+            decurion_config::Auth::ApiKey(_) => variable(provider).replace("_BASE_URL", "_API_KEY"),
+            decurion_config::Auth::Bearer(_) => variable(provider).replace("_BASE_URL", "_AUTH_TOKEN"),
         },
         _ => "none".to_owned(),
     }
+}
+
+fn variable(provider: &decurion_config::ProviderConfig) -> &str {
+    provider.origin.variable().unwrap_or("settings")
 }
 
 impl From<OutputFormat> for Format {

@@ -281,3 +281,55 @@ fn a_folder_is_trusted_only_by_someone_who_saw_what_it_runs() {
     put(&stand, ".claude/settings.json", r#"{"permissions": {"allow": ["Bash"]}}"#);
     assert!(all(&stand.run(&["trust", "--list"])).contains("have changed since"));
 }
+
+/// A server with one tool that answers questions about calls, in words of the shell.
+const GUARD: &str = r#"while read -r line; do
+id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+say() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"; }
+text() { say "{\"content\":[{\"type\":\"text\",\"text\":\"$1\"}]}"; }
+case $line in
+*'"initialize"'*) say '{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}' ;;
+*'"tools/list"'*) say '{"tools":[{"name":"may","inputSchema":{"type":"object"}}]}' ;;
+*'"tools/call"'*good*) text '{\"behavior\":\"allow\"}' ;;
+*'"tools/call"'*other*) text '{\"behavior\":\"allow\",\"updatedInput\":{\"command\":\"touch changed\"}}' ;;
+*'"tools/call"'*mad*) text 'what?' ;;
+*'"tools/call"'*) text '{\"behavior\":\"deny\",\"message\":\"not that\"}' ;;
+esac
+done
+"#;
+
+#[test]
+fn a_servers_tool_answers_in_a_persons_place() {
+    let stand = Stand::new(
+        r#"
+when turn=1
+  call Bash as c1 {"command": "touch good", "description": "d"}
+  call Bash as c2 {"command": "touch other", "description": "d"}
+  call Bash as c3 {"command": "touch mad", "description": "d"}
+  call Bash as c4 {"command": "touch bad", "description": "d"}
+when
+  say "done"
+"#,
+    );
+    put(&stand, "server.sh", GUARD);
+    let server = json!({"mcpServers": {"g": {"command": "/bin/bash", "args": [stand.file("server.sh")]}}});
+    let run = |tool: &str| {
+        let flags = ["-p", "go", "--output-format", "stream-json", "--mcp-config"];
+        finished(stand.decurion().args(flags).args([&server.to_string(), "--permission-prompt-tool", tool]))
+    };
+    let results = |run: &Finished| -> Vec<String> {
+        let results = stream(run).into_iter().filter(|line| line["type"] == "user");
+        results.map(|line| line["message"]["content"][0]["content"].to_string()).collect()
+    };
+    let asked = run("mcp__g__may");
+    let there = |name: &str| stand.home.work().join(name).exists();
+    assert_eq!(["good", "other", "changed", "mad", "bad"].map(there), [true, false, true, false, false]);
+    let told = results(&asked).join("\n");
+    let unclear = "mcp__g__may, which answers in this session, could not be asked: it answered something else \
+                   than a JSON object with `behavior`";
+    assert!(told.contains("not that") && told.contains(unclear), "{told}");
+    let missing = results(&run("mcp__g__can")).join("\n");
+    assert!(missing.contains("MCP server \\\"g\\\" offers no such tool"), "{missing}");
+    let nobody = results(&run("mcp__h__can")).join("\n");
+    assert!(nobody.contains("there is no MCP server that it could be of"), "{nobody}");
+}

@@ -167,6 +167,7 @@ fn session(start: Start) -> SessionRequest {
         limits: Limits::default(),
         output_schema: None,
         answers: true,
+        permission_tool: None,
         persistence: Persistence::Usual,
         entrypoint: "test".to_owned(),
     }

@@ -172,6 +172,7 @@ fn request(loaded: &Loaded, definition: &AgentDefinition, input: &Value) -> Sess
         },
         output_schema: None,
         answers: false,
+        permission_tool: None,
         persistence: Persistence::Usual,
         entrypoint: "mcp".to_owned(),
     }
