@@ -42,7 +42,8 @@ pub async fn compact(
     let ports = &run.ports;
     ports.desk.waits(&ports.journal, Some(WaitReason::Compaction));
     let hooked = Hooked { spec: &run.spec, ports };
-    hooked.before_compaction(trigger, instructions).await;
+    // They may take long, and nobody waits for them at an interrupt.
+    drop(ports.cancel.run_until_cancelled(hooked.before_compaction(trigger, instructions)).await);
     let tokens_before = progress.context.tokens();
     let kept = progress.context.tail(ports.model.info.window / 5 * BYTES_PER_TOKEN);
     let summary = match summarise(run, progress, instructions).await {
@@ -65,7 +66,7 @@ pub async fn compact(
     };
     record(run, progress, vec![event]).await?;
     progress.forget_folders();
-    hooked.after_compaction(trigger, &summary).await;
+    drop(ports.cancel.run_until_cancelled(hooked.after_compaction(trigger, &summary)).await);
     ports.desk.waits(&ports.journal, None);
     Ok(())
 }

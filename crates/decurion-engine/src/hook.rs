@@ -1,8 +1,9 @@
 //! Hooks at work. Takes what happened and the hooks in force, runs those that it concerns side by side, and
 //! gives back one [`HookResult`]: what they want together, the strictest first, and a report of each.
 //!
-//! A hook reads one line of JSON and speaks by its exit code and what it prints (`answer.rs`). However it
-//! fails (`process.rs`), it is bounded, reported, and never an approval.
+//! A hook reads one line of JSON and speaks by its exit code and what it prints (`answer.rs`); one that is a function of
+//! the host is given the same and answers the same (`host.rs` above). However it fails (`process.rs`), it is bounded,
+//! reported, and never an approval.
 
 mod answer;
 mod process;
@@ -15,12 +16,15 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use decurion_exec::{Guard, Launch, Output, Stdin, shell};
-use decurion_protocol::{HookDeclaration, HookEvent, SessionId};
+use decurion_protocol::{CallId, HookDeclaration, HookEvent, HostAsked, SessionId};
 use futures_util::future::join_all;
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
 pub use answer::{HookOutcome, HookPermission, HookReport, HookResult};
+
+use crate::host::{HostDesk, HostFailure};
+use crate::journal::Who;
 
 /// How long a hook may take that says nothing else.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -57,10 +61,14 @@ pub struct HookSurroundings {
     pub project: Utf8PathBuf,
     /// The session.
     pub session: SessionId,
+    /// The way to hooks that are functions of the host.
+    pub host: HostDesk,
 }
 
 /// Something that happened.
 pub struct HookCall<'a> {
+    /// To whom.
+    pub who: &'a Who,
     /// What.
     pub event: HookEvent,
     /// What matchers look at: the tool, the agent's type, the source or the trigger; none is matched by all.
@@ -144,15 +152,31 @@ impl Hooks {
         if chosen.is_empty() {
             return HookResult::default();
         }
-        let event = call.event;
-        let line = input_line(event, call.input);
+        let (event, who) = (call.event, call.who);
+        let input = with_event(event, call.input);
         let runs = chosen.iter().map(|hook| async {
-            let launch = self.launch(hook, line.clone());
             let limit = hook.timeout.unwrap_or(USUAL_TIMEOUT);
+            if let Some(callback) = &hook.callback {
+                let said = self.ask_host(who, callback, &input, limit).await;
+                return answer::heard(event, hook, said);
+            }
+            let launch = self.launch(hook, line(&input));
             let ran = process::run(self.around.processes.as_ref(), launch, limit).await;
             answer::read(event, hook, &ran)
         });
         join_all(runs).await.into_iter().fold(HookResult::default(), HookResult::merge)
+    }
+
+    async fn ask_host(
+        &self,
+        who: &Who,
+        callback: &str,
+        input: &Value,
+        limit: Duration,
+    ) -> Result<Value, HostFailure> {
+        let call = input.get("tool_use_id").and_then(Value::as_str).map(|id| CallId(id.to_owned()));
+        let asked = HostAsked::Hook { callback: callback.to_owned(), input: input.clone(), call };
+        self.around.host.ask(who, asked, limit).await
     }
 
     fn choose(&self, call: &HookCall<'_>) -> Vec<HookDeclaration> {
@@ -266,8 +290,8 @@ fn choose<'a>(armed: impl Iterator<Item = &'a Arc<Armed>>, call: &HookCall<'_>) 
             continue;
         }
         let same = |other: &&mut HookDeclaration| {
-            (&other.command, &other.args, &other.plugin_root)
-                == (&declaration.command, &declaration.args, &declaration.plugin_root)
+            (&other.command, &other.callback, &other.args, &other.plugin_root)
+                == (&declaration.command, &declaration.callback, &declaration.args, &declaration.plugin_root)
         };
         match chosen.iter_mut().find(same) {
             None => chosen.push(declaration.clone()),
@@ -282,10 +306,15 @@ fn choose<'a>(armed: impl Iterator<Item = &'a Arc<Armed>>, call: &HookCall<'_>) 
     chosen
 }
 
-/// What hooks read: one object, one line.
-fn input_line(event: HookEvent, mut input: Map<String, Value>) -> Vec<u8> {
+/// What hooks read: one object …
+fn with_event(event: HookEvent, mut input: Map<String, Value>) -> Value {
     input.insert("hook_event_name".to_owned(), Value::from(event.name()));
-    let mut line = Value::Object(input).to_string().into_bytes();
+    Value::Object(input)
+}
+
+/// … on one line.
+fn line(input: &Value) -> Vec<u8> {
+    let mut line = input.to_string().into_bytes();
     line.push(b'\n');
     line
 }
@@ -304,6 +333,7 @@ mod tests {
             cwd: "/".into(),
             project: "/project".into(),
             session: "018f3b1e-0000-7000-8000-000000000000".parse().unwrap(),
+            host: HostDesk::default(),
         }
     }
 
@@ -313,7 +343,8 @@ mod tests {
 
     fn chosen(hooks: &Hooks, event: HookEvent, subject: Option<&str>) -> Vec<HookDeclaration> {
         let rule_matches = |rule: &str| rule == "yes";
-        hooks.choose(&HookCall { event, subject, input: Map::new(), rule_matches: &rule_matches })
+        let who = &crate::session::first_who(None);
+        hooks.choose(&HookCall { who, event, subject, input: Map::new(), rule_matches: &rule_matches })
     }
 
     #[test]
@@ -436,7 +467,7 @@ mod tests {
     #[test]
     fn the_input_is_one_line() {
         let Value::Object(input) = json!({"prompt": "a\nb", "hook_event_name": "Other"}) else { return };
-        let line = String::from_utf8(input_line(HookEvent::Stop, input)).unwrap();
+        let line = String::from_utf8(line(&with_event(HookEvent::Stop, input))).unwrap();
         assert_eq!(line, "{\"prompt\":\"a\\nb\",\"hook_event_name\":\"Stop\"}\n");
     }
 }

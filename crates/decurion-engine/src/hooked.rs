@@ -40,7 +40,8 @@ impl Bell {
         input.insert("notification_type".to_owned(), json!(kind));
         tokio::spawn(async move {
             let subject = Some(kind);
-            let call = HookCall { event: HookEvent::Notification, subject, input, rule_matches: &nothing };
+            let event = HookEvent::Notification;
+            let call = HookCall { who: &who, event, subject, input, rule_matches: &nothing };
             show(&hooks.run(call).await, &journal, &who).await;
         });
     }
@@ -99,7 +100,8 @@ impl<'a> Hooked<'a> {
         if let Value::Object(more) = more {
             input.extend(more);
         }
-        let result = self.hooks().run(HookCall { event, subject, input, rule_matches }).await;
+        let who = &self.ports.who;
+        let result = self.hooks().run(HookCall { who, event, subject, input, rule_matches }).await;
         show(&result, &self.ports.journal, &self.ports.who).await;
         result
     }

@@ -31,6 +31,7 @@ pub mod fork;
 mod git;
 pub mod hook;
 mod hooked;
+pub mod host;
 pub mod journal;
 mod kit;
 pub mod listing;
@@ -78,6 +79,7 @@ pub use ports::{
 use approval::Rights;
 use child::Isolation;
 use hook::{HookSurroundings, Hooks};
+use host::HostDesk;
 use journal::{Journal, JournalOptions};
 use mcp::SessionServers;
 use ports::Equipment;
@@ -127,7 +129,8 @@ impl Engine {
 
     async fn begin(&self, mut request: SessionRequest) -> Result<Link, PlaceError> {
         // A new session that cannot work leaves no file behind.
-        let servers = self.servers(&request).await;
+        let host = HostDesk::default();
+        let servers = self.servers(&request, &host).await;
         let prepared = match request.start {
             Start::New { .. } => Some(self.prepare(&request, None, None, servers.as_ref())?),
             Start::Resume { .. } | Start::Fork { .. } => None,
@@ -169,7 +172,7 @@ impl Engine {
         let git_status = self.git_status(&cwd).await;
         let without = made.as_ref().is_some_and(|made| made.without);
         let ground = Ground { cwd, git_status, worktree: made.map(|made| made.worktree), without };
-        let session = self.session(opened, request, prepared, servers, ground)?;
+        let session = self.session(opened, request, prepared, servers, ground, &host)?;
         let link_events = session.journal.subscribe();
         let journal = session.journal.clone();
         journal
@@ -177,17 +180,18 @@ impl Engine {
             .await
             .map_err(|lost| PlaceError::Storage { path: id.to_string(), source: io::Error::other(lost) })?;
         let (commands, inbox) = mpsc::channel(64);
+        host.open(&journal, &who);
         session.start(inbox, who);
         let again: Option<Subscribe> = Some(Arc::new(move || journal.subscribe()));
         Ok(Link { session: id, commands, events: link_events, again })
     }
 
     /// Starts the MCP servers of a session, and waits a little for those that nothing is known of.
-    async fn servers(&self, request: &SessionRequest) -> Option<SessionServers> {
+    async fn servers(&self, request: &SessionRequest, host: &HostDesk) -> Option<SessionServers> {
         let parts = &self.parts;
         let mcp = parts.mcp.as_ref()?;
         let (servers, problems) =
-            SessionServers::start(mcp, parts.processes.as_ref(), &request.cwd, &request.definition);
+            SessionServers::start(mcp, parts.processes.as_ref(), &request.cwd, &request.definition, host);
         for problem in problems {
             tracing::warn!("{problem}");
         }
@@ -313,7 +317,7 @@ impl Engine {
     }
 
     /// The hooks of the settings, for one session.
-    fn hooks(&self, request: &SessionRequest, session: SessionId) -> Hooks {
+    fn hooks(&self, request: &SessionRequest, session: SessionId, host: &HostDesk) -> Hooks {
         let parts = &self.parts;
         let around = HookSurroundings {
             processes: parts.processes.clone(),
@@ -321,6 +325,7 @@ impl Engine {
             cwd: request.cwd.clone(),
             project: request.cwd.clone(),
             session,
+            host: host.clone(),
         };
         let (hooks, problems) = Hooks::new(parts.hooks.clone(), around);
         for problem in problems {
@@ -344,6 +349,7 @@ impl Engine {
         prepared: Option<(Arc<Model>, HeadAndTools)>,
         servers: Option<SessionServers>,
         Ground { cwd, git_status, worktree, without }: Ground,
+        host: &HostDesk,
     ) -> Result<Session, PlaceError> {
         let parts = &self.parts;
         let (model, made) = if let Some(prepared) = prepared {
@@ -376,7 +382,7 @@ impl Engine {
             opening_note = format!("{opening_note}\n\n{}", prompt::in_worktree(worktree, without));
         }
         let equipment = equipment(parts, opened.files.as_ref());
-        let hooks = self.hooks(&request, opened.id);
+        let hooks = self.hooks(&request, opened.id, host);
         let source = match request.start {
             Start::New { .. } => "startup",
             Start::Resume { .. } => "resume",
@@ -410,6 +416,7 @@ impl Engine {
             agents: if recorded { Vec::new() } else { parts.agents.all() },
             tree,
             servers,
+            host: host.clone(),
             model,
             parts: Arc::clone(parts),
             request,

@@ -2,20 +2,26 @@
 //! in the background, and gives their tools as far as they are known; an agent's own are leased for as long
 //! as it lives. Nothing here waits for a server longer than it is told to.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use camino::Utf8Path;
 use decurion_exec::Guard;
-use decurion_protocol::mcp::{Manifests, McpServer, McpStatus};
+use decurion_protocol::mcp::{Manifests, McpServer, McpStatus, McpTransport};
 use decurion_protocol::{AgentDefinition, AgentId};
 use decurion_tools::mcp::server::FIRST_PAUSE;
-use decurion_tools::mcp::{Lease, Logins, McpHost, Notice, Pool, Server, State, bridge, resources};
+use decurion_tools::mcp::{
+    Introduction, Lease, Logins, McpHost, Notice, Pool, Server, State, bridge, resources,
+};
 use decurion_tools::{Tool, ToolSet};
 use futures_util::future::join_all;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+use crate::host::HostDesk;
 
 /// Which servers there are, as the settings are now.
 pub trait Servers: Send + Sync {
@@ -27,6 +33,11 @@ pub trait Servers: Send + Sync {
 
     /// Those that are declared and may not be started.
     fn off(&self) -> Vec<McpStatus> {
+        Vec::new()
+    }
+
+    /// What servers that live in the host said of themselves beforehand, by their names.
+    fn introductions(&self) -> Vec<(String, Introduction)> {
         Vec::new()
     }
 }
@@ -58,6 +69,8 @@ pub struct SessionServers {
     notices: mpsc::UnboundedReceiver<Notice>,
     /// Tool sets of agents with servers of their own, so that agents that are alike share one.
     sets: Arc<Mutex<Vec<OwnSet>>>,
+    /// Those of the host that were waited for.
+    settled: HashSet<String>,
 }
 
 /// The way to the servers for whoever prepares an agent.
@@ -92,7 +105,9 @@ impl SessionServers {
         processes: Option<&Guard>,
         root: &Utf8Path,
         definition: &AgentDefinition,
+        leader: &HostDesk,
     ) -> (Self, Vec<String>) {
+        leader.introduce(parts.servers.introductions());
         let (tell, notices) = mpsc::unbounded_channel();
         let host = McpHost {
             processes: processes.cloned(),
@@ -100,6 +115,7 @@ impl SessionServers {
             root: root.to_owned(),
             manifests: parts.manifests.clone(),
             logins: parts.logins.clone(),
+            leader: Some(Arc::new(leader.clone())),
             pause: FIRST_PAUSE,
             // A session that is over hears nothing.
             notice: Arc::new(move |notice| drop(tell.send(notice))),
@@ -109,8 +125,9 @@ impl SessionServers {
         let all = parts.servers.all();
         let leases: Vec<Lease> = all.iter().chain(&own).map(|server| pool.lease(server, "main")).collect();
         let all = leases.iter().filter_map(|lease| lease.server().cloned()).collect();
-        let sets = Arc::default();
-        (Self { parts: parts.clone(), pool, leases, all, off: parts.servers.off(), notices, sets }, problems)
+        let (sets, settled) = (Arc::default(), HashSet::new());
+        let (parts, off) = (parts.clone(), parts.servers.off());
+        (Self { parts, pool, leases, all, off, notices, sets, settled }, problems)
     }
 
     /// The way to them for others.
@@ -118,17 +135,25 @@ impl SessionServers {
         ServerDesk { parts: self.parts.clone(), pool: self.pool.clone(), sets: Arc::clone(&self.sets) }
     }
 
-    /// Waits for servers that nothing is known of, as long as the settings say.
+    /// Waits for servers that nothing is known of, as long as the settings say. Those of the host answer only when
+    /// the session is open.
     pub async fn settle(&self) {
-        let unknown = self.all.iter().filter(|server| server.approved().is_none());
-        let waiting = async {
-            for server in unknown {
-                // One that failed once is not worth the time; whatever comes of it is told by itself.
-                let mut state = server.state();
-                drop(state.wait_for(|state| !matches!(state, State::Starting)).await);
+        let unknown =
+            self.all.iter().filter(|server| server.approved().is_none() && !is_hosted(server.declared()));
+        settle(unknown.cloned().collect(), self.parts.startup_wait).await;
+    }
+
+    /// The same for those of the host that were not waited for yet, beside whoever wants to know; none if there are
+    /// none.
+    pub fn settle_hosted(&mut self) -> Option<JoinHandle<()>> {
+        let mut hosted = Vec::new();
+        for server in self.all.iter().filter(|server| is_hosted(server.declared())) {
+            if self.settled.insert(server.declared().short.clone()) {
+                hosted.push(server.clone());
             }
-        };
-        drop(tokio::time::timeout(self.parts.startup_wait, waiting).await);
+        }
+        let wait = self.parts.startup_wait;
+        (!hosted.is_empty()).then(|| tokio::spawn(settle(hosted, wait)))
     }
 
     /// The tools of the session's servers, as far as they are known now.
@@ -284,6 +309,22 @@ impl OwnServers {
         let names: Vec<String> = names.collect();
         (!names.is_empty()).then(|| names.join(", "))
     }
+}
+
+/// Waits until each is up or has failed once, which is not worth more time: whatever comes of it is told by itself.
+async fn settle(servers: Vec<Server>, wait: Duration) {
+    let waiting = async {
+        for server in servers {
+            let mut state = server.state();
+            drop(state.wait_for(|state| !matches!(state, State::Starting)).await);
+        }
+    };
+    drop(tokio::time::timeout(wait, waiting).await);
+}
+
+/// Whether a server lives in the host.
+fn is_hosted(server: &McpServer) -> bool {
+    server.transport == McpTransport::Host
 }
 
 fn tools(servers: &[Server]) -> Vec<Arc<dyn Tool>> {

@@ -27,6 +27,7 @@ use crate::context::Context;
 use crate::desk::{Desk, Links, Sent, Wish};
 use crate::hook::Hooks;
 use crate::hooked::Hooked;
+use crate::host::HostDesk;
 use crate::journal::{Journal, Who};
 use crate::kit::Kit;
 use crate::listing;
@@ -94,6 +95,8 @@ pub struct Session {
     pub tree: Tree,
     /// Its MCP servers.
     pub servers: Option<SessionServers>,
+    /// What is asked of the program that leads it.
+    pub host: HostDesk,
 }
 
 /// The task of a session.
@@ -139,6 +142,10 @@ pub struct Owner {
     finishing: Option<RequestId>,
     /// When the root's shells are no longer waited for.
     patience: Option<Instant>,
+    /// Done when the servers that live in the host have said what they offer, or took too long for that.
+    settling: Option<JoinHandle<()>>,
+    /// Whether somebody can still send commands.
+    attached: bool,
     closing: Closing,
 }
 
@@ -215,6 +222,8 @@ impl Session {
             own_model: None,
             finishing: None,
             patience: None,
+            settling: None,
+            attached: true,
             closing: Closing::No,
         };
         tokio::spawn(owner.own())
@@ -246,10 +255,11 @@ impl Owner {
                 },
                 () = until(self.patience) => self.stop_root_shells().await,
                 notice = heard(&mut self.session.servers) => self.tell_of_server(notice).await,
-                request = self.commands.recv(), if self.closing == Closing::No => match request {
-                    Some(request) => self.command(request).await,
-                    // Nobody is attached any more: the session ends.
-                    None => self.close(Closing::Unheard),
+                () = settled(&mut self.settling) => self.settling = None,
+                request = self.commands.recv(), if self.attached => match request {
+                    Some(request) if self.closing == Closing::No => self.command(request).await,
+                    Some(request) => self.answer_host(request),
+                    None => self.left(),
                 },
             }
             self.next().await;
@@ -258,8 +268,7 @@ impl Owner {
                 break;
             }
         }
-        let last = self.run();
-        Hooked { spec: &last.spec, ports: &last.ports }.session_end("other").await;
+        self.say_goodbye().await;
         if let Some(servers) = self.session.servers.take() {
             servers.close().await;
         }
@@ -294,10 +303,7 @@ impl Owner {
             Command::Prompt { blocks } => self.enqueue(id, Work::Prompt(blocks)),
             Command::Compact { instructions } => self.enqueue(id, Work::Compact(instructions)),
             Command::Answer { question, answer, by } => self.answered(id, question, answer, by).await,
-            Command::AnswerHost { request, .. } => {
-                let reason = format!("nothing is asked of the host under this id: {request}");
-                self.reply(id, Reply::Refused { reason });
-            }
+            Command::AnswerHost { .. } => self.answer_host(Request { id, command }),
             Command::Interrupt => self.interrupt(id),
             Command::SetMode { mode } => self.set_mode(id, mode).await,
             Command::SetModel { model } => self.set_model(id, &model),
@@ -324,6 +330,42 @@ impl Owner {
         }
     }
 
+    /// Hands the host's answer to whoever waits for it. A session that ends does nothing else that it is told.
+    fn answer_host(&self, Request { id, command }: Request) {
+        let Command::AnswerHost { request, answer } = command else { return };
+        match self.session.host.answer(request, answer) {
+            Ok(()) => self.reply(id, done()),
+            Err(reason) => self.reply(id, Reply::Refused { reason }),
+        }
+    }
+
+    /// Nobody is attached any more: nobody answers for the host, and the session ends.
+    fn left(&mut self) {
+        self.attached = false;
+        self.session.host.leave();
+        if self.closing == Closing::No {
+            self.close(Closing::Unheard);
+        }
+    }
+
+    /// The last hooks. The host may be asked for them, so that its answers are handed in meanwhile.
+    async fn say_goodbye(&mut self) {
+        let last = self.run();
+        let hooked = Hooked { spec: &last.spec, ports: &last.ports };
+        let mut said = std::pin::pin!(hooked.session_end("other"));
+        loop {
+            tokio::select! {
+                biased;
+                _ = &mut said => break,
+                request = self.commands.recv(), if self.attached => match request {
+                    Some(request) => self.answer_host(request),
+                    None => self.left(),
+                },
+            }
+        }
+        self.session.host.leave();
+    }
+
     fn reply(&self, request: RequestId, reply: Reply) {
         self.session.journal.publish(&self.who, Event::Replied { request, reply });
     }
@@ -346,6 +388,9 @@ impl Owner {
     /// Starts the next piece of work if nothing runs: what was asked for, else what waits to be told.
     async fn next(&mut self) {
         if self.running.is_some() || self.closing != Closing::No {
+            return;
+        }
+        if self.awaits_servers() {
             return;
         }
         let asked = self.queue.pop_front().map(|(_, work)| work);
@@ -388,6 +433,15 @@ impl Owner {
             Work::Compact(instructions) => tokio::spawn(shorten(run, context, instructions, self.used)),
         };
         self.running = Some(Running { task, cancel, desk });
+    }
+
+    /// Whether a prompt must wait until servers of the host have said what they offer, which they can only when the
+    /// session is open. Everything else goes on meanwhile.
+    fn awaits_servers(&mut self) -> bool {
+        if self.settling.is_none() && matches!(self.queue.front(), Some((_, Work::Prompt(_)))) {
+            self.settling = self.session.servers.as_mut().and_then(SessionServers::settle_hosted);
+        }
+        self.settling.is_some()
     }
 
     /// A command that a person typed brings its rules for what it leads to, and may bring its model.
@@ -800,6 +854,14 @@ async fn over(approvals: &mut Approvals) -> Over {
         biased;
         question = approvals.withdrawn() => Over::Withdrawn(question),
         question = late => Over::Late(question),
+    }
+}
+
+/// Waits for servers of the host; for ever if nobody does.
+async fn settled(settling: &mut Option<JoinHandle<()>>) {
+    match settling {
+        Some(settling) => drop(settling.await),
+        None => std::future::pending().await,
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use decurion_protocol::permission::session_updates;
 use decurion_protocol::{
-    AgentId, Answer, CallId, Command, Elicitation, ElicitationAction, Elicited, Envelope, Event, Outcome,
-    Question, QuestionId, Reply, RequestId, Totals, Wanted,
+    AgentId, Answer, CallId, Command, Elicitation, ElicitationAction, Elicited, Envelope, Event, HostAnswer,
+    HostRequest, HostRequestId, Outcome, Question, QuestionId, Reply, RequestId, Totals, Wanted,
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use tokio::io::AsyncBufRead;
 use tokio::sync::mpsc;
 
 use crate::headless::{Finish, Headless, Lines, Signal, State, drain};
+use crate::host::{self, Kind};
 use crate::initialize::Initialize;
 use crate::input::{self, Control, Heard, Input, Said, Wrong};
 use crate::progress::one_line;
@@ -65,8 +66,11 @@ impl Headless {
     ) -> io::Result<Finish> {
         let state = State::waiting();
         let (open, asked, given) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let mut talk = Talk { headless: self, host, state, open, asked, given };
+        let mut talk = Talk { headless: self, host, state, open, asked, given, wanted: HashMap::new() };
+        talk.state.led = true;
         talk.listen(input, signals).await;
+        talk.state.led = false;
+        talk.fail_wanted().await;
         let Talk { headless, host, mut state, .. } = talk;
         if state.ended.is_none() && state.over {
             // Nothing was asked for, and nothing is wrong with that.
@@ -89,6 +93,8 @@ struct Talk {
     asked: HashMap<RequestId, Pending>,
     /// Its answers to servers that the session has not taken yet.
     given: HashMap<RequestId, QuestionId>,
+    /// What the session wants of the host and has not got.
+    wanted: HashMap<HostRequestId, Kind>,
 }
 
 /// A request of the host.
@@ -219,6 +225,10 @@ impl Talk {
 
     /// Passes the host's answer on. One that nobody waits for is reported and ignored.
     async fn answered(&mut self, id: &str, response: Result<Value, String>) {
+        let wanted = id.parse::<HostRequestId>().ok().and_then(|id| Some((id, self.wanted.remove(&id)?)));
+        if let Some((request, kind)) = wanted {
+            return self.answer_host(request, kind.answer(response)).await;
+        }
         let question = id.parse::<QuestionId>().ok().and_then(|id| self.open.remove(&id));
         let Some(question) = question else {
             let id = one_line(id);
@@ -239,6 +249,42 @@ impl Talk {
         self.headless.ask(&mut self.state, command).await
     }
 
+    async fn answer_host(&mut self, request: HostRequestId, answer: HostAnswer) {
+        self.headless.ask(&mut self.state, Command::AnswerHost { request, answer }).await;
+    }
+
+    /// Nobody will answer what the session wants of the host.
+    async fn fail_wanted(&mut self) {
+        let wanted: Vec<HostRequestId> = self.wanted.drain().map(|(id, _)| id).collect();
+        for request in wanted {
+            self.answer_host(request, host_gone()).await;
+        }
+    }
+
+    /// Asks the host for something, if it is there; tells whether to leave at once. What was asked before is shown
+    /// again where somebody may have missed it, and is not missed here.
+    async fn want(
+        &mut self,
+        request: &HostRequest,
+        is_there: bool,
+        signals: &mut mpsc::Receiver<Signal>,
+    ) -> bool {
+        if self.wanted.contains_key(&request.id) {
+            return false;
+        }
+        let line = if is_there { host::line(request).map_err(failed) } else { Err(host_gone()) };
+        match line {
+            Ok(line) => {
+                self.wanted.insert(request.id, Kind::of(&request.asked));
+                self.headless.show(&mut self.state, Vec::new(), vec![line], signals).await
+            }
+            Err(answer) => {
+                self.answer_host(request.id, answer).await;
+                false
+            }
+        }
+    }
+
     /// An answer to a server that was not taken, because it does not fit, is none: the server must not wait for
     /// a host that believes it has answered.
     async fn taken(&mut self, request: RequestId, reply: &Reply) {
@@ -256,6 +302,7 @@ impl Talk {
         for question in open {
             self.answer(question, nobody(), "nobody").await;
         }
+        self.fail_wanted().await;
         self.headless.end(&mut self.state).await;
     }
 
@@ -280,7 +327,11 @@ impl Talk {
             }
             Event::Answered { question, .. } => {
                 // Answered by someone else, or by the time.
-                self.open.remove(question).map(|question| cancelled(question.id)).into_iter().collect()
+                self.open.remove(question).map(|question| cancelled(&question.id)).into_iter().collect()
+            }
+            Event::HostAsked { request } => return self.want(request, is_there, signals).await,
+            Event::HostReleased { request } => {
+                self.wanted.remove(request).map(|_| cancelled(request)).into_iter().collect()
             }
             Event::CallEnded { call, .. } => self.close_questions(envelope.agent.as_ref(), Some(call)),
             Event::RunEnded { .. } => self.close_questions(envelope.agent.as_ref(), None),
@@ -301,7 +352,7 @@ impl Talk {
         let moot: Vec<QuestionId> =
             self.open.values().filter(|question| is_moot(question)).map(|question| question.id).collect();
         self.open.retain(|id, _| !moot.contains(id));
-        moot.into_iter().map(cancelled).collect()
+        moot.iter().map(cancelled).collect()
     }
 
     fn replied(&mut self, request: RequestId, reply: &Reply) -> Option<Value> {
@@ -323,6 +374,14 @@ impl Talk {
     fn complain(&self, problem: &str) {
         self.host.problems.try_send(format!("decurion: {problem}").into_bytes());
     }
+}
+
+fn failed(error: String) -> HostAnswer {
+    HostAnswer::Failed { error }
+}
+
+fn host_gone() -> HostAnswer {
+    failed("the host has gone".to_owned())
 }
 
 fn nobody() -> Answer {
@@ -399,6 +458,6 @@ fn can_use_tool(question: &Question) -> Value {
 }
 
 /// A request that needs no answer any more.
-fn cancelled(question: QuestionId) -> Value {
-    json!({"type": "control_cancel_request", "request_id": question})
+fn cancelled(request: &impl serde::Serialize) -> Value {
+    json!({"type": "control_cancel_request", "request_id": request})
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decurion_protocol::{
-    Command, Envelope, Event, Link, Outcome, Reply, Request, RequestId, SessionId, Totals,
+    Command, Envelope, Event, HostAnswer, Link, Outcome, Reply, Request, RequestId, SessionId, Totals,
 };
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
@@ -276,6 +276,11 @@ impl Headless {
                     self.end(state).await;
                 }
             }
+            // Nobody waits for a program that is not there.
+            Event::HostAsked { request } if !state.led => {
+                let answer = HostAnswer::Failed { error: "no program leads this session".to_owned() };
+                self.ask(state, Command::AnswerHost { request: request.id, answer }).await;
+            }
             Event::Replied { request, reply: Reply::Refused { reason } } if state.work == Some(*request) => {
                 let error = reason.clone();
                 state.running = false;
@@ -448,6 +453,8 @@ pub(crate) struct State {
     /// Whether the session has said its last word.
     pub(crate) over: bool,
     pub(crate) results: Results,
+    /// Whether a program leads the session, which answers for itself.
+    pub(crate) led: bool,
     teller: Teller,
 }
 
@@ -466,6 +473,7 @@ impl Default for State {
             ending: None,
             over: false,
             results: Results::AtOnce,
+            led: false,
             teller: Teller::default(),
         }
     }

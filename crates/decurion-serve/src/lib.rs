@@ -3,6 +3,7 @@
 
 pub mod converse;
 pub mod headless;
+mod host;
 pub mod initialize;
 pub mod input;
 pub mod mcp;

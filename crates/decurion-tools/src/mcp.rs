@@ -10,6 +10,7 @@ pub mod bridge;
 mod client;
 mod content;
 mod elicit;
+mod hosted;
 pub(crate) mod link;
 pub mod manifest;
 mod metered;
@@ -31,6 +32,7 @@ use camino::Utf8PathBuf;
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::mcp::Manifests;
 use decurion_protocol::{Elicitation, Elicited};
+use serde_json::Value;
 
 use crate::oauth::Leave;
 
@@ -50,6 +52,8 @@ pub struct McpHost {
     pub manifests: Option<Arc<dyn Manifests>>,
     /// Logins at servers by address; none has none.
     pub logins: Option<Arc<dyn Logins>>,
+    /// The way to servers that live in the program that leads the session; none where nobody does.
+    pub leader: Option<Arc<dyn HostMessages>>,
     /// The first pause before a server that went away is started again: [`server::FIRST_PAUSE`], or less in
     /// tests.
     pub pause: Duration,
@@ -82,6 +86,33 @@ pub trait Logins: Send + Sync {
 
     /// The time, in seconds since 1970.
     fn now(&self) -> i64;
+}
+
+/// Carries messages to servers that live in the program that leads the session.
+pub trait HostMessages: Send + Sync {
+    /// Gives a JSON-RPC message to the server of this name; the server's answer, which for a notification says
+    /// nothing, or why there is none. Asked at once, so that messages keep their order; dropping the future takes the
+    /// message back.
+    fn send(
+        &self,
+        server: &str,
+        message: Value,
+        limit: Duration,
+    ) -> BoxFuture<'static, Result<Value, String>>;
+
+    /// What the server of this name said of itself beforehand; none if it is to be asked.
+    fn introduction(&self, _server: &str) -> Option<Introduction> {
+        None
+    }
+}
+
+/// What a server said of itself beforehand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Introduction {
+    /// Its answer to `initialize`.
+    pub initialize: Value,
+    /// Its answer to `tools/list`; none if that is to be asked.
+    pub tools: Option<Value>,
 }
 
 /// Puts what a server asks before a person, in the name of one call of its tools.

@@ -132,6 +132,7 @@ impl Here {
             root: self.loaded.paths.cwd.clone(),
             manifests: None,
             logins: servers::logins(&self.loaded),
+            leader: None,
             pause: FIRST_PAUSE,
             notice: Arc::new(|_| {}),
         }

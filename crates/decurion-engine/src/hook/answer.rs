@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::process::{Ending, Ran};
+use crate::host::HostFailure;
 
 /// How much of a hook's text goes anywhere, in characters: so many from the beginning and from the end.
 const HEAD_CHARS: usize = 7_000;
@@ -162,18 +163,41 @@ pub(super) fn read(event: HookEvent, hook: &HookDeclaration, ran: &Ran) -> HookR
             HookOutcome::Failed
         }
     };
-    let Reading { mut result, problems, .. } = reading;
-    result.reports.push(HookReport {
-        event,
-        command: hook.command.clone(),
-        source: hook.source.clone(),
-        exit_code: if let Ending::Code(code) = ran.ending { Some(code) } else { None },
-        outcome,
-        stdout: shortened(&ran.stdout),
-        stderr: shortened(&ran.stderr),
-        problem: (!problems.is_empty()).then(|| problems.join("; ")),
-    });
-    result
+    let code = if let Ending::Code(code) = ran.ending { Some(code) } else { None };
+    reading.reported(outcome, code, &ran.stdout, &ran.stderr)
+}
+
+/// What a function of the host says, with its report: as a command that exits with 0 and prints it.
+pub(super) fn heard(
+    event: HookEvent,
+    hook: &HookDeclaration,
+    said: Result<Value, HostFailure>,
+) -> HookResult {
+    let mut reading = Reading { event, hook, result: HookResult::default(), problems: Vec::new() };
+    let printed = said.as_ref().map(Value::to_string).unwrap_or_default();
+    let outcome = match said {
+        // Whoever answers later is not waited for, and whoever has nothing to say says nothing.
+        Ok(Value::Object(object)) if is_later(&object) => HookOutcome::Success,
+        Ok(Value::Null) => HookOutcome::Success,
+        Ok(Value::Object(object)) => {
+            reading.json(&object);
+            HookOutcome::Success
+        }
+        Ok(_) => {
+            reading.failure("the host answered with something that is not an object");
+            HookOutcome::Failed
+        }
+        Err(failure) => {
+            reading.failure(&failure.to_string());
+            HookOutcome::Failed
+        }
+    };
+    reading.reported(outcome, None, &printed, "")
+}
+
+/// What people know a hook by.
+fn name(hook: &HookDeclaration) -> &str {
+    hook.callback.as_deref().unwrap_or(&hook.command)
 }
 
 /// Why nobody knows what it would have said.
@@ -205,6 +229,22 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
+    /// What was read, with the report of it.
+    fn reported(self, outcome: HookOutcome, exit_code: Option<i32>, out: &str, err: &str) -> HookResult {
+        let Self { event, hook, mut result, problems } = self;
+        result.reports.push(HookReport {
+            event,
+            command: name(hook).to_owned(),
+            source: hook.source.clone(),
+            exit_code,
+            outcome,
+            stdout: shortened(out),
+            stderr: shortened(err),
+            problem: (!problems.is_empty()).then(|| problems.join("; ")),
+        });
+        result
+    }
+
     fn success(&mut self, stdout: &str) {
         match spoken(stdout) {
             Spoken::Json(object) => self.json(&object),
@@ -223,7 +263,7 @@ impl Reading<'_> {
 
     fn block(&mut self, reason: &str, voice: Voice) {
         let reason = match voice {
-            Voice::Errors => format!("[{}]: {}", self.hook.command, shortened(reason)),
+            Voice::Errors => format!("[{}]: {}", name(self.hook), shortened(reason)),
             Voice::Json => reason.to_owned(),
         };
         if !self.event.can_block() {
@@ -265,7 +305,7 @@ impl Reading<'_> {
 
     fn ask(&mut self, why: &str) {
         if self.event.decides_permission() {
-            let reason = Some(format!("the hook [{}] gave no usable answer: {why}", self.hook.command));
+            let reason = Some(format!("the hook [{}] gave no usable answer: {why}", name(self.hook)));
             self.permission(HookPermission::Ask { reason });
         }
     }
@@ -409,7 +449,6 @@ fn spoken(stdout: &str) -> Spoken<'_> {
     if !text.starts_with('{') {
         return Spoken::Text { text, torn: false };
     }
-    let is_later = |object: &Map<String, Value>| object.get("async") == Some(&Value::Bool(true));
     match serde_json::from_str::<Map<String, Value>>(text) {
         Ok(object) if is_later(&object) => Spoken::Later,
         Ok(object) => Spoken::Json(object),
@@ -422,6 +461,11 @@ fn spoken(stdout: &str) -> Spoken<'_> {
             }
         }
     }
+}
+
+/// Whether it says that the answer comes later.
+fn is_later(object: &Map<String, Value>) -> bool {
+    object.get("async") == Some(&Value::Bool(true))
 }
 
 /// A field that is there and says something.

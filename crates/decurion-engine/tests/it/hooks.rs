@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use decurion_engine::hook::{HookCall, HookPermission, HookResult, HookSurroundings, Hooks};
+use decurion_engine::journal::Who;
 use decurion_exec::{Guard, GuardProgram};
-use decurion_protocol::{HookDeclaration, HookEvent};
+use decurion_protocol::{HookDeclaration, HookEvent, RunId};
 use expect_test::expect;
 use futures_util::future::join_all;
 use serde_json::{Map, Value, json};
@@ -40,6 +41,7 @@ impl House {
             cwd: "/usr".into(),
             project: "/the project".into(),
             session: "018f3b1e-0000-7000-8000-000000000000".parse().unwrap(),
+            host: Default::default(),
         };
         let (hooks, problems) = Hooks::new(declarations, around);
         assert_eq!(problems, Vec::<String>::new());
@@ -88,7 +90,9 @@ fn hook(event: HookEvent, command: &str) -> HookDeclaration {
 }
 
 fn call(event: HookEvent) -> HookCall<'static> {
-    HookCall { event, subject: None, input: Map::new(), rule_matches: &|_| true }
+    static WHO: std::sync::LazyLock<Who> =
+        std::sync::LazyLock::new(|| Who { run: RunId(Default::default()), agent: None });
+    HookCall { who: &WHO, event, subject: None, input: Map::new(), rule_matches: &|_| true }
 }
 
 /// What a result comes to, in a line.

@@ -72,6 +72,7 @@ impl House {
             root,
             manifests: Some(Arc::clone(&manifests) as Arc<dyn Manifests>),
             logins: None,
+            leader: None,
             pause: Duration::from_millis(10),
             notice: Arc::new(move |notice| heard.lock().unwrap().push(notice)),
         };

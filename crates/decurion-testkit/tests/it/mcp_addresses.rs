@@ -150,6 +150,7 @@ fn lease(house: &House, url: String, given: &Arc<Given>) -> Lease {
         root: house.root(),
         manifests: None,
         logins: Some(Arc::clone(given) as Arc<dyn Logins>),
+        leader: None,
         pause: Duration::from_millis(10),
         notice: Arc::new(|_| {}),
     };

@@ -1,5 +1,6 @@
 //! One connection to a server. Takes a server as decided, gives a running protocol over the pipes of a
-//! process that `exec` started, over streamable HTTP or over old server-sent events; or why there is none.
+//! process that `exec` started, over streamable HTTP, over old server-sent events, or with a server that lives in the
+//! program that leads the session; or why there is none.
 
 use std::collections::{BTreeMap, HashMap};
 use std::error::Error;
@@ -23,6 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::McpHost;
 use super::client::Client;
+use super::hosted::HostedTransport;
 use super::metered::Metered;
 use super::ring::Ring;
 use super::sse::{self, PostError};
@@ -41,6 +43,9 @@ const REDIRECTS: usize = 5;
 const LONGEST_WORD: usize = 20;
 /// How much of a foreign error is shown.
 const ERROR_CHARS: usize = 500;
+
+/// How much longer than any limit of ours a host may be asked.
+const SLACK: Duration = Duration::from_secs(1);
 
 /// A running protocol.
 pub(crate) struct Connection {
@@ -195,7 +200,17 @@ pub(crate) async fn connect(
                 .map_err(|error| initialize_failure(server, &error))?;
             Ok(Connection::new(service))
         }
-        McpTransport::Host => Err(Failure::lasting("nobody leads this session who could have it")),
+        McpTransport::Host => {
+            let leader = host.leader.clone();
+            let leader =
+                leader.ok_or_else(|| Failure::lasting("nobody leads this session who could have it"))?;
+            let limit = server.call_timeout.max(server.start_timeout).saturating_add(SLACK);
+            let transport = HostedTransport::new(&server.name, leader, limit);
+            let service = rmcp::serve_client(client, transport)
+                .await
+                .map_err(|error| initialize_failure(server, &error))?;
+            Ok(Connection::new(service))
+        }
     }
 }
 

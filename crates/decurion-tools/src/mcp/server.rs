@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use decurion_protocol::mcp::{Manifest, McpHealth, McpServer, McpStatus, OfferedTool};
+use decurion_protocol::mcp::{Manifest, McpHealth, McpServer, McpStatus, McpTransport, OfferedTool};
 use rmcp::model::{ClientRequest, ServerResult};
 use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, RoleClient, ServiceError};
 use serde_json::{Value, json};
@@ -169,6 +169,9 @@ impl Server {
         host: McpHost,
         close: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        // One of the host is the host's own, and is looked at anew each time.
+        let is_hosted = server.transport == McpTransport::Host;
+        let host = if is_hosted { McpHost { manifests: None, ..host } } else { host };
         let approved = host.manifests.as_ref().and_then(|kept| kept.load(&server.hash)).map(Arc::new);
         let shared = Arc::new(Shared {
             client: Client::new(&server.name, &host),
@@ -332,7 +335,11 @@ impl Server {
             return Err(RequestError::Refused(text));
         }
         self.shared.called.store(true, Ordering::Relaxed);
-        let params = json!({"name": tool, "arguments": input});
+        let mut params = json!({"name": tool, "arguments": input});
+        if self.shared.is_hosted() {
+            // Hosts know calls by the ids that models gave them.
+            params["_meta"] = json!({"claudecode/toolUseId": cx.call});
+        }
         self.request(&ready, "tools/call", params, &cx.cancel, Some(cx)).await
     }
 
@@ -575,6 +582,7 @@ impl Actor {
         }
         let is_first = self.first_seen.is_some_and(|seen| seen.elapsed() < FIRST_OFFER)
             && !shared.called.load(Ordering::Relaxed);
+        let is_first = is_first || shared.is_hosted();
         match approved.clone().filter(|_| !is_first) {
             None => {
                 self.first_seen.get_or_insert_with(Instant::now);
@@ -606,7 +614,9 @@ impl Actor {
     async fn rest(&mut self, failure: Failure) -> bool {
         let shared = Arc::clone(&self.shared);
         let why = with_stderr(failure.text, &shared.ring);
-        let pause = self.restarts.pause(Instant::now()).filter(|_| failure.kind == FailureKind::Passing);
+        // A host that failed once would fail again: it knows no more than before.
+        let again = failure.kind == FailureKind::Passing && !shared.is_hosted();
+        let pause = self.restarts.pause(Instant::now()).filter(|_| again);
         if let Some(pause) = pause {
             // Told once: whoever waits for its tools should know before the last of the tries.
             if !self.was_ready && self.restarts.0.is_empty() {
@@ -637,6 +647,10 @@ impl Actor {
 }
 
 impl Shared {
+    fn is_hosted(&self) -> bool {
+        self.server.transport == McpTransport::Host
+    }
+
     /// Whether this is another offer than the one published last: the same change is told once.
     fn offers_otherwise(&self, manifest: &Manifest) -> bool {
         match &*self.state.borrow() {
