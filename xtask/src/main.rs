@@ -1,7 +1,7 @@
 //! Project automation: `cargo xtask <command>`. Takes a command, runs the checks, gives an exit code.
 #![allow(clippy::disallowed_methods)] // it runs programs for developers and is not part of the product
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
@@ -14,7 +14,8 @@ cargo xtask <command>
 
   test [--install]   everything a change must pass: format, lints, tidy, all tests
                      (--install first installs what is missing by apt, npm and pip)
-  check              the same without the tests
+  install            only what `test --install` installs: programs, MCP servers, both Agent SDKs
+  check              the same as `test` without the tests
   tidy               layers, module docs, forgotten tests, licences, the tests that
                      docs/seed-coverage.md names; prints the longest functions
   faults [--ci] [ROW…] the fault rows with their figures, one JSON line each (release build)
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         args.split_first().map_or(("help", &[][..]), |(first, rest)| (first.as_str(), rest));
     let result = match command {
         "test" => test(rest),
+        "install" => install_all(),
         "check" => check(),
         "tidy" => tidy::run(),
         "faults" => driver("faults", rest),
@@ -57,12 +59,20 @@ const PROGRAMS: [(&str, &str); 4] =
 
 fn test(args: &[String]) -> Result<()> {
     let wanted = args.iter().any(|arg| arg == "--install");
-    install(wanted)?;
     if wanted {
-        install_servers()?;
+        install_all()?;
+    } else {
+        install(false)?;
     }
     check()?;
     step("tests", "cargo", &["test", "--workspace", "--all-targets"])
+}
+
+/// Everything the tests need besides cargo.
+fn install_all() -> Result<()> {
+    install(true)?;
+    install_servers()?;
+    install_sdks()
 }
 
 fn check() -> Result<()> {
@@ -97,34 +107,90 @@ const NPM_SERVERS: [&str; 3] = [
 ];
 const PIP_SERVERS: [&str; 2] = ["mcp-server-git==2026.10.19", "mcp-server-time==2026.10.19"];
 
+/// The SDKs that the programs in `sdk/` use, pinned; the Python one from its source package, whose examples
+/// are run too (its wheel carries a program of 350 MB that nobody needs here).
+const NPM_SDK: &str = "@anthropic-ai/claude-agent-sdk@0.3.325";
+const PIP_SDK: &str = "claude-agent-sdk==0.2.182";
+/// What the Python SDK is built with, what its in-process servers speak, and what one of its examples needs.
+const PIP_FOR_SDK: [&str; 3] = ["hatchling==1.33.0", "mcp==2.3.0", "trio==0.35.0"];
+
 /// What was installed last, written when all of it was.
 const MARKER: &str = "installed";
 
-/// What is pinned, one a line.
-fn pins() -> String {
+/// The servers that are pinned, one a line.
+fn servers() -> String {
     NPM_SERVERS.iter().chain(&PIP_SERVERS).map(|pin| format!("{pin}\n")).collect()
 }
 
-/// Whether exactly what is pinned is installed in a folder.
-fn is_installed(folder: &Path) -> bool {
-    std::fs::read_to_string(folder.join(MARKER)).is_ok_and(|installed| installed == pins())
+/// The SDKs that are pinned, one a line.
+fn sdks() -> String {
+    [NPM_SDK, PIP_SDK].iter().chain(&PIP_FOR_SDK).map(|pin| format!("{pin}\n")).collect()
 }
 
-/// Installs the servers beside the folders of binaries, where they are not there yet or others are.
-fn install_servers() -> Result<()> {
+/// Whether exactly what is pinned is installed in a folder.
+fn is_installed(folder: &Path, pins: &str) -> bool {
+    std::fs::read_to_string(folder.join(MARKER)).is_ok_and(|installed| installed == pins)
+}
+
+/// A folder of things to test with, beside the folders of binaries.
+fn beside_binaries(name: &str) -> PathBuf {
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
-    let folder = tidy::root().join(target).join("mcp-servers");
-    if is_installed(&folder) {
-        return Ok(());
-    }
+    tidy::root().join(target).join(name)
+}
+
+/// Installs what installs packages, where it is missing.
+fn install_installers() -> Result<()> {
     let npm = (!is_there("npm")).then_some("npm");
     let venv = (!has_venv()).then_some("python3-venv");
     let missing: Vec<&str> = npm.into_iter().chain(venv).collect();
-    if !missing.is_empty() {
-        let mut args = vec!["install", "-y", "-qq", "--no-install-recommends"];
-        args.extend(&missing);
-        step("what installs the servers", "apt-get", &args)?;
+    if missing.is_empty() {
+        return Ok(());
     }
+    let mut args = vec!["install", "-y", "-qq", "--no-install-recommends"];
+    args.extend(&missing);
+    step("what installs packages", "apt-get", &args)
+}
+
+/// Installs both SDKs where they are not there yet or others are.
+fn install_sdks() -> Result<()> {
+    let folder = beside_binaries("sdk");
+    if is_installed(&folder, &sdks()) {
+        return Ok(());
+    }
+    install_installers()?;
+    // What is left of others would be used beside what is installed now.
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(folder.join("source"))?;
+    let path = folder.to_string_lossy().into_owned();
+    let npm =
+        ["install", "--silent", "--no-audit", "--no-fund", "--omit=optional", "--prefix", &path, NPM_SDK];
+    step("the SDK from npm", "npm", &npm)?;
+    let (venv, source) = (format!("{path}/venv"), format!("{path}/source"));
+    let pip = format!("{venv}/bin/pip");
+    step("a Python environment", "python3", &["-m", "venv", &venv])?;
+    let mut needed = vec!["install", "-q"];
+    needed.extend(PIP_FOR_SDK);
+    step("what the SDK from PyPI needs", &pip, &needed)?;
+    let download =
+        ["download", "-q", "--no-deps", "--no-build-isolation", "--no-binary", ":all:", "-d", &source];
+    step("the SDK from PyPI, its source", &pip, &[&download[..], &[PIP_SDK]].concat())?;
+    let package =
+        format!("{source}/{}.tar.gz", PIP_SDK.replace("==", "-").replacen("-agent-sdk", "_agent_sdk", 1));
+    step("its files", "tar", &["-xzf", &package, "-C", &source, "--strip-components=1"])?;
+    step("the SDK from PyPI", &pip, &["install", "-q", "--no-build-isolation", &package])?;
+    std::fs::write(folder.join(MARKER), sdks())?;
+    Ok(())
+}
+
+/// Installs the servers where they are not there yet or others are.
+fn install_servers() -> Result<()> {
+    let folder = beside_binaries("mcp-servers");
+    if is_installed(&folder, &servers()) {
+        return Ok(());
+    }
+    install_installers()?;
     std::fs::create_dir_all(&folder)?;
     let path = folder.to_string_lossy().into_owned();
     let mut npm = vec!["install", "--silent", "--no-audit", "--no-fund", "--prefix", &path];
@@ -135,7 +201,7 @@ fn install_servers() -> Result<()> {
     let mut pip = vec!["install", "-q"];
     pip.extend(PIP_SERVERS);
     step("MCP servers from PyPI", &format!("{venv}/bin/pip"), &pip)?;
-    std::fs::write(folder.join(MARKER), pins())?;
+    std::fs::write(folder.join(MARKER), servers())?;
     Ok(())
 }
 
@@ -190,11 +256,12 @@ mod tests {
     fn another_pin_is_installed() {
         let folder = std::env::temp_dir().join(format!("decurion-xtask-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let seen = ["", "another@1\n", &pins()].map(|marker| {
+        let seen = ["", "another@1\n", &servers(), &sdks()].map(|marker| {
             std::fs::write(folder.join(MARKER), marker).unwrap();
-            is_installed(&folder)
+            (is_installed(&folder, &servers()), is_installed(&folder, &sdks()))
         });
         std::fs::remove_dir_all(&folder).unwrap();
-        assert_eq!((seen, is_installed(&folder)), ([false, false, true], false));
+        assert_eq!(seen, [(false, false), (false, false), (true, false), (false, true)]);
+        assert!(!is_installed(&folder, &servers()));
     }
 }

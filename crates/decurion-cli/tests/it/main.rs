@@ -8,6 +8,7 @@ mod equipment;
 mod exit_codes;
 mod hosting;
 mod led;
+mod sdk;
 mod servers;
 mod sessions;
 mod stand;
