@@ -8,9 +8,9 @@ use decurion_config::{Environment, Loaded, McpRequest, McpServers, McpState, Plu
 use decurion_engine::mcp::{McpParts, Servers};
 use decurion_protocol::mcp::{Manifests, McpHealth, McpServer, McpStatus, OfferedPrompt};
 use decurion_protocol::{AgentDefinition, Clock as _};
-use decurion_serve::{HostCommand, Initialize};
+use decurion_serve::{HostCommand, Initialize, ServerManifest};
 use decurion_store::ManifestFolder;
-use decurion_tools::mcp::{Logins, prompts};
+use decurion_tools::mcp::{Introduction, Logins, prompts};
 use decurion_tools::oauth::Leave;
 
 use crate::args::{InputFormat, RunArgs};
@@ -28,6 +28,8 @@ pub struct Flags {
     pub trust: TrustMode,
     /// Whether a program leads the session, in which servers can live.
     pub led: bool,
+    /// What those servers said of themselves beforehand.
+    pub manifests: Vec<(String, ServerManifest)>,
 }
 
 impl Flags {
@@ -35,7 +37,13 @@ impl Flags {
     pub fn of(args: &RunArgs) -> Self {
         let trust = if args.trust_folder { TrustMode::Granted } else { TrustMode::Recorded };
         let led = args.input_format == InputFormat::StreamJson;
-        Self { configs: args.mcp_config.clone(), strict: args.strict_mcp_config, trust, led }
+        Self {
+            configs: args.mcp_config.clone(),
+            strict: args.strict_mcp_config,
+            trust,
+            led,
+            manifests: Vec::new(),
+        }
     }
 
     /// The same with those of the program that leads the session.
@@ -43,12 +51,18 @@ impl Flags {
     pub fn led(mut self, wanted: Option<&Initialize>) -> Self {
         let servers = wanted.and_then(|wanted| wanted.servers.as_ref());
         self.configs.extend(servers.map(ToString::to_string));
+        self.manifests.extend(wanted.iter().flat_map(|wanted| wanted.manifests.iter().cloned()));
         self
     }
 }
 
 /// Every server that is declared.
-pub struct Declared(pub McpServers);
+pub struct Declared {
+    /// They.
+    pub all: McpServers,
+    /// What those in the host said of themselves beforehand.
+    manifests: Vec<(String, ServerManifest)>,
+}
 
 /// Reads and decides every declaration.
 pub fn load(
@@ -71,16 +85,16 @@ pub fn load(
             "--mcp-config takes a file, or JSON like {\"mcpServers\": {\"name\": {\"command\": \"…\"}}}",
         )
     })?;
-    Ok(Declared(servers))
+    Ok(Declared { all: servers, manifests: flags.manifests.clone() })
 }
 
 impl Declared {
     /// Says what a person should know before a run.
     pub fn announce(&self) {
-        for problem in &self.0.problems {
+        for problem in &self.all.problems {
             note(problem);
         }
-        for entry in &self.0.entries {
+        for entry in &self.all.entries {
             if let McpState::Unapproved { .. } = entry.state {
                 note(format!("MCP server {:?} {}", entry.name, entry.state.describe(&entry.name)));
             }
@@ -173,17 +187,25 @@ impl Logins for Kept {
 }
 
 impl Servers for Declared {
+    fn introductions(&self) -> Vec<(String, Introduction)> {
+        let introduced = |(name, manifest): &(String, ServerManifest)| {
+            let ServerManifest { initialize, tools } = manifest.clone();
+            (name.clone(), Introduction { initialize, tools })
+        };
+        self.manifests.iter().map(introduced).collect()
+    }
+
     fn all(&self) -> Vec<McpServer> {
-        self.0.ready().cloned().collect()
+        self.all.ready().cloned().collect()
     }
 
     fn of(&self, definition: &AgentDefinition) -> (Vec<McpServer>, Vec<String>) {
-        let wanted = self.0.for_agent(definition);
+        let wanted = self.all.for_agent(definition);
         (wanted.servers, wanted.problems.iter().map(ToString::to_string).collect())
     }
 
     fn off(&self) -> Vec<McpStatus> {
-        let off = self.0.entries.iter().filter(|entry| entry.state != McpState::Ready);
+        let off = self.all.entries.iter().filter(|entry| entry.state != McpState::Ready);
         off.map(|entry| McpStatus {
             name: entry.name.clone(),
             status: match entry.state {

@@ -18,6 +18,8 @@ pub struct Initialize {
     pub agents: Option<Value>,
     /// MCP servers that live in it, as `--mcp-config` takes them; none where there are none.
     pub servers: Option<Value>,
+    /// What those servers said of themselves when the host asked them, by their names.
+    pub manifests: Vec<(String, ServerManifest)>,
     /// The system prompt.
     pub system: Option<String>,
     /// What is added to the system prompt.
@@ -32,6 +34,15 @@ pub struct Initialize {
     pub forward_subagent_text: bool,
     /// What it asked for and does not get, in words.
     pub left_out: Vec<String>,
+}
+
+/// What a server in the host says of itself, in the words of MCP.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerManifest {
+    /// Its answer to `initialize`.
+    pub initialize: Value,
+    /// Its answer to `tools/list`, where the host has it whole.
+    pub tools: Option<Value>,
 }
 
 /// A plugin that a host wants.
@@ -51,6 +62,7 @@ impl Initialize {
             hooks: hooks(request, &mut left_out)?,
             agents: object(request, "agents")?.map(|agents| Value::Object(agents.clone())),
             servers: servers(request)?,
+            manifests: manifests(request),
             system: system(request)?,
             append_system: text(request, "appendSystemPrompt")?.filter(|text| !text.is_empty()),
             json_schema: object(request, "jsonSchema")?.map(|schema| Value::Object(schema.clone())),
@@ -125,6 +137,18 @@ fn servers(request: &Value) -> Result<Option<Value>, String> {
         servers.insert(name, server);
     }
     Ok(Some(json!({"mcpServers": servers})))
+}
+
+/// What the servers said beforehand. One that is not understood is asked as if nothing had been said.
+fn manifests(request: &Value) -> Vec<(String, ServerManifest)> {
+    let given = given(request, "sdkMcpServerManifests").and_then(Value::as_object);
+    let is_object = |value: &&Value| value.is_object();
+    let read = |(name, value): (&String, &Value)| {
+        let initialize = value.get("initializeResult").filter(is_object)?.clone();
+        let tools = value.get("toolsListResult").filter(is_object).cloned();
+        Some((name.clone(), ServerManifest { initialize, tools }))
+    };
+    given.into_iter().flatten().filter_map(read).collect()
 }
 
 fn plugins(request: &Value, left_out: &mut Vec<String>) -> Result<Vec<WantedPlugin>, String> {
@@ -206,6 +230,7 @@ mod tests {
             },
             "agents": {"helper": {"description": "helps", "prompt": "Help."}},
             "sdkMcpServers": ["calc", "other"],
+            "sdkMcpServerManifests": {"calc": {"initializeResult": {"a": 1}}, "other": {"toolsListResult": {}}},
             "sdkMcpServerConfigs": {"calc": {"timeout": 5000}, "other": {"timeout": 5}},
             "systemPrompt": ["", "One.", "Two."],
             "appendSystemPrompt": "",
@@ -233,6 +258,8 @@ mod tests {
         let calc = json!({"type": "sdk", "name": "calc", "timeout": 5000});
         let servers = json!({"mcpServers": {"calc": calc, "other": {"type": "sdk", "name": "other"}}});
         assert_eq!(read.servers, Some(servers));
+        let manifest = ServerManifest { initialize: json!({"a": 1}), tools: None };
+        assert_eq!(read.manifests, [("calc".to_owned(), manifest)]);
         assert_eq!(read.system.as_deref(), Some("One.\n\nTwo."));
         assert_eq!(read.append_system, None);
         assert_eq!(read.json_schema, Some(json!({"type": "object"})));

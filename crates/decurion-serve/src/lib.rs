@@ -15,7 +15,7 @@ pub mod trace;
 
 pub use converse::{Host, HostAgent, HostCommand};
 pub use headless::{Finish, Format, Headless, Lines, Progress, SessionWorktree, Signal};
-pub use initialize::{Initialize, WantedPlugin};
+pub use initialize::{Initialize, ServerManifest, WantedPlugin};
 pub use input::Input;
 pub use mcp::McpServe;
 pub use stream_json::{Facts, Listed, ListedPlugin, StreamJson};

@@ -37,7 +37,7 @@ pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
     let skills = Skills::load(&of_skills);
     request.skills = Some(skills.active().map(|skill| skill.name.clone()).collect());
     let servers = servers::load(&loaded, &environment, &Flags::default(), &plugins)?;
-    request.servers = Some(servers.0.entries.iter().map(|entry| entry.name.clone()).collect());
+    request.servers = Some(servers.all.entries.iter().map(|entry| entry.name.clone()).collect());
     match command {
         AgentsCommand::List { json } => {
             list(&Agents::load(&request), &loaded, json);

@@ -76,7 +76,7 @@ impl Here {
         let plugins = Plugins::load(&loaded, &[]);
         let mut declared = servers::load(&loaded, &environment, &Flags::default(), &plugins)?;
         let definitions = Live::new(&loaded, None, &plugins).all();
-        declared.0.add_definitions(definitions.iter().map(|definition| &**definition));
+        declared.all.add_definitions(definitions.iter().map(|definition| &**definition));
         Ok(Self { loaded, environment, declared })
     }
 
@@ -86,11 +86,12 @@ impl Here {
             entry.source == McpSource::Agent && entry.name.rsplit(':').next() == Some(name)
         };
         let alone = || {
-            let mut found = self.declared.0.entries.iter().filter(of_agent);
+            let mut found = self.declared.all.entries.iter().filter(of_agent);
             found.next().filter(|_| found.next().is_none())
         };
-        self.declared.0.get(name).or_else(alone).ok_or_else(|| {
-            let known: Vec<&str> = self.declared.0.entries.iter().map(|entry| entry.name.as_str()).collect();
+        self.declared.all.get(name).or_else(alone).ok_or_else(|| {
+            let known: Vec<&str> =
+                self.declared.all.entries.iter().map(|entry| entry.name.as_str()).collect();
             let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
             Failure::usage(format!("there is no MCP server of this name: {name}"))
                 .hint(format!("the servers: {known}"))
@@ -141,10 +142,10 @@ impl Here {
 
 fn list(json: bool) -> Result<u8, Failure> {
     let here = Here::load()?;
-    for problem in &here.declared.0.problems {
+    for problem in &here.declared.all.problems {
         note(visible(&problem.to_string()));
     }
-    for entry in &here.declared.0.entries {
+    for entry in &here.declared.all.entries {
         let transport = entry.server.as_ref().map(|server| &server.transport);
         if json {
             let line = json!({
@@ -165,7 +166,7 @@ fn list(json: bool) -> Result<u8, Failure> {
             say!("    {}", visible(&entry.state.describe(&entry.name)));
         }
     }
-    if here.declared.0.entries.is_empty() && !json {
+    if here.declared.all.entries.is_empty() && !json {
         say!("no MCP servers are declared; `decurion mcp add --help` shows how");
     }
     Ok(0)
@@ -292,7 +293,7 @@ fn add(name: &str, declared: Value, scope: Scope) -> Result<u8, Failure> {
     }
     let before = Here::load()?;
     // Looked at before it is written: a file that was changed and changed back would cost the folder its trust.
-    let checked = before.declared.0.checked(name, &declared, scope);
+    let checked = before.declared.all.checked(name, &declared, scope);
     match &checked.state {
         McpState::Unusable(why) if !checked.unset => {
             return Err(Failure::usage(format!("this declaration cannot be used: {}", visible(why))));
