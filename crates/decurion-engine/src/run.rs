@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_model::{Head, ModelError, ModelRequest, WireHead, WireMessage};
+use decurion_protocol::event::ending;
 use decurion_protocol::{
     Activity, Block, CallId, Envelope, Event, LineId, Message, MessageMeta, Origin, Outcome, Pattern,
     RunSpec, Skill, TaskProgress, Timing, Totals,
@@ -63,6 +64,8 @@ pub struct Progress {
     /// Model turns made.
     pub turns: u32,
     nudges: u32,
+    /// How often no answer came in the shape that was asked for.
+    missed: u32,
     began: Duration,
     /// How long earlier runs of the same work took.
     before: Duration,
@@ -121,6 +124,7 @@ impl Progress {
             totals: Totals::default(),
             turns: 0,
             nudges: 0,
+            missed: 0,
             began: run.ports.clock.elapsed(),
             before: Duration::ZERO,
             is_final: false,
@@ -494,6 +498,8 @@ pub fn belongs(
 /// Ends the run with what the provider said, also as a message that people see and the model does not.
 async fn fail(run: &Run, progress: &mut Progress, error: &ModelError) -> Result<Outcome, Stop> {
     progress.totals.error_status = error.status();
+    let too_long = matches!(error, ModelError::TooLong { .. });
+    progress.totals.error = Some(if too_long { ending::TOO_LONG } else { error.word() }.to_owned());
     let text = error.to_string();
     let event = Event::Message {
         message: Message::assistant(vec![Block::text(text.clone())]),
@@ -503,6 +509,8 @@ async fn fail(run: &Run, progress: &mut Progress, error: &ModelError) -> Result<
             origin: Origin::Synthetic,
             request_id: error.request_id().map(str::to_owned),
             timing: progress.timing.take(),
+            error: Some(error.word().to_owned()),
+            error_status: error.status(),
             ..MessageMeta::default()
         }),
     };
@@ -552,6 +560,7 @@ async fn stop_hooks(run: &Run, progress: &mut Progress) -> Result<Option<Option<
     let hooked = Hooked { spec: &run.spec, ports: &run.ports };
     let result = hooked.stop(progress.blocks > 0, &progress.said).await;
     if let Some(reason) = result.stop {
+        progress.totals.error = Some(ending::HOOK.to_owned());
         return Ok(Some(Some(Outcome::Killed { by: format!("a hook: {reason}") })));
     }
     let Some(reason) = result.block else { return Ok(None) };
@@ -614,6 +623,7 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
     instruct(run, progress, &round.saw).await?;
     offer(run, progress, &round.saw).await?;
     if let Some(reason) = round.stopped {
+        progress.totals.error = Some(ending::HOOK.to_owned());
         return Ok(Some(Outcome::Killed { by: format!("a hook: {reason}") }));
     }
     for (denial, reason) in round.denials {
@@ -626,12 +636,38 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
         let outcome = Outcome::Killed { by: "the answer to a question".to_owned() };
         return Ok(Some(outcome));
     }
+    let tried = !answers.is_empty();
     if let Some(value) = structured::accepted(&run.ports.tools, answers) {
-        let report = value.to_string();
+        progress.said = value.to_string();
         progress.totals.structured = Some(value);
-        return Ok(Some(Outcome::Completed { report, limit: None }));
+        return conclude(run, progress).await;
     }
-    Ok(None)
+    Ok(tried.then(|| missed(progress)).flatten())
+}
+
+/// Counts an answer that did not come in the shape that was asked for; too many end the run.
+fn missed(progress: &mut Progress) -> Option<Outcome> {
+    progress.missed += 1;
+    if progress.missed < structured::MOST_TRIES {
+        return None;
+    }
+    progress.totals.error = Some(ending::STRUCTURED_OUTPUT.to_owned());
+    let error =
+        format!("no answer came in the shape that was asked for, in {} tries", structured::MOST_TRIES);
+    Some(Outcome::Failed { error })
+}
+
+/// The work is done: the end, unless a hook or something still to be heard sends the run on.
+async fn conclude(run: &Run, progress: &mut Progress) -> Result<Option<Outcome>, Stop> {
+    if let Some(outcome) = stop_hooks(run, progress).await? {
+        return Ok(outcome);
+    }
+    let Some(stopped) = may_end(run, progress).await else { return Ok(None) };
+    // An answer in the shape that was asked for is the answer, whatever else was refused.
+    Ok(Some(match progress.denied.take().filter(|_| progress.totals.structured.is_none()) {
+        Some(reason) => Outcome::Denied { reason, partial: progress.said.clone() },
+        None => Outcome::Completed { report: with_stopped(&progress.said, &stopped), limit: None },
+    }))
 }
 
 /// Tells a run of the instruction files on the way to what it has just read, each once.
@@ -766,8 +802,10 @@ fn tell_progress(run: &Run, progress: &mut Progress, calls: &[Call]) {
 
 /// The model asked for nothing more: the end, unless it was cut off or owes an answer.
 async fn finish(run: &Run, progress: &mut Progress) -> Result<Option<Outcome>, Stop> {
+    let owes_shape = run.ports.tools.get(structured::NAME).is_some() && progress.totals.structured.is_none();
     let nudge = match progress.totals.stop_reason.as_deref() {
         Some("refusal") => {
+            progress.totals.error = Some(ending::REFUSAL.to_owned());
             let error = "the model refused to answer".to_owned();
             return Ok(Some(Outcome::Failed { error }));
         }
@@ -775,17 +813,15 @@ async fn finish(run: &Run, progress: &mut Progress) -> Result<Option<Outcome>, S
             progress.continues = true;
             "Your reply was cut off at the output limit. Continue exactly where it stopped."
         }
-        _ if run.ports.tools.get(structured::NAME).is_some() => structured::NUDGE,
-        _ => {
-            if let Some(outcome) = stop_hooks(run, progress).await? {
-                return Ok(outcome);
+        _ if owes_shape => {
+            if let Some(outcome) = missed(progress) {
+                return Ok(Some(outcome));
             }
-            let Some(stopped) = may_end(run, progress).await else { return Ok(None) };
-            return Ok(Some(match progress.denied.take() {
-                Some(reason) => Outcome::Denied { reason, partial: progress.said.clone() },
-                None => Outcome::Completed { report: with_stopped(&progress.said, &stopped), limit: None },
-            }));
+            let nudge = Block::text(structured::NUDGE);
+            hear(run, progress, vec![nudge], Origin::Note("continue".to_owned())).await?;
+            return Ok(None);
         }
+        _ => return conclude(run, progress).await,
     };
     progress.nudges += 1;
     if progress.nudges > MOST_NUDGES {

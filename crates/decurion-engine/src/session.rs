@@ -146,6 +146,8 @@ pub struct Owner {
     settling: Option<JoinHandle<()>>,
     /// Whether somebody can still send commands.
     attached: bool,
+    /// Whether the tree was quiet and how many prompts waited, as whoever listens was told last.
+    shown: (bool, u32),
     closing: Closing,
 }
 
@@ -224,6 +226,7 @@ impl Session {
             patience: None,
             settling: None,
             attached: true,
+            shown: (true, 0),
             closing: Closing::No,
         };
         tokio::spawn(owner.own())
@@ -238,6 +241,7 @@ const SETTLING_LIMIT: Duration = Duration::from_secs(10);
 impl Owner {
     async fn own(mut self) {
         self.take_up().await;
+        self.show_quiet(false);
         let settling = self
             .session
             .parts
@@ -263,11 +267,13 @@ impl Owner {
                 },
             }
             self.next().await;
+            self.show_quiet(false);
             self.finish_if_quiet();
             if self.closing != Closing::No && self.running.is_none() && !self.is_alive() {
                 break;
             }
         }
+        self.show_quiet(true);
         self.say_goodbye().await;
         if let Some(servers) = self.session.servers.take() {
             servers.close().await;
@@ -663,6 +669,18 @@ impl Owner {
             self.use_model(own);
         }
         self.take_back(None, &delivered);
+    }
+
+    /// Tells whoever listens that everyone has come to rest, or that someone works again. A command that nobody
+    /// waits for may run for ever, so it counts for nothing here; at the end nothing does.
+    fn show_quiet(&mut self, over: bool) {
+        let resting = self.running.is_none() && self.queue.is_empty() && self.tree.preparing() == 0;
+        let quiet = over || resting && self.agents_are_quiet();
+        let now = (quiet, u32::try_from(self.queue.len()).unwrap_or(u32::MAX));
+        if now != self.shown {
+            self.shown = now;
+            self.session.journal.publish(&self.who, Event::Quiet { quiet, queued: now.1 });
+        }
     }
 
     /// Closes when asked to finish and nothing is left to do.

@@ -16,6 +16,9 @@ pub const NAME: &str = "StructuredOutput";
 pub const NUDGE: &str = "Give your final answer now by calling the StructuredOutput tool once, with an input \
     that satisfies its schema.";
 
+/// How often an answer may fail to come in its shape: a call that does not satisfy the schema, or none at all.
+pub const MOST_TRIES: u32 = 5;
+
 /// The tool that takes the final answer.
 pub struct StructuredOutput {
     spec: ToolSpec,

@@ -412,6 +412,11 @@ impl TaskTable {
 
     /// Whether nothing is alive and nothing is left to tell anyone who could hear it.
     pub fn is_quiet(&self) -> bool {
+        self.rows.values().all(|row| !row.is_alive()) && self.is_all_told()
+    }
+
+    /// Whether everyone who is not over was told all there is to tell.
+    pub fn is_all_told(&self) -> bool {
         let is_over = |agent: &AgentId| {
             let row = self.rows.get(&TaskId::from(agent.clone()));
             row.is_some_and(|row| !row.is_alive())
@@ -419,8 +424,7 @@ impl TaskTable {
         let heard = |whose: &Option<AgentId>, waiting: &VecDeque<Delivery>| {
             waiting.is_empty() || whose.as_ref().is_some_and(is_over)
         };
-        self.rows.values().all(|row| !row.is_alive())
-            && self.outbox.iter().all(|(whose, waiting)| heard(whose, waiting))
+        self.outbox.iter().all(|(whose, waiting)| heard(whose, waiting))
     }
 }
 

@@ -90,6 +90,11 @@ impl Tree {
     ) -> Self {
         Self { tasks, parked, ..Self::default() }
     }
+
+    /// How many agents are being prepared that have not begun.
+    pub fn preparing(&self) -> u32 {
+        self.preparing
+    }
 }
 
 /// An agent that wants to end: its desk, the last line of its conversation, and where the answer goes.
@@ -238,6 +243,11 @@ impl Owner {
     /// Whether nobody works, waits for a place or is still to be told something.
     pub fn is_quiet(&self) -> bool {
         self.tree.running.is_empty() && self.tree.queue.is_empty() && self.tree.tasks.is_quiet()
+    }
+
+    /// The same, commands in the background left out.
+    pub fn agents_are_quiet(&self) -> bool {
+        self.tree.queue.is_empty() && self.only_shells() && self.tree.tasks.is_all_told()
     }
 
     /// Whether an agent, or one that it works for, is in the background.

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use decurion_model::{GatewayEvent, ModelError, ModelEvent, ModelRequest};
-use decurion_protocol::{Block, Clock, Delta, Event, Message, MessageMeta, Origin, Timing, WaitKind};
+use decurion_protocol::{
+    Block, Clock, Delta, Event, Message, MessageMeta, Origin, Timing, WaitKind, WaitReason,
+};
 use futures_util::StreamExt as _;
 
 use crate::ports::Ports;
@@ -23,6 +25,7 @@ pub struct Reply {
 /// Asks and listens until the reply is whole or the gateway gives up. Dropping the future cancels.
 pub async fn turn(ports: &Ports, request: ModelRequest, waits: &mut Waits<'_>) -> Result<Reply, ModelError> {
     let (journal, who) = (&ports.journal, &ports.who);
+    journal.publish(who, Event::Waiting { reason: Some(WaitReason::Model) });
     let mut stream = ports.model.gateway.stream(request);
     let mut blocks: Vec<(u32, Block)> = Vec::new();
     let mut fell_back_to = None;
@@ -46,7 +49,10 @@ pub async fn turn(ports: &Ports, request: ModelRequest, waits: &mut Waits<'_>) -
                 whole = None;
                 journal.publish(who, Event::Delta { delta: Delta::Discarded { reason } });
             }
-            GatewayEvent::FellBack { to, .. } => fell_back_to = Some(to),
+            GatewayEvent::FellBack { from, to } => {
+                fell_back_to = Some(to.clone());
+                journal.publish(who, Event::FellBack { from, to });
+            }
         }
     }
     // The gateway ends a stream either with a complete reply or with an error.

@@ -218,6 +218,42 @@ pub enum Event {
         /// For what; none means it goes on.
         reason: Option<WaitReason>,
     },
+    /// Whether anyone works, and how many prompts wait, now that this changed (transient). Quiet is a session in
+    /// which no agent works, waits for a place or is still to be told something; a background command alone
+    /// keeps nobody from being quiet.
+    Quiet {
+        /// Whether the whole tree is quiet.
+        quiet: bool,
+        /// Prompts that were given and not begun.
+        #[serde(default)]
+        queued: u32,
+    },
+    /// Another model answers from here on, since the one that was asked stays overloaded (transient).
+    FellBack {
+        /// The one asked for.
+        from: String,
+        /// The one that answers.
+        to: String,
+    },
+    /// A hook begins (transient).
+    HookStarted {
+        /// Which.
+        hook: HookRun,
+    },
+    /// A hook is over (transient; what came of it is on record where it had an effect).
+    HookEnded {
+        /// Which.
+        hook: HookRun,
+        /// What it printed, shortened.
+        stdout: String,
+        /// What it printed as errors, shortened.
+        stderr: String,
+        /// Its exit code, if it had one of its own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exit_code: Option<i32>,
+        /// Whether it went as a hook should: it ran to its end and did not fail.
+        ok: bool,
+    },
     /// The program that leads the session is asked for something (transient).
     HostAsked {
         /// What.
@@ -267,6 +303,10 @@ impl Event {
                 | Self::CallProgress { .. }
                 | Self::TaskProgressed { .. }
                 | Self::Waiting { .. }
+                | Self::Quiet { .. }
+                | Self::FellBack { .. }
+                | Self::HookStarted { .. }
+                | Self::HookEnded { .. }
                 | Self::HostAsked { .. }
                 | Self::HostReleased { .. }
                 | Self::Replied { .. }
@@ -326,9 +366,26 @@ pub struct MessageMeta {
     /// How long the model took, and what was waited for; none where nobody measured it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timing: Option<Timing>,
+    /// Which kind of failure it tells of, where the runtime speaks: `rate_limit`, `authentication_failed` …
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The HTTP status of that failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_status: Option<u16>,
     /// The skills whose texts it holds: their hooks are its reader's from then on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skills: Vec<String>,
+}
+
+/// One run of a hook.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookRun {
+    /// Tells it from others.
+    pub id: String,
+    /// The event that it waits for.
+    pub event: String,
+    /// The event and what it was about, as `Event:subject`.
+    pub name: String,
 }
 
 /// How many waits of one reply are told apart.
@@ -443,6 +500,10 @@ pub struct Totals {
     /// The HTTP status of the failure that ended it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_status: Option<u16>,
+    /// Which kind of failure ended it, where its outcome alone does not say: the word of a provider's failure
+    /// (`rate_limit` …), or one of [`ending`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     /// Calls of tools.
     #[serde(skip_serializing_if = "is_zero_u32")]
     pub tool_uses: u32,
@@ -458,6 +519,18 @@ pub struct Totals {
     /// What an agent had said last when it was stopped, failed or stalled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
+}
+
+/// Kinds of endings of a run that are no failure of a provider.
+pub mod ending {
+    /// The answer did not come in the shape that was asked for.
+    pub const STRUCTURED_OUTPUT: &str = "structured_output_retries";
+    /// The model refused.
+    pub const REFUSAL: &str = "refusal";
+    /// The conversation is too long for the model.
+    pub const TOO_LONG: &str = "prompt_too_long";
+    /// A hook ended it.
+    pub const HOOK: &str = "hook";
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it

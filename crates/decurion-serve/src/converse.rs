@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncBufRead;
 use tokio::sync::mpsc;
 
+use crate::fit;
 use crate::headless::{Finish, Headless, Lines, Signal, State, drain};
 use crate::host::{self, Kind};
 use crate::initialize::Initialize;
@@ -234,6 +235,7 @@ impl Talk {
             let id = one_line(id);
             return self.complain(&format!("an answer to a request that is not open was ignored: {id}"));
         };
+        let response = response.and_then(|response| self.whole(&question, response));
         let (answer, problems) = input::answer(&question, response);
         for problem in problems {
             self.complain(&format!("answer to {id}: {problem}"));
@@ -242,6 +244,19 @@ impl Talk {
         if question.elicitation.is_some() {
             self.given.insert(request, question.id);
         }
+    }
+
+    /// The host's answer, with the input that it was asked about where it was shown less than that.
+    fn whole(&self, question: &Question, mut response: Value) -> Result<Value, String> {
+        let line = asking(question);
+        let Some(cut) = fit::line(&line, &self.headless.stream.place(&line)).cut else { return Ok(response) };
+        let (Some(given), Some(shown)) = (response.get("updatedInput"), cut.pointer("/request/input")) else {
+            return Ok(response);
+        };
+        let meant = fit::restored(given, shown, &question.input)
+            .ok_or("the input was too long for one line, and part of what was cut of it came back changed")?;
+        response["updatedInput"] = meant;
+        Ok(response)
     }
 
     async fn answer(&mut self, question: QuestionId, answer: Answer, by: &str) -> RequestId {
@@ -367,7 +382,8 @@ impl Talk {
         if lines.is_empty() {
             return false;
         }
-        let lines = lines.iter().map(|line| line.to_string().into_bytes()).collect();
+        let stream = &self.headless.stream;
+        let lines = lines.iter().map(|line| fit::line(line, &stream.place(line)).bytes).collect();
         self.headless.show(&mut self.state, Vec::new(), lines, signals).await
     }
 

@@ -11,6 +11,7 @@ use decurion_protocol::{
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 
+use crate::fit;
 use crate::progress::{self, Teller};
 use crate::stream_json::{StreamJson, WORKTREE_BRANCH, WORKTREE_PATH};
 
@@ -313,7 +314,8 @@ impl Headless {
                 answer_of(outcome).into_iter().collect()
             }
             (Format::Text, _) => return Vec::new(),
-            (Format::Json | Format::StreamJson, _) => json_lines(&mut self.stream, envelope),
+            (Format::Json, _) => json_lines(&mut self.stream, envelope),
+            (Format::StreamJson, _) => fitting_lines(&mut self.stream, envelope),
         };
         match (is_result, self.format, &mut state.results) {
             (true, Format::StreamJson, Results::Held(held)) => held.extend(lines),
@@ -513,6 +515,12 @@ fn json_lines(stream: &mut StreamJson, envelope: &Envelope) -> Vec<Vec<u8>> {
     stream.lines(envelope).iter().map(|line| line.to_string().into_bytes()).collect()
 }
 
+/// The same, none longer than hosts read.
+fn fitting_lines(stream: &mut StreamJson, envelope: &Envelope) -> Vec<Vec<u8>> {
+    let lines = stream.lines(envelope);
+    lines.iter().map(|line| fit::line(line, &stream.place(line)).bytes).collect()
+}
+
 /// A result that tells of no checkout.
 fn without_worktree(line: Vec<u8>) -> Vec<u8> {
     match serde_json::from_slice(&line) {
@@ -587,7 +595,7 @@ mod tests {
             api_key_source: "none".into(),
             version: "0".into(),
             sandbox: "none".into(),
-            partial: false,
+            ..Facts::default()
         };
         let (let_go, stuck) = std::sync::mpsc::channel();
         let headless = Headless {

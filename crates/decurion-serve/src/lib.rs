@@ -2,6 +2,7 @@
 //! gives lines: the answer, one JSON object, or a JSON line per event. This crate cannot name the engine.
 
 pub mod converse;
+mod fit;
 pub mod headless;
 mod host;
 pub mod initialize;
@@ -9,6 +10,7 @@ pub mod input;
 pub mod mcp;
 pub mod progress;
 pub mod socket;
+mod state;
 pub mod stream_json;
 mod tasks;
 pub mod trace;
@@ -18,4 +20,5 @@ pub use headless::{Finish, Format, Headless, Lines, Progress, SessionWorktree, S
 pub use initialize::{Initialize, ServerManifest, WantedPlugin};
 pub use input::Input;
 pub use mcp::McpServe;
+pub use state::StateLines;
 pub use stream_json::{Facts, Listed, ListedPlugin, StreamJson};

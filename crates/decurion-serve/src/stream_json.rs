@@ -2,15 +2,20 @@
 //! for that stream read: init, assistant, user, stream_event, system messages, result. Agents of every depth
 //! are shown, each line with the call that started its agent.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use decurion_protocol::event::ending;
 use decurion_protocol::{
-    AgentId, Block, CallId, Decision, Delivery, Delta, Denial, Envelope, Event, LineId, McpStatus, Message,
-    MessageMeta, Mode, Origin, Outcome, Role, RunId, RunSpec, SessionId, ToolOutput, Totals, Usage,
-    WaitReason, Worktree,
+    AgentId, Block, CallId, Decision, Delivery, Delta, Denial, Envelope, Event, HookEvent, HookRun, LineId,
+    McpStatus, Message, MessageMeta, Mode, Origin, Outcome, Role, RunId, RunSpec, SessionId, ToolOutput,
+    Totals, Usage, WaitReason, Worktree,
 };
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use crate::state::{SessionState, StateLines};
 use crate::tasks::{SystemLine, Tasks, is_delegation};
 
 /// The version of the ecosystem's stream that these lines follow; hosts look for it.
@@ -27,6 +32,15 @@ pub struct Facts {
     pub sandbox: String,
     /// Whether pieces of replies are shown as they come.
     pub partial: bool,
+    /// Whether what agents that someone waits for say and think is shown; what they do always is, and so is all of
+    /// those in the background.
+    pub agent_text: bool,
+    /// Whether every hook is shown, or only those of the session's start.
+    pub hooks: bool,
+    /// Whether the session's state is told.
+    pub state: StateLines,
+    /// The session's transcript, where the whole of what is cut in a line is found; none where none is kept.
+    pub transcript: Option<String>,
 }
 
 /// What a program can call besides tools, by name.
@@ -76,7 +90,28 @@ pub struct StreamJson {
     one_result: bool,
     /// The checkout of its own that the session works in: where, and on which branch.
     worktree: Option<(String, String)>,
+    state: SessionState,
+    /// Prompts that wait.
+    queued: u32,
+    turn: Turn,
+    /// Calls that run: their tool, since when, and when it was last told of them.
+    calls: HashMap<CallId, (String, Timestamp, Timestamp)>,
 }
+
+/// What is known of the root's turn.
+#[derive(Debug, Default)]
+struct Turn {
+    began: Option<Timestamp>,
+    /// Milliseconds until the first piece of a reply.
+    first: Option<u64>,
+    /// Whether the model is asked and has not answered.
+    asked: bool,
+    /// Since when the conversation is being shortened.
+    shortening: Option<Timestamp>,
+}
+
+/// How long a call has run before it is told of, and how long until that is told again, in milliseconds.
+const PROGRESS_EVERY: u64 = 1_000;
 
 /// Where a result tells of the checkout of its own that the session works in.
 pub(crate) const WORKTREE_PATH: &str = "worktreePath";
@@ -111,7 +146,32 @@ impl StreamJson {
             since: Totals::default(),
             one_result: false,
             worktree: None,
+            state: SessionState::default(),
+            queued: 0,
+            turn: Turn::default(),
+            calls: HashMap::new(),
         }
+    }
+
+    /// Where all of what a line tells is kept, in words.
+    pub(crate) fn place(&self, line: &Value) -> String {
+        let Some(transcript) = &self.facts.transcript else {
+            return "this session keeps no transcript that would have it".to_owned();
+        };
+        let (kind, agent) = (line.get("type"), line.get("agent_id").and_then(Value::as_str));
+        let file = match (agent, transcript.strip_suffix(".jsonl")) {
+            (Some(agent), Some(folder)) => format!("{folder}/subagents/agent-{agent}.jsonl"),
+            _ => transcript.clone(),
+        };
+        match line.get("uuid").and_then(Value::as_str).filter(|_| kind.is_some_and(is_recorded)) {
+            Some(uuid) => format!("all of it is in {file}, uuid {uuid}"),
+            None => format!("all of it is in {file}"),
+        }
+    }
+
+    /// What is in force, with what a host has said about it since.
+    pub fn facts_mut(&mut self) -> &mut Facts {
+        &mut self.facts
     }
 
     /// The same, naming the skills, commands and plugins at hand.
@@ -137,10 +197,28 @@ impl StreamJson {
 
     /// The lines for one event, often none.
     pub fn lines(&mut self, envelope: &Envelope) -> Vec<Value> {
+        let mut lines = self.own_lines(envelope);
+        lines.extend(self.state_line(envelope));
+        lines
+    }
+
+    fn state_line(&mut self, envelope: &Envelope) -> Option<Value> {
+        if self.facts.state == StateLines::Off {
+            return None;
+        }
+        let state = self.state.take(envelope)?;
+        let mut line = self.system("session_state_changed", json!({"state": state}));
+        if self.facts.state == StateLines::HostOnly {
+            line["sdk_host_only"] = json!(true);
+        }
+        Some(line)
+    }
+
+    fn own_lines(&mut self, envelope: &Envelope) -> Vec<Value> {
         let agent = envelope.agent.as_ref();
         match &envelope.event {
             Event::RunStarted { spec } => match agent {
-                None => self.root_started(spec),
+                None => self.root_started(spec, envelope.at),
                 Some(agent) => {
                     let lines = self.tasks.run_started(agent, envelope.run);
                     self.system_lines(lines)
@@ -160,28 +238,48 @@ impl StreamJson {
                 self.system_lines(lines)
             }
             Event::Message { message, lines, meta, .. } => self.message(envelope, message, lines, meta),
+            Event::CallStarted { call, tool, .. } => {
+                self.calls.insert(call.clone(), (tool.clone(), envelope.at, envelope.at));
+                Vec::new()
+            }
+            Event::CallProgress { call, .. } => self.call_goes_on(envelope, call).into_iter().collect(),
             Event::CallEnded { call, line, output, .. } => self.call_ended(envelope, call, *line, output),
             Event::CallRefused { call, tool, decision, .. } => {
                 vec![self.refused(agent, call, tool, decision)]
             }
             // How an agent's own conversation is shortened is not the host's.
-            Event::Compacted { boundary, logical_parent, trigger, tokens_before, .. } if agent.is_none() => {
-                vec![self.compact_boundary(*boundary, *logical_parent, trigger, *tokens_before)]
+            event @ Event::Compacted { .. } if agent.is_none() => self.compacted(event, envelope.at),
+            Event::Waiting { reason: Some(reason) } => self.waiting(envelope, reason),
+            Event::Delta { delta } if agent.is_none() => self.delta(delta, envelope.at),
+            Event::ModeChanged { mode } => {
+                vec![self.system("status", json!({"status": null, "permissionMode": shown_mode(*mode)}))]
             }
-            Event::Waiting { reason: Some(reason) } => self.waiting(agent, reason),
-            Event::Delta { delta } if agent.is_none() => self.delta(delta),
+            Event::FellBack { from, to } => vec![self.fell_back(from, to)],
+            Event::Quiet { queued, .. } => {
+                self.queued = *queued;
+                Vec::new()
+            }
+            Event::HookStarted { hook } if self.shows_hook(hook) => {
+                vec![self.system("hook_started", hook_fields(hook))]
+            }
+            Event::HookEnded { hook, .. } if self.shows_hook(hook) => {
+                vec![self.hook_response(&envelope.event, hook)]
+            }
             Event::Relocated { worktree, .. } if agent.is_none() => {
                 self.works_in(worktree.as_deref());
                 Vec::new()
             }
             Event::Notice { text, level } => {
+                // A host knows no level above a warning.
+                let level = if level == "error" { "warning" } else { level };
                 vec![self.system("informational", json!({"content": text, "level": level}))]
             }
             _ => Vec::new(),
         }
     }
 
-    fn root_started(&mut self, spec: &RunSpec) -> Vec<Value> {
+    fn root_started(&mut self, spec: &RunSpec, at: Timestamp) -> Vec<Value> {
+        self.turn = Turn { began: Some(at), ..Turn::default() };
         self.model.clone_from(&spec.model);
         self.cause = Cause::Unknown;
         self.works_in(spec.worktree.as_deref());
@@ -228,6 +326,7 @@ impl StreamJson {
             return Vec::new();
         }
         self.tasks.answered(call);
+        self.calls.remove(call);
         vec![self.tool_result(envelope, call.as_str(), line, output)]
     }
 
@@ -239,8 +338,7 @@ impl StreamJson {
                 "tools": &*spec.tools,
                 "mcp_servers": servers(&spec.servers),
                 "model": spec.model.split_once('/').map_or(spec.model.as_str(), |(_, model)| model),
-                // A mode of ours alone goes by the name of the one it is a kind of.
-                "permissionMode": if spec.mode == Mode::Bubble { Mode::Default } else { spec.mode },
+                "permissionMode": shown_mode(spec.mode),
                 "slash_commands": self.commands(&spec.servers),
                 "terminal_slash_commands": [],
                 "apiKeySource": self.facts.api_key_source,
@@ -293,6 +391,10 @@ impl StreamJson {
             return Vec::new();
         }
         self.tasks.called(message);
+        if agent.is_none() {
+            self.turn.asked = false;
+        }
+        let quiet = agent.is_some_and(|agent| !self.facts.agent_text && self.tasks.is_waited_for(agent));
         let synthetic = meta.origin == Origin::Synthetic;
         let model = if synthetic { "<synthetic>" } else { meta.model.as_deref().unwrap_or(&self.model) };
         let id = meta.message_id.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
@@ -303,7 +405,7 @@ impl StreamJson {
                 "message".to_owned(),
                 json!({
                     "id": id, "type": "message", "role": "assistant", "model": model,
-                    "content": [block], "stop_reason": null, "stop_sequence": null, "usage": usage,
+                    "content": [shown_block(block)], "stop_reason": null, "stop_sequence": null, "usage": usage,
                 }),
             );
             if let Some(request_id) = &meta.request_id {
@@ -311,11 +413,16 @@ impl StreamJson {
             }
             if synthetic {
                 value.insert("is_api_error_message".to_owned(), json!(true));
-                value.insert("error".to_owned(), json!("unknown"));
+                let error = meta.error.as_deref().unwrap_or("unknown");
+                value.insert("error".to_owned(), json!(error));
+                value.insert("api_error_status".to_owned(), json!(meta.error_status));
             }
             Value::Object(value)
         };
-        message.blocks.iter().zip(lines).map(line).collect()
+        let is_shown = |(block, _): &(&Block, &LineId)| {
+            !quiet || synthetic || !matches!(block, Block::Text { .. } | Block::Thinking { .. })
+        };
+        message.blocks.iter().zip(lines).filter(is_shown).map(line).collect()
     }
 
     /// Remembers why the root works: by its first message that is a prompt or tells of something.
@@ -361,37 +468,49 @@ impl StreamJson {
         Value::Object(value)
     }
 
-    fn compact_boundary(
-        &self,
-        boundary: LineId,
-        parent: Option<LineId>,
-        trigger: &str,
-        tokens: u64,
-    ) -> Value {
-        let metadata = json!({"compact_metadata": {"trigger": trigger, "pre_tokens": tokens}});
-        let mut line = self.system("compact_boundary", metadata);
-        if let Some(parent) = parent {
+    /// The conversation was shortened: that it is done, and where.
+    fn compacted(&mut self, event: &Event, at: Timestamp) -> Vec<Value> {
+        let Event::Compacted { boundary, line, logical_parent, kept, trigger, tokens_before, .. } = event
+        else {
+            return Vec::new();
+        };
+        let mut metadata = json!({"trigger": trigger, "pre_tokens": tokens_before});
+        if let Some(since) = self.turn.shortening.take() {
+            metadata["duration_ms"] = json!(milliseconds(since, at));
+        }
+        if let (Some(head), Some(tail)) = (kept.first(), kept.last()) {
+            metadata["preserved_segment"] =
+                json!({"head_uuid": head, "anchor_uuid": line, "tail_uuid": tail});
+            metadata["preserved_messages"] = json!({"anchor_uuid": line, "uuids": kept});
+        }
+        let mut line = self.system("compact_boundary", json!({"compact_metadata": metadata}));
+        if let Some(parent) = logical_parent {
             line["logical_parent_uuid"] = json!(parent);
         }
         line["uuid"] = json!(boundary);
-        line
+        vec![self.system("status", json!({"status": null, "compact_result": "success"})), line]
     }
 
-    fn waiting(&self, agent: Option<&AgentId>, reason: &WaitReason) -> Vec<Value> {
+    fn waiting(&mut self, envelope: &Envelope, reason: &WaitReason) -> Vec<Value> {
+        let agent = envelope.agent.as_ref();
         match reason {
             WaitReason::Retry { attempt, of, delay_ms, status, error, .. } => {
-                let mut fields = json!({
-                    // One that waits in the pause of another has not failed itself.
-                    "attempt": attempt.saturating_sub(1).max(1), "max_retries": of, "retry_delay_ms": delay_ms,
-                    "error_status": status, "error": error,
-                });
+                // One that waits in the pause of another has not failed itself.
+                let attempt = attempt.saturating_sub(1).max(1);
                 if let Some(agent) = agent {
-                    fields["agent_id"] = json!(agent);
+                    return self.agent_retries(agent, attempt, reason, envelope.at).into_iter().collect();
                 }
+                let fields = json!({
+                    "attempt": attempt, "max_retries": of, "retry_delay_ms": delay_ms,
+                    "error_status": status, "error": failure_word(*status), "message": error,
+                });
                 vec![self.system("api_retry", fields)]
             }
             WaitReason::Compaction if agent.is_some() => Vec::new(),
-            WaitReason::Compaction => vec![self.system("status", json!({"status": "compacting"}))],
+            WaitReason::Compaction => {
+                self.turn.shortening = Some(envelope.at);
+                vec![self.system("status", json!({"status": "compacting"}))]
+            }
             WaitReason::Disk { error } => vec![self.system(
                 "informational",
                 json!({
@@ -399,22 +518,106 @@ impl StreamJson {
                     "level": "warning",
                 }),
             )],
+            WaitReason::Model if agent.is_none() => {
+                self.turn.asked = true;
+                let line = || self.system("status", json!({"status": "requesting"}));
+                self.facts.partial.then(line).into_iter().collect()
+            }
             WaitReason::Model | WaitReason::Turn { .. } | WaitReason::Permission { .. } => Vec::new(),
         }
     }
 
-    fn delta(&mut self, delta: &Delta) -> Vec<Value> {
+    /// An agent's request is tried again: told as progress of the call that began it.
+    fn agent_retries(
+        &self,
+        agent: &AgentId,
+        attempt: u32,
+        reason: &WaitReason,
+        at: Timestamp,
+    ) -> Option<Value> {
+        let WaitReason::Retry { of, delay_ms, status, .. } = reason else { return None };
+        let task = self.tasks.task_of(agent)?;
+        let call = CallId(task.call.clone());
+        let elapsed = self.calls.get(&call).map_or(0, |(_, since, _)| milliseconds(*since, at));
+        Some(json!({
+            "type": "tool_progress", "tool_use_id": call, "tool_name": "Agent",
+            "parent_tool_use_id": task.parent_call, "elapsed_time_seconds": seconds(elapsed),
+            "task_id": agent, "session_id": self.session, "uuid": Uuid::new_v4(),
+            "subagent_retry": {
+                "agent_id": agent, "attempt": attempt, "max_retries": of.unwrap_or(0),
+                "retry_delay_ms": delay_ms, "error_status": status, "error_category": failure_word(*status),
+            },
+        }))
+    }
+
+    /// A call says that it goes on.
+    fn call_goes_on(&mut self, envelope: &Envelope, call: &CallId) -> Option<Value> {
+        let (tool, since, told) = self.calls.get_mut(call)?;
+        if milliseconds(*told, envelope.at) < PROGRESS_EVERY {
+            return None;
+        }
+        *told = envelope.at;
+        let elapsed = milliseconds(*since, envelope.at);
+        let mut line = json!({
+            "type": "tool_progress", "tool_use_id": call, "tool_name": tool, "parent_tool_use_id": null,
+            "elapsed_time_seconds": seconds(elapsed), "session_id": self.session, "uuid": Uuid::new_v4(),
+        });
+        if let Some(agent) = &envelope.agent {
+            line["task_id"] = json!(agent);
+            line["parent_tool_use_id"] = json!(self.tasks.task_of(agent).map(|task| task.call));
+        }
+        Some(line)
+    }
+
+    fn fell_back(&self, from: &str, to: &str) -> Value {
+        let content = format!("{from} stays overloaded; {to} answers");
+        let fields = json!({
+            "trigger": "overloaded", "original_model": from, "fallback_model": to, "content": content,
+            "level": "warning",
+        });
+        self.system("model_fallback", fields)
+    }
+
+    fn shows_hook(&self, hook: &HookRun) -> bool {
+        self.facts.hooks || hook.event == HookEvent::SessionStart.name()
+    }
+
+    fn hook_response(&self, event: &Event, hook: &HookRun) -> Value {
+        let mut fields = hook_fields(hook);
+        if let Event::HookEnded { stdout, stderr, exit_code, ok, .. } = event {
+            fields["stdout"] = json!(stdout);
+            fields["stderr"] = json!(stderr);
+            let both = if stdout.is_empty() || stderr.is_empty() { "" } else { "\n" };
+            fields["output"] = json!(format!("{stdout}{both}{stderr}"));
+            fields["outcome"] = json!(if *ok { "success" } else { "error" });
+            if let Some(code) = exit_code {
+                fields["exit_code"] = json!(code);
+            }
+        }
+        self.system("hook_response", fields)
+    }
+
+    fn delta(&mut self, delta: &Delta, at: Timestamp) -> Vec<Value> {
+        let mut first = None;
         if let Delta::Started { usage, .. } = delta {
             self.usage = usage.clone();
+            if let (None, Some(began)) = (self.turn.first, self.turn.began) {
+                self.turn.first = Some(milliseconds(began, at));
+            }
+            first = self.turn.first;
         }
         if !self.facts.partial {
             return Vec::new();
         }
         let line = |event: Value| {
-            json!({
+            let mut line = json!({
                 "type": "stream_event", "event": event, "parent_tool_use_id": null,
                 "session_id": self.session, "uuid": Uuid::new_v4(),
-            })
+            });
+            if let Some(first) = first {
+                line["ttft_ms"] = json!(first);
+            }
+            line
         };
         raw_events(delta).into_iter().map(line).collect()
     }
@@ -423,7 +626,7 @@ impl StreamJson {
     fn result(&mut self, outcome: &Outcome, totals: &Totals) -> Value {
         let index = self.results;
         self.results += 1;
-        let ending = Ending::of(outcome);
+        let ending = Ending::of(outcome, totals, self.turn.asked);
         let part = if self.one_result { &self.whole } else { &self.since };
         let mut line = json!({
             "type": "result", "subtype": ending.subtype, "is_error": ending.is_error,
@@ -433,7 +636,7 @@ impl StreamJson {
             "total_cost_usd": self.whole.cost.dollars(), "usage": usage(&part.usage),
             "modelUsage": model_usage(&self.whole), "permission_denials": denials(&part.denials),
             "api_error_status": totals.error_status, "subagent_stats": self.tasks.stats(),
-            "uuid": Uuid::new_v4(), "queued_turn_count": 0, "result_index": index,
+            "uuid": Uuid::new_v4(), "queued_turn_count": self.queued, "result_index": index,
             "outcome": outcome.word(),
         });
         self.since = Totals::default();
@@ -443,6 +646,9 @@ impl StreamJson {
             }
             if let Some(error) = ending.error {
                 members.insert("errors".to_owned(), json!([error]));
+            }
+            if let Some(first) = self.turn.first {
+                members.insert("ttft_ms".to_owned(), json!(first));
             }
             if let Some(structured) = &totals.structured {
                 members.insert("structured_output".to_owned(), structured.clone());
@@ -497,6 +703,55 @@ pub fn timestamp(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }
 
+/// How long it is from one moment to another; nothing if a clock was set back.
+fn milliseconds(from: Timestamp, to: Timestamp) -> u64 {
+    u64::try_from(to.as_millisecond().saturating_sub(from.as_millisecond())).unwrap_or(0)
+}
+
+#[allow(clippy::cast_precision_loss)] // of centuries
+fn seconds(milliseconds: u64) -> f64 {
+    milliseconds as f64 / 1_000.0
+}
+
+/// A mode of ours alone goes by the name of the one it is a kind of.
+fn shown_mode(mode: Mode) -> Mode {
+    if mode == Mode::Bubble { Mode::Default } else { mode }
+}
+
+/// A block as hosts read it: they expect the seal of every thought, also of a provider that makes none.
+fn shown_block(block: &Block) -> Cow<'_, Block> {
+    match block {
+        Block::Thinking { thinking, signature: None, extra } => Cow::Owned(Block::Thinking {
+            thinking: thinking.clone(),
+            signature: Some(String::new()),
+            extra: extra.clone(),
+        }),
+        other => Cow::Borrowed(other),
+    }
+}
+
+/// Whether lines of this type are those of the transcript, by their id.
+fn is_recorded(kind: &Value) -> bool {
+    matches!(kind.as_str(), Some("assistant" | "user"))
+}
+
+fn hook_fields(hook: &HookRun) -> Value {
+    json!({"hook_id": hook.id, "hook_name": hook.name, "hook_event": hook.event})
+}
+
+/// A failed request in the word that hosts know, as far as its status tells.
+fn failure_word(status: Option<u16>) -> &'static str {
+    match status {
+        Some(429) => "rate_limit",
+        Some(529) => "overloaded",
+        Some(402) => "billing_error",
+        Some(401 | 403) => "authentication_failed",
+        Some(404) => "model_not_found",
+        Some(400..=499) => "invalid_request",
+        _ => "server_error",
+    }
+}
+
 /// An outcome in the words of a result.
 struct Ending<'a> {
     subtype: &'static str,
@@ -507,7 +762,8 @@ struct Ending<'a> {
 }
 
 impl<'a> Ending<'a> {
-    fn of(outcome: &'a Outcome) -> Self {
+    fn of(outcome: &'a Outcome, totals: &Totals, asked: bool) -> Self {
+        let kind = totals.error.as_deref();
         let failed = |terminal_reason, error| Self {
             subtype: "error_during_execution",
             terminal_reason,
@@ -523,8 +779,19 @@ impl<'a> Ending<'a> {
                 result: Some(report),
                 error: None,
             },
-            Outcome::Failed { error } => failed("api_error", error),
+            Outcome::Failed { error } => match kind {
+                Some(ending::STRUCTURED_OUTPUT) => Self {
+                    subtype: "error_max_structured_output_retries",
+                    ..failed("structured_output_retry_exhausted", error)
+                },
+                Some(ending::REFUSAL) => failed("model_error", error),
+                Some(ending::TOO_LONG) => failed("prompt_too_long", error),
+                Some(_) => failed("api_error", error),
+                None => failed("turn_setup_failed", error),
+            },
             Outcome::Stalled { waiting_for } => failed("api_error", waiting_for),
+            Outcome::Killed { by } if kind == Some(ending::HOOK) => failed("hook_stopped", by),
+            Outcome::Killed { by } if asked => failed("aborted_streaming", by),
             Outcome::Killed { by } => failed("aborted_tools", by),
             Outcome::Lost => failed("turn_setup_failed", "the end of the run was not seen"),
             Outcome::Denied { reason, partial } => {

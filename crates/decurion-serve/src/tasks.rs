@@ -24,6 +24,15 @@ pub struct Tasks {
     counts: Counts,
 }
 
+/// Where an agent came from.
+#[derive(Debug)]
+pub struct Begun {
+    /// The call that began it.
+    pub call: String,
+    /// The call that began the agent which made that one; none for the root's.
+    pub parent_call: Option<String>,
+}
+
 #[derive(Debug)]
 struct Row {
     record: TaskRecord,
@@ -198,6 +207,20 @@ impl Tasks {
             ("task_progress", fields)
         };
         (before + 1..).zip(new).map(line).collect()
+    }
+
+    /// Whether someone waits for an agent: it is in the foreground.
+    pub fn is_waited_for(&self, agent: &AgentId) -> bool {
+        let row = self.rows.get(&agent.clone().into());
+        row.is_some_and(|row| row.record.attention == Attention::Foreground)
+    }
+
+    /// Which call began an agent, and which began the agent that made that call.
+    pub fn task_of(&self, agent: &AgentId) -> Option<Begun> {
+        let row = self.rows.get(&agent.clone().into())?;
+        let parent = row.record.parent.clone().and_then(|parent| self.rows.get(&parent.into()));
+        let parent_call = parent.map(|parent| call_of(&parent.record).to_owned());
+        Some(Begun { call: call_of(&row.record).to_owned(), parent_call })
     }
 
     /// Marks a line as an agent's own: by the call that started it, its id, its type and what it is for.

@@ -257,6 +257,10 @@ struct RawLine<'a> {
     #[serde(default)]
     is_api_error_message: bool,
     #[serde(default)]
+    error: Option<Value>,
+    #[serde(default)]
+    api_error_status: Option<u16>,
+    #[serde(default)]
     cost_nanos: Option<Money>,
     #[serde(default)]
     timing: Option<Timing>,
@@ -361,6 +365,8 @@ impl RawLine<'_> {
             cost: self.cost_nanos,
             delivers: Vec::new(),
             timing: self.timing,
+            error: self.error.and_then(|error| error.as_str().map(str::to_owned)),
+            error_status: self.api_error_status,
             skills: Vec::new(),
         };
         Some(Event::Message {

@@ -401,6 +401,12 @@ impl Line<'_> {
             Origin::Synthetic => self.raw(r#","isApiErrorMessage":true"#),
             other => self.json("from", other)?,
         }
+        if let Some(error) = &meta.error {
+            self.text("error", error);
+        }
+        if let Some(status) = meta.error_status {
+            self.json("apiErrorStatus", &status)?;
+        }
         if last && let Some(cost) = meta.cost {
             self.json("costNanos", &cost)?;
         }

@@ -473,6 +473,8 @@ fn line(event: &Event) -> Option<String> {
         Event::Asked { question } => format!("ask    {}: {}\n", question.tool, question.reason),
         Event::Answered { by, .. } => format!("answer by {by}\n"),
         Event::Compacted { trigger, kept, .. } => format!("compact {trigger}, {} kept\n", kept.len()),
+        // Every request begins so.
+        Event::Waiting { reason: Some(decurion_protocol::WaitReason::Model) } => return None,
         Event::Waiting { reason: Some(reason) } => format!("wait   {}\n", waited(reason)),
         Event::Notice { text, .. } => format!("notice {text}\n"),
         Event::TaskOpened { record } => {

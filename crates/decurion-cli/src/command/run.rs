@@ -219,6 +219,7 @@ impl Answer {
             version: wire::VERSION.to_owned(),
             sandbox: "none".to_owned(),
             partial: self.partial,
+            ..Facts::default()
         };
         let names = self.agents.iter().map(|definition| definition.name.clone()).collect();
         let stream = StreamJson::new(link.session, facts)

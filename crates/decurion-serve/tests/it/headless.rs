@@ -65,18 +65,18 @@ async fn check(script: &str, expected: &Expect) {
 async fn a_foreground_agent_is_shown_between_its_call_and_its_report() {
     check(FOREGROUND, &expect![[r##"
         init agents=["worker"]
+        status {"status":"requesting"}
         assistant "launching"
         assistant calls Agent "call1" {"description":"look","prompt":"look for it","subagent_type":"worker","run_in_background":false}
         task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"look","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"look for it"}
         user [#1 worker "look" of call1] "look for it"
-        assistant [#1 worker "look" of call1] "looking"
         assistant [#1 worker "look" of call1] calls Echo "call2" {"text":"here"}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1179,"tool_uses":1,"duration_ms":15},"last_tool_name":"Echo"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1179,"tool_uses":1,"duration_ms":16},"last_tool_name":"Echo"}
         user [#1 worker "look" of call1] → "call2" "here"
-        assistant [#1 worker "look" of call1] "found it"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1243,"tool_uses":1,"duration_ms":30}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1243,"tool_uses":1,"duration_ms":32}}
         user → "call1" [{"type":"text","text":"found it"},{"type":"text","text":"ag
+        status {"status":"requesting"}
         assistant "done"
         result success "done" origin=null turns=2 of 4895 input tokens 4895 are new, cost true stats {"spawned":1,"requested":{"background":0,"foreground":1,"unset":0},"started_in_background":0,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
     "##]]).await;
@@ -86,20 +86,23 @@ async fn a_foreground_agent_is_shown_between_its_call_and_its_report() {
 async fn a_background_agent_is_told_of_and_the_results_wait_for_it() {
     check(BACKGROUND, &expect![[r##"
         init agents=["worker"]
+        status {"status":"requesting"}
         assistant calls Agent "call1" {"description":"look","prompt":"look for it","subagent_type":"worker","run_in_background":true}
         background_tasks_changed {"tasks":[{"task_id":"#1","run_id":"run1","task_type":"local_agent","description":"look","subagent_type":"worker"}]}
         task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"look","is_backgrounded":true,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"look for it"}
         user [#1 worker "look" of call1] "look for it"
         user → "call1" [{"type":"text","text":"The agent works in the background no
+        status {"status":"requesting"}
         assistant "started"
         assistant [#1 worker "look" of call1] calls Echo "call2" {"text":"here"}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1070,"tool_uses":1,"duration_ms":26},"last_tool_name":"Echo"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"Echo","subagent_type":"worker","usage":{"total_tokens":1070,"tool_uses":1,"duration_ms":28},"last_tool_name":"Echo"}
         user [#1 worker "look" of call1] → "call2" "<tool_use_error>Error: No such tool available: Echo. The to
         assistant [#1 worker "look" of call1] "found it"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1163,"tool_uses":1,"duration_ms":38}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"found it","usage":{"total_tokens":1163,"tool_uses":1,"duration_ms":41}}
         background_tasks_changed {"tasks":[]}
         init agents=["worker"]
+        status {"status":"requesting"}
         assistant "it is found"
         result success "started" origin=null turns=2 of 2559 input tokens 2559 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":0,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
         result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6331 input tokens 3772 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
@@ -110,27 +113,27 @@ async fn a_background_agent_is_told_of_and_the_results_wait_for_it() {
 async fn agents_of_every_depth_are_shown() {
     check(NESTED, &expect![[r##"
         init agents=["worker"]
+        status {"status":"requesting"}
         assistant calls Agent "call1" {"description":"outer","prompt":"delegate","subagent_type":"worker"}
         task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"outer","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"delegate"}
         user [#1 worker "outer" of call1] "delegate"
         assistant [#1 worker "outer" of call1] calls Agent "call2" {"description":"inner","prompt":"deep down","subagent_type":"worker"}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1190,"tool_uses":1,"duration_ms":12},"last_tool_name":"Agent"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1190,"tool_uses":1,"duration_ms":13},"last_tool_name":"Agent"}
         task_started {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"inner","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":2,"prompt":"deep down","parent_task_id":"#1"}
         user [#2 worker "inner" of call2] "deep down"
         assistant [#2 worker "inner" of call2] calls Echo "call3" {"text":"a"}
         assistant [#2 worker "inner" of call2] calls Poke "call4" {"text":"b"}
-        task_progress {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"Echo","subagent_type":"worker","usage":{"total_tokens":559,"tool_uses":1,"duration_ms":15},"last_tool_name":"Echo"}
-        task_progress {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"Poke","subagent_type":"worker","usage":{"total_tokens":559,"tool_uses":2,"duration_ms":15},"last_tool_name":"Poke"}
+        task_progress {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"Echo","subagent_type":"worker","usage":{"total_tokens":559,"tool_uses":1,"duration_ms":16},"last_tool_name":"Echo"}
+        task_progress {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"Poke","subagent_type":"worker","usage":{"total_tokens":559,"tool_uses":2,"duration_ms":16},"last_tool_name":"Poke"}
         user [#2 worker "inner" of call2] → "call3" "a"
         user [#2 worker "inner" of call2] → "call4" "b"
-        assistant [#2 worker "inner" of call2] "deep report"
         task_updated {"task_id":"#2","run_id":"run2","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#2","run_id":"run2","tool_use_id":"call2","status":"completed","output_file":"#2.output","summary":"deep report","usage":{"total_tokens":658,"tool_uses":2,"duration_ms":34}}
+        task_notification {"task_id":"#2","run_id":"run2","tool_use_id":"call2","status":"completed","output_file":"#2.output","summary":"deep report","usage":{"total_tokens":658,"tool_uses":2,"duration_ms":36}}
         user [#1 worker "outer" of call1] → "call2" [{"type":"text","text":"deep report"},{"type":"text","text":
-        assistant [#1 worker "outer" of call1] "outer report"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1305,"tool_uses":1,"duration_ms":72}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1305,"tool_uses":1,"duration_ms":76}}
         user → "call1" [{"type":"text","text":"outer report"},{"type":"text","text"
+        status {"status":"requesting"}
         assistant "nest done"
         result success "nest done" origin=null turns=2 of 6146 input tokens 6146 are new, cost true stats {"spawned":2,"requested":{"background":0,"foreground":0,"unset":2},"started_in_background":0,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}
     "##]]).await;
@@ -148,13 +151,14 @@ when turn=2
 "#;
     check(script, &expect![[r##"
         init agents=["worker"]
+        status {"status":"requesting"}
         assistant calls Agent "call1" {"description":"side","prompt":"on the side","subagent_type":"fork","run_in_background":false}
         task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"side","is_backgrounded":false,"task_type":"local_agent","subagent_type":"fork","spawn_depth":1,"prompt":"on the side"}
         user [#1 fork "side" of call1] "on the side"
-        assistant [#1 fork "side" of call1] "forked report"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"forked report","usage":{"total_tokens":1341,"tool_uses":0,"duration_ms":11}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"forked report","usage":{"total_tokens":1341,"tool_uses":0,"duration_ms":12}}
         user → "call1" [{"type":"text","text":"forked report"},{"type":"text","text
+        status {"status":"requesting"}
         assistant "done"
         result success "done" origin=null turns=2 of 3811 input tokens 3811 are new, cost true stats {"spawned":1,"requested":{"background":0,"foreground":1,"unset":0},"started_in_background":0,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"fork":1}}
     "##]]).await;
@@ -288,24 +292,24 @@ when turn=2
 "#;
     check(script, &expect![[r##"
         init agents=["worker"]
+        status {"status":"requesting"}
         assistant calls Agent "call1" {"description":"outer","prompt":"delegate","subagent_type":"worker"}
         task_started {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"outer","is_backgrounded":false,"task_type":"local_agent","subagent_type":"worker","spawn_depth":1,"prompt":"delegate"}
         user [#1 worker "outer" of call1] "delegate"
         assistant [#1 worker "outer" of call1] calls Agent "call2" {"description":"inner","prompt":"deep down","subagent_type":"worker","run_in_background":true}
-        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1196,"tool_uses":1,"duration_ms":12},"last_tool_name":"Agent"}
+        task_progress {"task_id":"#1","run_id":"run1","tool_use_id":"call1","description":"inner","subagent_type":"worker","usage":{"total_tokens":1196,"tool_uses":1,"duration_ms":13},"last_tool_name":"Agent"}
         background_tasks_changed {"tasks":[{"task_id":"#2","run_id":"run2","task_type":"local_agent","description":"inner","subagent_type":"worker","parent_task_id":"#1"}]}
         task_started {"task_id":"#2","run_id":"run2","tool_use_id":"call2","description":"inner","is_backgrounded":true,"task_type":"local_agent","subagent_type":"worker","spawn_depth":2,"prompt":"deep down","parent_task_id":"#1"}
         user [#2 worker "inner" of call2] "deep down"
         user [#1 worker "outer" of call1] → "call2" [{"type":"text","text":"The agent works in the background no
-        assistant [#1 worker "outer" of call1] "waiting"
         assistant [#2 worker "inner" of call2] "deep report"
         task_updated {"task_id":"#2","run_id":"run2","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#2","run_id":"run2","tool_use_id":"call2","status":"completed","output_file":"#2.output","summary":"deep report","usage":{"total_tokens":447,"tool_uses":0,"duration_ms":23}}
+        task_notification {"task_id":"#2","run_id":"run2","tool_use_id":"call2","status":"completed","output_file":"#2.output","summary":"deep report","usage":{"total_tokens":447,"tool_uses":0,"duration_ms":25}}
         background_tasks_changed {"tasks":[]}
-        assistant [#1 worker "outer" of call1] "outer report"
         task_updated {"task_id":"#1","run_id":"run1","patch":{"status":"completed","end_time":0}}
-        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1553,"tool_uses":1,"duration_ms":60}}
+        task_notification {"task_id":"#1","run_id":"run1","tool_use_id":"call1","status":"completed","output_file":"#1.output","summary":"outer report","usage":{"total_tokens":1553,"tool_uses":1,"duration_ms":64}}
         user → "call1" [{"type":"text","text":"outer report"},{"type":"text","text"
+        status {"status":"requesting"}
         assistant "nest done"
         result success "nest done" origin=null turns=2 of 7026 input tokens 7026 are new, cost true stats {"spawned":2,"requested":{"background":1,"foreground":0,"unset":1},"started_in_background":1,"max_depth":2,"spawned_by_subagents":1,"completed":2,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":2}}
     "##]]).await;

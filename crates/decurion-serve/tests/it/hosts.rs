@@ -113,9 +113,11 @@ async fn each_prompt_has_its_result_at_once() {
     expect![[r#"
         control_response {"response":{"subtype":"success","request_id":"i1","response":{"commands":[],"agents":[{"name":"worker","description":"works","model":"scripted"}],"output_style":"default","available_output_styles":["default"],"models":[],"account":{}}}}
         init agents=["worker"]
+        status {"status":"requesting"}
         assistant "one"
         result success "one"
         init agents=["worker"]
+        status {"status":"requesting"}
         assistant "two"
         result success "two"
     "#]].assert_eq(&(kinds.join("\n") + "\n"));

@@ -49,9 +49,19 @@ pub fn stage(script: &str) -> Stage {
 
 /// A headless front end on this stage that prints there.
 pub async fn headless(stage: &Stage, format: Format, out: &Kept, progress: Progress) -> Headless {
+    headless_with(stage, format, out, progress, Facts { partial: true, ..Facts::default() }).await
+}
+
+/// The same, told otherwise what to show.
+pub async fn headless_with(
+    stage: &Stage,
+    format: Format,
+    out: &Kept,
+    progress: Progress,
+    facts: Facts,
+) -> Headless {
     let link = stage.engine().open(stage.request.clone()).await.unwrap();
-    let facts =
-        Facts { api_key_source: "none".into(), version: "0".into(), sandbox: "none".into(), partial: true };
+    let facts = Facts { api_key_source: "none".into(), version: "0".into(), sandbox: "none".into(), ..facts };
     let stream = StreamJson::new(link.session, facts).with_agents(vec!["worker".into()]);
     Headless { link, format, stream, out: Lines::to(out.clone()).unwrap(), progress }
 }

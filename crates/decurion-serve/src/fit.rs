@@ -1,0 +1,363 @@
+//! Lines that fit. Takes a line as JSON, gives its bytes, never more than hosts read in one line: what is too
+//! long is cut, and says so with the place where all of it is. What a host gives back of a cut input is put
+//! together again.
+
+use std::io;
+
+use serde_json::{Map, Value, json};
+
+/// The most bytes of a line. Hosts give up at 1 MiB, the end of the line included.
+pub const MOST_BYTES: usize = 1_000_000;
+
+/// How every note of a cut begins: nobody writes this by accident.
+const MARK: &str = "… [cut here by decurion: ";
+/// Texts and containers below this are not worth cutting.
+const SMALL: usize = 2_048;
+/// How much of a picture is too much.
+const LARGE_MEDIA: usize = 64 * 1024;
+/// The parts of a line that give it its shape; only what is in them is cut.
+const SHAPE: [&str; 8] =
+    ["message", "content", "request", "response", "event", "delta", "content_block", "compact_metadata"];
+
+/// How deep that goes: to a block of a message.
+const SHAPE_DEPTH: usize = 4;
+
+/// A line that fits.
+#[derive(Debug)]
+pub struct Fitted {
+    /// Its bytes, without the end of the line.
+    pub bytes: Vec<u8>,
+    /// What it says, where that is less than it should.
+    pub cut: Option<Value>,
+}
+
+/// The bytes of a line. `place` says where the whole of what it tells is kept.
+pub fn line(value: &Value, place: &str) -> Fitted {
+    within(value, place, MOST_BYTES)
+}
+
+fn within(value: &Value, place: &str, most: usize) -> Fitted {
+    let bytes = value.to_string().into_bytes();
+    if bytes.len() <= most {
+        return Fitted { bytes, cut: None };
+    }
+    let mut shorter = value.clone();
+    let note = Note { place: place.to_owned() };
+    note.without_media(&mut shorter);
+    let mut size = size_of(&shorter);
+    while size > most {
+        let before = size;
+        note.shorten(&mut shorter, size - most);
+        size = size_of(&shorter);
+        if size >= before {
+            // Nothing in it can be cut: what is left says what it was.
+            shorter = note.instead_of(value);
+            break;
+        }
+    }
+    Fitted { bytes: shorter.to_string().into_bytes(), cut: Some(shorter) }
+}
+
+/// What a host means by an input that it was shown cut: the parts that it gives back as they were shown are those of
+/// the whole. None if the mark of a cut is left, since nobody can tell what it stands for.
+pub fn restored(given: &Value, shown: &Value, whole: &Value) -> Option<Value> {
+    if given == shown {
+        return Some(whole.clone());
+    }
+    match (given, shown, whole) {
+        (Value::Object(given), Value::Object(shown), Value::Object(whole)) => {
+            let part = |(key, value): (&String, &Value)| {
+                let value = match (shown.get(key), whole.get(key)) {
+                    (Some(shown), Some(whole)) => restored(value, shown, whole)?,
+                    _ => unmarked(value)?,
+                };
+                (!key.contains(MARK)).then(|| (key.clone(), value))
+            };
+            given.iter().map(part).collect::<Option<Map<_, _>>>().map(Value::Object)
+        }
+        _ => unmarked(given),
+    }
+}
+
+fn unmarked(value: &Value) -> Option<Value> {
+    (!value.to_string().contains(MARK)).then(|| value.clone())
+}
+
+struct Note {
+    place: String,
+}
+
+impl Note {
+    fn text(&self, left_out: usize) -> String {
+        format!("{MARK}{left_out} bytes left out; {}]", self.place)
+    }
+
+    /// Replaces pictures and documents that are too large: part of one is none.
+    fn without_media(&self, value: &mut Value) {
+        let data = value.pointer("/source/data").and_then(Value::as_str).map(str::len);
+        if let (Some(length @ LARGE_MEDIA..), Some("image" | "document")) =
+            (data, value.get("type").and_then(Value::as_str))
+        {
+            *value = json!({"type": "text", "text": self.text(length)});
+            return;
+        }
+        match value {
+            Value::Array(items) => items.iter_mut().for_each(|item| self.without_media(item)),
+            Value::Object(members) => members.values_mut().for_each(|member| self.without_media(member)),
+            _ => {}
+        }
+    }
+
+    /// Takes something away: of the largest thing that holds a fair part of what is too much.
+    fn shorten(&self, line: &mut Value, excess: usize) {
+        let share = (excess / 8).max(SMALL);
+        let (mut at, mut is_shape) = (line, true);
+        for depth in 1.. {
+            let Some((place, size)) = largest(at) else { break };
+            if !is_shape && size < share {
+                break;
+            }
+            is_shape &= depth < SHAPE_DEPTH
+                && match &place {
+                    Place::Member(name) => SHAPE.contains(&name.as_str()),
+                    Place::Item(_) => true,
+                };
+            let next = match place {
+                Place::Member(name) => at.get_mut(name),
+                Place::Item(index) => at.get_mut(index),
+            };
+            let Some(next) = next else { return };
+            at = next;
+        }
+        self.cut(at, excess);
+    }
+
+    fn cut(&self, value: &mut Value, excess: usize) {
+        match value {
+            Value::String(text) => self.cut_text(text, excess),
+            Value::Array(items) => {
+                let (all, kept) = (items.len(), items.len() / 2);
+                items.truncate(kept);
+                if let Some(Value::String(last)) = items.last_mut() {
+                    *last = format!("{MARK}{} items left out; {}]", all - kept + 1, self.place);
+                }
+            }
+            Value::Object(members) => self.cut_members(members),
+            _ => {}
+        }
+    }
+
+    /// Cuts a text, at a character, so that it is shorter by about so much on the wire, where one byte of it may take
+    /// six.
+    fn cut_text(&self, text: &mut String, excess: usize) {
+        let wire = size_of_text(text);
+        let keep =
+            wire.saturating_sub(excess + self.place.len() + SMALL).saturating_mul(text.len()) / wire.max(1);
+        let keep = text.floor_char_boundary(keep.min(text.len() - text.len() / 8));
+        let left_out = text.len() - keep;
+        text.truncate(keep);
+        text.push_str(&self.text(left_out));
+    }
+
+    fn cut_members(&self, members: &mut Map<String, Value>) {
+        let (all, kept) = (members.len(), members.len() / 2);
+        let short = |name: String| match name.len() {
+            0..=SMALL => name,
+            _ => format!("{}{MARK}the name]", &name[..name.floor_char_boundary(256)]),
+        };
+        let old = std::mem::take(members);
+        members.extend(old.into_iter().take(kept).map(|(name, value)| (short(name), value)));
+        let text = format!("{MARK}{} members left out; {}]", all - kept, self.place);
+        members.insert("…".to_owned(), Value::String(text));
+    }
+
+    /// What is said where a line cannot be cut.
+    fn instead_of(&self, value: &Value) -> Value {
+        let plain = |name: &str| value.get(name).filter(|member| size_of(member) < SMALL).cloned();
+        let names =
+            ["type", "subtype", "uuid", "session_id", "request_id", "parent_tool_use_id", "tool_use_id"];
+        let mut members: Map<String, Value> =
+            names.iter().filter_map(|name| Some(((*name).to_owned(), plain(name)?))).collect();
+        members.insert("cut".to_owned(), Value::String(self.text(size_of(value))));
+        Value::Object(members)
+    }
+}
+
+enum Place {
+    Member(String),
+    Item(usize),
+}
+
+/// The largest part of a value and its size; none if it has no parts.
+fn largest(value: &Value) -> Option<(Place, usize)> {
+    match value {
+        Value::Object(members) => {
+            let sized = members.iter().map(|(name, member)| (name, size_of(member)));
+            sized.max_by_key(|(_, size)| *size).map(|(name, size)| (Place::Member(name.clone()), size))
+        }
+        Value::Array(items) => {
+            let sized = items.iter().map(size_of).enumerate();
+            sized.max_by_key(|(_, size)| *size).map(|(index, size)| (Place::Item(index), size))
+        }
+        _ => None,
+    }
+}
+
+/// How many bytes a value takes on the wire.
+fn size_of(value: &Value) -> usize {
+    let mut count = Count(0);
+    // Counting cannot fail.
+    let _ = serde_json::to_writer(&mut count, value);
+    count.0
+}
+
+fn size_of_text(text: &str) -> usize {
+    let mut count = Count(0);
+    let _ = serde_json::to_writer(&mut count, text);
+    count.0
+}
+
+struct Count(usize);
+
+impl io::Write for Count {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn checked(value: &Value) -> Fitted {
+        let fitted = line(value, "all of it is in /s/x.jsonl");
+        assert!(fitted.bytes.len() <= MOST_BYTES, "{}", fitted.bytes.len());
+        let read: Value = serde_json::from_slice(&fitted.bytes).unwrap();
+        for name in ["type", "uuid", "session_id"] {
+            assert_eq!(read.get(name), value.get(name), "{name}");
+        }
+        fitted
+    }
+
+    fn user(content: &Value, result: &Value) -> Value {
+        json!({
+            "type": "user", "uuid": "u", "session_id": "s", "parent_tool_use_id": null,
+            "message": {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "t", "content": content, "is_error": false},
+            ]},
+            "tool_use_result": result,
+        })
+    }
+
+    #[test]
+    fn what_fits_is_as_it_is() {
+        let value = user(&json!("x".repeat(900_000)), &json!(1));
+        let fitted = checked(&value);
+        assert_eq!(serde_json::from_slice::<Value>(&fitted.bytes).unwrap(), value);
+        assert!(fitted.cut.is_none());
+    }
+
+    #[test]
+    fn a_long_text_is_cut_at_a_character_and_names_the_file() {
+        let cut = checked(&user(&json!("é".repeat(3_000_000)), &json!("y"))).cut.unwrap();
+        let text = cut.pointer("/message/content/0/content").and_then(Value::as_str).unwrap();
+        assert!(text.len() > 800_000, "no more than must be is left out: {}", text.len());
+        assert!(
+            text.ends_with("bytes left out; all of it is in /s/x.jsonl]"),
+            "{}",
+            &text[text.len() - 80..]
+        );
+        assert_eq!(cut["tool_use_result"], json!("y"));
+    }
+
+    /// Like the real limit, but quicker to reach.
+    const LITTLE: usize = 12_000;
+
+    fn checked_in_little(value: &Value) {
+        let fitted = within(value, "all of it is in /s/x.jsonl", LITTLE);
+        assert!(fitted.bytes.len() <= LITTLE, "{}", fitted.bytes.len());
+        let read: Value = serde_json::from_slice(&fitted.bytes).unwrap();
+        for name in ["type", "uuid", "session_id"] {
+            assert_eq!(read.get(name), value.get(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_long_the_line_is_a_line() {
+        let deep = (0..100).fold(json!("z".repeat(30_000)), |inner, _| json!([inner]));
+        let wide: Map<String, Value> = (0..2_000).map(|n| (format!("k{n}"), json!(n))).collect();
+        let tree = |leaf: &Value| json!(vec![json!(vec![json!(vec![leaf.clone(); 12]); 12]); 12]);
+        let data = json!({"type": "base64", "media_type": "image/png", "data": "A".repeat(90_000)});
+        let rows = [
+            json!("\u{1}".repeat(9_000)),
+            json!(vec!["word"; 4_000]),
+            json!((0..9_000).collect::<Vec<_>>()),
+            Value::Object(wide),
+            json!({"n".repeat(40_000): 1}),
+            deep,
+            tree(&json!("a leaf of some twenty bytes")),
+            json!([{"type": "image", "source": data}]),
+            json!(vec![json!({"type": "text", "text": "t".repeat(900)}); 100]),
+        ];
+        for content in &rows {
+            for result in &rows {
+                checked_in_little(&user(content, result));
+            }
+        }
+        let hostile = json!({"type": "x".repeat(20_000), "uuid": "u", "session_id": "s"});
+        assert!(within(&hostile, "nowhere", LITTLE).bytes.len() <= LITTLE);
+    }
+
+    /// Anything that JSON can say, some of it long.
+    fn anything() -> impl Strategy<Value = Value> {
+        let text = (".{0,8}", 0_usize..400).prop_map(|(piece, times)| json!(piece.repeat(times)));
+        let leaf = prop_oneof![text, any::<i64>().prop_map(|number| json!(number)), Just(Value::Null)];
+        leaf.prop_recursive(4, 60, 12, |inner| {
+            let members = proptest::collection::btree_map(".{0,30}", inner.clone(), 0..12);
+            prop_oneof![
+                proptest::collection::vec(inner, 0..12).prop_map(Value::Array),
+                members.prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_line_of_anything_fits(content in anything(), result in anything(), other in anything()) {
+            checked_in_little(&user(&content, &result));
+            let request = json!({"type": "control_request", "uuid": "u", "session_id": "s",
+                "request": {"subtype": "can_use_tool", "input": other, "description": content}});
+            checked_in_little(&request);
+            let event = json!({"type": "stream_event", "uuid": "u", "session_id": "s",
+                "event": {"type": "content_block_delta", "delta": {"type": "text_delta", "text": result}}});
+            checked_in_little(&event);
+        }
+    }
+
+    #[test]
+    fn a_cut_input_that_comes_back_is_the_whole_one() {
+        let whole = json!({"file_path": "/a", "content": "x".repeat(2_000_000), "n": 1});
+        let asked =
+            json!({"type": "control_request", "uuid": "u", "session_id": "s", "request": {"input": whole}});
+        let shown = checked(&asked).cut.unwrap()["request"]["input"].clone();
+        assert_ne!(shown, whole);
+        assert_eq!(restored(&shown, &shown, &whole).as_ref(), Some(&whole));
+        let mut moved = shown.clone();
+        moved["file_path"] = json!("/b");
+        let meant = restored(&moved, &shown, &whole).unwrap();
+        assert_eq!((&meant["file_path"], &meant["content"]), (&json!("/b"), &whole["content"]));
+        moved["content"] = json!(format!("{}!", shown["content"].as_str().unwrap()));
+        assert_eq!(restored(&moved, &shown, &whole), None, "part of a cut text means nothing");
+        moved["content"] = json!("short");
+        assert_eq!(restored(&moved, &shown, &whole).unwrap()["content"], json!("short"));
+    }
+}
