@@ -103,6 +103,15 @@ pub struct ToolSelection {
     pub except: Vec<String>,
 }
 
+impl ToolSelection {
+    /// The same less these.
+    #[must_use]
+    pub fn without(mut self, names: impl IntoIterator<Item = String>) -> Self {
+        self.except.extend(names);
+        self
+    }
+}
+
 /// Where a definition came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

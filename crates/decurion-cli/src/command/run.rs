@@ -548,7 +548,8 @@ fn session_request(
         tools: match (args.tools.as_deref(), main) {
             (None, Some(main)) => main.tools.clone(),
             (given, _) => tools(given),
-        },
+        }
+        .without(bare_names(&args.disallowed_tools)),
         limits: limits(args, loaded)?,
         output_schema: match (wanted.and_then(|wanted| wanted.json_schema.clone()), &args.json_schema) {
             (Some(wanted), _) => Some(wanted),
@@ -648,6 +649,12 @@ fn latest(loaded: &Loaded) -> Result<SessionId, Failure> {
         .latest(&loaded.paths.cwd)
         .map_err(|error| Failure::failed(format!("cannot read the state folder: {error}")))?;
     latest.map(|summary| summary.session).ok_or_else(none)
+}
+
+/// The tools of these rules that are forbidden whatever they would do: models need not be told of them.
+fn bare_names(rules: &[String]) -> Vec<String> {
+    let rules = rules.iter().flat_map(|list| rules::split_rules(list));
+    rules.filter(|rule| !rule.contains(['(', '*'])).collect()
 }
 
 /// `--tools`: all, none, or these.

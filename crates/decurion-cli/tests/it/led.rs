@@ -134,3 +134,14 @@ fn one_that_introduces_itself_is_asked_only_if_it_says_so() {
         run.finish(LIMIT).unwrap();
     }
 }
+
+#[test]
+fn a_tool_that_is_forbidden_whole_is_not_told_of() {
+    let stand = Stand::new("when turn=1\n  say \"done\"\n");
+    let run = stand.run(&["-p", "go", "--disallowedTools", "Bash,Read(secret/*),WebFetch"]);
+    assert_eq!(run.ending.code(), 0, "{run:?}");
+    let body: Value = serde_json::from_slice(&stand.model.requests()[0].body).unwrap();
+    let names: Vec<&str> =
+        body["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"Read") && !names.contains(&"Bash") && !names.contains(&"WebFetch"), "{names:?}");
+}
