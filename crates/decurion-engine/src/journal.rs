@@ -14,15 +14,14 @@ use std::time::{Duration, Instant};
 use decurion_protocol::link::BoxStream;
 use decurion_protocol::{AgentId, Clock, Envelope, Event, RunId, WaitReason};
 use decurion_store::WriteError;
-use futures_util::stream;
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::oneshot;
+
+use crate::live::Live;
 
 /// How long what is written may stay unsynced.
 const SYNC_WITHIN: Duration = Duration::from_millis(200);
 /// How often a write that failed is tried again: the one poll in the program.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
-/// How many events a slow reader may be behind before it must look into the archive.
-const LIVE_CAPACITY: usize = 4096;
 /// How many waiting writes are gathered into one.
 const GATHER_AT_MOST: usize = 512;
 
@@ -69,7 +68,7 @@ pub struct JournalLost(pub Arc<str>);
 #[derive(Clone)]
 pub struct Journal {
     door: Door,
-    live: broadcast::Sender<Arc<Envelope>>,
+    live: Arc<Live>,
     seq: Arc<AtomicU64>,
     clock: Arc<dyn Clock>,
 }
@@ -118,12 +117,12 @@ impl Journal {
     /// Starts the thread that owns these files.
     pub fn start(store: Box<dyn decurion_store::Journal>, options: JournalOptions) -> std::io::Result<Self> {
         let (jobs, inbox) = mpsc::channel();
-        let (live, _) = broadcast::channel(LIVE_CAPACITY);
+        let live = Arc::new(Live::new(store.record()));
         let seq = Arc::new(AtomicU64::new(options.last_seq));
         let writer = Writer {
             store,
             inbox,
-            live: live.clone(),
+            live: Arc::clone(&live),
             seq: Arc::clone(&seq),
             clock: Arc::clone(&options.clock),
             durability: options.durability,
@@ -162,8 +161,7 @@ impl Journal {
     pub fn publish(&self, who: &Who, event: Event) {
         let seq = self.seq.load(Ordering::Relaxed);
         let (run, agent) = (who.run, who.agent.clone());
-        // Nobody listening is not a failure.
-        let _ = self.live.send(Arc::new(Envelope { seq, at: self.clock.date(), agent, run, event }));
+        self.live.send(Arc::new(Envelope { seq, at: self.clock.date(), agent, run, event }));
     }
 
     /// Returns once everything written so far is synced.
@@ -215,55 +213,9 @@ impl Journal {
     }
 
     /// Everything from now on, without gaps: a reader that falls behind is given what it missed from the
-    /// record, and only the transient events are lost to it.
+    /// record, and of the transient events only those that somebody waits for an answer to.
     pub fn subscribe(&self) -> BoxStream<'static, Arc<Envelope>> {
-        let reader = Reader {
-            live: self.live.subscribe(),
-            journal: self.clone(),
-            last: self.seq(),
-            missed: VecDeque::new(),
-        };
-        Box::pin(stream::unfold(reader, |mut reader| async move {
-            reader.next().await.map(|envelope| (envelope, reader))
-        }))
-    }
-}
-
-/// One subscriber's place in the stream.
-struct Reader {
-    live: broadcast::Receiver<Arc<Envelope>>,
-    journal: Journal,
-    /// The last durable event given out.
-    last: u64,
-    /// What was read back from the record after a gap.
-    missed: VecDeque<Arc<Envelope>>,
-}
-
-impl Reader {
-    async fn next(&mut self) -> Option<Arc<Envelope>> {
-        loop {
-            if let Some(envelope) = self.missed.pop_front() {
-                self.last = envelope.seq;
-                return Some(envelope);
-            }
-            match self.live.recv().await {
-                Ok(envelope) if !envelope.event.is_durable() => return Some(envelope),
-                Ok(envelope) if envelope.seq > self.last => {
-                    self.last = envelope.seq;
-                    return Some(envelope);
-                }
-                // Already given from the record.
-                Ok(_) => {}
-                Err(broadcast::error::RecvError::Lagged(_)) => {
-                    let missed = VecDeque::new();
-                    let read = self.journal.fold(self.last, missed, |all, envelope| {
-                        all.push_back(Arc::new(envelope));
-                    });
-                    self.missed = read.await?;
-                }
-                Err(broadcast::error::RecvError::Closed) => return None,
-            }
-        }
+        self.live.subscribe(self.seq())
     }
 }
 
@@ -289,7 +241,7 @@ struct Writer {
     store: Box<dyn decurion_store::Journal>,
     /// Every [`Journal`] handle holds the other end.
     inbox: Receiver<Job>,
-    live: broadcast::Sender<Arc<Envelope>>,
+    live: Arc<Live>,
     seq: Arc<AtomicU64>,
     clock: Arc<dyn Clock>,
     durability: Durability,
@@ -392,7 +344,7 @@ impl Writer {
     fn show(&self, envelope: Envelope) -> Arc<Envelope> {
         self.seq.store(envelope.seq, Ordering::Relaxed);
         let envelope = Arc::new(envelope);
-        let _ = self.live.send(Arc::clone(&envelope));
+        self.live.send(Arc::clone(&envelope));
         envelope
     }
 
@@ -426,7 +378,7 @@ impl Writer {
 
     fn tell(&self, batch: &[Envelope], reason: Option<WaitReason>) {
         let Some(first) = batch.first() else { return };
-        let _ = self.live.send(Arc::new(Envelope {
+        self.live.send(Arc::new(Envelope {
             seq: self.seq.load(Ordering::Relaxed),
             event: Event::Waiting { reason },
             ..first.clone()

@@ -35,6 +35,7 @@ pub mod host;
 pub mod journal;
 mod kit;
 pub mod listing;
+mod live;
 pub mod mcp;
 pub mod merge;
 pub mod notice;

@@ -7,6 +7,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use decurion_protocol::event::SessionInfo;
 use decurion_protocol::{AgentId, Envelope, Event, SessionId};
@@ -20,7 +22,7 @@ use crate::line::{Encoder, FileEnd, is_conversation};
 use crate::lock::{Holder, Lock, LockError};
 use crate::read::{self, ReplayOptions, ReplayReport};
 use crate::tail::{self, Tail};
-use crate::{Journal, Scope};
+use crate::{Bookmark, Journal, Record, Scope};
 
 /// How much may wait for a disk that takes nothing.
 pub const HELD_LIMIT: usize = 64 << 20;
@@ -524,6 +526,24 @@ impl Journal for SessionWriter {
     fn since(&self, seq: u64, sink: &mut dyn FnMut(Envelope)) -> io::Result<ReplayReport> {
         let options = ReplayOptions { scope: Scope::Everything, structured: true, after: seq };
         read::replay(&self.paths, &options, sink)
+    }
+
+    fn record(&self) -> Arc<dyn Record> {
+        Arc::new(Files(self.paths.clone()))
+    }
+}
+
+/// The files of a session, for readers beside the writer.
+struct Files(SessionPaths);
+
+impl Record for Files {
+    fn read_on(
+        &self,
+        bookmark: &mut Bookmark,
+        until: u64,
+        sink: &mut dyn FnMut(Envelope) -> ControlFlow<()>,
+    ) -> io::Result<()> {
+        read::read_on(&self.0, bookmark, until, sink)
     }
 }
 

@@ -27,6 +27,8 @@ pub mod read;
 mod tail;
 
 use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use decurion_protocol::Envelope;
 
@@ -40,7 +42,7 @@ pub use lock::Holder;
 pub use manifests::ManifestFolder;
 pub use memory::MemoryJournal;
 pub use output::{OutputFile, SessionFiles};
-pub use read::{ReplayOptions, ReplayReport, Scope, replay};
+pub use read::{Bookmark, ReplayOptions, ReplayReport, Scope, replay};
 
 /// Where a session's durable events go. `&mut self` is the single-writer rule, checked by the compiler.
 pub trait Journal: Send {
@@ -76,4 +78,19 @@ pub trait Journal: Send {
 
     /// Gives the durable events after `seq`, oldest first, structures included.
     fn since(&self, seq: u64, sink: &mut dyn FnMut(Envelope)) -> io::Result<ReplayReport>;
+
+    /// What is kept, for readers beside the writer; it stays readable after the writer is gone.
+    fn record(&self) -> Arc<dyn Record>;
+}
+
+/// What a journal has kept, readable piece by piece from any thread while it is written.
+pub trait Record: Send + Sync {
+    /// Gives the durable events behind the bookmark, oldest first, up to the one numbered `until`, which must be
+    /// written by then, or until `sink` breaks; the bookmark is then behind the last one given.
+    fn read_on(
+        &self,
+        bookmark: &mut Bookmark,
+        until: u64,
+        sink: &mut dyn FnMut(Envelope) -> ControlFlow<()>,
+    ) -> io::Result<()>;
 }

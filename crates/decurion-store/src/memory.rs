@@ -3,19 +3,50 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use decurion_protocol::Envelope;
 
 use crate::disk::{SyncJob, Synced};
-use crate::{Journal, ReplayReport, WriteError};
+use crate::{Bookmark, Journal, Record, ReplayReport, WriteError};
 
 /// Keeps events for as long as the process lives.
 #[derive(Debug)]
 pub struct MemoryJournal {
-    kept: VecDeque<Envelope>,
+    kept: Kept,
     limit: usize,
     dropped: u64,
     last_seq: u64,
+}
+
+/// What is kept, shared with its readers.
+#[derive(Clone, Debug, Default)]
+struct Kept(Arc<Mutex<VecDeque<Envelope>>>);
+
+impl Kept {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Envelope>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Record for Kept {
+    fn read_on(
+        &self,
+        bookmark: &mut Bookmark,
+        until: u64,
+        sink: &mut dyn FnMut(Envelope) -> ControlFlow<()>,
+    ) -> io::Result<()> {
+        let kept = self.lock();
+        let behind = bookmark.after;
+        for envelope in kept.iter().filter(|envelope| envelope.seq > behind && envelope.seq <= until) {
+            bookmark.after = envelope.seq;
+            if sink(envelope.clone()).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl MemoryJournal {
@@ -24,7 +55,7 @@ impl MemoryJournal {
 
     /// A journal that keeps at most this many events, the newest ones.
     pub fn new(limit: usize) -> Self {
-        Self { kept: VecDeque::new(), limit, dropped: 0, last_seq: 0 }
+        Self { kept: Kept::default(), limit, dropped: 0, last_seq: 0 }
     }
 }
 
@@ -45,9 +76,10 @@ impl Journal for MemoryJournal {
             last = envelope.seq;
         }
         self.last_seq = last;
-        self.kept.extend(durable().cloned());
-        while self.kept.len() > self.limit {
-            self.kept.pop_front();
+        let mut kept = self.kept.lock();
+        kept.extend(durable().cloned());
+        while kept.len() > self.limit {
+            kept.pop_front();
             self.dropped += 1;
         }
         Ok(())
@@ -71,11 +103,14 @@ impl Journal for MemoryJournal {
 
     fn since(&self, seq: u64, sink: &mut dyn FnMut(Envelope)) -> io::Result<ReplayReport> {
         let mut report = ReplayReport { last_seq: self.last_seq, gaps: self.dropped, ..Default::default() };
-        for envelope in self.kept.iter().filter(|envelope| envelope.seq > seq) {
+        for envelope in self.kept.lock().iter().filter(|envelope| envelope.seq > seq) {
             report.events += 1;
             report.lines += 1;
             sink(envelope.clone());
         }
         Ok(report)
+    }
+    fn record(&self) -> Arc<dyn Record> {
+        Arc::new(self.kept.clone())
     }
 }

@@ -2,9 +2,10 @@
 //! was not as it should be. It holds one line at a time, refuses nothing and changes nothing.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use decurion_protocol::{AgentId, Envelope, Event, RunId};
@@ -164,6 +165,25 @@ fn merged(
     options: &ReplayOptions,
     sink: &mut dyn FnMut(Envelope),
 ) -> io::Result<ReplayReport> {
+    let mut files = all_files(project, paths, session, options)?;
+    merge(&mut files, session, &mut |envelope| {
+        sink(envelope);
+        ControlFlow::Continue(())
+    })?;
+    let mut report = ReplayReport::default();
+    for file in &files {
+        report.add(&file.report);
+    }
+    Ok(report)
+}
+
+/// The files of a session, the root's first, each at its beginning.
+fn all_files(
+    project: &Arc<Folder>,
+    paths: &SessionPaths,
+    session: Option<&Folder>,
+    options: &ReplayOptions,
+) -> io::Result<Vec<FileReplay>> {
     let subagents = session.and_then(|folder| folder.sub(SUBAGENTS, false).ok()).map(Arc::new);
     let mut names: Vec<String> = match &subagents {
         Some(folder) => folder.names()?.into_iter().filter(|name| agent_of(name).is_some()).collect(),
@@ -179,18 +199,67 @@ fn merged(
             files.push(FileReplay::new(lines, options));
         }
     }
-    merge(&mut files, session, sink)?;
-    let mut report = ReplayReport::default();
-    for file in &files {
-        report.add(&file.report);
+    Ok(files)
+}
+
+/// How far a reader of a record has come. Where the files were left is kept, so that going on costs what is new
+/// and not what was read before.
+#[derive(Debug, Default)]
+pub struct Bookmark {
+    /// The last event that was given out.
+    pub after: u64,
+    files: HashMap<String, Mark>,
+}
+
+impl Bookmark {
+    /// Behind the event of this number.
+    pub fn after(seq: u64) -> Self {
+        Self { after: seq, files: HashMap::new() }
     }
-    Ok(report)
+}
+
+/// Where reading one file goes on.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    offset: u64,
+    ordinal: u64,
+    seq: u64,
+    date: Timestamp,
+    run: RunId,
+}
+
+/// Reads on from a bookmark, all files merged, while they are being written: gives what comes after it up to the event
+/// `until`, which must be on record, or until `sink` has enough.
+pub(crate) fn read_on(
+    paths: &SessionPaths,
+    bookmark: &mut Bookmark,
+    until: u64,
+    sink: &mut dyn FnMut(Envelope) -> ControlFlow<()>,
+) -> io::Result<()> {
+    let project = Arc::new(project_folder(paths)?);
+    let session = project.sub(&paths.session().to_string(), false).ok();
+    let options = ReplayOptions { scope: Scope::Everything, structured: true, after: bookmark.after };
+    let mut files = all_files(&project, paths, session.as_ref(), &options)?;
+    for file in &mut files {
+        file.until = until;
+        if let Some(mark) = bookmark.files.get(&file.lines.name) {
+            file.go_to(*mark)?;
+        }
+    }
+    merge(&mut files, session.as_ref(), &mut |envelope| {
+        bookmark.after = bookmark.after.max(envelope.seq);
+        sink(envelope)
+    })?;
+    for file in files {
+        bookmark.files.insert(file.lines.name.clone(), file.given);
+    }
+    Ok(())
 }
 
 fn merge(
     files: &mut [FileReplay],
     session: Option<&Folder>,
-    sink: &mut dyn FnMut(Envelope),
+    sink: &mut dyn FnMut(Envelope) -> ControlFlow<()>,
 ) -> io::Result<()> {
     let mut heads: Vec<Option<Envelope>> = Vec::with_capacity(files.len());
     let mut order = BinaryHeap::with_capacity(files.len());
@@ -206,8 +275,10 @@ fn merge(
         if let Some(next) = &next {
             order.push(Reverse((next.seq, index)));
         }
-        if let Some(head) = std::mem::replace(&mut heads[index], next) {
-            sink(head);
+        if let Some(head) = std::mem::replace(&mut heads[index], next)
+            && sink(head).is_break()
+        {
+            break;
         }
     }
     Ok(())
@@ -219,6 +290,11 @@ struct FileReplay {
     report: ReplayReport,
     structured: bool,
     after: u64,
+    /// What comes behind this is not read: whoever writes may be in the middle of it.
+    until: u64,
+    is_over: bool,
+    /// Where the record that was given out last ends.
+    given: Mark,
     /// A record of which more lines must come.
     group: Option<Part>,
     /// Lines that a lost line end ran together, waiting to be read.
@@ -241,6 +317,15 @@ impl FileReplay {
             report: ReplayReport::default(),
             structured: options.structured,
             after: options.after,
+            until: u64::MAX,
+            is_over: false,
+            given: Mark {
+                offset: 0,
+                ordinal: 0,
+                seq: 0,
+                date: Timestamp::UNIX_EPOCH,
+                run: RunId(Uuid::nil()),
+            },
             group: None,
             joined: Vec::new(),
             last_ordinal: 0,
@@ -251,8 +336,32 @@ impl FileReplay {
         }
     }
 
+    /// Goes on where an earlier reader has stopped.
+    fn go_to(&mut self, mark: Mark) -> io::Result<()> {
+        self.lines.go_to(mark.offset)?;
+        (self.whole_end, self.last_ordinal) = (mark.offset, mark.ordinal);
+        (self.report.last_seq, self.last_date, self.run) = (mark.seq, mark.date, mark.run);
+        self.given = mark;
+        Ok(())
+    }
+
+    /// Remembers that everything up to here is given out. In the middle of lines that ran together there is no place
+    /// to come back to.
+    fn mark(&mut self) {
+        if self.joined.is_empty() {
+            self.given = Mark {
+                offset: self.whole_end,
+                ordinal: self.last_ordinal,
+                seq: self.report.last_seq,
+                date: self.last_date,
+                run: self.run,
+            };
+        }
+    }
+
     fn next(&mut self, session: Option<&Folder>) -> io::Result<Option<Envelope>> {
-        loop {
+        self.mark();
+        while !self.is_over {
             if let Some(line) = self.joined.pop() {
                 if let Some(envelope) = self.line(&line, session) {
                     return Ok(Some(envelope));
@@ -278,6 +387,7 @@ impl FileReplay {
                 return Ok(envelope);
             }
         }
+        Ok(None)
     }
 
     fn line(&mut self, line: &[u8], session: Option<&Folder>) -> Option<Envelope> {
@@ -304,6 +414,10 @@ impl FileReplay {
     }
 
     fn ours(&mut self, line: &[u8], trailer: Trailer, session: Option<&Folder>) -> Option<Envelope> {
+        if trailer.seq > self.until {
+            self.is_over = true;
+            return None;
+        }
         // Both numbers must have been seen: a new event is never taken for an old one.
         if trailer.ordinal <= self.last_ordinal && trailer.seq <= self.report.last_seq {
             self.whole();
@@ -461,6 +575,16 @@ impl LineReader {
             offset: 0,
             consumed: 0,
         })
+    }
+
+    /// Reads from here on.
+    fn go_to(&mut self, offset: u64) -> io::Result<()> {
+        if let Some(file) = &mut self.file {
+            file.seek(SeekFrom::Start(offset))?;
+        }
+        (self.start, self.filled) = (0, 0);
+        (self.offset, self.consumed) = (offset, offset);
+        Ok(())
     }
 
     /// The next line, none at the end of the file.

@@ -1,8 +1,10 @@
 //! What every journal must do, whatever it writes to.
 
+use std::ops::ControlFlow;
+
 use decurion_protocol::event::WaitReason;
 use decurion_protocol::{Envelope, Event};
-use decurion_store::{Journal, MemoryJournal, WriteError};
+use decurion_store::{Bookmark, Journal, MemoryJournal, WriteError};
 
 use crate::samples::{Home, conversation, envelope, prompt};
 
@@ -10,6 +12,24 @@ fn since(journal: &dyn Journal, seq: u64) -> Vec<Envelope> {
     let mut events = Vec::new();
     journal.since(seq, &mut |envelope| events.push(envelope)).unwrap();
     events
+}
+
+/// What is on record up to an event, read three at a time by a reader that goes on where it stopped.
+fn pieces(journal: &dyn Journal, bookmark: &mut Bookmark, until: u64) -> Vec<Envelope> {
+    let (record, mut all) = (journal.record(), Vec::new());
+    loop {
+        let mut piece = Vec::new();
+        let take = &mut |envelope| {
+            piece.push(envelope);
+            if piece.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        record.read_on(bookmark, until, take).unwrap();
+        assert!(piece.len() <= 3);
+        if piece.is_empty() {
+            return all;
+        }
+        all.extend(piece);
+    }
 }
 
 /// The suite. Takes an empty journal.
@@ -24,6 +44,12 @@ fn check(journal: &mut dyn Journal) {
     assert_eq!(since(journal, 0), events);
     assert_eq!(since(journal, 17), events[17..]);
     assert_eq!(since(journal, 21), []);
+
+    // Piece by piece, never beyond what was asked for, and on from there.
+    let mut bookmark = Bookmark::after(2);
+    assert_eq!(pieces(journal, &mut bookmark, 10), events[2..10]);
+    assert_eq!(pieces(journal, &mut bookmark, 10), []);
+    assert_eq!(pieces(journal, &mut bookmark, 21), events[10..]);
 
     // Transient events leave no trace.
     journal.append(&[envelope(21, Event::Waiting { reason: Some(WaitReason::Model) })]).unwrap();
@@ -45,6 +71,8 @@ fn check(journal: &mut dyn Journal) {
         journal.end_sync(synced).unwrap();
     }
     assert_eq!(since(journal, 21).len(), 1);
+    assert_eq!(pieces(journal, &mut bookmark, 30), since(journal, 21));
+    assert_eq!(bookmark.after, 30);
 }
 
 #[test]

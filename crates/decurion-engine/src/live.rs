@@ -1,0 +1,445 @@
+//! Who listens to a journal. Takes every event once it may be seen and holds it for each reader until it is taken, within
+//! bounds that no reader can break: one that falls behind is given what it missed from the record, in order, once it
+//! reads on. Of what is on no record it then keeps only what somebody waits for.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use decurion_protocol::link::BoxStream;
+use decurion_protocol::{Envelope, Event, RunId};
+use decurion_store::{Bookmark, Record};
+use futures_util::stream;
+use tokio::sync::Notify;
+
+/// How many events are held for a reader that does not take them.
+const MOST_EVENTS: usize = 4096;
+/// How many bytes of them, as they would be printed.
+const MOST_BYTES: usize = 4 << 20;
+/// So many are held unweighed: weighing costs more than holding a few.
+const UNWEIGHED: usize = 64;
+/// How many bytes are read back from the record at once.
+const PAGE: usize = 1 << 20;
+
+/// The readers of a journal, and where they find what they missed.
+pub(crate) struct Live {
+    record: Arc<dyn Record>,
+    readers: Mutex<Vec<Weak<Queue>>>,
+}
+
+impl Live {
+    /// Nobody yet, over this record.
+    pub fn new(record: Arc<dyn Record>) -> Self {
+        Self { record, readers: Mutex::default() }
+    }
+
+    /// Gives an event to everyone who listens, which nobody doing is not a failure.
+    pub fn send(&self, envelope: Arc<Envelope>) {
+        self.lock().retain(|reader| match reader.upgrade() {
+            Some(queue) => {
+                queue.push(Arc::clone(&envelope));
+                true
+            }
+            None => false,
+        });
+    }
+
+    /// Everything from now on, for someone who knows the durable events up to this number.
+    pub fn subscribe(&self, last: u64) -> BoxStream<'static, Arc<Envelope>> {
+        let queue = Arc::new(Queue::default());
+        self.lock().push(Arc::downgrade(&queue));
+        let (record, page) = (Arc::clone(&self.record), VecDeque::new());
+        let reader = Reader { queue, record, last, page, bookmark: Bookmark::after(last) };
+        Box::pin(stream::unfold(reader, |mut reader| async move {
+            reader.next().await.map(|envelope| (envelope, reader))
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Queue>>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        for queue in self.lock().iter().filter_map(Weak::upgrade) {
+            queue.lock().is_over = true;
+            queue.news.notify_one();
+        }
+    }
+}
+
+/// What one reader has not taken.
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    news: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// Each with its weight.
+    events: VecDeque<(Arc<Envelope>, usize)>,
+    bytes: usize,
+    /// The last event that is not held because it is on record; none while everything is held.
+    skipped: Option<u64>,
+    /// Whether nobody is left who could say something.
+    is_over: bool,
+}
+
+impl Queue {
+    fn push(&self, envelope: Arc<Envelope>) {
+        self.lock().push(envelope);
+        self.news.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn push(&mut self, envelope: Arc<Envelope>) {
+        if self.takes_back(&envelope.event) {
+            return;
+        }
+        if self.skipped.is_some() && !is_only_here(&envelope.event) {
+            if envelope.event.is_durable() {
+                self.skipped = Some(envelope.seq);
+            }
+            return;
+        }
+        let weight = if self.events.len() < UNWEIGHED { 0 } else { weight(&envelope) };
+        self.bytes += weight;
+        self.events.push_back((envelope, weight));
+        if self.skipped.is_none() && (self.events.len() > MOST_EVENTS || self.bytes > MOST_BYTES) {
+            self.fall_behind();
+        }
+    }
+
+    /// What was asked of a reader that has not heard of it, and is not asked any more, it need not hear of.
+    fn takes_back(&mut self, event: &Event) -> bool {
+        let Event::HostReleased { request: released } = event else { return false };
+        let asks = |envelope: &Envelope| matches!(&envelope.event, Event::HostAsked { request } if request.id == *released);
+        let at = self.events.iter().position(|(held, _)| asks(held));
+        at.and_then(|at| self.remove(at)).is_some()
+    }
+
+    fn remove(&mut self, at: usize) -> Option<Arc<Envelope>> {
+        let (envelope, weight) = self.events.remove(at)?;
+        self.bytes -= weight;
+        Some(envelope)
+    }
+
+    /// Lets go of all that is on record, and of all that nobody waits for.
+    fn fall_behind(&mut self) {
+        let durable = |(held, _): &&(Arc<Envelope>, usize)| held.event.is_durable();
+        self.skipped = self.events.iter().rev().find(durable).map(|(held, _)| held.seq);
+        self.events.retain(|(held, _)| is_only_here(&held.event));
+        self.bytes = self.events.iter().map(|(_, weight)| weight).sum();
+    }
+}
+
+/// Whether somebody waits for what comes of an event that no record can give back as it is.
+fn is_only_here(event: &Event) -> bool {
+    match event {
+        Event::Replied { .. } | Event::HostAsked { .. } | Event::HostReleased { .. } => true,
+        _ => event.on_record().is_some(),
+    }
+}
+
+/// How many bytes an event takes, about.
+fn weight(envelope: &Envelope) -> usize {
+    struct Count(usize);
+    impl io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    // Whatever cannot be printed is weighed as far as it could be.
+    let _ = serde_json::to_writer(&mut count, envelope);
+    count.0
+}
+
+/// One reader's place in the stream.
+struct Reader {
+    queue: Arc<Queue>,
+    record: Arc<dyn Record>,
+    /// The last durable event given out.
+    last: u64,
+    /// What was read back from the record.
+    page: VecDeque<Arc<Envelope>>,
+    /// Where reading it goes on.
+    bookmark: Bookmark,
+}
+
+/// What a reader does next.
+enum Next {
+    Give(Arc<Envelope>),
+    /// Read the record up to here.
+    Read(u64),
+    Wait,
+    End,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Option<Arc<Envelope>> {
+        loop {
+            match self.decide() {
+                Next::Give(envelope) => return Some(envelope),
+                Next::Read(until) => self.read(until).await,
+                Next::Wait => self.queue.news.notified().await,
+                Next::End => return None,
+            }
+        }
+    }
+
+    fn decide(&mut self) -> Next {
+        let queue = Arc::clone(&self.queue);
+        let mut waiting = queue.lock();
+        loop {
+            if waiting.skipped.is_some_and(|skipped| skipped <= self.last) && self.page.is_empty() {
+                waiting.skipped = None;
+            }
+            // A transient event comes behind the durable one whose number it repeats.
+            let held = waiting.events.front().filter(|(held, _)| match self.page.front() {
+                Some(recorded) => {
+                    held.seq < recorded.seq || (held.seq == recorded.seq && held.event.is_durable())
+                }
+                None => waiting.skipped.is_none() || held.seq <= self.last,
+            });
+            let next = if held.is_some() { waiting.remove(0) } else { self.page.pop_front() };
+            match next {
+                Some(envelope) if !envelope.event.is_durable() => return Next::Give(envelope),
+                Some(envelope) if envelope.seq > self.last => {
+                    self.last = envelope.seq;
+                    return Next::Give(envelope);
+                }
+                // Given already.
+                Some(_) => {}
+                None => {
+                    return match waiting.skipped {
+                        Some(until) => Next::Read(until),
+                        None if waiting.is_over => Next::End,
+                        None => Next::Wait,
+                    };
+                }
+            }
+        }
+    }
+
+    /// Reads the next piece of what was missed.
+    async fn read(&mut self, until: u64) {
+        let (record, mut bookmark) = (Arc::clone(&self.record), std::mem::take(&mut self.bookmark));
+        bookmark.after = self.last;
+        let read = tokio::task::spawn_blocking(move || {
+            let (mut page, mut bytes) = (VecDeque::new(), 0);
+            let read = record.read_on(&mut bookmark, until, &mut |envelope| {
+                bytes += weight(&envelope);
+                page.push_back(Arc::new(envelope));
+                if bytes < PAGE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            (read.err(), page, bookmark)
+        });
+        let failed = match read.await {
+            Ok((failed, page, bookmark)) => {
+                (self.page, self.bookmark) = (page, bookmark);
+                failed.map_or_else(|| "they are not there".to_owned(), |error| error.to_string())
+            }
+            Err(error) => error.to_string(),
+        };
+        if self.page.is_empty() {
+            self.page.push_back(Arc::new(gap(self.last + 1, until, &failed)));
+            self.last = until - 1;
+        }
+    }
+}
+
+/// What stands where events are missing: nobody may take the rest for the whole.
+fn gap(from: u64, until: u64, why: &str) -> Envelope {
+    let text = format!("events {from} to {until} could not be read back from the record: {why}");
+    let event = Event::Notice { level: "error".to_owned(), text };
+    let (at, run) = (jiff::Timestamp::UNIX_EPOCH, RunId(uuid::Uuid::nil()));
+    Envelope { seq: until, at, agent: None, run, event }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use decurion_protocol::{HostAsked, HostRequest, Reply, RequestId};
+    use decurion_store::{Journal as _, MemoryJournal};
+    use futures_util::StreamExt as _;
+
+    /// A journal whose events are all shown at once.
+    struct Shown {
+        store: MemoryJournal,
+        live: Live,
+        seq: u64,
+    }
+
+    impl Shown {
+        fn new() -> Self {
+            let store = MemoryJournal::new(usize::MAX);
+            Self { live: Live::new(store.record()), store, seq: 0 }
+        }
+
+        fn say(&mut self, text: &str) {
+            self.seq += 1;
+            let event = Event::Notice { level: "info".to_owned(), text: text.to_owned() };
+            self.write(event);
+        }
+
+        fn write(&mut self, event: Event) {
+            let envelope = self.envelope(event);
+            self.store.append(std::slice::from_ref(&envelope)).unwrap();
+            self.live.send(Arc::new(envelope));
+        }
+
+        fn publish(&self, event: Event) {
+            self.live.send(Arc::new(self.envelope(event)));
+        }
+
+        fn reply(&self, request: u64) {
+            let reply = Reply::Refused { reason: String::new() };
+            self.publish(Event::Replied { request: RequestId(request), reply });
+        }
+
+        fn envelope(&self, event: Event) -> Envelope {
+            let run = RunId(uuid::Uuid::nil());
+            Envelope { seq: self.seq, at: jiff::Timestamp::UNIX_EPOCH, agent: None, run, event }
+        }
+    }
+
+    fn progress() -> Event {
+        Event::Waiting { reason: None }
+    }
+
+    /// What a reader is given until nothing is left, in short.
+    async fn all(events: &mut BoxStream<'static, Arc<Envelope>>, shown: Shown) -> Vec<String> {
+        drop(shown);
+        let mut given = Vec::new();
+        while let Some(envelope) = events.next().await {
+            given.push(match &envelope.event {
+                Event::Notice { text, .. } => text.chars().take(60).collect(),
+                Event::Replied { request, .. } => format!("reply {}", request.0),
+                Event::HostAsked { .. } => "asked".to_owned(),
+                Event::HostReleased { .. } => "released".to_owned(),
+                other => format!("{other:?}"),
+            });
+        }
+        given
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_falls_behind_is_given_all_that_is_on_record_and_every_reply_in_its_place() {
+        let mut shown = Shown::new();
+        let mut events = shown.live.subscribe(0);
+        let mut wanted = Vec::new();
+        let long = "x".repeat(1000);
+        for index in 0..12_000 {
+            let text = format!("{index} {long}");
+            shown.say(&text);
+            wanted.push(text.chars().take(60).collect::<String>());
+            shown.publish(progress());
+            if index % 1000 == 7 {
+                shown.reply(index);
+                wanted.push(format!("reply {index}"));
+            }
+            if index == 9_000 {
+                // It reads a little in between.
+                for _ in 0..10 {
+                    events.next().await;
+                }
+            }
+        }
+        wanted.drain(..10);
+        let given = all(&mut events, shown).await;
+        assert_eq!(given, wanted);
+    }
+
+    #[tokio::test]
+    async fn what_is_held_for_a_reader_that_reads_nothing_is_bounded() {
+        let mut shown = Shown::new();
+        let events = shown.live.subscribe(0);
+        let queue = shown.live.lock()[0].upgrade().unwrap();
+        let long = "x".repeat(100_000);
+        for _ in 0..200 {
+            shown.say(&long);
+            let held = queue.lock().events.len();
+            assert!(held * 100_000 <= MOST_BYTES + (UNWEIGHED + 1) * 100_000, "{held}");
+        }
+        for _ in 0..3 * MOST_EVENTS {
+            shown.publish(progress());
+            assert!(queue.lock().events.len() <= MOST_EVENTS);
+        }
+        drop((events, queue));
+        shown.say("nobody");
+        assert!(shown.live.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_is_asked_of_a_host_arrives_unless_it_is_taken_back_before() {
+        let mut shown = Shown::new();
+        let mut events = shown.live.subscribe(0);
+        let asked = |number: u128| {
+            let asked = HostAsked::Hook { callback: String::new(), input: Default::default(), call: None };
+            let id = decurion_protocol::HostRequestId(uuid::Uuid::from_u128(number));
+            (id, Event::HostAsked { request: Box::new(HostRequest { id, asked }) })
+        };
+        for index in 0..10_000 {
+            shown.say(&format!("{index}"));
+        }
+        let ((moot, first), (_, second)) = (asked(1), asked(2));
+        shown.publish(first);
+        shown.publish(second);
+        shown.publish(Event::HostReleased { request: moot });
+        shown.publish(progress());
+        let given = all(&mut events, shown).await;
+        assert_eq!((given.len(), given.last().map(String::as_str)), (10_001, Some("asked")));
+    }
+
+    #[tokio::test]
+    async fn what_the_record_does_not_give_back_is_named() {
+        let mut shown = Shown::new();
+        shown.store = MemoryJournal::new(100);
+        let mut events = shown.live.subscribe(0);
+        // The record that the readers have is another one, and empty.
+        for index in 0..5000 {
+            shown.say(&format!("{index}"));
+        }
+        shown.reply(1);
+        let given = all(&mut events, shown).await;
+        assert_eq!(given, ["events 1 to 5000 could not be read back from the record: the", "reply 1"]);
+    }
+
+    #[tokio::test]
+    async fn a_question_that_is_not_whole_on_record_is_given_whole_and_once() {
+        let mut shown = Shown::new();
+        let mut events = shown.live.subscribe(0);
+        for index in 0..5000 {
+            shown.say(&format!("{index}"));
+        }
+        let question = serde_json::json!({
+            "id": uuid::Uuid::nil(), "call": "c", "tool": "t", "input": {}, "reason": "r",
+            "intent": decurion_protocol::Intent::titled("t"), "suggestions": [],
+            "elicitation": {"server": "s", "message": "m", "calls": 1,
+                "mode": "url", "url": "https://login.example/?key", "elicitation_id": "v"},
+        });
+        shown.seq += 1;
+        let asked = shown.envelope(Event::Asked { question: serde_json::from_value(question).unwrap() });
+        let recorded = Envelope { event: asked.event.on_record().unwrap(), ..asked.clone() };
+        shown.store.append(&[recorded]).unwrap();
+        shown.live.send(Arc::new(asked));
+        shown.say("after");
+        let given = all(&mut events, shown).await;
+        let asked: Vec<&String> = given.iter().filter(|line| line.starts_with("Asked")).collect();
+        assert_eq!((given.len(), asked.len()), (5002, 1));
+        assert!(asked[0].contains("/?key"), "{asked:?}");
+    }
+}
