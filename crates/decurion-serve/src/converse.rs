@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use decurion_protocol::permission::session_updates;
 use decurion_protocol::{
@@ -14,6 +15,7 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::io::AsyncBufRead;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::fit;
 use crate::headless::{Finish, Headless, Lines, Signal, State, drain};
@@ -72,6 +74,7 @@ impl Headless {
         talk.listen(input, signals).await;
         talk.state.led = false;
         talk.fail_wanted().await;
+        talk.read_out(signals).await;
         let Talk { headless, host, mut state, .. } = talk;
         if state.ended.is_none() && state.over {
             // Nothing was asked for, and nothing is wrong with that.
@@ -98,6 +101,45 @@ struct Talk {
     wanted: HashMap<HostRequestId, Kind>,
 }
 
+/// How long a host reads nothing of what waits for it before it is taken for gone.
+const READ_WITHIN: Duration = Duration::from_secs(600);
+
+/// Whether the host reads.
+#[derive(Default)]
+struct Reading {
+    /// Since when it takes nothing, and how much it had taken by then.
+    stuck: Option<(Instant, u64)>,
+}
+
+impl Reading {
+    /// Looks; tells whether there is room for more.
+    fn see(&mut self, out: &Lines) -> bool {
+        let has_room = out.has_room();
+        self.note(has_room, out.written());
+        has_room
+    }
+
+    fn note(&mut self, is_well: bool, written: u64) {
+        match self.stuck {
+            Some((_, before)) if before == written && !is_well => {}
+            _ => self.stuck = (!is_well).then(|| (Instant::now(), written)),
+        }
+    }
+
+    /// Whether it has taken nothing since then.
+    fn is_stuck(&self, out: &Lines) -> bool {
+        self.stuck.is_some_and(|(_, before)| before == out.written())
+    }
+
+    /// Returns when it may have taken nothing for too long.
+    async fn too_late(&self) {
+        match self.stuck {
+            Some((since, _)) => tokio::time::sleep_until(since + READ_WITHIN).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
 /// A request of the host.
 struct Pending {
     id: String,
@@ -112,14 +154,23 @@ impl Talk {
         signals: &mut mpsc::Receiver<Signal>,
     ) {
         let mut is_there = true;
+        let mut reading = Reading::default();
         while !self.state.over {
+            // While the host does not read, what happens waits on record and not here. What it says is heard all the
+            // same: it may be busy saying it, and others may be waiting for that.
+            let has_room = reading.see(&self.headless.out);
             let leaves = tokio::select! {
                 biased;
                 Some(signal) = signals.recv() => self.headless.signalled(&mut self.state, signal).await,
-                event = self.headless.link.events.next() => match event {
+                event = self.headless.link.events.next(), if has_room => match event {
                     Some(envelope) => self.event(&envelope, is_there, signals).await,
                     None => true,
                 },
+                () = self.headless.out.room(), if !has_room => false,
+                () = self.headless.out.unread(), if !self.state.unread => self.unread().await,
+                () = reading.too_late(), if !has_room => {
+                    reading.is_stuck(&self.headless.out) && self.gives_up()
+                }
                 heard = input.next(), if is_there => {
                     is_there = heard != Heard::End;
                     self.heard(heard, signals).await
@@ -129,6 +180,43 @@ impl Talk {
                 return;
             }
         }
+    }
+
+    /// Waits until the host has read the last words, as long as it reads at all.
+    async fn read_out(&mut self, signals: &mut mpsc::Receiver<Signal>) {
+        let mut reading = Reading::default();
+        while self.state.over && self.state.signal.is_none() {
+            let out = &self.headless.out;
+            reading.note(false, out.written());
+            tokio::select! {
+                biased;
+                () = out.written_out() => return,
+                Some(signal) = signals.recv() => self.state.signal = Some(signal),
+                () = reading.too_late() => {
+                    if reading.is_stuck(out) {
+                        self.gives_up();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nobody reads what is printed any more: what is under way is ended.
+    async fn unread(&mut self) -> bool {
+        self.state.unread = true;
+        self.headless.stop(&mut self.state).await;
+        false
+    }
+
+    /// A host that does not read for so long is as good as gone.
+    fn gives_up(&mut self) -> bool {
+        let minutes = READ_WITHIN.as_secs() / 60;
+        let session = self.headless.link.session;
+        self.complain(&format!(
+            "the host has read nothing for {minutes} minutes, so the session ends; it is whole on record: --resume {session}"
+        ));
+        self.state.signal = Some(Signal::Hangup);
+        true
     }
 
     /// Acts on a line of the host; tells whether to leave at once.

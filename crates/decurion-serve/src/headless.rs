@@ -1,7 +1,7 @@
 //! A prompt answered without a terminal. Takes a [`Link`], a prompt and a format, prints until the whole tree
 //! of agents is quiet, and gives how it ended. `converse.rs` is the same with a host on standard input.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 
 use crate::fit;
+pub use crate::lines::Lines;
 use crate::progress::{self, Teller};
 use crate::stream_json::{StreamJson, WORKTREE_BRANCH, WORKTREE_PATH};
 
@@ -68,53 +69,6 @@ pub struct SessionWorktree {
     pub branch: String,
     /// What is in it, in words.
     pub left: String,
-}
-
-/// Where lines go, each whole.
-pub struct Lines {
-    out: mpsc::Sender<Vec<u8>>,
-    writer: std::thread::JoinHandle<io::Result<()>>,
-}
-
-impl Lines {
-    /// Lines to this writer. A thread writes them, so that a reader that stops reading stops nothing but
-    /// the next line.
-    pub fn to(mut writer: impl Write + Send + 'static) -> io::Result<Self> {
-        let (out, mut lines) = mpsc::channel::<Vec<u8>>(256);
-        let writer =
-            std::thread::Builder::new().name("lines".to_owned()).stack_size(128 * 1024).spawn(move || {
-                while let Some(mut line) = lines.blocking_recv() {
-                    // What is waiting goes out in one write.
-                    while line.len() < 64 * 1024
-                        && let Ok(more) = lines.try_recv()
-                    {
-                        line.extend_from_slice(&more);
-                    }
-                    writer.write_all(&line)?;
-                    writer.flush()?;
-                }
-                Ok(())
-            })?;
-        Ok(Self { out, writer })
-    }
-
-    /// Queues one line; tells whether anyone still reads.
-    pub(crate) async fn send(&self, mut line: Vec<u8>) -> bool {
-        line.push(b'\n');
-        self.out.send(line).await.is_ok()
-    }
-
-    /// Queues one line if there is room: what a reader that does not read misses here is no loss.
-    pub(crate) fn try_send(&self, mut line: Vec<u8>) {
-        line.push(b'\n');
-        let _ = self.out.try_send(line);
-    }
-
-    /// Waits until everything is written.
-    pub fn finish(self) -> io::Result<()> {
-        drop(self.out);
-        self.writer.join().unwrap_or(Ok(()))
-    }
 }
 
 /// One headless answer.
@@ -216,7 +170,7 @@ impl Headless {
     }
 
     /// Ends the run under way; where there is none, the session with all that still works in the background.
-    async fn stop(&self, state: &mut State) {
+    pub(crate) async fn stop(&self, state: &mut State) {
         self.ask(state, Command::Interrupt).await;
         if !state.running {
             self.end(state).await;
@@ -439,7 +393,7 @@ pub(crate) struct State {
     sent: u64,
     interrupts: u32,
     pub(crate) signal: Option<Signal>,
-    unread: bool,
+    pub(crate) unread: bool,
     /// Whether the root works, or is about to.
     running: bool,
     /// How the root's last run ended; for a single prompt, the worst of its runs.
@@ -552,6 +506,7 @@ mod tests {
     use crate::stream_json::Facts;
     use decurion_protocol::RunId;
     use futures_util::stream;
+    use std::io::Write;
 
     /// A reader that reads nothing until it is let go.
     struct Stuck(std::sync::mpsc::Receiver<()>);

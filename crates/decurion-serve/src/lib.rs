@@ -7,6 +7,7 @@ pub mod headless;
 mod host;
 pub mod initialize;
 pub mod input;
+mod lines;
 pub mod mcp;
 pub mod progress;
 pub mod socket;

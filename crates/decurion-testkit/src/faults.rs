@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 pub mod agents;
+pub mod babble;
 pub mod budgets;
 pub mod clock;
 pub mod disk;
@@ -29,6 +30,7 @@ pub mod size;
 pub mod stand;
 pub mod startup;
 pub mod transcript;
+pub mod unread;
 pub mod worktrees;
 
 /// One fault, and how it is tried.
@@ -131,6 +133,8 @@ pub fn rows() -> Vec<Row> {
         model::rows(),
         shell::rows(),
         signals::rows(),
+        unread::rows(),
+        babble::rows(),
         panics::rows(),
         security::rows(),
         agents::rows(),

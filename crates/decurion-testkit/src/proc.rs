@@ -260,6 +260,12 @@ impl Running {
         pipe.write_all(b"\n")
     }
 
+    /// Writes bytes to its input that need not be lines.
+    pub fn say_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let pipe = self.input.as_mut().ok_or_else(|| io::Error::other("its input is closed"))?;
+        pipe.write_all(bytes)
+    }
+
     /// Ends its input.
     pub fn hang_up(&mut self) {
         self.input = None;

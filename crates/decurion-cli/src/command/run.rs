@@ -2,6 +2,7 @@
 //! the headless front end, gives the exit code of how it ended.
 
 use std::io::{IsTerminal as _, Read as _};
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -225,7 +226,7 @@ impl Answer {
         let stream = StreamJson::new(link.session, facts)
             .with_agents(names)
             .with_library(listed(&self.skills, &self.plugins));
-        let out = lines(std::io::stdout())?;
+        let out = if self.work.is_some() { lines(std::io::stdout())? } else { watched()? };
         let headless = Headless { link, format: self.format, stream, out, progress: self.progress };
         let finish = match self.work {
             Work::Asked(work) => headless.answer(work, &mut signals).await,
@@ -331,6 +332,13 @@ fn open_door(state: &Utf8Path, cwd: Utf8PathBuf, link: &Link) -> Option<Listener
 
 fn lines(out: impl std::io::Write + Send + 'static) -> Result<Lines, Failure> {
     Lines::to(out).map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))
+}
+
+/// Standard output, told when nobody reads it any more: a host that dies says nothing else.
+fn watched() -> Result<Lines, Failure> {
+    let pipe = std::io::stdout().as_fd().try_clone_to_owned();
+    pipe.and_then(|pipe| Lines::to(std::io::stdout())?.watching(pipe))
+        .map_err(|error| Failure::failed(format!("cannot watch standard output: {error}")))
 }
 
 /// Runs a future on the program's one runtime.

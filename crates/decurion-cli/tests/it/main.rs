@@ -7,6 +7,7 @@ mod bad_input;
 mod equipment;
 mod exit_codes;
 mod hosting;
+mod hosts_gone;
 mod led;
 mod sdk;
 mod servers;

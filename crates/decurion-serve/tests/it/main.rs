@@ -9,6 +9,7 @@ mod playing;
 mod sockets;
 mod stage;
 mod tracing;
+mod unread;
 
 /// A test file that is not named above would never run.
 #[test]

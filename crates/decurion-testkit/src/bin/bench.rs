@@ -1,6 +1,6 @@
 //! Ours against the floor, in one run. Takes the release binaries beside it, plays the same conversations
 //! with both against a loopback model, prints every figure as a ratio, and fails where a goal is missed.
-//! With the argument `fanout`: many agents at once.
+//! With the argument `fanout`: many agents at once; with `hosted`: turns through the protocol for programs.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)] // a bench starts programs and prints
 
 use std::io::{Read as _, Write as _};
@@ -22,6 +22,8 @@ use uuid::Uuid;
 
 #[path = "bench/fanout.rs"]
 mod fanout;
+#[path = "bench/hosted.rs"]
+mod hosted;
 
 /// Every wall time is the median of so many.
 const REPEATS: usize = 9;
@@ -37,7 +39,8 @@ fn main() -> ExitCode {
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => Bench::new().and_then(|bench| run(&bench)),
         ["fanout"] => Bench::new().and_then(fanout::run),
-        _ => Err(anyhow::anyhow!("usage: bench [fanout]")),
+        ["hosted"] => Bench::new().and_then(|bench| hosted::run(&bench)),
+        _ => Err(anyhow::anyhow!("usage: bench [fanout|hosted]")),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

@@ -1,0 +1,129 @@
+//! A host that does not read: what waits for it is bounded, what it says is heard, nothing is lost to it, and it is not
+//! waited for for ever.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use decurion_protocol::link::Place as _;
+use decurion_serve::input::Input;
+use decurion_serve::{Facts, Finish, Format, Headless, Host, Lines, Progress, Signal, StreamJson};
+use decurion_testkit::stage::Stage;
+use serde_json::{Value, json};
+use tokio::io::{AsyncWriteExt as _, BufReader};
+use tokio::sync::mpsc;
+
+use crate::playing::{Kept, stage, values};
+
+/// An output that nobody reads until it is let go.
+#[derive(Clone, Default)]
+struct Shut {
+    kept: Kept,
+    is_open: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Shut {
+    fn open(&self) {
+        *self.is_open.0.lock().unwrap() = true;
+        self.is_open.1.notify_all();
+    }
+}
+
+impl Write for Shut {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut is_open = self.is_open.0.lock().unwrap();
+        while !*is_open {
+            is_open = self.is_open.1.wait(is_open).unwrap();
+        }
+        drop(is_open);
+        self.kept.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Where complaints go; the output is let go with the first one.
+#[derive(Clone)]
+struct Complaints {
+    kept: Kept,
+    out: Shut,
+}
+
+impl Write for Complaints {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.out.open();
+        self.kept.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Lets a host say these lines, to a session whose output is shut; `then` says when to hang up.
+async fn led(stage: Stage, out: &Shut, said: Vec<Value>, then: impl AsyncFnOnce()) -> (Finish, String) {
+    let link = stage.engine().open(stage.request.clone()).await.unwrap();
+    let facts =
+        Facts { api_key_source: "none".into(), version: "0".into(), sandbox: "none".into(), partial: false };
+    let stream = StreamJson::new(link.session, facts);
+    let lines = Lines::to(out.clone()).unwrap();
+    let headless = Headless { link, format: Format::StreamJson, stream, out: lines, progress: Progress::Off };
+    let problems = Kept::default();
+    let complaints = Complaints { kept: problems.clone(), out: out.clone() };
+    let problems_to = Lines::to(complaints).unwrap();
+    let host = Host { agents: Vec::new(), commands: Vec::new(), problems: problems_to, greeted: false };
+    // A small pipe: a session that does not listen stops its host.
+    let (mut input, ours) = tokio::io::duplex(1 << 10);
+    let (_keep, mut signals) = mpsc::channel(1);
+    let conversing = Box::pin(headless.converse(host, Input::new(BufReader::new(ours)), &mut signals));
+    let (finish, ()) = tokio::join!(conversing, async {
+        for line in said {
+            input.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+        }
+        then().await;
+        drop(input);
+    });
+    (finish.unwrap(), problems.text())
+}
+
+fn prompt() -> Value {
+    json!({"type": "user", "message": {"role": "user", "content": "go"}})
+}
+
+/// Each prompt is answered with a tenth of a megabyte.
+fn wordy() -> Stage {
+    let mut stage = stage(&format!("when\n  say \"{}\"\n", "x".repeat(100_000)));
+    stage.request.answers = true;
+    stage
+}
+
+#[tokio::test]
+async fn a_host_that_says_everything_before_it_reads_anything_is_answered_all_of_it() {
+    const PROMPTS: usize = 30;
+    let out = Shut::default();
+    let mut said = vec![prompt(); PROMPTS];
+    for index in 0..PROMPTS {
+        let request = json!({"subtype": "initialize", "padding": "y".repeat(5000)});
+        said.push(json!({"type": "control_request", "request_id": format!("r{index}"), "request": request}));
+    }
+    let (finish, problems) = led(wordy(), &out, said, async || out.open()).await;
+    assert_eq!((finish.outcome.exit_code(), finish.unread, problems.as_str()), (0, false, ""));
+    let lines = values(&out.kept.text());
+    let count = |kind: &str| lines.iter().filter(|line| line["type"] == kind).count();
+    assert_eq!((count("result"), count("assistant"), count("control_response")), (PROMPTS, PROMPTS, PROMPTS));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_never_reads_is_not_waited_for_for_ever() {
+    let out = Shut::default();
+    let said = vec![prompt(); 20];
+    let (finish, problems) = led(wordy(), &out, said, async || {
+        // Not before the session has gone does the host.
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+    })
+    .await;
+    assert_eq!(finish.signal, Some(Signal::Hangup));
+    assert!(problems.contains("the host has read nothing for 10 minutes"), "{problems}");
+}
