@@ -879,7 +879,7 @@ fn raw_events(delta: &Delta) -> Vec<Value> {
             "stop_reason": null, "stop_sequence": null, "usage": usage,
         }})],
         Delta::BlockStarted { index, block } => {
-            vec![json!({"type": "content_block_start", "index": index, "content_block": block})]
+            vec![json!({"type": "content_block_start", "index": index, "content_block": shown_block(block)})]
         }
         Delta::Text { index, text } => piece(index, json!({"type": "text_delta", "text": text})),
         Delta::Thinking { index, text } => piece(index, json!({"type": "thinking_delta", "thinking": text})),

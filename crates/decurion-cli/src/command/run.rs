@@ -226,7 +226,10 @@ impl Answer {
         let stream = StreamJson::new(link.session, facts)
             .with_agents(names)
             .with_library(listed(&self.skills, &self.plugins));
-        let out = if self.work.is_some() { lines(std::io::stdout())? } else { watched()? };
+        let out = match self.work {
+            Work::Asked(_) => lines(std::io::stdout())?,
+            Work::Hosted { .. } => watched()?,
+        };
         let headless = Headless { link, format: self.format, stream, out, progress: self.progress };
         let finish = match self.work {
             Work::Asked(work) => headless.answer(work, &mut signals).await,
