@@ -179,6 +179,11 @@ pub enum Wish {
         /// All there is to see.
         answer: oneshot::Sender<Option<Looked>>,
     },
+    /// What works in the background now, as hooks are told of it.
+    UnderWay {
+        /// Each of them.
+        answer: oneshot::Sender<Vec<serde_json::Value>>,
+    },
     /// Take the telling of a delivery over; false if someone else has.
     Claim {
         /// What.

@@ -2,10 +2,13 @@
 //! hooks want of it. Every input names the session, the agent, its type and its depth.
 
 use decurion_protocol::permission::session_updates;
-use decurion_protocol::{Event, HookEvent, Intent, Mode, Rule, RuleSet, RunSpec, ToolOutput, Verdict};
+use decurion_protocol::{
+    AgentId, Event, HookEvent, Intent, Mode, Rule, RuleSet, RunSpec, ToolOutput, Verdict,
+};
 use serde_json::{Map, Value, json};
 
 use crate::child;
+use crate::desk::Wish;
 use crate::hook::{HookCall, HookResult, Hooks};
 use crate::journal::{Journal, Who};
 use crate::permission::{Around, Policy, decide, suggest};
@@ -202,7 +205,16 @@ impl<'a> Hooked<'a> {
 
     /// When a run wants to end: hooks may send it on.
     pub async fn stop(&self, active: bool, last: &str) -> HookResult {
-        let mut more = json!({"stop_hook_active": active, "last_assistant_message": last});
+        let event = if self.spec.agent.is_some() { HookEvent::SubagentStop } else { HookEvent::Stop };
+        if !self.hooks().wait_for(event) {
+            return HookResult::default();
+        }
+        let tasks = self.ports.desk.wish(|answer| Wish::UnderWay { answer }).await.unwrap_or_default();
+        let is_other = |task: &Value| task["id"].as_str() != self.spec.agent.as_ref().map(AgentId::as_str);
+        let tasks: Vec<Value> = tasks.into_iter().filter(is_other).collect();
+        let mut more = json!({
+            "stop_hook_active": active, "last_assistant_message": last, "background_tasks": tasks, "session_crons": [],
+        });
         match &self.spec.agent {
             None => self.run(HookEvent::Stop, None, more, &nothing).await,
             Some(agent) => {

@@ -45,7 +45,7 @@ struct Open {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostFailure {
     /// It says that it could not.
-    #[error("it failed in the host: {0}")]
+    #[error("the host could not do it: {0}")]
     Failed(String),
     /// It took too long.
     #[error("the host gave no answer within {} s", .0.as_secs_f64())]

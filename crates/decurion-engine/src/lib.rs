@@ -10,7 +10,7 @@
 //! | 4 | `context.rs`, `compact.rs` | the journal so far | the messages of a request |
 //! | 5 | `turn.rs` | a request | one message |
 //! | 6 | `calls.rs` | the message's calls | an order, and what may overlap |
-//! | 7 | `call.rs`, `shell.rs`, `skill.rs`, `hooked.rs`, `permission.rs`, `approval.rs`, `elicit.rs`, `rules.rs` | one call | its result |
+//! | 7 | `call.rs`, `shell.rs`, `skill.rs`, `hooked.rs`, `host.rs`, `permission.rs`, `approval.rs`, `elicit.rs`, `rules.rs` | one call | its result |
 //! | 8 | `agent_tools/`, `tree.rs`, `spawn.rs`, `kit.rs` | a `RunSpec` | a living run, and its ending on record |
 //! | 9 | `journal.rs`, `resume.rs` | events | numbered lines on disk, then the same to everyone |
 //!

@@ -1,6 +1,6 @@
 //! Tasks for people and programs who look from outside. Takes a row of the table, gives its record as JSON.
 
-use decurion_protocol::{Attention, Outcome, TaskState};
+use decurion_protocol::{Attention, Outcome, TaskKind, TaskState};
 use serde_json::{Value, json};
 
 use crate::agent_tools::task_output::state_word;
@@ -39,6 +39,38 @@ pub fn row(table: &TaskTable, row: &Row) -> Value {
         "tokens": progress.tokens,
         "activities": progress.activities,
     })
+}
+
+/// How much of a text hooks are told.
+const MOST_TEXT: usize = 1000;
+
+/// What works in the background now, as hooks are told of it.
+pub fn under_way(table: &TaskTable) -> Vec<Value> {
+    table.rows().filter_map(brief).collect()
+}
+
+/// A task that works in the background, in brief; none for any other.
+fn brief(row: &Row) -> Option<Value> {
+    let view = row.view.borrow().clone();
+    let record = &row.record;
+    if view.state.is_ended() || record.attention != Attention::Background {
+        return None;
+    }
+    let short = |text: &str| match text.char_indices().nth(MOST_TEXT) {
+        Some((end, _)) => format!("{}… [+{} chars]", &text[..end], text[end..].chars().count()),
+        None => text.to_owned(),
+    };
+    let mut told = json!({
+        "id": record.task,
+        "type": if record.kind == TaskKind::LocalBash { "shell" } else { "subagent" },
+        "status": state_word(&view.state),
+        "description": short(&record.description),
+    });
+    match record.kind {
+        TaskKind::LocalBash => told["command"] = json!(short(&record.prompt)),
+        _ => told["agent_type"] = json!(record.agent_type),
+    }
+    Some(told)
 }
 
 /// The state in a word or two.

@@ -563,7 +563,14 @@ async fn stop_hooks(run: &Run, progress: &mut Progress) -> Result<Option<Option<
         progress.totals.error = Some(ending::HOOK.to_owned());
         return Ok(Some(Some(Outcome::Killed { by: format!("a hook: {reason}") })));
     }
-    let Some(reason) = result.block else { return Ok(None) };
+    // What is said besides a "no" is for the model too, which goes on with it.
+    let told = result.additional_context.join("\n");
+    let (reason, text) = match result.block {
+        Some(reason) if told.is_empty() => (reason.clone(), format!("Stop hook feedback:\n{reason}")),
+        Some(reason) => (reason.clone(), format!("Stop hook feedback:\n{reason}\n\n{told}")),
+        None if told.is_empty() => return Ok(None),
+        None => (told.clone(), told),
+    };
     progress.blocks += 1;
     if progress.blocks > MOST_BLOCKS {
         let text =
@@ -571,7 +578,6 @@ async fn stop_hooks(run: &Run, progress: &mut Progress) -> Result<Option<Option<
         record(run, progress, vec![Event::Notice { level: "warning".to_owned(), text }]).await?;
         return Ok(None);
     }
-    let text = format!("Stop hook feedback:\n{reason}");
     hear(run, progress, vec![Block::text(text)], Origin::Note("hook".to_owned())).await?;
     Ok(Some(None))
 }

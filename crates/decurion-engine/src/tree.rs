@@ -26,6 +26,7 @@ use crate::context::Context;
 use crate::desk::{Desk, Looked, MayEnd, ModeStep, Sent, Shells, Wish};
 use crate::journal::Who;
 use crate::kit::Kit;
+use crate::listing;
 use crate::permission::Grant;
 use crate::ports::Model;
 use crate::run::Run;
@@ -143,6 +144,9 @@ impl Owner {
             Wish::Ended { agent, ending, delivered } => self.agent_ended(agent, *ending, &delivered).await,
             Wish::Look { task, answer } => {
                 let _ = answer.send(self.look(&task));
+            }
+            Wish::UnderWay { answer } => {
+                let _ = answer.send(listing::under_way(&self.tree.tasks));
             }
             Wish::Claim { delivery, answer } => {
                 let _ = answer.send(self.claim(delivery));

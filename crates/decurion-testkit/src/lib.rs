@@ -3,6 +3,7 @@
 
 pub mod asking;
 pub mod faults;
+pub mod hosted;
 pub mod proc;
 pub mod repo;
 pub mod server;

@@ -17,6 +17,7 @@ mod faults;
 mod folding;
 mod hooking;
 mod hooks;
+mod hosting;
 mod isolated;
 mod library;
 mod loops;

@@ -14,13 +14,13 @@ use tokio::sync::mpsc;
 use crate::playing::{Kept, headless, short, stage, values};
 
 /// A host at its end of the conversation.
-struct Talking {
+pub struct Talking {
     input: Option<DuplexStream>,
-    out: Kept,
+    pub out: Kept,
 }
 
 impl Talking {
-    async fn say(&mut self, line: &Value) {
+    pub async fn say(&mut self, line: &Value) {
         self.write(format!("{line}\n").as_bytes()).await;
     }
 
@@ -28,21 +28,21 @@ impl Talking {
         self.input.as_mut().unwrap().write_all(bytes).await.unwrap();
     }
 
-    async fn ask(&mut self, id: &str, request: Value) {
+    pub async fn ask(&mut self, id: &str, request: Value) {
         self.say(&json!({"type": "control_request", "request_id": id, "request": request})).await;
     }
 
-    async fn prompt(&mut self, text: &str) {
+    pub async fn prompt(&mut self, text: &str) {
         self.say(&json!({"type": "user", "message": {"role": "user", "content": text}})).await;
     }
 
-    async fn answer(&mut self, id: &Value, response: Value) {
+    pub async fn answer(&mut self, id: &Value, response: Value) {
         let response = json!({"subtype": "success", "request_id": id, "response": response});
         self.say(&json!({"type": "control_response", "response": response})).await;
     }
 
     /// Waits for a line that fits.
-    async fn wait(&self, fits: impl Fn(&Value) -> bool) -> Value {
+    pub async fn wait(&self, fits: impl Fn(&Value) -> bool) -> Value {
         loop {
             let text = self.out.text();
             let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
@@ -57,7 +57,7 @@ impl Talking {
         self.wait(|line| line["type"] == "control_request").await
     }
 
-    async fn result(&self, index: u64) -> Value {
+    pub async fn result(&self, index: u64) -> Value {
         self.wait(|line| line["type"] == "result" && line["result_index"] == index).await
     }
 
@@ -67,14 +67,14 @@ impl Talking {
 }
 
 /// What is left of a conversation.
-struct Over {
-    out: String,
-    problems: String,
-    finish: Finish,
+pub struct Over {
+    pub out: String,
+    pub problems: String,
+    pub finish: Finish,
 }
 
 /// Lets a host talk to the session of this stage until it hangs up.
-async fn converse(mut stage: Stage, host: impl AsyncFnOnce(&mut Talking)) -> Over {
+pub async fn converse(mut stage: Stage, host: impl AsyncFnOnce(&mut Talking)) -> Over {
     stage.request.answers = true;
     let (out, problems) = (Kept::default(), Kept::default());
     let headless = headless(&stage, Format::StreamJson, &out, Progress::Off).await;

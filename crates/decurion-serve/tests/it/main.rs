@@ -4,6 +4,7 @@
 mod clients;
 mod headless;
 mod hosts;
+mod leading;
 mod mcp;
 mod playing;
 mod sockets;
