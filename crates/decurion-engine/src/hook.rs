@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use decurion_exec::{Guard, Launch, Output, Stdin, shell};
-use decurion_protocol::{CallId, HookDeclaration, HookEvent, HostAsked, SessionId};
+use decurion_protocol::{CallId, Event, HookDeclaration, HookEvent, HookRun, HostAsked, SessionId};
 use futures_util::future::join_all;
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
@@ -154,17 +154,36 @@ impl Hooks {
         }
         let (event, who) = (call.event, call.who);
         let input = with_event(event, call.input);
+        let name = match call.subject {
+            Some(subject) => format!("{event}:{subject}"),
+            None => event.to_string(),
+        };
         let runs = chosen.iter().map(|hook| async {
-            let limit = hook.timeout.unwrap_or(USUAL_TIMEOUT);
-            if let Some(callback) = &hook.callback {
-                let said = self.ask_host(who, callback, &input, limit).await;
-                return answer::heard(event, hook, said);
-            }
-            let launch = self.launch(hook, line(&input));
-            let ran = process::run(self.around.processes.as_ref(), launch, limit).await;
-            answer::read(event, hook, &ran)
+            let id = uuid::Uuid::new_v4().to_string();
+            let shown = HookRun { id, event: event.to_string(), name: name.clone() };
+            self.around.host.tell(who, Event::HookStarted { hook: shown.clone() });
+            let result = self.run_one(who, event, hook, &input).await;
+            self.around.host.tell(who, ended(shown, &result));
+            result
         });
         join_all(runs).await.into_iter().fold(HookResult::default(), HookResult::merge)
+    }
+
+    async fn run_one(
+        &self,
+        who: &Who,
+        event: HookEvent,
+        hook: &HookDeclaration,
+        input: &Value,
+    ) -> HookResult {
+        let limit = hook.timeout.unwrap_or(USUAL_TIMEOUT);
+        if let Some(callback) = &hook.callback {
+            let said = self.ask_host(who, callback, input, limit).await;
+            return answer::heard(event, hook, said);
+        }
+        let launch = self.launch(hook, line(input));
+        let ran = process::run(self.around.processes.as_ref(), launch, limit).await;
+        answer::read(event, hook, &ran)
     }
 
     async fn ask_host(
@@ -266,6 +285,19 @@ impl Matcher {
         let (Self::Whole(pattern), Some(subject)) = (self, subject) else { return true };
         pattern.is_match(subject)
             || (event.is_about_a_call() && other_name(subject).is_some_and(|other| pattern.is_match(other)))
+    }
+}
+
+/// What whoever listens is told of a hook that is over.
+fn ended(hook: HookRun, result: &HookResult) -> Event {
+    let report = result.reports.first();
+    let text = |part: fn(&HookReport) -> &String| report.map(part).cloned().unwrap_or_default();
+    Event::HookEnded {
+        hook,
+        stdout: text(|report| &report.stdout),
+        stderr: text(|report| &report.stderr),
+        exit_code: report.and_then(|report| report.exit_code),
+        ok: report.is_none_or(|report| report.outcome == HookOutcome::Success),
     }
 }
 

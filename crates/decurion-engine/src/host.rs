@@ -126,6 +126,11 @@ impl HostDesk {
         }
     }
 
+    /// Tells whoever listens of something that is not kept.
+    pub fn tell(&self, who: &Who, event: Event) {
+        self.lock().publish(Some(who), event);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

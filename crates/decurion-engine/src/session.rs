@@ -814,12 +814,7 @@ impl Owner {
     }
 
     fn use_model(&mut self, model: Arc<Model>) {
-        let head = Head {
-            system: self.session.head.system.clone(),
-            tools: self.session.head.tools.clone(),
-            model: model.id.clone(),
-            ..model.head.clone()
-        };
+        let head = spec::root_settings(&self.session.request, &model, (*self.session.head).clone());
         if model.dialect != self.session.model.dialect {
             self.context = None;
         }

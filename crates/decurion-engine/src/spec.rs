@@ -55,8 +55,22 @@ pub fn root_head(
         let only = Some(schemas.iter().map(|schema| schema.name.clone()).collect());
         tools = all.select(&decurion_protocol::ToolSelection { only, except: Vec::new() }).set;
     }
-    let head = Head { model: model.id.clone(), system, tools: schemas, ..model.head.clone() };
+    let head = root_settings(request, model, Head { system, tools: schemas, ..Head::default() });
     Ok(HeadAndTools { head, tools, unknown: chosen.unknown })
+}
+
+/// A head of the root with the settings of its model, and how it should think as the session was asked for.
+pub fn root_settings(request: &SessionRequest, model: &Model, head: Head) -> Head {
+    let own = &model.head;
+    let effort = request.effort.clone().or_else(|| request.definition.effort.clone());
+    Head {
+        model: model.id.clone(),
+        system: head.system,
+        tools: head.tools,
+        thinking: request.thinking.clone().or_else(|| own.thinking.clone()),
+        effort: effort.or_else(|| own.effort.clone()),
+        ..own.clone()
+    }
 }
 
 /// What a model is told about a tool.

@@ -15,7 +15,8 @@ use crate::http::{Endpoint, Http, Secret, header_value};
 use crate::reply::{call, check_content, stream_error, unique_id};
 use crate::request::model_member;
 use crate::{
-    Dialect, Head, ModelError, ModelEvent, ModelProvider, ModelRequest, Reply, WireHead, WireMessage, sse,
+    Dialect, Head, ModelError, ModelEvent, ModelProvider, ModelRequest, Reply, Thinking, WireHead,
+    WireMessage, sse,
 };
 
 /// Where and as whom to ask.
@@ -103,7 +104,7 @@ pub(crate) fn write_head(head: &Head) -> WireHead {
         member("temperature", &temperature.into());
     }
     if let Some(thinking) = &head.thinking {
-        member("thinking", &json!(thinking));
+        member("thinking", &json!(affordable(thinking, head.max_output_tokens)));
     }
     if let Some(effort) = &head.effort {
         member("output_config", &json!({"effort": effort}));
@@ -131,6 +132,23 @@ pub(crate) fn write_head(head: &Head) -> WireHead {
         prefix: text.into(),
         suffix: Bytes::from_static(b"]}"),
         opened: false,
+    }
+}
+
+/// The fewest tokens that the provider takes as a limit of thinking.
+const LEAST_THINKING: u64 = 1_024;
+
+/// Thinking that leaves room for an answer: the provider refuses a limit that is not below that of the whole reply.
+fn affordable(thinking: &Thinking, most: u64) -> Thinking {
+    match thinking {
+        Thinking::Enabled { budget_tokens, display } => {
+            let budget_tokens = (*budget_tokens).max(LEAST_THINKING).min(most.saturating_sub(1));
+            match budget_tokens {
+                LEAST_THINKING.. => Thinking::Enabled { budget_tokens, display: display.clone() },
+                _ => Thinking::Disabled,
+            }
+        }
+        other => other.clone(),
     }
 }
 

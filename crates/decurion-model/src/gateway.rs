@@ -431,11 +431,14 @@ impl Turn {
         self.tell_waiting(self.retry_reason(error, delay, None));
     }
 
-    /// Changes to the fallback model, once.
+    /// Changes to the next fallback model, each once.
     fn fall_back(&mut self) -> bool {
-        let Some(to) = self.request.fallback.take().filter(|to| *to != self.request.head.model) else {
-            return false;
-        };
+        let Some(all) = self.request.fallback.take() else { return false };
+        let mut names = all.split(',').map(str::trim);
+        let is_other = |name: &&str| !name.is_empty() && *name != self.request.head.model;
+        let Some(to) = names.find(is_other).map(str::to_owned) else { return false };
+        let rest = names.collect::<Vec<_>>().join(",");
+        self.request.fallback = Some(rest).filter(|rest| !rest.is_empty());
         let from = self.request.head.model.clone();
         self.request.head = Arc::new(self.request.head.with_model(&to));
         self.count.overloads = 0;

@@ -85,7 +85,9 @@ pub(crate) fn write_head(head: &Head) -> WireHead {
         member("temperature", &temperature.into());
     }
     if let Some(effort) = &head.effort {
-        member("reasoning_effort", &effort.as_str().into());
+        // What is above `high` is a word of few servers, and the others refuse it.
+        let known = if matches!(effort.as_str(), "max" | "xhigh") { "high" } else { effort.as_str() };
+        member("reasoning_effort", &known.into());
     }
     if !head.stop.is_empty() {
         member("stop", &json!(head.stop));

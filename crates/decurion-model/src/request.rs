@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use decurion_protocol::Message;
+pub use decurion_protocol::Thinking;
 use http_body::{Body, Frame, SizeHint};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -26,7 +27,8 @@ pub struct ModelRequest {
     pub messages: Vec<WireMessage>,
     /// Who asks.
     pub tag: RequestTag,
-    /// The model of the same provider to change to while this one stays overloaded.
+    /// The models of the same provider to change to while this one stays overloaded, one after the other, with commas
+    /// between them.
     pub fallback: Option<String>,
 }
 
@@ -71,21 +73,6 @@ pub struct ToolSchema {
     pub description: String,
     /// A JSON Schema of an object.
     pub input_schema: Value,
-}
-
-/// Whether a model thinks before it answers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-pub enum Thinking {
-    /// As much as it finds right.
-    Adaptive,
-    /// Up to so many tokens.
-    Enabled {
-        /// The limit.
-        budget_tokens: u64,
-    },
-    /// Not at all.
-    Disabled,
 }
 
 /// What Chat Completions servers call the output limit: the old name is known to all local servers, the

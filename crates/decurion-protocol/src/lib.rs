@@ -42,7 +42,7 @@ pub use message::{Block, Message, Role, ToolContent};
 pub use outcome::Outcome;
 pub use output::{ToolEffect, ToolOutput};
 pub use permission::{Answer, Decision, Mode, Question, Rule, RuleSet, Verdict};
-pub use run::{Limits, Opening, OwnRules, Pattern, RunSpec, Worktree};
+pub use run::{Limits, Opening, OwnRules, Pattern, RunSpec, Thinking, Worktree};
 pub use skill::{Invocable, Skill, SkillKind};
 pub use step::{ReleaseStep, StartStep, Step};
 pub use task::{

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::{AgentDefinition, Envelope, Limits, Mode, Request, Rule, SessionId, ToolSelection};
+use crate::{AgentDefinition, Envelope, Limits, Mode, Request, Rule, SessionId, Thinking, ToolSelection};
 
 /// A boxed stream, open about being boxed.
 pub type BoxStream<'a, T> = Pin<Box<dyn Stream<Item = T> + Send + 'a>>;
@@ -71,6 +71,12 @@ pub struct SessionRequest {
     pub model: Option<String>,
     /// The model to change to when that one stays overloaded.
     pub fallback_model: Option<String>,
+    /// Whether the model thinks before it answers; none leaves that to the settings and the provider.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<Thinking>,
+    /// How hard it tries, in the provider's word; none leaves that to the settings and the provider.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<String>,
     /// The permission mode; none takes the configured one.
     pub mode: Option<Mode>,
     /// Allow rules of the command line.

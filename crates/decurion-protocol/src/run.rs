@@ -164,6 +164,28 @@ pub enum Opening {
     },
 }
 
+/// Whether a model thinks before it answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Thinking {
+    /// As much as it finds right.
+    Adaptive {
+        /// How its thoughts are given, in the provider's word (`summarized`, `omitted`).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        display: Option<String>,
+    },
+    /// Up to so many tokens.
+    Enabled {
+        /// The limit.
+        budget_tokens: u64,
+        /// How its thoughts are given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        display: Option<String>,
+    },
+    /// Not at all.
+    Disabled,
+}
+
 /// How much a run may use. `None` is unlimited.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -409,6 +409,8 @@ fn request(cwd: Utf8PathBuf) -> SessionRequest {
         system: None,
         append_system: None,
         model: None,
+        thinking: None,
+        effort: None,
         fallback_model: None,
         mode: None,
         allow: Vec::new(),

@@ -13,7 +13,7 @@ use decurion_engine::prompt::MAIN_PROMPT;
 use decurion_engine::{Definitions as _, Engine, Library, child};
 use decurion_protocol::{
     AgentDefinition, AgentSource, Block, Command, Limits, Link, Mode, Money, Outcome, Persistence, Place,
-    SessionId, SessionRequest, Skill, SkillKind, Start, ToolSelection,
+    SessionId, SessionRequest, Skill, SkillKind, Start, Thinking, ToolSelection,
 };
 use decurion_serve::socket::{Door, Listener, LiveSessions, listen};
 use decurion_serve::{
@@ -132,7 +132,15 @@ impl Prepared<'_> {
             work,
             agents,
             format: args.output_format.into(),
-            partial: args.include_partial_messages,
+            shown: Facts {
+                partial: args.include_partial_messages,
+                agent_text: args.forward_subagent_text
+                    || wanted.is_some_and(|wanted| wanted.forward_subagent_text)
+                    || is_on(environment, "CLAUDE_CODE_FORWARD_SUBAGENT_TEXT"),
+                hooks: args.include_hook_events,
+                state: state_lines(environment),
+                ..Facts::default()
+            },
             progress: match (args.verbose, args.output_format) {
                 (true, OutputFormat::Text) => Progress::Apart(lines(std::io::stderr())?),
                 (false, OutputFormat::Text) => Progress::Warnings(lines(std::io::stderr())?),
@@ -174,6 +182,24 @@ impl Prepared<'_> {
     }
 }
 
+/// Whether a host asked, by its environment, to be told the session's state.
+fn state_lines(environment: &Environment) -> decurion_serve::StateLines {
+    match (
+        is_on(environment, "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS"),
+        is_on(environment, "CLAUDE_CODE_SDK_READS_SESSION_STATE"),
+    ) {
+        (true, _) => decurion_serve::StateLines::On,
+        (false, true) => decurion_serve::StateLines::HostOnly,
+        (false, false) => decurion_serve::StateLines::Off,
+    }
+}
+
+fn is_on(environment: &Environment, name: &str) -> bool {
+    environment
+        .get(name)
+        .is_some_and(|value| matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on"))
+}
+
 /// A prompt with what its agent's definition begins with.
 fn begun(prompt: String, initial: Option<&str>) -> String {
     match initial {
@@ -198,8 +224,8 @@ pub struct Answer {
     pub plugins: Plugins,
     /// What is printed.
     pub format: Format,
-    /// Whether pieces of replies are printed too.
-    pub partial: bool,
+    /// What is printed besides.
+    pub shown: Facts,
     /// Where progress is shown.
     pub progress: Progress,
     /// Where the key came from.
@@ -213,14 +239,18 @@ impl Answer {
     pub async fn run(self, place: &dyn Place) -> Result<Finish, Failure> {
         let mut signals = signals().map_err(|error| Failure::failed(format!("no signals: {error}")))?;
         let cwd = self.request.cwd.clone();
+        let home = cwd.clone();
         let link = place.open(self.request).await?;
         let door = self.state.as_deref().and_then(|state| open_door(state, cwd, &link));
         let facts = Facts {
             api_key_source: self.api_key_source,
             version: wire::VERSION.to_owned(),
             sandbox: "none".to_owned(),
-            partial: self.partial,
-            ..Facts::default()
+            transcript: self.state.as_deref().map(|state| {
+                let files = decurion_store::Layout::new(state).session(&home, link.session);
+                files.transcript().to_string()
+            }),
+            ..self.shown
         };
         let names = self.agents.iter().map(|definition| definition.name.clone()).collect();
         let stream = StreamJson::new(link.session, facts)
@@ -551,6 +581,8 @@ fn session_request(
             .fallback_model
             .clone()
             .or_else(|| loaded.settings.fallback_model.first().cloned()),
+        thinking: thinking(args)?,
+        effort: effort(args)?,
         mode: main
             .filter(|_| permission_mode(args).is_ok_and(|given| given.is_none()))
             .and_then(|main| definitions::mode(main, loaded)),
@@ -577,6 +609,38 @@ fn session_request(
         entrypoint: entrypoint.to_owned(),
         cwd,
     })
+}
+
+/// Whether the model thinks, as the flags say.
+fn thinking(args: &RunArgs) -> Result<Option<Thinking>, Failure> {
+    let display = args.thinking_display.clone();
+    if let Some(word) = display.as_deref().filter(|word| !matches!(*word, "summarized" | "omitted")) {
+        return Err(Failure::usage(format!("--thinking-display is neither summarized nor omitted: {word}")));
+    }
+    let enabled = |tokens: u32| match tokens {
+        0 => Thinking::Disabled,
+        tokens => Thinking::Enabled { budget_tokens: u64::from(tokens), display: display.clone() },
+    };
+    Ok(match (args.thinking.as_deref(), args.max_thinking_tokens) {
+        (Some("disabled"), _) => Some(Thinking::Disabled),
+        (None | Some("enabled"), Some(tokens)) => Some(enabled(tokens)),
+        (Some("adaptive" | "enabled"), _) => Some(Thinking::Adaptive { display }),
+        (None, None) => display.map(|display| Thinking::Adaptive { display: Some(display) }),
+        (Some(word), _) => {
+            let what = format!("--thinking is none of adaptive, enabled and disabled: {word}");
+            return Err(Failure::usage(what));
+        }
+    })
+}
+
+/// How hard the model tries, as the flag says.
+fn effort(args: &RunArgs) -> Result<Option<String>, Failure> {
+    match args.effort.as_deref() {
+        None | Some("low" | "medium" | "high" | "xhigh" | "max") => Ok(args.effort.clone()),
+        Some(word) => {
+            Err(Failure::usage(format!("--effort is none of low, medium, high, xhigh and max: {word}")))
+        }
+    }
 }
 
 /// Whether the program that leads us answers questions. One that introduces itself says so by a flag, as the Agent SDKs

@@ -295,7 +295,8 @@ impl Owner {
         let (head, wire_head) = if *is_fork {
             (Arc::clone(&desk.head), Arc::clone(&desk.wire_head))
         } else {
-            let head = child_head(model, definition, tools, effort);
+            let above = Some(&*desk.head).filter(|_| Arc::ptr_eq(model, &desk.model));
+            let head = child_head(model, definition, tools, effort, above);
             let wire_head = Arc::new(model.dialect.head(&head));
             (Arc::new(head), wire_head)
         };
@@ -735,13 +736,17 @@ fn child_head(
     definition: &AgentDefinition,
     tools: &decurion_tools::ToolSet,
     effort: Option<&str>,
+    above: Option<&Head>,
 ) -> Head {
     let effort = effort.map(str::to_owned).or_else(|| definition.effort.clone());
+    // Of those above it an agent has how to think where it has their model; another may know nothing of that.
+    let own = above.unwrap_or(&model.head);
     Head {
         model: model.id.clone(),
         system: prompt::system(&definition.prompt, None),
         tools: tools.iter().map(|tool| spec::schema(&**tool)).collect(),
-        effort: effort.or_else(|| model.head.effort.clone()),
+        thinking: own.thinking.clone(),
+        effort: effort.or_else(|| own.effort.clone()),
         ..model.head.clone()
     }
 }

@@ -33,7 +33,7 @@ when turn=2
                 #1 →      "looking"
                 #1 model  "found it"
                 #1 end    completed "found it"
-            →      "found it\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 616\ntool_uses: 1\nduration_ms: 27</usage>"
+            →      "found it\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 616\ntool_uses: 1\nduration_ms: 29</usage>"
             model  "done"
             end    completed "done"
         "#]],
@@ -148,10 +148,10 @@ when turn=2
                 #2 user   "second"
                 #2 model  "two"
                 #2 end    completed "two"
-            →      "two\n\nagentId: #2 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 551\ntool_uses: 0\nduration_ms: 11</usage>"
+            →      "two\n\nagentId: #2 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 551\ntool_uses: 0\nduration_ms: 12</usage>"
                 #1 model  "one"
                 #1 end    completed "one"
-            →      "one\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 551\ntool_uses: 0\nduration_ms: 30</usage>"
+            →      "one\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 551\ntool_uses: 0\nduration_ms: 32</usage>"
             model  "done"
             end    completed "done"
         "#]],
@@ -196,7 +196,7 @@ when turn=2
             #1 told   #2 completed "inner done"
             #1 model  "outer done"
             #1 end    completed "outer done"
-        →      "outer done\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 1551\ntool_uses: 1\nduration_ms: 60</usage>"
+        →      "outer done\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 1551\ntool_uses: 1\nduration_ms: 64</usage>"
         model  "done"
         end    completed "done"
     "#]].assert_eq(&stage.log("go").await);
@@ -356,7 +356,7 @@ when turn=4
                 #1 user   "look for it"
                 #1 model  "found it"
                 #1 end    completed "found it"
-            →      "found it\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 553\ntool_uses: 0\nduration_ms: 11</usage>"
+            →      "found it\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 553\ntool_uses: 0\nduration_ms: 12</usage>"
             model  calls SendMessage {"to":"#1","message":"go on"}
             start  SendMessage (no rule)
             mail   "go on"
@@ -399,14 +399,14 @@ when turn=3
             #1 user   "look for it"
             #1 model  "found it"
             #1 end    completed "found it"
-        →      "found it\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 553\ntool_uses: 0\nduration_ms: 11</usage>"
+        →      "found it\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 553\ntool_uses: 0\nduration_ms: 12</usage>"
         model  calls Agent {"description":"more","prompt":"look again","resume":"#1"}
         start  Agent (no rule)
         begin  #1 local_agent Foreground
             #1 user   "look again"
             #1 model  "and more"
             #1 end    completed "and more"
-        →      "and more\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 586\ntool_uses: 0\nduration_ms: 11</usage>"
+        →      "and more\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 586\ntool_uses: 0\nduration_ms: 12</usage>"
         model  "done"
         end    completed "done"
     "##]].assert_eq(&stage.log("go").await);
@@ -452,14 +452,14 @@ when turn=2
             #1 model  "done"
             #1 end    completed "done"
         task   #2 Running { attention: Foreground }
-        →      "done\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 550\ntool_uses: 0\nduration_ms: 11</usage>"
+        →      "done\n\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 550\ntool_uses: 0\nduration_ms: 12</usage>"
             #2 model  "done"
             #2 end    completed "done"
         task   #3 Running { attention: Foreground }
-        →      "done\n\nagentId: #2 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 550\ntool_uses: 0\nduration_ms: 11</usage>"
+        →      "done\n\nagentId: #2 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 550\ntool_uses: 0\nduration_ms: 12</usage>"
             #3 model  "done"
             #3 end    completed "done"
-        →      "done\n\nagentId: #3 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 550\ntool_uses: 0\nduration_ms: 11</usage>"
+        →      "done\n\nagentId: #3 (for `resume` or SendMessage, if its work should go on; not for the user)\n<usage>subagent_tokens: 550\ntool_uses: 0\nduration_ms: 12</usage>"
         model  "done"
         end    completed "done"
     "#]].assert_eq(&stage.log("go").await);

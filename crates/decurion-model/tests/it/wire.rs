@@ -23,7 +23,7 @@ fn rich_head() -> Head {
             input_schema: json!({"type":"object","properties":{"z":{},"a":{}}}),
         }],
         max_output_tokens: 99,
-        thinking: Some(Thinking::Adaptive),
+        thinking: Some(Thinking::Adaptive { display: None }),
         effort: Some("high".into()),
         temperature: Some(0.5),
         stop: vec!["STOP".into()],

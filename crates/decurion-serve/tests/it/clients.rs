@@ -160,6 +160,8 @@ fn session(start: Start) -> SessionRequest {
         append_system: None,
         model: None,
         fallback_model: None,
+        thinking: None,
+        effort: None,
         mode: None,
         allow: Vec::new(),
         deny: Vec::new(),

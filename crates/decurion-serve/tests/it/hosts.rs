@@ -111,7 +111,7 @@ async fn each_prompt_has_its_result_at_once() {
     let kinds: Vec<String> =
         short(&over.out).lines().map(|line| line.split(" origin").next().unwrap().to_owned()).collect();
     expect![[r#"
-        control_response {"response":{"subtype":"success","request_id":"i1","response":{"commands":[],"agents":[{"name":"worker","description":"works","model":"scripted"}],"output_style":"default","available_output_styles":["default"],"models":[],"account":{}}}}
+        control_response {"response":{"subtype":"success","request_id":"i1","response":{"commands":[],"agents":[{"name":"worker","description":"works","model":"scripted"}],"output_style":"default","available_output_styles":["default"],"models":[],"account":{},"hook_on_failure_supported":true,"hooks_applied":true,"plugins_applied":true}}}
         init agents=["worker"]
         status {"status":"requesting"}
         assistant "one"
@@ -355,7 +355,7 @@ async fn control_requests_are_answered() {
         .map(|line| format!("{}\n", line["response"]))
         .collect();
     expect![[r#"
-        {"subtype":"success","request_id":"i","response":{"commands":[],"agents":[{"name":"worker","description":"works","model":"scripted"}],"output_style":"default","available_output_styles":["default"],"models":[],"account":{}}}
+        {"subtype":"success","request_id":"i","response":{"commands":[],"agents":[{"name":"worker","description":"works","model":"scripted"}],"output_style":"default","available_output_styles":["default"],"models":[],"account":{},"hook_on_failure_supported":true,"hooks_applied":true,"plugins_applied":true}}
         {"subtype":"error","request_id":"u","error":"a control request of this kind is not supported: rewind_files","error_code":"unsupported_request"}
         {"subtype":"error","request_id":"m","error":"unknown permission mode (default, acceptEdits, plan, bypassPermissions, dontAsk, bubble): \"sideways\"","error_code":"invalid_mode"}
         {"subtype":"error","request_id":"s","error":"input line 5: `request.task_id` is missing, which stop_task needs","error_code":"invalid_request"}

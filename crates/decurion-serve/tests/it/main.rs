@@ -7,6 +7,7 @@ mod hosts;
 mod leading;
 mod mcp;
 mod playing;
+mod shown;
 mod sockets;
 mod stage;
 mod tracing;

@@ -157,6 +157,8 @@ fn request(loaded: &Loaded, definition: &AgentDefinition, input: &Value) -> Sess
         system: None,
         append_system: None,
         model: input["model"].as_str().map(str::to_owned).or_else(|| definition.model.clone()).filter(named),
+        thinking: None,
+        effort: None,
         fallback_model: loaded.settings.fallback_model.first().cloned(),
         mode: definitions::mode(definition, loaded),
         allow: Vec::new(),
