@@ -65,8 +65,7 @@ impl Write for Complaints {
 /// Lets a host say these lines, to a session whose output is shut; `then` says when to hang up.
 async fn led(stage: Stage, out: &Shut, said: Vec<Value>, then: impl AsyncFnOnce()) -> (Finish, String) {
     let link = stage.engine().open(stage.request.clone()).await.unwrap();
-    let facts =
-        Facts { api_key_source: "none".into(), version: "0".into(), sandbox: "none".into(), partial: false };
+    let facts = Facts { version: "0".into(), sandbox: "none".into(), ..Facts::default() };
     let stream = StreamJson::new(link.session, facts);
     let lines = Lines::to(out.clone()).unwrap();
     let headless = Headless { link, format: Format::StreamJson, stream, out: lines, progress: Progress::Off };
