@@ -7,6 +7,7 @@ are the same as those of the TypeScript programs.
 import asyncio
 import json
 import os
+import re
 import sys
 
 from claude_agent_sdk import (
@@ -38,10 +39,10 @@ def plain(value):
 
 
 def text_of(content):
-    """The text of a tool's result."""
+    """The text of a tool's result, without what is different each time: the id of an agent and what it used."""
     if isinstance(content, list):
-        return "".join(block.get("text", f"<{block.get('type')}>") for block in content)
-    return content or ""
+        content = "".join(block.get("text", f"<{block.get('type')}>") for block in content)
+    return (content or "").split("agentId:")[0].strip()
 
 
 def lines(message):
@@ -84,7 +85,14 @@ def show(message):
     """Prints what a message says; what an agent says is indented, with the call that started it."""
     parent = getattr(message, "parent_tool_use_id", None)
     for line in lines(message):
+        line = re.sub('The tools are: [^<"]*', "The tools are: …", re.sub("req_[0-9a-f]+", "req_…", line))
         say(f"  [{parent}] {line}" if parent else line)
+
+
+def show_root(message):
+    """The same without what agents say, whose order against the root's is not fixed in the background."""
+    if not getattr(message, "parent_tool_use_id", None):
+        show(message)
 
 
 def say(*words):
@@ -101,13 +109,13 @@ async def ask(prompt, **more):
     return seen
 
 
-async def answer(client, prompt):
+async def answer(client, prompt, shown=show):
     """One turn of a client; prints all that comes and gives it back."""
     seen = []
     await client.query(prompt)
     async for message in client.receive_response():
         seen.append(message)
-        show(message)
+        shown(message)
     return seen
 
 
@@ -135,4 +143,5 @@ def run(*sections):
         try:
             asyncio.run(asyncio.wait_for(known[name](), 60))
         except Exception as error:
-            say(f"raised {type(error).__name__}: {error}")
+            # The SDKs add the exit code in different places.
+            say(f"raised {str(error).splitlines()[0].split(' (exit code')[0] if str(error) else 'a time-out'}")

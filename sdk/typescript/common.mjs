@@ -10,7 +10,7 @@ export const MODEL = "claude-sonnet-4-5";
 
 /** Options of a program that uses decurion. */
 export function options(more = {}) {
-  return { model: MODEL, settingSources: undefined, ...more, pathToClaudeCodeExecutable: process.env.DECURION };
+  return { model: MODEL, ...more, pathToClaudeCodeExecutable: process.env.DECURION };
 }
 
 /** JSON that is the same in both languages. */
@@ -24,10 +24,11 @@ function sorted(value) {
   return Object.fromEntries(Object.keys(value).sort().map((name) => [name, sorted(value[name])]));
 }
 
-/** The text of a tool's result. */
+/** The text of a tool's result, without what is different each time: the id of an agent and what it used. */
 export function textOf(content) {
-  if (Array.isArray(content)) return content.map((block) => block.text ?? `<${block.type}>`).join("");
-  return content ?? "";
+  const isList = Array.isArray(content);
+  const text = isList ? content.map((block) => block.text ?? `<${block.type}>`).join("") : (content ?? "");
+  return text.split("agentId:")[0].trim();
 }
 
 /** What a message says, a line for each block. */
@@ -77,7 +78,15 @@ function systemLines(data) {
 /** Prints what a message says; what an agent says is indented, with the call that started it. */
 export function show(message) {
   const parent = message.parent_tool_use_id;
-  for (const line of lines(message)) say(parent ? `  [${parent}] ${line}` : line);
+  for (const line of lines(message)) {
+    const same = line.replace(/req_[0-9a-f]+/g, "req_…").replace(/The tools are: [^<"]*/g, "The tools are: …");
+    say(parent ? `  [${parent}] ${same}` : same);
+  }
+}
+
+/** The same without what agents say, whose order against the root's is not fixed in the background. */
+export function showRoot(message) {
+  if (!message.parent_tool_use_id) show(message);
 }
 
 /** Prints a line at once: another process may be waiting for it. */
@@ -131,21 +140,21 @@ export class Client {
   }
 
   /** Every message up to the next result, printed. */
-  async response() {
+  async response(shown = show) {
     const seen = [];
     for (;;) {
       const { value, done } = await this.messages.next();
       if (done) return seen;
       seen.push(value);
-      show(value);
+      shown(value);
       if (value.type === "result") return seen;
     }
   }
 
   /** One turn. */
-  async answer(content) {
+  async answer(content, shown = show) {
     this.send(content);
-    return await this.response();
+    return await this.response(shown);
   }
 
   /** Ends the input and waits until the session is over; what it still says is not printed. */
@@ -166,11 +175,11 @@ export async function run(sections) {
   for (const name of wanted) {
     say(`== ${name}`);
     let timer;
-    const limit = new Promise((_, fail) => (timer = setTimeout(() => fail(new Error("it hangs")), 60_000)));
+    const limit = new Promise((_, fail) => (timer = setTimeout(() => fail(new Error("a time-out")), 60_000)));
     try {
       await Promise.race([sections[name](), limit]);
     } catch (error) {
-      say(`raised ${error.name}: ${error.message}`);
+      say(`raised ${error.message.split("\n")[0]}`);
     } finally {
       clearTimeout(timer);
     }

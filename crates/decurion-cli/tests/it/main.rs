@@ -10,6 +10,8 @@ mod hosting;
 mod hosts_gone;
 mod led;
 mod sdk;
+mod sdk_examples;
+mod sdk_guide;
 mod servers;
 mod sessions;
 mod stand;
