@@ -106,9 +106,18 @@ fn any_meta() -> impl Strategy<Value = MessageMeta> {
         timing.waited(WaitKind::Limit, from.into(), u64::from(from) + u64::from(more));
         timing
     });
-    let spent = (prop::option::of(any::<u64>()), prop::option::of(timing));
+    let failed = (text(), prop::option::of(any::<u16>()));
+    let spent = (prop::option::of(any::<u64>()), prop::option::of(timing), failed);
     (origin, text(), text(), text(), text(), prop::option::of(usage), spent).prop_map(
-        |(origin, message_id, request_id, model, stop_reason, usage, (cost, timing))| MessageMeta {
+        |(
+            origin,
+            message_id,
+            request_id,
+            model,
+            stop_reason,
+            usage,
+            (cost, timing, (error, error_status)),
+        )| MessageMeta {
             origin,
             message_id,
             request_id,
@@ -118,6 +127,8 @@ fn any_meta() -> impl Strategy<Value = MessageMeta> {
             cost: cost.map(Money),
             delivers: Vec::new(),
             timing,
+            error,
+            error_status,
             skills: Vec::new(),
         },
     )

@@ -144,6 +144,8 @@ pub fn reply(id: u128, blocks: Vec<Block>) -> Event {
             cost: Some(Money(5_816_000)),
             delivers: Vec::new(),
             timing: None,
+            error: None,
+            error_status: None,
             skills: Vec::new(),
         }),
     }
