@@ -284,9 +284,9 @@ pub fn features() -> String {
     let mut table = "| feature | Python | TypeScript | test |\n|---|---|---|---|\n".to_owned();
     for (feature, program, section, languages) in FEATURES {
         let (_, test) = TESTS.iter().find(|(name, _)| name == program).unwrap();
-        let cell = |language: Language, ending: &str| match languages.contains(&language) {
-            true => format!("`{program}.{ending}` {section}"),
-            false => "–".to_owned(),
+        let cell = |language: Language, ending: &str| {
+            let is_shown = languages.contains(&language);
+            if is_shown { format!("`{program}.{ending}` {section}") } else { "–".to_owned() }
         };
         let (python, typescript) = (cell(Python, "py"), cell(TypeScript, "mjs"));
         table.push_str(&format!("| {feature} | {python} | {typescript} | `{test}` |\n"));

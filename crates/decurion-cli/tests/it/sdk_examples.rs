@@ -65,11 +65,10 @@ fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().flatten() {
         let target = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &target),
-            false => {
-                std::fs::copy(entry.path(), target).unwrap();
-            }
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
         }
     }
 }
@@ -124,8 +123,9 @@ fn every_example_of_the_package_is_named() {
     let mut named: Vec<String> = named.map(str::to_owned).collect();
     let entries = std::fs::read_dir(installed("source/examples")).unwrap().flatten();
     let mut there: Vec<String> = entries
-        .map(|entry| entry.file_name().into_string().unwrap())
-        .filter(|name| name.ends_with(".py"))
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "py"))
+        .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
         .collect();
     named.sort_unstable();
     there.sort_unstable();

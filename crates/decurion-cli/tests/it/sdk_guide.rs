@@ -63,7 +63,7 @@ fn check(language: Language, expected: &Expect) {
 fn the_python_examples_of_the_guide_run() {
     check(
         Language::Python,
-        &expect![[r#"
+        &expect![[r"
         reviewer: Looks fine to me.
         main: The reviewer is content.
         success after 2 turns
@@ -74,7 +74,7 @@ fn the_python_examples_of_the_guide_run() {
         about to call mcp__shop__stock
         There are 7 of lamps.
         --
-    "#]],
+    "]],
     );
 }
 
