@@ -67,7 +67,7 @@ fn session(
             break;
         }
     }
-    *peak = stand.main().and_then(peak_memory_kib).unwrap_or_default().max(*peak);
+    *peak = stand.processes().into_iter().filter_map(peak_memory_kib).fold(*peak, u64::max);
     running.hang_up();
     let run = running.finish(HANG).map_err(|error| error.to_string())?;
     if run.timed_out {

@@ -21,7 +21,7 @@ pub fn rows() -> Vec<Row> {
 }
 
 const AGENTS: usize = 100;
-/// How often each agent reads the file before it reports.
+/// How often each agent reads the file before it reports, each time from another line: the same again is a loop.
 const READS: usize = 8;
 /// How large the file is: what all have read is far more than may be held.
 const FILE: usize = 20_000;
@@ -102,7 +102,8 @@ fn hosted(options: &Options, pause: Option<Duration>) -> Result<Seen, String> {
         let found = running.wait_for_line(HANG, |line| is(line, "result") || is(line, "control_response"));
         found.ok_or("the result or the answer did not come")?;
     }
-    let peak_kib = stand.main().and_then(peak_memory_kib).ok_or("its memory cannot be read")?;
+    let peak_kib = stand.processes().into_iter().filter_map(peak_memory_kib).max();
+    let peak_kib = peak_kib.ok_or("its memory cannot be read")?;
     running.hang_up();
     let run = running.finish(HANG).map_err(|error| error.to_string())?;
     if run.timed_out || !run.ending.is_success() {
@@ -133,7 +134,10 @@ fn script(work: &str) -> String {
     let calls: String = (1..=AGENTS).map(|number| general_call(&format!("part {number}"), false)).collect();
     let reads: String = (1..=READS)
         .map(|turn| {
-            format!("when turn={turn}\n  call Read {}\n", json!({"file_path": format!("{work}/file")}))
+            format!(
+                "when turn={turn}\n  call Read {}\n",
+                json!({"file_path": format!("{work}/file"), "offset": turn})
+            )
         })
         .collect();
     format!(
