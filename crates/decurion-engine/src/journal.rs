@@ -161,7 +161,7 @@ impl Journal {
     pub fn publish(&self, who: &Who, event: Event) {
         let seq = self.seq.load(Ordering::Relaxed);
         let (run, agent) = (who.run, who.agent.clone());
-        self.live.send(Arc::new(Envelope { seq, at: self.clock.date(), agent, run, event }));
+        self.live.send(&Arc::new(Envelope { seq, at: self.clock.date(), agent, run, event }));
     }
 
     /// Returns once everything written so far is synced.
@@ -344,7 +344,7 @@ impl Writer {
     fn show(&self, envelope: Envelope) -> Arc<Envelope> {
         self.seq.store(envelope.seq, Ordering::Relaxed);
         let envelope = Arc::new(envelope);
-        self.live.send(Arc::clone(&envelope));
+        self.live.send(&envelope);
         envelope
     }
 
@@ -378,7 +378,7 @@ impl Writer {
 
     fn tell(&self, batch: &[Envelope], reason: Option<WaitReason>) {
         let Some(first) = batch.first() else { return };
-        self.live.send(Arc::new(Envelope {
+        self.live.send(&Arc::new(Envelope {
             seq: self.seq.load(Ordering::Relaxed),
             event: Event::Waiting { reason },
             ..first.clone()

@@ -35,10 +35,10 @@ impl Live {
     }
 
     /// Gives an event to everyone who listens, which nobody doing is not a failure.
-    pub fn send(&self, envelope: Arc<Envelope>) {
+    pub fn send(&self, envelope: &Arc<Envelope>) {
         self.lock().retain(|reader| match reader.upgrade() {
             Some(queue) => {
-                queue.push(Arc::clone(&envelope));
+                queue.push(Arc::clone(envelope));
                 true
             }
             None => false,
@@ -305,11 +305,11 @@ mod tests {
         fn write(&mut self, event: Event) {
             let envelope = self.envelope(event);
             self.store.append(std::slice::from_ref(&envelope)).unwrap();
-            self.live.send(Arc::new(envelope));
+            self.live.send(&Arc::new(envelope));
         }
 
         fn publish(&self, event: Event) {
-            self.live.send(Arc::new(self.envelope(event)));
+            self.live.send(&Arc::new(self.envelope(event)));
         }
 
         fn reply(&self, request: u64) {
@@ -444,7 +444,7 @@ mod tests {
         let asked = shown.envelope(Event::Asked { question: serde_json::from_value(question).unwrap() });
         let recorded = Envelope { event: asked.event.on_record().unwrap(), ..asked.clone() };
         shown.store.append(&[recorded]).unwrap();
-        shown.live.send(Arc::new(asked));
+        shown.live.send(&Arc::new(asked));
         shown.say("after");
         let given = all(&mut events, shown).await;
         let asked: Vec<&String> = given.iter().filter(|line| line.starts_with("Asked")).collect();

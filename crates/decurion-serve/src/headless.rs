@@ -389,6 +389,7 @@ pub(crate) async fn drain(
 }
 
 /// What is known of the session so far.
+#[allow(clippy::struct_excessive_bools)] // each is a fact of its own, and every mixture occurs
 pub(crate) struct State {
     sent: u64,
     interrupts: u32,
