@@ -13,6 +13,7 @@ mod definitions;
 mod discover;
 mod input;
 mod instructions;
+mod known;
 mod library;
 mod models;
 mod servers;

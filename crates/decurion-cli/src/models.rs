@@ -52,6 +52,25 @@ impl Configured {
         self
     }
 
+    /// Names that can be chosen: aliases that mean something, and the models of the providers.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        let mut add = |name: &str| {
+            if !names.iter().any(|known| known == name) {
+                names.push(name.to_owned());
+            }
+        };
+        for provider in self.loaded.providers.list() {
+            ["opus", "sonnet", "haiku", "fable"]
+                .into_iter()
+                .filter(|alias| self.catalog.resolve(&provider.name, alias).is_some())
+                .for_each(&mut add);
+            provider.models.iter().for_each(|model| add(model));
+        }
+        self.loaded.settings.models.aliases.keys().for_each(|alias| add(alias));
+        names
+    }
+
     fn provider_model(&self, provider: &ProviderConfig, name: Option<&str>) -> Result<Arc<Model>, String> {
         let name = name.unwrap_or(USUAL_MODEL);
         let id = self.model_id(provider, name)?;

@@ -146,6 +146,11 @@ impl Loaded {
         show::rows(&self.tree, &self.sources, &Redactor::new(self.secrets(), true))
     }
 
+    /// Everything in effect as one document, secrets replaced.
+    pub fn shown(&self) -> serde_json::Value {
+        show::whole(&self.tree, &Redactor::new(self.secrets(), true))
+    }
+
     /// What cuts secrets out of text, as the settings want it: the exact secrets always, shapes of keys
     /// unless `redactSecrets` is off.
     pub fn redactor(&self) -> Redactor {

@@ -425,6 +425,26 @@ impl McpServers {
         wanted
     }
 
+    /// What the program that leads the session declares while it runs, decided as if the command line had; and by
+    /// name why one is not to be used.
+    pub fn for_host(
+        &self,
+        declared: &serde_json::Map<String, Value>,
+    ) -> (Vec<McpServer>, BTreeMap<String, String>) {
+        let (mut servers, mut errors) = (Vec::new(), BTreeMap::new());
+        for (name, value) in declared {
+            let (source, place) = (McpSource::Flag, "mcp_set_servers".to_owned());
+            let (name, value) = (name.clone(), value.clone());
+            let found = Found { name, source, place, value, root: None, approved_as: None };
+            let entry = entry(&found, &self.policy, &self.around, &mut Vec::new());
+            match (entry.state, entry.server) {
+                (McpState::Ready, Some(server)) => servers.push(server),
+                (state, _) => drop(errors.insert(entry.name.clone(), state.describe(&entry.name))),
+            }
+        }
+        (servers, errors)
+    }
+
     /// Adds what the project's definitions declare themselves, under the names that they are approved by, for
     /// whoever lists or approves servers.
     pub fn add_definitions<'a>(&mut self, definitions: impl Iterator<Item = &'a AgentDefinition>) {

@@ -42,6 +42,11 @@ pub(crate) fn rows(tree: &Node, sources: &Sources, redactor: &Redactor) -> Vec<R
     rows
 }
 
+/// The whole as it is written, secrets replaced.
+pub(crate) fn whole(tree: &Node, redactor: &Redactor) -> Value {
+    hide(tree.to_value(), redactor)
+}
+
 fn collect(node: &Node, sources: &Sources, redactor: &Redactor, path: &mut String, rows: &mut Vec<Row>) {
     let length = path.len();
     let is_opaque = ["hooks[", "allowedMcpServers[", "mcpServers.", "sandbox", "enabledPlugins"];

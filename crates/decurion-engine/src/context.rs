@@ -46,6 +46,8 @@ pub struct Context {
     leaf: Option<LineId>,
     kept: RunState,
     fill: Fill,
+    /// What the last reply used.
+    last_usage: Option<Usage>,
     media: Media,
     /// What its lines have told.
     delivered: HashSet<Delivery>,
@@ -186,6 +188,7 @@ impl Context {
             leaf: None,
             kept: RunState::default(),
             fill: Fill::default(),
+            last_usage: None,
             media: Media::None,
             delivered: HashSet::new(),
         }
@@ -393,6 +396,26 @@ impl Context {
         self.fill.counted + self.fill.bytes_since / BYTES_PER_TOKEN
     }
 
+    /// The same for a request with a head of about so many tokens, which a provider that has counted has counted too.
+    pub fn tokens_with(&self, head_tokens: u64) -> u64 {
+        self.tokens() + if self.fill.counted == 0 { head_tokens } else { 0 }
+    }
+
+    /// About how many tokens the messages are, from their bytes.
+    pub fn messages_estimated(&self) -> u64 {
+        let sealed: usize = self.sealed.iter().map(|sealed| sealed.wire.bytes.len()).sum();
+        let open = self
+            .open
+            .as_ref()
+            .map_or(0, |open| open.message.blocks.iter().chain(open.answers.values()).map(weight).sum());
+        estimate(sealed) + open.div_ceil(BYTES_PER_TOKEN)
+    }
+
+    /// What the last reply used, by its provider's count.
+    pub fn last_usage(&self) -> Option<&Usage> {
+        self.last_usage.as_ref()
+    }
+
     /// Whether anything was said yet.
     pub fn is_empty(&self) -> bool {
         self.sealed.is_empty() && self.open.is_none()
@@ -424,6 +447,7 @@ impl Context {
                 self.say(message, lines);
                 if let Some(usage) = usage.filter(|usage| usage.context_tokens() > 0) {
                     self.fill = Fill { counted: usage.context_tokens(), bytes_since: 0 };
+                    self.last_usage = Some(usage.clone());
                 }
             }
             Role::User => self.hear(message, lines, *origin == Origin::Prompt),
@@ -678,6 +702,11 @@ impl Open {
 /// Text that providers refuse because there is nothing in it.
 fn is_blank(block: &Block) -> bool {
     matches!(block, Block::Text { text } if text.trim().is_empty())
+}
+
+/// About how many tokens a text of so many bytes is.
+pub fn estimate(bytes: usize) -> u64 {
+    (bytes as u64).div_ceil(BYTES_PER_TOKEN)
 }
 
 /// Roughly how many bytes a block takes on the wire.

@@ -128,6 +128,13 @@ impl Hooks {
         problems
     }
 
+    /// What is in force, in the order it was declared.
+    pub fn declared(&self) -> Vec<HookDeclaration> {
+        let of_skills = self.of_skills();
+        let all = self.armed.iter().chain(&of_skills.armed);
+        all.map(|armed| armed.declaration.clone()).collect()
+    }
+
     fn of_skills(&self) -> std::sync::MutexGuard<'_, OfSkills> {
         self.of_skills.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -32,6 +32,7 @@ mod git;
 pub mod hook;
 mod hooked;
 pub mod host;
+mod inspect;
 pub mod journal;
 mod kit;
 pub mod listing;

@@ -2,26 +2,30 @@
 //! in the background, and gives their tools as far as they are known; an agent's own are leased for as long
 //! as it lives. Nothing here waits for a server longer than it is told to.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use camino::Utf8Path;
 use decurion_exec::Guard;
-use decurion_protocol::mcp::{Manifests, McpServer, McpStatus, McpTransport};
-use decurion_protocol::{AgentDefinition, AgentId};
+use decurion_protocol::mcp::{
+    Manifests, McpDetail, McpHealth, McpServer, McpSource, McpStatus, McpTransport,
+};
+use decurion_protocol::{AgentDefinition, AgentId, Event, Reply, RequestId};
 use decurion_tools::mcp::server::FIRST_PAUSE;
 use decurion_tools::mcp::{
     Introduction, Lease, Logins, McpHost, Notice, Pool, Server, State, bridge, resources,
 };
 use decurion_tools::{Tool, ToolSet};
 use futures_util::future::join_all;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::host::HostDesk;
+use crate::session::Owner;
 
 /// Which servers there are, as the settings are now.
 pub trait Servers: Send + Sync {
@@ -66,6 +70,10 @@ pub struct SessionServers {
     /// The same, for whoever only asks them.
     all: Arc<[Server]>,
     off: Vec<McpStatus>,
+    /// Those that a command set, by name.
+    set: BTreeSet<String>,
+    /// Those that were switched off, as declared.
+    switched_off: Vec<McpServer>,
     notices: mpsc::UnboundedReceiver<Notice>,
     /// Tool sets of agents with servers of their own, so that agents that are alike share one.
     sets: Arc<Mutex<Vec<OwnSet>>>,
@@ -126,8 +134,9 @@ impl SessionServers {
         let leases: Vec<Lease> = all.iter().chain(&own).map(|server| pool.lease(server, "main")).collect();
         let all = leases.iter().filter_map(|lease| lease.server().cloned()).collect();
         let (sets, settled) = (Arc::default(), HashSet::new());
+        let (set, switched_off) = (BTreeSet::new(), Vec::new());
         let (parts, off) = (parts.clone(), parts.servers.off());
-        (Self { parts, pool, leases, all, off, notices, sets, settled }, problems)
+        (Self { parts, pool, leases, all, off, set, switched_off, notices, sets, settled }, problems)
     }
 
     /// The way to them for others.
@@ -163,11 +172,147 @@ impl SessionServers {
 
     /// How each server is doing.
     pub fn status(&self) -> Vec<McpStatus> {
-        let mut all: Vec<McpStatus> = self.all.iter().map(Server::status).collect();
-        all.extend(self.off.iter().cloned());
-        all.sort_by(|one, other| one.name.cmp(&other.name));
-        all.dedup_by(|later, kept| later.name == kept.name);
+        self.details().into_iter().map(|detail| detail.status).collect()
+    }
+
+    /// All that can be told of each server.
+    pub fn details(&self) -> Vec<McpDetail> {
+        let mut all: Vec<McpDetail> = self.all.iter().map(Server::detail).collect();
+        let plain = |status: McpStatus, transport: Option<&str>| McpDetail {
+            status,
+            transport: transport.map(str::to_owned),
+            calls_itself: None,
+            tools: Vec::new(),
+        };
+        all.extend(self.switched_off.iter().map(|server| {
+            let status = McpStatus {
+                name: server.name.clone(),
+                status: McpHealth::Disabled,
+                source: server.source,
+                reason: Some("switched off for this session".to_owned()),
+                commands: Vec::new(),
+            };
+            plain(status, Some(server.transport.name()))
+        }));
+        all.extend(self.off.iter().map(|status| plain(status.clone(), None)));
+        all.sort_by(|one, other| one.status.name.cmp(&other.status.name));
+        all.dedup_by(|later, kept| later.status.name == kept.status.name);
         all
+    }
+
+    /// Uses these in place of those that were set so before and of all that live in the host. Gives what is new and
+    /// the names of what is gone; waits for nothing.
+    pub fn set(&mut self, servers: Vec<McpServer>) -> (Vec<Server>, Vec<String>) {
+        let wanted: BTreeSet<String> = servers.iter().map(|server| server.name.clone()).collect();
+        let is_ours = |server: &McpServer| self.set.contains(&server.name) || server.source == McpSource::Sdk;
+        let same = |old: &McpServer| servers.iter().any(|new| is_same(old, new));
+        let goes = |old: &McpServer| !same(old) && (is_ours(old) || wanted.contains(&old.name));
+        let mut removed: Vec<String> = Vec::new();
+        let declared = |lease: &Lease| lease.server().map(|server| server.declared().clone());
+        let mut gone = Vec::new();
+        for lease in std::mem::take(&mut self.leases) {
+            match declared(&lease).filter(goes) {
+                Some(old) => {
+                    if !wanted.contains(&old.name) {
+                        removed.push(old.name);
+                    }
+                    gone.push(lease);
+                }
+                None => self.leases.push(lease),
+            }
+        }
+        let (kept, off): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.switched_off).into_iter().partition(|old| !goes(old));
+        removed.extend(off.into_iter().map(|old| old.name).filter(|name| !wanted.contains(name)));
+        self.switched_off = kept;
+        let mut added = Vec::new();
+        for server in servers {
+            let is_there = self.leases.iter().filter_map(&declared).chain(self.switched_off.iter().cloned());
+            if is_there.into_iter().any(|old| is_same(&old, &server)) {
+                continue;
+            }
+            let lease = self.pool.lease(&self.named_apart(server), "main");
+            added.extend(lease.server().cloned());
+            self.leases.push(lease);
+        }
+        self.set = wanted;
+        self.recount();
+        // Their processes end beside the session.
+        tokio::spawn(join_all(gone.into_iter().map(Lease::release)));
+        removed.sort();
+        (added, removed)
+    }
+
+    /// The same server under a name for tools that no other has: rules hold by that name.
+    fn named_apart(&self, mut server: McpServer) -> McpServer {
+        let taken = |short: &str| {
+            self.all
+                .iter()
+                .any(|other| other.declared().short == short && other.declared().name != server.name)
+        };
+        if taken(&server.short) {
+            let free = (2..=self.all.len() + 2)
+                .map(|number| format!("{}_{number}", server.short))
+                .find(|short| !taken(short));
+            server.short = free.unwrap_or_else(|| server.hash.clone());
+        }
+        server
+    }
+
+    /// Connects to a server again; gives it, to be waited for.
+    pub fn reconnect(&self, name: &str) -> Result<Server, String> {
+        let server = self.all.iter().find(|server| server.declared().name == name);
+        let server = server.ok_or_else(|| self.why_not(name))?;
+        server.restart();
+        Ok(server.clone())
+    }
+
+    /// Switches a server off, or on again; gives it where it is on now, to be waited for.
+    pub fn toggle(&mut self, name: &str, on: bool) -> Result<Option<Server>, String> {
+        let is_it = |server: &McpServer| server.name == name;
+        if let Some(at) = self.switched_off.iter().position(is_it) {
+            if !on {
+                return Ok(None);
+            }
+            let lease = self.pool.lease(&self.switched_off.remove(at), "main");
+            let server = lease.server().cloned();
+            self.leases.push(lease);
+            self.recount();
+            return Ok(server);
+        }
+        let at = self.leases.iter().position(|lease| lease.server().is_some_and(|one| is_it(one.declared())));
+        let at = at.ok_or_else(|| self.why_not(name))?;
+        if on {
+            return Ok(self.leases[at].server().cloned());
+        }
+        let lease = self.leases.remove(at);
+        self.switched_off.extend(lease.server().map(|server| server.declared().clone()));
+        self.recount();
+        tokio::spawn(lease.release());
+        Ok(None)
+    }
+
+    /// Why there is nothing to be done with a server of this name.
+    fn why_not(&self, name: &str) -> String {
+        if self.switched_off.iter().any(|server| server.name == name) {
+            return format!("this MCP server is switched off for this session; switch it on first: {name}");
+        }
+        match self.off.iter().find(|status| status.name == name) {
+            Some(status) => {
+                let reason = status.reason.as_deref().unwrap_or("it is switched off");
+                format!("MCP server {name:?} may not be started: {reason}")
+            }
+            None => format!("there is no MCP server of this name: {name}"),
+        }
+    }
+
+    fn recount(&mut self) {
+        self.all = self.leases.iter().filter_map(|lease| lease.server().cloned()).collect();
+    }
+
+    /// How long whoever set or switched on a server waits for it.
+    pub fn patience(&self) -> Duration {
+        self.parts.startup_wait
     }
 
     /// Those that the session itself uses, for whoever only asks them.
@@ -187,6 +332,73 @@ impl SessionServers {
     pub async fn close(self) {
         // All at once: each has its own patience.
         join_all(self.leases.into_iter().map(Lease::release)).await;
+    }
+}
+
+impl Owner {
+    /// Uses these servers; replies when each new one has come up, has failed, or was waited for long enough.
+    pub fn set_servers(&mut self, id: RequestId, wanted: Vec<McpServer>) {
+        let Some(servers) = &mut self.session.servers else { return self.no_servers(id) };
+        let (added, removed) = servers.set(wanted);
+        let patience = servers.patience();
+        self.reply_later(id, async move {
+            let names: Vec<String> = added.iter().map(|server| server.declared().name.clone()).collect();
+            let came = join_all(added.iter().map(|server| up(server, patience))).await;
+            let failed = names.iter().zip(came).filter_map(|(name, came)| Some((name.clone(), came.err()?)));
+            let errors: BTreeMap<String, String> = failed.collect();
+            Reply::Done { value: json!({"added": names, "removed": removed, "errors": errors}) }
+        });
+    }
+
+    /// Connects to a server again; replies when it has come up or has not.
+    pub fn reconnect_server(&self, id: RequestId, name: &str) {
+        let Some(servers) = &self.session.servers else { return self.no_servers(id) };
+        match servers.reconnect(name) {
+            Ok(server) => self.reply_when_up(id, server),
+            Err(reason) => self.reply(id, Reply::Refused { reason }),
+        }
+    }
+
+    /// Switches a server off, or on again; what it offers is told with the next prompt.
+    pub fn toggle_server(&mut self, id: RequestId, name: &str, on: bool) {
+        let Some(servers) = &mut self.session.servers else { return self.no_servers(id) };
+        match servers.toggle(name, on) {
+            Ok(Some(server)) => self.reply_when_up(id, server),
+            Ok(None) => self.reply(id, Reply::Done { value: Value::Null }),
+            Err(reason) => self.reply(id, Reply::Refused { reason }),
+        }
+    }
+
+    fn reply_when_up(&self, id: RequestId, server: Server) {
+        let patience = server.declared().start_timeout;
+        self.reply_later(id, async move {
+            match up(&server, patience).await {
+                Ok(()) => Reply::Done { value: Value::Null },
+                Err(reason) => Reply::Refused { reason },
+            }
+        });
+    }
+
+    fn no_servers(&self, id: RequestId) {
+        let reason = "this session has no MCP servers".to_owned();
+        self.reply(id, Reply::Refused { reason });
+    }
+
+    /// Replies as soon as this is known, beside the session's task.
+    pub fn reply_later(&self, request: RequestId, reply: impl Future<Output = Reply> + Send + 'static) {
+        let (journal, who) = (self.session.journal.clone(), self.who.clone());
+        tokio::spawn(async move {
+            let reply = reply.await;
+            journal.publish(&who, Event::Replied { request, reply });
+        });
+    }
+}
+
+/// Waits for a server; gives why it is not up.
+async fn up(server: &Server, patience: Duration) -> Result<(), String> {
+    match tokio::time::timeout(patience, server.settled()).await {
+        Ok(settled) => settled,
+        Err(_) => Err(format!("it is not ready after {patience:?}; it is still being started")),
     }
 }
 
@@ -325,6 +537,11 @@ async fn settle(servers: Vec<Server>, wait: Duration) {
 /// Whether a server lives in the host.
 fn is_hosted(server: &McpServer) -> bool {
     server.transport == McpTransport::Host
+}
+
+/// Whether two declarations are of one server, whatever stands for it in the names of its tools.
+fn is_same(one: &McpServer, other: &McpServer) -> bool {
+    one.name == other.name && one.hash == other.hash && one.transport == other.transport
 }
 
 fn tools(servers: &[Server]) -> Vec<Arc<dyn Tool>> {

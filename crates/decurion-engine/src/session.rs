@@ -2,15 +2,16 @@
 //! prompts, the mode and rules in force and the open questions; everyone else sends it commands and reads
 //! events.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use decurion_model::{Head, RequestClass, RequestTag, WireHead};
+use decurion_model::{Head, RequestClass, RequestTag, Thinking, WireHead};
 use decurion_protocol::{
     AgentDefinition, Answer, Block, Command, ElicitationAction, Elicited, Event, LineId, Mode, Outcome,
-    OwnRules, QuestionId, Reply, Request, RequestId, RunId, SessionId, SessionRequest, Skill, Worktree,
+    OwnRules, PermissionUpdate, QuestionId, Reply, Request, RequestId, Rule, RunId, SessionId,
+    SessionRequest, Skill, Verdict, Worktree,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::ToolSet;
@@ -32,7 +33,7 @@ use crate::journal::{Journal, Who};
 use crate::kit::Kit;
 use crate::listing;
 use crate::mcp::{self, SessionServers};
-use crate::ports::{Ask, Equipment, Model, Parts, Ports, Shared, new_run};
+use crate::ports::{Ask, Equipment, Model, Parts, Ports, Shared, new_line, new_run};
 use crate::run::{Progress, Run, refold};
 use crate::skill::slash::{self, Typed};
 use crate::spawn::{Beginning, Carried, Left, Said, live};
@@ -121,6 +122,10 @@ pub struct Owner {
     /// The root's account.
     pub account: AccountId,
     queue: VecDeque<(RequestId, Work)>,
+    /// The ids of prompts that senders chose.
+    taken: HashSet<LineId>,
+    /// How the model is to think, where that was changed.
+    thinking: Option<Thinking>,
     running: Option<Running>,
     /// In whose name the session speaks.
     pub who: Who,
@@ -164,7 +169,8 @@ enum Closing {
 
 /// What can be queued.
 enum Work {
-    Prompt(Vec<Block>),
+    /// Words, and the id of their line.
+    Prompt(Vec<Block>, LineId),
     Compact(Option<String>),
     /// Nothing but what waits to be told.
     Notices,
@@ -212,6 +218,8 @@ impl Session {
             budget: Arc::new(Mutex::new(budget)),
             account,
             queue: VecDeque::new(),
+            taken: HashSet::new(),
+            thinking: None,
             running: None,
             who,
             cancel: CancellationToken::new(),
@@ -233,6 +241,8 @@ impl Session {
     }
 }
 
+/// The fewest tokens of thinking that providers take.
+const LEAST_THINKING: u64 = 1_024;
 /// How many worktrees that dead sessions left are looked at when a session starts.
 const MOST_SETTLED: usize = 64;
 /// How long a session that ends waits for that.
@@ -306,7 +316,15 @@ impl Owner {
 
     async fn command(&mut self, Request { id, command }: Request) {
         match command {
-            Command::Prompt { blocks } => self.enqueue(id, Work::Prompt(blocks)),
+            Command::Prompt { blocks } => self.enqueue(id, Work::Prompt(blocks, new_line())),
+            Command::Submit { line, blocks } => self.submit(id, line, blocks),
+            Command::Unqueue { line } => self.unqueue(id, line),
+            Command::Inspect { what } => self.inspect(id, what),
+            Command::Permit { question, updates } => self.permit(id, question, updates).await,
+            Command::SetThinking { tokens } => self.set_thinking(id, tokens),
+            Command::SetServers { servers } => self.set_servers(id, servers),
+            Command::ReconnectServer { server } => self.reconnect_server(id, &server),
+            Command::ToggleServer { server, on } => self.toggle_server(id, &server, on),
             Command::Compact { instructions } => self.enqueue(id, Work::Compact(instructions)),
             Command::Answer { question, answer, by } => self.answered(id, question, answer, by).await,
             Command::AnswerHost { .. } => self.answer_host(Request { id, command }),
@@ -372,7 +390,8 @@ impl Owner {
         self.session.host.leave();
     }
 
-    fn reply(&self, request: RequestId, reply: Reply) {
+    /// Answers a command.
+    pub fn reply(&self, request: RequestId, reply: Reply) {
         self.session.journal.publish(&self.who, Event::Replied { request, reply });
     }
 
@@ -384,6 +403,30 @@ impl Owner {
                 Err(reason) => Reply::Refused { reason },
             },
         );
+    }
+
+    /// A prompt under an id of its sender's. Sent again, because nobody knows whether it arrived, it is taken once.
+    fn submit(&mut self, id: RequestId, line: LineId, blocks: Vec<Block>) {
+        if !self.taken.insert(line) {
+            let reason = format!("a message with this id was taken already: {line}");
+            return self.reply(id, Reply::Refused { reason });
+        }
+        self.enqueue(id, Work::Prompt(blocks, line));
+    }
+
+    /// Takes back what is not begun yet.
+    fn unqueue(&mut self, id: RequestId, line: Option<LineId>) {
+        let is_meant = |work: &Work| match work {
+            Work::Prompt(_, own) => line.is_none_or(|line| line == *own),
+            Work::Compact(_) | Work::Notices => line.is_none(),
+        };
+        let (gone, kept) = std::mem::take(&mut self.queue).into_iter().partition(|(_, work)| is_meant(work));
+        self.queue = kept;
+        let cancelled = lines(&gone);
+        for line in &cancelled {
+            self.taken.remove(line);
+        }
+        self.reply(id, Reply::Done { value: serde_json::json!({"cancelled": cancelled}) });
     }
 
     fn enqueue(&mut self, id: RequestId, work: Work) {
@@ -402,7 +445,7 @@ impl Owner {
         let asked = self.queue.pop_front().map(|(_, work)| work);
         self.by_notice = asked.is_none();
         let work = match asked {
-            Some(work @ Work::Prompt(_)) => {
+            Some(work @ Work::Prompt(..)) => {
                 self.tree.notified = 0;
                 (self.used, self.spawned) = ((0, Duration::ZERO), 0);
                 work
@@ -412,7 +455,7 @@ impl Owner {
             None => return,
         };
         self.tasks_before = self.tree.begun;
-        if let Work::Prompt(prompt) = &work {
+        if let Work::Prompt(prompt, _) = &work {
             self.tell_of_agents();
             self.tell_of_servers();
             self.heed_command(prompt).await;
@@ -426,10 +469,10 @@ impl Owner {
         let carried = Carried { turns, time, ..Carried::default() };
         let moved = context.state().moved_untold.then(|| self.place_note());
         let task = match work {
-            Work::Prompt(prompt) => {
+            Work::Prompt(prompt, line) => {
                 let note = context.is_empty().then(|| self.session.opening_note.clone()).or(moved);
                 let starts = std::mem::take(&mut self.session.source);
-                let said = Said { note, prompt, starts, ..Said::default() };
+                let said = Said { note, prompt, line: Some(line), starts, ..Said::default() };
                 tokio::spawn(speak(run, context, said, carried))
             }
             Work::Notices => {
@@ -444,7 +487,7 @@ impl Owner {
     /// Whether a prompt must wait until servers of the host have said what they offer, which they can only when the
     /// session is open. Everything else goes on meanwhile.
     fn awaits_servers(&mut self) -> bool {
-        if self.settling.is_none() && matches!(self.queue.front(), Some((_, Work::Prompt(_)))) {
+        if self.settling.is_none() && matches!(self.queue.front(), Some((_, Work::Prompt(..)))) {
             self.settling = self.session.servers.as_mut().and_then(SessionServers::settle_hosted);
         }
         self.settling.is_some()
@@ -556,7 +599,7 @@ impl Owner {
     }
 
     /// The next run of the root.
-    fn run(&mut self) -> Run {
+    pub fn run(&mut self) -> Run {
         let decided = Decided {
             head_name: &self.session.head_name,
             tools: &self.session.tools,
@@ -638,6 +681,16 @@ impl Owner {
     /// The last line of a root that rests.
     pub fn resting_leaf(&self) -> Option<LineId> {
         self.context.as_ref().and_then(Context::leaf)
+    }
+
+    /// The conversation of a root that rests.
+    pub fn resting_context(&self) -> Option<&Context> {
+        self.context.as_ref()
+    }
+
+    /// The hooks of the root.
+    pub fn root_hooks(&self) -> &Hooks {
+        &self.hooks
     }
 
     /// Takes a line into the conversation of a root that rests.
@@ -779,7 +832,7 @@ impl Owner {
             running.cancel.cancel();
         }
         self.stop_foreground("an interrupt");
-        self.reply(id, done());
+        self.reply(id, Reply::Done { value: serde_json::json!({"still_queued": lines(&self.queue)}) });
     }
 
     async fn set_mode(&mut self, id: RequestId, mode: Mode) {
@@ -795,26 +848,102 @@ impl Owner {
         }
     }
 
+    /// Changes what may be done. Nobody gets more than the session may have, and an agent in the background gets
+    /// nothing for the others.
+    async fn permit(&mut self, id: RequestId, question: Option<QuestionId>, updates: Vec<PermissionUpdate>) {
+        let refused = |reason: String| Reply::Refused { reason };
+        let asker = question.map(|question| {
+            let asked = self.approvals.questions().find(|open| open.id == question);
+            asked.map(|asked| asked.agent.clone()).ok_or(question)
+        });
+        let behind = match asker {
+            Some(Err(question)) => {
+                return self.reply(id, refused(format!("no open question with this id: {question}")));
+            }
+            Some(Ok(Some(agent))) => self.is_behind(&agent),
+            Some(Ok(None)) | None => false,
+        };
+        if behind && !updates.iter().all(PermissionUpdate::narrows) {
+            let reason = "what an agent in the background asks gives no rights to the whole session; a rule that \
+                          allows it something can be added with its answer";
+            return self.reply(id, refused(reason.to_owned()));
+        }
+        let mut rights = self.rights.borrow().clone();
+        let mut directories = self.session.directories.clone();
+        for update in &updates {
+            if let Err(reason) = change(&mut rights, &mut directories, update, self.session.parts.bypass) {
+                return self.reply(id, refused(reason));
+            }
+        }
+        let text = format!(
+            "what may be done was changed: {}",
+            updates.iter().map(said).collect::<Vec<_>>().join("; ")
+        );
+        let mut events = vec![Event::Notice { level: "info".to_owned(), text }];
+        if rights.mode != self.rights.borrow().mode {
+            events.push(Event::ModeChanged { mode: rights.mode });
+        }
+        if let Err(lost) = self.session.journal.write(&self.who, events).await {
+            return self.reply(id, refused(lost.to_string()));
+        }
+        self.session.directories = directories;
+        if let Some(running) = &self.running {
+            let now = running.desk.now();
+            let worktree = now.worktree.as_deref().cloned();
+            running.desk.move_to(now.cwd.clone(), worktree, self.session.directories());
+        }
+        self.rights.send_replace(rights);
+        self.reply(id, done());
+    }
+
     /// The model of the next turn. A model of another dialect reads the conversation again from the record.
     fn set_model(&mut self, id: RequestId, name: &str) {
-        let model = match self.session.parts.models.resolve(name) {
+        let first =
+            || self.session.request.model.clone().unwrap_or_else(|| self.session.parts.models.default_name());
+        let name = if name == "default" { first() } else { name.to_owned() };
+        let model = match self.session.parts.models.resolve(&name) {
             Ok(model) => model,
             Err(reason) => return self.reply(id, Reply::Refused { reason }),
         };
         if let Err(error) = spec::check_limits(&self.session.request.limits, &model) {
             return self.reply(id, Reply::Refused { reason: error.to_string() });
         }
+        let value = serde_json::json!({"model": model.name});
         // Whoever chooses a model while a command has its own means the session's.
         if self.own_model.is_some() {
             self.own_model = Some(model);
         } else {
             self.use_model(model);
         }
+        self.reply(id, Reply::Done { value });
+    }
+
+    /// How much the model of the next turn may think.
+    fn set_thinking(&mut self, id: RequestId, tokens: Option<u64>) {
+        let thinking = tokens.map(|tokens| match tokens {
+            0 => Thinking::Disabled,
+            budget_tokens => Thinking::Enabled { budget_tokens, display: None },
+        });
+        let most = self.session.head.max_output_tokens;
+        if let Some(Thinking::Enabled { budget_tokens, .. }) = thinking
+            && !(LEAST_THINKING..most).contains(&budget_tokens)
+        {
+            let reason = format!(
+                "the model may think for {LEAST_THINKING} tokens or more, and for fewer than the {most} of a whole \
+                 reply (`limits.maxOutputTokens`): {budget_tokens}"
+            );
+            return self.reply(id, Reply::Refused { reason });
+        }
+        self.thinking = thinking;
+        self.use_model(Arc::clone(&self.session.model));
         self.reply(id, done());
     }
 
     fn use_model(&mut self, model: Arc<Model>) {
-        let head = spec::root_settings(&self.session.request, &model, (*self.session.head).clone());
+        let mut head = spec::root_settings(&self.session.request, &model, (*self.session.head).clone());
+        if let Some(thinking) = &self.thinking {
+            head.thinking = Some(thinking.clone());
+        }
         if model.dialect != self.session.model.dialect {
             self.context = None;
         }
@@ -828,6 +957,80 @@ impl Owner {
         self.stop_all("the end of the session");
         self.cancel.cancel();
         self.closing = closing;
+    }
+}
+
+/// The ids of what waits.
+fn lines<'a>(queue: impl IntoIterator<Item = &'a (RequestId, Work)>) -> Vec<LineId> {
+    let line = |(_, work): &(RequestId, Work)| match work {
+        Work::Prompt(_, line) => Some(*line),
+        Work::Compact(_) | Work::Notices => None,
+    };
+    queue.into_iter().filter_map(line).collect()
+}
+
+/// Does one change of what may be done.
+fn change(
+    rights: &mut Rights,
+    directories: &mut Vec<camino::Utf8PathBuf>,
+    update: &PermissionUpdate,
+    bypass: bool,
+) -> Result<(), String> {
+    let set = Arc::make_mut(&mut rights.rules);
+    match update {
+        PermissionUpdate::AddRules { behavior, rules } => {
+            let new: Vec<_> =
+                rules.iter().filter(|rule| !set.of(*behavior).contains(rule)).cloned().collect();
+            set.of(*behavior).extend(new);
+        }
+        PermissionUpdate::ReplaceRules { behavior, source, rules } => {
+            set.of(*behavior).retain(|rule| rule.source != *source);
+            set.of(*behavior).extend(rules.iter().cloned());
+        }
+        PermissionUpdate::RemoveRules { behavior, rules } => {
+            set.of(*behavior).retain(|rule| !rules.contains(rule));
+        }
+        PermissionUpdate::SetMode { mode } => {
+            spec::check_mode(*mode, bypass)?;
+            rights.mode = *mode;
+        }
+        PermissionUpdate::AddDirectories { directories: more } => {
+            if let Some(odd) = more.iter().find(|directory| !directory.is_absolute()) {
+                return Err(format!("a directory is named by its whole path: {odd}"));
+            }
+            directories
+                .extend(more.iter().filter(|one| !directories.contains(one)).cloned().collect::<Vec<_>>());
+        }
+        PermissionUpdate::RemoveDirectories { directories: fewer } => {
+            directories.retain(|directory| !fewer.contains(directory));
+        }
+    }
+    Ok(())
+}
+
+/// A change of what may be done, in words.
+fn said(update: &PermissionUpdate) -> String {
+    let verb = |behavior: &Verdict| match behavior {
+        Verdict::Allow => "allowed",
+        Verdict::Ask => "asked about",
+        Verdict::Deny => "denied",
+    };
+    let all = |rules: &[Rule]| rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let paths =
+        |paths: &[camino::Utf8PathBuf]| paths.iter().map(|path| path.as_str()).collect::<Vec<_>>().join(", ");
+    match update {
+        PermissionUpdate::AddRules { behavior, rules } => format!("{} is now {}", all(rules), verb(behavior)),
+        PermissionUpdate::ReplaceRules { behavior, rules, .. } => {
+            format!("only {} is now {}", all(rules), verb(behavior))
+        }
+        PermissionUpdate::RemoveRules { behavior, rules } => {
+            format!("{} is no longer {}", all(rules), verb(behavior))
+        }
+        PermissionUpdate::SetMode { mode } => format!("the mode is {mode}"),
+        PermissionUpdate::AddDirectories { directories } => format!("{} can be used", paths(directories)),
+        PermissionUpdate::RemoveDirectories { directories } => {
+            format!("{} can no longer be used", paths(directories))
+        }
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Said {
     pub entry: Option<Entry>,
     /// The prompt.
     pub prompt: Vec<Block>,
+    /// The id of the prompt's line, where somebody knows it by that.
+    pub line: Option<LineId>,
     /// The skills whose texts the prompt holds, where they bring hooks.
     pub skills: Vec<String>,
     /// What `SessionStart` hooks are told, where the session begins with this run; else empty.
@@ -289,7 +291,7 @@ fn preload(living: &Run, context: &Context, first: bool, events: &mut Vec<Event>
         skill::preload(&*living.ports.library, definition, living.spec.session);
     let mut note = format!("{} loaded", texts.len());
     if !texts.is_empty() {
-        let blocks = texts.into_iter().map(Block::text).collect();
+        let blocks = (texts.into_iter().map(Block::text).collect(), new_line());
         say_skills(blocks, hooked, Origin::Note("skill".to_owned()), context, events);
     }
     if !missing.is_empty() {
@@ -458,19 +460,20 @@ pub fn opening(spec: &RunSpec, context: &Context, said: Said, left: &[OpenCall])
         say(vec![Block::text(note)], Origin::Note(prompt::CONTEXT.to_owned()), context, &mut events);
     }
     if !said.prompt.is_empty() {
-        say_skills(said.prompt, said.skills, Origin::Prompt, context, &mut events);
+        let line = said.line.unwrap_or_else(new_line);
+        say_skills((said.prompt, line), said.skills, Origin::Prompt, context, &mut events);
     }
     events
 }
 
 /// Adds a message of the user's side behind what stands there.
 fn say(blocks: Vec<Block>, origin: Origin, context: &Context, events: &mut Vec<Event>) {
-    say_skills(blocks, Vec::new(), origin, context, events);
+    say_skills((blocks, new_line()), Vec::new(), origin, context, events);
 }
 
 /// The same, where it holds the texts of skills that bring hooks.
 fn say_skills(
-    blocks: Vec<Block>,
+    (blocks, line): (Vec<Block>, LineId),
     skills: Vec<String>,
     origin: Origin,
     context: &Context,
@@ -478,7 +481,7 @@ fn say_skills(
 ) {
     events.push(Event::Message {
         message: Message { role: Role::User, blocks },
-        lines: vec![new_line()],
+        lines: vec![line],
         parent: leaf(context, events),
         meta: Box::new(MessageMeta { origin, skills, ..Default::default() }),
     });

@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{AgentId, Answer, Block, HostAnswer, HostRequestId, Mode, QuestionId, RequestId, TaskId};
+use crate::{
+    AgentId, Answer, Block, HostAnswer, HostRequestId, Inspected, LineId, McpServer, Mode, PermissionUpdate,
+    QuestionId, RequestId, TaskId,
+};
 
 /// A command and the id its answer will carry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +25,18 @@ pub enum Command {
     Prompt {
         /// What to work on.
         blocks: Vec<Block>,
+    },
+    /// The same, under an id that its sender knows it by. One that was taken before is refused.
+    Submit {
+        /// The id of its line.
+        line: LineId,
+        /// What to work on.
+        blocks: Vec<Block>,
+    },
+    /// Take back what was asked for and is not begun; the reply names what was.
+    Unqueue {
+        /// Which; none is all.
+        line: Option<LineId>,
     },
     /// Answer an open question.
     Answer {
@@ -60,17 +75,53 @@ pub enum Command {
     Tasks,
     /// Close as soon as the whole tree is quiet.
     Finish,
-    /// End the turn under way and what it runs in the foreground.
+    /// Tell how the session stands; the reply holds it.
+    Inspect {
+        /// What of it.
+        what: Inspected,
+    },
+    /// End the turn under way and what it runs in the foreground; the reply names what is still queued.
     Interrupt,
     /// Change the permission mode.
     SetMode {
         /// To this.
         mode: Mode,
     },
+    /// Change what may be done, for the rest of the session: all of it or nothing.
+    Permit {
+        /// The open question that this comes with the answer to, if it does: what an agent in the background asks
+        /// gives no rights to the whole session.
+        question: Option<QuestionId>,
+        /// What changes.
+        updates: Vec<PermissionUpdate>,
+    },
     /// Change the model from the next turn on.
     SetModel {
-        /// To this.
+        /// To this; `default` is the one that the session began with.
         model: String,
+    },
+    /// Change how much the model may think, from the next turn on.
+    SetThinking {
+        /// So many tokens at most, 0 being not at all; none is what the session began with.
+        tokens: Option<u64>,
+    },
+    /// Use these MCP servers in place of those that were set so before, and of all that live in the host; the
+    /// reply names what was added and removed.
+    SetServers {
+        /// Those.
+        servers: Vec<McpServer>,
+    },
+    /// Connect to an MCP server again, also to one that was given up.
+    ReconnectServer {
+        /// Which, by its name.
+        server: String,
+    },
+    /// Switch an MCP server off for this session, or on again.
+    ToggleServer {
+        /// Which, by its name.
+        server: String,
+        /// Whether it is on from now on.
+        on: bool,
     },
     /// Shorten the conversation now.
     Compact {

@@ -17,7 +17,7 @@ pub const CALL_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A server, decided: variables are expanded and nothing is left to look up. Its variables and headers may
 /// be secrets, so printing it for debugging shows only names.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct McpServer {
     /// The name people gave it.
     pub name: String,
@@ -39,7 +39,8 @@ pub struct McpServer {
 }
 
 /// How a server is reached.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum McpTransport {
     /// A program that speaks over its standard input and output.
     Stdio {
@@ -227,6 +228,23 @@ pub struct McpStatus {
     /// What a person can type to get its prompts, without the slash, as far as is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<String>,
+}
+
+/// All that can be told of a server of a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct McpDetail {
+    /// How it is doing.
+    #[serde(flatten)]
+    pub status: McpStatus,
+    /// The word for how it is reached; none where its declaration cannot be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
+    /// What it calls itself, and in which version, while it is connected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls_itself: Option<(String, String)>,
+    /// Its tools, as far as is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<OfferedTool>,
 }
 
 /// How a server is doing, in the words of the stream.

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use camino::Utf8PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -162,6 +163,74 @@ pub struct RuleSet {
     pub ask: Vec<Rule>,
     /// Never.
     pub deny: Vec<Rule>,
+}
+
+impl RuleSet {
+    /// The rules that do this.
+    pub fn of(&mut self, behavior: Verdict) -> &mut Vec<Rule> {
+        match behavior {
+            Verdict::Allow => &mut self.allow,
+            Verdict::Ask => &mut self.ask,
+            Verdict::Deny => &mut self.deny,
+        }
+    }
+}
+
+/// A change of what may be done, for the rest of the session. It concerns the rules of one source only, so that
+/// nobody takes away what somebody else has set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum PermissionUpdate {
+    /// More rules.
+    AddRules {
+        /// What they do.
+        behavior: Verdict,
+        /// Those.
+        rules: Vec<Rule>,
+    },
+    /// These rules in place of those of this source that do the same.
+    ReplaceRules {
+        /// What they do.
+        behavior: Verdict,
+        /// Whose place they take.
+        source: RuleSource,
+        /// Those.
+        rules: Vec<Rule>,
+    },
+    /// Without these rules, where they are of the same source.
+    RemoveRules {
+        /// What they do.
+        behavior: Verdict,
+        /// Those.
+        rules: Vec<Rule>,
+    },
+    /// Another mode.
+    SetMode {
+        /// This.
+        mode: Mode,
+    },
+    /// More directories.
+    AddDirectories {
+        /// Absolute.
+        directories: Vec<Utf8PathBuf>,
+    },
+    /// Without these of the further directories.
+    RemoveDirectories {
+        /// Absolute.
+        directories: Vec<Utf8PathBuf>,
+    },
+}
+
+impl PermissionUpdate {
+    /// Whether it only ever takes rights away.
+    pub fn narrows(&self) -> bool {
+        match self {
+            Self::AddRules { behavior, .. } => *behavior != Verdict::Allow,
+            Self::RemoveRules { behavior, .. } => *behavior == Verdict::Allow,
+            Self::RemoveDirectories { .. } => true,
+            Self::ReplaceRules { .. } | Self::SetMode { .. } | Self::AddDirectories { .. } => false,
+        }
+    }
 }
 
 /// The answer of the policy for one call.

@@ -17,11 +17,12 @@ use tokio::io::AsyncBufRead;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::control::{self, Known, Lookup, Shape};
 use crate::fit;
 use crate::headless::{Finish, Headless, Lines, Signal, State, drain};
 use crate::host::{self, Kind};
 use crate::initialize::Initialize;
-use crate::input::{self, Control, Heard, Input, Said, Wrong};
+use crate::input::{self, Answered, Control, Heard, Input, Said, Wrong};
 use crate::progress::one_line;
 
 /// What a host is told, and where what it did wrong is said.
@@ -30,6 +31,8 @@ pub struct Host {
     pub agents: Vec<HostAgent>,
     /// What a person can type behind a slash.
     pub commands: Vec<HostCommand>,
+    /// What the command line knows besides.
+    pub known: Arc<dyn Known>,
     /// Where lines about its mistakes go: standard error.
     pub problems: Lines,
     /// Whether the session was made as the first line of its input wants it (`Input::greeting`).
@@ -68,8 +71,9 @@ impl Headless {
         signals: &mut mpsc::Receiver<Signal>,
     ) -> io::Result<Finish> {
         let state = State::waiting();
-        let (open, asked, given) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let mut talk = Talk { headless: self, host, state, open, asked, given, wanted: HashMap::new() };
+        let (open, asked, pending) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (changing, given, wanted) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let mut talk = Talk { headless: self, host, state, open, asked, pending, changing, given, wanted };
         talk.state.led = true;
         talk.listen(input, signals).await;
         talk.state.led = false;
@@ -93,8 +97,12 @@ struct Talk {
     state: State,
     /// Questions that the host has not answered.
     open: HashMap<QuestionId, Question>,
-    /// Requests of the host that the session has not answered, by ours.
-    asked: HashMap<RequestId, Pending>,
+    /// What was asked of the session for a request of the host, by the first of it.
+    asked: HashMap<RequestId, RequestId>,
+    /// Requests of the host that are not answered, by the first thing that was asked of the session for it.
+    pending: HashMap<RequestId, Pending>,
+    /// What it said, or wanted changed with the answer to a question, that the session has not taken yet.
+    changing: HashMap<RequestId, Option<QuestionId>>,
     /// Its answers to servers that the session has not taken yet.
     given: HashMap<RequestId, QuestionId>,
     /// What the session wants of the host and has not got.
@@ -143,8 +151,14 @@ impl Reading {
 /// A request of the host.
 struct Pending {
     id: String,
-    /// What it is told when it is done.
-    done: Value,
+    /// How many replies are missing.
+    missing: usize,
+    /// Those that came, in order.
+    values: Vec<Value>,
+    /// Why something of it was not done.
+    refused: Option<String>,
+    /// What the replies become.
+    shape: Shape,
 }
 
 impl Talk {
@@ -239,10 +253,16 @@ impl Talk {
         match said {
             Said::Nothing => Vec::new(),
             Said::Work(command) => {
-                self.headless.ask(&mut self.state, command).await;
+                let request = self.headless.ask(&mut self.state, command).await;
+                self.changing.insert(request, None);
                 Vec::new()
             }
             Said::Request { id, request } => self.request(id, request).await.into_iter().collect(),
+            Said::Cancel(id) => {
+                // What was asked of the session is done all the same; nobody waits for the answer.
+                self.pending.retain(|_, pending| pending.id != id);
+                Vec::new()
+            }
             Said::Response { id, answer } => {
                 self.answered(&id, answer).await;
                 Vec::new()
@@ -259,16 +279,13 @@ impl Talk {
                 Some(failure(&id, &reason, Some("unsupported_request")))
             }
             Control::BadMode(reason) => Some(failure(&id, &reason, Some("invalid_mode"))),
-            Control::Do(command) => {
-                let done = match &command {
-                    Command::Interrupt => json!({"still_queued": []}),
-                    Command::SetMode { mode } => json!({"mode": mode}),
-                    Command::SetModel { model } => json!({"model": model}),
-                    _ => json!({}),
-                };
-                let request = self.headless.ask(&mut self.state, command).await;
-                self.asked.insert(request, Pending { id, done });
-                None
+            Control::Refused(reason) => Some(failure(&id, &reason, Some("invalid_request"))),
+            Control::Look(what) => Some(success(&id, &self.look(what))),
+            Control::Do(command, shape) => self.ask(id, vec![command], shape).await,
+            Control::All(commands, shape) => self.ask(id, commands, shape).await,
+            Control::SetServers(declared) => {
+                let (servers, errors) = self.host.known.servers(&declared);
+                self.ask(id, vec![Command::SetServers { servers }], Shape::SetServers(errors)).await
             }
         }
     }
@@ -291,6 +308,42 @@ impl Talk {
         hello
     }
 
+    /// Asks the session for all of this; gives the answer if there is nothing to ask for.
+    async fn ask(&mut self, id: String, commands: Vec<Command>, shape: Shape) -> Option<Value> {
+        let missing = commands.len();
+        let mut first = None;
+        for command in commands {
+            let request = self.headless.ask(&mut self.state, command).await;
+            self.asked.insert(request, *first.get_or_insert(request));
+        }
+        let Some(first) = first else { return Some(success(&id, &shape.answer(Vec::new()))) };
+        let pending = Pending { id, missing, values: Vec::new(), refused: None, shape };
+        self.pending.insert(first, pending);
+        None
+    }
+
+    /// What is known without asking the session.
+    fn look(&self, what: Lookup) -> Value {
+        let (stream, known) = (&self.headless.stream, &self.host.known);
+        match what {
+            Lookup::Models => json!({"models": known.models()}),
+            Lookup::Settings => {
+                let mut settings = known.settings();
+                settings["applied"] = json!({"model": stream.model()});
+                settings
+            }
+            Lookup::Cost => json!({"text": control::cost_text(stream.totals())}),
+            Lookup::Usage => json!({
+                "session": stream.session_usage(),
+                "subscription_type": null,
+                "rate_limits_available": false,
+                "rate_limits": null,
+                "behaviors": null,
+            }),
+            Lookup::Version => json!({"version": stream.version()}),
+        }
+    }
+
     /// What a host is told when it comes.
     fn hello(&self) -> Value {
         let agent = |agent: &HostAgent| {
@@ -306,8 +359,8 @@ impl Talk {
             "agents": self.host.agents.iter().map(agent).collect::<Vec<_>>(),
             "output_style": "default",
             "available_output_styles": ["default"],
-            "models": [],
-            "account": {},
+            "models": self.host.known.models(),
+            "account": self.host.known.account(),
             "hook_on_failure_supported": true,
         })
     }
@@ -324,9 +377,15 @@ impl Talk {
             return self.complain(&format!("an answer to a request that is not open was ignored: {id}"));
         };
         let response = response.and_then(|response| self.whole(&question, response));
-        let (answer, problems) = input::answer(&question, response);
+        let Answered { answer, updates, problems } = input::answer(&question, response);
         for problem in problems {
             self.complain(&format!("answer to {id}: {problem}"));
+        }
+        // Before the answer: what the call does next is under what the host wants to hold.
+        if !updates.is_empty() {
+            let command = Command::Permit { question: Some(question.id), updates };
+            let request = self.headless.ask(&mut self.state, command).await;
+            self.changing.insert(request, Some(question.id));
         }
         let request = self.answer(question.id, answer, "host").await;
         if question.elicitation.is_some() {
@@ -391,6 +450,13 @@ impl Talk {
     /// An answer to a server that was not taken, because it does not fit, is none: the server must not wait for
     /// a host that believes it has answered.
     async fn taken(&mut self, request: RequestId, reply: &Reply) {
+        if let (Some(about), Reply::Refused { reason }) = (self.changing.remove(&request), reply) {
+            let reason = one_line(reason);
+            self.complain(&match about {
+                Some(question) => format!("answer to {question}: not obeyed: {reason}"),
+                None => format!("a message was not taken: {reason}"),
+            });
+        }
         let (Some(question), Reply::Refused { reason }) = (self.given.remove(&request), reply) else {
             return;
         };
@@ -459,10 +525,20 @@ impl Talk {
     }
 
     fn replied(&mut self, request: RequestId, reply: &Reply) -> Option<Value> {
-        let pending = self.asked.remove(&request)?;
-        Some(match reply {
-            Reply::Done { .. } => success(&pending.id, &pending.done),
-            Reply::Refused { reason } => failure(&pending.id, reason, None),
+        let first = self.asked.remove(&request)?;
+        let pending = self.pending.get_mut(&first)?;
+        pending.missing -= 1;
+        match reply {
+            Reply::Done { value } => pending.values.push(value.clone()),
+            Reply::Refused { reason } => pending.refused = pending.refused.take().or(Some(reason.clone())),
+        }
+        if pending.missing > 0 {
+            return None;
+        }
+        let Pending { id, values, refused, shape, .. } = self.pending.remove(&first)?;
+        Some(match refused {
+            None => success(&id, &shape.answer(values)),
+            Some(reason) => failure(&id, &reason, None),
         })
     }
 

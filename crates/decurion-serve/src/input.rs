@@ -1,13 +1,14 @@
 //! What a host says on standard input. Takes bytes, gives one message for each line, or what is wrong with
 //! it; a line that is too long, cut off or not JSON never stops the lines after it.
 
-use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    Answer, Block, Command, ElicitationAction, Elicited, Mode, Private, Question, Rule, TaskId,
+    Answer, Block, Command, ElicitationAction, Elicited, Inspected, LineId, Mode, PermissionUpdate, Private,
+    Question, TaskId, Verdict,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 
+use crate::control::{self, Lookup, Shape};
 use crate::initialize::Initialize;
 
 /// The longest line that is taken.
@@ -57,6 +58,8 @@ pub enum Said {
         /// What is asked.
         request: Control,
     },
+    /// It no longer wants the answer to a request of its own.
+    Cancel(String),
     /// The answer to a request of ours.
     Response {
         /// Which request.
@@ -74,7 +77,15 @@ pub enum Control {
     /// What there is, and how the session should be.
     Initialize(Box<Initialize>),
     /// Something that the session does.
-    Do(Command),
+    Do(Command, Shape),
+    /// Several things that it does, in this order.
+    All(Vec<Command>, Shape),
+    /// Something that is known without it.
+    Look(Lookup),
+    /// To use these MCP servers, as the host declares them.
+    SetServers(serde_json::Map<String, Value>),
+    /// Something that cannot be done, and why.
+    Refused(String),
     /// Something that is not offered.
     Unsupported(String),
     /// A mode that does not exist.
@@ -196,8 +207,11 @@ fn parse(value: &Value) -> Result<Said, String> {
             };
             Ok(Said::Response { id, answer })
         }
-        // Requests are answered at once: there is nothing left to take back.
-        "control_cancel_request" | "keep_alive" => Ok(Said::Nothing),
+        "control_cancel_request" => {
+            let id = text(value, "request_id").ok_or("`request_id` is missing")?;
+            Ok(Said::Cancel(id.to_owned()))
+        }
+        "keep_alive" => Ok(Said::Nothing),
         other => Err(format!("not a kind of message that is known: {other:?}")),
     }
 }
@@ -221,7 +235,14 @@ fn user(value: &Value) -> Result<Command, String> {
     if blocks.iter().all(is_empty) {
         return Err("`message.content` is empty".to_owned());
     }
-    Ok(work(blocks))
+    let line = match value.get("uuid").and_then(Value::as_str) {
+        Some(uuid) => Some(uuid.parse::<LineId>().map_err(|error| format!("`uuid`: {error}"))?),
+        None => None,
+    };
+    Ok(match (work(blocks), line) {
+        (Command::Prompt { blocks }, Some(line)) => Command::Submit { line, blocks },
+        (work, _) => work,
+    })
 }
 
 fn user_block(index: usize, value: &Value) -> Result<Block, String> {
@@ -252,35 +273,104 @@ fn control(request: &Value) -> Result<Control, String> {
     };
     Ok(match subtype {
         "initialize" => Control::Initialize(Box::new(Initialize::parse(request)?)),
-        "interrupt" => Control::Do(Command::Interrupt),
+        "interrupt" if request.get("cancel_queued").and_then(Value::as_bool) == Some(true) => {
+            Control::All(vec![Command::Unqueue { line: None }, Command::Interrupt], Shape::Merged)
+        }
+        "interrupt" => Control::Do(Command::Interrupt, Shape::Merged),
+        "cancel_async_message" => {
+            let line: LineId = needed("message_uuid")?.parse().map_err(|error| format!("{error}"))?;
+            Control::Do(Command::Unqueue { line: Some(line) }, Shape::Unqueued)
+        }
         "stop_task" => {
             let task: TaskId = needed("task_id")?.parse().map_err(|error| format!("{error}"))?;
-            Control::Do(Command::Stop { task })
+            Control::Do(Command::Stop { task }, nothing())
         }
         "background_tasks" => {
             let target = text(request, "tool_use_id").map(str::to_owned);
-            Control::Do(Command::Background { target })
+            Control::Do(Command::Background { target }, nothing())
+        }
+        "get_task_output" => {
+            let task: TaskId = needed("task_id")?.parse().map_err(|error| format!("{error}"))?;
+            look_at(Inspected::Output { task }, Shape::Output)
         }
         "set_permission_mode" => match needed("mode")?.parse::<Mode>() {
-            Ok(mode) => Control::Do(Command::SetMode { mode }),
+            Ok(mode) => Control::Do(Command::SetMode { mode }, Shape::Fixed(json!({"mode": mode}))),
             Err(error) => Control::BadMode(error.to_string()),
         },
-        "set_model" => Control::Do(Command::SetModel { model: needed("model")?.to_owned() }),
+        "set_model" => match request.get("model") {
+            None | Some(Value::Null) => {
+                Control::Do(Command::SetModel { model: "default".to_owned() }, Shape::Model)
+            }
+            Some(_) => {
+                let model = needed("model")?.to_owned();
+                let answer = Shape::Fixed(json!({"model": model}));
+                Control::Do(Command::SetModel { model }, answer)
+            }
+        },
+        "set_max_thinking_tokens" => match request.get("max_thinking_tokens") {
+            Some(Value::Null) => Control::Do(Command::SetThinking { tokens: None }, nothing()),
+            Some(tokens) if tokens.is_u64() => {
+                Control::Do(Command::SetThinking { tokens: tokens.as_u64() }, nothing())
+            }
+            Some(_) => return Err("`request.max_thinking_tokens` is neither a number nor null".to_owned()),
+            // Only how thinking is shown is asked for, which nothing here depends on.
+            None => Control::All(Vec::new(), nothing()),
+        },
+        "apply_flag_settings" => {
+            let settings = request.get("settings").and_then(Value::as_object);
+            let settings = settings.ok_or("`request.settings` is missing or not an object")?;
+            match control::flag_settings(settings) {
+                Ok(commands) => Control::All(commands, nothing()),
+                Err(reason) => Control::Refused(reason),
+            }
+        }
+        "get_context_usage" => look_at(Inspected::Context, Shape::Context),
+        "mcp_status" => look_at(Inspected::Servers, Shape::Servers),
+        "list_permission_rules" => look_at(Inspected::Rules, Shape::Rules),
+        "get_hooks_listing" => look_at(Inspected::Hooks, Shape::Hooks),
+        "mcp_set_servers" => {
+            let servers = request.get("servers").and_then(Value::as_object);
+            Control::SetServers(servers.ok_or("`request.servers` is missing or not an object")?.clone())
+        }
+        "mcp_reconnect" => {
+            let server = needed("serverName")?.to_owned();
+            Control::Do(Command::ReconnectServer { server }, nothing())
+        }
+        "mcp_toggle" => {
+            let (server, on) = (needed("serverName")?.to_owned(), request.get("enabled"));
+            let on =
+                on.and_then(Value::as_bool).ok_or("`request.enabled` is missing or not a truth value")?;
+            Control::Do(Command::ToggleServer { server, on }, nothing())
+        }
+        "list_models" => Control::Look(Lookup::Models),
+        "get_settings" => Control::Look(Lookup::Settings),
+        "get_session_cost" => Control::Look(Lookup::Cost),
+        "get_usage" => Control::Look(Lookup::Usage),
+        "get_binary_version" => Control::Look(Lookup::Version),
         other => Control::Unsupported(other.to_owned()),
     })
 }
 
-/// What a host's answer to a question means, and what of it is not obeyed. An answer that is not understood
+fn look_at(what: Inspected, shape: Shape) -> Control {
+    Control::Do(Command::Inspect { what }, shape)
+}
+
+/// An answer that says no more than that it is done.
+fn nothing() -> Shape {
+    Shape::Fixed(json!({}))
+}
+
+/// What a host's answer to a question means: what else is to change, and what of it is not obeyed. An answer that is not understood
 /// is a refusal: the call must not wait for ever, and must not run on a guess.
-pub fn answer(question: &Question, response: Result<Value, String>) -> (Answer, Vec<String>) {
+pub fn answer(question: &Question, response: Result<Value, String>) -> Answered {
     if question.elicitation.is_some() {
         let (elicited, problem) = elicited(response);
-        return (Answer::Elicited(elicited), problem.into_iter().collect());
+        let problems = problem.into_iter().collect();
+        return Answered { answer: Answer::Elicited(elicited), updates: Vec::new(), problems };
     }
-    let deny = |message: String| Answer::Deny { message, interrupt: false };
     let response = match response {
         Ok(response) => response,
-        Err(error) => return (deny(format!("the host could not answer: {error}")), Vec::new()),
+        Err(error) => return Answered::deny(format!("the host could not answer: {error}"), None),
     };
     match text(&response, "behavior") {
         Some("allow") => allow(question, &response),
@@ -288,11 +378,12 @@ pub fn answer(question: &Question, response: Result<Value, String>) -> (Answer, 
             let message = text(&response, "message").filter(|message| !message.is_empty());
             let message = message.unwrap_or("the host denied it").to_owned();
             let interrupt = response.get("interrupt").and_then(Value::as_bool).unwrap_or_default();
-            (Answer::Deny { message, interrupt }, Vec::new())
+            let answer = Answer::Deny { message, interrupt };
+            Answered { answer, updates: Vec::new(), problems: Vec::new() }
         }
         _ => {
-            let problem = "`behavior` is neither `allow` nor `deny`, which counts as a refusal".to_owned();
-            (deny("the host's answer was not understood".to_owned()), vec![problem])
+            let problem = "`behavior` is neither `allow` nor `deny`, which counts as a refusal";
+            Answered::deny("the host's answer was not understood".to_owned(), Some(problem))
         }
     }
 }
@@ -320,47 +411,52 @@ fn elicited(response: Result<Value, String>) -> (Elicited, Option<String>) {
     }
 }
 
-fn allow(question: &Question, response: &Value) -> (Answer, Vec<String>) {
+/// A host's answer, understood.
+#[derive(Debug, PartialEq)]
+pub struct Answered {
+    /// What the call is told.
+    pub answer: Answer,
+    /// What else is to change with it.
+    pub updates: Vec<PermissionUpdate>,
+    /// What is to be said about it.
+    pub problems: Vec<String>,
+}
+
+impl Answered {
+    fn deny(message: String, problem: Option<&str>) -> Self {
+        let problems = problem.map(str::to_owned).into_iter().collect();
+        Self { answer: Answer::Deny { message, interrupt: false }, updates: Vec::new(), problems }
+    }
+}
+
+fn allow(question: &Question, response: &Value) -> Answered {
     let mut problems = Vec::new();
     let input = match response.get("updatedInput") {
         None | Some(Value::Null) => None,
         Some(input @ Value::Object(_)) => Some(input.clone()).filter(|input| *input != question.input),
         Some(_) => {
-            let problem = "`updatedInput` is not an object, which counts as a refusal".to_owned();
-            let message = "the host's answer was not understood".to_owned();
-            return (Answer::Deny { message, interrupt: false }, vec![problem]);
+            let problem = "`updatedInput` is not an object, which counts as a refusal";
+            return Answered::deny("the host's answer was not understood".to_owned(), Some(problem));
         }
     };
-    let mut rules = Vec::new();
-    let updates = response.get("updatedPermissions").and_then(Value::as_array);
-    for update in updates.into_iter().flatten() {
-        match session_rules(update) {
-            Ok(more) => rules.extend(more),
+    let (mut rules, mut updates) = (Vec::new(), Vec::new());
+    let given = response.get("updatedPermissions").and_then(Value::as_array);
+    for update in given.into_iter().flatten() {
+        match control::permission_update(update) {
+            Ok((update, remark)) => {
+                problems.extend(remark);
+                match update {
+                    // Rules that allow something go with the answer: whose they are depends on who asked.
+                    PermissionUpdate::AddRules { behavior: Verdict::Allow, rules: more } => {
+                        rules.extend(more);
+                    }
+                    update => updates.push(update),
+                }
+            }
             Err(problem) => problems.push(problem),
         }
     }
-    (Answer::Allow { input, rules, everywhere: false }, problems)
-}
-
-/// The rules that an update adds to the session, which is all that an answer may change.
-fn session_rules(update: &Value) -> Result<Vec<Rule>, String> {
-    let word = |member: &str| text(update, member).unwrap_or("nothing").to_owned();
-    let (kind, behavior, destination) = (word("type"), word("behavior"), word("destination"));
-    if (kind.as_str(), behavior.as_str(), destination.as_str()) != ("addRules", "allow", "session") {
-        return Err(format!(
-            "only allow rules for the session can be added; not obeyed: {kind} ({behavior}) for {destination}"
-        ));
-    }
-    let rules = update.get("rules").and_then(Value::as_array);
-    let rule = |value: &Value| {
-        let tool = text(value, "toolName").unwrap_or_default();
-        let written = match text(value, "ruleContent") {
-            Some(content) => format!("{tool}({content})"),
-            None => tool.to_owned(),
-        };
-        Rule::parse(&written, RuleSource::Session).map_err(|error| error.to_string())
-    };
-    rules.into_iter().flatten().map(rule).collect()
+    Answered { answer: Answer::Allow { input, rules, everywhere: false }, updates, problems }
 }
 
 fn text<'a>(value: &'a Value, member: &str) -> Option<&'a str> {

@@ -1,6 +1,7 @@
 //! The doors for programs and scripts. Takes a [`decurion_protocol::Link`] and a prompt or a host's lines,
 //! gives lines: the answer, one JSON object, or a JSON line per event. This crate cannot name the engine.
 
+pub mod control;
 pub mod converse;
 mod fit;
 pub mod headless;
@@ -16,6 +17,7 @@ pub mod stream_json;
 mod tasks;
 pub mod trace;
 
+pub use control::{Known, NothingKnown};
 pub use converse::{Host, HostAgent, HostCommand};
 pub use headless::{Finish, Format, Headless, Lines, Progress, SessionWorktree, Signal};
 pub use initialize::{Initialize, ServerManifest, WantedPlugin};

@@ -88,6 +88,8 @@ pub struct StreamJson {
     since: Totals,
     /// Whether there is one result only, which then tells of everything.
     one_result: bool,
+    /// Whether what the host says is echoed.
+    replay: bool,
     /// The checkout of its own that the session works in: where, and on which branch.
     worktree: Option<(String, String)>,
     state: SessionState,
@@ -145,6 +147,7 @@ impl StreamJson {
             whole: Totals::default(),
             since: Totals::default(),
             one_result: false,
+            replay: false,
             worktree: None,
             state: SessionState::default(),
             queued: 0,
@@ -193,6 +196,40 @@ impl StreamJson {
     pub fn with_one_result(mut self) -> Self {
         self.one_result = true;
         self
+    }
+
+    /// The same, echoing what the host says with the id that it is on record under.
+    #[must_use]
+    pub fn with_replay(mut self, replay: bool) -> Self {
+        self.replay = replay;
+        self
+    }
+
+    /// The model of the last run.
+    pub(crate) fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// The version of the program.
+    pub(crate) fn version(&self) -> &str {
+        &self.facts.version
+    }
+
+    /// What all runs so far took.
+    pub(crate) fn totals(&self) -> &Totals {
+        &self.whole
+    }
+
+    /// The same as hosts are told of it.
+    pub(crate) fn session_usage(&self) -> Value {
+        json!({
+            "total_cost_usd": self.whole.cost.dollars(),
+            "total_api_duration_ms": self.whole.api_duration_ms,
+            "total_duration_ms": self.whole.duration_ms,
+            "total_lines_added": 0,
+            "total_lines_removed": 0,
+            "model_usage": model_usage(&self.whole),
+        })
     }
 
     /// The lines for one event, often none.
@@ -379,9 +416,14 @@ impl StreamJson {
         let agent = envelope.agent.as_ref();
         if message.role == Role::User {
             return match (agent, &meta.origin) {
-                (None, _) => {
+                (None, origin) => {
                     self.told(meta);
-                    Vec::new()
+                    let echoes = self.replay && *origin == Origin::Prompt;
+                    let mut echo = if echoes { self.prompt(envelope, message, lines) } else { Vec::new() };
+                    for line in &mut echo {
+                        line["isReplay"] = json!(true);
+                    }
+                    echo
                 }
                 (Some(_), Origin::Prompt) => self.prompt(envelope, message, lines),
                 (Some(_), _) => Vec::new(),
@@ -859,6 +901,7 @@ fn add(sum: &mut Totals, run: &Totals) {
     sum.usage.add(&run.usage);
     sum.cost = sum.cost.plus(run.cost);
     sum.api_duration_ms += run.api_duration_ms;
+    sum.duration_ms += run.duration_ms;
     sum.denials.extend(run.denials.iter().cloned());
     for (model, used) in &run.models {
         let entry = sum.models.entry(model.clone()).or_default();

@@ -87,6 +87,8 @@ impl Play {
             shown: decurion_serve::Facts::default(),
             progress: Progress::Inline,
             api_key_source: "none".to_owned(),
+            known: Arc::new(decurion_serve::NothingKnown),
+            replay: false,
             state: self.loaded.paths.state.clone(),
         };
         let finish = answer.run(&engine).await?;

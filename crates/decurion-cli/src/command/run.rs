@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 
 use super::sessions::named;
 use crate::args::{InputFormat, OutputFormat, PermissionPrompts, RunArgs};
+use crate::known::CommandLine;
 use crate::library::Shelf;
 use crate::models::Configured;
 use crate::report::{Failure, note, visible};
@@ -118,6 +119,13 @@ impl Prepared<'_> {
         let servers = servers::load(loaded, environment, &flags, &plugins)?;
         servers.announce();
         let prompts = Some(servers::Prompts::of(&servers, loaded));
+        let key_source = key_source(loaded);
+        let known = Arc::new(CommandLine {
+            loaded: Arc::clone(loaded),
+            models: Arc::clone(&models),
+            servers: servers.all.clone(),
+            key_source: key_source.clone(),
+        });
         let mcp = servers.into_parts(loaded, environment);
         let skills = shelf.skills();
         let mut hooks = wire::hooks(loaded, &plugins);
@@ -146,7 +154,9 @@ impl Prepared<'_> {
                 (false, OutputFormat::Text) => Progress::Warnings(lines(std::io::stderr())?),
                 _ => Progress::Off,
             },
-            api_key_source: key_source(loaded),
+            api_key_source: key_source,
+            known,
+            replay: args.replay_user_messages,
             state: loaded.paths.state.clone().filter(|_| !args.no_session_persistence),
         };
         Ok((answer, engine))
@@ -230,6 +240,10 @@ pub struct Answer {
     pub progress: Progress,
     /// Where the key came from.
     pub api_key_source: String,
+    /// What a host can ask of us.
+    pub known: Arc<dyn decurion_serve::Known>,
+    /// Whether what a host says is given back to it.
+    pub replay: bool,
     /// Where other terminals find the session; none where it keeps no files.
     pub state: Option<Utf8PathBuf>,
 }
@@ -255,7 +269,8 @@ impl Answer {
         let names = self.agents.iter().map(|definition| definition.name.clone()).collect();
         let stream = StreamJson::new(link.session, facts)
             .with_agents(names)
-            .with_library(listed(&self.skills, &self.plugins));
+            .with_library(listed(&self.skills, &self.plugins))
+            .with_replay(self.replay);
         let out = match self.work {
             Work::Asked(_) => lines(std::io::stdout())?,
             Work::Hosted { .. } => watched()?,
@@ -266,7 +281,8 @@ impl Answer {
             Work::Hosted { input, greeted } => {
                 let (agents, mut commands) = (host_agents(&self.agents), host_commands(&self.skills));
                 commands.extend(self.prompts.iter().flat_map(servers::Prompts::commands));
-                let host = Host { agents, commands, problems: lines(std::io::stderr())?, greeted };
+                let (known, problems) = (self.known, lines(std::io::stderr())?);
+                let host = Host { agents, commands, known, problems, greeted };
                 headless.converse(host, *input, &mut signals).await
             }
         };

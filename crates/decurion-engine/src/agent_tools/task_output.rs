@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use decurion_protocol::link::BoxFuture;
-use decurion_protocol::{Delivery, Intent, Outcome, TaskId, TaskKind, TaskState, ToolEffect, ToolOutput};
+use decurion_protocol::{
+    Delivery, Intent, Outcome, TaskId, TaskKind, TaskOutputEnd, TaskState, ToolEffect, ToolOutput,
+};
 use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, typed};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -176,6 +178,13 @@ async fn claimed(desk: &Desk, looked: &Looked, view: &TaskView) -> Option<Delive
     let wanted = delivery.clone();
     let claimed = desk.wish(|answer| Wish::Claim { delivery: wanted, answer }).await?;
     claimed.then_some(delivery)
+}
+
+/// The end of what a command has printed, for whoever looks from outside.
+pub(crate) fn end_of_file(path: &camino::Utf8Path, most: usize) -> TaskOutputEnd {
+    let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+    let Shown { text, cut } = read_end(path, most);
+    TaskOutputEnd { text, bytes, cut }
 }
 
 /// The last bytes of a file, as text.

@@ -77,12 +77,14 @@ pub struct Over {
 pub async fn converse(mut stage: Stage, host: impl AsyncFnOnce(&mut Talking)) -> Over {
     stage.request.answers = true;
     let (out, problems) = (Kept::default(), Kept::default());
-    let headless = headless(&stage, Format::StreamJson, &out, Progress::Off).await;
+    let mut headless = headless(&stage, Format::StreamJson, &out, Progress::Off).await;
+    headless.stream = headless.stream.with_replay(stage.request.entrypoint == ECHOED);
     let (input, ours) = tokio::io::duplex(1 << 16);
     let model = Some("scripted".to_owned());
     let agents = vec![HostAgent { name: "worker".into(), description: "works".into(), model }];
     let problems_out = Lines::to(problems.clone()).unwrap();
-    let lines = Host { agents, commands: Vec::new(), problems: problems_out, greeted: false };
+    let known = Arc::new(decurion_serve::NothingKnown);
+    let lines = Host { agents, commands: Vec::new(), known, problems: problems_out, greeted: false };
     let mut talking = Talking { input: Some(input), out: out.clone() };
     let (_keep, mut signals) = mpsc::channel(1);
     let conversing = Box::pin(headless.converse(lines, Input::new(BufReader::new(ours)), &mut signals));
@@ -93,6 +95,9 @@ pub async fn converse(mut stage: Stage, host: impl AsyncFnOnce(&mut Talking)) ->
     let finish = finish.unwrap();
     Over { out: out.text(), problems: problems.text(), finish }
 }
+
+/// The entrypoint of a host that wants its prompts given back.
+const ECHOED: &str = "echoed";
 
 const TWO_PROMPTS: &str = "when turn=1\n  say \"one\"\nwhen turn=2\n  say \"two\"\n";
 
@@ -191,7 +196,7 @@ async fn a_rule_in_the_answer_holds_for_the_session() {
     .await;
     let questions = values(&over.out).iter().filter(|line| line["type"] == "control_request").count();
     assert_eq!((questions, over.finish.outcome.exit_code()), (1, 0));
-    assert!(over.problems.contains("not obeyed: setMode"), "{}", over.problems);
+    assert!(over.problems.contains("setMode for userSettings holds for this session"), "{}", over.problems);
 }
 
 /// A session whose model calls a tool that asks a person for a name, or to go somewhere.
@@ -337,7 +342,7 @@ async fn a_host_that_leaves_a_question_open_has_refused_it() {
 async fn control_requests_are_answered() {
     let over = converse(stage("when\n  stall\n"), async |host: &mut Talking| {
         host.ask("i", json!({"subtype": "initialize"})).await;
-        host.ask("u", json!({"subtype": "rewind_files"})).await;
+        host.ask("u", json!({"subtype": "set_color", "color": "red"})).await;
         host.ask("m", json!({"subtype": "set_permission_mode", "mode": "sideways"})).await;
         host.ask("p", json!({"subtype": "set_permission_mode", "mode": "plan"})).await;
         host.ask("s", json!({"subtype": "stop_task"})).await;
@@ -356,7 +361,7 @@ async fn control_requests_are_answered() {
         .collect();
     expect![[r#"
         {"subtype":"success","request_id":"i","response":{"commands":[],"agents":[{"name":"worker","description":"works","model":"scripted"}],"output_style":"default","available_output_styles":["default"],"models":[],"account":{},"hook_on_failure_supported":true,"hooks_applied":true,"plugins_applied":true}}
-        {"subtype":"error","request_id":"u","error":"a control request of this kind is not supported: rewind_files","error_code":"unsupported_request"}
+        {"subtype":"error","request_id":"u","error":"a control request of this kind is not supported: set_color","error_code":"unsupported_request"}
         {"subtype":"error","request_id":"m","error":"unknown permission mode (default, acceptEdits, plan, bypassPermissions, dontAsk, bubble): \"sideways\"","error_code":"invalid_mode"}
         {"subtype":"error","request_id":"s","error":"input line 5: `request.task_id` is missing, which stop_task needs","error_code":"invalid_request"}
         {"subtype":"success","request_id":"p","response":{"mode":"plan"}}
@@ -410,4 +415,235 @@ async fn bad_lines_are_named_and_change_nothing() {
     .assert_eq(&over.problems);
     assert_eq!(over.finish.outcome.exit_code(), 0);
     assert!(over.out.contains("\"error_code\":\"invalid_request\""), "{}", over.out);
+}
+
+/// The answers to control requests, one per line.
+fn answers(out: &str) -> String {
+    let answers = values(out).into_iter().filter(|line| line["type"] == "control_response");
+    answers.map(|line| format!("{}\n", line["response"])).collect()
+}
+
+#[tokio::test]
+async fn how_the_session_stands_is_told_in_the_shapes_that_hosts_read() {
+    let mut stage = stage(TWO_PROMPTS);
+    stage.hooks = vec![decurion_protocol::HookDeclaration::new(decurion_protocol::HookEvent::Stop, "true")];
+    let over = converse(stage, async |host: &mut Talking| {
+        host.ask("c0", json!({"subtype": "get_context_usage"})).await;
+        host.prompt("first").await;
+        host.result(0).await;
+        host.ask("c1", json!({"subtype": "get_context_usage"})).await;
+        host.ask("s", json!({"subtype": "mcp_status"})).await;
+        host.ask("r", json!({"subtype": "list_permission_rules"})).await;
+        host.ask("h", json!({"subtype": "get_hooks_listing"})).await;
+        host.ask("m", json!({"subtype": "list_models"})).await;
+        host.ask("g", json!({"subtype": "get_settings"})).await;
+        host.ask("v", json!({"subtype": "get_binary_version"})).await;
+        host.ask("$", json!({"subtype": "get_session_cost"})).await;
+        host.ask("u", json!({"subtype": "get_usage"})).await;
+        host.ask("o", json!({"subtype": "get_task_output", "task_id": "b00000000"})).await;
+        host.wait(|line| line["response"]["request_id"] == "o").await;
+    })
+    .await;
+    let mut told = answers(&over.out);
+    for (start, end) in [("\"eventCatalog\":[", "],\"policy\""), ("\"originalCwd\":\"", "\",\"managedOnly\"")]
+    {
+        let from = told.find(start).unwrap() + start.len();
+        let to = from + told[from..].find(end).unwrap();
+        told.replace_range(from..to, "…");
+    }
+    expect![[r#"
+        {"subtype":"success","request_id":"c0","response":{"categories":[{"id":"system_prompt","name":"System prompt","tokens":7,"color":"promptBorder","kind":"used"},{"id":"system_tools","name":"System tools","tokens":1329,"color":"inactive","kind":"used"},{"id":"autocompact_buffer","name":"Kept free for compaction","tokens":43200,"color":"inactive","kind":"buffer"},{"id":"free_space","name":"Free space","tokens":155464,"color":"inactive","kind":"free"}],"totalTokens":1336,"maxTokens":200000,"rawMaxTokens":200000,"percentage":0,"gridRows":[],"model":"scripted","memoryFiles":[],"mcpTools":[],"systemTools":[{"name":"Agent","tokens":809},{"name":"Echo","tokens":56},{"name":"Poke","tokens":56},{"name":"SendMessage","tokens":148},{"name":"TaskOutput","tokens":181},{"name":"TaskStop","tokens":79}],"agents":[],"isAutoCompactEnabled":true,"apiUsage":null,"estimated":true,"autoCompactThreshold":156800}}
+        {"subtype":"success","request_id":"m","response":{"models":[]}}
+        {"subtype":"success","request_id":"g","response":{"effective":{},"sources":[],"applied":{"model":"scripted"}}}
+        {"subtype":"success","request_id":"v","response":{"version":"0"}}
+        {"subtype":"success","request_id":"$","response":{"text":"Total cost: $0.0012\nTime at models: 0 s\n  scripted: 1169 input, 1 output, 0 cache read, 0 cache write ($0.0012)"}}
+        {"subtype":"success","request_id":"u","response":{"session":{"total_cost_usd":0.001174,"total_api_duration_ms":7,"total_duration_ms":17,"total_lines_added":0,"total_lines_removed":0,"model_usage":{"scripted":{"inputTokens":1169,"outputTokens":1,"cacheReadInputTokens":0,"cacheCreationInputTokens":0,"webSearchRequests":0,"costUSD":0.001174,"contextWindow":200000,"maxOutputTokens":8000}}},"subscription_type":null,"rate_limits_available":false,"rate_limits":null,"behaviors":null}}
+        {"subtype":"success","request_id":"c1","response":{"categories":[{"id":"system_prompt","name":"System prompt","tokens":5,"color":"promptBorder","kind":"used"},{"id":"system_tools","name":"System tools","tokens":1103,"color":"inactive","kind":"used"},{"id":"messages","name":"Messages","tokens":57,"color":"purple","kind":"used"},{"id":"autocompact_buffer","name":"Kept free for compaction","tokens":43200,"color":"inactive","kind":"buffer"},{"id":"free_space","name":"Free space","tokens":155630,"color":"inactive","kind":"free"}],"totalTokens":1170,"maxTokens":200000,"rawMaxTokens":200000,"percentage":0,"gridRows":[],"model":"scripted","memoryFiles":[],"mcpTools":[],"systemTools":[{"name":"Agent","tokens":673},{"name":"Echo","tokens":46},{"name":"Poke","tokens":46},{"name":"SendMessage","tokens":123},{"name":"TaskOutput","tokens":150},{"name":"TaskStop","tokens":65}],"agents":[],"isAutoCompactEnabled":true,"apiUsage":{"input_tokens":1169,"output_tokens":1,"cache_creation_input_tokens":0,"cache_read_input_tokens":0},"estimated":true,"autoCompactThreshold":156800}}
+        {"subtype":"success","request_id":"s","response":{"mcpServers":[]}}
+        {"subtype":"success","request_id":"r","response":{"state":{"rules":[{"behavior":"allow","source":"cliArg","rule":"Echo","editability":"session"},{"behavior":"allow","source":"cliArg","rule":"Poke","editability":"session"}],"workspaceDirectories":[],"originalCwd":"…","managedOnly":false,"mode":"default"}}}
+        {"subtype":"success","request_id":"h","response":{"events":[{"name":"Stop","summary":"","supportsMatcher":true,"hookCount":1}],"hooks":[{"event":"Stop","matcher":"","source":"settings","sourceLabel":"","type":"command","displayText":"true","commandText":"true","contentLabel":"Command"}],"eventCatalog":[…],"policy":{"disabledByPolicy":false,"managedOnly":false,"pluginOnly":false,"allDisabled":false,"policyHookCount":0}}}
+        {"subtype":"error","request_id":"o","error":"no command of this session has this id: b00000000"}
+    "#]].assert_eq(&told);
+}
+
+#[tokio::test]
+async fn what_a_host_changes_while_it_runs_is_changed_or_refused_by_name() {
+    let over = converse(stage(TWO_PROMPTS), async |host: &mut Talking| {
+        #[rustfmt::skip]
+        let rows = [
+            ("t1", json!({"subtype": "set_max_thinking_tokens", "max_thinking_tokens": 2000})),
+            ("t2", json!({"subtype": "set_max_thinking_tokens", "max_thinking_tokens": 10})),
+            ("t3", json!({"subtype": "set_max_thinking_tokens", "max_thinking_tokens": null})),
+            ("t4", json!({"subtype": "set_max_thinking_tokens", "max_thinking_tokens": "much"})),
+            ("t5", json!({"subtype": "set_max_thinking_tokens", "thinking_display": "omitted"})),
+            ("d", json!({"subtype": "set_model", "model": null})),
+            ("f0", json!({"subtype": "apply_flag_settings", "settings": {}})),
+            ("f1", json!({"subtype": "apply_flag_settings", "settings": {"model": "other", "permissions": {
+                "allow": ["Read"], "deny": ["Bash(rm *)"], "defaultMode": "acceptEdits", "additionalDirectories": ["/tmp"]}}})),
+            ("f2", json!({"subtype": "apply_flag_settings", "settings": {"theme": "dark"}})),
+            ("f3", json!({"subtype": "apply_flag_settings", "settings": {"permissions": {"allow": ["Read("]}}})),
+            ("f4", json!({"subtype": "apply_flag_settings", "settings": {"permissions": {"additionalDirectories": ["tmp"]}}})),
+            ("r", json!({"subtype": "list_permission_rules"})),
+            ("m", json!({"subtype": "mcp_set_servers", "servers": {"a": {"command": "x"}}})),
+            ("n", json!({"subtype": "mcp_reconnect", "serverName": "a"})),
+            ("o", json!({"subtype": "mcp_toggle", "serverName": "a"})),
+        ];
+        for (id, request) in rows {
+            host.ask(id, request).await;
+        }
+        host.wait(|line| line["response"]["request_id"] == "n").await;
+    })
+    .await;
+    let told = answers(&over.out);
+    let from = told.find("\"originalCwd\":\"").unwrap();
+    let to = from + told[from..].find(",\"managedOnly\"").unwrap();
+    let told = format!("{}…{}", &told[..from], &told[to..]);
+    expect![[r#"
+        {"subtype":"error","request_id":"t4","error":"input line 4: `request.max_thinking_tokens` is neither a number nor null","error_code":"invalid_request"}
+        {"subtype":"success","request_id":"t5","response":{}}
+        {"subtype":"success","request_id":"f0","response":{}}
+        {"subtype":"error","request_id":"f2","error":"this setting cannot be changed while a session runs (model, maxThinkingTokens and permissions can): theme","error_code":"invalid_request"}
+        {"subtype":"error","request_id":"f3","error":"a rule's `(` is not closed: \"Read(\"","error_code":"invalid_request"}
+        {"subtype":"error","request_id":"o","error":"input line 15: `request.enabled` is missing or not a truth value","error_code":"invalid_request"}
+        {"subtype":"success","request_id":"t1","response":{}}
+        {"subtype":"error","request_id":"t2","error":"the model may think for 1024 tokens or more, and for fewer than the 4000 of a whole reply (`limits.maxOutputTokens`): 10"}
+        {"subtype":"success","request_id":"t3","response":{}}
+        {"subtype":"success","request_id":"d","response":{"model":"scripted"}}
+        {"subtype":"success","request_id":"f1","response":{}}
+        {"subtype":"error","request_id":"f4","error":"a directory is named by its whole path: tmp"}
+        {"subtype":"success","request_id":"r","response":{"state":{"rules":[{"behavior":"allow","source":"cliArg","rule":"Echo","editability":"session"},{"behavior":"allow","source":"cliArg","rule":"Poke","editability":"session"},{"behavior":"allow","source":"flagSettings","rule":"Read","editability":"readonly"},{"behavior":"deny","source":"flagSettings","rule":"Bash(rm *)","editability":"readonly"}],"workspaceDirectories":[{"path":"/tmp","source":"session"}],…,"managedOnly":false,"mode":"acceptEdits"}}}
+        {"subtype":"error","request_id":"m","error":"this session has no MCP servers"}
+        {"subtype":"error","request_id":"n","error":"this session has no MCP servers"}
+    "#]].assert_eq(&told);
+}
+
+/// A queued prompt can be taken back by its id, an interrupt tells what is left, and one that is sent twice is taken
+/// once; each is given back under its id as it is taken.
+#[tokio::test]
+async fn prompts_have_ids_and_can_be_taken_back() {
+    let (one, two, three) = (
+        "11111111-0000-4000-8000-000000000001",
+        "11111111-0000-4000-8000-000000000002",
+        "11111111-0000-4000-8000-000000000003",
+    );
+    let script = "when match=/0001$/\n  stall\nwhen\n  say \"went on\"\n";
+    let mut stage = stage(script);
+    stage.request.entrypoint = ECHOED.to_owned();
+    let over = converse(stage, async |host: &mut Talking| {
+        let said = |id: &str| json!({"type": "user", "uuid": id, "message": {"role": "user", "content": id}});
+        host.say(&said(one)).await;
+        host.wait(|line| line["subtype"] == "init").await;
+        for id in [two, three, three] {
+            host.say(&said(id)).await;
+        }
+        host.ask("c", json!({"subtype": "cancel_async_message", "message_uuid": two})).await;
+        host.ask("d", json!({"subtype": "cancel_async_message", "message_uuid": one})).await;
+        host.ask("i", json!({"subtype": "interrupt"})).await;
+        host.result(1).await;
+        host.say(&said(two)).await;
+        host.result(2).await;
+        host.ask("j", json!({"subtype": "interrupt", "cancel_queued": true})).await;
+        host.wait(|line| line["response"]["request_id"] == "j").await;
+    })
+    .await;
+    expect![[r#"
+        {"subtype":"success","request_id":"c","response":{"cancelled":true}}
+        {"subtype":"success","request_id":"d","response":{"cancelled":false}}
+        {"subtype":"success","request_id":"i","response":{"still_queued":["11111111-0000-4000-8000-000000000003"]}}
+        {"subtype":"success","request_id":"j","response":{"cancelled":[],"still_queued":[]}}
+    "#]].assert_eq(&answers(&over.out));
+    let echoed: Vec<String> = values(&over.out)
+        .iter()
+        .filter(|line| line["isReplay"] == true)
+        .map(|line| format!("{} {}", line["uuid"], line["message"]["content"][0]["text"]))
+        .collect();
+    expect![[r#"
+        "11111111-0000-4000-8000-000000000001" "11111111-0000-4000-8000-000000000001"
+        "11111111-0000-4000-8000-000000000003" "11111111-0000-4000-8000-000000000003"
+        "11111111-0000-4000-8000-000000000002" "11111111-0000-4000-8000-000000000002""#]]
+    .assert_eq(&echoed.join("\n"));
+    expect![[r#"
+        decurion: a message was not taken: a message with this id was taken already: 11111111-0000-4000-8000-000000000003
+    "#]].assert_eq(&over.problems);
+}
+
+#[tokio::test]
+async fn an_answer_that_was_cancelled_is_not_sent() {
+    let over = converse(stage(TWO_PROMPTS), async |host: &mut Talking| {
+        // Asked and taken back in one write, so that the answer cannot come between.
+        let ask = json!({"type": "control_request", "request_id": "a", "request": {"subtype": "mcp_status"}});
+        let cancel = json!({"type": "control_cancel_request", "request_id": "a"});
+        host.write(format!("{ask}\n{cancel}\n").as_bytes()).await;
+        host.ask("b", json!({"subtype": "mcp_status"})).await;
+        host.wait(|line| line["response"]["request_id"] == "b").await;
+    })
+    .await;
+    expect![[r#"
+        {"subtype":"success","request_id":"b","response":{"mcpServers":[]}}
+    "#]]
+    .assert_eq(&answers(&over.out));
+}
+
+/// Everything that a host may change with an answer: obeyed for the session, and said where it is not saved.
+#[tokio::test]
+async fn what_an_answer_changes_is_obeyed_for_the_session() {
+    #[rustfmt::skip]
+    let rows = [
+        json!({"type": "addRules", "behavior": "deny", "destination": "session", "rules": [{"toolName": "Poke"}]}),
+        json!({"type": "addRules", "behavior": "ask", "destination": "cliArg", "rules": [{"toolName": "Poke", "ruleContent": "x"}]}),
+        json!({"type": "replaceRules", "behavior": "allow", "destination": "cliArg", "rules": [{"toolName": "Poke"}]}),
+        json!({"type": "removeRules", "behavior": "allow", "destination": "cliArg", "rules": [{"toolName": "Echo"}]}),
+        json!({"type": "setMode", "mode": "plan", "destination": "session"}),
+        json!({"type": "setMode", "mode": "bypassPermissions", "destination": "session"}),
+        json!({"type": "setMode", "mode": "sideways", "destination": "session"}),
+        json!({"type": "addDirectories", "directories": ["/tmp"], "destination": "session"}),
+        json!({"type": "removeDirectories", "directories": ["/tmp"], "destination": "session"}),
+        json!({"type": "addRules", "behavior": "deny", "destination": "userSettings", "rules": [{"toolName": "Poke"}]}),
+        json!({"type": "addRules", "behavior": "deny", "destination": "policySettings", "rules": [{"toolName": "Poke"}]}),
+        json!({"type": "dance", "destination": "session"}),
+    ];
+    let mut told = String::new();
+    for update in rows {
+        let mut stage = asking(false);
+        stage.bypass = false;
+        let over = converse(stage, async |host: &mut Talking| {
+            host.prompt("go").await;
+            let question = host.question().await;
+            let allow = json!({"behavior": "allow", "updatedPermissions": [update]});
+            host.answer(&question["request_id"], allow).await;
+            host.ask("r", json!({"subtype": "list_permission_rules"})).await;
+            host.wait(|line| line["response"]["request_id"] == "r").await;
+        })
+        .await;
+        let state = values(&over.out).into_iter().find(|line| line["response"]["request_id"] == "r").unwrap();
+        let state = &state["response"]["response"]["state"];
+        let rule = |row: &Value| format!("{} {} ({})", row["behavior"], row["rule"], row["source"]);
+        let rules: Vec<String> = state["rules"].as_array().unwrap().iter().map(rule).collect();
+        let directories = state["workspaceDirectories"].to_string();
+        let problem = over.problems.split(": ").skip(2).collect::<Vec<_>>().join(": ");
+        told += &format!(
+            "{} {} {}: {} {} {directories} {}\n",
+            update["type"],
+            update["behavior"],
+            update["destination"],
+            rules.join(", "),
+            state["mode"],
+            problem.trim()
+        )
+        .replace('"', "");
+    }
+    expect![[r#"
+        addRules deny session: allow Echo (cliArg), deny Poke (session) default [] 
+        addRules ask cliArg: allow Echo (cliArg), ask Poke(x) (cliArg) default [] 
+        replaceRules allow cliArg: allow Poke (cliArg) default [] 
+        removeRules allow cliArg:  default [] 
+        setMode null session: allow Echo (cliArg) plan [] 
+        setMode null session: allow Echo (cliArg) default [] not obeyed: the mode bypassPermissions is switched off by `permissions.disableBypassPermissionsMode`
+        setMode null session: allow Echo (cliArg) default [] not obeyed: setMode: unknown permission mode (default, acceptEdits, plan, bypassPermissions, dontAsk, bubble): sideways
+        addDirectories null session: allow Echo (cliArg) default [{path:/tmp,source:session}] 
+        removeDirectories null session: allow Echo (cliArg) default [] 
+        addRules deny userSettings: allow Echo (cliArg), deny Poke (userSettings) default [] addRules for userSettings holds for this session; it is not saved
+        addRules deny policySettings: allow Echo (cliArg) default [] not obeyed: addRules: an unknown `destination`: policySettings
+        dance null session: allow Echo (cliArg) default [] not obeyed: an unknown kind of update: dance
+    "#]].assert_eq(&told);
 }

@@ -72,7 +72,9 @@ async fn led(stage: Stage, out: &Shut, said: Vec<Value>, then: impl AsyncFnOnce(
     let problems = Kept::default();
     let complaints = Complaints { kept: problems.clone(), out: out.clone() };
     let problems_to = Lines::to(complaints).unwrap();
-    let host = Host { agents: Vec::new(), commands: Vec::new(), problems: problems_to, greeted: false };
+    let (agents, commands, known) =
+        (Vec::new(), Vec::new(), std::sync::Arc::new(decurion_serve::NothingKnown));
+    let host = Host { agents, commands, known, problems: problems_to, greeted: false };
     // A small pipe: a session that does not listen stops its host.
     let (mut input, ours) = tokio::io::duplex(1 << 10);
     let (_keep, mut signals) = mpsc::channel(1);

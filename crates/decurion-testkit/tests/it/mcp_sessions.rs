@@ -438,3 +438,94 @@ async fn servers_that_hang_do_not_keep_the_session_of_whoever_wanted_them() {
     within(async { while !link.events.next().await.is_none_or(|envelope| closed(&envelope.event)) {} }).await;
     assert_eq!(house.alive(), Vec::<String>::new());
 }
+
+/// The reply to a command, once it comes.
+async fn replied(link: &mut decurion_protocol::Link, number: u64) -> String {
+    within(async {
+        loop {
+            let envelope = link.events.next().await.unwrap();
+            if let Event::Replied { request: RequestId(id), reply } = &envelope.event
+                && *id == number
+            {
+                return serde_json::to_string(reply).unwrap();
+            }
+        }
+    })
+    .await
+}
+
+/// Set, switched off and on, connected to again and taken away while the session runs; what is not there is named.
+#[tokio::test]
+async fn servers_are_set_switched_and_connected_again_while_the_session_runs() {
+    let house = House::new();
+    let servers = Fixed { all: vec![house.declared("plain")], ..Fixed::default() };
+    let stage = stage(&house, "when\n  say \"done\"\n", servers, LONG);
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    let status = Command::Inspect { what: decurion_protocol::Inspected::Servers };
+    let toggle = |on| Command::ToggleServer { server: "plain".to_owned(), on };
+    let again = |name: &str| Command::ReconnectServer { server: name.to_owned() };
+    let broken = McpServer {
+        name: "broken".to_owned(),
+        short: "broken".to_owned(),
+        hash: "h".to_owned(),
+        transport: McpTransport::Stdio {
+            command: "/no/such/program".to_owned(),
+            args: Vec::new(),
+            env: std::collections::BTreeMap::new(),
+            cwd: None,
+        },
+        ..house.declared("plain")
+    };
+    let slow = house.declared("slow");
+    let rows = [
+        ("off", toggle(false)),
+        ("seen", status.clone()),
+        ("again", again("plain")),
+        ("on", toggle(true)),
+        ("again", again("plain")),
+        ("nobody", again("nobody")),
+        ("set", Command::SetServers { servers: vec![slow.clone(), broken] }),
+        ("same", Command::SetServers { servers: vec![slow] }),
+        ("seen", status),
+        ("none", Command::SetServers { servers: Vec::new() }),
+    ];
+    let mut told = String::new();
+    for (number, (what, command)) in (1..).zip(rows) {
+        send(&link, number, command).await;
+        let reply = replied(&mut link, number).await;
+        let value: serde_json::Value = serde_json::from_str(&reply).unwrap();
+        let shown = match value["value"].as_array() {
+            Some(servers) => servers
+                .iter()
+                .map(|one| {
+                    format!(
+                        "{} {} {}",
+                        one["name"],
+                        one["status"],
+                        one["tools"].as_array().map_or(0, Vec::len)
+                    )
+                })
+                .collect::<Vec<_>>()
+                .join(", "),
+            None => reply,
+        };
+        told += &format!("{what}: {}\n", shown.chars().take(200).collect::<String>());
+    }
+    send(&link, 99, Command::Close { reason: "done".to_owned() }).await;
+    replied(&mut link, 99).await;
+    assert_eq!(house.alive(), Vec::<String>::new());
+    // It was started for the session, for the switch, and for each time that it was asked to connect again.
+    assert_eq!(house.log().matches("started").count(), 4, "{}", house.log());
+    expect![[r#"
+        off: {"reply":"done"}
+        seen: "plain" "disabled" 0
+        again: {"reply":"refused","reason":"this MCP server is switched off for this session; switch it on first: plain"}
+        on: {"reply":"done"}
+        again: {"reply":"done"}
+        nobody: {"reply":"refused","reason":"there is no MCP server of this name: nobody"}
+        set: {"reply":"done","value":{"added":["slow","broken"],"removed":[],"errors":{"broken":"no such program: \"/no/such/program\""}}}
+        same: {"reply":"done","value":{"added":[],"removed":["broken"],"errors":{}}}
+        seen: "plain" "connected" 6, "slow" "connected" 6
+        none: {"reply":"done","value":{"added":[],"removed":["slow"],"errors":{}}}
+    "#]].assert_eq(&told);
+}

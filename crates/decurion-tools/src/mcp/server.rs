@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use decurion_protocol::mcp::{Manifest, McpHealth, McpServer, McpStatus, McpTransport, OfferedTool};
+use decurion_protocol::mcp::{
+    Manifest, McpDetail, McpHealth, McpServer, McpStatus, McpTransport, OfferedTool,
+};
 use rmcp::model::{ClientRequest, ServerResult};
 use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, RoleClient, ServiceError};
 use serde_json::{Value, json};
@@ -59,6 +61,8 @@ struct Shared {
     told: Mutex<HashSet<String>>,
     /// Fires when the server refuses the login that its connection was made with.
     expired: Notify,
+    /// Fires when somebody wants it connected again.
+    again: Notify,
     /// Those who tell it that a call is not wanted any more.
     telling: TaskTracker,
 }
@@ -181,6 +185,7 @@ impl Server {
             called: AtomicBool::new(false),
             told: Mutex::default(),
             expired: Notify::new(),
+            again: Notify::new(),
             telling: TaskTracker::new(),
             server,
             host,
@@ -236,6 +241,51 @@ impl Server {
             source: server.source,
             reason,
             commands: prompts::commands(self),
+        }
+    }
+
+    /// All that can be told of it.
+    pub fn detail(&self) -> McpDetail {
+        let calls_itself = match &*self.shared.state.borrow() {
+            State::Ready(ready) => ready.peer.peer_info().and_then(|info| {
+                let said = info.server_info.as_ref()?;
+                Some((link::bounded(&said.name), link::bounded(&said.version)))
+            }),
+            _ => None,
+        };
+        McpDetail {
+            status: self.status(),
+            transport: Some(self.shared.server.transport.name().to_owned()),
+            calls_itself,
+            tools: self.tools(),
+        }
+    }
+
+    /// Connects again, also where it was given up; earlier failures are forgotten. Waits for nothing: whoever looks
+    /// at its state sees it starting from now on.
+    pub fn restart(&self) {
+        let is_up = self.shared.state.send_if_modified(|state| {
+            let can = !matches!(state, State::Starting | State::Closed);
+            if can {
+                *state = State::Starting;
+            }
+            can
+        });
+        if is_up {
+            self.shared.again.notify_waiters();
+        }
+    }
+
+    /// Waits until its start has come to something, this time: it answers, or why it does not.
+    pub async fn settled(&self) -> Result<(), String> {
+        let mut state = self.state();
+        let Ok(state) = state.wait_for(|state| !matches!(state, State::Starting)).await else {
+            return Err("it is closed".to_owned());
+        };
+        match &*state {
+            State::Ready(_) => Ok(()),
+            State::Resting { why } | State::Disabled { why, .. } => Err(why.clone()),
+            State::Starting | State::Closed => Err("it is closed".to_owned()),
         }
     }
 
@@ -462,6 +512,8 @@ enum Served {
     Gone(Failure),
     /// The server refuses its login.
     Expired,
+    /// Somebody wants it connected again.
+    Again,
     /// Nobody wants it any more.
     Closed,
 }
@@ -500,6 +552,11 @@ impl Actor {
                     Served::Gone(failure) => failure,
                     Served::Expired => {
                         self.token = Token::Fresh;
+                        continue;
+                    }
+                    Served::Again => {
+                        self.program.end(link::QUIET_END).await;
+                        self.restarts = Restarts::default();
                         continue;
                     }
                     Served::Closed => break,
@@ -559,6 +616,10 @@ impl Actor {
                 () = shared.expired.notified() => {
                     connection.close().await;
                     return Served::Expired;
+                }
+                () = shared.again.notified() => {
+                    connection.close().await;
+                    return Served::Again;
                 }
                 listed = listing => listed,
             };
@@ -626,6 +687,10 @@ impl Actor {
             tokio::select! {
                 biased;
                 () = self.close.cancelled() => return false,
+                () = shared.again.notified() => {
+                    self.restarts = Restarts::default();
+                    return true;
+                }
                 () = tokio::time::sleep(shared.host.pause.saturating_mul(pause)) => {}
             }
             self.restarts.0.push(Instant::now());
@@ -636,8 +701,14 @@ impl Actor {
         self.notice(format!("it is switched off: {why}"));
         let login = failure.kind == FailureKind::Login;
         shared.state.send_replace(State::Disabled { why, login });
-        self.close.cancelled().await;
-        false
+        tokio::select! {
+            biased;
+            () = self.close.cancelled() => false,
+            () = shared.again.notified() => {
+                self.restarts = Restarts::default();
+                true
+            }
+        }
     }
 
     fn notice(&self, text: String) {
