@@ -197,6 +197,11 @@ impl Dice {
         self.next().checked_rem(end).unwrap_or(0)
     }
 
+    /// A place in something that long.
+    pub fn place(&mut self, length: usize) -> usize {
+        usize::try_from(self.below(length as u64)).unwrap_or(0)
+    }
+
     /// A time below `end`.
     pub fn time(&mut self, end: Duration) -> Duration {
         Duration::from_micros(self.below(u64::try_from(end.as_micros()).unwrap_or(u64::MAX)))

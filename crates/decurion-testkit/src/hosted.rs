@@ -76,13 +76,13 @@ pub fn serve(message: &Value) -> Value {
     let result = match message["method"].as_str() {
         Some("initialize") => greeting(),
         Some("tools/list") => offers(),
-        Some("tools/call") => match number("a").zip(number("b")) {
-            Some((a, b)) => json!({"content": [{"type": "text", "text": (a + b).to_string()}]}),
-            None => {
+        Some("tools/call") => {
+            let Some((a, b)) = number("a").zip(number("b")) else {
                 let error = json!({"code": -32602, "message": "no numbers"});
                 return json!({"jsonrpc": "2.0", "id": message["id"], "error": error});
-            }
-        },
+            };
+            json!({"content": [{"type": "text", "text": (a + b).to_string()}]})
+        }
         _ => return json!({"jsonrpc": "2.0", "result": {}}),
     };
     json!({"jsonrpc": "2.0", "id": message["id"], "result": result})

@@ -91,7 +91,7 @@ impl Play {
             replay: false,
             state: self.loaded.paths.state.clone(),
         };
-        let finish = answer.run(&engine).await?;
+        let finish = Box::pin(answer.run(&engine)).await?;
         let passed = self.test_passes().await?;
         self.report(&finish, passed);
         Ok(passed && finish.outcome.exit_code() == 0)

@@ -55,7 +55,7 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
         let (input, wanted) = if hosted { greeted(waits(args, &environment)).await } else { (None, None) };
         let session = Prepared { args, loaded: &loaded, environment: &environment, wanted: wanted.as_ref() };
         let (answer, engine) = session.prepare(prompt, input)?;
-        answer.run(&engine).await
+        Box::pin(answer.run(&engine)).await
     })??;
     Ok(conclude(&finish, args.output_format))
 }

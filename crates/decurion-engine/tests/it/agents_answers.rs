@@ -115,13 +115,13 @@ async fn a_finished_agent_is_answered_field_by_field() {
           "canContinueAgent": true
         }"#]]
     .assert_eq(&shown(&played, value));
-    expect![[r#"
+    expect![["
         found it
 
         agentId: ID (for `resume` or SendMessage, if its work should go on; not for the user)
         <usage>subagent_tokens: 1240
         tool_uses: 1
-        duration_ms: 32</usage>"#]]
+        duration_ms: 32</usage>"]]
     .assert_eq(&masked(&played, text));
 }
 

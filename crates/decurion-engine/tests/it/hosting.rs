@@ -28,6 +28,7 @@ fn stage(script: &str, hooks: &[(HookEvent, &str)]) -> Stage {
     stage
 }
 
+#[allow(clippy::unnecessary_wraps)] // what a host that stays silent gives is none
 fn given(value: Value) -> Option<HostAnswer> {
     Some(HostAnswer::Given { value })
 }
@@ -471,7 +472,7 @@ when
             lines.push(line);
         }
     }
-    expect![[r#"
+    expect![["
         SessionStart: permission_mode source model
         UserPromptSubmit: permission_mode prompt
         PreToolUse (a call): permission_mode tool_name tool_input tool_use_id
@@ -486,7 +487,7 @@ when
         PreCompact: permission_mode trigger custom_instructions
         PostCompact: permission_mode trigger compact_summary
         SessionEnd: permission_mode reason
-    "#]].assert_eq(&(lines.join("\n") + "\n"));
+    "]].assert_eq(&(lines.join("\n") + "\n"));
 }
 
 fn with_calc(script: &str, introduction: Option<Introduction>) -> Stage {

@@ -562,9 +562,9 @@ async fn prompts_have_ids_and_can_be_taken_back() {
         "11111111-0000-4000-8000-000000000003" "11111111-0000-4000-8000-000000000003"
         "11111111-0000-4000-8000-000000000002" "11111111-0000-4000-8000-000000000002""#]]
     .assert_eq(&echoed.join("\n"));
-    expect![[r#"
+    expect![["
         decurion: a message was not taken: a message with this id was taken already: 11111111-0000-4000-8000-000000000003
-    "#]].assert_eq(&over.problems);
+    "]].assert_eq(&over.problems);
 }
 
 #[tokio::test]
@@ -632,7 +632,7 @@ async fn what_an_answer_changes_is_obeyed_for_the_session() {
         )
         .replace('"', "");
     }
-    expect![[r#"
+    expect![["
         addRules deny session: allow Echo (cliArg), deny Poke (session) default [] 
         addRules ask cliArg: allow Echo (cliArg), ask Poke(x) (cliArg) default [] 
         replaceRules allow cliArg: allow Poke (cliArg) default [] 
@@ -645,5 +645,5 @@ async fn what_an_answer_changes_is_obeyed_for_the_session() {
         addRules deny userSettings: allow Echo (cliArg), deny Poke (userSettings) default [] addRules for userSettings holds for this session; it is not saved
         addRules deny policySettings: allow Echo (cliArg) default [] not obeyed: addRules: an unknown `destination`: policySettings
         dance null session: allow Echo (cliArg) default [] not obeyed: an unknown kind of update: dance
-    "#]].assert_eq(&told);
+    "]].assert_eq(&told);
 }

@@ -91,20 +91,20 @@ async fn hooks_are_shown_to_those_who_ask_and_the_start_to_all() {
         };
         values(out).iter().filter_map(of).collect::<String>()
     };
-    expect![[r#"
+    expect![["
         hook_started|SessionStart:startup|SessionStart||| null
         hook_response|SessionStart:startup|SessionStart|||error null
-    "#]]
+    "]]
     .assert_eq(&without_ids(&shown(&stage, Facts::default()).await));
     let all = shown(&stage, Facts { hooks: true, ..Facts::default() }).await;
-    expect![[r#"
+    expect![["
         hook_started|SessionStart:startup|SessionStart||| null
         hook_response|SessionStart:startup|SessionStart|||error null
         hook_started|PreToolUse:Echo|PreToolUse||| null
         hook_response|PreToolUse:Echo|PreToolUse|||error null
         hook_started|Stop|Stop||| null
         hook_response|Stop|Stop|||error null
-    "#]]
+    "]]
     .assert_eq(&without_ids(&all));
 }
 

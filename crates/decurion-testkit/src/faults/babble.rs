@@ -31,10 +31,10 @@ fn row(options: &Options) -> Report {
         report.add(format_args!("session {nth} of seed {}", options.seed), result);
     }
     let figure = format!(
-        "{lines} damaged lines to {} sessions, {} of which did not answer, panicked or left something; peak {:.0} MiB",
+        "{lines} damaged lines to {} sessions, {} of which did not answer, panicked or left something; peak {} MiB",
         report.runs,
         report.failures.len(),
-        peak as f64 / 1024.0
+        peak / 1024
     );
     report.figure(figure)
 }
@@ -140,7 +140,7 @@ fn valid(dice: &mut Dice) -> Value {
         "unheard_of",
     ];
     const PROMPTS: [&str; 5] = ["go", "poke", "delegate", "/compact", "/nothing"];
-    let pick = |dice: &mut Dice, words: &[&'static str]| words[dice.below(words.len() as u64) as usize];
+    let pick = |dice: &mut Dice, words: &[&'static str]| words[dice.place(words.len())];
     let number = dice.below(40);
     match dice.below(8) {
         0 | 1 => json!({"type": "user", "message": {"role": "user", "content": pick(dice, &PROMPTS)},
@@ -209,7 +209,7 @@ fn change(dice: &mut Dice, value: &mut Value) {
     match value {
         Value::Object(members) if goes_on && !members.is_empty() => change_member(dice, members),
         Value::Array(items) if goes_on && !items.is_empty() => {
-            let at = dice.below(items.len() as u64) as usize;
+            let at = dice.place(items.len());
             match dice.below(4) {
                 0 => drop(items.remove(at)),
                 1 => items.push(items[at].clone()),
@@ -221,7 +221,7 @@ fn change(dice: &mut Dice, value: &mut Value) {
 }
 
 fn change_member(dice: &mut Dice, members: &mut Map<String, Value>) {
-    let at = dice.below(members.len() as u64) as usize;
+    let at = dice.place(members.len());
     let Some(name) = members.keys().nth(at).cloned() else { return };
     match dice.below(6) {
         0 => drop(members.remove(&name)),
@@ -261,8 +261,8 @@ fn odd(dice: &mut Dice) -> Value {
 
 /// Damages bytes.
 fn garble(dice: &mut Dice, line: &mut Vec<u8>) {
-    let at = dice.below(line.len() as u64 + 1) as usize;
-    let byte = dice.below(256) as u8;
+    let at = dice.place(line.len() + 1);
+    let byte = u8::try_from(dice.below(256)).unwrap_or(0);
     match dice.below(8) {
         0 => line.truncate(at),
         1 => line.insert(at, byte),
@@ -273,7 +273,7 @@ fn garble(dice: &mut Dice, line: &mut Vec<u8>) {
         5 => drop(line.splice(at..at, std::iter::repeat_n(b'[', 20_000))),
         6 if at < line.len() => line[at] ^= 1 << dice.below(8),
         _ => {
-            let end = at + dice.below((line.len() - at) as u64 + 1) as usize;
+            let end = at + dice.place(line.len() - at + 1);
             line.drain(at..end);
         }
     }

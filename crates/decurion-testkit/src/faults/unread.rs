@@ -49,15 +49,15 @@ fn row(options: &Options) -> Report {
     };
     report.add("memory is bounded", bounded);
     let figure = format!(
-        "{AGENTS} agents, {} lines ({:.1} MB): all work was done {:.1} s into {} s of silence (with a host that reads: {:.1} s); \
-         peak {:.1} MiB against {:.1} MiB; lost: {}",
+        "{AGENTS} agents, {} lines ({} kB): all work was done {:.1} s into {} s of silence (with a host that reads: {:.1} s); \
+         peak {} KiB against {} KiB; lost: {}",
         unread.lines,
-        unread.bytes as f64 / 1e6,
+        unread.bytes / 1000,
         unread.worked.as_secs_f64(),
         pause.as_secs(),
         read.worked.as_secs_f64(),
-        unread.peak_kib as f64 / 1024.0,
-        read.peak_kib as f64 / 1024.0,
+        unread.peak_kib,
+        read.peak_kib,
         if unread.kinds == read.kinds { "0" } else { "some" },
     );
     report.figure(figure)

@@ -31,6 +31,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
     let server = Server::start(&bench.program("fakemodel"), 0)?;
     let hosted = hosted(bench, &server, TURNS)?;
     let alone = alone(bench, &server)?;
+    #[allow(clippy::cast_precision_loss)] // far below 2^52
     let per_turn = |sum: f64, turns: usize| sum / turns as f64;
     let (ours, theirs) = (per_turn(hosted, TURNS), per_turn(alone.iter().sum(), TURNS));
     let met = show("CPU per turn, 1,000 turns (host, `-p`)", ours, theirs, Some(GOAL));
