@@ -161,7 +161,7 @@ impl Asked {
                 answer = &mut self.answered => return match answer {
                     Ok(HostAnswer::Given { value }) => Ok(value),
                     Ok(HostAnswer::Failed { error }) => Err(HostFailure::Failed(error)),
-                    Err(_) => Err(HostFailure::Left),
+                    Ok(HostAnswer::Gone) | Err(_) => Err(HostFailure::Left),
                 },
                 () = sleep_until(next) => {
                     if end.is_some_and(|end| end <= next) {

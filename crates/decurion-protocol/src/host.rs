@@ -53,4 +53,6 @@ pub enum HostAnswer {
         /// Why, in its words.
         error: String,
     },
+    /// Nobody leads the session any more, or ever did.
+    Gone,
 }

@@ -419,7 +419,7 @@ impl Talk {
     async fn fail_wanted(&mut self) {
         let wanted: Vec<HostRequestId> = self.wanted.drain().map(|(id, _)| id).collect();
         for request in wanted {
-            self.answer_host(request, host_gone()).await;
+            self.answer_host(request, HostAnswer::Gone).await;
         }
     }
 
@@ -434,7 +434,7 @@ impl Talk {
         if self.wanted.contains_key(&request.id) {
             return false;
         }
-        let line = if is_there { host::line(request).map_err(failed) } else { Err(host_gone()) };
+        let line = if is_there { host::line(request).map_err(failed) } else { Err(HostAnswer::Gone) };
         match line {
             Ok(line) => {
                 self.wanted.insert(request.id, Kind::of(&request.asked));
@@ -558,10 +558,6 @@ impl Talk {
 
 fn failed(error: String) -> HostAnswer {
     HostAnswer::Failed { error }
-}
-
-fn host_gone() -> HostAnswer {
-    failed("the host has gone".to_owned())
 }
 
 fn nobody() -> Answer {

@@ -233,8 +233,8 @@ impl Headless {
             }
             // Nobody waits for a program that is not there.
             Event::HostAsked { request } if !state.led => {
-                let answer = HostAnswer::Failed { error: "no program leads this session".to_owned() };
-                self.ask(state, Command::AnswerHost { request: request.id, answer }).await;
+                let gone = Command::AnswerHost { request: request.id, answer: HostAnswer::Gone };
+                self.ask(state, gone).await;
             }
             Event::Replied { request, reply: Reply::Refused { reason } } if state.work == Some(*request) => {
                 let error = reason.clone();

@@ -92,7 +92,6 @@ fn a_foreground_agent() {
         agent's assistant tool_use
         system task_progress "Running look" 1
         agent's user tool_result
-        agent's assistant text
         system task_updated completed
         system task_notification completed "found it"
         user tool_result

@@ -73,6 +73,7 @@ const FEATURES: &[Feature] = &[
     ("`can_use_tool`: rules for the session", "permission", "remembered", BOTH),
     ("`can_use_tool`: suggestions", "permission", "suggested", BOTH),
     ("`can_use_tool`: a callback that throws", "permission", "thrown", BOTH),
+    ("`can_use_tool`: another mode for the session", "permission", "mode", BOTH),
     ("hook `PreToolUse`: denied", "hooks", "denied", BOTH),
     ("hook `PreToolUse`: another input", "hooks", "changed", BOTH),
     ("hook `PreToolUse`: matchers", "hooks", "other_tool", BOTH),
@@ -98,6 +99,9 @@ const FEATURES: &[Feature] = &[
     ("MCP servers in the host: a tool that is denied", "servers", "denied", BOTH),
     ("MCP servers that are processes", "servers", "stdio", BOTH),
     ("`permission_prompt_tool`: a tool of a server", "servers", "approver", BOTH),
+    ("`mcp_status`, switched off and on, connected again", "servers", "managed", BOTH),
+    ("servers that nobody knows", "servers", "unknown", BOTH),
+    ("`mcp_set_servers`", "servers", "replaced", TYPESCRIPT),
     ("`session_id`", "sessions", "named", BOTH),
     ("`resume`", "sessions", "resumed", BOTH),
     ("`continue`", "sessions", "continued", BOTH),
@@ -125,23 +129,16 @@ const FEATURES: &[Feature] = &[
     ("`stderr`, and flags that nobody knows yet", "settings", "stderr", BOTH),
     ("`fallback_model`", "settings", "fallback", BOTH),
     ("`thinking`, `effort`", "settings", "thinking", BOTH),
+    ("`get_context_usage`", "control", "usage", BOTH),
+    ("what there is: commands, models, agents, account", "control", "info", BOTH),
+    ("`set_max_thinking_tokens`", "control", "thinking_tokens", TYPESCRIPT),
     ("errors of the model: its name", "control", "bad_model", BOTH),
     ("errors of the model: the key", "control", "no_key", BOTH),
     ("errors of the model: the request", "control", "bad_request", BOTH),
 ];
 
 /// Sections that are written and not shown yet.
-const NOT_YET: &[(&str, &str, &[Language])] = &[
-    ("permission", "mode", BOTH),
-    ("servers", "managed", BOTH),
-    ("servers", "unknown", BOTH),
-    ("servers", "replaced", TYPESCRIPT),
-    ("sessions", "at", BOTH),
-    ("control", "usage", BOTH),
-    ("control", "info", BOTH),
-    ("control", "rewind", BOTH),
-    ("control", "thinking_tokens", TYPESCRIPT),
-];
+const NOT_YET: &[(&str, &str, &[Language])] = &[("sessions", "at", BOTH), ("control", "rewind", BOTH)];
 
 /// Where the SDKs are installed: beside the folders of binaries.
 pub fn installed(wanted: &str) -> PathBuf {

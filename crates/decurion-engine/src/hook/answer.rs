@@ -187,6 +187,8 @@ pub(super) fn heard(
             reading.failure("the host answered with something that is not an object");
             HookOutcome::Failed
         }
+        // Whoever left before the session's end does not want to hear of it.
+        Err(HostFailure::Left) if event == HookEvent::SessionEnd => HookOutcome::Success,
         Err(failure) => {
             reading.failure(&failure.to_string());
             HookOutcome::Failed
