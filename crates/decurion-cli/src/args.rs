@@ -144,7 +144,7 @@ pub struct RunArgs {
     pub max_budget_usd: Option<f64>,
 
     /// Use this instead of the built-in system prompt.
-    #[arg(long, value_name = "TEXT", conflicts_with = "system_prompt_file")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "system_prompt_file")]
     pub system_prompt: Option<String>,
 
     /// The same from a file.
@@ -152,7 +152,12 @@ pub struct RunArgs {
     pub system_prompt_file: Option<Utf8PathBuf>,
 
     /// Add this to the system prompt.
-    #[arg(long, value_name = "TEXT", conflicts_with = "append_system_prompt_file")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        conflicts_with = "append_system_prompt_file"
+    )]
     pub append_system_prompt: Option<String>,
 
     /// The same from a file.
@@ -175,7 +180,7 @@ pub struct RunArgs {
     pub worktree: Option<String>,
 
     /// Settings for this run: a file, or JSON itself.
-    #[arg(long, value_name = "FILE-OR-JSON")]
+    #[arg(long, value_name = "FILE-OR-JSON", allow_hyphen_values = true)]
     pub settings: Option<String>,
 
     /// Which settings files are read: user,project,local.
@@ -184,7 +189,7 @@ pub struct RunArgs {
 
     /// MCP servers for this run: a file, or JSON like {"mcpServers": {"git": {"command": "mcp-server-git"}}}; may be given
     /// several times.
-    #[arg(long, value_name = "FILE-OR-JSON")]
+    #[arg(long, value_name = "FILE-OR-JSON", allow_hyphen_values = true)]
     pub mcp_config: Vec<String>,
 
     /// Only the MCP servers of --mcp-config.
@@ -228,7 +233,7 @@ pub struct RunArgs {
     pub agent: Option<String>,
 
     /// Agents for this run: {"name": {"description": "…", "prompt": "…", "tools": […], "model": "…"}}.
-    #[arg(long, value_name = "JSON")]
+    #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     pub agents: Option<String>,
 
     /// Use the plugin in this folder for this run; may be given several times.
@@ -236,7 +241,7 @@ pub struct RunArgs {
     pub plugin_dir: Vec<Utf8PathBuf>,
 
     /// A JSON Schema the answer must satisfy: JSON, or a file.
-    #[arg(long, value_name = "SCHEMA")]
+    #[arg(long, value_name = "SCHEMA", allow_hyphen_values = true)]
     pub json_schema: Option<String>,
 
     /// Trust this folder's settings for this run (for CI).
@@ -293,14 +298,21 @@ pub struct SdkArgs {
 }
 
 impl SdkArgs {
+    /// A lock that is asked for and cannot be put on: going on without it would be worse than not to begin.
+    pub fn unlockable(&self) -> Option<&'static str> {
+        let given = [
+            (self.managed_settings.is_some(), "--managed-settings"),
+            (self.managed_settings_in_initialize, "--managed-settings-in-initialize"),
+        ];
+        given.into_iter().find(|(is_given, _)| *is_given).map(|(_, name)| name)
+    }
+
     /// What was asked for and does nothing here, in words.
     pub fn without_effect(&self) -> Vec<&'static str> {
         let given = [
             (self.task_budget.is_some(), "--task-budget"),
             (self.betas.is_some(), "--betas"),
             (self.session_mirror, "--session-mirror"),
-            (self.managed_settings.is_some(), "--managed-settings"),
-            (self.managed_settings_in_initialize, "--managed-settings-in-initialize"),
             (self.project_config_root.is_some(), "--project-config-root"),
             (!self.channels.is_empty(), "--channels"),
             (self.debug.is_some(), "--debug"),

@@ -247,6 +247,11 @@ impl Hooks {
     }
 }
 
+/// What is wrong with the matchers of these, in words.
+pub fn problems(declarations: &[HookDeclaration]) -> Vec<String> {
+    arm(declarations.to_vec()).1
+}
+
 /// Declarations ready to be matched, and a sentence about each that is left out.
 fn arm(declarations: Vec<HookDeclaration>) -> (Vec<Arc<Armed>>, Vec<String>) {
     let (mut armed, mut problems) = (Vec::new(), Vec::new());
@@ -254,6 +259,18 @@ fn arm(declarations: Vec<HookDeclaration>) -> (Vec<Arc<Armed>>, Vec<String>) {
         match Matcher::new(declaration.matcher.as_deref()) {
             Ok(matcher) => {
                 let spent = AtomicBool::new(false);
+                armed.push(Arc::new(Armed { declaration, matcher, spent }));
+            }
+            // A function of the host sees for itself what it is called for, and may be a guard: too often is harmless,
+            // never is not.
+            Err(reason) if declaration.callback.is_some() => {
+                problems.push(format!(
+                    "{}: called for everything: the matcher of this {} hook is not a pattern here ({reason}): {:?}",
+                    declaration.source,
+                    declaration.event,
+                    declaration.matcher.as_deref().unwrap_or_default(),
+                ));
+                let (matcher, spent) = (Matcher::Everything, AtomicBool::new(false));
                 armed.push(Arc::new(Armed { declaration, matcher, spent }));
             }
             Err(reason) => problems.push(format!(
@@ -425,6 +442,10 @@ mod tests {
                 source: "f.json: hooks.Stop[0]".into(),
                 ..hook(HookEvent::Stop, "x")
             };
+            let hosts = HookDeclaration { callback: Some("h".into()), ..declaration.clone() };
+            let (hooks, problems) = Hooks::new(vec![hosts], around());
+            assert!(problems[0].contains("called for everything"), "{problems:?}");
+            assert_eq!(chosen(&hooks, HookEvent::Stop, Some("anything")).len(), 1, "{pattern}");
             let (hooks, problems) = Hooks::new(vec![declaration, hook(HookEvent::Stop, "y")], around());
             assert_eq!(hooks.armed.len(), 1);
             let [problem] = &problems[..] else { panic!("{problems:?}") };

@@ -47,6 +47,12 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
     let loaded = Arc::new(load(args, cwd, &environment)?);
     announce(&loaded);
+    if let Some(flag) = args.sdk.unlockable() {
+        return Err(Failure::usage(format!(
+            "{flag} cannot be heeded in this version, and is not passed over: it restricts"
+        ))
+        .hint("put what it forbids into the managed settings file, or leave the option out"));
+    }
     for flag in args.sdk.without_effect() {
         note(format!("{flag} has no effect in this version"));
     }
@@ -129,7 +135,9 @@ impl Prepared<'_> {
         let mcp = servers.into_parts(loaded, environment);
         let skills = shelf.skills();
         let mut hooks = wire::hooks(loaded, &plugins);
-        hooks.extend(wanted.iter().flat_map(|wanted| wanted.hooks.iter().cloned()));
+        let theirs = wanted.map(|wanted| wanted.hooks.clone()).unwrap_or_default();
+        decurion_engine::hook::problems(&theirs).iter().for_each(note);
+        hooks.extend(theirs);
         let given = wire::Given { models, agents: live, mcp: Some(mcp), library: shelf, hooks };
         let engine = wire::engine(loaded, environment, given);
         let answer = Answer {

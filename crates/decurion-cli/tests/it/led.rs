@@ -145,3 +145,34 @@ fn a_tool_that_is_forbidden_whole_is_not_told_of() {
         body["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"Read") && !names.contains(&"Bash") && !names.contains(&"WebFetch"), "{names:?}");
 }
+
+#[test]
+fn a_text_may_begin_with_a_dash_and_a_lock_is_never_passed_over() {
+    let stand = Stand::new("when turn=1\n  say \"done\"\n");
+    for text in ["- You are nice.", "---\nrules: none"] {
+        let mut run = stand.decurion().args(LED).args(["--system-prompt", text]).start_talking().unwrap();
+        run.say(&prompt("go")).unwrap();
+        assert_eq!(next(&mut run, |line| line["type"] == "result")["result"], "done");
+        run.hang_up();
+        assert_eq!(run.finish(LIMIT).unwrap().errors, "");
+    }
+    let locked = stand.run(&["-p", "go", "--managed-settings", "{}"]);
+    assert_eq!(locked.ending.code(), 2, "{locked:?}");
+}
+
+#[test]
+fn a_guard_whose_matcher_is_no_pattern_here_is_called_for_everything() {
+    let stand = Stand::new(
+        "when turn=1\n  call Bash {\"command\": \"touch x\", \"description\": \"touch\"}\nwhen turn=2\n  say \"done\"\n",
+    );
+    let mut run = stand.decurion().args(LED).args(["--allowedTools", "Bash"]).start_talking().unwrap();
+    let guard = json!([{"matcher": "^(?!Read$).*", "hookCallbackIds": ["h"], "onFailure": "block"}]);
+    run.say(&initialize("one", json!({"hooks": {"PreToolUse": guard}}))).unwrap();
+    run.say(&prompt("go")).unwrap();
+    let asked = next(&mut run, |line| line["request"]["subtype"] == "hook_callback");
+    assert_eq!(asked["request"]["callback_id"], "h", "{asked}");
+    run.hang_up();
+    let ended = run.finish(LIMIT).unwrap();
+    assert!(ended.errors.contains("hooks.PreToolUse[0]: called for everything"), "{ended:?}");
+    assert!(!stand.home.work().join("x").exists());
+}

@@ -109,7 +109,14 @@ async fn a_host_that_hangs_up_fails_what_is_out_and_what_comes() {
     assert!(over.out.contains("\"content\":\"x\""), "{}", over.out);
     let requests = values(&over.out).iter().filter(|line| line["type"] == "control_request").count();
     assert_eq!((requests, over.finish.outcome.exit_code()), (1, 0));
-    assert_eq!(over.out.matches("the host could not do it: nobody leads this session any more who could answer").count(), 3, "{}", over.out);
+    assert_eq!(
+        over.out
+            .matches("the host could not do it: nobody leads this session any more who could answer")
+            .count(),
+        3,
+        "{}",
+        over.out
+    );
 }
 
 #[tokio::test]
