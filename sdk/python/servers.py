@@ -1,5 +1,6 @@
 """MCP servers: in the host (results, errors, two of them), as a process, and what can be asked and changed."""
 
+import asyncio
 import os
 
 from claude_agent_sdk import create_sdk_mcp_server, tool
@@ -74,11 +75,20 @@ def status(answered):
         say(one["name"], one["status"], plain(sorted(tool["name"] for tool in one.get("tools") or [])))
 
 
+async def settled(talk):
+    """What is said of the servers when none is being started any more."""
+    while True:
+        answered = await talk.get_mcp_status()
+        if all(one["status"] != "pending" for one in answered["mcpServers"]):
+            return answered
+        await asyncio.sleep(0.05)
+
+
 async def managed():
     servers = {"calc": calc(), "scripted": process()}
     async with client(mcp_servers=servers, allowed_tools=ALLOWED) as talk:
         await answer(talk, "is it there")
-        status(await talk.get_mcp_status())
+        status(await settled(talk))
         await talk.toggle_mcp_server("scripted", False)
         status(await talk.get_mcp_status())
         await talk.toggle_mcp_server("scripted", True)

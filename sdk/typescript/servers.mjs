@@ -25,6 +25,15 @@ function status(servers) {
   for (const one of servers) say(one.name, one.status, plain((one.tools ?? []).map((each) => each.name).sort()));
 }
 
+/** What is said of the servers when none is being started any more. */
+async function settled(talk) {
+  for (;;) {
+    const servers = await talk.query.mcpServerStatus();
+    if (servers.every((one) => one.status !== "pending")) return servers;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
 await run({
   async call() {
     const seen = await ask("add them", { mcpServers: { calc: calc() }, allowedTools });
@@ -50,7 +59,7 @@ await run({
   async managed() {
     const talk = new Client({ mcpServers: { calc: calc(), scripted: process_() }, allowedTools });
     await talk.answer("is it there");
-    status(await talk.query.mcpServerStatus());
+    status(await settled(talk));
     await talk.query.toggleMcpServer("scripted", false);
     status(await talk.query.mcpServerStatus());
     await talk.query.toggleMcpServer("scripted", true);

@@ -44,11 +44,13 @@ pub struct Given {
     pub library: Arc<dyn Library>,
     /// The hooks of the settings, of plugins and of a host.
     pub hooks: Vec<HookDeclaration>,
+    /// What `dontAsk` does with what no rule decides.
+    pub undecided: Undecided,
 }
 
 /// The engine of these settings.
 pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> Engine {
-    let Given { models, agents, mcp, library, hooks } = given;
+    let Given { models, agents, mcp, library, hooks, undecided } = given;
     let settings = &loaded.settings;
     let shell = shell_environment(loaded, environment);
     let service = decurion_config::shell_env::service_environment(environment, settings, &loaded.providers)
@@ -73,7 +75,7 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> 
         rules: loaded.rules.set.clone(),
         mode: settings.permissions.default_mode,
         bypass: !settings.permissions.disable_bypass,
-        undecided: undecided(loaded),
+        undecided,
         answer_timeout: settings.permissions.answer_timeout,
         home: loaded.paths.home.clone(),
         directories: settings.permissions.additional_directories.clone(),

@@ -157,6 +157,9 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
             return end(bench, &call, output, 0, Vec::new()).await;
         }
     };
+    if let Some(reason) = said.stopped {
+        return stopped(bench, Prepared::Ready(Box::new(ready)), reason).await;
+    }
     let permit = permit(bench, &ready, &name, said.permission).await?;
     let mut ready = ready;
     let mut finished = match decide_again(bench, &mut ready, &name, permit) {
@@ -171,8 +174,18 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
         }
     };
     finished.notes.splice(0..0, said.notes);
-    finished.stopped = said.stopped.or(finished.stopped);
     Ok(finished)
+}
+
+/// Answers a call that is not begun any more: a hook ended the run before it.
+pub async fn stopped(bench: &Bench<'_>, prepared: Prepared, reason: String) -> Result<Finished, JournalLost> {
+    let call = match prepared {
+        Prepared::Ready(ready) => ready.call,
+        Prepared::Answered(answered) => answered.0,
+    };
+    let output = ToolOutput::error(format!("This call was not begun: a hook ended the run. {reason}"));
+    let finished = end(bench, &call, output, 0, Vec::new()).await?;
+    Ok(Finished { stopped: Some(reason), ..finished })
 }
 
 /// What hooks said before a call.
@@ -546,6 +559,8 @@ async fn run(
         decision,
         input: changed.clone(),
     };
+    // Before it is on record: whoever stops the run in between must not say that it was not begun.
+    bench.ports.desk.begins(&call.id);
     let mut events = bench.ports.journal.write(&bench.ports.who, vec![started]).await?;
     let called = std::mem::replace(&mut call.name, tool);
     let input = changed.unwrap_or_else(|| call.input.clone());

@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 
 use futures_util::future::join_all;
 
-use crate::call::{Bench, Call, Finished, Prepared, perform, prepare};
+use crate::call::{Bench, Call, Finished, Prepared, perform, prepare, stopped};
 use crate::context::Context;
 use crate::hooked::Hooked;
 use crate::journal::JournalLost;
@@ -58,7 +58,11 @@ pub async fn answer(
         }
         flush(run, context, &mut together, &mut round).await?;
         // What ran before may have moved the shell or changed what was read.
-        let finished = perform(&bench(run, context), prepared).await?;
+        let bench = bench(run, context);
+        let finished = match &round.stopped {
+            Some(reason) => stopped(&bench, prepared, reason.clone()).await?,
+            None => perform(&bench, prepared).await?,
+        };
         take(context, finished, &mut round);
     }
     flush(run, context, &mut together, &mut round).await?;
@@ -85,7 +89,14 @@ async fn flush(
         return Ok(());
     }
     let bench = bench(run, context);
-    let finished = join_all(together.drain(..).map(|prepared| perform(&bench, prepared))).await;
+    let reason = &round.stopped;
+    let finished = join_all(together.drain(..).map(|prepared| async {
+        match reason {
+            Some(reason) => stopped(&bench, prepared, reason.clone()).await,
+            None => perform(&bench, prepared).await,
+        }
+    }))
+    .await;
     for finished in finished {
         take(context, finished?, round);
     }

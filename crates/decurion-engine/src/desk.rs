@@ -60,6 +60,8 @@ pub struct Desk {
     pub told: Arc<AtomicBool>,
     /// How many tasks it began.
     pub begun: AtomicU32,
+    /// The calls that were begun in this run: what is under way when it is stopped.
+    calls: Mutex<HashSet<CallId>>,
     /// How far it has come; its parent reads it.
     pub progress: ProgressCell,
     /// Set when it got further, so that the parent is told.
@@ -382,6 +384,16 @@ impl Shells {
 }
 
 impl Desk {
+    /// Remembers that a call is about to begin.
+    pub fn begins(&self, call: &CallId) {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).insert(call.clone());
+    }
+
+    /// Whether a call may have begun.
+    pub fn has_begun(&self, call: &CallId) -> bool {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).contains(call)
+    }
+
     /// A desk of these.
     #[allow(clippy::too_many_arguments)] // all of it is one run's; a builder would only rename it
     pub fn new(
@@ -410,6 +422,7 @@ impl Desk {
             prefix: Mutex::default(),
             told: links.told,
             begun: AtomicU32::new(links.begun),
+            calls: Mutex::default(),
             progress: links.progress,
             parent_told: links.parent_told,
             stopped_by: Mutex::default(),

@@ -451,7 +451,7 @@ async fn servers_prompt(living: &Run, context: &Context, prompt: &[Block], name:
 /// The records that a run begins with: results for calls that have none and are not done now, its start, and
 /// what it is told.
 pub fn opening(spec: &RunSpec, context: &Context, said: Said, left: &[OpenCall]) -> Vec<Event> {
-    let mut events = closing(context, left);
+    let mut events = closing(context, left, |_| false);
     events.push(Event::RunStarted { spec: Box::new(spec.clone()) });
     if let Some(entry) = said.entry {
         enter(entry, context, &mut events);
@@ -520,7 +520,7 @@ async fn end(
     outcome: Outcome,
 ) -> Result<(Outcome, Totals), JournalLost> {
     let mut totals = std::mem::take(&mut progress.totals);
-    let mut events = closing(&progress.context, &[]);
+    let mut events = closing(&progress.context, &[], |call| living.ports.desk.has_begun(call));
     totals.leaf = leaf(&progress.context, &events).filter(|_| living.spec.agent.is_some());
     events.push(Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) });
     record(living, progress, events).await?;
@@ -532,8 +532,13 @@ async fn end(
 }
 
 /// Results that say so for calls that have none: a call whose intent is on record may have had effects, one
-/// without was never begun.
-fn closing(context: &Context, but: &[OpenCall]) -> Vec<Event> {
+/// without was never begun. The conversation hears of an intent only with the call's end, so that whoever was stopped
+/// in between knows better.
+fn closing(context: &Context, but: &[OpenCall], has_begun: impl Fn(&CallId) -> bool) -> Vec<Event> {
+    let known = |(call, started): (CallId, bool)| {
+        let started = started || has_begun(&call);
+        (call, started)
+    };
     let close = |(call, started): (CallId, bool)| Event::CallEnded {
         line: new_line(),
         parent: context.call_line(&call),
@@ -543,7 +548,7 @@ fn closing(context: &Context, but: &[OpenCall]) -> Vec<Event> {
         duration_ms: 0,
     };
     let open = context.unanswered().into_iter();
-    open.filter(|(call, _)| !but.iter().any(|left| left.id == *call)).map(close).collect()
+    open.filter(|(call, _)| !but.iter().any(|left| left.id == *call)).map(known).map(close).collect()
 }
 
 const OUTCOME_UNKNOWN: &str = "Interrupted: this call was begun and its end was not seen, so its outcome is \

@@ -87,6 +87,7 @@ impl Headless {
         }
         let mut finish = headless.finish(state, signals).await?;
         drain(host.problems, &mut finish.signal, signals).await;
+        finish.led = true;
         Ok(finish)
     }
 }

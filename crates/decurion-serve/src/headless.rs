@@ -58,6 +58,8 @@ pub struct Finish {
     pub unread: bool,
     /// The checkout of the session's own that is kept, if one is.
     pub worktree: Option<SessionWorktree>,
+    /// Whether a program led it.
+    pub led: bool,
 }
 
 /// A checkout of a session's own that is kept at its end, as the session tells of it.
@@ -147,7 +149,7 @@ impl Headless {
         let (outcome, totals) = state.ended.unwrap_or_else(|| (Outcome::Lost, Totals::default()));
         let outcome = worst(outcome, state.unheard);
         let (signal, worktree) = (state.signal, state.worktree);
-        Ok(Finish { session: self.link.session, outcome, totals, signal, unread, worktree })
+        Ok(Finish { session: self.link.session, outcome, totals, signal, unread, worktree, led: false })
     }
 
     pub(crate) async fn ask(&self, state: &mut State, command: Command) -> RequestId {

@@ -163,7 +163,13 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
         if is_blank {
             return None;
         }
-        Some(match serde_json::from_slice::<Value>(&line) {
+        let read = serde_json::from_slice::<Value>(&line);
+        let read = read.or_else(|error| {
+            // Half a character is what is left of a text that a program cut in the middle of one.
+            let mended = with_whole_characters(&line).ok_or(error)?;
+            serde_json::from_slice(&mended)
+        });
+        Some(match read {
             Ok(value) => parse(&value).map_or_else(
                 |reason| {
                     let request = request_id(&value);
@@ -179,6 +185,32 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
     fn wrong(&self, reason: &str) -> Heard {
         Heard::Wrong(Wrong { request: None, reason: format!("input line {}: {reason}", self.number) })
     }
+}
+
+/// The line with U+FFFD for every escape that is half a character; none if there is none.
+fn with_whole_characters(line: &[u8]) -> Option<Vec<u8>> {
+    let unit = |at: usize| {
+        let digits = line.get(at..at + 6).filter(|escape| escape.starts_with(b"\\u"))?;
+        u16::from_str_radix(std::str::from_utf8(&digits[2..]).ok()?, 16).ok()
+    };
+    let (mut mended, mut at, mut is_mended) = (Vec::with_capacity(line.len()), 0, false);
+    while at < line.len() {
+        let length = match (line[at], unit(at), unit(at + 6)) {
+            (b'\\', Some(0xD800..=0xDBFF), Some(0xDC00..=0xDFFF)) => 12,
+            (b'\\', Some(0xD800..=0xDFFF), _) => {
+                mended.extend_from_slice("\u{fffd}".as_bytes());
+                (at, is_mended) = (at + 6, true);
+                continue;
+            }
+            (b'\\', Some(_), _) => 6,
+            (b'\\', None, _) => 2,
+            _ => 1,
+        };
+        let end = line.len().min(at + length);
+        mended.extend_from_slice(&line[at..end]);
+        at = end;
+    }
+    is_mended.then_some(mended)
 }
 
 /// The id of a control request, whatever else is wrong with it.
@@ -461,4 +493,28 @@ fn allow(question: &Question, response: &Value) -> Answered {
 
 fn text<'a>(value: &'a Value, member: &str) -> Option<&'a str> {
     value.get(member).and_then(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_whole_characters;
+
+    #[test]
+    fn half_a_character_is_replaced_and_nothing_else() {
+        for (line, expected) in [
+            (r#"{"a":"hello \ud83d"}"#, Some("{\"a\":\"hello \u{fffd}\"}")),
+            (
+                r#"{"a":"\ude00 \ud83d\ude00 \ud83d\ud83d\ude00"}"#,
+                Some("{\"a\":\"\u{fffd} \\ud83d\\ude00 \u{fffd}\\ud83d\\ude00\"}"),
+            ),
+            (r#"{"a":"\ud83d\ude00"}"#, None),
+            (r#"{"a":"\\ud83d"}"#, None),
+            (r#"{"a":"\\\ud83d"}"#, Some("{\"a\":\"\\\\\u{fffd}\"}")),
+            (r"\ud8", None),
+            (r"\", None),
+        ] {
+            let mended = with_whole_characters(line.as_bytes());
+            assert_eq!(mended.as_deref(), expected.map(str::as_bytes), "{line}");
+        }
+    }
 }

@@ -32,6 +32,8 @@ pub struct Facts {
     pub sandbox: String,
     /// Whether pieces of replies are shown as they come.
     pub partial: bool,
+    /// Whether a program leads the session.
+    pub led: bool,
     /// Whether what agents that someone waits for say and think is shown; what they do always is, and so is all of
     /// those in the background.
     pub agent_text: bool,
@@ -668,7 +670,11 @@ impl StreamJson {
     fn result(&mut self, outcome: &Outcome, totals: &Totals) -> Value {
         let index = self.results;
         self.results += 1;
-        let ending = Ending::of(outcome, totals, self.turn.asked);
+        let ending = match outcome {
+            // Whoever leads the session hears of refusals one by one, and with the result.
+            Outcome::Denied { partial, .. } if self.facts.led => Ending::done(partial),
+            outcome => Ending::of(outcome, totals, self.turn.asked),
+        };
         let part = if self.one_result { &self.whole } else { &self.since };
         let mut line = json!({
             "type": "result", "subtype": ending.subtype, "is_error": ending.is_error,
@@ -804,6 +810,16 @@ struct Ending<'a> {
 }
 
 impl<'a> Ending<'a> {
+    fn done(report: &'a str) -> Self {
+        Self {
+            subtype: "success",
+            terminal_reason: "completed",
+            is_error: false,
+            result: Some(report),
+            error: None,
+        }
+    }
+
     fn of(outcome: &'a Outcome, totals: &Totals, asked: bool) -> Self {
         let kind = totals.error.as_deref();
         let failed = |terminal_reason, error| Self {
@@ -814,13 +830,7 @@ impl<'a> Ending<'a> {
             error: Some(error),
         };
         match outcome {
-            Outcome::Completed { report, .. } => Self {
-                subtype: "success",
-                terminal_reason: "completed",
-                is_error: false,
-                result: Some(report),
-                error: None,
-            },
+            Outcome::Completed { report, .. } => Self::done(report),
             Outcome::Failed { error } => match kind {
                 Some(ending::STRUCTURED_OUTPUT) => Self {
                     subtype: "error_max_structured_output_retries",

@@ -74,6 +74,7 @@ impl Play {
             mcp: None,
             library: Arc::new(NoLibrary),
             hooks: wire::hooks(&self.loaded, &plugins),
+            undecided: wire::undecided(&self.loaded),
         };
         let engine = wire::engine(&self.loaded, &self.environment, given);
         let answer = Answer {

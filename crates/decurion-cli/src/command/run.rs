@@ -9,6 +9,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::{
     Environment, FlagSettings, LoadRequest, Loaded, NoProvider, Plugins, TrustMode, TrustState, rules,
 };
+use decurion_engine::permission::Undecided;
 use decurion_engine::prompt::MAIN_PROMPT;
 use decurion_engine::{Definitions as _, Engine, Library, child};
 use decurion_protocol::{
@@ -53,6 +54,7 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
         ))
         .hint("put what it forbids into the managed settings file, or leave the option out"));
     }
+    check_sandbox(&loaded)?;
     for flag in args.sdk.without_effect() {
         note(format!("{flag} has no effect in this version"));
     }
@@ -64,6 +66,24 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
         Box::pin(answer.run(&engine)).await
     })??;
     Ok(conclude(&finish, args.output_format))
+}
+
+/// A sandbox that is asked for and is not there is said; one that is a must ends the matter.
+fn check_sandbox(loaded: &Loaded) -> Result<(), Failure> {
+    let Some(declared) = &loaded.settings.sandbox else { return Ok(()) };
+    let says = |member: &str, value: bool| declared.value.get(member) == Some(&Value::Bool(value));
+    if !says("enabled", true) {
+        return Ok(());
+    }
+    if says("failIfUnavailable", true) || says("allowUnsandboxedCommands", false) {
+        return Err(Failure::usage(format!("{}: there is no sandbox in this version", declared.origin))
+            .hint("leave `sandbox` out to run commands without one, under the rules alone"));
+    }
+    note(format!(
+        "{}: there is no sandbox in this version: commands run without one, under the rules alone",
+        declared.origin
+    ));
+    Ok(())
 }
 
 /// The lines of a program that leads us.
@@ -138,7 +158,12 @@ impl Prepared<'_> {
         let theirs = wanted.map(|wanted| wanted.hooks.clone()).unwrap_or_default();
         decurion_engine::hook::problems(&theirs).iter().for_each(note);
         hooks.extend(theirs);
-        let given = wire::Given { models, agents: live, mcp: Some(mcp), library: shelf, hooks };
+        // Programs written for the Agent SDKs lock a session with this mode: there it denies, whatever it is here.
+        let undecided = match sdk(environment) {
+            Some(_) => Undecided::Deny,
+            None => wire::undecided(loaded),
+        };
+        let given = wire::Given { models, agents: live, mcp: Some(mcp), library: shelf, hooks, undecided };
         let engine = wire::engine(loaded, environment, given);
         let answer = Answer {
             skills,
@@ -150,6 +175,7 @@ impl Prepared<'_> {
             format: args.output_format.into(),
             shown: Facts {
                 partial: args.include_partial_messages,
+                led: args.input_format == InputFormat::StreamJson,
                 agent_text: args.forward_subagent_text
                     || wanted.is_some_and(|wanted| wanted.forward_subagent_text)
                     || is_on(environment, "CLAUDE_CODE_FORWARD_SUBAGENT_TEXT"),
@@ -327,13 +353,17 @@ fn listed(skills: &[Arc<Skill>], plugins: &Plugins) -> Listed {
 /// What a person can type behind a slash, as a host is told of it.
 fn host_commands(skills: &[Arc<Skill>]) -> Vec<HostCommand> {
     let typed = skills.iter().filter(|skill| skill.invocable.by_user());
-    typed
-        .map(|skill| HostCommand {
-            name: skill.name.clone(),
-            description: skill.description.clone(),
-            hint: skill.argument_hint.clone().unwrap_or_default(),
-        })
-        .collect()
+    let compact = HostCommand {
+        name: "compact".to_owned(),
+        description: "Shorten the conversation to a summary".to_owned(),
+        hint: "[what to pay attention to]".to_owned(),
+    };
+    let typed = typed.map(|skill| HostCommand {
+        name: skill.name.clone(),
+        description: skill.description.clone(),
+        hint: skill.argument_hint.clone().unwrap_or_default(),
+    });
+    std::iter::once(compact).chain(typed).collect()
 }
 
 /// Agents as a host is told of them.
@@ -459,6 +489,10 @@ pub fn conclude(finish: &Finish, format: OutputFormat) -> u8 {
             Outcome::Lost => note("the end of the run was not seen"),
         }
     }
+    // A program was told of each refusal with its result; it is no failure of the session.
+    if let (true, Outcome::Denied { .. }) = (finish.led, &finish.outcome) {
+        return 0;
+    }
     finish.outcome.exit_code()
 }
 
@@ -471,7 +505,7 @@ fn load(args: &RunArgs, cwd: Utf8PathBuf, environment: &Environment) -> Result<L
         permission_mode: permission_mode(args)?,
         allowed_tools: split(&args.allowed_tools),
         disallowed_tools: split(&args.disallowed_tools),
-        directories: args.add_dir.iter().map(ToString::to_string).collect(),
+        directories: args.add_dir.iter().flat_map(|given| directory(&cwd, given)).collect(),
     };
     let trust = if args.trust_folder { TrustMode::Granted } else { TrustMode::Recorded };
     let request = LoadRequest { flags, trust, ..LoadRequest::new(cwd, environment.clone()) };
@@ -486,6 +520,19 @@ fn load(args: &RunArgs, cwd: Utf8PathBuf, environment: &Environment) -> Result<L
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// A directory that the tools may use, as it is named and as what it leads to: calls name either.
+fn directory(cwd: &Utf8Path, given: &Utf8Path) -> Vec<String> {
+    let Ok(real) = cwd.join(given).canonicalize_utf8() else {
+        note(format!("--add-dir: there is no such directory: {given}"));
+        return vec![given.to_string()];
+    };
+    let plain = given.components().all(|part| !matches!(part, camino::Utf8Component::ParentDir));
+    let named = cwd.join(given);
+    let mut both = vec![real.to_string()];
+    both.extend((plain && named != real).then(|| named.to_string()));
+    both
 }
 
 /// The same request with a local server as its provider.

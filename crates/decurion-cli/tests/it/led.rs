@@ -176,3 +176,37 @@ fn a_guard_whose_matcher_is_no_pattern_here_is_called_for_everything() {
     assert!(ended.errors.contains("hooks.PreToolUse[0]: called for everything"), "{ended:?}");
     assert!(!stand.home.work().join("x").exists());
 }
+
+#[test]
+fn programs_of_an_sdk_get_what_they_lock() {
+    let stand = Stand::new(
+        "when turn=1\n  call Bash {\"command\": \"touch dropped\", \"description\": \"d\"}\nwhen\n  say \"no, but fine\"\n",
+    );
+    // Nobody is asked, and what no rule allows is denied; being refused something is no failure of the session.
+    let program = stand.decurion().env("CLAUDE_CODE_ENTRYPOINT", "sdk-py").args(LED);
+    let mut run = program.args(["--permission-mode", "dontAsk"]).start_talking().unwrap();
+    run.say(&initialize("one", json!({}))).unwrap();
+    run.say(&prompt("go")).unwrap();
+    let result = next(&mut run, |line| line["type"] == "result");
+    assert_eq!((&result["subtype"], &result["is_error"]), (&json!("success"), &json!(false)), "{result}");
+    assert_eq!(result["permission_denials"].as_array().map(Vec::len), Some(1), "{result}");
+    run.hang_up();
+    assert_eq!(run.finish(LIMIT).unwrap().ending.code(), 0);
+    assert!(!stand.home.work().join("dropped").exists());
+    // A sandbox that must be there, and is not.
+    let sandbox = json!({"sandbox": {"enabled": true, "failIfUnavailable": true}}).to_string();
+    let refused = stand.run(&["-p", "go", "--settings", &sandbox]);
+    assert_eq!(refused.ending.code(), 2, "{refused:?}");
+    let wished = stand.run(&["-p", "go", "--settings", r#"{"sandbox": {"enabled": true}}"#]);
+    assert!(wished.errors.contains("there is no sandbox in this version"), "{wished:?}");
+}
+
+#[test]
+fn half_a_character_in_a_prompt_is_no_reason_to_wait_for_ever() {
+    let stand = Stand::new("when turn=1\n  say \"done\"\n");
+    let mut run = stand.decurion().args(LED).start_talking().unwrap();
+    run.say(r#"{"type":"user","message":{"role":"user","content":"hello \ud83d"}}"#).unwrap();
+    assert_eq!(next(&mut run, |line| line["type"] == "result")["result"], "done");
+    run.hang_up();
+    run.finish(LIMIT).unwrap();
+}

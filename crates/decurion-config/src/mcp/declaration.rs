@@ -52,6 +52,8 @@ pub(super) struct Read {
 pub(crate) const HOSTED: &str = "a server of `type` \"sdk\" lives in the program that hosts us, which alone can offer it, when it starts us; \
     give it a `command` or a `url`";
 const LONGEST_MS: u64 = 86_400_000;
+/// How long a call of a server in the host may take: it is a function of the program that waits for it.
+const HOSTED_CALL_TIMEOUT: Duration = Duration::from_mins(60);
 const KNOWN: &[&str] = &[
     "type",
     "transport",
@@ -87,7 +89,9 @@ pub(super) fn read(found: &Found, around: &Around) -> Read {
                 short: short_name(&found.name),
                 private: reader.flag("private").unwrap_or(false),
                 start_timeout: reader.milliseconds("startTimeout").unwrap_or(START_TIMEOUT),
-                call_timeout: reader.milliseconds("timeout").unwrap_or(CALL_TIMEOUT),
+                call_timeout: reader
+                    .milliseconds("timeout")
+                    .unwrap_or_else(|| reader.usual_timeout(&transport)),
                 source: if transport == McpTransport::Host { McpSource::Sdk } else { found.source },
                 transport,
                 hash: hash.clone(),
@@ -256,6 +260,14 @@ impl Reader<'_> {
             self.notes.push(format!("`{key}` is ignored: expected milliseconds from 1 to {LONGEST_MS}"));
         }
         number.map(Duration::from_millis)
+    }
+
+    /// How long a call may take that says nothing else: as the environment says, or longer where the server is the
+    /// program's own that leads the session.
+    fn usual_timeout(&self, transport: &McpTransport) -> Duration {
+        let given = self.around.environment.get("MCP_TOOL_TIMEOUT").and_then(|text| text.trim().parse().ok());
+        let given = given.filter(|number| (1..=LONGEST_MS).contains(number)).map(Duration::from_millis);
+        given.unwrap_or(if *transport == McpTransport::Host { HOSTED_CALL_TIMEOUT } else { CALL_TIMEOUT })
     }
 
     fn unknown_keys(&mut self) {

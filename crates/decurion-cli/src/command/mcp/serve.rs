@@ -58,7 +58,8 @@ pub fn run(model: Option<&str>, mode: Option<&str>, allowed: &[String]) -> Resul
     let shelf = Arc::new(Shelf::new(&loaded, &plugins));
     let agents = Arc::clone(&live) as Arc<_>;
     let hooks = wire::hooks(&loaded, &plugins);
-    let given = wire::Given { models, agents, mcp: Some(mcp), library: shelf, hooks };
+    let undecided = wire::undecided(&loaded);
+    let given = wire::Given { models, agents, mcp: Some(mcp), library: shelf, hooks, undecided };
     let engine = wire::engine(&loaded, &environment, given);
     let offer = offer(loaded, live, Arc::new(engine));
     let lines = Lines::to(std::io::stdout())
