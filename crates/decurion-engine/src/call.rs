@@ -33,7 +33,7 @@ use crate::journal::JournalLost;
 use crate::permission::{Policy, add_real_paths, decide, suggest};
 use crate::ports::{Ask, Ports, new_line};
 use crate::rules::{OpenRules, around};
-use crate::{mcp, prompted, shell, skill};
+use crate::{checkpoint, mcp, prompted, shell, skill};
 
 /// A call as the model asked for it.
 #[derive(Clone, Debug)]
@@ -559,13 +559,16 @@ async fn run(
         decision,
         input: changed.clone(),
     };
+    let rules: Arc<dyn PathRules> = Arc::new(rules);
+    let mut beginning = checkpoint::before(bench, &call.id, &tool, &intent, &rules).await;
+    beginning.push(started);
     // Before it is on record: whoever stops the run in between must not say that it was not begun.
     bench.ports.desk.begins(&call.id);
-    let mut events = bench.ports.journal.write(&bench.ports.who, vec![started]).await?;
+    let mut events = bench.ports.journal.write(&bench.ports.who, beginning).await?;
     let called = std::mem::replace(&mut call.name, tool);
     let input = changed.unwrap_or_else(|| call.input.clone());
     let began = bench.ports.clock.elapsed();
-    let output = work(bench, (&call, called), &implementation, input, Arc::new(rules)).await;
+    let output = work(bench, (&call, called), &implementation, input, rules).await;
     let took = bench.ports.clock.elapsed().saturating_sub(began);
     let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     let mut output = clean(bench, output);

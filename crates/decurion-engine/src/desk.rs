@@ -74,6 +74,8 @@ pub struct Desk {
     pub follows: Mutex<OwnRules>,
     /// Its own commands that were stopped for its end, once it came to that.
     pub left: Mutex<Vec<String>>,
+    /// Whether its last word is said: what is left is to put that on record.
+    pub ending: AtomicBool,
     /// What was decided, as it is since the run went on in another folder.
     moved: Mutex<Option<Arc<RunSpec>>>,
 }
@@ -429,6 +431,7 @@ impl Desk {
             shells: links.shells,
             follows: Mutex::default(),
             left: Mutex::default(),
+            ending: AtomicBool::new(false),
             moved: Mutex::default(),
         }
     }

@@ -21,6 +21,7 @@ pub mod approval;
 pub mod budget;
 mod call;
 mod calls;
+pub mod checkpoint;
 pub mod child;
 mod compact;
 mod confine;
@@ -45,6 +46,7 @@ pub mod ports;
 pub mod prompt;
 mod prompted;
 mod resume;
+mod rewind;
 mod rules;
 mod run;
 mod session;
@@ -383,7 +385,7 @@ impl Engine {
         if let Some(worktree) = &worktree {
             opening_note = format!("{opening_note}\n\n{}", prompt::in_worktree(worktree, without));
         }
-        let equipment = equipment(parts, opened.files.as_ref());
+        let equipment = equipment(parts, opened.files.as_ref(), request.checkpoints);
         let hooks = self.hooks(&request, opened.id, host);
         let source = match request.start {
             Start::New { .. } => "startup",
@@ -529,7 +531,12 @@ fn store_head(head: &decurion_model::Head, files: Option<&SessionFiles>) -> Resu
     Ok(name)
 }
 
-fn equipment(parts: &Parts, files: Option<&Arc<SessionFiles>>) -> Arc<Equipment> {
+fn equipment(parts: &Parts, files: Option<&Arc<SessionFiles>>, checkpoints: bool) -> Arc<Equipment> {
+    let keeper = checkpoint::Keeper {
+        files: files.cloned(),
+        durability: parts.durability,
+        limits: Arc::clone(&parts.tool_limits),
+    };
     let spill_into = Arc::new(SpillInto {
         files: files.cloned(),
         limit: parts.tool_limits.spill_bytes,
@@ -546,5 +553,6 @@ fn equipment(parts: &Parts, files: Option<&Arc<SessionFiles>>) -> Arc<Equipment>
         home: parts.home.clone(),
         redact: Arc::clone(&parts.redact),
         result_chars: parts.agent_settings.result_chars,
+        checkpoints: checkpoints.then_some(keeper),
     })
 }

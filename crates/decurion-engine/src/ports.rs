@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::approval::Rights;
 use crate::budget::{AccountId, Budget};
+use crate::checkpoint::Keeper;
 use crate::child::AgentSettings;
 use crate::desk::Desk;
 use crate::hook::Hooks;
@@ -316,6 +317,8 @@ pub struct Equipment {
     pub redact: Redact,
     /// Characters of an agent's report that its parent is shown.
     pub result_chars: usize,
+    /// Where files are kept as they were before a change; none where that is not asked for.
+    pub checkpoints: Option<Keeper>,
 }
 
 impl Equipment {

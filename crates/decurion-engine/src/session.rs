@@ -14,7 +14,7 @@ use decurion_protocol::{
     SessionRequest, Skill, Verdict, Worktree,
 };
 use decurion_store::SessionFiles;
-use decurion_tools::ToolSet;
+use decurion_tools::{Surroundings, ToolSet};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -33,7 +33,9 @@ use crate::journal::{Journal, Who};
 use crate::kit::Kit;
 use crate::listing;
 use crate::mcp::{self, SessionServers};
+use crate::permission::{Around, Policy};
 use crate::ports::{Ask, Equipment, Model, Parts, Ports, Shared, new_line, new_run};
+use crate::rewind::Rewind;
 use crate::run::{Progress, Run, refold};
 use crate::skill::slash::{self, Typed};
 use crate::spawn::{Beginning, Carried, Left, Said, live};
@@ -149,6 +151,10 @@ pub struct Owner {
     patience: Option<Instant>,
     /// Done when the servers that live in the host have said what they offer, or took too long for that.
     settling: Option<JoinHandle<()>>,
+    /// Whoever wants files put back as soon as nobody works, which prompt's, and whether only to be told what would be.
+    rewinds: VecDeque<(RequestId, LineId, bool)>,
+    /// Done when files are put back. Nothing begins before that.
+    rewinding: Option<JoinHandle<()>>,
     /// Whether somebody can still send commands.
     attached: bool,
     /// Whether the tree was quiet and how many prompts waited, as whoever listens was told last.
@@ -233,6 +239,8 @@ impl Session {
             finishing: None,
             patience: None,
             settling: None,
+            rewinds: VecDeque::new(),
+            rewinding: None,
             attached: true,
             shown: (true, 0),
             closing: Closing::No,
@@ -241,6 +249,9 @@ impl Session {
     }
 }
 
+/// Why files are not put back now.
+const STILL_AT_WORK: &str = "files are put back only while nobody works; wait until the turn and its agents have ended, or \
+    interrupt them, and ask again";
 /// The fewest tokens of thinking that providers take.
 const LEAST_THINKING: u64 = 1_024;
 /// How many worktrees that dead sessions left are looked at when a session starts.
@@ -270,6 +281,7 @@ impl Owner {
                 () = until(self.patience) => self.stop_root_shells().await,
                 notice = heard(&mut self.session.servers) => self.tell_of_server(notice).await,
                 () = settled(&mut self.settling) => self.settling = None,
+                () = settled(&mut self.rewinding) => self.rewinding = None,
                 request = self.commands.recv(), if self.attached => match request {
                     Some(request) if self.closing == Closing::No => self.command(request).await,
                     Some(request) => self.answer_host(request),
@@ -284,6 +296,10 @@ impl Owner {
             }
         }
         self.show_quiet(true);
+        if let Some(rewinding) = self.rewinding.take() {
+            // Files that are being put back are put back wholly, and it is on record.
+            let _ = rewinding.await;
+        }
         self.say_goodbye().await;
         if let Some(servers) = self.session.servers.take() {
             servers.close().await;
@@ -325,6 +341,7 @@ impl Owner {
             Command::SetServers { servers } => self.set_servers(id, servers),
             Command::ReconnectServer { server } => self.reconnect_server(id, &server),
             Command::ToggleServer { server, on } => self.toggle_server(id, &server, on),
+            Command::Rewind { to, dry_run } => self.rewind(id, to, dry_run),
             Command::Compact { instructions } => self.enqueue(id, Work::Compact(instructions)),
             Command::Answer { question, answer, by } => self.answered(id, question, answer, by).await,
             Command::AnswerHost { .. } => self.answer_host(Request { id, command }),
@@ -439,7 +456,7 @@ impl Owner {
         if self.running.is_some() || self.closing != Closing::No {
             return;
         }
-        if self.awaits_servers() {
+        if self.rewinds_first() || self.awaits_servers() {
             return;
         }
         let asked = self.queue.pop_front().map(|(_, work)| work);
@@ -482,6 +499,57 @@ impl Owner {
             Work::Compact(instructions) => tokio::spawn(shorten(run, context, instructions, self.used)),
         };
         self.running = Some(Running { task, cancel, desk });
+    }
+
+    /// Files are put back only where nobody may be about to change them.
+    fn rewind(&mut self, id: RequestId, to: LineId, dry_run: bool) {
+        let works = self.running.as_ref().is_some_and(|run| !run.desk.ending.load(Ordering::Relaxed));
+        if works || !self.queue.is_empty() {
+            return self.reply(id, Reply::Refused { reason: STILL_AT_WORK.to_owned() });
+        }
+        self.rewinds.push_back((id, to, dry_run));
+    }
+
+    /// Puts files back before anything else begins; gives whether that is under way.
+    fn rewinds_first(&mut self) -> bool {
+        while self.rewinding.is_none()
+            && let Some((id, to, dry_run)) = self.rewinds.pop_front()
+        {
+            if self.agents_are_quiet() && self.tree.preparing() == 0 {
+                self.rewinding = Some(self.begin_rewind(id, to, dry_run));
+            } else {
+                self.reply(id, Reply::Refused { reason: STILL_AT_WORK.to_owned() });
+            }
+        }
+        self.rewinding.is_some()
+    }
+
+    fn begin_rewind(&self, request: RequestId, to: LineId, dry_run: bool) -> JoinHandle<()> {
+        let (session, rights) = (&self.session, self.rights.borrow().clone());
+        let mut directories = vec![session.cwd.clone()];
+        directories.extend(session.directories());
+        let home = session.equipment.home.clone();
+        let around = Around {
+            cwd: session.cwd.clone(),
+            root: session.request.cwd.clone(),
+            directories: directories.clone(),
+            home: home.clone(),
+            checkout: None,
+        };
+        let rewind = Rewind {
+            to,
+            dry_run,
+            journal: session.journal.clone(),
+            who: self.who.clone(),
+            keeper: session.equipment.checkpoints.clone(),
+            policy: Policy::new(rights.mode, Arc::clone(&rights.rules), around),
+            around: Surroundings { cwd: session.cwd.clone(), home, directories },
+        };
+        let (journal, who) = (session.journal.clone(), self.who.clone());
+        tokio::spawn(async move {
+            let reply = rewind.run().await;
+            journal.publish(&who, Event::Replied { request, reply });
+        })
     }
 
     /// Whether a prompt must wait until servers of the host have said what they offer, which they can only when the
@@ -954,6 +1022,9 @@ impl Owner {
 
     fn close(&mut self, closing: Closing) {
         self.queue.clear();
+        for (id, ..) in std::mem::take(&mut self.rewinds) {
+            self.reply(id, Reply::Refused { reason: "the session ends".to_owned() });
+        }
         self.stop_all("the end of the session");
         self.cancel.cancel();
         self.closing = closing;

@@ -2,6 +2,7 @@
 //! end is on record whatever happened: completed, cancelled, or panicked.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -519,6 +520,8 @@ async fn end(
     progress: &mut Progress,
     outcome: Outcome,
 ) -> Result<(Outcome, Totals), JournalLost> {
+    // Whoever reads of the end may act on it before the run's task is gone.
+    living.ports.desk.ending.store(true, Ordering::Relaxed);
     let mut totals = std::mem::take(&mut progress.totals);
     let mut events = closing(&progress.context, &[], |call| living.ports.desk.has_begun(call));
     totals.leaf = leaf(&progress.context, &events).filter(|_| living.spec.agent.is_some());

@@ -123,6 +123,14 @@ pub enum Command {
         /// Whether it is on from now on.
         on: bool,
     },
+    /// Put the files that were changed after a prompt back to what they held then; the reply says which they are, or
+    /// why they stay. Refused while anyone works.
+    Rewind {
+        /// The line of the prompt.
+        to: LineId,
+        /// Whether to say only what would be done.
+        dry_run: bool,
+    },
     /// Shorten the conversation now.
     Compact {
         /// What to pay attention to.

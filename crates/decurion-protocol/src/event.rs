@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    AgentId, Answer, Block, CallId, Decision, Delivery, HostRequest, HostRequestId, Intent, LineId, Mail,
-    Message, Mode, Money, Outcome, Question, QuestionId, ReleaseStep, Reply, RequestId, RunId, RunSpec,
-    SessionId, StartStep, Step, TaskId, TaskProgress, TaskRecord, TaskState, ToolOutput, Usage, Wanted,
-    Worktree,
+    AgentId, Answer, Block, CallId, Decision, Delivery, FileBefore, HostRequest, HostRequestId, Intent,
+    LineId, Mail, Message, Mode, Money, Outcome, Question, QuestionId, ReleaseStep, Reply, RequestId, RunId,
+    RunSpec, SessionId, StartStep, Step, TaskId, TaskProgress, TaskRecord, TaskState, ToolOutput, Usage,
+    Wanted, Worktree,
 };
 
 /// One event with its place in the session's order.
@@ -166,6 +166,17 @@ pub enum Event {
         /// Where it works again once it leaves that.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         before: Option<Utf8PathBuf>,
+    },
+    /// A file is about to be changed, and this is what it holds. On record before the call begins, and before a file
+    /// is put back.
+    Checkpointed {
+        /// The call that changes it; none where it is put back.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        call: Option<CallId>,
+        /// The file, by the path that holds no links.
+        path: Utf8PathBuf,
+        /// What it holds.
+        before: FileBefore,
     },
     /// Something a person should know; kept in the transcript.
     Notice {

@@ -94,6 +94,9 @@ pub struct SessionRequest {
     /// The tool of an MCP server that answers them instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permission_tool: Option<String>,
+    /// Whether files are kept as they were before each change, so that they can be put back.
+    #[serde(default)]
+    pub checkpoints: bool,
     /// Whether a transcript is kept.
     pub persistence: Persistence,
     /// Which door it came through.

@@ -7,7 +7,7 @@ use camino::Utf8PathBuf;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     Command, ContextKind, ContextPart, ContextUse, HookDeclaration, HookEvent, McpDetail, McpServer,
-    McpSource, Mode, PermissionUpdate, Rule, RuleSet, RulesInForce, TaskOutputEnd, Totals, Verdict,
+    McpSource, Mode, PermissionUpdate, Rewound, Rule, RuleSet, RulesInForce, TaskOutputEnd, Totals, Verdict,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -80,6 +80,8 @@ pub enum Shape {
     Hooks,
     /// The end of an output.
     Output,
+    /// What came of putting files back.
+    Rewound,
 }
 
 impl Shape {
@@ -121,6 +123,7 @@ impl Shape {
             }
             Self::Rules => read(value, |rules: RulesInForce| rules_state(&rules)),
             Self::Hooks => read(value, |hooks: Vec<HookDeclaration>| hooks_listing(&hooks)),
+            Self::Rewound => read(value, |rewound: Rewound| rewound_files(&rewound)),
             Self::Output => read(
                 value,
                 |end: TaskOutputEnd| json!({"output": end.text, "total_bytes": end.bytes, "truncated": end.cut}),
@@ -135,6 +138,20 @@ fn read<T: DeserializeOwned>(value: Value, shape: impl FnOnce(T) -> Value) -> Va
         Ok(read) => shape(read),
         Err(_) => value,
     }
+}
+
+/// What came of putting files back, or why they cannot be.
+pub fn rewound_files(rewound: &Rewound) -> Value {
+    let mut value = json!({
+        "canRewind": rewound.error.is_none(),
+        "filesChanged": rewound.files,
+        "insertions": rewound.insertions,
+        "deletions": rewound.deletions,
+    });
+    if let Some(error) = &rewound.error {
+        value["error"] = json!(error);
+    }
+    value
 }
 
 /// What fills the window, by category.

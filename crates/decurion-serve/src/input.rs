@@ -3,7 +3,7 @@
 
 use decurion_protocol::{
     Answer, Block, Command, ElicitationAction, Elicited, Inspected, LineId, Mode, PermissionUpdate, Private,
-    Question, TaskId, Verdict,
+    Question, Rewound, TaskId, Verdict,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
@@ -354,6 +354,16 @@ fn control(request: &Value) -> Result<Control, String> {
             match control::flag_settings(settings) {
                 Ok(commands) => Control::All(commands, nothing()),
                 Err(reason) => Control::Refused(reason),
+            }
+        }
+        "rewind_files" => {
+            let dry_run = request.get("dry_run").and_then(Value::as_bool).unwrap_or_default();
+            match needed("user_message_id")?.parse::<LineId>() {
+                Ok(to) => Control::Do(Command::Rewind { to, dry_run }, Shape::Rewound),
+                Err(error) => {
+                    let failed = Rewound::failed(format!("`user_message_id`: {error}"));
+                    Control::All(Vec::new(), Shape::Fixed(control::rewound_files(&failed)))
+                }
             }
         }
         "get_context_usage" => look_at(Inspected::Context, Shape::Context),

@@ -9,9 +9,11 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::id::is_name;
 use decurion_protocol::{AgentId, CallId, TaskId};
 
+use crate::blob::hash;
 use crate::folder::{Folder, How, random_word};
 use crate::layout::{
-    HEADS, PROJECTS, SUBAGENTS, SessionPaths, TASKS, TOOL_RESULTS, agent_meta_name, agent_name, task_name,
+    CHECKPOINTS, HEADS, PROJECTS, SUBAGENTS, SessionPaths, TASKS, TOOL_RESULTS, agent_meta_name, agent_name,
+    task_name,
 };
 
 /// The largest head or note that is read back.
@@ -51,6 +53,27 @@ impl SessionFiles {
     /// Gives back a stored head.
     pub fn get_head(&self, hash: &str) -> io::Result<Vec<u8>> {
         self.folder.sub(HEADS, false)?.read(named(hash)?, SMALL_FILE_LIMIT)
+    }
+
+    /// Keeps what a file held under the name of that, which is given back; `synced`, so that it also survives a
+    /// loss of power.
+    pub fn put_checkpoint(&self, bytes: &[u8], synced: bool) -> io::Result<String> {
+        let folder = self.folder.sub(CHECKPOINTS, true)?;
+        let name = hash(bytes);
+        if let Some(file) = folder.put_once(&name, bytes)?.filter(|_| synced) {
+            file.sync_data()?;
+            folder.sync()?;
+        }
+        Ok(name)
+    }
+
+    /// Gives that back, if it is whole.
+    pub fn get_checkpoint(&self, name: &str) -> io::Result<Vec<u8>> {
+        let bytes = self.folder.sub(CHECKPOINTS, false)?.read(named(name)?, SMALL_FILE_LIMIT)?;
+        if hash(&bytes) != name {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "what was kept is damaged"));
+        }
+        Ok(bytes)
     }
 
     /// Stores what is known of an agent beside its transcript; replaces what was there.

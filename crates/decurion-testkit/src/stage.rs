@@ -178,6 +178,16 @@ impl Stage {
         }
     }
 
+    /// The same stage with the built-in tools, of which those that read and write files are allowed.
+    #[must_use]
+    pub fn with_files(mut self) -> Self {
+        self.tools.extend(decurion_tools::builtin_with(true));
+        let rule = |text| decurion_protocol::Rule::parse(text, Default::default());
+        let allowed = ["Read", "Write", "Edit", "NotebookEdit"].into_iter();
+        self.rules.allow.extend(allowed.filter_map(|name| rule(name).ok()));
+        self
+    }
+
     /// The same stage with another script, for a session that goes on.
     #[must_use]
     pub fn resuming(mut self, script: &str) -> Self {
@@ -420,6 +430,7 @@ fn request(cwd: Utf8PathBuf) -> SessionRequest {
         output_schema: None,
         answers: false,
         permission_tool: None,
+        checkpoints: false,
         persistence: Persistence::Required,
         entrypoint: "test".into(),
     }

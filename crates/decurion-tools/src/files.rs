@@ -285,6 +285,15 @@ pub(crate) struct Existing {
     stat: Stat,
 }
 
+impl Existing {
+    /// Its permissions.
+    pub fn mode(&self) -> u32 {
+        // Narrower than 32 bits on some systems.
+        #[allow(clippy::useless_conversion)]
+        u32::from(self.stat.st_mode & 0o777)
+    }
+}
+
 impl Target {
     /// Resolves and checks a path for writing. Nothing is created yet.
     pub fn open(access: &FileAccess, lexical: &Utf8Path) -> Result<Self, FileError> {
@@ -371,6 +380,16 @@ impl Target {
             return Err(Stop::Changed);
         }
         temporary.rename_to(&self.name, existing.is_some())
+    }
+
+    /// Takes the file away, if it is still what `existing` says is there.
+    pub fn remove(self, existing: &Existing) -> Result<(), FileError> {
+        match self.is_still(Some(existing)) {
+            Ok(true) => rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty())
+                .map_err(|error| FileError::io(&self.lexical, error)),
+            Ok(false) | Err(Stop::Changed | Stop::Interrupted) => Err(FileError::Changed(self.lexical)),
+            Err(Stop::Failed(error)) => Err(FileError::io(&self.lexical, error)),
+        }
     }
 
     fn make_directories(&mut self, mode: u32) -> Result<(), Stop> {
@@ -496,6 +515,14 @@ pub(crate) fn random_name() -> Result<String, Errno> {
     let mut bytes = [0_u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(hex(&bytes))
+}
+
+/// Where a path leads, also one that does not exist yet.
+pub(crate) fn leads_to(lexical: &Utf8Path) -> Result<Utf8PathBuf, FileError> {
+    let (mut path, missing, name) = split_for_writing(lexical)?;
+    path.extend(&missing);
+    path.push(&name);
+    Ok(path)
 }
 
 /// Takes a path apart into the deepest directory that exists (without links), the directories that do not,

@@ -37,6 +37,7 @@ pub mod oauth;
 mod patch;
 pub mod paths;
 pub mod read;
+pub mod restore;
 mod search;
 pub mod set;
 pub mod shell;

@@ -32,6 +32,17 @@ pub(crate) fn structured_patch(old: &str, new: &str) -> Value {
     hunks.map_or_else(|| json!([]), Value::Array)
 }
 
+/// How many lines the change from one content to the other adds and takes away; none of what is not text.
+pub fn line_counts(old: &[u8], new: &[u8]) -> (u64, u64) {
+    let (Ok(old), Ok(new)) = (std::str::from_utf8(old), std::str::from_utf8(new)) else { return (0, 0) };
+    if old.len() + new.len() > MAX_TEXT_BYTES {
+        return (new.lines().count() as u64, old.lines().count() as u64);
+    }
+    let diff = TextDiff::configure().timeout(EFFORT).diff_lines(old, new);
+    let count = |tag: ChangeTag| diff.iter_all_changes().filter(|change| change.tag() == tag).count() as u64;
+    (count(ChangeTag::Insert), count(ChangeTag::Delete))
+}
+
 /// One hunk; none where it does not fit any more.
 fn hunk(diff: &TextDiff<'_, '_, str>, group: &[DiffOp], room: &mut usize) -> Option<Value> {
     let (first, last) = (group.first()?, group.last()?);
@@ -81,6 +92,19 @@ mod tests {
                 "lines": ["-a", "\\ No newline at end of file", "+b"],
             }])
         );
+    }
+
+    #[test]
+    fn lines_are_counted_by_what_changes() {
+        let count = |old: &[u8], new: &[u8]| line_counts(old, new);
+        assert_eq!(count(b"", b""), (0, 0));
+        assert_eq!(count(b"a\nb\n", b"a\nb\n"), (0, 0));
+        assert_eq!(count(b"", b"a\nb"), (2, 0));
+        assert_eq!(count(b"a\nb\nc\n", b"a\nc\n"), (0, 1));
+        assert_eq!(count(b"a\nb\n", b"a\nx\ny\n"), (2, 1));
+        assert_eq!(count(b"a\n\xff", b"a\n"), (0, 0));
+        let long = "x\n".repeat(MAX_TEXT_BYTES);
+        assert_eq!(line_counts(long.as_bytes(), b"y\n"), (1, MAX_TEXT_BYTES as u64));
     }
 
     #[test]

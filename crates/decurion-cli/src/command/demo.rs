@@ -136,6 +136,7 @@ impl Play {
             output_schema: None,
             answers: false,
             permission_tool: None,
+            checkpoints: false,
             persistence: Persistence::Usual,
             entrypoint: "demo".to_owned(),
         })

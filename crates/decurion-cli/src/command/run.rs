@@ -137,6 +137,7 @@ impl Prepared<'_> {
         };
         let mut request =
             session_request(args, loaded, main.as_deref(), wanted, sdk(environment).unwrap_or("cli"))?;
+        request.checkpoints = is_on(environment, "CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING");
         equip(&mut request, &*shelf);
         let model = request.model.as_deref().or(loaded.settings.model.as_deref());
         let models = Arc::new(Configured::new(Arc::clone(loaded), model));
@@ -672,6 +673,7 @@ fn session_request(
         },
         answers: answers(args, wanted.is_some()),
         permission_tool: args.permission_prompt_tool.clone().filter(|tool| tool != "stdio"),
+        checkpoints: false,
         persistence: match (args.no_session_persistence, args.require_persistence) {
             (true, _) => Persistence::Off,
             (false, true) => Persistence::Required,

@@ -132,13 +132,14 @@ const FEATURES: &[Feature] = &[
     ("`get_context_usage`", "control", "usage", BOTH),
     ("what there is: commands, models, agents, account", "control", "info", BOTH),
     ("`set_max_thinking_tokens`", "control", "thinking_tokens", TYPESCRIPT),
+    ("file checkpointing, `rewind_files`", "control", "rewind", BOTH),
     ("errors of the model: its name", "control", "bad_model", BOTH),
     ("errors of the model: the key", "control", "no_key", BOTH),
     ("errors of the model: the request", "control", "bad_request", BOTH),
 ];
 
 /// Sections that are written and not shown yet.
-const NOT_YET: &[(&str, &str, &[Language])] = &[("sessions", "at", BOTH), ("control", "rewind", BOTH)];
+const NOT_YET: &[(&str, &str, &[Language])] = &[("sessions", "at", BOTH)];
 
 /// Where the SDKs are installed: beside the folders of binaries.
 pub fn installed(wanted: &str) -> PathBuf {

@@ -25,5 +25,6 @@ mod merging;
 mod permission;
 mod relocating;
 mod resuming;
+mod rewinding;
 mod support;
 mod worktrees;

@@ -170,6 +170,7 @@ fn session(start: Start) -> SessionRequest {
         output_schema: None,
         answers: true,
         permission_tool: None,
+        checkpoints: false,
         persistence: Persistence::Usual,
         entrypoint: "test".to_owned(),
     }

@@ -647,3 +647,54 @@ async fn what_an_answer_changes_is_obeyed_for_the_session() {
         dance null session: allow Echo (cliArg) default [] not obeyed: an unknown kind of update: dance
     "]].assert_eq(&told);
 }
+
+/// Files are put back by the id that a prompt was given; what cannot be done is an answer that says why.
+#[tokio::test]
+async fn files_are_put_back_for_the_host() {
+    const PROMPT: &str = "11e00000-0000-4000-8000-000000000001";
+    let mut seen = String::new();
+    for on in [true, false] {
+        let script = "when turn=1\n  call Write {\"file_path\": \"new.txt\", \"content\": \"a\\nb\\n\"}\nwhen\n  say \"done\"\n";
+        let mut stage = stage(script).with_files();
+        stage.request.checkpoints = on;
+        let cwd = stage.request.cwd.canonicalize_utf8().unwrap();
+        let (file, kept) = (cwd.join("new.txt"), stage.request.clone());
+        let requests = [
+            ("bad", json!({"subtype": "rewind_files", "user_message_id": "no id"})),
+            ("none", json!({"subtype": "rewind_files"})),
+            (
+                "other",
+                json!({"subtype": "rewind_files", "user_message_id": "11e00000-0000-4000-8000-000000000009"}),
+            ),
+            ("dry", json!({"subtype": "rewind_files", "user_message_id": PROMPT, "dry_run": true})),
+            ("real", json!({"subtype": "rewind_files", "user_message_id": PROMPT})),
+        ];
+        let over = converse(stage, async |host: &mut Talking| {
+            let message = json!({"role": "user", "content": "go"});
+            host.say(&json!({"type": "user", "uuid": PROMPT, "message": message})).await;
+            host.result(0).await;
+            for (id, request) in requests {
+                host.ask(id, request).await;
+                let answer = host
+                    .wait(|line| line["type"] == "control_response" && line["response"]["request_id"] == id)
+                    .await;
+                seen.push_str(&format!("{on} {} {}\n", answer["response"], file.exists()));
+            }
+        })
+        .await;
+        assert_eq!(over.finish.outcome.exit_code(), 0, "{kept:?}");
+        seen = seen.replace(cwd.as_str(), "~");
+    }
+    expect![[r#"
+        true {"subtype":"success","request_id":"bad","response":{"canRewind":false,"filesChanged":[],"insertions":0,"deletions":0,"error":"`user_message_id`: not a valid line id (letters, digits, `_` and `-`, at most 64): \"no id\""}} true
+        true {"subtype":"error","request_id":"none","error":"input line 3: `request.user_message_id` is missing, which rewind_files needs","error_code":"invalid_request"} true
+        true {"subtype":"success","request_id":"other","response":{"canRewind":false,"filesChanged":[],"insertions":0,"deletions":0,"error":"no prompt of this session has this id: 11e00000-0000-4000-8000-000000000009"}} true
+        true {"subtype":"success","request_id":"dry","response":{"canRewind":true,"filesChanged":["~/new.txt"],"insertions":0,"deletions":2}} true
+        true {"subtype":"success","request_id":"real","response":{"canRewind":true,"filesChanged":["~/new.txt"],"insertions":0,"deletions":2}} false
+        false {"subtype":"success","request_id":"bad","response":{"canRewind":false,"filesChanged":[],"insertions":0,"deletions":0,"error":"`user_message_id`: not a valid line id (letters, digits, `_` and `-`, at most 64): \"no id\""}} true
+        false {"subtype":"error","request_id":"none","error":"input line 3: `request.user_message_id` is missing, which rewind_files needs","error_code":"invalid_request"} true
+        false {"subtype":"success","request_id":"other","response":{"canRewind":false,"filesChanged":[],"insertions":0,"deletions":0,"error":"file checkpointing is off, so nothing was kept to go back to; switch it on with `enable_file_checkpointing` (Python), `enableFileCheckpointing` (TypeScript) or CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING=true when the session starts"}} true
+        false {"subtype":"success","request_id":"dry","response":{"canRewind":false,"filesChanged":[],"insertions":0,"deletions":0,"error":"file checkpointing is off, so nothing was kept to go back to; switch it on with `enable_file_checkpointing` (Python), `enableFileCheckpointing` (TypeScript) or CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING=true when the session starts"}} true
+        false {"subtype":"success","request_id":"real","response":{"canRewind":false,"filesChanged":[],"insertions":0,"deletions":0,"error":"file checkpointing is off, so nothing was kept to go back to; switch it on with `enable_file_checkpointing` (Python), `enableFileCheckpointing` (TypeScript) or CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING=true when the session starts"}} true
+    "#]].assert_eq(&seen);
+}

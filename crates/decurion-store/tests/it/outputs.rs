@@ -29,6 +29,29 @@ fn heads_are_written_once() {
 }
 
 #[test]
+fn what_a_file_held_is_kept_by_its_hash_and_given_back_whole_or_not_at_all() {
+    let home = Home::new();
+    let files = files(&home);
+    assert_eq!(files.get_checkpoint(&"0f".repeat(32)).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    for synced in [false, true, true] {
+        for content in [&b""[..], b"abc", b"\0\xff"] {
+            let name = files.put_checkpoint(content, synced).unwrap();
+            assert_eq!(files.get_checkpoint(&name).unwrap(), content);
+            let kept = std::fs::metadata(files.path().join("checkpoints").join(&name)).unwrap();
+            assert_eq!(kept.mode() & 0o777, 0o600);
+        }
+    }
+    assert_eq!(std::fs::read_dir(files.path().join("checkpoints")).unwrap().count(), 3);
+    let name = files.put_checkpoint(b"abc", false).unwrap();
+    assert_eq!(name, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    std::fs::write(files.path().join("checkpoints").join(&name), b"abd").unwrap();
+    assert_eq!(files.get_checkpoint(&name).unwrap_err().kind(), std::io::ErrorKind::InvalidData);
+    for odd in ["", "../lock", "a/b"] {
+        assert_eq!(files.get_checkpoint(odd).unwrap_err().kind(), std::io::ErrorKind::InvalidInput, "{odd}");
+    }
+}
+
+#[test]
 fn notes_about_agents_are_replaced() {
     let home = Home::new();
     let files = files(&home);

@@ -3,8 +3,8 @@
 use camino::Utf8PathBuf;
 use decurion_protocol::event::{Event, MessageMeta, Origin, Timing, WaitKind};
 use decurion_protocol::{
-    AgentId, Block, CallId, Decision, Delivery, EndingId, Envelope, Intent, LineId, Message, Mode, Money,
-    Outcome, Role, RunId, TaskState, ToolContent, ToolEffect, ToolOutput, Usage, Verdict,
+    AgentId, Block, CallId, Decision, Delivery, EndingId, Envelope, FileBefore, Intent, LineId, Message,
+    Mode, Money, Outcome, Role, RunId, TaskState, ToolContent, ToolEffect, ToolOutput, Usage, Verdict,
 };
 use decurion_store::{Journal, ReplayOptions, Scope};
 use proptest::prelude::*;
@@ -171,6 +171,14 @@ fn any_output() -> impl Strategy<Value = ToolOutput> {
         })
 }
 
+fn any_before() -> impl Strategy<Value = FileBefore> {
+    prop_oneof![
+        Just(FileBefore::Missing),
+        (any_text(), any::<u32>()).prop_map(|(hash, mode)| FileBefore::Kept { hash, mode }),
+        any_text().prop_map(|reason| FileBefore::NotKept { reason }),
+    ]
+}
+
 fn any_event() -> impl Strategy<Value = Event> {
     prop_oneof![
         5 => any_message(),
@@ -200,6 +208,9 @@ fn any_event() -> impl Strategy<Value = Event> {
             state: TaskState::Ended(Outcome::Completed { report, limit: None }),
         }),
         1 => Just(Event::ModeChanged { mode: Mode::Plan }),
+        1 => (prop::option::of(any_text()), any_text(), any_before()).prop_map(|(call, path, before)| Event::Checkpointed {
+            call: call.map(CallId), path: path.into(), before,
+        }),
         1 => (any_text(), any_text()).prop_map(|(level, text)| Event::Notice { level, text }),
         1 => any_value().prop_map(|value| Event::Unknown(serde_json::json!({"type": "later", "value": value}))),
     ]

@@ -176,6 +176,7 @@ fn request(loaded: &Loaded, definition: &AgentDefinition, input: &Value) -> Sess
         output_schema: None,
         answers: false,
         permission_tool: None,
+        checkpoints: false,
         persistence: Persistence::Usual,
         entrypoint: "mcp".to_owned(),
     }

@@ -1,0 +1,79 @@
+//! What files hold before a call changes them. Takes a call that is about to run, keeps the bytes of what it names in
+//! the session's folder, and gives the records that say so, which stand before the call's own.
+
+use std::sync::Arc;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::{Access, CallId, Event, FileBefore, Intent};
+use decurion_store::SessionFiles;
+use decurion_tools::restore::{Held, TRACKED};
+use decurion_tools::{PathRules, Surroundings, ToolLimits};
+
+use crate::call::Bench;
+use crate::journal::Durability;
+
+/// A file of more bytes is not kept.
+pub const MOST_KEPT: u64 = 16 << 20;
+
+/// Where the bytes go.
+#[derive(Clone)]
+pub struct Keeper {
+    /// The session's files; none where it has none.
+    pub files: Option<Arc<SessionFiles>>,
+    /// Whether they must survive a loss of power.
+    pub durability: Durability,
+    /// What tools may take and give.
+    pub limits: Arc<ToolLimits>,
+}
+
+impl Keeper {
+    /// Keeps what was found, and says so.
+    pub fn keep(&self, held: &Held) -> FileBefore {
+        let (Some(content), Some(mode)) = (held.content(), held.mode()) else { return FileBefore::Missing };
+        let Some(files) = &self.files else {
+            return FileBefore::NotKept { reason: "this session keeps no files".to_owned() };
+        };
+        match files.put_checkpoint(content, self.durability == Durability::Power) {
+            Ok(hash) => FileBefore::Kept { hash, mode },
+            Err(error) => FileBefore::NotKept { reason: format!("it could not be written: {error}") },
+        }
+    }
+
+    fn keep_path(
+        &self,
+        around: &Surroundings,
+        rules: Arc<dyn PathRules>,
+        path: &Utf8Path,
+    ) -> (Utf8PathBuf, FileBefore) {
+        match Held::look(around, rules, &self.limits, path, MOST_KEPT) {
+            Ok(held) => (held.path().clone(), self.keep(&held)),
+            Err(reason) => (path.to_owned(), FileBefore::NotKept { reason }),
+        }
+    }
+}
+
+/// The records of what a call is about to change: none where that is not asked for.
+pub async fn before(
+    bench: &Bench<'_>,
+    call: &CallId,
+    tool: &str,
+    intent: &Intent,
+    rules: &Arc<dyn PathRules>,
+) -> Vec<Event> {
+    let Some(keeper) = bench.ports.equipment.checkpoints.clone().filter(|_| TRACKED.contains(&tool)) else {
+        return Vec::new();
+    };
+    let named = intent.touches.iter().filter(|touch| touch.access == Access::Write);
+    let paths: Vec<Utf8PathBuf> = named.map(|touch| touch.path.clone()).collect();
+    let (around, rules, asked) = (bench.around.clone(), Arc::clone(rules), paths.clone());
+    let keeping = tokio::task::spawn_blocking(move || {
+        let keep = |path: &Utf8PathBuf| keeper.keep_path(&around, Arc::clone(&rules), path);
+        asked.iter().map(keep).collect::<Vec<_>>()
+    });
+    let kept = keeping.await.unwrap_or_else(|error| {
+        let reason = FileBefore::NotKept { reason: error.to_string() };
+        paths.into_iter().map(|path| (path, reason.clone())).collect()
+    });
+    let record = |(path, before)| Event::Checkpointed { call: Some(call.clone()), path, before };
+    kept.into_iter().map(record).collect()
+}

@@ -1,0 +1,46 @@
+//! What files held before they were changed, and what came of putting them back.
+
+use camino::Utf8PathBuf;
+use serde::{Deserialize, Serialize};
+
+/// What a file held before a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "was", rename_all = "snake_case")]
+pub enum FileBefore {
+    /// There was none.
+    Missing,
+    /// This, kept in the session's folder.
+    Kept {
+        /// The name of what is kept: SHA-256 of the content in lower hex.
+        hash: String,
+        /// The file's permissions.
+        mode: u32,
+    },
+    /// It is not known any more.
+    NotKept {
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// What came of putting files back, or would come of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rewound {
+    /// Why it cannot be done, or not wholly; none if it can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The files that are other than they were.
+    pub files: Vec<Utf8PathBuf>,
+    /// Lines that putting them back adds.
+    pub insertions: u64,
+    /// Lines that it takes away.
+    pub deletions: u64,
+}
+
+impl Rewound {
+    /// It cannot be done.
+    pub fn failed(error: impl Into<String>) -> Self {
+        Self { error: Some(error.into()), ..Self::default() }
+    }
+}
