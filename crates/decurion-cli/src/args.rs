@@ -208,11 +208,12 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "ID")]
     pub resume: Option<String>,
 
-    /// With --resume: only up to this message, by its uuid; what came after it is no part of the conversation any more.
+    /// With --continue or --resume: go on from this message, by its uuid; what came after it stays in the transcript and
+    /// is no part of the conversation any more.
     #[arg(long, value_name = "UUID")]
     pub resume_session_at: Option<String>,
 
-    /// With --resume-session-at: the prompt whose turn is expected to fall away, by its uuid.
+    /// With --resume-session-at: the prompt whose turn is to fall away, by its uuid; if more or less would, nothing is done.
     #[arg(long, value_name = "UUID", requires = "resume_session_at")]
     pub resume_drops_turn: Option<String>,
 

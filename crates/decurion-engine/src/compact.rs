@@ -9,6 +9,7 @@ use decurion_model::{Dialect, Head};
 use decurion_protocol::{Block, Envelope, Event, Message, Origin, Role, WaitReason};
 use serde_json::{Value, json};
 
+use crate::branch::Part;
 use crate::hooked::Hooked;
 use crate::journal::JournalLost;
 use crate::ports::new_line;
@@ -111,9 +112,10 @@ fn without_calls(run: &Run) -> Head {
 async fn without_a_model(run: &Run) -> String {
     let agent = run.ports.who.agent.clone();
     let before = run.ports.desk.inherited.clone();
+    let branches = run.ports.journal.branches();
     let take = move |said: &mut VecDeque<String>, envelope: Envelope| {
-        if let Event::Message { message, meta, .. } = &envelope.event
-            && belongs(&envelope, agent.as_ref(), &before)
+        if let Some(until) = belongs(&envelope, agent.as_ref(), &before)
+            && let Part::Whole(Event::Message { message, meta, .. }) = branches.part(&envelope, until)
             && message.role == Role::User
             && meta.origin == Origin::Prompt
         {

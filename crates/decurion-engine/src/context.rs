@@ -16,6 +16,7 @@ use decurion_protocol::{
 use decurion_tools::FilesSeen;
 use serde_json::Value;
 
+use crate::branch::{self, Part};
 use crate::{agent_tools, prompt, skill};
 
 /// What the model reads where a call has no result on record.
@@ -306,11 +307,43 @@ impl Context {
         }
     }
 
-    /// Takes in an event of a conversation that stands before this one.
-    pub fn apply_inherited(&mut self, event: &Event) {
+    /// Takes in what of a record is part of the conversation.
+    pub fn take(&mut self, part: &Part<'_>) {
+        match part {
+            Part::Whole(event) => self.apply(event),
+            Part::Cut(event, whole) => {
+                self.apply(event);
+                self.apply_dropped(whole);
+            }
+            Part::Dropped(event) => self.apply_dropped(event),
+        }
+    }
+
+    /// Takes in what stays true of an event that is no part of the conversation any more: ids that were used, calls
+    /// that were begun, what was told, where the session works.
+    fn apply_dropped(&mut self, event: &Event) {
+        match event {
+            Event::Message { message, meta, .. } => {
+                self.ids.extend(branch::calls(&message.blocks).cloned());
+                self.delivered.extend(meta.delivers.iter().cloned());
+            }
+            Event::CallEnded { output, .. } => {
+                let told = output.effects.iter().filter_map(|effect| match effect {
+                    ToolEffect::Delivered { delivery } => Some(delivery.clone()),
+                    _ => None,
+                });
+                self.delivered.extend(told);
+            }
+            Event::CallStarted { .. } | Event::Relocated { .. } => self.apply(event),
+            _ => {}
+        }
+    }
+
+    /// Takes in what of a record is part of a conversation that stands before this one.
+    pub fn take_inherited(&mut self, part: &Part<'_>) {
         let (skills, cwd) = (std::mem::take(&mut self.kept.skills), self.kept.cwd.take());
         let untold = self.kept.moved_untold;
-        self.apply(event);
+        self.take(part);
         (self.kept.skills, self.kept.cwd, self.kept.moved_untold) = (skills, cwd, untold);
     }
 
@@ -497,6 +530,10 @@ impl Context {
             }
             self.fill.bytes_since += weight(block);
             blocks.push(block.clone());
+        }
+        // Providers refuse a message that ends with reasoning: where it was cut, that led to nothing.
+        while matches!(blocks.last(), Some(Block::Thinking { .. })) {
+            blocks.pop();
         }
         if blocks.is_empty() {
             return;

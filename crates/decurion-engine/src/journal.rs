@@ -16,6 +16,7 @@ use decurion_protocol::{AgentId, Clock, Envelope, Event, RunId, WaitReason};
 use decurion_store::WriteError;
 use tokio::sync::oneshot;
 
+use crate::branch::Branches;
 use crate::live::Live;
 
 /// How long what is written may stay unsynced.
@@ -71,6 +72,7 @@ pub struct Journal {
     live: Arc<Live>,
     seq: Arc<AtomicU64>,
     clock: Arc<dyn Clock>,
+    branches: Arc<Branches>,
 }
 
 /// Where jobs go.
@@ -139,7 +141,19 @@ impl Journal {
                 .spawn(move || writer.work())?;
             Door::Thread(jobs)
         };
-        Ok(Self { door, live, seq, clock: options.clock })
+        Ok(Self { door, live, seq, clock: options.clock, branches: Arc::default() })
+    }
+
+    /// The same for a session whose conversation went on from earlier lines.
+    #[must_use]
+    pub fn branched(mut self, branches: Branches) -> Self {
+        self.branches = Arc::new(branches);
+        self
+    }
+
+    /// Where its conversation went on from earlier lines: whoever reads it again must know.
+    pub fn branches(&self) -> Arc<Branches> {
+        Arc::clone(&self.branches)
     }
 
     /// Puts events on record, in this order and in one write. When this returns, they are.

@@ -7,7 +7,7 @@
 //! | 1 | `session.rs`, `tree.rs` | commands, wishes of runs | work for a run |
 //! | 2 | `spec.rs`, `child.rs`, `fork.rs`, `prompt.rs` | a request and what was recorded | a `RunSpec` |
 //! | 3 | `run.rs` | a `RunSpec` | turns, until an outcome |
-//! | 4 | `context.rs`, `compact.rs` | the journal so far | the messages of a request |
+//! | 4 | `context.rs`, `branch.rs`, `compact.rs` | the journal so far | the messages of a request |
 //! | 5 | `turn.rs` | a request | one message |
 //! | 6 | `calls.rs` | the message's calls | an order, and what may overlap |
 //! | 7 | `call.rs`, `shell.rs`, `skill.rs`, `hooked.rs`, `host.rs`, `permission.rs`, `approval.rs`, `elicit.rs`, `rules.rs` | one call | its result |
@@ -18,6 +18,7 @@
 
 pub mod agent_tools;
 pub mod approval;
+mod branch;
 pub mod budget;
 mod call;
 mod calls;
@@ -394,7 +395,7 @@ impl Engine {
         };
         let recorded = opened.folded.spec.is_some();
         let tree = Tree::new(opened.folded.tasks, opened.folded.parked);
-        let journal = start_journal(parts, opened.journal)?;
+        let journal = start_journal(parts, opened.journal)?.branched(opened.folded.branches);
         Ok(Session {
             id: opened.id,
             journal,
@@ -475,7 +476,8 @@ fn shared(definition: &AgentDefinition, what: &str) -> PlaceError {
 fn first_events(opened: &Opened) -> Vec<Event> {
     let begun = Event::SessionOpened { info: Box::new(opened.info.clone()) };
     let notice = |text: &String| Event::Notice { level: "warning".to_owned(), text: text.clone() };
-    std::iter::once(begun).chain(opened.notices.iter().map(notice)).collect()
+    let notices = opened.notices.iter().map(notice);
+    std::iter::once(begun).chain(opened.branched.clone()).chain(notices).collect()
 }
 
 /// A session that goes its own way works where it was asked for, wherever the one that it came from is; one that goes

@@ -1,20 +1,21 @@
 //! Archive → session. Takes which session is wanted, gives its files, locked and open, with everything they
 //! hold already folded; a foreign transcript is copied into our folder first.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use decurion_protocol::{
-    AgentId, CallId, Envelope, Event, LineId, Persistence, PlaceError, QuestionId, RunSpec, SessionId,
-    SessionInfo, SessionRequest, Start,
+    AgentId, CallId, Envelope, Event, LineId, Persistence, PlaceError, QuestionId, ResumeAt, RunSpec,
+    SessionId, SessionInfo, SessionRequest, Start,
 };
 use decurion_store::{
     Found, ImportContext, Journal, MemoryJournal, OpenError, ReplayOptions, ReplayReport, Scope,
-    SessionFiles, SessionPaths, SessionWriter, import,
+    SessionFiles, SessionPaths, SessionWriter, import, replay,
 };
 
+use crate::branch::{Branches, Part, Search};
 use crate::context::Context;
 use crate::ports::{Models, Parts, new_run};
 use crate::task::TaskTable;
@@ -33,6 +34,8 @@ pub struct Opened {
     pub notices: Vec<String>,
     /// The facts on every line.
     pub info: SessionInfo,
+    /// That the conversation goes on from an earlier line, still to be written.
+    pub branched: Option<Event>,
 }
 
 /// What a transcript holds, folded.
@@ -47,6 +50,12 @@ pub struct Folded {
     pub parked: HashMap<(Option<AgentId>, CallId), QuestionId>,
     /// Where the session works again once it leaves the checkout that it entered.
     pub before: Option<Utf8PathBuf>,
+    /// Where the conversation went on from earlier lines.
+    pub branches: Branches,
+    /// Whether one of these was met that was not known before: what stands above it here was taken in for nothing.
+    stale: bool,
+    /// The line that the session is to go on from.
+    search: Option<Search>,
     /// The last line of each agent's conversation so far, and those that have lost their end.
     leaves: HashMap<AgentId, LineId>,
     cut: BTreeSet<AgentId>,
@@ -65,6 +74,9 @@ impl Folded {
             tasks: TaskTable::default(),
             parked: HashMap::new(),
             before: None,
+            branches: Branches::default(),
+            stale: false,
+            search: None,
             leaves: HashMap::new(),
             cut: BTreeSet::new(),
             models: Arc::clone(&parts.models),
@@ -100,7 +112,18 @@ impl Folded {
                 (spec.cwd, spec.worktree) = (cwd.clone(), worktree.clone());
             }
         }
-        self.context.apply(&envelope.event);
+        self.stale |= self.branches.note(envelope);
+        let part = self.branches.part(envelope, u64::MAX);
+        if let Some(search) = &mut self.search {
+            search.take(envelope, &part);
+        }
+        self.context.take(&part);
+    }
+
+    /// The same, looking for the line that the session is to go on from.
+    fn searching(mut self, at: Option<ResumeAt>) -> Self {
+        self.search = at.map(Search::new);
+        self
     }
 }
 
@@ -126,12 +149,44 @@ impl Folded {
     }
 }
 
+/// A record to be read again from its start.
+type Read<'a> = dyn FnMut(&mut dyn FnMut(Envelope)) -> Result<(), PlaceError> + 'a;
+
+/// What a record holds once its branches are known, and the branch that is to be written, if the session is to go on
+/// from an earlier line. Nearly every session has none, so the first reading takes everything in; others are read again.
+fn settle(
+    parts: &Parts,
+    request: &SessionRequest,
+    mut folded: Folded,
+    (id, at, last_seq): (SessionId, Option<ResumeAt>, u64),
+    read: &mut Read<'_>,
+) -> Result<(Folded, Option<Event>), PlaceError> {
+    let mut again = |branches: Branches, at: Option<ResumeAt>| -> Result<Folded, PlaceError> {
+        let mut folded = Folded { branches, ..Folded::new(parts, request) }.searching(at);
+        read(&mut |envelope| folded.take(&envelope))?;
+        Ok(folded)
+    };
+    if folded.stale {
+        folded = again(folded.branches, at)?;
+    }
+    let Some(search) = folded.search.take() else { return Ok((folded, None)) };
+    let event = search.found(id)?;
+    // It is written among the first events, behind everything that is on record now.
+    let run = folded.spec.as_ref().map_or_else(new_run, |spec| spec.run);
+    let (seq, at, agent) = (last_seq + 1, parts.clock.date(), None);
+    let branched = Envelope { seq, at, agent, run, event: event.clone() };
+    folded.branches.note(&branched);
+    let mut folded = again(folded.branches, None)?;
+    folded.tasks.apply(&branched);
+    Ok((folded, Some(event)))
+}
+
 /// Opens the session a request names.
 pub fn open(parts: &Parts, request: &SessionRequest) -> Result<Opened, PlaceError> {
     match &request.start {
         Start::New { id } => create(parts, request, id.unwrap_or_else(new_session)),
-        Start::Resume { id } => take_up(parts, request, *id),
-        Start::Fork { from, id } => fork(parts, request, *from, id.unwrap_or_else(new_session)),
+        Start::Resume { id, at } => take_up(parts, request, *id, *at),
+        Start::Fork { from, id, at } => fork(parts, request, *from, id.unwrap_or_else(new_session), *at),
     }
 }
 
@@ -167,19 +222,30 @@ fn create(parts: &Parts, request: &SessionRequest, id: SessionId) -> Result<Open
     }
 }
 
-fn take_up(parts: &Parts, request: &SessionRequest, id: SessionId) -> Result<Opened, PlaceError> {
+fn take_up(
+    parts: &Parts,
+    request: &SessionRequest,
+    id: SessionId,
+    at: Option<ResumeAt>,
+) -> Result<Opened, PlaceError> {
     match parts.archive.find(id, &parts.foreign) {
         None => Err(PlaceError::NoSuchSession(id)),
         Some(Found::Ours(paths)) => {
             let info = info(parts, request, id);
-            let mut folded = Folded::new(parts, request);
+            let mut folded = Folded::new(parts, request).searching(at);
             // What agents were told stands in their own files.
             let options = ReplayOptions { scope: Scope::Everything, ..ReplayOptions::default() };
             let now = parts.clock.date();
             let mut sink = |envelope: Envelope| folded.take(&envelope);
             let (writer, report) =
                 SessionWriter::resume(&paths, &info, now, &options, &mut sink).map_err(place_error)?;
-            opened(Box::new(writer), &paths, folded, info, Some(&report))
+            let mut read = |sink: &mut dyn FnMut(Envelope)| {
+                replay(&paths, &options, sink).map(drop).map_err(|source| storage(&paths, source))
+            };
+            let wanted = (id, at, writer.last_seq());
+            let (folded, branched) = settle(parts, request, folded, wanted, &mut read)?;
+            let opened = opened(Box::new(writer), &paths, folded, info, Some(&report))?;
+            Ok(Opened { branched, ..opened })
         }
         Some(Found::Foreign(transcript)) => {
             let context = ImportContext {
@@ -192,13 +258,21 @@ fn take_up(parts: &Parts, request: &SessionRequest, id: SessionId) -> Result<Ope
             };
             let imported = import(&transcript, &context)
                 .map_err(|error| PlaceError::Usage(format!("{transcript} cannot be read: {error}")))?;
+            // Looked at before anything is made, so that asking for a line that is not there leaves nothing behind.
+            let mut folded = Folded::new(parts, request).searching(at);
+            imported.envelopes.iter().for_each(|envelope| folded.take(envelope));
+            let mut read = |sink: &mut dyn FnMut(Envelope)| {
+                imported.envelopes.iter().cloned().for_each(sink);
+                Ok(())
+            };
+            let wanted = (id, at, imported.envelopes.last().map_or(0, |last| last.seq));
+            let (folded, branched) = settle(parts, request, folded, wanted, &mut read)?;
             let paths = parts.archive.layout().session(&request.cwd, id);
             let mut writer =
                 SessionWriter::create(&paths, &imported.info, parts.clock.date()).map_err(place_error)?;
             writer.append(&imported.envelopes).map_err(|error| storage(&paths, io::Error::other(error)))?;
-            let mut folded = Folded::new(parts, request);
-            imported.envelopes.iter().for_each(|envelope| folded.take(envelope));
-            opened(Box::new(writer), &paths, folded, imported.info, None)
+            let opened = opened(Box::new(writer), &paths, folded, imported.info, None)?;
+            Ok(Opened { branched, ..opened })
         }
     }
 }
@@ -208,21 +282,65 @@ fn fork(
     request: &SessionRequest,
     from: SessionId,
     id: SessionId,
+    at: Option<ResumeAt>,
 ) -> Result<Opened, PlaceError> {
     let Some(Found::Ours(source)) = parts.archive.find(from, &[]) else {
         return Err(PlaceError::NoSuchSession(from));
     };
+    let mut keep = what_a_fork_keeps(parts, request, &source, at)?;
     let info = SessionInfo { forked_from: Some(from), ..info(parts, request, id) };
     let mut folded = Folded::new(parts, request);
     let mut sink = |envelope: Envelope| folded.take(&envelope);
     let run = new_run();
-    let (writer, report) =
-        parts.archive.fork(&source, &info, run, parts.clock.date(), &mut sink).map_err(place_error)?;
+    let (writer, report) = parts
+        .archive
+        .fork(&source, &info, run, parts.clock.date(), &mut keep, &mut sink)
+        .map_err(place_error)?;
     let paths = writer.paths().clone();
     // The tasks of the first session are its own.
     folded.tasks = TaskTable::default();
     folded.parked.clear();
     opened(Box::new(writer), &paths, folded, info, Some(&report))
+}
+
+/// What of each record of a session goes into a fork of it: what is part of its conversation now, up to a line if one
+/// is given, and that calls without a result were begun.
+fn what_a_fork_keeps(
+    parts: &Parts,
+    request: &SessionRequest,
+    source: &SessionPaths,
+    at: Option<ResumeAt>,
+) -> Result<impl FnMut(Envelope) -> Option<Envelope> + use<>, PlaceError> {
+    let options = ReplayOptions::default();
+    let mut until = 0;
+    let mut read = |sink: &mut dyn FnMut(Envelope)| {
+        let report = replay(source, &options, sink).map_err(|source_error| storage(source, source_error))?;
+        until = report.last_seq;
+        Ok(())
+    };
+    let mut folded = Folded::new(parts, request).searching(at);
+    read(&mut |envelope| folded.take(&envelope))?;
+    let (folded, _) = settle(parts, request, folded, (source.session(), at, u64::MAX - 1), &mut read)?;
+    let begun: HashSet<CallId> =
+        folded.context.unanswered().into_iter().filter(|(_, begun)| *begun).map(|(call, _)| call).collect();
+    let branches = folded.branches;
+    Ok(move |envelope: Envelope| {
+        // What it says from here on is its own.
+        if envelope.seq > until || envelope.agent.is_some() {
+            return None;
+        }
+        match &envelope.event {
+            Event::CallStarted { call, .. } => begun.contains(call).then_some(envelope),
+            Event::Message { .. } | Event::CallEnded { .. } | Event::Compacted { .. } => {
+                match branches.part(&envelope, u64::MAX) {
+                    Part::Whole(_) => Some(envelope),
+                    Part::Cut(event, _) => Some(Envelope { event: *event, ..envelope }),
+                    Part::Dropped(_) => None,
+                }
+            }
+            _ => None,
+        }
+    })
 }
 
 fn opened(
@@ -238,7 +356,15 @@ fn opened(
         format!("transcript: that of agent {agent} has lost its end; what is left of it is used")
     };
     let notices: Vec<String> = problems.into_iter().chain(folded.cut.iter().map(lost)).collect();
-    Ok(Opened { journal, id: info.session, folded, files: Some(Arc::new(files)), notices, info })
+    Ok(Opened {
+        journal,
+        id: info.session,
+        folded,
+        files: Some(Arc::new(files)),
+        notices,
+        info,
+        branched: None,
+    })
 }
 
 fn in_memory(parts: &Parts, request: &SessionRequest, info: SessionInfo, notice: Option<String>) -> Opened {
@@ -249,6 +375,7 @@ fn in_memory(parts: &Parts, request: &SessionRequest, info: SessionInfo, notice:
         files: None,
         notices: notice.into_iter().collect(),
         info,
+        branched: None,
     }
 }
 

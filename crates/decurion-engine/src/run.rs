@@ -475,24 +475,28 @@ async fn recover(run: &Run, progress: &mut Progress, error: ModelError) -> Resul
 pub async fn refold(run: &Run, empty: Context) -> Option<Context> {
     let agent = run.ports.who.agent.clone();
     let before = run.ports.desk.inherited.clone();
+    let branches = run.ports.journal.branches();
     let take = move |context: &mut Context, envelope: Envelope| {
-        if envelope.agent == agent {
-            context.apply(&envelope.event);
-        } else if belongs(&envelope, agent.as_ref(), &before) {
-            context.apply_inherited(&envelope.event);
+        if let Some(until) = belongs(&envelope, agent.as_ref(), &before) {
+            let part = branches.part(&envelope, until);
+            if envelope.agent == agent { context.take(&part) } else { context.take_inherited(&part) }
         }
     };
     run.ports.journal.fold(0, empty, take).await
 }
 
-/// Whether a record is part of an agent's conversation: its own, or what it inherited.
+/// Whether a record is part of an agent's conversation, its own or what it inherited, and up to which record whose it
+/// is was that conversation's to change.
 pub fn belongs(
     envelope: &Envelope,
     agent: Option<&decurion_protocol::AgentId>,
     inherited: &[(Option<decurion_protocol::AgentId>, u64)],
-) -> bool {
-    envelope.agent.as_ref() == agent
-        || inherited.iter().any(|(whose, through)| envelope.agent == *whose && envelope.seq <= *through)
+) -> Option<u64> {
+    if envelope.agent.as_ref() == agent {
+        return Some(u64::MAX);
+    }
+    let from = |(whose, through): &&(_, u64)| envelope.agent == *whose && envelope.seq <= *through;
+    inherited.iter().find(from).map(|(_, through)| *through)
 }
 
 /// Ends the run with what the provider said, also as a message that people see and the model does not.

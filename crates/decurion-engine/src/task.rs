@@ -62,6 +62,10 @@ pub struct Row {
     pub record: TaskRecord,
     /// When that was.
     pub opened: Timestamp,
+    /// The record that began its work, for an agent that was taken up again its last piece of it.
+    since: u64,
+    /// Whether that was in a part of the root's conversation that is no part of it any more: nobody is told how it ends.
+    pub dropped: bool,
     /// Watched by whoever waits for it.
     pub view: watch::Sender<TaskView>,
     /// What was decided for its last run.
@@ -151,7 +155,8 @@ impl TaskTable {
             row.used.apply(envelope);
         }
         match &envelope.event {
-            Event::TaskOpened { record } => self.open((**record).clone(), envelope.at),
+            Event::TaskOpened { record } => self.begin((**record).clone(), envelope.at, envelope.seq),
+            Event::Branched { through, .. } => self.drop_after(*through),
             Event::RunStarted { spec } => {
                 if let Some(row) = spec.agent.clone().and_then(|agent| self.rows.get_mut(&agent.into())) {
                     row.spec = Some(Arc::new((**spec).clone()));
@@ -196,8 +201,16 @@ impl TaskTable {
 
     /// Registers a task, pending. One that is known is taken up again, as a resume does.
     pub fn open(&mut self, record: TaskRecord, at: Timestamp) {
+        self.begin(record, at, 0);
+    }
+
+    fn begin(&mut self, record: TaskRecord, at: Timestamp, since: u64) {
         let view = TaskView { state: TaskState::Pending, ending: None };
         if let Some(row) = self.rows.get_mut(&record.task) {
+            // One that was left alive by a process that is gone goes on with the same work.
+            if row.state().is_ended() {
+                (row.since, row.dropped) = (since, false);
+            }
             (row.record, row.opened) = (record, at);
             row.view.send_replace(view);
             return;
@@ -206,6 +219,8 @@ impl TaskTable {
         let row = Row {
             view: watch::Sender::new(view),
             opened: at,
+            since,
+            dropped: false,
             spec: None,
             progress: ProgressCell::default(),
             told: (0, 0),
@@ -213,6 +228,28 @@ impl TaskTable {
             record: record.clone(),
         };
         self.rows.insert(record.task, row);
+    }
+
+    /// The root's conversation goes on from this record: whatever it began after it, and all below that, is told to
+    /// nobody any more. What an agent that goes on began itself is its own.
+    fn drop_after(&mut self, through: u64) {
+        let begun = self.children(None).filter(|row| row.since > through).map(|row| row.record.task.clone());
+        let dropped: BTreeSet<TaskId> = begun.flat_map(|task| self.subtree(&task)).collect();
+        for (_, row) in self.rows.iter_mut().filter(|(task, _)| dropped.contains(task)) {
+            row.dropped = true;
+        }
+        self.endings.retain(|id, _| !dropped.contains(&id.task));
+        let from = |mail: &Mail| {
+            mail.to.is_none() && mail.from.clone().is_some_and(|agent| dropped.contains(&agent.into()))
+        };
+        self.mail.retain(|_, mail| !from(mail));
+        let (endings, mail) = (&self.endings, &self.mail);
+        for waiting in self.outbox.values_mut() {
+            waiting.retain(|delivery| match delivery {
+                Delivery::Ending(id) => endings.contains_key(id),
+                Delivery::Mail(number) => mail.contains_key(number),
+            });
+        }
     }
 
     /// Takes a step and gives the state it led to.
@@ -232,13 +269,17 @@ impl TaskTable {
         }
         row.used = Used { amount: row.used.amount, ..Used::default() };
         let delivery = Delivery::Ending(ending.id.clone());
-        let (to, ending) = (row.record.parent.clone(), Arc::new(ending));
-        self.endings.insert(ending.id.clone(), (row.record.clone(), Arc::clone(&ending)));
+        let (to, ending, dropped) = (row.record.parent.clone(), Arc::new(ending), row.dropped);
+        if !dropped {
+            self.endings.insert(ending.id.clone(), (row.record.clone(), Arc::clone(&ending)));
+        }
         row.view.send_modify(|view| {
             view.state = TaskState::Ended(ending.outcome.clone());
             view.ending = Some(ending);
         });
-        self.put(to, delivery);
+        if !dropped {
+            self.put(to, delivery);
+        }
     }
 
     /// Whether a task's ending is still to be told and says nothing of a checkout.

@@ -178,6 +178,14 @@ pub enum Event {
         /// What it holds.
         before: FileBefore,
     },
+    /// The root's conversation goes on from an earlier line: what it said and heard since is no part of it any more,
+    /// and whatever it began since is ended and not told of. The transcript keeps all lines.
+    Branched {
+        /// The last line that stays.
+        at: LineId,
+        /// The number of the record that holds it.
+        through: u64,
+    },
     /// Something a person should know; kept in the transcript.
     Notice {
         /// `info`, `warning` or `error`.

@@ -40,7 +40,7 @@ pub use host::{HostAnswer, HostAsked, HostRequest};
 pub use id::{AgentId, CallId, HostRequestId, LineId, QuestionId, RequestId, RunId, SessionId, TaskId};
 pub use inspect::{ContextKind, ContextPart, ContextUse, Inspected, RulesInForce, TaskOutputEnd};
 pub use intent::{Access, Intent, Overlap, Touch};
-pub use link::{Link, Persistence, Place, PlaceError, SessionRequest, SessionSummary, Start};
+pub use link::{Link, Persistence, Place, PlaceError, ResumeAt, SessionRequest, SessionSummary, Start};
 pub use mcp::{Manifest, Manifests, McpDetail, McpHealth, McpServer, McpSource, McpStatus, McpTransport};
 pub use message::{Block, Message, Role, ToolContent};
 pub use outcome::Outcome;

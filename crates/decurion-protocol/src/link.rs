@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::{AgentDefinition, Envelope, Limits, Mode, Request, Rule, SessionId, Thinking, ToolSelection};
+use crate::{
+    AgentDefinition, Envelope, Limits, LineId, Mode, Request, Rule, SessionId, Thinking, ToolSelection,
+};
 
 /// A boxed stream, open about being boxed.
 pub type BoxStream<'a, T> = Pin<Box<dyn Stream<Item = T> + Send + 'a>>;
@@ -129,6 +131,9 @@ pub enum Start {
     Resume {
         /// Which.
         id: SessionId,
+        /// From where, if not from its end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<ResumeAt>,
     },
     /// A new one that begins with what this one holds.
     Fork {
@@ -136,7 +141,20 @@ pub enum Start {
         from: SessionId,
         /// The id of the new one.
         id: Option<SessionId>,
+        /// Up to where, if not to its end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<ResumeAt>,
     },
+}
+
+/// The line of a conversation from which it goes on; what came after is no part of it any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumeAt {
+    /// The last line that stays: any of the root's own conversation.
+    pub line: LineId,
+    /// The prompt whose turn is expected to be all that falls away; if more or less would, nothing is changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drops: Option<LineId>,
 }
 
 /// Why a place cannot open a session.

@@ -10,7 +10,6 @@ use jiff::Timestamp;
 
 use crate::folder::Folder;
 use crate::layout::{PROJECTS, SUBAGENTS, agent_of, slug};
-use crate::line::is_conversation;
 use crate::read::{project_folder, replay};
 use crate::{
     Journal, Layout, OpenError, ReplayOptions, ReplayReport, Scope, SessionPaths, SessionWriter, WriteError,
@@ -123,7 +122,7 @@ impl Archive {
         Ok(agents)
     }
 
-    /// Begins a session of its own that holds what the root's conversation of another holds now: `info` names
+    /// Begins a session of its own that holds what `keep` gives of each event of another's own file: `info` names
     /// it and says what it was forked from. The copied events are numbered anew and given to `sink`, as they
     /// would be by [`SessionWriter::resume`]. Leaves nothing behind when it fails.
     pub fn fork(
@@ -132,11 +131,14 @@ impl Archive {
         info: &SessionInfo,
         run: RunId,
         now: Timestamp,
+        keep: &mut dyn FnMut(Envelope) -> Option<Envelope>,
         sink: &mut dyn FnMut(Envelope),
     ) -> Result<(SessionWriter, ReplayReport), OpenError> {
         let paths = self.layout.session(&info.cwd, info.session);
         let mut writer = SessionWriter::create(&paths, info, now)?;
-        match copy(from, info, run, now, &mut writer, sink) {
+        let opened = Event::SessionOpened { info: Box::new(info.clone()) };
+        let opened = Envelope { seq: 1, at: now, agent: None, run, event: opened };
+        match copy(from, opened, &mut writer, keep, sink) {
             Ok(report) => Ok((writer, report)),
             Err(source) => {
                 drop(writer);
@@ -185,21 +187,20 @@ impl Archive {
 
 fn copy(
     from: &SessionPaths,
-    info: &SessionInfo,
-    run: RunId,
-    now: Timestamp,
+    opened: Envelope,
     writer: &mut SessionWriter,
+    keep: &mut dyn FnMut(Envelope) -> Option<Envelope>,
     sink: &mut dyn FnMut(Envelope),
 ) -> io::Result<ReplayReport> {
-    let opened = Event::SessionOpened { info: Box::new(info.clone()) };
-    let mut batch = vec![Envelope { seq: 1, at: now, agent: None, run, event: opened }];
+    let mut batch = vec![opened];
     let mut seq = 1;
     let mut failed = None;
     let options = ReplayOptions { scope: Scope::Session, structured: true, after: 0 };
-    let report = replay(from, &options, &mut |mut envelope| {
-        if failed.is_some() || !is_conversation(&envelope.event) {
+    let report = replay(from, &options, &mut |envelope| {
+        if failed.is_some() {
             return;
         }
+        let Some(mut envelope) = keep(envelope) else { return };
         seq += 1;
         envelope.seq = seq;
         batch.push(envelope);

@@ -13,8 +13,8 @@ use decurion_engine::permission::Undecided;
 use decurion_engine::prompt::MAIN_PROMPT;
 use decurion_engine::{Definitions as _, Engine, Library, child};
 use decurion_protocol::{
-    AgentDefinition, AgentSource, Block, Command, Limits, Link, Mode, Money, Outcome, Persistence, Place,
-    SessionId, SessionRequest, Skill, SkillKind, Start, Thinking, ToolSelection,
+    AgentDefinition, AgentSource, Block, Command, Limits, LineId, Link, Mode, Money, Outcome, Persistence,
+    Place, ResumeAt, SessionId, SessionRequest, Skill, SkillKind, Start, Thinking, ToolSelection,
 };
 use decurion_serve::socket::{Door, Listener, LiveSessions, listen};
 use decurion_serve::{
@@ -777,15 +777,31 @@ fn start(args: &RunArgs, loaded: &Loaded) -> Result<Start, Failure> {
         (None, true) => Some(latest(loaded)?),
         (None, false) => None,
     };
+    let at = resume_at(args)?;
     match (from, args.fork_session) {
+        (None, _) if at.is_some() => {
+            Err(Failure::usage("--resume-session-at goes with --continue or --resume"))
+        }
         (None, true) => Err(Failure::usage("--fork-session goes with --continue or --resume")),
         (None, false) => Ok(Start::New { id }),
-        (Some(from), true) => Ok(Start::Fork { from, id }),
+        (Some(from), true) => Ok(Start::Fork { from, id, at }),
         (Some(_), false) if id.is_some() => {
             Err(Failure::usage("--session-id goes with a new session or with --fork-session"))
         }
-        (Some(id), false) => Ok(Start::Resume { id }),
+        (Some(id), false) => Ok(Start::Resume { id, at }),
     }
+}
+
+/// The message that a session is to go on from, and the guard of it.
+fn resume_at(args: &RunArgs) -> Result<Option<ResumeAt>, Failure> {
+    let parse = |flag: &str, text: &Option<String>| -> Result<Option<LineId>, Failure> {
+        let hint = "it is the `uuid` of a message, as --output-format stream-json and the transcript show it";
+        let bad = |error| Failure::usage(format!("{flag}: {error}")).hint(hint);
+        text.as_deref().map(|text| text.parse().map_err(bad)).transpose()
+    };
+    let drops = parse("--resume-drops-turn", &args.resume_drops_turn)?;
+    let line = parse("--resume-session-at", &args.resume_session_at)?;
+    Ok(line.map(|line| ResumeAt { line, drops }))
 }
 
 fn latest(loaded: &Loaded) -> Result<SessionId, Failure> {

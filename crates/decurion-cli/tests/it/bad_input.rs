@@ -30,6 +30,8 @@ const CASES: &[Case] = &[
     ("nothing to continue", &["-p", "x", "--continue"], &["continue"]),
     ("continue and resume", &["-p", "x", "--continue", "--resume", "00000000-0000-4000-8000-000000000000"], &["--continue", "--resume"]),
     ("a fork of nothing", &["-p", "x", "--fork-session"], &["--fork-session"]),
+    ("a message to go on from in nothing", &["-p", "x", "--resume-session-at", "00000000-0000-4000-8000-000000000000"], &["--resume-session-at", "--resume"]),
+    ("a turn to drop without a message", &["-p", "x", "--resume-drops-turn", "00000000-0000-4000-8000-000000000000"], &["--resume-session-at"]),
     ("a new id for an old session", &["-p", "x", "--resume", "00000000-0000-4000-8000-000000000000", "--session-id", "00000000-0000-4000-8000-000000000001"], &["--session-id"]),
     ("keep and do not keep", &["-p", "x", "--no-session-persistence", "--require-persistence"], &["--no-session-persistence", "--require-persistence"]),
     ("two system prompts", &["-p", "x", "--system-prompt", "a", "--system-prompt-file", "b"], &["--system-prompt"]),

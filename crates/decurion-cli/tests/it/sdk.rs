@@ -106,6 +106,7 @@ const FEATURES: &[Feature] = &[
     ("`resume`", "sessions", "resumed", BOTH),
     ("`continue`", "sessions", "continued", BOTH),
     ("`fork_session`", "sessions", "forked", BOTH),
+    ("`resume_session_at`", "sessions", "at", BOTH),
     ("a session that does not exist", "sessions", "missing", BOTH),
     ("session readers on our state folder", "sessions", "read", BOTH),
     ("`max_turns`", "limits", "turns", BOTH),
@@ -139,7 +140,7 @@ const FEATURES: &[Feature] = &[
 ];
 
 /// Sections that are written and not shown yet.
-const NOT_YET: &[(&str, &str, &[Language])] = &[("sessions", "at", BOTH)];
+const NOT_YET: &[(&str, &str, &[Language])] = &[];
 
 /// Where the SDKs are installed: beside the folders of binaries.
 pub fn installed(wanted: &str) -> PathBuf {

@@ -57,6 +57,58 @@ fn a_session_is_continued_resumed_and_forked() {
 }
 
 #[test]
+fn a_session_goes_on_from_an_earlier_message() {
+    let stand = Stand::new(COUNTING);
+    let uuid = |lines: &[Value], kind: &str| {
+        let of = |line: &&Value| line["type"] == kind;
+        lines.iter().find(of).unwrap()["uuid"].as_str().unwrap().to_owned()
+    };
+    let run = finished(stand.decurion().args([
+        "-p",
+        "first",
+        "--output-format",
+        "stream-json",
+        "--session-id",
+        ID,
+    ]));
+    let seen: Vec<Value> = run.lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let reply = uuid(&seen, "assistant");
+    ask(&stand, "second", &["--resume", ID]);
+    let transcript = || {
+        let text = finished(stand.decurion().args(["sessions", "export", ID]));
+        text.lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
+    };
+    let is_prompt = |line: &&Value| line["type"] == "user" && line["message"]["content"] == "second";
+    let before = transcript();
+    let second = before.iter().find(is_prompt).unwrap()["uuid"].as_str().unwrap().to_owned();
+    // What was not expected, or is not there, changes nothing.
+    for (at, drops, expected) in [
+        (reply.as_str(), reply.as_str(), "Resume rejected by --resume-drops-turn:"),
+        (OTHER, second.as_str(), OTHER),
+        ("yesterday", second.as_str(), "--resume-session-at"),
+        (reply.as_str(), "", "--resume-drops-turn"),
+    ] {
+        let flags = [format!("--resume-session-at={at}"), format!("--resume-drops-turn={drops}")];
+        let refused = finished(stand.decurion().args(["-p", "third", "--resume", ID]).args(&flags));
+        assert_eq!(refused.ending.code(), 2, "{refused:?}");
+        assert!(refused.errors.contains(expected), "{}", refused.errors);
+        assert_eq!(transcript(), before);
+    }
+    // A copy up to there, then the session itself, and so it stays.
+    ask(&stand, "third", &["--resume", ID, "--fork-session", "--resume-session-at", &reply]);
+    assert_eq!(last_messages(&stand).len(), 3);
+    assert_eq!(transcript(), before);
+    ask(&stand, "third", &["--resume", ID, "--resume-session-at", &reply, "--resume-drops-turn", &second]);
+    assert_eq!(last_messages(&stand).len(), 3);
+    ask(&stand, "third", &["--resume", ID]);
+    assert_eq!(last_messages(&stand).len(), 5);
+    // The chain of what was said since goes on from that message.
+    let after = transcript();
+    let next = after.iter().find(|line| line["message"]["content"] == "third").unwrap();
+    assert_eq!(next["parentUuid"], reply);
+}
+
+#[test]
 fn a_session_that_is_not_kept_leaves_nothing() {
     let stand = Stand::new("when turn=1\n call Bash {\"command\": \"seq 1 20000\"}\nwhen\n say \"done\"");
     ask(&stand, "first", &["--no-session-persistence", "--allowedTools", "Bash"]);

@@ -33,6 +33,9 @@ use super::begin::{grant_of, with_answer};
 use super::prepare::Answer;
 use super::{Child, Family, Launch};
 
+/// Who ended what was begun in a part of the conversation that is no part of it any more.
+const GOES_ON_EARLIER: &str = "the session, which goes on from before it was begun";
+
 impl Owner {
     /// `resume`: an earlier agent goes on with a new prompt; one that still works is told it.
     pub(super) async fn resume(
@@ -400,14 +403,16 @@ impl Owner {
             ))
         };
         let empty: HashMap<AgentId, Folding> = agents.into_iter().filter_map(folding).collect();
-        let take = |all: &mut HashMap<AgentId, Folding>, envelope: Envelope| {
+        let branches = self.session.journal.branches();
+        let take = move |all: &mut HashMap<AgentId, Folding>, envelope: Envelope| {
             if let Some(own) = envelope.agent.as_ref().and_then(|agent| all.get_mut(agent)) {
                 own.apply(&envelope);
             }
             for (agent, folding) in all.iter_mut().filter(|(_, folding)| !folding.before.is_empty()) {
-                if envelope.agent.as_ref() != Some(agent) && belongs(&envelope, Some(agent), &folding.before)
+                if envelope.agent.as_ref() != Some(agent)
+                    && let Some(until) = belongs(&envelope, Some(agent), &folding.before)
                 {
-                    folding.context.apply_inherited(&envelope.event);
+                    folding.context.take_inherited(&branches.part(&envelope, until));
                 }
             }
         };
@@ -475,8 +480,10 @@ impl Owner {
             let agent = self.tree.tasks.row(&task).and_then(crate::task::Row::agent);
             let record = TaskRecord { attention: Attention::Background, ..record };
             let folding = agent.as_ref().and_then(|agent| folded.remove(agent));
+            let dropped = self.tree.tasks.row(&task).is_some_and(|row| row.dropped);
             let orphan = record.parent.as_ref().is_some_and(|parent| !self.is_at_work(parent));
             let ended = match (agent, folding) {
+                _ if dropped => Some(Outcome::Killed { by: GOES_ON_EARLIER.to_owned() }),
                 _ if orphan => Some(Outcome::Killed { by: "the end of its parent".to_owned() }),
                 (Some(agent), folding @ Some(_)) => self.continue_from(&agent, record, folding).await,
                 _ => Some(Outcome::Lost),

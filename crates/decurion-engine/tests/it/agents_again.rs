@@ -29,7 +29,7 @@ async fn until<T>(link: &mut Link, wanted: impl Fn(&Event, bool) -> Option<T>) -
 
 /// The request that opens a session again.
 fn again(stage: &Stage, link: &Link) -> SessionRequest {
-    SessionRequest { start: Start::Resume { id: link.session }, ..stage.request.clone() }
+    SessionRequest { start: Start::Resume { id: link.session, at: None }, ..stage.request.clone() }
 }
 
 #[tokio::test(start_paused = true)]
@@ -300,7 +300,8 @@ when
     let mut stage = stage(script);
     stage.agent_settings.max_depth = 2;
     let played = stage.play("go").await;
-    let request = SessionRequest { start: Start::Resume { id: played.session }, ..stage.request.clone() };
+    let request =
+        SessionRequest { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
     let hour = Duration::from_secs(3600);
     let again = tokio::time::timeout(hour, stage.play_all(request, &["hi"])).await.expect("never quiet");
     assert_eq!(again.unwrap().outcome, Outcome::Completed { report: "done".into(), limit: None });

@@ -877,7 +877,8 @@ when
     });
     let transcript = std::fs::canonicalize(output.unwrap()).unwrap();
     std::fs::remove_file(transcript).unwrap();
-    let request = SessionRequest { start: Start::Resume { id: played.session }, ..stage.request.clone() };
+    let request =
+        SessionRequest { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
     let again = stage.play_all(request, &[&format!("take {agent}")]).await.unwrap();
     let log = decurion_testkit::stage::render(&again.events);
     assert!(log.contains("has no usable transcript and cannot go on") && !log.contains("never"), "{log}");

@@ -22,7 +22,7 @@ async fn played(stage: &Stage) -> (SessionId, Vec<Envelope>) {
 /// Takes the session up where a crash after this record would have left it, and lets it finish.
 async fn goes_on(stage: &Stage, session: SessionId, after: u64) -> (Stage, Played) {
     let stage = stage.after_crash_at(after);
-    let request = SessionRequest { start: Start::Resume { id: session }, ..stage.request.clone() };
+    let request = SessionRequest { start: Start::Resume { id: session, at: None }, ..stage.request.clone() };
     let played = stage.play_all(request, &["are you there?"]).await.unwrap();
     (stage, played)
 }

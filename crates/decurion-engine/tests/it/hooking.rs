@@ -249,7 +249,8 @@ async fn a_start_hook_that_says_nothing_is_told_once_of_one_start() {
     let mut after = before.after_crash_at(prepared.seq);
     after.hooks = before.hooks.clone();
     after.processes = before.processes.clone();
-    let request = SessionRequest { start: Start::Resume { id: played.session }, ..before.request.clone() };
+    let request =
+        SessionRequest { start: Start::Resume { id: played.session, at: None }, ..before.request.clone() };
     let again = after.play_all(request, &["more"]).await.unwrap();
     let went_on =
         again.events.iter().any(|one| one.agent.is_some() && matches!(one.event, Event::RunEnded { .. }));

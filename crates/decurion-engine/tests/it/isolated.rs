@@ -361,7 +361,8 @@ when agent=apart
     let spec = spec(&played);
     let agent = spec.agent.clone().unwrap();
     let tree = spec.worktree.clone().unwrap();
-    let request = SessionRequest { start: Start::Resume { id: played.session }, ..stage.request.clone() };
+    let request =
+        SessionRequest { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
     let stage = stage.resuming(&format!(
         "{}\nwhen agent=main turn=3\n  call Agent {{\"description\": \"more\", \"prompt\": \"more\", \"resume\": \"{agent}\"}}\nwhen agent=main\n  say \"done\"\n",
         script.split("when agent=main").next().unwrap()
@@ -408,7 +409,8 @@ async fn nobody_else_waits_while_an_agent_takes_up_its_checkout() {
         "{apart}when agent=main turn=3\n  call Agent {{\"description\": \"more\", \"prompt\": \"more\", \
          \"resume\": \"{agent}\", \"run_in_background\": true}}\nwhen agent=main\n  say \"done\"\n"
     ));
-    let request = SessionRequest { start: Start::Resume { id: played.session }, ..stage.request.clone() };
+    let request =
+        SessionRequest { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
     let held = leases.work_lock(&tree.repository, "clean").unwrap().unwrap();
     let mut link = stage.engine().open(request).await.unwrap();
     send(&link, 0, Command::Prompt { blocks: vec![Block::text("more")] }).await;
@@ -465,7 +467,7 @@ when
     assert!(kept, "it is said where the work is");
     // Asked for from the shared folder, it goes on where it was.
     let request = SessionRequest {
-        start: Start::Resume { id: first.session },
+        start: Start::Resume { id: first.session, at: None },
         worktree: None,
         ..stage.request.clone()
     };
@@ -485,7 +487,7 @@ async fn a_session_that_changed_nothing_in_its_checkout_leaves_none_and_can_go_o
     let first = stage.play("go").await;
     assert_eq!(repo.git(&["branch", "--list", "decurion/*"]).unwrap(), "");
     let request = SessionRequest {
-        start: Start::Resume { id: first.session },
+        start: Start::Resume { id: first.session, at: None },
         worktree: None,
         ..stage.request.clone()
     };
@@ -512,7 +514,8 @@ async fn a_crash_after_a_checkout_was_kept_loses_neither_path_nor_branch() {
         leases.get(&tree.repository, spec.agent.as_ref().unwrap().as_str()).unwrap()
     };
     assert_eq!(lease().state, LeaseState::Kept);
-    let request = SessionRequest { start: Start::Resume { id: played.session }, ..stage.request.clone() };
+    let request =
+        SessionRequest { start: Start::Resume { id: played.session, at: None }, ..stage.request.clone() };
     let second = stage.play_all(request.clone(), &["more"]).await.unwrap();
     let told = |played: &Played| {
         let note = |envelope: &Arc<Envelope>| match &envelope.event {
@@ -617,7 +620,7 @@ async fn whoever_worked_in_a_checkout_that_was_merged_goes_on_in_it() {
         "when agent=apart text=/more/\n  call Bash {{\"command\": \"pwd; git log --format=%s -2\"}}\nwhen agent=apart\n  say \"changed\"\nwhen agent=main text=/where/\n  call Bash {{\"command\": \"git log --format=%s -2; git status --short\"}}\n  call Agent {{\"description\": \"more\", \"prompt\": \"more\", \"resume\": \"{agent}\"}}\nwhen agent=main\n  say \"done\"\n"
     ));
     let request = SessionRequest {
-        start: Start::Resume { id: played.session },
+        start: Start::Resume { id: played.session, at: None },
         worktree: None,
         ..again.request.clone()
     };
@@ -652,7 +655,7 @@ async fn a_session_whose_own_agent_works_apart_never_works_in_the_shared_folder(
     let again =
         apart.resuming("when text=/where/\n  call Bash {\"command\": \"pwd\"}\nwhen\n  say \"done\"\n");
     for definition in [again.request.definition.clone(), AgentDefinition::default()] {
-        let start = Start::Resume { id: played.session };
+        let start = Start::Resume { id: played.session, at: None };
         let request = SessionRequest { start, definition, ..again.request.clone() };
         let played = again.play_all(request, &["where"]).await.unwrap();
         assert_eq!(results(&played, "Bash", false), [lease.path.as_str()]);
@@ -660,7 +663,8 @@ async fn a_session_whose_own_agent_works_apart_never_works_in_the_shared_folder(
     // One that has none to go on in is refused, and so is a fork.
     let plain = stage(&repo, "when\n  say \"done\"\n");
     let session = plain.play("go").await.session;
-    for start in [Start::Resume { id: session }, Start::Fork { from: session, id: None }] {
+    for start in [Start::Resume { id: session, at: None }, Start::Fork { from: session, id: None, at: None }]
+    {
         let definition = (**plain.agents.last().unwrap()).clone();
         let request = SessionRequest { start, definition, ..plain.request.clone() };
         let refused = plain.play_all(request, &["go"]).await.map(drop).unwrap_err().to_string();

@@ -407,7 +407,7 @@ when
     for seq in stage.recorded(played.session).iter().map(|envelope| envelope.seq) {
         let mut again = with_shell(stage.after_crash_at(seq));
         again.models.clone_from(&stage.models);
-        let start = Start::Resume { id: played.session };
+        let start = Start::Resume { id: played.session, at: None };
         let request = SessionRequest { start, ..again.request.clone() };
         again.play_all(request, &["and now?"]).await.unwrap();
         let last = requests(&again).pop().unwrap();
@@ -602,7 +602,7 @@ async fn the_instructions_of_a_folder_are_told_when_something_in_it_is_read_firs
     // After a restart the same request is made, and nothing is told twice.
     let again = stage.after_crash(READING);
     let mut request = stage.request.clone();
-    request.start = decurion_protocol::Start::Resume { id: played.session };
+    request.start = decurion_protocol::Start::Resume { id: played.session, at: None };
     again.play_all(request, &["more"]).await.unwrap();
     let last = requests(&again).last().map(told);
     assert_eq!(last.as_deref(), Some(both.as_str()));
@@ -662,7 +662,7 @@ async fn the_skills_of_the_sessions_own_agent_are_in_its_opening() {
     let mut stage = stage("when\n  say \"done\"\n", shelf([(skill("a"), "Mind it.")]));
     stage.request.definition.equipment.skills = vec!["a".into(), "gone".into()];
     let played = stage.play_all(stage.request.clone(), &["go", "more"]).await.unwrap();
-    let start = Start::Resume { id: played.session };
+    let start = Start::Resume { id: played.session, at: None };
     stage.play_all(SessionRequest { start, ..stage.request.clone() }, &["again"]).await.unwrap();
     let opening = "<command-message>a</command-message>\n<command-name>/a</command-name>\n\n\
         Base directory for this skill: /skills/a\n\nMind it.";
@@ -688,7 +688,7 @@ async fn skills_in_an_opening_are_told_once_wherever_a_crash_comes() {
     let mut asked = 0;
     for envelope in &all[begun..] {
         let again = stage.after_crash_at(envelope.seq);
-        let start = decurion_protocol::Start::Resume { id: session };
+        let start = decurion_protocol::Start::Resume { id: session, at: None };
         let request = decurion_protocol::SessionRequest { start, ..again.request.clone() };
         again.play_all(request, &["are you there?"]).await.unwrap();
         for request in requests(&again).iter().filter(|request| texts(request)[0] == "look") {
@@ -778,7 +778,7 @@ when
     let all = ["call main", "once main", "call main", "stop main", "prompt main", "call main", "stop main"];
     assert_eq!(sorted_pairs(words(&stage)), all, "{}", render(&played.events));
     // Another process knows it from the record.
-    let start = Start::Resume { id: played.session };
+    let start = Start::Resume { id: played.session, at: None };
     let again = SessionRequest { start, ..stage.request.clone() };
     let before = words(&stage).len();
     stage.play_all(again, &["once more"]).await.unwrap();
@@ -846,7 +846,7 @@ when
     let begun = all.iter().position(|one| one.agent.is_some()).unwrap();
     for envelope in &all[begun..] {
         let again = with_shell(stage.after_crash_at(envelope.seq));
-        let start = Start::Resume { id: played.session };
+        let start = Start::Resume { id: played.session, at: None };
         let request = SessionRequest { start, ..again.request.clone() };
         again.play_all(request, &["are you there?"]).await.unwrap();
         assert!(!words(&again).contains(&"call agent".to_owned()), "after record {}", envelope.seq);
@@ -944,7 +944,7 @@ async fn the_skills_of_the_sessions_own_agent_are_not_told_again_where_it_moved(
     // The call has no result, so the next prompt begins with a note on where the session is.
     stage.forget_after(seq);
     let stage = stage.resuming("when\n  say \"done\"\n");
-    let start = Start::Resume { id: session };
+    let start = Start::Resume { id: session, at: None };
     stage.play_all(SessionRequest { start, ..stage.request.clone() }, &["more"]).await.unwrap();
     let told = texts(requests(&stage).last().unwrap()).join("\n");
     assert!(told.contains("The session now works in "), "{told}");

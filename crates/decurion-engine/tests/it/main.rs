@@ -9,6 +9,7 @@ mod agents_crash;
 mod agents_limits;
 mod agents_rights;
 mod agents_words;
+mod branching;
 mod carrying;
 mod children;
 mod elicitation;

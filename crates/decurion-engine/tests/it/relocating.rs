@@ -68,7 +68,7 @@ fn leases(stage: &Stage) -> Vec<Lease> {
 }
 
 fn resumed(stage: &Stage, session: SessionId) -> SessionRequest {
-    SessionRequest { start: Start::Resume { id: session }, ..stage.request.clone() }
+    SessionRequest { start: Start::Resume { id: session, at: None }, ..stage.request.clone() }
 }
 
 const THERE_AND_BACK: &str = r#"
@@ -821,8 +821,10 @@ async fn a_fork_of_a_session_works_in_no_checkout_of_that() {
     let script = "when turn=1\n  call EnterWorktree {\"name\": \"mine\"}\nwhen text=/where/\n  call Bash {\"command\": \"pwd; echo x > x.txt\"}\nwhen\n  say \"done\"\n";
     let stage = allowed(&repo, script);
     let first = stage.play("where").await;
-    let request =
-        SessionRequest { start: Start::Fork { from: first.session, id: None }, ..stage.request.clone() };
+    let request = SessionRequest {
+        start: Start::Fork { from: first.session, id: None, at: None },
+        ..stage.request.clone()
+    };
     let forked = stage.play_all(request, &["where"]).await.unwrap();
     assert_eq!(results(&forked, "Bash", false)[0], utf8(repo.path()).as_str());
     assert!(told(&forked).contains("The session now works in"), "{}", told(&forked));
@@ -842,8 +844,8 @@ async fn a_session_that_goes_on_elsewhere_works_there_with_its_shell_too() {
     let above = utf8(repo.path()).parent().unwrap().to_owned();
     let stage =
         stage.resuming("when text=/where/\n  call Bash {\"command\": \"pwd\"}\nwhen\n  say \"done\"\n");
-    let fork = Start::Fork { from: first.session, id: None };
-    let resume = Start::Resume { id: first.session };
+    let fork = Start::Fork { from: first.session, id: None, at: None };
+    let resume = Start::Resume { id: first.session, at: None };
     let there = utf8(repo.path()).join("sub");
     // From where it was and from above that, its shell is where it was; a fork begins where it is asked for.
     let rows = [

@@ -7,7 +7,7 @@ use decurion_testkit::stage::{Stage, render, send};
 use expect_test::expect;
 
 fn again(stage: &Stage, id: decurion_protocol::SessionId) -> SessionRequest {
-    SessionRequest { start: Start::Resume { id }, ..stage.request.clone() }
+    SessionRequest { start: Start::Resume { id, at: None }, ..stage.request.clone() }
 }
 
 #[tokio::test(start_paused = true)]
@@ -38,8 +38,10 @@ when turn=3 match="more"
 async fn a_fork_goes_its_own_way_and_leaves_the_first_alone() {
     let stage = Stage::new("when turn=1\n  say \"one\"\nwhen turn=2\n  say \"two\"\n");
     let first = stage.play("go").await;
-    let fork =
-        SessionRequest { start: Start::Fork { from: first.session, id: None }, ..stage.request.clone() };
+    let fork = SessionRequest {
+        start: Start::Fork { from: first.session, id: None, at: None },
+        ..stage.request.clone()
+    };
     let second = stage.play_all(fork, &["other"]).await.unwrap();
     assert_ne!(first.session, second.session);
     assert_eq!(second.outcome, Outcome::Completed { report: "two".into(), limit: None });

@@ -260,7 +260,7 @@ impl LiveSessions {
 impl Place for LiveSessions {
     fn open(&self, request: SessionRequest) -> BoxFuture<'_, Result<Link, PlaceError>> {
         Box::pin(async move {
-            let Start::Resume { id } = request.start else {
+            let Start::Resume { id, at: None } = request.start else {
                 return Err(PlaceError::Usage(
                     "only a session that is live already can be attached to".to_owned(),
                 ));

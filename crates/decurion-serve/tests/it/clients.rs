@@ -189,10 +189,10 @@ async fn the_folder_of_live_sessions_is_a_place() {
         sessions.iter().map(|one| (one.session, one.cwd.as_str())).collect::<Vec<_>>(),
         [(stage.session(), "/repo")]
     );
-    let link = place.open(session(Start::Resume { id: stage.session() })).await.unwrap();
+    let link = place.open(session(Start::Resume { id: stage.session(), at: None })).await.unwrap();
     assert_eq!(link.session, stage.session());
     let other = SessionId(Default::default());
-    let missing = place.open(session(Start::Resume { id: other })).await.unwrap_err();
+    let missing = place.open(session(Start::Resume { id: other, at: None })).await.unwrap_err();
     assert!(matches!(missing, PlaceError::NoSuchSession(id) if id == other));
     let new = place.open(session(Start::New { id: None })).await.unwrap_err();
     assert!(matches!(new, PlaceError::Usage(_)));

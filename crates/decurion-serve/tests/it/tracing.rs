@@ -307,7 +307,8 @@ when agent=main
         again.clock = Arc::new(Late(Simulated(Instant::now())));
         let died = timeline(&again.recorded(session));
         shape(&died);
-        let request = SessionRequest { start: Start::Resume { id: session }, ..again.request.clone() };
+        let request =
+            SessionRequest { start: Start::Resume { id: session, at: None }, ..again.request.clone() };
         again.play_all(request, &["are you there?"]).await.unwrap();
         let went_on = timeline(&again.recorded(session));
         shape(&went_on);

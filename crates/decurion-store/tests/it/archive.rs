@@ -109,6 +109,10 @@ fn a_session_is_found_by_its_id_ours_first() {
     assert_eq!(archive.find(session(3), &[foreign]), None);
 }
 
+fn is_said(envelope: &Envelope) -> bool {
+    matches!(envelope.event, Event::Message { .. } | Event::CallEnded { .. } | Event::Compacted { .. })
+}
+
 #[test]
 fn a_fork_is_a_session_of_its_own() {
     let (home, events) = recorded(200);
@@ -117,12 +121,12 @@ fn a_fork_is_a_session_of_its_own() {
     info.cwd = "/elsewhere".into();
     info.forked_from = Some(session(1));
     let mut given = Vec::new();
-    let (mut writer, report) =
-        archive(&home).fork(&home.paths(1), &info, run(), date(9), &mut |event| given.push(event)).unwrap();
+    let mut keep = |envelope: Envelope| is_said(&envelope).then_some(envelope);
+    let (mut writer, report) = archive(&home)
+        .fork(&home.paths(1), &info, run(), date(9), &mut keep, &mut |event| given.push(event))
+        .unwrap();
     assert!(report.is_clean());
-    let conversation = events.iter().filter(|event| {
-        matches!(event.event, Event::Message { .. } | Event::CallEnded { .. } | Event::Compacted { .. })
-    });
+    let conversation = events.iter().filter(|event| is_said(event));
     let expected: Vec<&Event> = conversation.map(|event| &event.event).collect();
     assert_eq!(given[1..].iter().map(|event| &event.event).collect::<Vec<_>>(), expected);
     assert_eq!(given.iter().map(|event| event.seq).collect::<Vec<_>>(), (1..=601).collect::<Vec<_>>());
@@ -139,8 +143,10 @@ fn a_fork_is_a_session_of_its_own() {
 #[test]
 fn a_fork_of_nothing_leaves_nothing() {
     let home = Home::new();
-    let error =
-        archive(&home).fork(&home.paths(1), &info(2), run(), date(0), &mut drop).map(drop).unwrap_err();
+    let error = archive(&home)
+        .fork(&home.paths(1), &info(2), run(), date(0), &mut Some, &mut drop)
+        .map(drop)
+        .unwrap_err();
     assert!(matches!(error, OpenError::Missing(id) if id == session(1)), "{error}");
     assert!(!home.paths(2).transcript().exists());
 }

@@ -84,7 +84,7 @@ async fn jumping_session(seed: u64) -> Result<(), String> {
     let played = stage.play_all(stage.request.clone(), &["go", "again"]).await.map_err(|e| e.to_string())?;
     in_order(&played)?;
     let mut request = stage.request.clone();
-    request.start = Start::Resume { id: played.session };
+    request.start = Start::Resume { id: played.session, at: None };
     let resumed = stage.play_all(request, &["again"]).await.map_err(|error| error.to_string())?;
     in_order(&resumed)?;
     let paths = stage.archive().layout().session(&stage.request.cwd, played.session);

@@ -162,7 +162,7 @@ async fn play(plan: &Plan, dice: &mut Dice) -> Result<(usize, bool), String> {
     let second = first.after_crash(&script);
     let id: SessionId = session.link.session;
     drop(session);
-    let request = SessionRequest { start: Start::Resume { id }, ..second.request.clone() };
+    let request = SessionRequest { start: Start::Resume { id, at: None }, ..second.request.clone() };
     let mut session = Session::open(&second, request).await?;
     if dice.below(2) == 0 {
         send(&session.link, 1, Command::Prompt { blocks: vec![Block::text("go on")] }).await;

@@ -1,7 +1,7 @@
 //! Who was told what. Takes the events of a session, gives what went wrong between endings and messages on one
 //! side and the lines that deliver them on the other: lost, told twice, told to the wrong one, told without a word.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use decurion_protocol::{
@@ -21,6 +21,9 @@ pub struct Ledger {
     told: BTreeMap<Delivery, Vec<Option<AgentId>>>,
     /// Deliveries whose line says nothing about them.
     wordless: Vec<EndingId>,
+    /// The record that began each task first, and those that the root's conversation no longer knows of.
+    opened: HashMap<TaskId, u64>,
+    dropped: HashSet<TaskId>,
     /// How each agent ended last.
     ends: HashMap<AgentId, Outcome>,
     /// The size in bytes of each message that delivers something.
@@ -46,7 +49,13 @@ impl Ledger {
 
     fn take(&mut self, envelope: &Envelope) {
         match &envelope.event {
+            Event::Branched { through, .. } => {
+                let is_roots = |task: &TaskId| self.parents.get(task).is_some_and(Option::is_none);
+                let after = self.opened.iter().filter(|(task, seq)| *seq > through && is_roots(task));
+                self.dropped.extend(after.map(|(task, _)| task.clone()));
+            }
             Event::TaskOpened { record } => {
+                self.opened.entry(record.task.clone()).or_insert(envelope.seq);
                 if self.parents.insert(record.task.clone(), record.parent.clone()).is_none()
                     && record.kind != TaskKind::LocalBash
                     && let Ok(agent) = record.task.as_str().parse()
@@ -127,7 +136,7 @@ impl Ledger {
         for (owed, to) in &self.owed {
             let heard = self.told.get(owed).map_or(&[][..], Vec::as_slice);
             match heard {
-                [] if self.is_over(to.as_ref()) => {}
+                [] if self.is_over(to.as_ref()) || self.is_dropped(owed) => {}
                 [] => found.push(format!("lost: {owed:?} for {}", name(to.as_ref()))),
                 [one] if one == to => {}
                 [one] => found.push(format!("told to {} instead: {owed:?}", name(one.as_ref()))),
@@ -145,6 +154,10 @@ impl Ledger {
             }
         }
         found
+    }
+
+    fn is_dropped(&self, owed: &Delivery) -> bool {
+        matches!(owed, Delivery::Ending(id) if self.dropped.contains(&id.task))
     }
 
     fn is_over(&self, agent: Option<&AgentId>) -> bool {

@@ -137,7 +137,7 @@ async fn judge(played: &Played, stage: &Stage) -> Result<(), String> {
         other => return Err(format!("the runs ended {other:?}")),
     }
     let mut request = stage.request.clone();
-    request.start = Start::Resume { id: played.session };
+    request.start = Start::Resume { id: played.session, at: None };
     let resumed = stage.play_all(request, &["and then"]).await.map_err(|error| error.to_string())?;
     if !matches!(resumed.outcome, Outcome::Completed { .. }) {
         return Err(format!("taken up again, it ended {:?}", resumed.outcome));

@@ -399,7 +399,7 @@ async fn an_agent_that_goes_on_has_the_tools_of_its_parents_servers_still() {
         }
         _ => None,
     });
-    let start = Start::Resume { id: played.session };
+    let start = Start::Resume { id: played.session, at: None };
     let request = SessionRequest { start, ..stage.request.clone() };
     let prompt = format!("resume {}", inner.unwrap());
     let again = within(stage.play_all(request, &[&prompt])).await.unwrap();

@@ -116,7 +116,7 @@ fn play(shape: &Shape, dialect: Dialect) -> Result<(), String> {
     let playing = std::panic::AssertUnwindSafe(async {
         let played = stage.play("go").await;
         // The session lives on: another prompt is answered.
-        let start = Start::Resume { id: played.session };
+        let start = Start::Resume { id: played.session, at: None };
         let request = SessionRequest { start, ..stage.request.clone() };
         let next = stage.play_all(request, &["and then"]).await.map_err(|error| error.to_string());
         (played, next)
