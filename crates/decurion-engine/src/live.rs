@@ -112,7 +112,11 @@ impl Waiting {
         }
         let weight = if self.events.len() < UNWEIGHED { 0 } else { weight(&envelope) };
         self.bytes += weight;
+        let is_state = matches!(envelope.event, Event::Quiet { .. });
         self.events.push_back((envelope, weight));
+        if is_state && self.skipped.is_some() {
+            self.thin_states();
+        }
         if self.skipped.is_none() && (self.events.len() > MOST_EVENTS || self.bytes > MOST_BYTES) {
             self.fall_behind();
         }
@@ -145,13 +149,31 @@ impl Waiting {
         self.skipped = self.events.iter().rev().find(durable).map(|(held, _)| held.seq);
         self.events.retain(|(held, _)| is_only_here(&held.event));
         self.bytes = self.events.iter().map(|(_, weight)| weight).sum();
+        self.thin_states();
+    }
+
+    /// Of how the session stands keeps the newest, and where work began and was last seen: whoever is behind may take
+    /// a session that rested in between for one that worked on, but never one that works for one that rests.
+    fn thin_states(&mut self) {
+        let states = self.events.iter().enumerate().filter_map(|(at, (held, _))| match held.event {
+            Event::Quiet { quiet, .. } => Some((at, quiet)),
+            _ => None,
+        });
+        let states: Vec<(usize, bool)> = states.collect();
+        let mut working = states.iter().filter(|(_, quiet)| !quiet).map(|(at, _)| *at);
+        let first = working.next();
+        let kept = [first, working.next_back(), states.last().map(|(at, _)| *at)];
+        for (at, _) in states.iter().rev().filter(|(at, _)| !kept.contains(&Some(*at))) {
+            self.remove(*at);
+        }
     }
 }
 
-/// Whether somebody waits for what comes of an event that no record can give back as it is.
+/// Whether somebody waits for an event, or for what comes of it, that no record can give back as it is.
 fn is_only_here(event: &Event) -> bool {
     match event {
-        Event::Replied { .. } | Event::HostAsked { .. } | Event::HostReleased { .. } => true,
+        Event::Replied { .. } | Event::Quiet { .. } => true,
+        Event::HostAsked { .. } | Event::HostReleased { .. } => true,
         _ => event.on_record().is_some(),
     }
 }
@@ -337,6 +359,8 @@ mod tests {
                 Event::Replied { request, .. } => format!("reply {}", request.0),
                 Event::HostAsked { .. } => "asked".to_owned(),
                 Event::HostReleased { .. } => "released".to_owned(),
+                Event::Quiet { quiet: true, .. } => "rests".to_owned(),
+                Event::Quiet { queued, .. } => format!("works, {queued}"),
                 other => format!("{other:?}"),
             });
         }
@@ -368,6 +392,26 @@ mod tests {
         wanted.drain(..10);
         let given = all(&mut events, shown).await;
         assert_eq!(given, wanted);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_falls_behind_is_told_when_work_began_and_how_it_stands_now() {
+        let mut shown = Shown::new();
+        let mut events = shown.live.subscribe(0);
+        for index in 0..3u32 {
+            shown.publish(Event::Quiet { quiet: false, queued: 2 - index });
+            for part in 0..3000 {
+                shown.say(&format!("{index} {part}"));
+            }
+            shown.publish(Event::Quiet { quiet: true, queued: 2 - index });
+        }
+        let queue = shown.live.lock()[0].upgrade().unwrap();
+        assert_eq!(queue.lock().events.len(), 3);
+        drop(queue);
+        let given = all(&mut events, shown).await;
+        let states = given.iter().enumerate().filter(|(_, line)| !line.contains(' ') || line.contains(','));
+        let states: Vec<(usize, &str)> = states.map(|(at, line)| (at, line.as_str())).collect();
+        assert_eq!(states, [(0, "works, 2"), (6001, "works, 0"), (9002, "rests")]);
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use decurion_protocol::link::Place as _;
 use decurion_serve::input::Input;
-use decurion_serve::{Facts, Finish, Format, Headless, Host, Lines, Progress, Signal, StreamJson};
+use decurion_serve::{Facts, Finish, Format, Headless, Host, Lines, Progress, Signal, StateLines, StreamJson};
 use decurion_testkit::stage::Stage;
 use serde_json::{Value, json};
 use tokio::io::{AsyncWriteExt as _, BufReader};
@@ -65,7 +65,8 @@ impl Write for Complaints {
 /// Lets a host say these lines, to a session whose output is shut; `then` says when to hang up.
 async fn led(stage: Stage, out: &Shut, said: Vec<Value>, then: impl AsyncFnOnce()) -> (Finish, String) {
     let link = stage.engine().open(stage.request.clone()).await.unwrap();
-    let facts = Facts { version: "0".into(), sandbox: "none".into(), ..Facts::default() };
+    let state = StateLines::On;
+    let facts = Facts { version: "0".into(), sandbox: "none".into(), state, ..Facts::default() };
     let stream = StreamJson::new(link.session, facts);
     let lines = Lines::to(out.clone()).unwrap();
     let headless = Headless { link, format: Format::StreamJson, stream, out: lines, progress: Progress::Off };
@@ -102,7 +103,7 @@ fn wordy() -> Stage {
 
 #[tokio::test]
 async fn a_host_that_says_everything_before_it_reads_anything_is_answered_all_of_it() {
-    const PROMPTS: usize = 30;
+    const PROMPTS: usize = 120;
     let out = Shut::default();
     let mut said = vec![prompt(); PROMPTS];
     for index in 0..PROMPTS {
@@ -114,6 +115,15 @@ async fn a_host_that_says_everything_before_it_reads_anything_is_answered_all_of
     let lines = values(&out.kept.text());
     let count = |kind: &str| lines.iter().filter(|line| line["type"] == kind).count();
     assert_eq!((count("result"), count("assistant"), count("control_response")), (PROMPTS, PROMPTS, PROMPTS));
+    // That it works is said before the first result, that it rests after the last one.
+    let told = |line: &&Value| line["type"] == "result" || line["subtype"] == "session_state_changed";
+    let mut told: Vec<&Value> = lines.iter().filter(told).collect();
+    told.dedup_by(|next, line| next["type"] == "result" && line["type"] == "result");
+    let word = |line: &Value| line["state"].as_str().map_or("result".to_owned(), str::to_owned);
+    let told: Vec<String> = told.into_iter().map(word).collect();
+    assert_eq!(told, ["running", "result", "idle"]);
+    let last = lines.iter().rfind(|line| line["type"] == "result").unwrap();
+    assert_eq!(last["queued_turn_count"], 0);
 }
 
 #[tokio::test(start_paused = true)]
