@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use decurion_model::{Head, RequestClass, RequestTag, Thinking, WireHead};
+use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     AgentDefinition, Answer, Block, Command, ElicitationAction, Elicited, Event, LineId, Mode, Outcome,
     OwnRules, PermissionUpdate, QuestionId, Reply, Request, RequestId, Rule, RunId, SessionId,
@@ -871,7 +872,7 @@ impl Owner {
             return self.reply(id, Reply::Refused { reason });
         };
         let asker = asked.agent.clone();
-        let answer = match elicit::fitting(asked, answer) {
+        let answer = match elicit::fitting(asked, of_session(answer)) {
             Ok(answer) => answer,
             Err(reason) => return self.reply(id, Reply::Refused { reason }),
         };
@@ -938,7 +939,9 @@ impl Owner {
         }
         let mut rights = self.rights.borrow().clone();
         let mut directories = self.session.directories.clone();
-        for update in &updates {
+        let answered = question.is_some();
+        for update in updates.iter().flat_map(|update| if answered { as_answered(update) } else { vec![update.clone()] }) {
+            let update = &update;
             if let Err(reason) = change(&mut rights, &mut directories, update, self.session.parts.bypass) {
                 return self.reply(id, refused(reason));
             }
@@ -1077,6 +1080,43 @@ fn change(
         }
     }
     Ok(())
+}
+
+/// A rule that came with an answer: wherever a host wants it kept, it is the session's, and an agent that has its own
+/// rules in place of the session's does not have it.
+fn session_rules(rules: &[Rule]) -> impl Iterator<Item = Rule> {
+    rules.iter().map(|rule| Rule { source: RuleSource::Session, ..rule.clone() })
+}
+
+/// The answer with its rules as they are held.
+fn of_session(answer: Answer) -> Answer {
+    match answer {
+        Answer::Allow { input, rules, everywhere } => {
+            Answer::Allow { input, rules: session_rules(&rules).collect(), everywhere }
+        }
+        other => other,
+    }
+}
+
+/// A change that came with an answer, as it is done: what allows something is held as the session's rules are, and is
+/// found there when it is to go again. What denies or asks holds for everyone, whoever it is of.
+fn as_answered(update: &PermissionUpdate) -> Vec<PermissionUpdate> {
+    match update {
+        PermissionUpdate::AddRules { behavior: behavior @ Verdict::Allow, rules } => {
+            vec![PermissionUpdate::AddRules { behavior: *behavior, rules: session_rules(rules).collect() }]
+        }
+        PermissionUpdate::ReplaceRules { behavior: behavior @ Verdict::Allow, source, rules } => {
+            let (behavior, own) = (*behavior, RuleSource::Session);
+            let gone = PermissionUpdate::ReplaceRules { behavior, source: *source, rules: Vec::new() };
+            let rules = session_rules(rules).collect();
+            vec![gone, PermissionUpdate::ReplaceRules { behavior, source: own, rules }]
+        }
+        PermissionUpdate::RemoveRules { behavior: behavior @ Verdict::Allow, rules } => {
+            let rules = rules.iter().cloned().chain(session_rules(rules)).collect();
+            vec![PermissionUpdate::RemoveRules { behavior: *behavior, rules }]
+        }
+        other => vec![other.clone()],
+    }
 }
 
 /// A change of what may be done, in words.

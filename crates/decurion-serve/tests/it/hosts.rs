@@ -592,6 +592,7 @@ async fn what_an_answer_changes_is_obeyed_for_the_session() {
         json!({"type": "addRules", "behavior": "deny", "destination": "session", "rules": [{"toolName": "Poke"}]}),
         json!({"type": "addRules", "behavior": "ask", "destination": "cliArg", "rules": [{"toolName": "Poke", "ruleContent": "x"}]}),
         json!({"type": "replaceRules", "behavior": "allow", "destination": "cliArg", "rules": [{"toolName": "Poke"}]}),
+        json!({"type": "addRules", "behavior": "allow", "destination": "localSettings", "rules": [{"toolName": "Poke"}]}),
         json!({"type": "removeRules", "behavior": "allow", "destination": "cliArg", "rules": [{"toolName": "Echo"}]}),
         json!({"type": "setMode", "mode": "plan", "destination": "session"}),
         json!({"type": "setMode", "mode": "bypassPermissions", "destination": "session"}),
