@@ -407,6 +407,7 @@ impl Engine {
             worktree,
             cwd,
             before: opened.folded.before,
+            lines: opened.folded.lines,
             directories,
             context: opened.folded.context,
             previous: opened.folded.spec.map(|spec| spec.run),

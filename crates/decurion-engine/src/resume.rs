@@ -48,6 +48,8 @@ pub struct Folded {
     pub tasks: TaskTable,
     /// Questions that nobody has answered, by who asks and for which call.
     pub parked: HashMap<(Option<AgentId>, CallId), QuestionId>,
+    /// The lines of the root's conversation: no prompt may have the id of one.
+    pub lines: HashSet<LineId>,
     /// Where the session works again once it leaves the checkout that it entered.
     pub before: Option<Utf8PathBuf>,
     /// Where the conversation went on from earlier lines.
@@ -73,6 +75,7 @@ impl Folded {
             spec: None,
             tasks: TaskTable::default(),
             parked: HashMap::new(),
+            lines: HashSet::new(),
             before: None,
             branches: Branches::default(),
             stale: false,
@@ -111,6 +114,11 @@ impl Folded {
             if let Some(spec) = &mut self.spec {
                 (spec.cwd, spec.worktree) = (cwd.clone(), worktree.clone());
             }
+        }
+        match &envelope.event {
+            Event::Message { lines, .. } => self.lines.extend(lines),
+            Event::CallEnded { line, .. } | Event::Compacted { line, .. } => drop(self.lines.insert(*line)),
+            _ => {}
         }
         self.stale |= self.branches.note(envelope);
         let part = self.branches.part(envelope, u64::MAX);

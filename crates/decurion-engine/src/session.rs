@@ -77,6 +77,8 @@ pub struct Session {
     pub directories: Vec<camino::Utf8PathBuf>,
     /// The conversation so far.
     pub context: Context,
+    /// The lines of its record, which no prompt may be called after.
+    pub lines: HashSet<LineId>,
     /// The last run on record.
     pub previous: Option<RunId>,
     /// What is told at the beginning of a conversation.
@@ -125,7 +127,7 @@ pub struct Owner {
     /// The root's account.
     pub account: AccountId,
     queue: VecDeque<(RequestId, Work)>,
-    /// The ids of prompts that senders chose.
+    /// The ids of lines on record when the session was opened, and of prompts that senders chose since.
     taken: HashSet<LineId>,
     /// How the model is to think, where that was changed.
     thinking: Option<Thinking>,
@@ -211,6 +213,7 @@ impl Session {
         let mut session = self;
         let context = std::mem::replace(&mut session.context, Context::new(dialect));
         let tree = std::mem::take(&mut session.tree);
+        let taken = std::mem::take(&mut session.lines);
         let own = session.parts.agents.hooks_of(&session.request.definition);
         let (hooks, _) = session.hooks.and(own);
         let owner = Owner {
@@ -225,7 +228,7 @@ impl Session {
             budget: Arc::new(Mutex::new(budget)),
             account,
             queue: VecDeque::new(),
-            taken: HashSet::new(),
+            taken,
             thinking: None,
             running: None,
             who,

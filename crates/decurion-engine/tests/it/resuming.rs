@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use decurion_protocol::{Command, Event, Outcome, Place as _, SessionRequest, Start};
+use decurion_protocol::{Block, Command, Event, LineId, Outcome, Place as _, Reply, SessionRequest, Start};
 use decurion_testkit::stage::{Stage, render, send};
 use expect_test::expect;
+use futures_util::StreamExt as _;
 
 fn again(stage: &Stage, id: decurion_protocol::SessionId) -> SessionRequest {
     SessionRequest { start: Start::Resume { id, at: None }, ..stage.request.clone() }
@@ -32,6 +33,36 @@ when turn=3 match="more"
     .assert_eq(&render(&second.events));
     let last = String::from_utf8(stage.requests().pop().unwrap()).unwrap();
     assert!(last.contains("found it") && last.contains("first") && last.contains("more"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prompt_sent_again_after_a_restart_is_not_taken_again() {
+    let stage = Stage::new("when turn=1\n  say \"one\"\nwhen\n  say \"more\"\n");
+    let line = LineId(uuid::Uuid::from_u128(7));
+    let submit = |line| Command::Submit { line, blocks: vec![Block::text("go")] };
+    let said = async |request: SessionRequest, lines: &[LineId]| {
+        let mut link = stage.engine().open(request).await.unwrap();
+        for (id, line) in (1..).zip(lines) {
+            send(&link, id, submit(*line)).await;
+        }
+        send(&link, 99, Command::Finish).await;
+        let (mut refused, mut written) = (Vec::new(), Vec::new());
+        while let Some(envelope) = link.events.next().await {
+            match &envelope.event {
+                Event::Replied { request, reply: Reply::Refused { .. } } => refused.push(request.0),
+                Event::Replied { request, .. } if request.0 == 99 => break,
+                Event::Message { lines, .. } => written.extend(lines.iter().copied()),
+                _ => {}
+            }
+        }
+        (link.session, refused, written)
+    };
+    let (session, refused, written) = said(stage.request.clone(), &[line]).await;
+    assert_eq!((refused.len(), written.len()), (0, 2));
+    let fresh = LineId(uuid::Uuid::from_u128(8));
+    let again = || again(&stage, session);
+    let (_, refused, written) = said(again(), &[line, *written.last().unwrap(), fresh]).await;
+    assert_eq!((refused, written.len()), (vec![1, 2], 2), "the prompt's, the reply's, and one that is new");
 }
 
 #[tokio::test(start_paused = true)]
