@@ -921,7 +921,8 @@ impl Owner {
     }
 
     /// Changes what may be done. Nobody gets more than the session may have, and an agent in the background gets
-    /// nothing for the others.
+    /// nothing for the others. What cannot be done is refused and keeps nothing else from being done: the call that
+    /// a host allows with it goes on, and under all that was to narrow what it may do.
     async fn permit(&mut self, id: RequestId, question: Option<QuestionId>, updates: Vec<PermissionUpdate>) {
         let refused = |reason: String| Reply::Refused { reason };
         let asker = question.map(|question| {
@@ -935,24 +936,29 @@ impl Owner {
             Some(Ok(Some(agent))) => self.is_behind(&agent),
             Some(Ok(None)) | None => false,
         };
-        if behind && !updates.iter().all(PermissionUpdate::narrows) {
-            let reason = "what an agent in the background asks gives no rights to the whole session; a rule that \
-                          allows it something can be added with its answer";
-            return self.reply(id, refused(reason.to_owned()));
-        }
         let mut rights = self.rights.borrow().clone();
         let mut directories = self.session.directories.clone();
-        let answered = question.is_some();
-        for update in updates.iter().flat_map(|update| if answered { as_answered(update) } else { vec![update.clone()] }) {
-            let update = &update;
-            if let Err(reason) = change(&mut rights, &mut directories, update, self.session.parts.bypass) {
-                return self.reply(id, refused(reason));
+        let (mut done_of_it, mut not_done) = (Vec::new(), Vec::new());
+        for update in updates {
+            let meant = if behind { narrowing(&update, rights.mode) } else { Some(update.clone()) };
+            if meant.as_ref() != Some(&update) {
+                not_done.push(FOR_NOBODY_ELSE.to_owned());
+            }
+            let Some(meant) = meant else { continue };
+            let steps = if question.is_some() { as_answered(&meant) } else { vec![meant.clone()] };
+            let bypass = self.session.parts.bypass;
+            match steps.iter().try_for_each(|step| change(&mut rights, &mut directories, step, bypass)) {
+                Ok(()) => done_of_it.push(said(&meant)),
+                Err(reason) => not_done.push(reason),
             }
         }
-        let text = format!(
-            "what may be done was changed: {}",
-            updates.iter().map(said).collect::<Vec<_>>().join("; ")
-        );
+        not_done.dedup();
+        let over = if not_done.is_empty() { done() } else { refused(not_done.join("; ")) };
+        // Whoever only wants a change hears of it whole or not at all.
+        if done_of_it.is_empty() || question.is_none() && !not_done.is_empty() {
+            return self.reply(id, over);
+        }
+        let text = format!("what may be done was changed: {}", done_of_it.join("; "));
         let mut events = vec![Event::Notice { level: "info".to_owned(), text }];
         if rights.mode != self.rights.borrow().mode {
             events.push(Event::ModeChanged { mode: rights.mode });
@@ -967,7 +973,7 @@ impl Owner {
             running.desk.move_to(now.cwd.clone(), worktree, self.session.directories());
         }
         self.rights.send_replace(rights);
-        self.reply(id, done());
+        self.reply(id, over);
     }
 
     /// The model of the next turn. A model of another dialect reads the conversation again from the record.
@@ -1044,6 +1050,28 @@ fn lines<'a>(queue: impl IntoIterator<Item = &'a (RequestId, Work)>) -> Vec<Line
         Work::Compact(_) | Work::Notices => None,
     };
     queue.into_iter().filter_map(line).collect()
+}
+
+/// Why something that was to hold for everyone does not.
+const FOR_NOBODY_ELSE: &str = "what an agent in the background asks gives no rights to the whole session; a rule that \
+                               allows it something can be added with its answer";
+
+/// As much of a change as takes rights away, in a session of this mode; none where nothing does.
+fn narrowing(update: &PermissionUpdate, mode: Mode) -> Option<PermissionUpdate> {
+    match update {
+        PermissionUpdate::SetMode { mode: Mode::Plan } => Some(update.clone()),
+        PermissionUpdate::SetMode { mode: Mode::Default } => {
+            matches!(mode, Mode::AcceptEdits | Mode::BypassPermissions).then(|| update.clone())
+        }
+        PermissionUpdate::ReplaceRules { behavior: behavior @ Verdict::Allow, source, .. } => {
+            let (behavior, source) = (*behavior, *source);
+            Some(PermissionUpdate::ReplaceRules { behavior, source, rules: Vec::new() })
+        }
+        PermissionUpdate::ReplaceRules { behavior, rules, .. } => {
+            Some(PermissionUpdate::AddRules { behavior: *behavior, rules: rules.clone() })
+        }
+        other => other.narrows().then(|| other.clone()),
+    }
 }
 
 /// Does one change of what may be done.

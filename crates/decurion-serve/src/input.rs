@@ -481,7 +481,7 @@ fn allow(question: &Question, response: &Value) -> Answered {
             return Answered::deny("the host's answer was not understood".to_owned(), Some(problem));
         }
     };
-    let (mut rules, mut updates) = (Vec::new(), Vec::new());
+    let (mut rules, mut updates, mut missed) = (Vec::new(), Vec::new(), false);
     let given = response.get("updatedPermissions").and_then(Value::as_array);
     for update in given.into_iter().flatten() {
         match control::permission_update(update) {
@@ -495,10 +495,29 @@ fn allow(question: &Question, response: &Value) -> Answered {
                     update => updates.push(update),
                 }
             }
-            Err(problem) => problems.push(problem),
+            Err(problem) => {
+                problems.push(problem);
+                missed |= takes_away(update);
+            }
         }
     }
+    if missed {
+        updates.retain(PermissionUpdate::narrows);
+        let message = "the host allows it with less rights than now, and which was not understood".to_owned();
+        return Answered { answer: Answer::Deny { message, interrupt: false }, updates, problems };
+    }
     Answered { answer: Answer::Allow { input, rules, everywhere: false }, updates, problems }
+}
+
+/// Whether a change that was not understood was to take rights away.
+fn takes_away(update: &Value) -> bool {
+    match (text(update, "type"), text(update, "behavior")) {
+        (Some("addRules" | "replaceRules"), behavior) => behavior != Some("allow"),
+        (Some("removeRules"), behavior) => behavior == Some("allow"),
+        (Some("removeDirectories"), _) => true,
+        (Some("setMode"), _) => text(update, "mode") == Some("plan"),
+        _ => false,
+    }
 }
 
 fn text<'a>(value: &'a Value, member: &str) -> Option<&'a str> {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use decurion_protocol::permission::RuleSource;
-use decurion_protocol::{Answer, Command, Event, Limits, Money, Place as _, Rule};
+use decurion_protocol::{
+    Answer, Command, Event, Limits, Mode, Money, PermissionUpdate, Place as _, Reply, Rule, Verdict,
+};
 use decurion_testkit::stage::{Plain, Stage, UNPRICED, send};
 use futures_util::StreamExt as _;
 
@@ -69,6 +71,42 @@ async fn a_rule_given_to_an_agent_in_the_background_is_its_own_and_that_of_those
     assert_eq!(askers(&pokes(true), false).await, ["2", "1"], "the agent, then the root");
     assert_eq!(askers(&pokes(true), true).await, ["2"], "the person chose the session");
     assert_eq!(askers(&pokes(false), false).await, ["2"], "someone waits for it: it speaks for the session");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_narrows_holds_where_an_agent_in_the_background_is_refused_the_rest() {
+    let stage = pokes(true);
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    send(&link, 1, Command::Prompt { blocks: vec![decurion_protocol::Block::text("go")] }).await;
+    send(&link, 2, Command::Finish).await;
+    let (mut told, mut modes) = (Vec::new(), 0);
+    while let Some(envelope) = link.events.next().await {
+        match &envelope.event {
+            Event::Asked { question } => {
+                let (question, by) = (question.id, "user".to_owned());
+                let rules = vec![Rule::parse("Skill", RuleSource::Session).unwrap()];
+                let updates = vec![
+                    PermissionUpdate::SetMode { mode: Mode::AcceptEdits },
+                    PermissionUpdate::AddRules { behavior: Verdict::Deny, rules },
+                ];
+                send(&link, 3, Command::Permit { question: Some(question), updates }).await;
+                let answer = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
+                send(&link, 4, Command::Answer { question, answer, by }).await;
+            }
+            Event::ModeChanged { .. } => modes += 1,
+            Event::Replied { request, reply: Reply::Refused { reason } } if request.0 == 3 => {
+                told.push(reason.split(';').next().unwrap().to_owned());
+            }
+            Event::CallEnded { tool, output, .. } if tool == "Skill" => {
+                told.push(format!("denied: {}", output.is_error));
+            }
+            Event::Replied { request, .. } if request.0 == 2 => break,
+            _ => {}
+        }
+    }
+    let refused = "what an agent in the background asks gives no rights to the whole session";
+    assert_eq!(told, [refused, "denied: false", "denied: true", "denied: true", "denied: true"]);
+    assert_eq!(modes, 0);
 }
 
 #[tokio::test(start_paused = true)]

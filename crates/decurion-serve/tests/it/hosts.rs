@@ -584,6 +584,24 @@ async fn an_answer_that_was_cancelled_is_not_sent() {
     .assert_eq(&answers(&over.out));
 }
 
+#[tokio::test]
+async fn a_call_allowed_under_rules_that_are_not_understood_is_not_made() {
+    let over = converse(asking(false), async |host: &mut Talking| {
+        host.prompt("go").await;
+        let question = host.question().await;
+        let rules = json!([{"toolName": "Bash", "ruleContent": "x"}]);
+        let deny = json!({"type": "addRules", "behavior": "deny", "destination": "elsewhere", "rules": rules});
+        let allow = json!({"behavior": "allow", "updatedPermissions": [deny]});
+        host.answer(&question["request_id"], allow).await;
+        let second = host.question().await;
+        host.answer(&second["request_id"], json!({"behavior": "allow"})).await;
+        host.result(0).await;
+    })
+    .await;
+    assert!(over.out.contains("which was not understood"), "{}", over.out);
+    assert!(over.problems.contains("an unknown `destination`: elsewhere"), "{}", over.problems);
+}
+
 /// Everything that a host may change with an answer: obeyed for the session, and said where it is not saved.
 #[tokio::test]
 async fn what_an_answer_changes_is_obeyed_for_the_session() {
