@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use decurion_protocol::link::BoxStream;
-use decurion_protocol::{Envelope, Event, RunId};
+use decurion_protocol::{Envelope, Event, HostRequestId, RunId};
 use decurion_store::{Bookmark, Record};
 use futures_util::stream;
 use tokio::sync::Notify;
@@ -19,6 +19,8 @@ const MOST_EVENTS: usize = 4096;
 const MOST_BYTES: usize = 4 << 20;
 /// So many are held unweighed: weighing costs more than holding a few.
 const UNWEIGHED: usize = 64;
+/// How many requests are remembered as asked: more than a host ever has open.
+const MOST_ASKED: usize = 1024;
 /// How many bytes are read back from the record at once.
 const PAGE: usize = 1 << 20;
 
@@ -84,6 +86,8 @@ struct Waiting {
     bytes: usize,
     /// The last event that is not held because it is on record; none while everything is held.
     skipped: Option<u64>,
+    /// What its host was asked last, in the order it was given out.
+    asked: VecDeque<HostRequestId>,
     /// Whether nobody is left who could say something.
     is_over: bool,
 }
@@ -122,12 +126,25 @@ impl Waiting {
         }
     }
 
-    /// What was asked of a reader that has not heard of it, and is not asked any more, it need not hear of.
+    /// What was asked of a reader that has not heard of it, and is not asked any more, it need not hear of. What it has
+    /// heard of may wait here once more, and then the copy goes and that it was taken back is told.
     fn takes_back(&mut self, event: &Event) -> bool {
         let Event::HostReleased { request: released } = event else { return false };
         let asks = |envelope: &Envelope| matches!(&envelope.event, Event::HostAsked { request } if request.id == *released);
         let at = self.events.iter().position(|(held, _)| asks(held));
-        at.and_then(|at| self.remove(at)).is_some()
+        let is_held = at.and_then(|at| self.remove(at)).is_some();
+        let heard = self.asked.iter().position(|asked| asked == released);
+        is_held && heard.and_then(|at| self.asked.remove(at)).is_none()
+    }
+
+    /// Remembers what is given out.
+    fn give(&mut self, event: &Event) {
+        let Event::HostAsked { request } = event else { return };
+        if !self.asked.contains(&request.id) {
+            self.asked.push_back(request.id);
+            let spare = self.asked.len().saturating_sub(MOST_ASKED);
+            self.asked.drain(..spare);
+        }
     }
 
     /// What is asked once more is the same request.
@@ -245,7 +262,10 @@ impl Reader {
             });
             let next = if held.is_some() { waiting.remove(0) } else { self.page.pop_front() };
             match next {
-                Some(envelope) if !envelope.event.is_durable() => return Next::Give(envelope),
+                Some(envelope) if !envelope.event.is_durable() => {
+                    waiting.give(&envelope.event);
+                    return Next::Give(envelope);
+                }
                 Some(envelope) if envelope.seq > self.last => {
                     self.last = envelope.seq;
                     return Next::Give(envelope);
@@ -455,6 +475,20 @@ mod tests {
         shown.publish(progress());
         let given = all(&mut events, shown).await;
         assert_eq!((given.len(), given.last().map(String::as_str)), (10_001, Some("asked")));
+    }
+
+    #[tokio::test]
+    async fn what_a_host_was_asked_is_taken_back_also_while_it_waits_to_be_asked_again() {
+        let shown = Shown::new();
+        let mut events = shown.live.subscribe(0);
+        let id = HostRequestId(uuid::Uuid::from_u128(1));
+        let asked = HostAsked::Hook { callback: String::new(), input: Default::default(), call: None };
+        let asked = Event::HostAsked { request: Box::new(HostRequest { id, asked }) };
+        shown.publish(asked.clone());
+        assert_eq!(events.next().await.unwrap().event, asked);
+        shown.publish(asked);
+        shown.publish(Event::HostReleased { request: id });
+        assert_eq!(all(&mut events, shown).await, ["released"]);
     }
 
     #[tokio::test]
