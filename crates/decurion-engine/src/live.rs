@@ -52,7 +52,7 @@ impl Live {
         let queue = Arc::new(Queue::default());
         self.lock().push(Arc::downgrade(&queue));
         let (record, page) = (Arc::clone(&self.record), VecDeque::new());
-        let reader = Reader { queue, record, last, page, bookmark: Bookmark::after(last) };
+        let reader = Reader { queue, record, last, page, gap: None, bookmark: Bookmark::after(last) };
         Box::pin(stream::unfold(reader, |mut reader| async move {
             reader.next().await.map(|envelope| (envelope, reader))
         }))
@@ -221,6 +221,8 @@ struct Reader {
     last: u64,
     /// What was read back from the record.
     page: VecDeque<Arc<Envelope>>,
+    /// The number of what says there that something is missing.
+    gap: Option<u64>,
     /// Where reading it goes on.
     bookmark: Bookmark,
 }
@@ -260,8 +262,14 @@ impl Reader {
                 }
                 None => waiting.skipped.is_none() || held.seq <= self.last,
             });
-            let next = if held.is_some() { waiting.remove(0) } else { self.page.pop_front() };
+            let is_held = held.is_some();
+            let next = if is_held { waiting.remove(0) } else { self.page.pop_front() };
             match next {
+                Some(gap) if !is_held && self.gap == Some(gap.seq) => {
+                    self.gap = None;
+                    self.last = self.last.max(gap.seq);
+                    return Next::Give(gap);
+                }
                 Some(envelope) if !envelope.event.is_durable() => {
                     waiting.give(&envelope.event);
                     return Next::Give(envelope);
@@ -304,8 +312,9 @@ impl Reader {
             Err(error) => error.to_string(),
         };
         if self.page.is_empty() {
+            // What is held of them is given before it.
             self.page.push_back(Arc::new(gap(self.last + 1, until, &failed)));
-            self.last = until - 1;
+            self.gap = Some(until);
         }
     }
 }
@@ -505,13 +514,8 @@ mod tests {
         assert_eq!(given, ["events 1 to 5000 could not be read back from the record: the", "reply 1"]);
     }
 
-    #[tokio::test]
-    async fn a_question_that_is_not_whole_on_record_is_given_whole_and_once() {
-        let mut shown = Shown::new();
-        let mut events = shown.live.subscribe(0);
-        for index in 0..5000 {
-            shown.say(&format!("{index}"));
-        }
+    /// A question that the record does not have as it is, written and shown.
+    fn ask_to_go_there(shown: &mut Shown) {
         let question = serde_json::json!({
             "id": uuid::Uuid::nil(), "call": "c", "tool": "t", "input": {}, "reason": "r",
             "intent": decurion_protocol::Intent::titled("t"), "suggestions": [],
@@ -523,6 +527,36 @@ mod tests {
         let recorded = Envelope { event: asked.event.on_record().unwrap(), ..asked.clone() };
         shown.store.append(&[recorded]).unwrap();
         shown.live.send(&Arc::new(asked));
+    }
+
+    #[tokio::test]
+    async fn what_is_held_is_given_where_the_record_cannot_be_read() {
+        for says_more in [false, true] {
+            let mut shown = Shown::new();
+            shown.store = MemoryJournal::new(100);
+            let mut events = shown.live.subscribe(0);
+            for index in 0..5000 {
+                shown.say(&format!("{index}"));
+            }
+            ask_to_go_there(&mut shown);
+            if says_more {
+                shown.say("after");
+            }
+            let given = all(&mut events, shown).await;
+            assert_eq!(given.len(), 2, "{given:?}");
+            assert!(given[0].starts_with("Asked") && given[0].contains("/?key"), "{given:?}");
+            assert!(given[1].contains("could not be read back"), "{given:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_question_that_is_not_whole_on_record_is_given_whole_and_once() {
+        let mut shown = Shown::new();
+        let mut events = shown.live.subscribe(0);
+        for index in 0..5000 {
+            shown.say(&format!("{index}"));
+        }
+        ask_to_go_there(&mut shown);
         shown.say("after");
         let given = all(&mut events, shown).await;
         let asked: Vec<&String> = given.iter().filter(|line| line.starts_with("Asked")).collect();
