@@ -6,6 +6,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
+use camino::Utf8PathBuf;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{AgentId, Answer, Mode, OwnRules, Question, QuestionId, Rule, RuleSet};
 use tokio::sync::oneshot;
@@ -22,6 +23,8 @@ pub struct Rights {
     pub rules: Arc<RuleSet>,
     /// Rules that allow something to an agent and all below it only.
     pub scoped: Arc<Vec<(AgentId, Rule)>>,
+    /// Directories that were the session's and are no more, for anybody.
+    pub gone: Arc<Vec<Utf8PathBuf>>,
     /// What `dontAsk` does with what no rule decides.
     pub undecided: Undecided,
     /// Whether the project's definitions may widen the mode.
@@ -31,6 +34,11 @@ pub struct Rights {
 }
 
 impl Rights {
+    /// Of the directories that a run was given, those that nobody took away since.
+    pub fn left_of(&self, directories: &[Utf8PathBuf]) -> Vec<Utf8PathBuf> {
+        directories.iter().filter(|directory| !self.gone.contains(directory)).cloned().collect()
+    }
+
     /// The rules in force for whoever stands at this path from the root and has these of its own.
     pub fn rules_for(&self, path: &str, own: &[&OwnRules]) -> Arc<RuleSet> {
         let covers = |agent: &AgentId| path.split('/').any(|name| name == agent.as_str());

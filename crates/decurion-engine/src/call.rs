@@ -339,7 +339,9 @@ fn with_hook(decision: Decision, hook: Option<HookPermission>, name: &str) -> De
 
 /// What the run may do now: the session's rights, less what the definitions on the way to it take away.
 fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
-    let around = around(&bench.around, &root(bench), &bench.spec);
+    let mut around = around(&bench.around, &root(bench), &bench.spec);
+    // Also what was taken away since the call was prepared; where it works a run stays.
+    around.directories = rights.left_of(&around.directories);
     let desk = &bench.ports.desk;
     let mode = child::mode((rights.mode, rights.undecided), &desk.modes, rights.trusted).value;
     let rules = rights.rules_for(&desk.path, &[&bench.spec.own_rules, &bench.follows]);

@@ -132,7 +132,7 @@ pub fn bench<'a>(run: &'a crate::run::Run, context: &Context) -> Bench<'a> {
     let state = context.state();
     let spec = run.ports.desk.now();
     let mut directories = vec![spec.cwd.clone()];
-    directories.extend(spec.directories.iter().cloned());
+    directories.extend(run.ports.rights.borrow().left_of(&spec.directories));
     // Whoever it starts with these calls is bound by the same.
     run.ports.desk.follows.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&state.follows);
     Bench {

@@ -367,6 +367,7 @@ impl Engine {
         let mut directories = request.directories.clone();
         directories.extend(parts.directories.iter().cloned());
         let rights = Rights {
+            gone: Arc::default(),
             mode: self.mode(&request)?,
             rules: Arc::new(spec::rules(&parts.rules, &request.allow, &request.deny)),
             scoped: Arc::default(),

@@ -1105,9 +1105,13 @@ fn change(
             }
             directories
                 .extend(more.iter().filter(|one| !directories.contains(one)).cloned().collect::<Vec<_>>());
+            Arc::make_mut(&mut rights.gone).retain(|directory| !more.contains(directory));
         }
         PermissionUpdate::RemoveDirectories { directories: fewer } => {
-            directories.retain(|directory| !fewer.contains(directory));
+            // Agents at work have their own list: what goes here is told to them.
+            let (gone, left) = directories.drain(..).partition(|directory| fewer.contains(directory));
+            *directories = left;
+            Arc::make_mut(&mut rights.gone).extend::<Vec<_>>(gone);
         }
     }
     Ok(())
