@@ -22,12 +22,20 @@ pub async fn answer(servers: &[Server], name: &str, question: &Question, cx: &To
 
 /// The tool, once its server has said that it offers it.
 async fn find(servers: &[Server], name: &str, cx: &ToolContext) -> Result<Arc<dyn Tool>, String> {
-    let is_theirs = |server: &&Server| name.starts_with(&format!("mcp__{}__", server.declared().short));
-    let server = servers.iter().find(is_theirs).ok_or("there is no MCP server that it could be of")?;
+    let server = servers.iter().filter(|server| is_of(&server.declared().short, name));
+    // One server's name may begin with another's.
+    let server = server.max_by_key(|server| server.declared().short.len());
+    let server = server.ok_or("there is no MCP server that it could be of")?;
     server.ready(&cx.cancel).await.map_err(|error| error.to_string())?;
     let tools = bridge::tools(server);
     let found = tools.into_iter().find(|tool| tool.spec().name == name);
     found.ok_or_else(|| format!("MCP server {:?} offers no such tool", server.declared().name))
+}
+
+/// Whether a tool of this name may be one of this server's.
+fn is_of(server: &str, tool: &str) -> bool {
+    let rest = tool.strip_prefix("mcp__").and_then(|rest| rest.strip_prefix(server));
+    rest.is_some_and(|rest| rest.starts_with("__"))
 }
 
 async fn ask(tool: &dyn Tool, question: &Question, cx: &ToolContext) -> Result<Answer, String> {
@@ -67,6 +75,19 @@ fn read(value: &Value) -> Result<Answer, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tool_may_be_of_several_servers_by_its_name() {
+        for (server, tool, is) in [
+            ("a", "mcp__a__b__c", true),
+            ("a__b", "mcp__a__b__c", true),
+            ("a__b__c", "mcp__a__b__c", false),
+            ("a", "mcp__ab__c", false),
+            ("a", "a__b", false),
+        ] {
+            assert_eq!(is_of(server, tool), is, "{server} {tool}");
+        }
+    }
 
     #[test]
     fn an_answer_that_is_not_understood_is_none() {

@@ -2,6 +2,7 @@
 //! most five times in ten minutes. Gives its state to whoever watches, and calls its tools.
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -272,7 +273,8 @@ impl Server {
             can
         });
         if is_up {
-            self.shared.again.notify_waiters();
+            // Kept for an actor that is busy with the end of the last one.
+            self.shared.again.notify_one();
         }
     }
 
@@ -540,6 +542,8 @@ impl Actor {
     async fn live(mut self) {
         while !self.close.is_cancelled() {
             self.shared.state.send_replace(State::Starting);
+            // Whoever wanted it connected again until now has that.
+            pin!(self.shared.again.notified()).enable();
             let limit = self.shared.server.start_timeout;
             let close = self.close.clone();
             let started = tokio::select! {
