@@ -256,8 +256,6 @@ impl Session {
 /// Why files are not put back now.
 const STILL_AT_WORK: &str = "files are put back only while nobody works; wait until the turn and its agents have ended, or \
     interrupt them, and ask again";
-/// The fewest tokens of thinking that providers take.
-const LEAST_THINKING: u64 = 1_024;
 /// How many worktrees that dead sessions left are looked at when a session starts.
 const MOST_SETTLED: usize = 64;
 /// How long a session that ends waits for that.
@@ -998,22 +996,12 @@ impl Owner {
         self.reply(id, Reply::Done { value });
     }
 
-    /// How much the model of the next turn may think.
+    /// How much the model of the next turn may think; whoever speaks to it keeps that within what it takes.
     fn set_thinking(&mut self, id: RequestId, tokens: Option<u64>) {
         let thinking = tokens.map(|tokens| match tokens {
             0 => Thinking::Disabled,
             budget_tokens => Thinking::Enabled { budget_tokens, display: None },
         });
-        let most = self.session.head.max_output_tokens;
-        if let Some(Thinking::Enabled { budget_tokens, .. }) = thinking
-            && !(LEAST_THINKING..most).contains(&budget_tokens)
-        {
-            let reason = format!(
-                "the model may think for {LEAST_THINKING} tokens or more, and for fewer than the {most} of a whole \
-                 reply (`limits.maxOutputTokens`): {budget_tokens}"
-            );
-            return self.reply(id, Reply::Refused { reason });
-        }
         self.thinking = thinking;
         self.use_model(Arc::clone(&self.session.model));
         self.reply(id, done());
