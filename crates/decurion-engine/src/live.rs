@@ -307,6 +307,11 @@ impl Reader {
         let failed = match read.await {
             Ok((failed, page, bookmark)) => {
                 (self.page, self.bookmark) = (page, bookmark);
+                let lost = self.bookmark.lost.take().filter(|_| !self.page.is_empty());
+                if let Some(lost) = lost {
+                    self.page.push_front(Arc::new(gap(self.last + 1, lost, "only the newest are kept")));
+                    self.gap = Some(lost);
+                }
                 failed.map_or_else(|| "they are not there".to_owned(), |error| error.to_string())
             }
             Err(error) => error.to_string(),
@@ -530,23 +535,34 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_held_is_given_where_the_record_cannot_be_read() {
-        for says_more in [false, true] {
-            let mut shown = Shown::new();
-            shown.store = MemoryJournal::new(100);
-            let mut events = shown.live.subscribe(0);
-            for index in 0..5000 {
-                shown.say(&format!("{index}"));
-            }
-            ask_to_go_there(&mut shown);
-            if says_more {
-                shown.say("after");
-            }
-            let given = all(&mut events, shown).await;
-            assert_eq!(given.len(), 2, "{given:?}");
-            assert!(given[0].starts_with("Asked") && given[0].contains("/?key"), "{given:?}");
-            assert!(given[1].contains("could not be read back"), "{given:?}");
+    async fn what_a_session_without_a_record_has_let_go_of_is_named() {
+        let mut shown = Shown::new();
+        shown.store = MemoryJournal::new(2);
+        shown.live = Live::new(shown.store.record());
+        let mut events = shown.live.subscribe(0);
+        for index in 0..5000 {
+            shown.say(&format!("{index}"));
         }
+        shown.reply(1);
+        let given = all(&mut events, shown).await;
+        let lost = "events 1 to 4998 could not be read back from the record: onl";
+        assert_eq!(given, [lost, "4998", "4999", "reply 1"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_held_is_given_where_the_record_cannot_be_read() {
+        let mut shown = Shown::new();
+        shown.store = MemoryJournal::new(100);
+        let mut events = shown.live.subscribe(0);
+        for index in 0..5000 {
+            shown.say(&format!("{index}"));
+        }
+        ask_to_go_there(&mut shown);
+        shown.say("after");
+        let given = all(&mut events, shown).await;
+        assert_eq!(given.len(), 2, "{given:?}");
+        assert!(given[0].starts_with("Asked") && given[0].contains("/?key"), "{given:?}");
+        assert!(given[1].contains("could not be read back"), "{given:?}");
     }
 
     #[tokio::test]

@@ -22,10 +22,17 @@ pub struct MemoryJournal {
 
 /// What is kept, shared with its readers.
 #[derive(Clone, Debug, Default)]
-struct Kept(Arc<Mutex<VecDeque<Envelope>>>);
+struct Kept(Arc<Mutex<Newest>>);
+
+#[derive(Debug, Default)]
+struct Newest {
+    events: VecDeque<Envelope>,
+    /// The last event that is not among them any more; nothing is 0.
+    gone: u64,
+}
 
 impl Kept {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Envelope>> {
+    fn lock(&self) -> MutexGuard<'_, Newest> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -39,7 +46,8 @@ impl Record for Kept {
     ) -> io::Result<()> {
         let kept = self.lock();
         let behind = bookmark.after;
-        for envelope in kept.iter().filter(|envelope| envelope.seq > behind && envelope.seq <= until) {
+        bookmark.lost = Some(kept.gone.min(until)).filter(|lost| *lost > behind);
+        for envelope in kept.events.iter().filter(|envelope| envelope.seq > behind && envelope.seq <= until) {
             bookmark.after = envelope.seq;
             if sink(envelope.clone()).is_break() {
                 break;
@@ -77,9 +85,9 @@ impl Journal for MemoryJournal {
         }
         self.last_seq = last;
         let mut kept = self.kept.lock();
-        kept.extend(durable().cloned());
-        while kept.len() > self.limit {
-            kept.pop_front();
+        kept.events.extend(durable().cloned());
+        while kept.events.len() > self.limit {
+            kept.gone = kept.events.pop_front().map_or(kept.gone, |envelope| envelope.seq);
             self.dropped += 1;
         }
         Ok(())
@@ -103,7 +111,7 @@ impl Journal for MemoryJournal {
 
     fn since(&self, seq: u64, sink: &mut dyn FnMut(Envelope)) -> io::Result<ReplayReport> {
         let mut report = ReplayReport { last_seq: self.last_seq, gaps: self.dropped, ..Default::default() };
-        for envelope in self.kept.lock().iter().filter(|envelope| envelope.seq > seq) {
+        for envelope in self.kept.lock().events.iter().filter(|envelope| envelope.seq > seq) {
             report.events += 1;
             report.lines += 1;
             sink(envelope.clone());

@@ -208,13 +208,15 @@ fn all_files(
 pub struct Bookmark {
     /// The last event that was given out.
     pub after: u64,
+    /// The last event that should have been given out and is not kept any more, until somebody has looked.
+    pub lost: Option<u64>,
     files: HashMap<String, Mark>,
 }
 
 impl Bookmark {
     /// Behind the event of this number.
     pub fn after(seq: u64) -> Self {
-        Self { after: seq, files: HashMap::new() }
+        Self { after: seq, lost: None, files: HashMap::new() }
     }
 }
 

@@ -590,7 +590,8 @@ async fn a_call_allowed_under_rules_that_are_not_understood_is_not_made() {
         host.prompt("go").await;
         let question = host.question().await;
         let rules = json!([{"toolName": "Bash", "ruleContent": "x"}]);
-        let deny = json!({"type": "addRules", "behavior": "deny", "destination": "elsewhere", "rules": rules});
+        let deny =
+            json!({"type": "addRules", "behavior": "deny", "destination": "elsewhere", "rules": rules});
         let allow = json!({"behavior": "allow", "updatedPermissions": [deny]});
         host.answer(&question["request_id"], allow).await;
         let second = host.question().await;

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use decurion_protocol::link::Place as _;
 use decurion_serve::input::Input;
-use decurion_serve::{Facts, Finish, Format, Headless, Host, Lines, Progress, Signal, StateLines, StreamJson};
+use decurion_serve::{
+    Facts, Finish, Format, Headless, Host, Lines, Progress, Signal, StateLines, StreamJson,
+};
 use decurion_testkit::stage::Stage;
 use serde_json::{Value, json};
 use tokio::io::{AsyncWriteExt as _, BufReader};
