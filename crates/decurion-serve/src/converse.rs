@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::control::{self, Known, Lookup, Shape};
 use crate::fit;
 use crate::headless::{Finish, Headless, Lines, Signal, State, drain};
-use crate::host::{self, Kind};
+use crate::host::{self, Wanted as FromHost};
 use crate::initialize::Initialize;
 use crate::input::{self, Answered, Control, Heard, Input, Said, Wrong};
 use crate::progress::one_line;
@@ -107,7 +107,7 @@ struct Talk {
     /// Its answers to servers that the session has not taken yet.
     given: HashMap<RequestId, QuestionId>,
     /// What the session wants of the host and has not got.
-    wanted: HashMap<HostRequestId, Kind>,
+    wanted: HashMap<HostRequestId, FromHost>,
 }
 
 /// How long a host reads nothing of what waits for it before it is taken for gone.
@@ -369,8 +369,8 @@ impl Talk {
     /// Passes the host's answer on. One that nobody waits for is reported and ignored.
     async fn answered(&mut self, id: &str, response: Result<Value, String>) {
         let wanted = id.parse::<HostRequestId>().ok().and_then(|id| Some((id, self.wanted.remove(&id)?)));
-        if let Some((request, kind)) = wanted {
-            return self.answer_host(request, kind.answer(response)).await;
+        if let Some((request, wanted)) = wanted {
+            return self.answer_host(request, wanted.answer(response)).await;
         }
         let question = id.parse::<QuestionId>().ok().and_then(|id| self.open.remove(&id));
         let Some(question) = question else {
@@ -435,10 +435,11 @@ impl Talk {
         if self.wanted.contains_key(&request.id) {
             return false;
         }
-        let line = if is_there { host::line(request).map_err(failed) } else { Err(HostAnswer::Gone) };
+        let place = self.headless.stream.place(&Value::Null);
+        let line = if is_there { host::line(request, &place).map_err(failed) } else { Err(HostAnswer::Gone) };
         match line {
-            Ok(line) => {
-                self.wanted.insert(request.id, Kind::of(&request.asked));
+            Ok((line, wanted)) => {
+                self.wanted.insert(request.id, wanted);
                 self.headless.show(&mut self.state, Vec::new(), vec![line], signals).await
             }
             Err(answer) => {

@@ -11,6 +11,8 @@ pub const MOST_BYTES: usize = 1_000_000;
 
 /// How every note of a cut begins: nobody writes this by accident.
 const MARK: &str = "… [cut here by decurion: ";
+/// The name under which an object says that members were left out.
+const LEFT_OUT: &str = "…";
 /// Texts and containers below this are not worth cutting.
 const SMALL: usize = 2_048;
 /// How much of a picture is too much.
@@ -58,30 +60,78 @@ fn within(value: &Value, place: &str, most: usize) -> Fitted {
     Fitted { bytes: shorter.to_string().into_bytes(), cut: Some(shorter) }
 }
 
-/// What a host means by an input that it was shown cut: the parts that it gives back as they were shown are those of
-/// the whole. None if the mark of a cut is left, since nobody can tell what it stands for.
+/// What a host means by a value that it was shown cut: the parts that it gives back as they were shown are those of
+/// the whole. None if the mark of a cut is left where it stands for something else, or is missing where a list or an
+/// object was cut: nobody can tell what is meant.
 pub fn restored(given: &Value, shown: &Value, whole: &Value) -> Option<Value> {
     if given == shown {
         return Some(whole.clone());
     }
     match (given, shown, whole) {
         (Value::Object(given), Value::Object(shown), Value::Object(whole)) => {
-            let part = |(key, value): (&String, &Value)| {
-                let value = match (shown.get(key), whole.get(key)) {
-                    (Some(shown), Some(whole)) => restored(value, shown, whole)?,
-                    _ => unmarked(value)?,
-                };
-                (!key.contains(MARK)).then(|| (key.clone(), value))
-            };
-            given.iter().map(part).collect::<Option<Map<_, _>>>().map(Value::Object)
+            restored_members(given, shown, whole).map(Value::Object)
+        }
+        (Value::Array(given), Value::Array(shown), Value::Array(whole)) => {
+            restored_items(given, shown, whole).map(Value::Array)
         }
         _ => unmarked(given),
     }
 }
 
+fn restored_members(given: &Members, shown: &Members, whole: &Members) -> Option<Members> {
+    let note =
+        shown.get(LEFT_OUT).filter(|note| left_out(note).is_some() && whole.get(LEFT_OUT) != Some(note));
+    if note.is_some() && given.get(LEFT_OUT) != note {
+        return None;
+    }
+    let part = |(key, value): (&String, &Value)| {
+        let value = match (shown.get(key), whole.get(key)) {
+            (Some(shown), Some(whole)) => restored(value, shown, whole)?,
+            _ => unmarked(value)?,
+        };
+        (!key.contains(MARK)).then(|| (key.clone(), value))
+    };
+    let said = given.iter().filter(|(key, _)| note.is_none() || *key != LEFT_OUT);
+    let mut members = said.map(part).collect::<Option<Members>>()?;
+    if note.is_some() {
+        let unseen = whole.iter().filter(|(key, _)| *key == LEFT_OUT || !shown.contains_key(*key));
+        members.extend(unseen.map(|(key, value)| (key.clone(), value.clone())));
+    }
+    Some(members)
+}
+
+/// Item by item. The last one of a list that was cut stands for the rest of it.
+fn restored_items(given: &[Value], shown: &[Value], whole: &[Value]) -> Option<Vec<Value>> {
+    let is_cut = |note: &Value, at: usize| {
+        left_out(note).is_some() && whole.get(at..) != Some(std::slice::from_ref(note))
+    };
+    let (same, rest) = match shown.split_last() {
+        Some((note, seen)) if is_cut(note, seen.len()) => {
+            let said = given.split_last().filter(|(last, said)| *last == note && said.len() == seen.len());
+            (said?.1, whole.get(seen.len()..)?)
+        }
+        _ if given.len() == shown.len() && shown.len() == whole.len() => (given, &[][..]),
+        // Nothing was taken out of it, so that it is what it is now.
+        _ => return given.iter().map(unmarked).collect(),
+    };
+    let parts =
+        same.iter().zip(shown).zip(whole).map(|((given, shown), whole)| restored(given, shown, whole));
+    parts.chain(rest.iter().cloned().map(Some)).collect()
+}
+
+/// How many parts this note of a cut says were left out; none if it is no such note.
+fn left_out(note: &Value) -> Option<usize> {
+    let text = note.as_str().or_else(|| note.get("text")?.as_str())?;
+    let (count, rest) = text.strip_prefix(MARK)?.split_once(' ')?;
+    let is_of_parts = rest.starts_with("items left out; ") || rest.starts_with("members left out; ");
+    count.parse().ok().filter(|_| is_of_parts)
+}
+
 fn unmarked(value: &Value) -> Option<Value> {
     (!value.to_string().contains(MARK)).then(|| value.clone())
 }
+
+type Members = Map<String, Value>;
 
 struct Note {
     place: String,
@@ -135,13 +185,7 @@ impl Note {
     fn cut(&self, value: &mut Value, excess: usize) {
         match value {
             Value::String(text) => self.cut_text(text, excess),
-            Value::Array(items) => {
-                let (all, kept) = (items.len(), items.len() / 2);
-                items.truncate(kept);
-                if let Some(Value::String(last)) = items.last_mut() {
-                    *last = format!("{MARK}{} items left out; {}]", all - kept + 1, self.place);
-                }
-            }
+            Value::Array(items) => self.cut_items(items),
             Value::Object(members) => self.cut_members(members),
             _ => {}
         }
@@ -159,7 +203,23 @@ impl Note {
         text.push_str(&self.text(left_out));
     }
 
-    fn cut_members(&self, members: &mut Map<String, Value>) {
+    /// Keeps the first half of a list, with a note at its end, which is a block where it is a list of such things.
+    fn cut_items(&self, items: &mut Vec<Value>) {
+        let before = items.last().and_then(left_out);
+        items.truncate(items.len() - usize::from(before.is_some()));
+        let (all, kept) = (items.len(), items.len() / 2);
+        let text =
+            format!("{MARK}{} items left out; {}]", all - kept + before.unwrap_or_default(), self.place);
+        let is_text = !items.first().is_some_and(Value::is_object);
+        items.truncate(kept);
+        items.push(if is_text { Value::String(text) } else { json!({"type": "text", "text": text}) });
+    }
+
+    fn cut_members(&self, members: &mut Members) {
+        let before = members.get(LEFT_OUT).and_then(left_out);
+        if before.is_some() {
+            members.shift_remove(LEFT_OUT);
+        }
         let (all, kept) = (members.len(), members.len() / 2);
         let short = |name: String| match name.len() {
             0..=SMALL => name,
@@ -167,8 +227,9 @@ impl Note {
         };
         let old = std::mem::take(members);
         members.extend(old.into_iter().take(kept).map(|(name, value)| (short(name), value)));
-        let text = format!("{MARK}{} members left out; {}]", all - kept, self.place);
-        members.insert("…".to_owned(), Value::String(text));
+        let left_out = all - kept + before.unwrap_or_default();
+        let text = format!("{MARK}{left_out} members left out; {}]", self.place);
+        members.insert(LEFT_OUT.to_owned(), Value::String(text));
     }
 
     /// What is said where a line cannot be cut.
@@ -332,6 +393,18 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
         #[test]
+        fn whatever_is_cut_one_change_elsewhere_leaves_it_whole(input in anything()) {
+            let whole = json!({"path": "/a", "input": input});
+            let asked = json!({"type": "control_request", "request": {"input": whole}});
+            let shown = within(&asked, "elsewhere", LITTLE).cut.and_then(|cut| cut.pointer("/request/input").cloned());
+            if let Some(mut given) = shown.clone().filter(|shown| shown.get("path").is_some()) {
+                given["path"] = json!("/b");
+                let meant = restored(&given, &shown.unwrap(), &whole);
+                prop_assert_eq!(meant, Some(json!({"path": "/b", "input": whole["input"]})));
+            }
+        }
+
+        #[test]
         fn a_line_of_anything_fits(content in anything(), result in anything(), other in anything()) {
             checked_in_little(&user(&content, &result));
             let request = json!({"type": "control_request", "uuid": "u", "session_id": "s",
@@ -359,5 +432,68 @@ mod tests {
         assert_eq!(restored(&moved, &shown, &whole), None, "part of a cut text means nothing");
         moved["content"] = json!("short");
         assert_eq!(restored(&moved, &shown, &whole).unwrap()["content"], json!("short"));
+    }
+
+    /// What is shown of an input in little room, which must be less than all of it.
+    fn shown_in_little(whole: &Value) -> Value {
+        let asked = json!({"type": "control_request", "request": {"input": whole}});
+        let shown = within(&asked, "elsewhere", LITTLE).cut.unwrap()["request"]["input"].clone();
+        assert_ne!(shown, *whole);
+        shown
+    }
+
+    #[test]
+    fn a_cut_list_says_so_and_comes_back_whole_or_not_at_all() {
+        for (items, note) in [
+            (
+                json!((0..9_000).collect::<Vec<_>>()),
+                json!("… [cut here by decurion: 6750 items left out; elsewhere]"),
+            ),
+            (
+                Value::Array((0..400).map(|n| json!({"name": n, "text": "t".repeat(90)})).collect()),
+                json!({"type": "text", "text": "… [cut here by decurion: 300 items left out; elsewhere]"}),
+            ),
+        ] {
+            let whole = json!({"path": "/a", "list": items});
+            let shown = shown_in_little(&whole);
+            assert_eq!(shown["list"].as_array().unwrap().last(), Some(&note));
+            let changed = |change: fn(&mut Value)| {
+                let mut given = shown.clone();
+                change(&mut given);
+                restored(&given, &shown, &whole)
+            };
+            let moved = changed(|given| given["path"] = json!("/b")).unwrap();
+            assert_eq!((&moved["path"], &moved["list"]), (&json!("/b"), &whole["list"]));
+            let renamed = changed(|given| given["list"][1] = json!("new")).unwrap();
+            let (before, after) = (whole["list"].as_array().unwrap(), renamed["list"].as_array().unwrap());
+            assert_eq!((&after[0], &after[1], &after[2..]), (&before[0], &json!("new"), &before[2..]));
+            for change in [
+                |given: &mut Vec<Value>| drop(given.pop()),
+                |given: &mut Vec<Value>| drop(given.remove(0)),
+                |given: &mut Vec<Value>| given.reverse(),
+                |given: &mut Vec<Value>| given.push(json!(1)),
+                |given: &mut Vec<Value>| given.truncate(2),
+            ] {
+                let mut given = shown.clone();
+                change(given["list"].as_array_mut().unwrap());
+                assert_eq!(restored(&given, &shown, &whole), None, "half of it is not what was meant");
+            }
+        }
+    }
+
+    #[test]
+    fn an_object_without_half_of_its_members_comes_back_whole_or_not_at_all() {
+        let mut whole: Members = (0..2_000).map(|n| (format!("k{n}"), json!("value"))).collect();
+        whole.insert(LEFT_OUT.to_owned(), json!("a name like any other"));
+        let whole = Value::Object(whole);
+        let shown = shown_in_little(&whole);
+        let mut given = shown.clone();
+        given["k0"] = json!("new");
+        let mut meant = restored(&given, &shown, &whole).unwrap();
+        assert_eq!(meant["k0"], json!("new"));
+        meant["k0"] = json!("value");
+        assert_eq!(meant, whole);
+        given.as_object_mut().unwrap().shift_remove(LEFT_OUT);
+        assert_eq!(restored(&given, &shown, &whole), None);
     }
 }

@@ -1,36 +1,46 @@
 //! What a session asks of the program that leads it, as that program reads it. Takes a request, gives the line that
-//! asks it, bounded, or why it cannot be asked; takes what the program says, gives the answer.
+//! asks it, bounded, or why it cannot be asked; takes what the program says, gives the answer, in which what it was
+//! shown only a part of is whole again.
 
 use decurion_protocol::{HostAnswer, HostAsked, HostRequest};
 use serde_json::{Value, json};
 
-/// The longest line that every host in use can read, with room for what its reader counts besides.
-const MOST_LINE: usize = (1 << 20) - 1024;
-/// How many characters are left of long texts, tried in this order until the line fits.
-const LONGEST_TEXTS: [usize; 4] = [65_536, 8_192, 1_024, 128];
+use crate::fit::{self, MOST_BYTES};
 
-/// What kind of thing was asked, which decides how its answer is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+/// Something that was asked, which decides how its answer is read.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Wanted {
     /// A hook.
-    Hook,
+    Hook {
+        /// What it was shown, where that is less than all of it.
+        cut: Option<Box<Cut>>,
+    },
     /// A message to a server.
     Mcp,
 }
 
-impl Kind {
-    pub(crate) fn of(asked: &HostAsked) -> Self {
-        match asked {
-            HostAsked::Hook { .. } => Self::Hook,
-            HostAsked::Mcp { .. } => Self::Mcp,
-        }
-    }
+/// An input that does not fit a line.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Cut {
+    shown: Value,
+    whole: Value,
+}
 
+/// Where an answer to a hook may hold part of what the hook reads, and which part.
+const GIVEN_BACK: [(&str, &str); 4] = [
+    ("/hookSpecificOutput/updatedInput", "tool_input"),
+    ("/hookSpecificOutput/decision/updatedInput", "tool_input"),
+    ("/hookSpecificOutput/updatedToolOutput", "tool_response"),
+    ("/hookSpecificOutput/updatedMCPToolOutput", "tool_response"),
+];
+
+impl Wanted {
     /// What the host's answer means.
     pub(crate) fn answer(self, response: Result<Value, String>) -> HostAnswer {
         match (self, response) {
             (_, Err(error)) => HostAnswer::Failed { error },
-            (Self::Hook, Ok(value)) => HostAnswer::Given { value },
+            (Self::Hook { cut: None }, Ok(value)) => HostAnswer::Given { value },
+            (Self::Hook { cut: Some(cut) }, Ok(value)) => cut.answer(value),
             (Self::Mcp, Ok(mut response)) => match response.get_mut("mcp_response") {
                 Some(message) => HostAnswer::Given { value: message.take() },
                 None => HostAnswer::Failed { error: "`mcp_response` is missing in its answer".to_owned() },
@@ -39,26 +49,60 @@ impl Kind {
     }
 }
 
-/// The line that asks. Long texts of what a hook reads are cut so that it can be read; a message to a server is
-/// whole or is not sent. The error says why it cannot be asked.
-pub(crate) fn line(request: &HostRequest) -> Result<Vec<u8>, String> {
-    let whole = control_request(request);
-    let line = whole.to_string();
-    if line.len() <= MOST_LINE {
-        return Ok(line.into_bytes());
-    }
-    let length = line.len();
-    if let HostAsked::Hook { .. } = request.asked {
-        let mut whole = whole;
-        for longest in LONGEST_TEXTS {
-            cut(&mut whole["request"]["input"], longest);
-            let line = whole.to_string();
-            if line.len() <= MOST_LINE {
-                return Ok(line.into_bytes());
+impl Cut {
+    /// An answer by one who saw only part of it. What it gives back of that is whole again; where it cannot be, the
+    /// hook has failed, unless it says no to something, which counts whatever else it says.
+    fn answer(&self, mut value: Value) -> HostAnswer {
+        let is_no = says_no(&value);
+        for (place, name) in GIVEN_BACK {
+            let Some(given) = value.pointer_mut(place) else { continue };
+            let (shown, whole) = (&self.shown[name], &self.whole[name]);
+            match fit::restored(given, shown, whole) {
+                Some(meant) => *given = meant,
+                None if is_no => *given = Value::Null,
+                None => {
+                    let error = format!(
+                        "`{name}` was too long for one line, and part of what was cut of it came back changed"
+                    );
+                    return HostAnswer::Failed { error };
+                }
             }
         }
+        HostAnswer::Given { value }
     }
-    Err(format!("it does not fit a line that a host can read ({length} bytes, at most {MOST_LINE})"))
+}
+
+/// Whether an answer to a hook refuses something, or leaves it to a person.
+fn says_no(answer: &Value) -> bool {
+    let says = |place: &str, words: &[&str]| {
+        answer.pointer(place).and_then(Value::as_str).is_some_and(|word| words.contains(&word))
+    };
+    answer.get("continue").and_then(Value::as_bool) == Some(false)
+        || says("/decision", &["block"])
+        || says("/hookSpecificOutput/permissionDecision", &["deny", "ask"])
+        || says("/hookSpecificOutput/decision/behavior", &["deny"])
+}
+
+/// The line that asks, and how its answer is to be read. What a hook reads is cut so that it can be read; a message
+/// to a server is whole or is not sent. `place` says where all of it is kept. The error says why it cannot be asked.
+pub(crate) fn line(request: &HostRequest, place: &str) -> Result<(Vec<u8>, Wanted), String> {
+    let whole = control_request(request);
+    let fit::Fitted { bytes, cut } = fit::line(&whole, place);
+    let shown = cut.as_ref().map(|cut| cut.pointer("/request/input").cloned());
+    let wanted = match (&request.asked, shown) {
+        (HostAsked::Mcp { .. }, None) => Wanted::Mcp,
+        (HostAsked::Hook { .. }, None) => Wanted::Hook { cut: None },
+        (HostAsked::Hook { input, .. }, Some(Some(shown))) => {
+            Wanted::Hook { cut: Some(Box::new(Cut { shown, whole: input.clone() })) }
+        }
+        (_, Some(_)) => {
+            let length = whole.to_string().len();
+            return Err(format!(
+                "it does not fit a line that a host can read ({length} bytes, at most {MOST_BYTES})"
+            ));
+        }
+    };
+    Ok((bytes, wanted))
 }
 
 fn control_request(HostRequest { id, asked }: &HostRequest) -> Value {
@@ -73,22 +117,6 @@ fn control_request(HostRequest { id, asked }: &HostRequest) -> Value {
     json!({"type": "control_request", "request_id": id, "request": request})
 }
 
-/// Cuts the end off every text that is longer, and says so in it.
-fn cut(value: &mut Value, longest: usize) {
-    match value {
-        Value::String(text) => {
-            if let Some((end, _)) = text.char_indices().nth(longest) {
-                let gone = text[end..].chars().count();
-                text.truncate(end);
-                text.push_str(&format!("\n[{gone} characters cut here]"));
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(|item| cut(item, longest)),
-        Value::Object(members) => members.values_mut().for_each(|member| cut(member, longest)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use decurion_protocol::HostRequestId;
@@ -100,33 +128,64 @@ mod tests {
         HostRequest { id: HostRequestId(Default::default()), asked }
     }
 
+    fn asked(request: &HostRequest) -> Result<(String, Wanted), String> {
+        line(request, "elsewhere").map(|(line, wanted)| (String::from_utf8(line).unwrap(), wanted))
+    }
+
     #[test]
     fn a_hook_reads_what_fits_a_line_and_where_it_was_cut() {
-        let small = hook(json!({"prompt": "x", "deep": [{"text": "y"}]}));
+        let (small, wanted) = asked(&hook(json!({"prompt": "x", "deep": [{"text": "y"}]}))).unwrap();
         assert_eq!(
-            String::from_utf8(line(&small).unwrap()).unwrap(),
+            small,
             r#"{"type":"control_request","request_id":"00000000-0000-0000-0000-000000000000","request":{"subtype":"hook_callback","callback_id":"hook_0","input":{"prompt":"x","deep":[{"text":"y"}]},"tool_use_id":null}}"#
         );
+        assert_eq!(wanted, Wanted::Hook { cut: None });
         // What is written with escapes takes more room than it has characters.
         for text in ["é".repeat(2 << 20), "\u{1}".repeat(2 << 20)] {
-            let shown = line(&hook(json!({"prompt": "x", "deep": [{"text": text}]}))).unwrap();
-            assert!(shown.len() <= MOST_LINE);
-            let shown: Value = serde_json::from_slice(&shown).unwrap();
+            let whole = json!({"prompt": "x", "deep": [{"text": text}]});
+            let (shown, _) = asked(&hook(whole.clone())).unwrap();
+            assert!(shown.len() <= MOST_BYTES);
+            let shown: Value = serde_json::from_str(&shown).unwrap();
             let input = &shown["request"]["input"];
             assert_eq!(input["prompt"], "x");
             let text = input["deep"][0]["text"].as_str().unwrap();
-            assert!(text.ends_with("\n[2031616 characters cut here]"), "{}", &text[text.len() - 60..]);
+            assert!(text.ends_with(" bytes left out; elsewhere]"), "{}", &text[text.len() - 60..]);
         }
     }
 
     #[test]
-    fn what_cannot_be_cut_is_not_asked() {
-        let numbers = hook(json!({"numbers": vec![7; 1 << 20]}));
-        let asked = HostAsked::Mcp { server: "s".into(), message: json!({"x": "y".repeat(1 << 20)}) };
-        let message = HostRequest { asked, ..numbers.clone() };
-        for request in [numbers, message] {
-            let error = line(&request).unwrap_err();
-            assert!(error.starts_with("it does not fit a line that a host can read"), "{error}");
+    fn a_message_to_a_server_that_does_not_fit_is_not_sent() {
+        let message = json!({"x": "y".repeat(MOST_BYTES)});
+        let message = HostAsked::Mcp { server: "s".into(), message };
+        let error = asked(&HostRequest { asked: message, ..hook(Value::Null) }).unwrap_err();
+        assert!(error.starts_with("it does not fit a line that a host can read"), "{error}");
+    }
+
+    /// What a hook that was shown half of a call makes of it is what it means, or nothing.
+    #[test]
+    fn what_was_cut_for_a_hook_comes_back_whole_or_fails_it() {
+        let long = json!({"file_path": "/a", "content": "x".repeat(2 * MOST_BYTES)});
+        for (name, member) in [("tool_input", "updatedInput"), ("tool_response", "updatedToolOutput")] {
+            let request = hook(json!({"session_id": "s", name: long}));
+            let shown = serde_json::from_str::<Value>(&asked(&request).unwrap().0).unwrap();
+            let shown = shown["request"]["input"][name].clone();
+            let answered = |part: Value, decision: &str| {
+                let specific = json!({member: part, "permissionDecision": decision});
+                asked(&request).unwrap().1.answer(Ok(json!({"hookSpecificOutput": specific})))
+            };
+            let mut given = shown.clone();
+            given["file_path"] = json!("/b");
+            let HostAnswer::Given { value } = answered(given.clone(), "allow") else { panic!("it failed") };
+            let meant = &value["hookSpecificOutput"][member];
+            assert_eq!((&meant["file_path"], &meant["content"]), (&json!("/b"), &long["content"]));
+            given["content"] = json!(shown["content"].as_str().unwrap().replace("xx", "y"));
+            let error = format!(
+                "`{name}` was too long for one line, and part of what was cut of it came back changed"
+            );
+            assert_eq!(answered(given.clone(), "allow"), HostAnswer::Failed { error });
+            // A refusal is one all the same.
+            let HostAnswer::Given { value } = answered(given, "deny") else { panic!("it failed") };
+            assert_eq!(value["hookSpecificOutput"][member], Value::Null);
         }
     }
 
@@ -134,16 +193,17 @@ mod tests {
     fn answers_are_read_by_what_was_asked() {
         let given = |value| HostAnswer::Given { value };
         let failed = |error: &str| HostAnswer::Failed { error: error.into() };
-        for (kind, response, expected) in [
-            (Kind::Hook, Ok(json!({"continue": true})), given(json!({"continue": true}))),
-            (Kind::Hook, Ok(Value::Null), given(Value::Null)),
-            (Kind::Hook, Err("boom"), failed("boom")),
-            (Kind::Mcp, Ok(json!({"mcp_response": {"id": 1}})), given(json!({"id": 1}))),
-            (Kind::Mcp, Ok(json!({"id": 1})), failed("`mcp_response` is missing in its answer")),
-            (Kind::Mcp, Ok(json!("garbage")), failed("`mcp_response` is missing in its answer")),
-            (Kind::Mcp, Err("boom"), failed("boom")),
+        let hook = || Wanted::Hook { cut: None };
+        for (wanted, response, expected) in [
+            (hook(), Ok(json!({"continue": true})), given(json!({"continue": true}))),
+            (hook(), Ok(Value::Null), given(Value::Null)),
+            (hook(), Err("boom"), failed("boom")),
+            (Wanted::Mcp, Ok(json!({"mcp_response": {"id": 1}})), given(json!({"id": 1}))),
+            (Wanted::Mcp, Ok(json!({"id": 1})), failed("`mcp_response` is missing in its answer")),
+            (Wanted::Mcp, Ok(json!("garbage")), failed("`mcp_response` is missing in its answer")),
+            (Wanted::Mcp, Err("boom"), failed("boom")),
         ] {
-            assert_eq!(kind.answer(response.map_err(str::to_owned)), expected);
+            assert_eq!(wanted.answer(response.map_err(str::to_owned)), expected);
         }
     }
 }
