@@ -22,7 +22,7 @@ use crate::fit;
 use crate::headless::{Finish, Headless, Lines, Signal, State, drain};
 use crate::host::{self, Wanted as FromHost};
 use crate::initialize::Initialize;
-use crate::input::{self, Answered, Control, Heard, Input, Said, Wrong};
+use crate::input::{self, About, Answered, Control, Heard, Input, Said, Wrong};
 use crate::progress::one_line;
 
 /// What a host is told, and where what it did wrong is said.
@@ -113,6 +113,9 @@ struct Talk {
 /// How long a host reads nothing of what waits for it before it is taken for gone.
 const READ_WITHIN: Duration = Duration::from_secs(600);
 
+/// How many requests of a host may wait for the session.
+const MOST_PENDING: usize = 4_096;
+
 /// Whether the host reads.
 #[derive(Default)]
 struct Reading {
@@ -173,7 +176,9 @@ impl Talk {
         while !self.state.over {
             // While the host does not read, what happens waits on record and not here. What it says is heard all the
             // same: it may be busy saying it, and others may be waiting for that.
+            // But not for ever: what it says may have to be answered, and its answers wait for it too.
             let has_room = reading.see(&self.headless.out);
+            let hears = is_there && self.headless.out.has_room_for_answers();
             let leaves = tokio::select! {
                 biased;
                 Some(signal) = signals.recv() => self.headless.signalled(&mut self.state, signal).await,
@@ -186,7 +191,7 @@ impl Talk {
                 () = reading.too_late(), if !has_room => {
                     reading.is_stuck(&self.headless.out) && self.gives_up()
                 }
-                heard = input.next(), if is_there => {
+                heard = input.next(), if hears => {
                     is_there = heard != Heard::End;
                     self.heard(heard, signals).await
                 }
@@ -238,9 +243,9 @@ impl Talk {
     async fn heard(&mut self, heard: Heard, signals: &mut mpsc::Receiver<Signal>) -> bool {
         let lines = match heard {
             Heard::Said(said) => self.said(said).await,
-            Heard::Wrong(Wrong { request, reason }) => {
+            Heard::Wrong(Wrong { about, reason }) => {
                 self.complain(&reason);
-                request.map(|id| failure(&id, &reason, Some("invalid_request"))).into_iter().collect()
+                self.misheard(about, reason).await.into_iter().collect()
             }
             Heard::End => {
                 self.gone().await;
@@ -250,9 +255,26 @@ impl Talk {
         self.print(lines, signals).await
     }
 
+    /// Lets nobody wait for a line that was not understood: a request of the host is answered, and an answer of its is
+    /// none.
+    async fn misheard(&mut self, about: About, reason: String) -> Option<Value> {
+        match about {
+            About::Nothing => None,
+            About::Request(id) => Some(failure(&id, &reason, Some("invalid_request"))),
+            About::Answer(id) => {
+                self.answered(&id, Err(format!("its answer was not understood: {reason}"))).await;
+                None
+            }
+        }
+    }
+
     async fn said(&mut self, said: Said) -> Vec<Value> {
         match said {
             Said::Nothing => Vec::new(),
+            Said::Amended { work, problem } => {
+                self.complain(&problem);
+                return Box::pin(self.said(Said::Work(work))).await;
+            }
             Said::Work(command) => {
                 let request = self.headless.ask(&mut self.state, command).await;
                 self.changing.insert(request, None);
@@ -311,6 +333,12 @@ impl Talk {
 
     /// Asks the session for all of this; gives the answer if there is nothing to ask for.
     async fn ask(&mut self, id: String, commands: Vec<Command>, shape: Shape) -> Option<Value> {
+        if self.pending.len() >= MOST_PENDING {
+            let reason = format!(
+                "{MOST_PENDING} requests wait for the session already; ask again when some are answered"
+            );
+            return Some(failure(&id, &reason, Some("too_many_requests")));
+        }
         let missing = commands.len();
         let mut first = None;
         for command in commands {

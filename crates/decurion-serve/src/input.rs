@@ -5,6 +5,8 @@ use decurion_protocol::{
     Answer, Block, Command, ElicitationAction, Elicited, Inspected, LineId, Mode, PermissionUpdate, Private,
     Question, Rewound, TaskId, Verdict,
 };
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 
@@ -18,8 +20,9 @@ pub const MOST_LINE: usize = 16 << 20;
 pub struct Input<R> {
     reader: R,
     line: Vec<u8>,
-    /// How much of a line that is too long has gone by.
+    /// How much of a line that is too long has gone by, and what it is about.
     dropped: usize,
+    about: About,
     number: u64,
     is_over: bool,
     /// A line that was looked at and not taken yet.
@@ -40,10 +43,22 @@ pub enum Heard {
 /// A line that cannot be acted on.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// The request that it was, so that it can be answered.
-    pub request: Option<String>,
+    /// What it was about, so that nobody waits for it.
+    pub about: About,
     /// The line's number and what is wrong with it.
     pub reason: String,
+}
+
+/// What a line is about, as far as that can be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum About {
+    /// Nobody knows.
+    #[default]
+    Nothing,
+    /// A request of the host, by its id.
+    Request(String),
+    /// A request of ours that it answers, by its id.
+    Answer(String),
 }
 
 /// What a host says.
@@ -51,6 +66,13 @@ pub struct Wrong {
 pub enum Said {
     /// Work on this.
     Work(Command),
+    /// Work on this, though part of it was passed over.
+    Amended {
+        /// What to do.
+        work: Command,
+        /// The line's member, what is wrong with it, and what was done about that.
+        problem: String,
+    },
     /// A request of its own.
     Request {
         /// Chosen by the host.
@@ -95,7 +117,15 @@ pub enum Control {
 impl<R: AsyncBufRead + Unpin> Input<R> {
     /// The lines of this reader.
     pub fn new(reader: R) -> Self {
-        Self { reader, line: Vec::new(), dropped: 0, number: 0, is_over: false, held: None }
+        Self {
+            reader,
+            line: Vec::new(),
+            dropped: 0,
+            about: About::Nothing,
+            number: 0,
+            is_over: false,
+            held: None,
+        }
     }
 
     /// What the host wants of the session, if that is the first thing it says. The line stays to be answered. Can be
@@ -124,14 +154,16 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
                 Ok(bytes) => bytes,
                 Err(error) => {
                     self.is_over = true;
-                    return self.wrong(&format!("standard input cannot be read: {error}"));
+                    return self.wrong(About::Nothing, &format!("standard input cannot be read: {error}"));
                 }
             };
             let end = bytes.iter().position(|byte| *byte == b'\n');
             let piece = &bytes[..end.unwrap_or(bytes.len())];
             if self.dropped > 0 || self.line.len() + piece.len() > MOST_LINE {
                 self.dropped += self.line.len() + piece.len();
-                self.line = Vec::new();
+                if !self.line.is_empty() {
+                    self.about = about(&std::mem::take(&mut self.line));
+                }
             } else {
                 self.line.extend_from_slice(piece);
             }
@@ -153,7 +185,8 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
         let dropped = std::mem::take(&mut self.dropped);
         if dropped > 0 {
             self.number += 1;
-            return Some(self.wrong(&format!("longer than {MOST_LINE} bytes: {dropped}")));
+            let about = std::mem::take(&mut self.about);
+            return Some(self.wrong(about, &format!("longer than {MOST_LINE} bytes: {dropped}")));
         }
         let is_blank = line.iter().all(u8::is_ascii_whitespace);
         if is_blank && self.is_over {
@@ -170,20 +203,23 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
             serde_json::from_slice(&mended)
         });
         Some(match read {
-            Ok(value) => parse(&value).map_or_else(
-                |reason| {
-                    let request = request_id(&value);
-                    Heard::Wrong(Wrong { request, reason: format!("input line {}: {reason}", self.number) })
-                },
-                Heard::Said,
-            ),
-            Err(error) if self.is_over => self.wrong(&format!("cut off before its end: {error}")),
-            Err(error) => self.wrong(&format!("not JSON: {error}")),
+            Ok(value) => match parse(&value) {
+                Ok(Said::Amended { work, problem }) => {
+                    let problem = format!("input line {}: {problem}", self.number);
+                    Heard::Said(Said::Amended { work, problem })
+                }
+                Ok(said) => Heard::Said(said),
+                Err(reason) => self.wrong(about(&line), &reason),
+            },
+            Err(error) if self.is_over => {
+                self.wrong(about(&line), &format!("cut off before its end: {error}"))
+            }
+            Err(error) => self.wrong(about(&line), &format!("not JSON: {error}")),
         })
     }
 
-    fn wrong(&self, reason: &str) -> Heard {
-        Heard::Wrong(Wrong { request: None, reason: format!("input line {}: {reason}", self.number) })
+    fn wrong(&self, about: About, reason: &str) -> Heard {
+        Heard::Wrong(Wrong { about, reason: format!("input line {}: {reason}", self.number) })
     }
 }
 
@@ -213,17 +249,66 @@ fn with_whole_characters(line: &[u8]) -> Option<Vec<u8>> {
     is_mended.then_some(mended)
 }
 
-/// The id of a control request, whatever else is wrong with it.
-fn request_id(value: &Value) -> Option<String> {
-    let is_request = value.get("type").and_then(Value::as_str) == Some("control_request");
-    value.get("request_id").and_then(Value::as_str).filter(|_| is_request).map(str::to_owned)
+/// What a line is about, whatever is wrong with it behind the place that says so.
+fn about(line: &[u8]) -> About {
+    let mut seen = Seen::default();
+    // It ends where the line can be read no further; what was seen until then counts.
+    let _ = seen.deserialize(&mut serde_json::Deserializer::from_slice(line));
+    match (seen.kind.as_deref(), seen.id, seen.answered) {
+        (Some("control_request"), Some(id), _) => About::Request(id),
+        (Some("control_response"), _, Some(id)) => About::Answer(id),
+        _ => About::Nothing,
+    }
+}
+
+/// What was seen of a line so far.
+#[derive(Default)]
+struct Seen {
+    is_inside: bool,
+    kind: Option<String>,
+    id: Option<String>,
+    /// The id inside of its `response`.
+    answered: Option<String>,
+}
+
+impl<'de> DeserializeSeed<'de> for &mut Seen {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for &mut Seen {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        while let Some(name) = members.next_key::<String>()? {
+            match (name.as_str(), self.is_inside) {
+                ("type", false) => self.kind = members.next_value()?,
+                ("request_id", false) => self.id = members.next_value()?,
+                ("request_id", true) => self.answered = members.next_value()?,
+                ("response", false) => {
+                    self.is_inside = true;
+                    members.next_value_seed(&mut *self)?;
+                    self.is_inside = false;
+                }
+                _ => drop(members.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What a line says.
 fn parse(value: &Value) -> Result<Said, String> {
     let kind = text(value, "type").ok_or("`type` is missing")?;
     match kind {
-        "user" => user(value).map(Said::Work),
+        "user" => user(value),
         "control_request" => {
             let id = text(value, "request_id").ok_or("`request_id` is missing")?.to_owned();
             let request = value.get("request").ok_or("`request` is missing")?;
@@ -249,7 +334,7 @@ fn parse(value: &Value) -> Result<Said, String> {
 }
 
 /// A message of the user: text, or blocks of text, images and documents.
-fn user(value: &Value) -> Result<Command, String> {
+fn user(value: &Value) -> Result<Said, String> {
     let message = value.get("message").ok_or("`message` is missing")?;
     if text(message, "role").is_some_and(|role| role != "user") {
         return Err("`message.role` is not `user`".to_owned());
@@ -267,13 +352,18 @@ fn user(value: &Value) -> Result<Command, String> {
     if blocks.iter().all(is_empty) {
         return Err("`message.content` is empty".to_owned());
     }
-    let line = match value.get("uuid").and_then(Value::as_str) {
-        Some(uuid) => Some(uuid.parse::<LineId>().map_err(|error| format!("`uuid`: {error}"))?),
-        None => None,
+    let line = match value.get("uuid") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(uuid)) => uuid.parse::<LineId>().map(Some).map_err(|error| error.to_string()),
+        Some(_) => Err("it is not a text".to_owned()),
     };
     Ok(match (work(blocks), line) {
-        (Command::Prompt { blocks }, Some(line)) => Command::Submit { line, blocks },
-        (work, _) => work,
+        (Command::Prompt { blocks }, Ok(Some(line))) => Said::Work(Command::Submit { line, blocks }),
+        (work, Ok(_)) => Said::Work(work),
+        // Whoever sent it waits for its result.
+        (work, Err(error)) => {
+            Said::Amended { work, problem: format!("`uuid`: {error}; the message has another id") }
+        }
     })
 }
 

@@ -11,6 +11,9 @@ use tokio::sync::Notify;
 
 /// While so many bytes wait, nothing is made that can wait itself.
 const ENOUGH: usize = 256 << 10;
+/// While so many bytes wait, nothing is asked for that must be answered. Far enough from the most that the last answer
+/// has room.
+const MUCH: usize = 4 << 20;
 /// While so many bytes wait, nothing more is taken.
 const MOST: usize = 8 << 20;
 /// How much goes out in one write.
@@ -151,7 +154,12 @@ impl Lines {
         self.shared.lock().bytes < ENOUGH
     }
 
-    /// Returns once that is so.
+    /// Whether so little waits that whoever reads it may be listened to, who must be answered.
+    pub(crate) fn has_room_for_answers(&self) -> bool {
+        self.shared.lock().bytes < MUCH
+    }
+
+    /// Returns once nothing keeps more from being made.
     pub(crate) async fn room(&self) {
         self.wait_for(|waiting| waiting.bytes < ENOUGH).await;
     }

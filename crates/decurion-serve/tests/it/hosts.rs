@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncWriteExt as _, BufReader, DuplexStream};
 use tokio::sync::mpsc;
 
+use crate::leading::wanted;
 use crate::playing::{Kept, headless, short, stage, values};
 
 /// A host at its end of the conversation.
@@ -408,6 +409,7 @@ async fn bad_lines_are_named_and_change_nothing() {
         decurion: input line 12: not a kind of message that is known: "surprise"
         decurion: input line 14: `request.subtype` is missing
         decurion: input line 15: `response.subtype` is neither `success` nor `error`
+        decurion: an answer to a request that is not open was ignored: q
         decurion: an answer to a request that is not open was ignored: not-a-question
         decurion: input line 17: longer than 16777216 bytes: 16777217
         decurion: input line 19: cut off before its end: EOF while parsing a string at line 1 column 22
@@ -415,6 +417,52 @@ async fn bad_lines_are_named_and_change_nothing() {
     .assert_eq(&over.problems);
     assert_eq!(over.finish.outcome.exit_code(), 0);
     assert!(over.out.contains("\"error_code\":\"invalid_request\""), "{}", over.out);
+}
+
+/// Whoever sends a prompt waits for its result, whatever its id is like.
+#[tokio::test]
+async fn a_prompt_whose_id_is_none_is_taken_under_another() {
+    let over = converse(stage(TWO_PROMPTS), async |host: &mut Talking| {
+        for (index, id) in [json!("message-1"), json!(7)].into_iter().enumerate() {
+            host.say(&json!({"type": "user", "uuid": id, "message": {"role": "user", "content": "go"}}))
+                .await;
+            host.result(index as u64).await;
+        }
+    })
+    .await;
+    expect![[r#"
+        decurion: input line 1: `uuid`: not a valid line id (letters, digits, `_` and `-`, at most 64): "message-1"; the message has another id
+        decurion: input line 2: `uuid`: it is not a text; the message has another id
+    "#]].assert_eq(&over.problems);
+}
+
+/// A question is not left open by an answer of which only the id can be read.
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_is_a_refusal() {
+    let rows = [
+        (r#""subtype": "odd"}}"#.to_owned(), "`response.subtype` is neither `success` nor `error`"),
+        (r#""subtype": "success", "response": {"behavior": allow}}}"#.to_owned(), "not JSON"),
+        (
+            format!(r#""subtype": "success", "response": "{}"}}}}"#, "x".repeat(16 << 20)),
+            "longer than 16777216 bytes",
+        ),
+    ];
+    for (rest, said) in rows {
+        let over = converse(asking(false), async |host: &mut Talking| {
+            host.prompt("go").await;
+            for number in 0..2 {
+                let question = wanted(host, number).await;
+                let id = &question["request_id"];
+                let head = format!(r#"{{"type": "control_response", "response": {{"request_id": {id}, "#);
+                host.write(format!("{head}{rest}\n").as_bytes()).await;
+            }
+            host.result(0).await;
+        })
+        .await;
+        let told = format!("the host could not answer: its answer was not understood: input line 2: {said}");
+        assert!(over.out.contains(&told), "{told}: {}", over.out);
+        assert!(over.problems.contains(said), "{}", over.problems);
+    }
 }
 
 /// The answers to control requests, one per line.

@@ -20,7 +20,7 @@ fn hooked(script: &str, hooks: &[(HookEvent, &str)]) -> Stage {
 }
 
 /// Waits for the request of this number, from 0, that the session makes.
-async fn wanted(host: &Talking, number: usize) -> Value {
+pub async fn wanted(host: &Talking, number: usize) -> Value {
     loop {
         let text = host.out.text();
         let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];

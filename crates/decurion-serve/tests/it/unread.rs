@@ -84,7 +84,10 @@ async fn led(stage: Stage, out: &Shut, said: Vec<Value>, then: impl AsyncFnOnce(
     let conversing = Box::pin(headless.converse(host, Input::new(BufReader::new(ours)), &mut signals));
     let (finish, ()) = tokio::join!(conversing, async {
         for line in said {
-            input.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+            // A session that has gone listens no more.
+            if input.write_all(format!("{line}\n").as_bytes()).await.is_err() {
+                break;
+            }
         }
         then().await;
         drop(input);
@@ -137,6 +140,23 @@ async fn a_host_that_never_reads_is_not_waited_for_for_ever() {
         tokio::time::sleep(Duration::from_secs(3600)).await;
     })
     .await;
+    assert_eq!(finish.signal, Some(Signal::Hangup));
+    assert!(problems.contains("the host has read nothing for 10 minutes"), "{problems}");
+}
+
+/// Answers are not cut short and not thrown away, so a host that only asks is listened to no more at some point, and
+/// then waited for as any other.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_asks_and_never_reads_is_not_waited_for_for_ever() {
+    let out = Shut::default();
+    let request = json!({"subtype": "y".repeat(200_000)});
+    let said = vec![json!({"type": "control_request", "request_id": "r", "request": request}); 100];
+    let led = led(wordy(), &out, said, async || ());
+    let ended = tokio::time::timeout(Duration::from_secs(7200), led).await;
+    let Ok((finish, problems)) = ended else {
+        out.open();
+        panic!("it waits for ever")
+    };
     assert_eq!(finish.signal, Some(Signal::Hangup));
     assert!(problems.contains("the host has read nothing for 10 minutes"), "{problems}");
 }
