@@ -92,6 +92,13 @@ impl Headless {
     }
 }
 
+/// The line that tells a host that there is no session, in answer to its greeting: it waits for one, and a program that
+/// only ends tells it nothing.
+pub fn refusal(greeting: &str, reason: &str) -> Vec<u8> {
+    let line = failure(greeting, reason, Some("session_not_opened"));
+    fit::line(&line, "all of it is on standard error").bytes
+}
+
 struct Talk {
     headless: Headless,
     host: Host,

@@ -140,6 +140,14 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
         }
     }
 
+    /// The id of the request that the greeting is, so that it can be answered without a session too.
+    pub fn greeting_id(&self) -> Option<&str> {
+        match &self.held {
+            Some(Heard::Said(Said::Request { id, request: Control::Initialize(_) })) => Some(id),
+            _ => None,
+        }
+    }
+
     /// The next line; after the end, the end again.
     pub async fn next(&mut self) -> Heard {
         match self.held.take() {

@@ -1,7 +1,7 @@
 //! `decurion -p`: one prompt, answered and printed. Takes the arguments, decides everything, runs it through
 //! the headless front end, gives the exit code of how it ended.
 
-use std::io::{IsTerminal as _, Read as _};
+use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
@@ -61,9 +61,13 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     let prompt = if hosted { check_hosted(args, prompt.as_deref())? } else { Some(whole_prompt(prompt)?) };
     let finish = block_on(async {
         let (input, wanted) = if hosted { greeted(waits(args, &environment)).await } else { (None, None) };
+        let greeting = input.as_ref().and_then(|input| input.greeting_id().map(str::to_owned));
         let session = Prepared { args, loaded: &loaded, environment: &environment, wanted: wanted.as_ref() };
-        let (answer, engine) = session.prepare(prompt, input)?;
-        Box::pin(answer.run(&engine)).await
+        let finish = session.answer(prompt, input).await;
+        if let (Err(failure), Some(greeting)) = (&finish, greeting) {
+            refuse(&greeting, failure);
+        }
+        finish
     })??;
     Ok(conclude(&finish, args.output_format))
 }
@@ -84,6 +88,15 @@ fn check_sandbox(loaded: &Loaded) -> Result<(), Failure> {
         declared.origin
     ));
     Ok(())
+}
+
+/// Tells the program that leads us why there is no session. It may be gone, which changes nothing.
+fn refuse(greeting: &str, failure: &Failure) {
+    let reason = std::iter::once(&failure.message).chain(&failure.hints).map(String::as_str);
+    let mut line = decurion_serve::refusal(greeting, &reason.collect::<Vec<_>>().join("; "));
+    line.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(&line).and_then(|()| out.flush());
 }
 
 /// The lines of a program that leads us.
@@ -117,6 +130,12 @@ struct Prepared<'a> {
 }
 
 impl Prepared<'_> {
+    /// Decides it, opens the session and answers.
+    async fn answer(&self, prompt: Option<String>, input: Option<Box<HostInput>>) -> Result<Finish, Failure> {
+        let (answer, engine) = self.prepare(prompt, input)?;
+        Box::pin(answer.run(&engine)).await
+    }
+
     /// Decides it.
     fn prepare(
         &self,

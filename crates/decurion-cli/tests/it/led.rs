@@ -76,6 +76,32 @@ fn what_the_first_line_wants_is_so_from_the_first_request_on() {
     assert_eq!(stand.model.problems(), Vec::<String>::new());
 }
 
+/// A program that waits for an answer to its greeting is told why there is no session.
+#[test]
+fn a_session_that_cannot_be_opened_is_refused_with_the_reason() {
+    let stand = Stand::new(PLAY);
+    let nowhere = "00000000-0000-4000-8000-000000000000";
+    let rows: [(&[&str], Value, &str); 3] = [
+        (&["--model", "scripted:missing.script"], json!({}), "missing.script"),
+        (&["--resume", nowhere, "--await-initialize"], json!({}), nowhere),
+        (&[], json!({"jsonSchema": {"type": 5}}), "JSON Schema"),
+    ];
+    for (arguments, wanted, reason) in rows {
+        let mut run = stand.decurion().args(LED).args(arguments).start_talking().unwrap();
+        run.say(&initialize("one", wanted)).unwrap();
+        let answer = next(&mut run, |line| line["type"] == "control_response");
+        let response = &answer["response"];
+        assert_eq!(
+            (&response["subtype"], &response["request_id"]),
+            (&json!("error"), &json!("one")),
+            "{answer}"
+        );
+        assert!(response["error"].as_str().unwrap().contains(reason), "{answer}");
+        let finished = run.finish(LIMIT).unwrap();
+        assert_eq!(finished.ending.code(), 2, "{finished:?}");
+    }
+}
+
 #[test]
 fn a_flag_of_a_newer_program_is_passed_over_and_said() {
     let stand = Stand::new("when turn=1\n  say \"done\"\n");
