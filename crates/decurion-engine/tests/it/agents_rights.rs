@@ -105,7 +105,7 @@ async fn what_narrows_holds_where_an_agent_in_the_background_is_refused_the_rest
         }
     }
     let refused = "what an agent in the background asks gives no rights to the whole session";
-    assert_eq!(told, [refused, "denied: false", "denied: true", "denied: true", "denied: true"]);
+    assert_eq!(told, [refused, "denied: true", "denied: true", "denied: true", "denied: true"]);
     assert_eq!(modes, 0);
 }
 

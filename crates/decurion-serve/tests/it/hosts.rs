@@ -554,7 +554,7 @@ async fn what_a_host_changes_while_it_runs_is_changed_or_refused_by_name() {
         {"subtype":"error","request_id":"f3","error":"a rule's `(` is not closed: \"Read(\"","error_code":"invalid_request"}
         {"subtype":"error","request_id":"o","error":"input line 15: `request.enabled` is missing or not a truth value","error_code":"invalid_request"}
         {"subtype":"success","request_id":"t1","response":{}}
-        {"subtype":"error","request_id":"t2","error":"the model may think for 1024 tokens or more, and for fewer than the 4000 of a whole reply (`limits.maxOutputTokens`): 10"}
+        {"subtype":"success","request_id":"t2","response":{}}
         {"subtype":"success","request_id":"t3","response":{}}
         {"subtype":"success","request_id":"d","response":{"model":"scripted"}}
         {"subtype":"success","request_id":"f1","response":{}}
@@ -634,7 +634,7 @@ async fn an_answer_that_was_cancelled_is_not_sent() {
 
 #[tokio::test]
 async fn a_call_allowed_under_rules_that_are_not_understood_is_not_made() {
-    let over = converse(asking(false), async |host: &mut Talking| {
+    let over = converse(asking(true), async |host: &mut Talking| {
         host.prompt("go").await;
         let question = host.question().await;
         let rules = json!([{"toolName": "Bash", "ruleContent": "x"}]);
@@ -642,8 +642,6 @@ async fn a_call_allowed_under_rules_that_are_not_understood_is_not_made() {
             json!({"type": "addRules", "behavior": "deny", "destination": "elsewhere", "rules": rules});
         let allow = json!({"behavior": "allow", "updatedPermissions": [deny]});
         host.answer(&question["request_id"], allow).await;
-        let second = host.question().await;
-        host.answer(&second["request_id"], json!({"behavior": "allow"})).await;
         host.result(0).await;
     })
     .await;
@@ -703,7 +701,8 @@ async fn what_an_answer_changes_is_obeyed_for_the_session() {
     expect![["
         addRules deny session: allow Echo (cliArg), deny Poke (session) default [] 
         addRules ask cliArg: allow Echo (cliArg), ask Poke(x) (cliArg) default [] 
-        replaceRules allow cliArg: allow Poke (cliArg) default [] 
+        replaceRules allow cliArg: allow Poke (session) default [] 
+        addRules allow localSettings: allow Echo (cliArg), allow Poke (session) default [] addRules for localSettings holds for this session; it is not saved
         removeRules allow cliArg:  default [] 
         setMode null session: allow Echo (cliArg) plan [] 
         setMode null session: allow Echo (cliArg) default [] not obeyed: the mode bypassPermissions is switched off by `permissions.disableBypassPermissionsMode`
