@@ -321,7 +321,7 @@ async fn what_was_not_kept_is_named() {
     let session = talk.close().await;
     assert_eq!(checkpoints(&stage, session), []);
     // The next process has it switched on: what it did not see begin is not known to it.
-    let request = SessionRequest { start: Start::Resume { id: session }, ..stage.request.clone() };
+    let request = SessionRequest { start: Start::Resume { id: session, at: None }, ..stage.request.clone() };
     let mut talk = Talk::begin(&stage, request).await;
     expect!["[] +0 -0 error: nothing was changed: what b.txt held was not kept: it was changed while file checkpointing was off"]
         .assert_eq(&talk.rewind(1, false).await.replace(&format!("{}/", stage.request.cwd), ""));
@@ -404,7 +404,8 @@ async fn files_go_back_after_a_crash() {
         let stage = began.after_crash_at(seq);
         put(&began, "a.txt", "1\n");
         put(&began, "new.txt", "new");
-        let request = SessionRequest { start: Start::Resume { id: session }, ..began.request.clone() };
+        let request =
+            SessionRequest { start: Start::Resume { id: session, at: None }, ..began.request.clone() };
         let mut talk = Talk::begin(&stage, request).await;
         assert_eq!(talk.rewind(1, false).await, "[a.txt, new.txt] +1 -2", "{seq}");
         assert_eq!(files(&began), r#"{a.txt="one\n"}"#, "{seq}");
@@ -437,7 +438,8 @@ async fn nothing_goes_back_while_someone_works() {
 async fn a_fork_does_not_go_back_behind_its_beginning() {
     let stage = stage(EDITED);
     let session = edited(&stage).await.close().await;
-    let request = SessionRequest { start: Start::Fork { from: session, id: None }, ..stage.request.clone() };
+    let request =
+        SessionRequest { start: Start::Fork { from: session, id: None, at: None }, ..stage.request.clone() };
     let mut talk = Talk::begin(&stage, request).await;
     expect!["[] +0 -0 error: this prompt is from before the session was forked or imported; what changed then was not kept here: 00000000-0000-0000-0000-000000000001"].assert_eq(&talk.rewind(1, false).await);
     assert_eq!(files(&stage), r#"{a.txt="1\n" new.txt="new"}"#);
