@@ -189,8 +189,10 @@ impl Waiting {
 /// Whether somebody waits for an event, or for what comes of it, that no record can give back as it is.
 fn is_only_here(event: &Event) -> bool {
     match event {
-        Event::Replied { .. } | Event::Quiet { .. } => true,
-        Event::HostAsked { .. } | Event::HostReleased { .. } => true,
+        Event::Replied { .. }
+        | Event::Quiet { .. }
+        | Event::HostAsked { .. }
+        | Event::HostReleased { .. } => true,
         _ => event.on_record().is_some(),
     }
 }

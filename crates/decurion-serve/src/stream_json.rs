@@ -23,6 +23,7 @@ const STREAM_VERSION: &str = "2.1.325";
 
 /// What the stream says that is not in any event.
 #[derive(Clone, Debug, Default)]
+#[allow(clippy::struct_excessive_bools)] // each is one thing that is shown or not
 pub struct Facts {
     /// Where the key came from, never the key.
     pub api_key_source: String,

@@ -148,6 +148,7 @@ fn a_servers_prompts_are_commands_for_people_and_hosts() {
     assert_eq!(
         hello["response"]["response"]["commands"],
         json!([
+            {"name": "compact", "description": "Shorten the conversation to a summary", "argumentHint": "[what to pay attention to]"},
             {"name": "mcp__ev__args-prompt", "description": "", "argumentHint": "<city> [state]"},
             {"name": "mcp__ev__simple-prompt", "description": "Simply.", "argumentHint": ""}
         ])
