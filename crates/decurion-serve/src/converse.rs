@@ -267,6 +267,7 @@ impl Talk {
     async fn misheard(&mut self, about: About, reason: String) -> Option<Value> {
         match about {
             About::Nothing => None,
+            About::Prompt => Some(self.headless.stream.not_begun(reason)),
             About::Request(id) => Some(failure(&id, &reason, Some("invalid_request"))),
             About::Answer(id) => {
                 self.answered(&id, Err(format!("its answer was not understood: {reason}"))).await;

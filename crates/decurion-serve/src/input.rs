@@ -59,6 +59,8 @@ pub enum About {
     Request(String),
     /// A request of ours that it answers, by its id.
     Answer(String),
+    /// Work that cannot be done.
+    Prompt,
 }
 
 /// What a host says.
@@ -265,6 +267,7 @@ fn about(line: &[u8]) -> About {
     match (seen.kind.as_deref(), seen.id, seen.answered) {
         (Some("control_request"), Some(id), _) => About::Request(id),
         (Some("control_response"), _, Some(id)) => About::Answer(id),
+        (Some("user"), ..) => About::Prompt,
         _ => About::Nothing,
     }
 }

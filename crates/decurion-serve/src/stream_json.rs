@@ -667,6 +667,14 @@ impl StreamJson {
         raw_events(delta).into_iter().map(line).collect()
     }
 
+    /// The result of a prompt that was never begun: whoever sent it waits for one.
+    pub(crate) fn not_begun(&mut self, error: String) -> Value {
+        let since = std::mem::take(&mut self.since);
+        let line = self.result(&Outcome::Failed { error }, &Totals::default());
+        self.since = since;
+        line
+    }
+
     /// The end of a run of the root: what it took itself, and what everything took until now.
     fn result(&mut self, outcome: &Outcome, totals: &Totals) -> Value {
         let index = self.results;

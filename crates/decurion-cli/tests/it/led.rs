@@ -236,3 +236,17 @@ fn half_a_character_in_a_prompt_is_no_reason_to_wait_for_ever() {
     run.hang_up();
     run.finish(LIMIT).unwrap();
 }
+
+#[test]
+fn a_prompt_that_cannot_be_worked_on_has_a_result_all_the_same() {
+    let stand = Stand::new("when turn=1\n  say \"done\"\n");
+    let mut run = stand.decurion().args(LED).start_talking().unwrap();
+    run.say(&prompt("")).unwrap();
+    let refused = next(&mut run, |line| line["type"] == "result");
+    assert_eq!((&refused["is_error"], &refused["subtype"]), (&json!(true), &json!("error_during_execution")));
+    assert!(refused["errors"][0].as_str().unwrap().contains("`message.content` is empty"), "{refused}");
+    run.say(&prompt("go")).unwrap();
+    assert_eq!(next(&mut run, |line| line["type"] == "result")["result"], "done");
+    run.hang_up();
+    assert_eq!(run.finish(LIMIT).unwrap().ending.code(), 0);
+}

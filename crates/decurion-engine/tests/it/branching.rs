@@ -44,6 +44,7 @@ fn fork(stage: &Stage, from: SessionId, at: Option<ResumeAt>) -> SessionRequest 
     SessionRequest { start: Start::Fork { from, id: None, at }, ..stage.request.clone() }
 }
 
+#[allow(clippy::unnecessary_wraps)] // as a request has it
 fn at(line: LineId) -> Option<ResumeAt> {
     Some(ResumeAt { line, drops: None })
 }
@@ -580,8 +581,9 @@ async fn what_ended_in_the_dropped_part_and_was_not_told_is_told_to_nobody() {
     crashed.play_all(resume(&crashed, session, at(from)), &["go on"]).await.unwrap();
     assert_eq!(told(&crashed.recorded(session)), Vec::<&str>::new());
     // What was begun before and told of in the dropped part stays told.
-    let said = lines(&record).into_iter().filter(|(_, words)| words == "model well").map(|(line, _)| line);
-    let from = said.last().unwrap();
+    let mut said =
+        lines(&record).into_iter().filter(|(_, words)| words == "model well").map(|(line, _)| line);
+    let from = said.next_back().unwrap();
     stage.play_all(resume(&stage, session, at(from)), &["go on"]).await.unwrap();
     assert!(!shown(&stage).contains("noted"), "{}", shown(&stage));
     assert_eq!(told(&stage.recorded(session)), ["late is done"]);
