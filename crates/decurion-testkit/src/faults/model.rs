@@ -249,7 +249,7 @@ fn cancelled(
         return Err(format!("interrupted: {run:?}"));
     }
     stand.wait_until_gone(GONE)?;
-    Ok((line["error"].as_str().unwrap_or_default().to_owned(), time))
+    Ok((line["message"].as_str().unwrap_or_default().to_owned(), time))
 }
 
 // ---- M3 ----
