@@ -45,11 +45,10 @@ async def at():
 
 
 async def missing():
-    heard = []
     try:
-        await ask("which numbers", resume="22222222-2222-4222-8222-222222222222", stderr=heard.append)
-    except Exception:
-        say("raised, after", heard[0])
+        await ask("which numbers", resume="22222222-2222-4222-8222-222222222222")
+    except Exception as error:
+        say("raised", "no session with this id: 22222222" in str(error))
 
 
 async def read():
