@@ -175,11 +175,6 @@ impl StreamJson {
         }
     }
 
-    /// What is in force, with what a host has said about it since.
-    pub fn facts_mut(&mut self) -> &mut Facts {
-        &mut self.facts
-    }
-
     /// The same, naming the skills, commands and plugins at hand.
     #[must_use]
     pub fn with_library(mut self, listed: Listed) -> Self {
