@@ -228,6 +228,8 @@ struct Mark {
     seq: u64,
     date: Timestamp,
     run: RunId,
+    /// The number of the event that comes here, if somebody has looked.
+    coming: Option<u64>,
 }
 
 /// Reads on from a bookmark, all files merged, while they are being written: gives what comes after it up to the event
@@ -243,7 +245,7 @@ pub(crate) fn read_on(
     let options = ReplayOptions { scope: Scope::Everything, structured: true, after: bookmark.after };
     let mut files = all_files(&project, paths, session.as_ref(), &options)?;
     for file in &mut files {
-        file.until = until;
+        (file.until, file.sets_aside) = (until, true);
         if let Some(mark) = bookmark.files.get(&file.lines.name) {
             file.go_to(*mark)?;
         }
@@ -253,7 +255,8 @@ pub(crate) fn read_on(
         sink(envelope)
     })?;
     for file in files {
-        bookmark.files.insert(file.lines.name.clone(), file.given);
+        let mark = Mark { coming: file.coming.or(file.beyond), ..file.given };
+        bookmark.files.insert(file.lines.name, mark);
     }
     Ok(())
 }
@@ -263,23 +266,15 @@ fn merge(
     session: Option<&Folder>,
     sink: &mut dyn FnMut(Envelope) -> ControlFlow<()>,
 ) -> io::Result<()> {
-    let mut heads: Vec<Option<Envelope>> = Vec::with_capacity(files.len());
     let mut order = BinaryHeap::with_capacity(files.len());
     for (index, file) in files.iter_mut().enumerate() {
-        let head = file.next(session)?;
-        if let Some(head) = &head {
-            order.push(Reverse((head.seq, index)));
-        }
-        heads.push(head);
+        order.extend(file.look(session)?.map(|seq| Reverse((seq, index))));
     }
     while let Some(Reverse((_, index))) = order.pop() {
-        let next = files[index].next(session)?;
-        if let Some(next) = &next {
-            order.push(Reverse((next.seq, index)));
-        }
-        if let Some(head) = std::mem::replace(&mut heads[index], next)
-            && sink(head).is_break()
-        {
+        let file = &mut files[index];
+        let head = file.take(session)?;
+        order.extend(file.look(session)?.map(|seq| Reverse((seq, index))));
+        if head.is_some_and(|head| sink(head).is_break()) {
             break;
         }
     }
@@ -295,6 +290,13 @@ struct FileReplay {
     /// What comes behind this is not read: whoever writes may be in the middle of it.
     until: u64,
     is_over: bool,
+    /// The number of the first event that is not read for that.
+    beyond: Option<u64>,
+    /// The event that is given out next, and its number, which is known for longer.
+    head: Option<Envelope>,
+    coming: Option<u64>,
+    /// Whether a long event that must wait for its turn is read again then: of many files each would be held.
+    sets_aside: bool,
     /// Where the record that was given out last ends.
     given: Mark,
     /// A record of which more lines must come.
@@ -321,12 +323,17 @@ impl FileReplay {
             after: options.after,
             until: u64::MAX,
             is_over: false,
+            beyond: None,
+            head: None,
+            coming: None,
+            sets_aside: false,
             given: Mark {
                 offset: 0,
                 ordinal: 0,
                 seq: 0,
                 date: Timestamp::UNIX_EPOCH,
                 run: RunId(Uuid::nil()),
+                coming: None,
             },
             group: None,
             joined: Vec::new(),
@@ -343,8 +350,31 @@ impl FileReplay {
         self.lines.go_to(mark.offset)?;
         (self.whole_end, self.last_ordinal) = (mark.offset, mark.ordinal);
         (self.report.last_seq, self.last_date, self.run) = (mark.seq, mark.date, mark.run);
-        self.given = mark;
+        (self.given, self.coming) = (mark, mark.coming);
         Ok(())
+    }
+
+    /// The number of the event that is given out next.
+    fn look(&mut self, session: Option<&Folder>) -> io::Result<Option<u64>> {
+        if self.coming.is_none() {
+            let can_go_back = self.joined.is_empty();
+            self.head = self.next(session)?;
+            let coming = self.head.as_ref().map(|head| head.seq);
+            let is_long = self.lines.buffer.len() > self.lines.chunk;
+            if self.sets_aside && can_go_back && self.head.is_some() && is_long {
+                self.go_to(self.given)?;
+                (self.head, self.lines.buffer) = (None, Vec::new());
+                self.joined.clear();
+            }
+            self.coming = coming;
+        }
+        Ok(self.coming.filter(|seq| *seq <= self.until))
+    }
+
+    /// The event that was looked at.
+    fn take(&mut self, session: Option<&Folder>) -> io::Result<Option<Envelope>> {
+        self.coming = None;
+        self.head.take().map_or_else(|| self.next(session), |head| Ok(Some(head)))
     }
 
     /// Remembers that everything up to here is given out. In the middle of lines that ran together there is no place
@@ -357,6 +387,7 @@ impl FileReplay {
                 seq: self.report.last_seq,
                 date: self.last_date,
                 run: self.run,
+                coming: None,
             };
         }
     }
@@ -417,7 +448,7 @@ impl FileReplay {
 
     fn ours(&mut self, line: &[u8], trailer: Trailer, session: Option<&Folder>) -> Option<Envelope> {
         if trailer.seq > self.until {
-            self.is_over = true;
+            (self.is_over, self.beyond) = (true, Some(trailer.seq));
             return None;
         }
         // Both numbers must have been seen: a new event is never taken for an old one.

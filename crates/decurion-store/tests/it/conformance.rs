@@ -6,7 +6,7 @@ use decurion_protocol::event::WaitReason;
 use decurion_protocol::{Envelope, Event};
 use decurion_store::{Bookmark, Journal, MemoryJournal, WriteError};
 
-use crate::samples::{Home, conversation, envelope, prompt};
+use crate::samples::{Home, agent, conversation, envelope, prompt};
 
 fn since(journal: &dyn Journal, seq: u64) -> Vec<Envelope> {
     let mut events = Vec::new();
@@ -93,4 +93,27 @@ fn a_memory_journal_keeps_the_newest_and_counts_the_rest() {
     journal.append(&events).unwrap();
     assert_eq!(since(&journal, 0), events[17..]);
     assert_eq!(journal.since(0, &mut drop).unwrap().gaps, 17);
+}
+
+#[test]
+fn many_files_with_long_lines_are_read_on_in_order_and_each_event_once() {
+    let home = Home::new();
+    let mut journal = home.create(1);
+    // Seven agents and the root in turn; long and short lines, so that some are set aside and some are held.
+    let events: Vec<Envelope> = (1..=80u64)
+        .map(|seq| {
+            let text = "x".repeat(if seq % 3 == 0 { 300_000 } else { 10 });
+            let agent = (seq % 8 > 0).then(|| agent(&format!("a{}", seq % 8)));
+            Envelope { agent, ..envelope(seq, prompt(u128::from(seq), &text)) }
+        })
+        .collect();
+    let mut bookmark = Bookmark::after(0);
+    for (written, until) in [(0..50, 30), (50..80, 50), (80..80, 80)] {
+        journal.append(&events[written]).unwrap();
+        let from = usize::try_from(bookmark.after).unwrap();
+        let seqs = |events: &[Envelope]| events.iter().map(|event| event.seq).collect::<Vec<_>>();
+        let read = pieces(&journal, &mut bookmark, until);
+        assert_eq!(seqs(&read), seqs(&events[from..usize::try_from(until).unwrap()]));
+        assert_eq!(read, events[from..usize::try_from(until).unwrap()]);
+    }
 }
