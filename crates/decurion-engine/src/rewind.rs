@@ -113,7 +113,8 @@ struct Changes {
     to: LineId,
     found: Option<Found>,
     has_run: bool,
-    files: BTreeMap<Utf8PathBuf, (FileBefore, Option<Caller>)>,
+    /// What each file held, the oldest first, and before whose call that was.
+    files: BTreeMap<Utf8PathBuf, Vec<(FileBefore, Option<Caller>)>>,
     /// Calls whose files were looked at.
     looked_at: BTreeSet<Caller>,
     /// The checkouts that agents had, which are gone with everything in them once they are.
@@ -166,7 +167,7 @@ impl Changes {
             Event::Checkpointed { call, path, before } => {
                 let caller = call.as_ref().map(caller);
                 self.looked_at.extend(caller.clone());
-                self.files.entry(path.clone()).or_insert_with(|| (before.clone(), caller));
+                self.files.entry(path.clone()).or_default().push((before.clone(), caller));
             }
             Event::CallStarted { call, tool, intent, .. } if TRACKED.contains(&tool.as_str()) => {
                 self.begun(&caller(call), intent);
@@ -174,10 +175,12 @@ impl Changes {
             Event::CallEnded { call, tool, output, .. }
                 if output.is_error && TRACKED.contains(&tool.as_str()) =>
             {
+                // A call that failed has changed nothing: what is other now, somebody else has changed. One whose end
+                // was not seen is not told here by its tool.
                 let failed = Some(caller(call));
-                let unknown = |before: &FileBefore| matches!(before, FileBefore::NotKept { .. });
-                // A call that failed has changed nothing, so that nothing had to be kept.
-                self.files.retain(|_, (before, by)| !unknown(before) || *by != failed);
+                for before in self.files.values_mut() {
+                    before.retain(|(_, by)| *by != failed);
+                }
             }
             _ => {}
         }
@@ -190,8 +193,8 @@ impl Changes {
         }
         let reason = "it was changed while file checkpointing was off";
         for touch in intent.touches.iter().filter(|touch| touch.access == Access::Write) {
-            let unknown = || (FileBefore::NotKept { reason: reason.to_owned() }, Some(caller.clone()));
-            self.files.entry(touch.path.clone()).or_insert_with(unknown);
+            let unknown = (FileBefore::NotKept { reason: reason.to_owned() }, Some(caller.clone()));
+            self.files.entry(touch.path.clone()).or_default().push(unknown);
         }
     }
 
@@ -210,7 +213,8 @@ impl Changes {
         let gone: Vec<Utf8PathBuf> = self.checkouts.into_iter().filter(|path| !path.is_dir()).collect();
         let is_left = |path: &Utf8Path| !gone.iter().any(|checkout| path.starts_with(checkout));
         let files = self.files.into_iter().filter(|(path, _)| is_left(path));
-        Ok(files.map(|(path, (before, _))| (path, before)).collect())
+        let oldest = |befores: Vec<(FileBefore, _)>| befores.into_iter().next().map(|(before, _)| before);
+        Ok(files.filter_map(|(path, befores)| Some((path, oldest(befores)?))).collect())
     }
 }
 

@@ -309,6 +309,34 @@ async fn what_cannot_go_back_wholly_stays() {
     "]].assert_eq(&seen);
 }
 
+/// A call that failed has changed nothing: what somebody else made of its file stays, and what a later call did to it
+/// goes back.
+#[tokio::test]
+async fn what_a_failed_call_named_is_left_alone() {
+    let edit = |file: &str, old: &str| {
+        format!(r#"call Edit {{"file_path": "{file}", "old_string": "{old}", "new_string": "x"}}"#)
+    };
+    let script = format!(
+        "when turn=1\n  {}\n  {}\n  {}\nwhen turn=2\n  call Read {{\"file_path\": \"c.txt\", \"limit\": 5}}\nwhen \
+         turn=3\n  {}\nwhen\n  say \"done\"\n",
+        edit("missing.txt", "a"),
+        edit("a.txt", "not there"),
+        edit("c.txt", "not there"),
+        edit("c.txt", "three"),
+    );
+    let stage = stage(&script);
+    put(&stage, "a.txt", "one\n");
+    put(&stage, "c.txt", "three\n");
+    let mut talk = Talk::begin(&stage, stage.request.clone()).await;
+    talk.prompt(1, "go").await;
+    put(&stage, "a.txt", "by hand\n");
+    put(&stage, "missing.txt", "mine\n");
+    assert_eq!(files(&stage), r#"{a.txt="by hand\n" c.txt="x\n" missing.txt="mine\n"}"#);
+    expect!["[c.txt] +1 -1"].assert_eq(&talk.rewind(1, false).await);
+    assert_eq!(files(&stage), r#"{a.txt="by hand\n" c.txt="three\n" missing.txt="mine\n"}"#);
+    talk.close().await;
+}
+
 /// What a process changed that had it switched off is named.
 #[tokio::test]
 async fn what_was_not_kept_is_named() {
