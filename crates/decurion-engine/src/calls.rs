@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::hooked::Hooked;
 use crate::journal::JournalLost;
 use crate::skill;
+use crate::structured;
 use camino::Utf8PathBuf;
 use decurion_protocol::{CallId, Denial, Event, HookEvent, ToolEffect};
 use decurion_tools::Surroundings;
@@ -31,6 +32,8 @@ pub struct Round {
     pub results: u64,
     /// The files whose content the run now knows.
     pub saw: Vec<Utf8PathBuf>,
+    /// Answers in the shape that was asked for which were taken, each with its input where that was changed.
+    pub answered: Vec<(CallId, Option<Value>)>,
     /// Each call and its result, where hooks want to see them.
     seen: Option<Vec<Value>>,
 }
@@ -104,8 +107,12 @@ async fn flush(
 }
 
 fn take(context: &mut Context, finished: Finished, round: &mut Round) {
+    let mut changed = None;
     for envelope in &finished.events {
         context.apply(&envelope.event);
+        if let Event::CallStarted { input, .. } = &envelope.event {
+            changed.clone_from(input);
+        }
         if let Event::CallEnded { call, tool, output, .. } = &envelope.event {
             round.saw.extend(output.effects.iter().filter_map(|effect| match effect {
                 ToolEffect::Saw { path, .. } => Some(path.clone()),
@@ -114,6 +121,9 @@ fn take(context: &mut Context, finished: Finished, round: &mut Round) {
             if let Some(seen) = &mut round.seen {
                 let response = output.content.text();
                 seen.push(json!({"tool_name": tool, "tool_use_id": call, "tool_response": response}));
+            }
+            if tool == structured::NAME && !output.is_error {
+                round.answered.push((call.clone(), changed.take()));
             }
             let mut hasher = DefaultHasher::new();
             (round.results, output.is_error, output.content.text()).hash(&mut hasher);

@@ -647,7 +647,7 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
         return Ok(Some(outcome));
     }
     let tried = !answers.is_empty();
-    if let Some(value) = structured::accepted(&run.ports.tools, answers) {
+    if let Some(value) = structured::accepted(answers, &round.answered) {
         progress.said = value.to_string();
         progress.totals.structured = Some(value);
         return conclude(run, progress).await;

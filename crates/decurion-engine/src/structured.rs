@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use decurion_protocol::link::BoxFuture;
-use decurion_protocol::{Intent, ToolOutput};
-use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSet, ToolSpec};
+use decurion_protocol::{CallId, Intent, ToolOutput};
+use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec};
 use serde_json::Value;
 
 use crate::call::Call;
@@ -79,13 +79,16 @@ impl Tool for StructuredOutput {
 }
 
 /// The final answers among these calls, last first.
-pub fn answers(calls: &[Call]) -> Vec<Value> {
-    calls.iter().rev().filter(|call| call.name == NAME).map(|call| call.input.clone()).collect()
+pub fn answers(calls: &[Call]) -> Vec<(CallId, Value)> {
+    let answers = calls.iter().rev().filter(|call| call.name == NAME);
+    answers.map(|call| (call.id.clone(), call.input.clone())).collect()
 }
 
-/// The answer that satisfies the schema, if there is one.
-pub fn accepted(tools: &ToolSet, answers: Vec<Value>) -> Option<Value> {
-    let tool = tools.get(NAME)?;
-    let nowhere = Surroundings { cwd: "/".into(), home: None, directories: Vec::new() };
-    answers.into_iter().find(|answer| tool.intent(answer, &nowhere).is_ok())
+/// The first of these answers that was taken, as it was taken: one that a rule, a hook or a person refused is none, and
+/// whatever they made of it is what counts.
+pub fn accepted(answers: Vec<(CallId, Value)>, taken: &[(CallId, Option<Value>)]) -> Option<Value> {
+    answers.into_iter().find_map(|(call, input)| {
+        let (_, changed) = taken.iter().find(|(known, _)| *known == call)?;
+        Some(changed.clone().unwrap_or(input))
+    })
 }

@@ -1,7 +1,7 @@
 //! Hooks in the loop, as real processes: before and after calls, at the start and the end of agents.
 
 use decurion_protocol::{
-    Answer, Command, Event, HookDeclaration, HookEvent, Place as _, SessionRequest, Start,
+    Answer, Command, Event, HookDeclaration, HookEvent, Outcome, Place as _, SessionRequest, Start,
 };
 use decurion_testkit::stage::{Stage, send};
 use futures_util::StreamExt as _;
@@ -30,6 +30,21 @@ async fn a_hook_changes_an_input_and_adds_what_the_model_should_know() {
     let says = r#"printf '{"hookSpecificOutput":{"hookEventName":"PreToolUse","permissionDecision":"allow","updatedInput":{"text":"y"},"additionalContext":"mind the gap"}}'"#;
     let log = stage(ONE_CALL, &[(HookEvent::PreToolUse, says)]).log("go").await;
     assert!(log.contains("→      \"y\"") && log.contains("mind the gap"), "{log}");
+}
+
+#[tokio::test]
+async fn an_answer_in_a_shape_is_what_hooks_let_through() {
+    let script =
+        "when turn=1\n  call StructuredOutput {\"n\": 1}\nwhen\n  call StructuredOutput {\"n\": 3}\n";
+    let says = r#"printf '{"hookSpecificOutput":{"hookEventName":"PreToolUse","permissionDecision":"allow","updatedInput":{"n":2}}}'"#;
+    let refuses = "grep -q '\"n\":3' || { echo not this >&2; exit 2; }";
+    for (hook, expected) in [(says, "{\"n\":2}"), (refuses, "{\"n\":3}")] {
+        let mut stage = stage(script, &[(HookEvent::PreToolUse, hook)]);
+        stage.request.output_schema = Some(serde_json::json!({"type": "object"}));
+        let played = stage.play("go").await;
+        let report = Outcome::Completed { report: expected.to_owned(), limit: None };
+        assert_eq!(played.outcome, report, "{hook}");
+    }
 }
 
 #[tokio::test]
