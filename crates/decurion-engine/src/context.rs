@@ -177,6 +177,11 @@ struct Fill {
 }
 
 impl Context {
+    /// The form it is kept in.
+    pub fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
     /// An empty conversation for this dialect.
     pub fn new(dialect: Dialect) -> Self {
         Self {

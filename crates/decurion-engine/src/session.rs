@@ -659,11 +659,12 @@ impl Owner {
 
     /// The conversation, from memory or from the record.
     async fn take_context(&mut self) -> Context {
-        if let Some(context) = self.context.take() {
+        let dialect = self.session.model.dialect;
+        // A turn that began with another model has left a conversation in that one's form.
+        if let Some(context) = self.context.take().filter(|context| context.dialect() == dialect) {
             return context;
         }
         let run = self.run();
-        let dialect = self.session.model.dialect;
         let empty = || Context::new(dialect);
         refold(&run, empty()).await.unwrap_or_else(empty)
     }
@@ -1012,9 +1013,6 @@ impl Owner {
         if let Some(thinking) = &self.thinking {
             head.thinking = Some(thinking.clone());
         }
-        if model.dialect != self.session.model.dialect {
-            self.context = None;
-        }
         self.session.wire_head = Arc::new(model.dialect.head(&head));
         self.session.head = Arc::new(head);
         self.session.model = model;
@@ -1243,6 +1241,8 @@ async fn shorten(run: Run, context: Context, instructions: Option<String>, used:
         Ok(()) => Outcome::Completed { report: "The conversation was shortened.".into(), limit: None },
         Err(lost) => Outcome::Failed { error: lost.to_string() },
     };
+    // As at the end of every run: whoever reads of it may act on it.
+    run.ports.desk.ending.store(true, Ordering::Relaxed);
     let totals = std::mem::take(&mut progress.totals);
     let event = Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) };
     match run.ports.journal.write(&run.ports.who, vec![event]).await {

@@ -239,19 +239,21 @@ impl Stage {
     /// The engine of this stage.
     pub fn engine(&self) -> Engine {
         let script = Script::parse(&self.script).unwrap_or_else(|error| panic!("the script: {error}"));
-        let provider: Arc<dyn ModelProvider> = Arc::new(Recorder {
-            inner: ScriptedProvider::speaking(self.dialect, script),
-            sent: Arc::clone(&self.sent),
-        });
-        let provider = self.between.as_ref().map_or(Arc::clone(&provider), |between| between(provider));
-        let gateway = Arc::new(Gateway::new(provider, GatewaySettings::default()));
+        let gateway = |dialect: Dialect| {
+            let inner = ScriptedProvider::speaking(dialect, script.clone());
+            let provider: Arc<dyn ModelProvider> = Arc::new(Recorder { inner, sent: Arc::clone(&self.sent) });
+            let provider = self.between.as_ref().map_or(Arc::clone(&provider), |between| between(provider));
+            Arc::new(Gateway::new(provider, GatewaySettings::default()))
+        };
+        let (usual, chat) = (gateway(self.dialect), gateway(Dialect::OpenAiChat));
         let model = |name: &str| {
+            let gateway = if name.starts_with(CHAT) { &chat } else { &usual };
             let price = self.info.price.filter(|_| name != UNPRICED);
             Arc::new(Model {
                 name: name.into(),
                 id: name.into(),
                 dialect: gateway.dialect(),
-                gateway: Arc::clone(&gateway),
+                gateway: Arc::clone(gateway),
                 info: ModelInfo { price, ..self.info.clone() },
                 head: Head { model: name.into(), max_output_tokens: 4_000, ..Head::default() },
             })
@@ -572,6 +574,8 @@ impl ModelProvider for Recorder {
     }
 }
 
+/// What the names of models begin with that speak like OpenAI's, among [`Stage::models`].
+pub const CHAT: &str = "chat/";
 /// The name of a model that has no price, among [`Stage::models`].
 pub const UNPRICED: &str = "unpriced";
 

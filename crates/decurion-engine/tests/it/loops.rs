@@ -1,7 +1,7 @@
 //! The loop: turns, calls, their order and their answers.
 
 use decurion_engine::permission::Undecided;
-use decurion_protocol::{Command, Event, Mode, Place as _, Reply};
+use decurion_protocol::{Answer, Block, Command, Event, Mode, Place as _, Reply};
 use decurion_testkit::stage::{Stage, check, send};
 use expect_test::expect;
 use futures_util::StreamExt as _;
@@ -274,4 +274,33 @@ async fn bypass_that_is_switched_off_is_refused_at_the_start_and_later() {
     stage.request.mode = Some(Mode::BypassPermissions);
     let error = stage.engine().open(stage.request.clone()).await.map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("disableBypassPermissionsMode"), "{error}");
+}
+
+/// A turn that is under way keeps its model; the conversation it leaves is the next one's, in that one's form.
+#[tokio::test(start_paused = true)]
+async fn a_model_of_another_dialect_set_in_the_middle_of_a_turn_reads_what_was_said() {
+    let mut stage = Stage::new("when turn=1\n  call Poke {\"text\": \"x\"}\nwhen\n  say \"done\"\n");
+    stage.models.push("chat/other".into());
+    stage.rules.allow.clear();
+    stage.request.answers = true;
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    send(&link, 1, Command::Prompt { blocks: vec![Block::text("go")] }).await;
+    while let Some(envelope) = link.events.next().await {
+        match &envelope.event {
+            Event::Asked { question } => {
+                send(&link, 2, Command::SetModel { model: "chat/other".into() }).await;
+                let answer = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
+                let command = Command::Answer { question: question.id, answer, by: "a test".into() };
+                send(&link, 3, command).await;
+            }
+            Event::RunEnded { .. } => break,
+            _ => {}
+        }
+    }
+    send(&link, 4, Command::Prompt { blocks: vec![Block::text("again")] }).await;
+    stage.listen(&mut link, &mut Vec::new()).await;
+    let bodies: Vec<String> =
+        stage.requests().into_iter().map(|body| String::from_utf8(body).unwrap()).collect();
+    let forms = bodies.iter().map(|body| (body.contains("\"tool_use\""), body.contains("\"tool_calls\"")));
+    assert_eq!(forms.collect::<Vec<_>>(), [(false, false), (true, false), (false, true)]);
 }
