@@ -33,6 +33,7 @@ use crate::journal::JournalLost;
 use crate::permission::{Policy, add_real_paths, decide, suggest};
 use crate::ports::{Ask, Ports, new_line};
 use crate::rules::{OpenRules, around};
+use crate::trail::Trails;
 use crate::{checkpoint, mcp, prompted, shell, skill};
 
 /// A call as the model asked for it.
@@ -423,23 +424,17 @@ pub fn denied_agent(bench: &Bench<'_>, kind: &str) -> Option<String> {
 /// The rules see the paths as named and as what they lead to.
 fn with_real_paths(intent: &Intent) -> Intent {
     let mut intent = intent.clone();
-    add_real_paths(&mut intent, real_path);
+    add_real_paths(&mut intent, &Trails::on_disk());
     intent
-}
-
-/// Where a path leads, if that is another path.
-fn real_path(path: &Utf8Path) -> Option<Utf8PathBuf> {
-    Some(place(path).path).filter(|real| real != path)
 }
 
 /// Where a path leads. One that does not exist yet leads where the nearest folder above it does.
 fn place(path: &Utf8Path) -> Place {
-    let found = path.ancestors().find_map(|above| Some((above, above.canonicalize_utf8().ok()?)));
-    let Some((above, real)) = found else { return Place { path: path.to_owned(), there: false } };
-    let rest = path.strip_prefix(above).unwrap_or(Utf8Path::new(""));
+    let real = Trails::on_disk().place(path);
     // What is directly below the root and does not exist is no path, most likely.
-    let there = above == path || (Some(above) == path.parent() && above != "/");
-    Place { path: if rest.as_str().is_empty() { real } else { real.join(rest) }, there }
+    let could_be = |folder: &Utf8Path| folder != "/" && folder.exists();
+    let there = path.exists() || path.parent().is_some_and(could_be);
+    Place { path: real, there }
 }
 
 async fn ask(
@@ -461,7 +456,7 @@ async fn ask(
         suggestions: suggest(
             name,
             &ready.call.input,
-            &ready.intent,
+            &seen,
             &around(&bench.around, &bench.ports.root, &bench.spec),
         ),
         elicitation: None,

@@ -60,6 +60,11 @@ impl Confinement {
         &self.tree
     }
 
+    /// This checkout and those that it was made from.
+    pub fn checkouts(&self) -> impl Iterator<Item = &Utf8Path> {
+        [&self.tree].into_iter().chain(&self.origins).map(Utf8PathBuf::as_path)
+    }
+
     /// Why a call is refused; `place` tells where a path leads.
     pub fn refuses(&self, intent: &Intent, place: impl Fn(&Utf8Path) -> Place) -> Option<String> {
         let commands = intent.shell.iter().flat_map(|shell| &shell.commands);
@@ -223,12 +228,31 @@ mod tests {
         let tools = decurion_tools::builtin_with(true);
         let tool = tools.iter().find(|tool| tool.spec().name == "Bash").unwrap();
         let mut intent = Tool::intent(&**tool, &json!({"command": command}), &around).unwrap();
-        let real = |path: &Utf8Path| Some(place(path).path).filter(|real| real != path);
-        crate::permission::add_real_paths(&mut intent, real);
+        crate::permission::add_real_paths(
+            &mut intent,
+            &crate::trail::Trails::over(std::sync::Arc::new(Picture)),
+        );
         intent
     }
 
-    /// A link leads out of the checkout, and few folders are there.
+    /// A link leads out of the checkout.
+    struct Picture;
+
+    impl crate::trail::Ground for Picture {
+        fn link(&self, path: &std::path::Path) -> Option<std::path::PathBuf> {
+            (path == std::path::Path::new("/state/worktrees/p/a1/sub/link")).then(|| "/outside".into())
+        }
+
+        fn entries(&self, _folder: &std::path::Path, _most: usize) -> Vec<crate::trail::Entry> {
+            Vec::new()
+        }
+
+        fn is_shared(&self, _folder: &std::path::Path) -> bool {
+            false
+        }
+    }
+
+    /// The same, and few folders are there.
     fn place(path: &Utf8Path) -> Place {
         let folders = ["/srv", "/tmp", "/etc", "/home", "/usr", "/outside", "/state"];
         let there = folders.iter().any(|folder| path.starts_with(folder));

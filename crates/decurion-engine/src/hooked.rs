@@ -11,7 +11,7 @@ use crate::child;
 use crate::desk::Wish;
 use crate::hook::{HookCall, HookResult, Hooks};
 use crate::journal::{Journal, Who};
-use crate::permission::{Around, Policy, decide, suggest};
+use crate::permission::{Around, Policy, add_real_paths, decide, suggest};
 use crate::ports::Ports;
 
 /// How often in a row hooks may send a run on that wants to end.
@@ -128,7 +128,7 @@ impl<'a> Hooked<'a> {
 
     /// Before a person is asked: hooks may answer.
     pub async fn before_question(&self, call: &HookedCall<'_>) -> HookResult {
-        let rules = suggest(call.tool, call.input, call.intent, &call.around);
+        let rules = suggest(call.tool, call.input, &with_names(call), &call.around);
         let more = json!({"permission_suggestions": session_updates(&rules)});
         self.about_call(HookEvent::PermissionRequest, call, more).await
     }
@@ -268,5 +268,12 @@ fn covers(rule: &str, call: &HookedCall<'_>) -> bool {
     };
     let rules = RuleSet { deny: vec![rule], ..RuleSet::default() };
     let policy = Policy::new(Mode::BypassPermissions, rules.into(), call.around.clone());
-    decide(&policy, call.tool, call.input, call.intent).verdict == Verdict::Deny
+    decide(&policy, call.tool, call.input, &with_names(call)).verdict == Verdict::Deny
+}
+
+/// What a call would touch, under all its names: a rule is about a place.
+fn with_names(call: &HookedCall<'_>) -> Intent {
+    let mut intent = call.intent.clone();
+    add_real_paths(&mut intent, &call.around.trails);
+    intent
 }

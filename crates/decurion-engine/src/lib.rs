@@ -58,6 +58,7 @@ pub mod spec;
 mod spill;
 mod structured;
 pub mod task;
+pub mod trail;
 mod tree;
 mod turn;
 pub mod worktree;

@@ -1,5 +1,6 @@
 //! Whether a call goes ahead, is asked about or is refused. Takes the rules, the mode and what the call would
-//! touch; gives a decision with its reason. Pure: it looks at nothing but its arguments.
+//! touch; gives a decision with its reason. Pure: it looks at nothing but its arguments, one of which knows where
+//! the links lead.
 //!
 //! The order is the same for every tool: what the agent may use at all, rules that deny, the mode that skips
 //! the rest, rules that ask, the mode that only reads, rules that allow, what is harmless by itself, and last
@@ -13,21 +14,24 @@ mod shell;
 mod suggest;
 mod web;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_protocol::intent::WideTouch;
+use decurion_protocol::intent::{ShellCommand, WideTouch};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Rule, RuleSet, Touch, Verdict};
 use serde_json::Value;
 
 pub use crate::confine::Confinement;
+use crate::trail::{Reach, Step, Trails};
 use paths::Reading;
+pub use paths::normal;
 pub use shell::{Part, explain};
 pub use suggest::suggest;
 
 /// Where rules count from.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Around {
     /// The working directory.
     pub cwd: Utf8PathBuf,
@@ -40,6 +44,35 @@ pub struct Around {
     /// The checkout of its own that the run works in. It may be below our state folder, whose name would protect
     /// it from the one that it was made for.
     pub checkout: Option<Confinement>,
+    /// Where all these names lead, and those in rules.
+    pub trails: Trails,
+}
+
+impl Around {
+    /// The directories of the run.
+    pub(crate) fn places(&self) -> impl Iterator<Item = &Utf8Path> {
+        [&self.cwd, &self.root].into_iter().chain(&self.directories).map(Utf8PathBuf::as_path)
+    }
+
+    /// The name of a path as its owner wrote it: the links are followed up to the first that the repository, the model
+    /// or anybody could have made.
+    pub(crate) fn own_name<'a>(&self, path: &'a Utf8Path) -> Cow<'a, Utf8Path> {
+        let steps = self.trails.of(path);
+        let own = steps.iter().take_while(|step| !self.is_foreign(step)).last();
+        own.map_or(Cow::Borrowed(path), |step| Cow::Owned(step.name.clone()))
+    }
+
+    /// The names of a path on its way to where it leads.
+    pub(crate) fn other_names(&self, path: &Utf8Path) -> Vec<Utf8PathBuf> {
+        self.trails.of(path).iter().map(|step| step.name.clone()).collect()
+    }
+
+    /// Whether a link is not the user's own.
+    fn is_foreign(&self, step: &Step) -> bool {
+        let checkouts = self.checkout.iter().flat_map(Confinement::checkouts);
+        let inside = |place: &Utf8Path| step.link.starts_with(self.trails.place(place));
+        step.shared || self.places().chain(checkouts).any(inside)
+    }
 }
 
 /// Everything a decision depends on besides the call.
@@ -187,30 +220,65 @@ pub fn effective_mode(
     (wanted, format!("the definition's mode holds: {wanted}"))
 }
 
-/// Adds the places that the paths of an intent really lead to. `real` follows links and answers none for a
-/// path whose place is the path itself.
-pub fn add_real_paths(intent: &mut Intent, real: impl Fn(&Utf8Path) -> Option<Utf8PathBuf>) {
-    let add = |touches: &mut Vec<Touch>| {
-        let found: Vec<Touch> = touches
-            .iter()
-            .filter_map(|touch| Some(Touch { path: real(&touch.path)?, access: touch.access }))
-            .collect();
-        touches.extend(found);
-    };
-    add(&mut intent.touches);
+/// Adds the names that the paths of an intent have on the way to where they lead: each is touched as well, so that
+/// a rule that forbids any of them forbids the call, and what allows it must allow all of them.
+pub fn add_real_paths(intent: &mut Intent, trails: &Trails) {
+    let names = |path: &Utf8Path| trails.of(path).iter().map(|step| step.name.clone()).collect();
+    add_names(&mut intent.touches, &names);
     for command in intent.shell.iter_mut().flat_map(|shell| &mut shell.commands) {
-        add(&mut command.touches);
-        let found: Vec<WideTouch> = command
-            .wide
-            .iter()
-            .filter_map(|wide| {
-                let fixed = paths::fixed_part(&wide.pattern);
-                let pattern = real(&fixed)?.to_string();
-                Some(WideTouch { pattern, below: true, ..wide.clone() })
+        let climbs = std::mem::take(&mut command.climbs);
+        let names = |path: &Utf8Path| -> Vec<Utf8PathBuf> {
+            let written =
+                climbs.iter().filter(|climb| climb.path == path).map(|climb| climb.written.as_path());
+            let all = [path].into_iter().chain(written).flat_map(&names).filter(|name| name != path);
+            all.fold(Vec::new(), |mut found, name: Utf8PathBuf| {
+                if !found.contains(&name) {
+                    found.push(name);
+                }
+                found
             })
-            .collect();
-        command.wide.extend(found);
-        command.leads = command.mentions.iter().filter_map(|path| real(path)).collect();
+        };
+        add_names(&mut command.touches, &names);
+        command.leads = command.mentions.iter().flat_map(|path| names(path)).collect();
+        add_wide(command, trails, &names);
+        command.climbs = climbs;
+    }
+}
+
+fn add_names(touches: &mut Vec<Touch>, names: &dyn Fn(&Utf8Path) -> Vec<Utf8PathBuf>) {
+    for touch in touches.clone() {
+        for path in names(&touch.path) {
+            let touch = Touch { path, access: touch.access };
+            if !touches.contains(&touch) {
+                touches.push(touch);
+            }
+        }
+    }
+}
+
+/// The same for what a command names by patterns: where those begin, and the links that they come across.
+fn add_wide(command: &mut ShellCommand, trails: &Trails, names: &dyn Fn(&Utf8Path) -> Vec<Utf8PathBuf>) {
+    let plain = |part: &str, name: &str| {
+        (part.starts_with('.') || !name.starts_with('.')) && glob::component_matches(part, name)
+    };
+    for wide in command.wide.clone() {
+        let fixed = paths::fixed_part(&wide.pattern);
+        let other =
+            |path: &Utf8Path| WideTouch { pattern: paths::escaped(path), below: true, ..wide.clone() };
+        let begins = names(&fixed);
+        command.wide.extend(begins.iter().map(|name| other(name)));
+        let parts = paths::special_parts(&wide.pattern);
+        let reach = Reach { parts: &parts, matches: &plain, follows: wide.follows };
+        for folder in begins.iter().chain([&fixed]) {
+            let Some(met) = trails.met(folder, &reach) else {
+                command.wide.push(other(Utf8Path::new("/")));
+                continue;
+            };
+            for path in met.iter().flat_map(|link| names(link)) {
+                command.wide.push(other(&path));
+                command.touches.push(Touch { path, access: wide.access });
+            }
+        }
     }
 }
 
@@ -449,7 +517,8 @@ impl Question<'_> {
                 Match::Maybe
             } else if self.tool == "Grep" && covers_tool {
                 let pattern = touch.path.to_string();
-                let wide = WideTouch { pattern, below: true, visible: true, access: Access::Read };
+                let wide =
+                    WideTouch { pattern, below: true, visible: true, follows: false, access: Access::Read };
                 if paths::may_cover(specifier, &wide, around) { Match::Maybe } else { Match::No }
             } else {
                 Match::No

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::confine::Confinement;
 use crate::permission::{Around, Policy, decide};
+use crate::trail::Trails;
 
 /// The rules of one call that was allowed.
 pub struct OpenRules {
@@ -85,6 +86,7 @@ pub fn around(here: &Surroundings, root: &Utf8Path, spec: &RunSpec) -> Around {
         directories: here.directories.clone(),
         home: here.home.clone(),
         checkout: Confinement::of(spec),
+        trails: Trails::on_disk(),
     }
 }
 
@@ -102,6 +104,7 @@ mod tests {
             directories: vec!["/project".into()],
             home: None,
             checkout: None,
+            trails: Trails::default(),
         };
         let decided = Intent::titled("").touching("/project/notes.txt", Access::Write);
         OpenRules::new(Policy::new(mode, Arc::new(set), around), decided)

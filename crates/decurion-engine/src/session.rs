@@ -41,6 +41,7 @@ use crate::run::{Progress, Run, refold};
 use crate::skill::slash::{self, Typed};
 use crate::spawn::{Beginning, Carried, Left, Said, live};
 use crate::spec::{self, Decided};
+use crate::trail::Trails;
 use crate::tree::{Tree, apart};
 use crate::worktree::Released;
 use crate::{elicit, own_tools, skill};
@@ -537,6 +538,7 @@ impl Owner {
             directories: directories.clone(),
             home: home.clone(),
             checkout: None,
+            trails: Trails::on_disk(),
         };
         let rewind = Rewind {
             to,

@@ -114,6 +114,10 @@ pub struct ShellCommand {
     /// Where the mentions lead by links, as far as someone has looked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leads: Vec<Utf8PathBuf>,
+    /// Those of its paths that go up (`a/../b`) as they are written: behind a link that is another place than
+    /// the text says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub climbs: Vec<Climb>,
     /// Code for an interpreter other than the shell, given in the command's own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
@@ -136,6 +140,15 @@ pub struct Inside {
     pub elsewhere: bool,
 }
 
+/// A path that goes up.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Climb {
+    /// Absolute, with its `..`.
+    pub written: Utf8PathBuf,
+    /// What its text says: how it is named in the other lists; for a glob, its leading plain names.
+    pub path: Utf8PathBuf,
+}
+
 /// A set of paths a command may touch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WideTouch {
@@ -146,6 +159,9 @@ pub struct WideTouch {
     /// Whether names that start with a dot are left out when going down.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub visible: bool,
+    /// Whether links are followed that are met when going down.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub follows: bool,
     /// What would be done to them.
     pub access: Access,
 }

@@ -6,9 +6,9 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 
-use camino::{Utf8Path, Utf8PathBuf};
 use decurion_engine::permission::explain;
-use decurion_engine::permission::rows::{Answered, RealPath, answer};
+use decurion_engine::permission::rows::{Answered, answer};
+use decurion_engine::trail::Trails;
 use decurion_protocol::{Access, Verdict};
 use decurion_tools::bash;
 use serde_json::json;
@@ -33,11 +33,11 @@ pub fn run(command: PermissionsCommand) -> Result<u8, Failure> {
     };
     let output = BufWriter::new(io::stdout().lock());
     let result = match file {
-        None => check(io::stdin().lock(), output, style, &real_path),
+        None => check(io::stdin().lock(), output, style, &Trails::on_disk),
         Some(path) => {
             let file = File::open(&path)
                 .map_err(|error| Failure::usage(format!("the rows cannot be read: {path}: {error}")))?;
-            check(BufReader::new(file), output, style, &real_path)
+            check(BufReader::new(file), output, style, &Trails::on_disk)
         }
     };
     match result {
@@ -52,7 +52,7 @@ pub fn check(
     input: impl BufRead,
     mut output: impl Write,
     style: Style,
-    real: RealPath<'_>,
+    trails: &dyn Fn() -> Trails,
 ) -> io::Result<u8> {
     let mut code = 0;
     for (index, line) in input.split(b'\n').enumerate() {
@@ -61,7 +61,7 @@ pub fn check(
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        match answer(&line, real) {
+        match answer(&line, &trails()) {
             Ok(answered) => match style {
                 Style::Json => writeln!(output, "{}", serde_json::to_string(&answered.decision)?)?,
                 Style::Prose => prose(&mut output, number, &answered)?,
@@ -79,21 +79,6 @@ pub fn check(
     }
     output.flush()?;
     Ok(code)
-}
-
-/// Follows the links of a path, or of the part of it that exists.
-pub fn real_path(path: &Utf8Path) -> Option<Utf8PathBuf> {
-    let mut rest: Vec<&str> = Vec::new();
-    let mut existing = path;
-    loop {
-        if let Ok(found) = existing.canonicalize_utf8() {
-            let mut found = found;
-            found.extend(rest.iter().rev());
-            return (found != path).then_some(found);
-        }
-        rest.push(existing.file_name()?);
-        existing = existing.parent()?;
-    }
 }
 
 fn prose(output: &mut impl Write, number: usize, answered: &Answered) -> io::Result<()> {
@@ -129,7 +114,7 @@ mod tests {
 
     fn checked(rows: &str, style: Style) -> (String, u8) {
         let mut output = Vec::new();
-        let code = check(rows.as_bytes(), &mut output, style, &|_| None).unwrap();
+        let code = check(rows.as_bytes(), &mut output, style, &Trails::default).unwrap();
         (String::from_utf8(output).unwrap(), code)
     }
 

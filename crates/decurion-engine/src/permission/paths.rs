@@ -1,14 +1,17 @@
 //! Rules about paths. Takes a rule's pattern and where it counts from; says whether it covers a path or may
 //! cover one of a set, and which paths are never written to without a question.
 
+use std::borrow::Cow;
+
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 use decurion_protocol::intent::WideTouch;
 
 use super::Around;
 use super::glob::{path_matches, paths_meet};
+use crate::trail::Trails;
 
 /// A path without `.` and `..`, by its text alone.
-pub(crate) fn normal(path: &Utf8Path) -> Utf8PathBuf {
+pub fn normal(path: &Utf8Path) -> Utf8PathBuf {
     let mut found = Utf8PathBuf::from("/");
     for component in path.components() {
         match component {
@@ -31,17 +34,58 @@ pub(crate) enum Reading {
     Wide,
 }
 
-/// The absolute patterns a rule's specifier stands for.
+/// The absolute patterns a rule's specifier stands for, under all names that count. For one that forbids those are the
+/// names its fixed part has on the way to where that leads; for one that allows it is the name that its owner gave it.
 fn patterns(specifier: &str, around: &Around, reading: Reading) -> Vec<String> {
-    let cwd = around.cwd.as_str().trim_end_matches('/');
-    let root = around.root.as_str().trim_end_matches('/');
+    let written = braces(specifier).into_iter().flat_map(|specifier| written(&specifier, around, reading));
+    if reading == Reading::Narrow {
+        return written
+            .flat_map(|pattern| renamed(&pattern, |fixed| vec![around.own_name(fixed).into_owned()]))
+            .collect();
+    }
+    let mut found = Vec::new();
+    for pattern in written {
+        found.extend(renamed(&pattern, |fixed| around.other_names(fixed)));
+        found.push(pattern);
+    }
+    if let Some(name) = bare(specifier) {
+        // What is meant by a name in every folder is first of all the one at hand, and that may be a link.
+        for folder in [&around.cwd, &around.root] {
+            for name in braces(name) {
+                let pattern = format!("{}/{name}", escaped(folder));
+                found.extend(renamed(&pattern, |fixed| around.other_names(fixed)));
+            }
+        }
+    }
+    found
+}
+
+/// A pattern with other names in place of its fixed part.
+fn renamed(pattern: &str, names: impl FnOnce(&Utf8Path) -> Vec<Utf8PathBuf>) -> Vec<String> {
+    let parts: Vec<&str> = pattern.split('/').filter(|part| !part.is_empty()).collect();
+    let fixed = parts.iter().take_while(|part| plain(part).is_some()).count();
+    let mut place = Utf8PathBuf::from("/");
+    place.extend(parts[..fixed].iter().filter_map(|part| plain(part)));
+    let rest: String = parts[fixed..].iter().map(|part| format!("/{part}")).collect();
+    names(&place).iter().map(|name| format!("{}{rest}", escaped(name))).collect()
+}
+
+/// The name alone that a specifier is about, if it is: it is meant in every folder.
+fn bare(specifier: &str) -> Option<&str> {
+    let rooted = specifier.starts_with(['/', '~']) || specifier.starts_with("./");
+    (!rooted && !specifier.trim_end_matches('/').contains('/')).then_some(specifier)
+}
+
+/// The absolute patterns that a specifier says by its text.
+fn written(specifier: &str, around: &Around, reading: Reading) -> Vec<String> {
+    let (cwd, root) = (escaped(&around.cwd), escaped(&around.root));
     let wide = reading == Reading::Wide;
     let mut found = Vec::new();
     if let Some(rest) = specifier.strip_prefix("//") {
         found.push(format!("/{rest}"));
     } else if specifier == "~" || specifier.starts_with("~/") {
         let rest = specifier[1..].trim_start_matches('/');
-        found.extend(around.home.as_ref().map(|home| format!("{home}/{rest}")));
+        found.extend(around.home.as_ref().map(|home| format!("{}/{rest}", escaped(home))));
         if wide {
             found.extend(["/home/*/", "/Users/*/", "/root/"].map(|home| format!("{home}{rest}")));
         }
@@ -51,19 +95,16 @@ fn patterns(specifier: &str, around: &Around, reading: Reading) -> Vec<String> {
             // Whoever forbids `/etc/passwd` means that one as well.
             found.push(format!("/{rest}"));
         }
+    } else if let Some(name) = bare(specifier) {
+        found.push(if wide { format!("/**/{name}") } else { format!("{cwd}/**/{name}") });
     } else {
         let rest = specifier.strip_prefix("./").unwrap_or(specifier);
-        let named = !rest.trim_end_matches('/').contains('/') && !specifier.starts_with("./");
-        if named {
-            found.push(if wide { format!("/**/{rest}") } else { format!("{cwd}/**/{rest}") });
-        } else {
-            found.push(format!("{cwd}/{rest}"));
-            if wide {
-                found.push(format!("{root}/{rest}"));
-            }
+        found.push(format!("{cwd}/{rest}"));
+        if wide {
+            found.push(format!("{root}/{rest}"));
         }
     }
-    found.into_iter().flat_map(|pattern| braces(&pattern)).collect()
+    found
 }
 
 /// `a{b,c}d` as `abd` and `acd`.
@@ -95,6 +136,8 @@ fn components(path: &str) -> Vec<&str> {
 
 /// Whether a rule's specifier covers a path.
 pub(crate) fn covers(specifier: &str, path: &Utf8Path, around: &Around, reading: Reading) -> bool {
+    // The other names of what is forbidden are in the list of what is touched; what is allowed has one that counts.
+    let path = if reading == Reading::Narrow { around.own_name(path) } else { Cow::Borrowed(path) };
     let names = components(path.as_str());
     patterns(specifier, around, reading).iter().any(|pattern| {
         let pattern_names = components(pattern);
@@ -112,6 +155,7 @@ pub(crate) fn nearly_covers(specifier: &str, path: &Utf8Path, around: &Around) -
         directories: Vec::new(),
         home: around.home.as_ref().map(|home| home.as_str().to_lowercase().into()),
         checkout: None,
+        trails: Trails::default(),
     };
     covers(&specifier.to_lowercase(), Utf8Path::new(&path.as_str().to_lowercase()), &lower, Reading::Wide)
 }
@@ -126,9 +170,8 @@ pub(crate) fn may_cover(specifier: &str, wide: &WideTouch, around: &Around) -> b
 
 /// Whether a path is in the directories of the run.
 pub(crate) fn is_inside(path: &Utf8Path, around: &Around) -> bool {
-    path.starts_with(&around.cwd)
-        || path.starts_with(&around.root)
-        || around.directories.iter().any(|directory| path.starts_with(directory))
+    let path = around.own_name(path);
+    around.places().any(|place| path.starts_with(&*around.own_name(place)))
 }
 
 /// Whether everything a command may touch is in the directories of the run.
@@ -139,23 +182,44 @@ pub(crate) fn stays_inside(wide: &WideTouch, around: &Around) -> bool {
 /// The leading directories of a glob that are plain names.
 pub(crate) fn fixed_part(pattern: &str) -> Utf8PathBuf {
     let mut fixed = Utf8PathBuf::from("/");
-    for part in pattern.split('/').filter(|part| !part.is_empty()) {
-        let mut escaped = false;
-        let mut name = String::new();
-        for c in part.chars() {
-            match c {
-                _ if escaped => {
-                    escaped = false;
-                    name.push(c);
-                }
-                '\\' => escaped = true,
-                '*' | '?' | '[' => return fixed,
-                c => name.push(c),
-            }
-        }
-        fixed.push(name);
-    }
+    let parts = pattern.split('/').filter(|part| !part.is_empty());
+    fixed.extend(parts.map_while(plain));
     fixed
+}
+
+/// The parts of a glob from its first that is no plain name.
+pub(crate) fn special_parts(pattern: &str) -> Vec<&str> {
+    pattern.split('/').filter(|part| !part.is_empty()).skip_while(|part| plain(part).is_some()).collect()
+}
+
+/// The name that a part of a glob stands for; none where it stands for several.
+pub(crate) fn plain(part: &str) -> Option<String> {
+    let mut escaped = false;
+    let mut name = String::new();
+    for c in part.chars() {
+        match c {
+            _ if escaped => {
+                escaped = false;
+                name.push(c);
+            }
+            '\\' => escaped = true,
+            '*' | '?' | '[' => return None,
+            c => name.push(c),
+        }
+    }
+    Some(name)
+}
+
+/// A path as the pattern that stands for it alone, without a slash at its end.
+pub(crate) fn escaped(path: &Utf8Path) -> String {
+    let mut pattern = String::with_capacity(path.as_str().len());
+    for c in path.as_str().trim_end_matches('/').chars() {
+        if matches!(c, '*' | '?' | '[' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern
 }
 
 const PROTECTED_FOLDERS: [&str; 12] = [

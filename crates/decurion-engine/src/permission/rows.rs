@@ -15,15 +15,13 @@ use serde_json::Value;
 
 use super::paths::normal;
 use super::{Around, Grant, Policy, Undecided, add_real_paths, decide, effective_mode};
+use crate::trail::Trails;
 
 /// Where a row without a directory of its own happens.
 pub const NEUTRAL_DIRECTORY: &str = "/home/user/project";
 
 /// A row longer than this is refused.
 const LONGEST_ROW: usize = 4 * 1024 * 1024;
-
-/// Finds where a path really leads; none where it is the path itself.
-pub type RealPath<'a> = &'a dyn Fn(&Utf8Path) -> Option<Utf8PathBuf>;
 
 /// What is wrong with a row.
 #[derive(Debug, thiserror::Error)]
@@ -104,8 +102,8 @@ pub struct Answered {
     pub decision: Decision,
 }
 
-/// Decides about one row.
-pub fn answer(line: &[u8], real: RealPath<'_>) -> Result<Answered, RowError> {
+/// Decides about one row, on a disk that is looked at or on none.
+pub fn answer(line: &[u8], trails: &Trails) -> Result<Answered, RowError> {
     if line.len() > LONGEST_ROW {
         return Err(RowError::TooLong);
     }
@@ -120,13 +118,13 @@ pub fn answer(line: &[u8], real: RealPath<'_>) -> Result<Answered, RowError> {
     for directory in row.directories.unwrap_or_default() {
         directories.push(normal(&cwd.join(directory)));
     }
-    directories.extend(real(&cwd));
-    let around = Around { root: cwd.clone(), cwd, directories, home: Some(home), checkout: None };
+    let trails = trails.clone();
+    let around = Around { root: cwd.clone(), cwd, directories, home: Some(home), checkout: None, trails };
     let parent = row.mode.as_deref().map_or(Ok(Mode::Default), str::parse)?;
     let mut policy = Policy::new(parent, Arc::new(rules(row.rules.unwrap_or_default())?), around);
     let mode_because = row.agent.map(|agent| for_agent(&mut policy, agent)).transpose()?;
     let mut intent = intent_for(&row.tool, &row.input, &policy.around);
-    add_real_paths(&mut intent, real);
+    add_real_paths(&mut intent, &policy.around.trails);
     let decision = decide(&policy, &row.tool, &row.input, &intent);
     Ok(Answered { tool: row.tool, policy, mode_because, input: row.input, intent, decision })
 }

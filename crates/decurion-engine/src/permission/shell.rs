@@ -1,6 +1,7 @@
 //! Decisions about shell calls. Takes a text that was taken apart; decides by its parts, each of which must be
 //! harmless or allowed.
 
+use camino::Utf8Path;
 use decurion_protocol::intent::{ShellCommand, ShellIntent, WideTouch};
 use decurion_protocol::{Access, Decision, Mode, Rule, Touch, Verdict};
 use serde_json::Value;
@@ -327,6 +328,9 @@ pub(crate) fn forbidden(question: &Question<'_>, rule: &Rule) -> Match {
         for path in command.mentions.iter().chain(&command.leads) {
             if paths::covers(specifier, path, around, Reading::Wide) {
                 best = best.max(Match::Yes);
+            } else if links(command) && paths::may_cover(specifier, &below(path, access), around) {
+                // What it makes is another name for all that lies below, which what follows may use.
+                best = best.max(Match::Maybe);
             }
         }
         if let Some(code) = command.code.as_deref().filter(|_| !command.read_only) {
@@ -341,6 +345,16 @@ pub(crate) fn forbidden(question: &Question<'_>, rule: &Rule) -> Match {
         return Match::Maybe;
     }
     best
+}
+
+/// Whether a command gives places other names.
+fn links(command: &ShellCommand) -> bool {
+    let program = command.words.get(command.assigned).and_then(|word| word.rsplit('/').next());
+    matches!(program, Some("ln" | "link" | "mount" | "cp"))
+}
+
+fn below(path: &Utf8Path, access: Access) -> WideTouch {
+    WideTouch { pattern: paths::escaped(path), below: true, visible: false, follows: false, access }
 }
 
 fn command_forbidden(question: &Question<'_>, rule: &Rule) -> Match {

@@ -26,6 +26,7 @@ use crate::session::Owner;
 use crate::spawn::{Carried, LastReply, Said};
 use crate::spec;
 use crate::task::{Row, TaskTable};
+use crate::trail::Trails;
 use crate::worktree::{Made, WorktreeError, Worktrees};
 
 use super::Outfit;
@@ -337,6 +338,7 @@ impl Owner {
             directories: Vec::new(),
             home: None,
             checkout: None,
+            trails: Trails::default(),
         };
         let mut intent = Intent::titled("");
         intent.agent = kind.map(str::to_owned);

@@ -21,6 +21,7 @@ mod hooks;
 mod hosting;
 mod isolated;
 mod library;
+mod linked;
 mod loops;
 mod merging;
 mod permission;

@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use decurion_engine::permission::rows::{RowError, answer};
-use decurion_engine::permission::{
-    Around, Confinement, Policy, add_real_paths, decide, effective_mode, suggest,
-};
+use decurion_engine::permission::{Around, Confinement, Policy, decide, effective_mode, suggest};
+use decurion_engine::trail::Trails;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Rule, RuleSet, Verdict};
 use decurion_tools::{Surroundings, bash};
@@ -17,7 +16,7 @@ use serde_json::{Value, json};
 const ROWS: &str = include_str!("permission_rows.jsonl");
 
 fn decided(row: &Value) -> Result<Decision, RowError> {
-    answer(row.to_string().as_bytes(), &|_| None).map(|answered| answered.decision)
+    answer(row.to_string().as_bytes(), &Trails::default()).map(|answered| answered.decision)
 }
 
 #[expect(clippy::expect_used, reason = "a helper of tests")]
@@ -31,8 +30,14 @@ fn shell(command: &str, allow: &[&str], deny: &[&str], mode: &str) -> Verdict {
 #[test]
 fn what_is_not_what_was_approved_is_asked_about_whatever_allows_it() {
     let rule = |text: &str| Rule::parse(text, RuleSource::UserSettings).unwrap();
-    let around =
-        Around { cwd: "/w".into(), root: "/w".into(), directories: Vec::new(), home: None, checkout: None };
+    let around = Around {
+        cwd: "/w".into(),
+        root: "/w".into(),
+        directories: Vec::new(),
+        home: None,
+        checkout: None,
+        trails: Trails::default(),
+    };
     let mut intent = Intent::titled("MCP x echo");
     intent.doubt = Some("this tool has changed".to_owned());
     let tool = "mcp__x__echo";
@@ -145,30 +150,6 @@ fn modes_go_down_by_one_table() {
 }
 
 #[test]
-fn a_link_is_judged_by_where_it_leads() {
-    let around = Around {
-        cwd: "/w".into(),
-        root: "/w".into(),
-        directories: Vec::new(),
-        home: Some("/home/user".into()),
-        checkout: None,
-    };
-    let policy = Policy::new(Mode::AcceptEdits, RuleSet::default().into(), around);
-    let real = |path: &camino::Utf8Path| (path == "/w/link").then(|| "/etc/passwd".into());
-    for (tool, access) in [("Read", Access::Read), ("Edit", Access::Write)] {
-        let mut intent = Intent::titled("").touching("/w/link", access);
-        assert_eq!(decide(&policy, tool, &json!({}), &intent).verdict, Verdict::Allow);
-        add_real_paths(&mut intent, real);
-        assert_eq!(decide(&policy, tool, &json!({}), &intent).verdict, Verdict::Ask);
-    }
-    let surroundings = Surroundings { cwd: "/w".into(), home: None, directories: Vec::new() };
-    let mut intent = Intent::titled("");
-    intent.shell = Some(bash::analyse("cat link", &surroundings));
-    add_real_paths(&mut intent, real);
-    assert_eq!(decide(&policy, "Bash", &json!({"command": "cat link"}), &intent).verdict, Verdict::Ask);
-}
-
-#[test]
 fn a_checkout_below_our_own_folder_is_not_protected_from_whoever_works_in_it() {
     let own = "/home/user/.decurion/worktrees/-w/a1";
     let around = Around {
@@ -177,6 +158,7 @@ fn a_checkout_below_our_own_folder_is_not_protected_from_whoever_works_in_it() {
         directories: Vec::new(),
         home: Some("/home/user".into()),
         checkout: Some(Confinement::new(own.into(), Vec::new())),
+        trails: Trails::default(),
     };
     let bash = Rule::parse("Bash", Default::default()).unwrap();
     let set = RuleSet { allow: vec![bash], ..RuleSet::default() };
@@ -214,7 +196,14 @@ fn whoever_starts_in_a_worktree_may_write_in_it_and_in_no_folder_of_ours_otherwi
     ];
     for (root, path, verdict) in rows {
         let (cwd, root) = (root.into(), root.into());
-        let around = Around { cwd, root, directories: Vec::new(), home: None, checkout: None };
+        let around = Around {
+            cwd,
+            root,
+            directories: Vec::new(),
+            home: None,
+            checkout: None,
+            trails: Trails::default(),
+        };
         let policy = Policy::new(Mode::AcceptEdits, RuleSet::default().into(), around);
         let intent = Intent::titled("").touching(path, Access::Write);
         let decision = decide(&policy, "Write", &json!({}), &intent);
@@ -230,6 +219,7 @@ fn offered_rules_allow_the_call_and_never_an_interpreter() {
         directories: Vec::new(),
         home: Some("/home/user".into()),
         checkout: None,
+        trails: Trails::default(),
     };
     let surroundings = Surroundings { cwd: "/w".into(), home: None, directories: Vec::new() };
     let offer = |command: &str| {

@@ -2,6 +2,7 @@
 //! without `.` and `..`, by their text alone.
 
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
+use decurion_protocol::intent::Climb;
 
 /// The absolute, normalised path.
 pub(crate) fn absolute(directory: &Utf8Path, text: &str) -> Utf8PathBuf {
@@ -19,6 +20,33 @@ pub(crate) fn normal(path: &Utf8Path) -> Utf8PathBuf {
             Utf8Component::Normal(name) => found.push(name),
             Utf8Component::RootDir | Utf8Component::CurDir | Utf8Component::Prefix(_) => {}
         }
+    }
+    found
+}
+
+/// A path that goes up, as it is written; none for one that does not. A glob counts up to its first part that is not
+/// fixed.
+pub(crate) fn climb(directory: &Utf8Path, text: &str, glob: bool) -> Option<Climb> {
+    if !directory.as_str().contains("..") && !text.contains("..") {
+        return None;
+    }
+    let mut written = if text.starts_with('/') { Utf8PathBuf::from("/") } else { directory.to_owned() };
+    for part in text.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        if glob && is_special(part) {
+            break;
+        }
+        written.push(if glob { plain(part) } else { part.to_owned() });
+    }
+    let climbs = written.components().any(|component| component == Utf8Component::ParentDir);
+    climbs.then(|| Climb { path: normal(&written), written })
+}
+
+/// A part of a glob that is fixed, without the backslashes that make it so.
+fn plain(part: &str) -> String {
+    let mut characters = part.chars();
+    let mut found = String::with_capacity(part.len());
+    while let Some(c) = characters.next() {
+        found.extend(if c == '\\' { characters.next() } else { Some(c) });
     }
     found
 }

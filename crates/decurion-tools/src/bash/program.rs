@@ -27,6 +27,8 @@ pub(crate) struct Call {
     pub here: bool,
     /// Whether names that start with a dot are left out when going down.
     pub visible: bool,
+    /// Whether it follows links that it meets when going down.
+    pub follows: bool,
     /// Whether its paths cannot be told.
     pub anywhere: bool,
 }
@@ -434,6 +436,9 @@ fn listed(name: &str, arguments: &[Field]) -> Call {
     if matches!(name, "rg" | "fd" | "fdfind") {
         call.visible = !parsed.saw(&[".", "u", "uu", "uuu", "H", "--hidden", "--unrestricted"]);
     }
+    call.follows = follows(name, &parsed);
+    // These go down by themselves, and by that flag also where a link leads.
+    call.below |= call.follows;
     for (flag, value) in &parsed.flags {
         if has(row.paths, flag) {
             call.reads.extend(value.clone());
@@ -470,6 +475,19 @@ fn listed(name: &str, arguments: &[Field]) -> Call {
         Paths | OnePath => call.reads.append(&mut parsed.operands),
     }
     call
+}
+
+/// Whether a program goes where links lead that it meets below what it is given.
+fn follows(name: &str, parsed: &Parsed) -> bool {
+    match name {
+        "grep" | "egrep" | "fgrep" => parsed.saw(&["R", "--dereference-recursive"]),
+        "rg" | "fd" | "fdfind" => parsed.saw(&["L", "--follow"]),
+        "diff" => parsed.saw(&["r", "--recursive"]) && !parsed.saw(&["--no-dereference"]),
+        "ls" | "dir" | "vdir" => parsed.saw(&["R", "--recursive"]) && parsed.saw(&["L", "--dereference"]),
+        "tree" => parsed.saw(&["l"]),
+        "du" => parsed.saw(&["L", "--dereference"]),
+        _ => false,
+    }
 }
 
 fn edit(name: &str, arguments: &[Field]) -> Call {
@@ -695,7 +713,8 @@ fn find(arguments: &[Field]) -> Call {
     let mut rest = arguments.iter().peekable();
     while let Some(argument) = rest.peek() {
         match argument.known() {
-            Some("-L" | "-H" | "-P") => {}
+            Some("-L") => call.follows = true,
+            Some("-H" | "-P") => {}
             Some(text) if text.starts_with('-') || matches!(text, "(" | "!" | ")" | ",") => break,
             None if argument.may_be_flag() => {
                 return Call::other(format!(
@@ -713,6 +732,7 @@ fn find(arguments: &[Field]) -> Call {
             return Call::other(format!("it may be given flags that are not known, by {}", argument.text));
         };
         if has(FIND_TESTS, text) {
+            call.follows |= text == "-follow";
             continue;
         }
         if has(FIND_VALUES, text) || (text.starts_with("-newer") && text.len() == 8) {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_protocol::intent::{Inside, ShellCommand, WideTouch};
+use decurion_protocol::intent::{Climb, Inside, ShellCommand, WideTouch};
 use decurion_protocol::{Access, Touch};
 
 use super::expand::{Expansion, Field, PIPE, Value, Variables, escape, fields, single};
@@ -59,6 +59,17 @@ enum Feed {
     Listed,
 }
 
+/// How far a path reaches that a command is given.
+#[derive(Clone, Copy, Default)]
+struct Reach {
+    /// All that lies below is meant too.
+    below: bool,
+    /// But for names that start with a dot.
+    visible: bool,
+    /// And what links lead to that are met there.
+    follows: bool,
+}
+
 /// One command about to be judged.
 #[derive(Clone, Default)]
 struct Job {
@@ -66,6 +77,7 @@ struct Job {
     fields: Vec<Field>,
     touches: Vec<Touch>,
     wide: Vec<WideTouch>,
+    climbs: Vec<Climb>,
     inside: Option<Inside>,
     doubt: Option<String>,
     /// Texts given as input.
@@ -287,7 +299,7 @@ impl<'a> Walker<'a> {
             for field in &all {
                 if field.options.iter().any(|option| option.glob) {
                     let mut job = Job::default();
-                    self.touch(field, Access::Read, false, false, &mut job);
+                    self.touch(field, Access::Read, Reach::default(), &mut job);
                     job.fields = vec![Field::literal(":"), field.clone()];
                     self.push(job, Call::harmless());
                 }
@@ -519,10 +531,10 @@ impl<'a> Walker<'a> {
                             job.doubt = Some("it opens a connection".to_owned());
                         }
                         if kind != RedirectKind::Write {
-                            self.touch(&field, Access::Read, false, false, job);
+                            self.touch(&field, Access::Read, Reach::default(), job);
                         }
                         if kind != RedirectKind::Read {
-                            self.touch(&field, Access::Write, false, false, job);
+                            self.touch(&field, Access::Write, Reach::default(), job);
                         }
                     }
                 }
@@ -545,7 +557,8 @@ impl<'a> Walker<'a> {
     }
 
     /// Notes what an operand or a redirection would touch.
-    fn touch(&self, field: &Field, access: Access, below: bool, visible: bool, job: &mut Job) {
+    fn touch(&self, field: &Field, access: Access, reach: Reach, job: &mut Job) {
+        let Reach { below, visible, follows } = reach;
         if field.options.is_empty() {
             let roots: Vec<String> = if field.listed {
                 self.state.directories.iter().map(|directory| escape(directory.as_str())).collect()
@@ -553,16 +566,24 @@ impl<'a> Walker<'a> {
                 vec!["/".to_owned()]
             };
             for pattern in roots {
-                job.wide.push(WideTouch { pattern, below: true, visible: false, access });
+                // What was listed is opened by name, whatever is a link among it.
+                job.wide.push(WideTouch {
+                    pattern,
+                    below: true,
+                    visible: false,
+                    follows: field.listed,
+                    access,
+                });
             }
             return;
         }
         for option in &field.options {
             for directory in &self.state.directories {
+                job.climbs.extend(path::climb(directory, &option.text, option.glob));
                 if option.glob {
                     let pattern = path::absolute_glob(directory, &option.text);
                     let below = below || pattern == "/";
-                    job.wide.push(WideTouch { pattern, below, visible, access });
+                    job.wide.push(WideTouch { pattern, below, visible, follows, access });
                     continue;
                 }
                 let absolute = path::absolute(directory, &option.text);
@@ -571,7 +592,7 @@ impl<'a> Walker<'a> {
                 }
                 if below {
                     let pattern = escape(absolute.as_str());
-                    job.wide.push(WideTouch { pattern, below: true, visible, access });
+                    job.wide.push(WideTouch { pattern, below: true, visible, follows, access });
                 }
                 job.touches.push(Touch { path: absolute, access });
             }
@@ -629,6 +650,8 @@ impl<'a> Walker<'a> {
             [flag, place, rest @ ..] if name == "git" && flag.known() == Some("-C") => {
                 let stays = place.known().is_some_and(|place| {
                     !place.is_empty()
+                        // Behind a link `..` is another place than the text says.
+                        && !place.split('/').any(|part| part == "..")
                         && self
                             .state
                             .directories
@@ -778,8 +801,12 @@ impl<'a> Walker<'a> {
             [only] => Some((*only).clone()),
             _ => None,
         };
+        // The shell goes up by the name of where it is; with this flag it goes up from where links led.
+        let physical = arguments.iter().any(|argument| argument.known() == Some("-P"));
         let plain = |field: &Field| {
+            let stays = |text: &str| !physical || text.split('/').all(|part| part != "..");
             !field.options.is_empty()
+                && field.options.iter().all(|option| stays(&option.text))
                 && field
                     .options
                     .iter()
@@ -787,7 +814,7 @@ impl<'a> Walker<'a> {
         };
         match target {
             Some(target) if plain(&target) && !self.state.repeats => {
-                self.touch(&target, Access::Read, false, false, &mut job);
+                self.touch(&target, Access::Read, Reach::default(), &mut job);
                 let mut directories = Vec::new();
                 for option in &target.options {
                     for directory in &self.state.directories {
@@ -831,27 +858,29 @@ impl<'a> Walker<'a> {
 
     /// Records a command.
     fn push(&mut self, mut job: Job, call: Call) {
+        let reach = Reach { below: call.below, visible: call.visible, follows: call.follows };
         for field in &call.reads {
             if field.known() != Some("-") {
-                self.touch(field, Access::Read, call.below, call.visible, &mut job);
+                self.touch(field, Access::Read, reach, &mut job);
             }
         }
         for field in &call.writes {
-            self.touch(field, Access::Write, call.below, false, &mut job);
+            let reach = Reach { below: call.below, ..Reach::default() };
+            self.touch(field, Access::Write, reach, &mut job);
         }
         if call.here {
-            self.touch(&Field::literal("."), Access::Read, true, call.visible, &mut job);
+            self.touch(&Field::literal("."), Access::Read, Reach { below: true, ..reach }, &mut job);
         }
         if call.anywhere {
-            self.touch(&Field::unknown(""), Access::Read, true, false, &mut job);
+            self.touch(&Field::unknown(""), Access::Read, Reach::default(), &mut job);
         }
         // Whatever the program, a glob shows the names in a directory.
         for field in &job.fields.clone() {
             if call.reads.is_empty() && field.options.iter().any(|option| option.glob) {
-                self.touch(field, Access::Read, false, false, &mut job);
+                self.touch(field, Access::Read, Reach::default(), &mut job);
             }
         }
-        let mentions = if call.kind == Kind::Other { self.mentions(&job.fields) } else { Vec::new() };
+        let mentions = if call.kind == Kind::Other { self.mentions(&mut job) } else { Vec::new() };
         let code = inline_code(&job.fields);
         let writes = job.touches.iter().any(|touch| touch.access == Access::Write)
             || job.wide.iter().any(|wide| wide.access == Access::Write);
@@ -886,15 +915,16 @@ impl<'a> Walker<'a> {
             wide: job.wide,
             mentions,
             leads: Vec::new(),
+            climbs: job.climbs,
             code,
             inside: job.inside,
         });
     }
 
     /// Operands that could be paths.
-    fn mentions(&self, fields: &[Field]) -> Vec<Utf8PathBuf> {
+    fn mentions(&self, job: &mut Job) -> Vec<Utf8PathBuf> {
         let mut found = Vec::new();
-        for option in fields.iter().skip(1).flat_map(|field| &field.options) {
+        for option in job.fields.iter().skip(1).flat_map(|field| &field.options) {
             let text = option.text.as_str();
             let after = |mark: char| text.split_once(mark).map(|(_, tail)| tail);
             // `-o/x/y`: a letter and its value.
@@ -910,6 +940,7 @@ impl<'a> Walker<'a> {
                     continue;
                 }
                 for directory in &self.state.directories {
+                    job.climbs.extend(path::climb(directory, candidate, false));
                     found.push(path::absolute(directory, candidate));
                 }
             }

@@ -7,6 +7,7 @@ use decurion_config::{FlagSettings, LoadRequest, Loaded, Plugins, rules};
 use decurion_engine::Definitions as _;
 use decurion_engine::agent_tools;
 use decurion_engine::permission::{self, Around, Policy};
+use decurion_engine::trail::Trails;
 use decurion_protocol::{
     AgentDefinition, Intent, Limits, Mode, Persistence, Place, RuleSet, SessionRequest, Start, Verdict,
 };
@@ -130,6 +131,7 @@ fn may_begin(loaded: &Loaded, input: &Value, intent: &Intent) -> Result<(), Stri
         directories: Vec::new(),
         home: paths.home.clone(),
         checkout: None,
+        trails: Trails::default(),
     };
     let policy = Policy::new(Mode::BypassPermissions, Arc::new(rules), around);
     let decision = permission::decide(&policy, "Agent", input, intent);
