@@ -470,11 +470,17 @@ async fn ask(
     bench.ports.desk.waits(&bench.ports.journal, None);
     Ok(match answer {
         Some(Answer::Allow { input, .. }) => {
-            let decision = Decision { verdict: Verdict::Allow, reason: format!("{by}: allow"), ..decision };
             // What a person changed is taken as it is now.
             let changed = input.as_ref().and_then(|input| ready.tool.intent(input, &bench.around).ok());
-            let seen = changed.as_ref().map_or(seen, |intent| Box::new(with_real_paths(intent)));
-            Permit::Granted { decision, input, seen }
+            let now = Box::new(with_real_paths(changed.as_ref().unwrap_or(&ready.intent)));
+            // An answer may take days; a command goes by its links when it runs, not when it was asked about.
+            if changed.is_none() && now != seen {
+                let reason = "a link that it goes by was changed since it was asked about".to_owned();
+                let decision = Decision { verdict: Verdict::Deny, reason, rule: None };
+                return Ok(Permit::Refused { decision, unanswerable: false, interrupt: false });
+            }
+            let decision = Decision { verdict: Verdict::Allow, reason: format!("{by}: allow"), ..decision };
+            Permit::Granted { decision, input, seen: now }
         }
         Some(Answer::Deny { message, interrupt }) => Permit::Refused {
             decision: Decision { verdict: Verdict::Deny, reason: message, rule: None },

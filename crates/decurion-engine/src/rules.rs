@@ -1,6 +1,6 @@
 //! The rules again, at the moment a file is opened. Takes the path that holds no links, gives the refusal
-//! if a deny rule covers it, or if a file would be written that was not the one decided about: a link cannot
-//! lead around a rule, nor be changed between the decision and the write.
+//! if a deny rule covers it, or if it is not the one decided about and would not be allowed by itself: a link cannot
+//! lead around a rule, nor be changed between the decision and the use.
 
 use std::sync::Arc;
 
@@ -69,12 +69,18 @@ impl PathRules for OpenRules {
         if let Some(denied) = denying.map(ask).find(|decision| decision.verdict == Verdict::Deny) {
             return Some(denied.reason);
         }
-        if access == Access::Read || self.decided.touches.iter().any(|touch| touch.path == path) {
+        // A search reads all that lies below the place it was allowed to read.
+        let decided = |there: &Utf8Path| path == there || (access == Access::Read && path.starts_with(there));
+        if self.decided.touches.iter().any(|touch| decided(&touch.path)) {
             return None;
         }
         let decision = ask(&self.policy);
         let reason = || format!("it leads to {path}, which was not decided about: {}", decision.reason);
         (decision.verdict != Verdict::Allow).then(reason)
+    }
+
+    fn decided(&self, path: &Utf8Path) -> bool {
+        self.decided.touches.iter().any(|touch| touch.path == path)
     }
 }
 
@@ -123,9 +129,16 @@ mod tests {
         assert!(!opens(&edits, "/project/.git/hooks/pre-commit", Access::Write), "a protected path");
         assert!(!opens(&edits, "/etc/passwd", Access::Write), "outside");
         assert!(!opens(&edits, "/project/secret/key", Access::Write), "a deny rule");
-        assert!(opens(&edits, "/etc/passwd", Access::Read), "reads were decided by the call");
+        assert!(!opens(&edits, "/etc/passwd", Access::Read), "outside, and nobody decided about it");
+        assert!(opens(&edits, "/project/other.txt", Access::Read));
         let asked = rules(Mode::Default, &[]);
         assert!(opens(&asked, "/project/notes.txt", Access::Write), "a person allowed this one");
         assert!(!opens(&asked, "/project/other.txt", Access::Write), "and not that one");
+        let elsewhere = Intent::titled("").touching("/data/set", Access::Read);
+        let search = OpenRules { decided: elsewhere, ..rules(Mode::Default, &["Read(key)"]) };
+        assert!(opens(&search, "/data/set/a/b", Access::Read), "a person allowed the folder");
+        assert!(!opens(&search, "/data/set/key", Access::Read), "a deny rule");
+        assert!(!opens(&search, "/data/settings", Access::Read), "and not that one");
+        assert!(!opens(&search, "/data/set/a", Access::Write), "and only to read");
     }
 }

@@ -1,9 +1,9 @@
 //! Opening and replacing files. Takes a lexical path and what the run may do; gives an open file, or a
 //! target that can be replaced as a whole, without ever being led elsewhere by a link.
 //!
-//! Permission was decided on the path as written. Between that and the open stand links, and someone who
-//! may change them meanwhile. So the path is resolved, the result is checked, and exactly that result is
-//! opened with no link followed on the way; from there on everything is relative to the open directory.
+//! Permission was decided on the path as written and on what it led to then. Between that and the open stands
+//! someone who may change links meanwhile. So the path is resolved again, the result is checked, and exactly that
+//! result is opened with no link followed on the way; from there on everything is relative to the open directory.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -175,7 +175,8 @@ pub(crate) fn open_file(access: &FileAccess, lexical: &Utf8Path) -> Result<Opene
 pub(crate) fn readable(access: &FileAccess, lexical: &Utf8Path) -> Result<Utf8PathBuf, FileError> {
     let path = canonical(lexical)?;
     let was_inside = is_inside(lexical, &access.around.directories);
-    if path != lexical && was_inside && !is_inside(&path, &real_directories(access)) {
+    let escapes = path != lexical && was_inside && !is_inside(&path, &real_directories(access));
+    if escapes && !access.rules.decided(&path) {
         return Err(FileError::Escapes { path: lexical.to_owned(), target: path });
     }
     if let Some(reason) = refusal(access, &path, Access::Read) {
@@ -559,9 +560,11 @@ fn split_for_writing(lexical: &Utf8Path) -> Result<(Utf8PathBuf, Vec<String>, St
     Err(FileError::NotFound(lexical.to_owned()))
 }
 
-/// A write may go where the path says, or, led by links, to somewhere inside the allowed directories.
+/// A write may go where the path says, or, led by links, to somewhere inside the allowed directories or to the very
+/// place that was decided about.
 fn check_writable(access: &FileAccess, lexical: &Utf8Path, path: &Utf8Path) -> Result<(), FileError> {
-    if path != lexical && !is_inside(path, &real_directories(access)) {
+    let escapes = path != lexical && !is_inside(path, &real_directories(access));
+    if escapes && !access.rules.decided(path) {
         return Err(FileError::Escapes { path: lexical.to_owned(), target: path.to_owned() });
     }
     match refusal(access, path, Access::Write) {

@@ -151,6 +151,12 @@ pub struct SpillFile {
 pub trait PathRules: Send + Sync {
     /// Why this access is refused, if a rule refuses it. Called once per file of a search: must be quick.
     fn refuses(&self, path: &Utf8Path, access: Access) -> Option<String>;
+
+    /// Whether this very place was decided about, so that a link which leads to it out of the allowed
+    /// directories is no surprise.
+    fn decided(&self, _path: &Utf8Path) -> bool {
+        false
+    }
 }
 
 /// Rules that refuse nothing.

@@ -10,8 +10,12 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_engine::permission::{Around, Policy, add_real_paths, decide, suggest};
 use decurion_engine::trail::{Entry, Kind, Trails};
 use decurion_protocol::permission::RuleSource;
-use decurion_protocol::{Access, Decision, Intent, Mode, Rule, RuleSet, Verdict};
+use decurion_protocol::{
+    Access, Answer, Block, Command, Decision, Event, Intent, Mode, Place as _, Rule, RuleSet, Verdict,
+};
+use decurion_testkit::stage::{Stage, send};
 use decurion_tools::{Surroundings, bash};
+use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
 struct Land {
@@ -349,4 +353,47 @@ fn offered_rules_allow_what_a_link_leads_to() {
         assert_eq!(again.verdict, Verdict::Allow, "{call} {allow:?}: {}", again.reason);
     }
     assert!(Utf8Path::new(&land.named("W/l")).is_symlink());
+}
+
+/// A session reads a link that leads out of its folder and is asked about; meanwhile the link is changed, or not.
+/// Gives what the session said of it.
+async fn reads_after_a_question(change: bool) -> String {
+    let mut stage =
+        Stage::new("when turn=1\n  call Read {\"file_path\": \"l\"}\nwhen turn=2\n  say \"done\"\n");
+    stage.tools = decurion_tools::builtin();
+    stage.request.answers = true;
+    let land = Land::new();
+    let link = stage.request.cwd.join("l");
+    fs::write(land.outer.join("data/x"), "what was asked about").unwrap();
+    fs::write(land.outer.join("data/real/key"), "a secret").unwrap();
+    symlink(land.outer.join("data/x"), &link).unwrap();
+    let mut session = stage.engine().open(stage.request.clone()).await.unwrap();
+    send(&session, 1, Command::Prompt { blocks: vec![Block::text("go")] }).await;
+    let mut said = String::new();
+    while let Some(envelope) = session.events.next().await {
+        match &envelope.event {
+            Event::Asked { question } => {
+                assert!(question.reason.contains(land.outer.join("data/x").as_str()), "{}", question.reason);
+                if change {
+                    fs::remove_file(&link).unwrap();
+                    symlink(land.outer.join("data/real/key"), &link).unwrap();
+                }
+                let answer = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
+                let (question, by) = (question.id, "user".to_owned());
+                send(&session, 2, Command::Answer { question, answer, by }).await;
+            }
+            Event::RunEnded { .. } => break,
+            event => said.push_str(&format!("{event:?}\n")),
+        }
+    }
+    said
+}
+
+#[tokio::test]
+async fn an_answer_is_about_where_a_link_led_when_it_was_asked() {
+    let said = reads_after_a_question(true).await;
+    assert!(said.contains("was changed since it was asked about"), "{said}");
+    assert!(!said.contains("a secret"), "{said}");
+    let said = reads_after_a_question(false).await;
+    assert!(said.contains("what was asked about"), "{said}");
 }
