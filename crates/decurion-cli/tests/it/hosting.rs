@@ -3,27 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use decurion_testkit::proc::{Moment, Running, lines_of};
+use decurion_testkit::proc::{Moment, lines_of};
 use serde_json::{Value, json};
 
 use crate::stand::{LIMIT, Stand, finished};
-
-const HOSTED: [&str; 5] = ["--input-format", "stream-json", "--output-format", "stream-json", "--verbose"];
-
-fn prompt(text: &str) -> String {
-    json!({"type": "user", "message": {"role": "user", "content": text}}).to_string()
-}
-
-fn control(id: &str, request: &Value) -> String {
-    json!({"type": "control_request", "request_id": id, "request": request}).to_string()
-}
-
-/// The next line of this shape.
-fn next(run: &mut Running, fits: impl Fn(&Value) -> bool) -> Value {
-    let parse = |line: &str| serde_json::from_str::<Value>(line).unwrap_or_default();
-    let line = run.wait_for_line(LIMIT, |line| fits(&parse(line)));
-    parse(&line.unwrap_or_else(|| panic!("no such line came")))
-}
+use crate::talk::{LED, control, next, prompt};
 
 #[test]
 fn work_sent_to_the_background_keeps_its_process_and_asks_nothing_again() {
@@ -41,7 +25,7 @@ when agent=main
   say "going on"
 "#,
     );
-    let mut run = stand.decurion().args(HOSTED).args(["--allowedTools", "Bash"]).start_talking().unwrap();
+    let mut run = stand.decurion().args(LED).args(["--allowedTools", "Bash"]).start_talking().unwrap();
     run.say(&prompt("go")).unwrap();
     for (call, file) in [("toolu_agent", "pids"), ("toolu_shell", "shell")] {
         let began = Instant::now();
@@ -87,13 +71,13 @@ when agent=main
   say "fine"
 "#,
     );
-    let mut first = stand.decurion().args(HOSTED).args(["--session-id", SESSION]).start_talking().unwrap();
+    let mut first = stand.decurion().args(LED).args(["--session-id", SESSION]).start_talking().unwrap();
     first.say(&prompt("go")).unwrap();
     let is_question = |line: &Value| line["request"]["subtype"] == "can_use_tool";
     let asked = next(&mut first, is_question);
     first.kill_at(Moment::After(Duration::ZERO), LIMIT).unwrap();
 
-    let mut second = stand.decurion().args(HOSTED).args(["--resume", SESSION]).start_talking().unwrap();
+    let mut second = stand.decurion().args(LED).args(["--resume", SESSION]).start_talking().unwrap();
     let again = next(&mut second, is_question);
     assert_eq!(asked["request_id"], again["request_id"], "the same question still");
     let question = again["request_id"].as_str().unwrap();

@@ -5,11 +5,10 @@ use std::time::Instant;
 
 use decurion_testkit::proc::processes_marked;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
 
 use crate::stand::{DECURION, LIMIT, Stand, finished};
+use crate::talk::{LED, prompt};
 
-const HOSTED: [&str; 5] = ["--input-format", "stream-json", "--output-format", "stream-json", "--verbose"];
 const SESSION: &str = "22222222-2222-4222-8222-222222222222";
 
 /// A shell in the background, and an agent that waits for another; both say nothing for as long as they run.
@@ -46,11 +45,10 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
 #[test]
 fn a_host_that_dies_leaves_no_process_and_a_whole_record() {
     let stand = Stand::new(SILENT);
-    let prompt = json!({"type": "user", "message": {"role": "user", "content": "go"}});
-    std::fs::write(stand.home.work().join("prompt"), format!("{prompt}\n")).unwrap();
+    std::fs::write(stand.home.work().join("prompt"), format!("{}\n", prompt("go"))).unwrap();
     // Both ends of the host are held open by processes that do nothing else, and end together.
     let pipeline = "{ cat prompt; exec sleep 401; } | \"$@\" | exec sleep 402; exit ${PIPESTATUS[1]}";
-    let program = stand.home.program("bash").args(["-c", pipeline, "bash", DECURION]).args(HOSTED);
+    let program = stand.home.program("bash").args(["-c", pipeline, "bash", DECURION]).args(LED);
     let program = program.args(["--session-id", SESSION, "--allowedTools", "Bash"]);
     let program =
         program.env("ANTHROPIC_BASE_URL", stand.model.url()).env("ANTHROPIC_API_KEY", "key-of-a-test");
@@ -86,9 +84,8 @@ when
   say "going on"
 "#,
     );
-    let mut run = stand.decurion().args(HOSTED).args(["--allowedTools", "Bash"]).start_talking().unwrap();
-    let prompt = json!({"type": "user", "message": {"role": "user", "content": "go"}});
-    run.say(&prompt.to_string()).unwrap();
+    let mut run = stand.decurion().args(LED).args(["--allowedTools", "Bash"]).start_talking().unwrap();
+    run.say(&prompt("go")).unwrap();
     run.wait_for_line(LIMIT, |line| line.contains("\"task_started\"")).unwrap();
     // Its last line is cut off by its end.
     run.say_bytes(b"{\"type\":\"user\",\"mess").unwrap();

@@ -1,31 +1,10 @@
 //! A program that introduces itself to the real binary: what its first line wants of the session is so from the
 //! first request on, and what comes too late is told.
 
-use decurion_testkit::proc::Running;
 use serde_json::{Value, json};
 
 use crate::stand::{LIMIT, Stand};
-
-const LED: [&str; 5] = ["--output-format", "stream-json", "--verbose", "--input-format", "stream-json"];
-
-fn line(value: &Value) -> String {
-    value.to_string()
-}
-
-fn initialize(id: &str, mut request: Value) -> String {
-    request["subtype"] = json!("initialize");
-    line(&json!({"type": "control_request", "request_id": id, "request": request}))
-}
-
-fn prompt(text: &str) -> String {
-    line(&json!({"type": "user", "message": {"role": "user", "content": text}}))
-}
-
-fn next(run: &mut Running, fits: impl Fn(&Value) -> bool) -> Value {
-    let parse = |line: &str| serde_json::from_str::<Value>(line).unwrap_or_default();
-    let line = run.wait_for_line(LIMIT, |line| fits(&parse(line)));
-    parse(&line.unwrap_or_else(|| panic!("no such line came")))
-}
+use crate::talk::{LED, initialize, next, prompt};
 
 const PLAY: &str = r#"
 when agent=helper

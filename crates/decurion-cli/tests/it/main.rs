@@ -15,6 +15,7 @@ mod sdk_guide;
 mod servers;
 mod sessions;
 mod stand;
+mod talk;
 mod tasks;
 mod thirty_turns;
 mod traces;
