@@ -56,4 +56,30 @@ async def long_result():
     os.remove("big.txt")
 
 
-run(partial, partial_call, hook_events, long_text, long_result)
+async def long_call():
+    """A call that a line cannot hold: a hook that changes another part of it leaves it whole, and one that makes
+    something of the part that it saw has it refused."""
+    text = "\x01" * 200_000
+
+    async def moved(given, call, context):
+        return allow({**given["tool_input"], "file_path": os.path.abspath("moved.txt")})
+
+    async def made(given, call, context):
+        return allow({**given["tool_input"], "content": given["tool_input"]["content"][:100_000] + "…"})
+
+    def allow(given):
+        output = {"hookEventName": "PreToolUse", "permissionDecision": "allow", "updatedInput": given}
+        return {"hookSpecificOutput": output}
+
+    for called in [moved, made]:
+        hooks = {"PreToolUse": [HookMatcher(matcher="Write", hooks=[called])]}
+        seen = await ask_quietly(f"write {os.path.abspath('long.txt')}: {text}", hooks=hooks, allowed_tools=["Write"])
+        say("ends", result_of(seen).subtype, plain(result_of(seen).result))
+        for name in ["long.txt", "moved.txt"]:
+            if os.path.exists(name):
+                with open(name) as file:
+                    say(name, "is whole", file.read() == text)
+                os.remove(name)
+
+
+run(partial, partial_call, hook_events, long_text, long_result, long_call)

@@ -1,6 +1,7 @@
 // What comes while a turn goes on: partial messages, hook events; and content longer than a line may be.
 
-import { rmSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { resolve } from "node:path";
 import { query } from "@anthropic-ai/claude-agent-sdk";
 import { ask, options, plain, resultOf, run, say } from "./common.mjs";
 
@@ -47,5 +48,23 @@ await run({
     const seen = await askQuietly("read the big one", { allowedTools: ["Read"] });
     say("ends", resultOf(seen).subtype, plain(resultOf(seen).result));
     rmSync("big.txt");
+  },
+  async long_call() {
+    const text = "\x01".repeat(200_000);
+    const allow = (updatedInput) => ({
+      hookSpecificOutput: { hookEventName: "PreToolUse", permissionDecision: "allow", updatedInput },
+    });
+    const moved = async ({ tool_input }) => allow({ ...tool_input, file_path: resolve("moved.txt") });
+    const made = async ({ tool_input }) =>
+      allow({ ...tool_input, content: `${tool_input.content.slice(0, 100_000)}…` });
+    for (const called of [moved, made]) {
+      const hooks = { PreToolUse: [{ matcher: "Write", hooks: [called] }] };
+      const seen = await askQuietly(`write ${resolve("long.txt")}: ${text}`, { hooks, allowedTools: ["Write"] });
+      say("ends", resultOf(seen).subtype, plain(resultOf(seen).result));
+      for (const name of ["long.txt", "moved.txt"].filter((each) => existsSync(each))) {
+        say(name, "is whole", readFileSync(name, "utf8") === text ? "True" : "False");
+        rmSync(name);
+      }
+    }
   },
 });

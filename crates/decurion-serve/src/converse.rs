@@ -438,7 +438,7 @@ impl Talk {
             return Ok(response);
         };
         let meant = fit::restored(given, shown, &question.input)
-            .ok_or("the input was too long for one line, and part of what was cut of it came back changed")?;
+            .ok_or_else(|| host::came_back_changed("updatedInput"))?;
         response["updatedInput"] = meant;
         Ok(response)
     }

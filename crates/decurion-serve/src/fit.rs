@@ -60,12 +60,15 @@ fn within(value: &Value, place: &str, most: usize) -> Fitted {
     Fitted { bytes: shorter.to_string().into_bytes(), cut: Some(shorter) }
 }
 
-/// What a host means by a value that it was shown cut: the parts that it gives back as they were shown are those of
-/// the whole. None if the mark of a cut is left where it stands for something else, or is missing where a list or an
-/// object was cut: nobody can tell what is meant.
+/// What a host means by a value that it was shown cut. What was cut must come back in its place and as it was shown,
+/// and is whole then; what was not cut may come back as anything. None otherwise: who changes, moves or leaves out a
+/// text of which it saw the beginning would have only that left of it, and nobody can tell what is meant.
 pub fn restored(given: &Value, shown: &Value, whole: &Value) -> Option<Value> {
     if given == shown {
         return Some(whole.clone());
+    }
+    if shown == whole {
+        return unmarked(given);
     }
     match (given, shown, whole) {
         (Value::Object(given), Value::Object(shown), Value::Object(whole)) => {
@@ -74,14 +77,17 @@ pub fn restored(given: &Value, shown: &Value, whole: &Value) -> Option<Value> {
         (Value::Array(given), Value::Array(shown), Value::Array(whole)) => {
             restored_items(given, shown, whole).map(Value::Array)
         }
-        _ => unmarked(given),
+        _ => None,
     }
 }
 
 fn restored_members(given: &Members, shown: &Members, whole: &Members) -> Option<Members> {
     let note =
         shown.get(LEFT_OUT).filter(|note| left_out(note).is_some() && whole.get(LEFT_OUT) != Some(note));
-    if note.is_some() && given.get(LEFT_OUT) != note {
+    let is_cut = |(key, value): &(&String, &Value)| whole.get(*key) != Some(value);
+    if (note.is_some() && given.get(LEFT_OUT) != note)
+        || shown.iter().filter(is_cut).any(|(key, _)| !given.contains_key(key))
+    {
         return None;
     }
     let part = |(key, value): (&String, &Value)| {
@@ -111,8 +117,7 @@ fn restored_items(given: &[Value], shown: &[Value], whole: &[Value]) -> Option<V
             (said?.1, whole.get(seen.len()..)?)
         }
         _ if given.len() == shown.len() && shown.len() == whole.len() => (given, &[][..]),
-        // Nothing was taken out of it, so that it is what it is now.
-        _ => return given.iter().map(unmarked).collect(),
+        _ => return None,
     };
     let parts =
         same.iter().zip(shown).zip(whole).map(|((given, shown), whole)| restored(given, shown, whole));
@@ -430,8 +435,36 @@ mod tests {
         assert_eq!((&meant["file_path"], &meant["content"]), (&json!("/b"), &whole["content"]));
         moved["content"] = json!(format!("{}!", shown["content"].as_str().unwrap()));
         assert_eq!(restored(&moved, &shown, &whole), None, "part of a cut text means nothing");
-        moved["content"] = json!("short");
-        assert_eq!(restored(&moved, &shown, &whole).unwrap()["content"], json!("short"));
+    }
+
+    /// Whatever is made of a text that was cut, also without the mark of the cut, is made of part of it.
+    #[test]
+    fn what_is_made_of_a_cut_text_is_not_taken_for_all_of_it() {
+        type Change = fn(&mut Value, &str);
+        let whole = json!({"path": "/a", "content": "some text ".repeat(2_000), "all": [{"n": 1}]});
+        let shown = shown_in_little(&whole);
+        let text = shown["content"].as_str().unwrap();
+        let changes: [(&str, Change); 8] = [
+            ("in capitals", |given, text| given["content"] = json!(text.to_uppercase())),
+            ("its beginning", |given, text| given["content"] = json!(&text[..100])),
+            ("without its last line", |given, text| given["content"] = json!(text.split('…').next())),
+            ("in front of it", |given, text| given["content"] = json!(format!("// new\n{text}"))),
+            ("something else", |given, _| given["content"] = json!("short")),
+            ("no text", |given, _| given["content"] = json!(7)),
+            ("under another name", |given, text| given["other"] = json!(text)),
+            ("left out", |given, _| drop(given.as_object_mut().unwrap().shift_remove("content"))),
+        ];
+        for (what, change) in changes {
+            let mut given = shown.clone();
+            change(&mut given, text);
+            assert_eq!(restored(&given, &shown, &whole), None, "{what}");
+        }
+        let mut given = shown.clone();
+        given["all"] = json!([1, 2, 3]);
+        given["more"] = json!("x");
+        given.as_object_mut().unwrap().shift_remove("path");
+        let meant = json!({"content": whole["content"], "all": [1, 2, 3], "more": "x"});
+        assert_eq!(restored(&given, &shown, &whole), Some(meant), "what was not cut may be anything");
     }
 
     /// What is shown of an input in little room, which must be less than all of it.

@@ -61,15 +61,20 @@ impl Cut {
                 Some(meant) => *given = meant,
                 None if is_no => *given = Value::Null,
                 None => {
-                    let error = format!(
-                        "`{name}` was too long for one line, and part of what was cut of it came back changed"
-                    );
-                    return HostAnswer::Failed { error };
+                    return HostAnswer::Failed { error: came_back_changed(name) };
                 }
             }
         }
         HostAnswer::Given { value }
     }
+}
+
+/// Why an answer cannot be obeyed that was made of part of something.
+pub(crate) fn came_back_changed(name: &str) -> String {
+    format!(
+        "`{name}` is too long for one line; what was cut of it must come back as it was shown, or the call must be \
+         refused"
+    )
 }
 
 /// Whether an answer to a hook refuses something, or leaves it to a person.
@@ -179,9 +184,7 @@ mod tests {
             let meant = &value["hookSpecificOutput"][member];
             assert_eq!((&meant["file_path"], &meant["content"]), (&json!("/b"), &long["content"]));
             given["content"] = json!(shown["content"].as_str().unwrap().replace("xx", "y"));
-            let error = format!(
-                "`{name}` was too long for one line, and part of what was cut of it came back changed"
-            );
+            let error = came_back_changed(name);
             assert_eq!(answered(given.clone(), "allow"), HostAnswer::Failed { error });
             // A refusal is one all the same.
             let HostAnswer::Given { value } = answered(given, "deny") else { panic!("it failed") };

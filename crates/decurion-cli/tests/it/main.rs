@@ -9,6 +9,7 @@ mod exit_codes;
 mod hosting;
 mod hosts_gone;
 mod led;
+mod long_hooks;
 mod sdk;
 mod sdk_examples;
 mod sdk_guide;

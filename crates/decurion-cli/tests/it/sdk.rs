@@ -119,6 +119,7 @@ const FEATURES: &[Feature] = &[
     ("`include_hook_events`", "stream", "hook_events", BOTH),
     ("a text of 1.6 MB", "stream", "long_text", BOTH),
     ("a tool's result of 2 MB", "stream", "long_result", BOTH),
+    ("a hook of a call that a line cannot hold", "stream", "long_call", BOTH),
     ("system prompts: none, text, preset, appended", "settings", "prompts", BOTH),
     ("system prompt from a file", "settings", "prompt_file", PYTHON),
     ("`tools`, `disallowed_tools`", "settings", "tools", BOTH),

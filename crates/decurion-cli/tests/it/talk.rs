@@ -24,6 +24,11 @@ pub fn initialize(id: &str, mut request: Value) -> String {
     control(id, &request)
 }
 
+/// The answer to a request of the session's.
+pub fn answer(request: &Value, response: &Value) -> String {
+    let response = json!({"subtype": "success", "request_id": request["request_id"], "response": response});
+    json!({"type": "control_response", "response": response}).to_string()
+}
 
 /// The next line of this shape.
 pub fn next(run: &mut Running, fits: impl Fn(&Value) -> bool) -> Value {
