@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use decurion_exec::{Guard, Launch, Output, Stdin, shell};
-use decurion_protocol::{CallId, Event, HookDeclaration, HookEvent, HookRun, HostAsked, SessionId};
+use decurion_protocol::{
+    CallId, Event, HookDeclaration, HookEnding, HookEvent, HookRun, HostAsked, SessionId,
+};
 use futures_util::future::join_all;
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
@@ -168,9 +170,9 @@ impl Hooks {
         let runs = chosen.iter().map(|hook| async {
             let id = uuid::Uuid::new_v4().to_string();
             let shown = HookRun { id, event: event.to_string(), name: name.clone() };
-            self.around.host.tell(who, Event::HookStarted { hook: shown.clone() });
+            let told = Told::begin(&self.around.host, who, shown);
             let result = self.run_one(who, event, hook, &input).await;
-            self.around.host.tell(who, ended(shown, &result));
+            told.end(&result);
             result
         });
         join_all(runs).await.into_iter().fold(HookResult::default(), HookResult::merge)
@@ -312,16 +314,41 @@ impl Matcher {
     }
 }
 
-/// What whoever listens is told of a hook that is over.
-fn ended(hook: HookRun, result: &HookResult) -> Event {
-    let report = result.reports.first();
-    let text = |part: fn(&HookReport) -> &String| report.map(part).cloned().unwrap_or_default();
-    Event::HookEnded {
-        hook,
-        stdout: text(|report| &report.stdout),
-        stderr: text(|report| &report.stderr),
-        exit_code: report.and_then(|report| report.exit_code),
-        ok: report.is_none_or(|report| report.outcome == HookOutcome::Success),
+/// A hook that whoever listens was told of. However it ends, also by nobody waiting for it any more, they are told.
+struct Told<'a> {
+    host: &'a HostDesk,
+    who: &'a Who,
+    /// None once its end is told.
+    hook: Option<HookRun>,
+}
+
+impl<'a> Told<'a> {
+    fn begin(host: &'a HostDesk, who: &'a Who, hook: HookRun) -> Self {
+        host.tell(who, Event::HookStarted { hook: hook.clone() });
+        Self { host, who, hook: Some(hook) }
+    }
+
+    fn end(mut self, result: &HookResult) {
+        let Some(hook) = self.hook.take() else { return };
+        let report = result.reports.first();
+        let text = |part: fn(&HookReport) -> &String| report.map(part).cloned().unwrap_or_default();
+        let is_well = report.is_none_or(|report| report.outcome == HookOutcome::Success);
+        let ended = Event::HookEnded {
+            hook,
+            stdout: text(|report| &report.stdout),
+            stderr: text(|report| &report.stderr),
+            exit_code: report.and_then(|report| report.exit_code),
+            ending: if is_well { HookEnding::Success } else { HookEnding::Error },
+        };
+        self.host.tell(self.who, ended);
+    }
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        if let Some(hook) = self.hook.take() {
+            self.host.tell(self.who, Event::hook_cancelled(hook));
+        }
     }
 }
 

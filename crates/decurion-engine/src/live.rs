@@ -88,6 +88,8 @@ struct Waiting {
     skipped: Option<u64>,
     /// What its host was asked last, in the order it was given out.
     asked: VecDeque<HostRequestId>,
+    /// The hooks that it was told of and whose end it has not heard.
+    hooks: VecDeque<String>,
     /// Whether nobody is left who could say something.
     is_over: bool,
 }
@@ -108,7 +110,7 @@ impl Waiting {
         if self.takes_back(&envelope.event) || self.asks_already(&envelope.event) {
             return;
         }
-        if self.skipped.is_some() && !is_only_here(&envelope.event) {
+        if self.skipped.is_some() && !is_only_here(&envelope.event, &self.hooks) {
             if envelope.event.is_durable() {
                 self.skipped = Some(envelope.seq);
             }
@@ -139,11 +141,13 @@ impl Waiting {
 
     /// Remembers what is given out.
     fn give(&mut self, event: &Event) {
-        let Event::HostAsked { request } = event else { return };
-        if !self.asked.contains(&request.id) {
-            self.asked.push_back(request.id);
-            let spare = self.asked.len().saturating_sub(MOST_ASKED);
-            self.asked.drain(..spare);
+        match event {
+            Event::HostAsked { request } if !self.asked.contains(&request.id) => {
+                remember(&mut self.asked, request.id);
+            }
+            Event::HookStarted { hook } => remember(&mut self.hooks, hook.id.clone()),
+            Event::HookEnded { hook, .. } => self.hooks.retain(|id| *id != hook.id),
+            _ => {}
         }
     }
 
@@ -164,7 +168,8 @@ impl Waiting {
     fn fall_behind(&mut self) {
         let durable = |(held, _): &&(Arc<Envelope>, usize)| held.event.is_durable();
         self.skipped = self.events.iter().rev().find(durable).map(|(held, _)| held.seq);
-        self.events.retain(|(held, _)| is_only_here(&held.event));
+        let hooks = &self.hooks;
+        self.events.retain(|(held, _)| is_only_here(&held.event, hooks));
         self.bytes = self.events.iter().map(|(_, weight)| weight).sum();
         self.thin_states();
     }
@@ -186,9 +191,18 @@ impl Waiting {
     }
 }
 
-/// Whether somebody waits for an event, or for what comes of it, that no record can give back as it is.
-fn is_only_here(event: &Event) -> bool {
+/// Puts something last, and lets go of the first where there are too many.
+fn remember<T>(known: &mut VecDeque<T>, new: T) {
+    known.push_back(new);
+    let spare = known.len().saturating_sub(MOST_ASKED);
+    known.drain(..spare);
+}
+
+/// Whether somebody waits for an event, or for what comes of it, that no record can give back as it is: also for the
+/// end of one of these hooks, whose beginning was told.
+fn is_only_here(event: &Event, hooks: &VecDeque<String>) -> bool {
     match event {
+        Event::HookEnded { hook, .. } => hooks.contains(&hook.id),
         Event::Replied { .. }
         | Event::Quiet { .. }
         | Event::HostAsked { .. }
@@ -337,7 +351,7 @@ fn gap(from: u64, until: u64, why: &str) -> Envelope {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use decurion_protocol::{HostAsked, HostRequest, Reply, RequestId};
+    use decurion_protocol::{HookRun, HostAsked, HostRequest, Reply, RequestId};
     use decurion_store::{Journal as _, MemoryJournal};
     use futures_util::StreamExt as _;
 
@@ -505,6 +519,27 @@ mod tests {
         shown.publish(asked);
         shown.publish(Event::HostReleased { request: id });
         assert_eq!(all(&mut events, shown).await, ["released"]);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_falls_behind_hears_the_end_of_what_it_heard_begin_and_of_nothing_else() {
+        let hook = |id: &str| {
+            let hook = HookRun { id: id.to_owned(), event: "Stop".to_owned(), name: "Stop".to_owned() };
+            (Event::HookStarted { hook: hook.clone() }, Event::hook_cancelled(hook))
+        };
+        let ([heard, unheard, later], mut shown) = (["heard", "unheard", "later"].map(hook), Shown::new());
+        let mut events = shown.live.subscribe(0);
+        shown.publish(heard.0.clone());
+        assert_eq!(events.next().await.unwrap().event, heard.0);
+        shown.publish(unheard.0);
+        for index in 0..5000 {
+            shown.say(&format!("{index}"));
+        }
+        for event in [unheard.1, later.0, later.1, heard.1.clone()] {
+            shown.publish(event);
+        }
+        let given = all(&mut events, shown).await;
+        assert_eq!((given.len(), given.last()), (5001, Some(&format!("{:?}", heard.1))));
     }
 
     #[tokio::test]

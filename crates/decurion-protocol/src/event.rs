@@ -270,8 +270,8 @@ pub enum Event {
         /// Its exit code, if it had one of its own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit_code: Option<i32>,
-        /// Whether it went as a hook should: it ran to its end and did not fail.
-        ok: bool,
+        /// How it went.
+        ending: HookEnding,
     },
     /// The program that leads the session is asked for something (transient).
     HostAsked {
@@ -307,6 +307,12 @@ impl Event {
             *url = format!("{place}?…");
         }
         Some(Self::Asked { question: kept })
+    }
+
+    /// The end of a hook that nobody waits for any more.
+    pub fn hook_cancelled(hook: HookRun) -> Self {
+        let (stdout, stderr) = (String::new(), String::new());
+        Self::HookEnded { hook, stdout, stderr, exit_code: None, ending: HookEnding::Cancelled }
     }
 
     /// Whether the journal keeps it. Everything else is shown and forgotten.
@@ -405,6 +411,18 @@ pub struct HookRun {
     pub event: String,
     /// The event and what it was about, as `Event:subject`.
     pub name: String,
+}
+
+/// How a hook went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HookEnding {
+    /// As a hook should: it ran to its end and did not fail.
+    Success,
+    /// It failed, or said no by its exit code.
+    Error,
+    /// Nobody waits for it any more: what it was for was interrupted, or is over.
+    Cancelled,
 }
 
 /// How many waits of one reply are told apart.

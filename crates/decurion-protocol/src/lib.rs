@@ -32,8 +32,8 @@ pub use clock::Clock;
 pub use command::{Command, Reply, Request};
 pub use elicitation::{Elicitation, ElicitationAction, Elicited, Private, Wanted};
 pub use event::{
-    Delta, Denial, Envelope, Event, HookRun, MessageMeta, ModelTotals, Origin, SessionInfo, Timing, Totals,
-    Wait, WaitKind, WaitReason,
+    Delta, Denial, Envelope, Event, HookEnding, HookRun, MessageMeta, ModelTotals, Origin, SessionInfo,
+    Timing, Totals, Wait, WaitKind, WaitReason,
 };
 pub use hook::{HookDeclaration, HookEvent, OnFailure};
 pub use host::{HostAnswer, HostAsked, HostRequest};

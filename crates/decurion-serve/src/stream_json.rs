@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use decurion_protocol::event::ending;
 use decurion_protocol::{
     AgentId, Block, CallId, Decision, Delivery, Delta, Denial, Envelope, Event, HookEvent, HookRun, LineId,
-    McpStatus, Message, MessageMeta, Mode, Origin, Outcome, Role, RunId, RunSpec, SessionId, ToolOutput,
-    Totals, Usage, WaitReason, Worktree,
+    McpStatus, Message, MessageMeta, Mode, Origin, Outcome, Reply, Role, RunId, RunSpec, SessionId,
+    ToolOutput, Totals, Usage, WaitReason, Worktree,
 };
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -99,6 +99,8 @@ pub struct StreamJson {
     /// Prompts that wait.
     queued: u32,
     turn: Turn,
+    /// Hooks that were shown to begin and not to end.
+    hooks: Vec<HookRun>,
     /// Calls that run: their tool, since when, and when it was last told of them.
     calls: HashMap<CallId, (String, Timestamp, Timestamp)>,
 }
@@ -155,6 +157,7 @@ impl StreamJson {
             state: SessionState::default(),
             queued: 0,
             turn: Turn::default(),
+            hooks: Vec::new(),
             calls: HashMap::new(),
         }
     }
@@ -295,10 +298,22 @@ impl StreamJson {
                 Vec::new()
             }
             Event::HookStarted { hook } if self.shows_hook(hook) => {
+                self.hooks.push(hook.clone());
                 vec![self.system("hook_started", hook_fields(hook))]
             }
-            Event::HookEnded { hook, .. } if self.shows_hook(hook) => {
-                vec![self.hook_response(&envelope.event, hook)]
+            Event::HookEnded { hook, .. } => match self.hooks.iter().position(|open| open.id == hook.id) {
+                Some(at) => {
+                    self.hooks.swap_remove(at);
+                    vec![self.hook_response(&envelope.event, hook)]
+                }
+                None => Vec::new(),
+            },
+            Event::Replied { reply: Reply::Done { value }, .. } if value.get("unheard").is_some() => {
+                // The session's last word: what still runs ends with it, and nobody is left to say so.
+                let left = std::mem::take(&mut self.hooks);
+                left.into_iter()
+                    .map(|hook| self.hook_response(&Event::hook_cancelled(hook.clone()), &hook))
+                    .collect()
             }
             Event::Relocated { worktree, .. } if agent.is_none() => {
                 self.works_in(worktree.as_deref());
@@ -624,12 +639,12 @@ impl StreamJson {
 
     fn hook_response(&self, event: &Event, hook: &HookRun) -> Value {
         let mut fields = hook_fields(hook);
-        if let Event::HookEnded { stdout, stderr, exit_code, ok, .. } = event {
+        if let Event::HookEnded { stdout, stderr, exit_code, ending, .. } = event {
             fields["stdout"] = json!(stdout);
             fields["stderr"] = json!(stderr);
             let both = if stdout.is_empty() || stderr.is_empty() { "" } else { "\n" };
             fields["output"] = json!(format!("{stdout}{both}{stderr}"));
-            fields["outcome"] = json!(if *ok { "success" } else { "error" });
+            fields["outcome"] = json!(ending);
             if let Some(code) = exit_code {
                 fields["exit_code"] = json!(code);
             }

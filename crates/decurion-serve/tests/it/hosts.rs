@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use decurion_protocol::{Elicitation, ElicitationAction, Elicited, Outcome, Rule, Wanted};
-use decurion_serve::{Finish, Format, Host, HostAgent, Input, Lines, Progress};
+use decurion_serve::{Facts, Finish, Format, Host, HostAgent, Input, Lines, Progress};
 use decurion_testkit::asking::Asking;
 use decurion_testkit::stage::Stage;
 use expect_test::expect;
@@ -12,7 +12,7 @@ use tokio::io::{AsyncWriteExt as _, BufReader, DuplexStream};
 use tokio::sync::mpsc;
 
 use crate::leading::wanted;
-use crate::playing::{Kept, headless, short, stage, values};
+use crate::playing::{Kept, headless_with, short, stage, values};
 
 /// A host at its end of the conversation.
 pub struct Talking {
@@ -75,10 +75,15 @@ pub struct Over {
 }
 
 /// Lets a host talk to the session of this stage until it hangs up.
-pub async fn converse(mut stage: Stage, host: impl AsyncFnOnce(&mut Talking)) -> Over {
+pub async fn converse(stage: Stage, host: impl AsyncFnOnce(&mut Talking)) -> Over {
+    converse_with(stage, Facts { partial: true, ..Facts::default() }, host).await
+}
+
+/// The same with one that is shown this.
+pub async fn converse_with(mut stage: Stage, facts: Facts, host: impl AsyncFnOnce(&mut Talking)) -> Over {
     stage.request.answers = true;
     let (out, problems) = (Kept::default(), Kept::default());
-    let mut headless = headless(&stage, Format::StreamJson, &out, Progress::Off).await;
+    let mut headless = headless_with(&stage, Format::StreamJson, &out, Progress::Off, facts).await;
     headless.stream = headless.stream.with_replay(stage.request.entrypoint == ECHOED);
     let (input, ours) = tokio::io::duplex(1 << 16);
     let model = Some("scripted".to_owned());

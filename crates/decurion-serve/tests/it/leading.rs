@@ -1,17 +1,28 @@
 //! A host whose own functions are hooks and that has MCP servers of its own, over its input and output.
 
 use decurion_protocol::{HookDeclaration, HookEvent, OnFailure};
-use decurion_serve::{Format, Signal};
+use decurion_serve::{Facts, Format, Signal};
 use decurion_testkit::hosted::{self, serve};
 use decurion_testkit::stage::Stage;
 use expect_test::expect;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::hosts::{Talking, converse};
+use crate::hosts::{Talking, converse, converse_with};
 use crate::playing::{answered_with, stage, values};
 
 const ONE_CALL: &str = "when turn=1\n  call Poke {\"text\": \"x\"}\nwhen\n  say \"done\"\n";
+
+const CALL_IN_AGENT: &str = r#"
+when agent=worker turn=1
+  call Poke {"text": "a"}
+when agent=worker
+  say "worked"
+when turn=1
+  call Agent {"description": "d", "prompt": "p", "subagent_type": "worker"}
+when
+  say "done"
+"#;
 
 fn hooked(script: &str, hooks: &[(HookEvent, &str)]) -> Stage {
     let mut stage = stage(script);
@@ -89,6 +100,77 @@ async fn an_interrupt_takes_a_hook_back() {
         host.result(0).await;
     })
     .await;
+}
+
+/// What is shown of hooks, of the end of tasks and as results, a line each.
+async fn hooks_shown(stage: Stage, host: impl AsyncFnOnce(&mut Talking)) -> String {
+    let over = converse_with(stage, Facts { hooks: true, ..Facts::default() }, host).await;
+    let line = |line: &Value| {
+        let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+        match text("subtype").as_str() {
+            kind @ ("hook_started" | "hook_response") => {
+                Some(format!("{kind} {} {}\n", text("hook_name"), text("outcome")))
+            }
+            "task_notification" => Some(format!("task {}\n", text("status"))),
+            _ => (line["type"] == "result").then(|| "result\n".to_owned()),
+        }
+    };
+    values(&over.out).iter().filter_map(line).collect()
+}
+
+/// However a hook ends, whoever was shown its beginning is shown its end, once.
+#[tokio::test]
+async fn a_hook_that_is_shown_to_begin_is_shown_to_end() {
+    let one_hook = |script: &str| hooked(script, &[(HookEvent::PreToolUse, "hook_0")]);
+    let interrupted = hooks_shown(one_hook(ONE_CALL), async |host: &mut Talking| {
+        host.prompt("go").await;
+        wanted(host, 0).await;
+        host.ask("i1", json!({"subtype": "interrupt"})).await;
+        host.result(0).await;
+    });
+    expect![[r#"
+        hook_started PreToolUse:Poke 
+        hook_response PreToolUse:Poke cancelled
+        result
+    "#]]
+    .assert_eq(&interrupted.await);
+    let stopped = hooks_shown(one_hook(CALL_IN_AGENT), async |host: &mut Talking| {
+        host.prompt("go").await;
+        let begins = wanted(host, 0).await;
+        host.answer(&begins["request_id"], json!({})).await;
+        let task = wanted(host, 1).await["request"]["input"]["agent_id"].clone();
+        host.ask("i1", json!({"subtype": "stop_task", "task_id": task})).await;
+        host.wait(|line| line["subtype"] == "task_notification").await;
+    });
+    expect![[r#"
+        hook_started PreToolUse:Agent 
+        hook_response PreToolUse:Agent success
+        hook_started PreToolUse:Poke 
+        hook_response PreToolUse:Poke cancelled
+        task stopped
+        result
+    "#]]
+    .assert_eq(&stopped.await);
+}
+
+/// A hook that nobody waits for may outlast the session.
+#[tokio::test]
+async fn a_hook_that_still_runs_ends_with_the_session() {
+    let mut stage = hooked(ONE_CALL, &[(HookEvent::Notification, "hook_0")]);
+    stage.rules.allow.clear();
+    let shown = hooks_shown(stage, async |host: &mut Talking| {
+        host.prompt("go").await;
+        let question = host.wait(|line| line["request"]["subtype"] == "can_use_tool").await;
+        host.wait(|line| line["subtype"] == "hook_started").await;
+        host.answer(&question["request_id"], json!({"behavior": "allow"})).await;
+        host.result(0).await;
+    });
+    expect![[r#"
+        hook_started Notification:permission_prompt 
+        result
+        hook_response Notification:permission_prompt cancelled
+    "#]]
+    .assert_eq(&shown.await);
 }
 
 /// Nothing waits a minute for a host that is not there: not what is out, nor what comes after.
