@@ -11,8 +11,8 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_model::event::unparsed_input;
 use decurion_protocol::{
-    Answer, CallId, Decision, Denial, Envelope, Event, HookEvent, Intent, LineId, OwnRules, Question,
-    QuestionId, RunSpec, ToolContent, ToolOutput, Verdict, WaitReason,
+    Answer, CallId, Changes, Decision, Denial, Envelope, Event, HookEvent, Intent, LineId, OwnRules,
+    PermissionUpdate, Question, QuestionId, RunSpec, ToolContent, ToolOutput, Verdict, WaitReason,
 };
 use decurion_tools::mcp::Elicit;
 use decurion_tools::set::CallError;
@@ -270,7 +270,12 @@ async fn permit(
     let hook = hook.filter(|hook| seen.doubt.is_none() || !lets(hook));
     decision = with_hook(decision, hook, name);
     if decision.verdict == Verdict::Ask && bench.ports.hooks.wait_for(HookEvent::PermissionRequest) {
-        let result = hooked(bench).before_question(&about(bench, &ready.call, name, &ready.intent)).await;
+        let mut result = hooked(bench).before_question(&about(bench, &ready.call, name, &ready.intent)).await;
+        let mut updates = std::mem::take(&mut result.updates);
+        if !result.permission.as_ref().is_some_and(lets) {
+            updates.retain(PermissionUpdate::narrows);
+        }
+        change_rights(bench, "a PermissionRequest hook", updates).await?;
         if let (Some(HookPermission::Allow { .. }), Some(input)) = (&result.permission, &result.updated_input)
         {
             let decision = with_hook(decision, result.permission, name);
@@ -464,7 +469,12 @@ async fn ask(
     let waiting = WaitReason::Permission { question: question.id };
     bench.ports.desk.waits(&bench.ports.journal, Some(waiting));
     let (answer, by) = match &bench.ports.permission_tool {
-        Some(tool) => (Some(answered_by(bench, ready, tool, &question).await), format!("answered by {tool}")),
+        Some(tool) => {
+            let (answer, changes) = answered_by(bench, ready, tool, &question).await;
+            complain(bench, tool, changes.problems).await?;
+            change_rights(bench, tool, changes.updates).await?;
+            (Some(answer), format!("answered by {tool}"))
+        }
         None => (answered(bench, name, question).await, "answered".to_owned()),
     };
     bench.ports.desk.waits(&bench.ports.journal, None);
@@ -509,8 +519,40 @@ async fn answered(bench: &Bench<'_>, name: &str, question: Question) -> Option<A
     answered.await.ok()
 }
 
-/// The answer of the tool that stands in a person's place.
-async fn answered_by(bench: &Bench<'_>, ready: &Ready, tool: &str, question: &Question) -> Answer {
+/// Has the session change what may be done, as whoever answers in a person's place wants, before the call goes on.
+async fn change_rights(
+    bench: &Bench<'_>,
+    by: &str,
+    updates: Vec<PermissionUpdate>,
+) -> Result<(), JournalLost> {
+    if updates.is_empty() {
+        return Ok(());
+    }
+    let (answer, answered) = oneshot::channel();
+    let wish = Wish::Permit { agent: bench.spec.agent.clone(), updates, answer };
+    if bench.ports.desk.wishes.send(wish).await.is_err() {
+        // The session is gone, and its rights with it.
+        return Ok(());
+    }
+    match answered.await {
+        Ok(Err(reason)) => complain(bench, by, vec![format!("not obeyed: {reason}")]).await,
+        _ => Ok(()),
+    }
+}
+
+/// Tells people what is wrong with an answer.
+async fn complain(bench: &Bench<'_>, by: &str, problems: Vec<String>) -> Result<(), JournalLost> {
+    let notice =
+        |problem: String| Event::Notice { level: "warning".to_owned(), text: format!("{by}: {problem}") };
+    let notices: Vec<Event> = problems.into_iter().map(notice).collect();
+    if !notices.is_empty() {
+        bench.ports.journal.write(&bench.ports.who, notices).await?;
+    }
+    Ok(())
+}
+
+/// The answer of the tool that stands in a person's place, and what is to change with it.
+async fn answered_by(bench: &Bench<'_>, ready: &Ready, tool: &str, question: &Question) -> (Answer, Changes) {
     let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), ready.intent.clone());
     let (progress, _) = mpsc::channel(1);
     let cx = context(bench, &ready.call, Arc::new(rules), progress);

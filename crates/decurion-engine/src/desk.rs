@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use camino::Utf8PathBuf;
 use decurion_model::{Head, WireHead};
 use decurion_protocol::{
-    AgentId, AgentSource, CallId, Delivery, Envelope, Event, LineId, Mode, OwnRules, RunSpec, TaskId,
-    TaskRecord, ToolOutput, WaitReason, Worktree,
+    AgentId, AgentSource, CallId, Delivery, Envelope, Event, LineId, Mode, OwnRules, PermissionUpdate,
+    RunSpec, TaskId, TaskRecord, ToolOutput, WaitReason, Worktree,
 };
 use decurion_tools::{FilesSeen, ToolSet};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -102,6 +102,15 @@ impl ModeStep {
 pub enum Wish {
     /// A person must decide.
     Ask(Box<Ask>),
+    /// Change what may be done, as a hook or a tool wants that answers in a person's place.
+    Permit {
+        /// For whose call; none is the root's.
+        agent: Option<AgentId>,
+        /// What changes.
+        updates: Vec<PermissionUpdate>,
+        /// When it is done; the error says what of it is not.
+        answer: oneshot::Sender<Result<(), String>>,
+    },
     /// Begin an agent, or take one up again.
     Spawn {
         /// What is wanted, by whom.

@@ -3,21 +3,39 @@
 
 use std::sync::Arc;
 
-use decurion_protocol::{Answer, Question};
+use decurion_protocol::{Answer, Changes, Question, Ruling};
 use decurion_tools::mcp::{Server, bridge};
 use decurion_tools::{Tool, ToolContext};
 use serde_json::{Value, json};
 
-/// Asks the tool of this name.
-pub async fn answer(servers: &[Server], name: &str, question: &Question, cx: &ToolContext) -> Answer {
+/// Asks the tool of this name; gives its answer, and what is to change with it.
+pub async fn answer(
+    servers: &[Server],
+    name: &str,
+    question: &Question,
+    cx: &ToolContext,
+) -> (Answer, Changes) {
     let given = match find(servers, name, cx).await {
         Ok(tool) => ask(&*tool, question, cx).await,
         Err(reason) => Err(reason),
     };
-    given.unwrap_or_else(|reason| Answer::Deny {
-        message: format!("{name}, which answers in this session, could not be asked: {reason}"),
-        interrupt: false,
-    })
+    match given {
+        Ok(Ruling::Allow { changes, .. }) if changes.missed => {
+            let message = format!("{name} allows it with less rights than now, and which was not understood");
+            (Answer::Deny { message, interrupt: false }, changes.narrowing())
+        }
+        Ok(Ruling::Allow { input, changes, .. }) => {
+            (Answer::Allow { input, rules: Vec::new(), everywhere: false }, changes)
+        }
+        Ok(Ruling::Deny { message, interrupt }) => {
+            let message = message.unwrap_or_else(|| "it said no".to_owned());
+            (Answer::Deny { message, interrupt }, Changes::default())
+        }
+        Err(reason) => {
+            let message = format!("{name}, which answers in this session, could not be asked: {reason}");
+            (Answer::Deny { message, interrupt: false }, Changes::default())
+        }
+    }
 }
 
 /// The tool, once its server has said that it offers it.
@@ -38,7 +56,7 @@ fn is_of(server: &str, tool: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with("__"))
 }
 
-async fn ask(tool: &dyn Tool, question: &Question, cx: &ToolContext) -> Result<Answer, String> {
+async fn ask(tool: &dyn Tool, question: &Question, cx: &ToolContext) -> Result<Ruling, String> {
     let input = json!({"tool_name": question.tool, "input": question.input, "tool_use_id": question.call});
     let output = tool.run(cx, input).await;
     let text = output.content.text();
@@ -47,29 +65,7 @@ async fn ask(tool: &dyn Tool, question: &Question, cx: &ToolContext) -> Result<A
     }
     let value: Value = serde_json::from_str(&text)
         .map_err(|_| "it answered something else than a JSON object with `behavior`".to_owned())?;
-    read(&value)
-}
-
-/// What the answer says. It holds for this call alone.
-fn read(value: &Value) -> Result<Answer, String> {
-    let text = |member: &str| value.get(member).and_then(Value::as_str);
-    match text("behavior") {
-        Some("allow") => match value.get("updatedInput") {
-            None | Some(Value::Null) => {
-                Ok(Answer::Allow { input: None, rules: Vec::new(), everywhere: false })
-            }
-            Some(input @ Value::Object(_)) => {
-                Ok(Answer::Allow { input: Some(input.clone()), rules: Vec::new(), everywhere: false })
-            }
-            Some(_) => Err("`updatedInput` of its answer is not an object".to_owned()),
-        },
-        Some("deny") => {
-            let message = text("message").filter(|message| !message.is_empty());
-            let interrupt = value.get("interrupt").and_then(Value::as_bool).unwrap_or_default();
-            Ok(Answer::Deny { message: message.unwrap_or("it said no").to_owned(), interrupt })
-        }
-        _ => Err("`behavior` of its answer is neither `allow` nor `deny`".to_owned()),
-    }
+    Ruling::read(&value).map_err(|problem| format!("its answer was not understood: {problem}"))
 }
 
 #[cfg(test)]
@@ -87,25 +83,5 @@ mod tests {
         ] {
             assert_eq!(is_of(server, tool), is, "{server} {tool}");
         }
-    }
-
-    #[test]
-    fn an_answer_that_is_not_understood_is_none() {
-        for (value, expected) in [
-            (json!({"behavior": "maybe"}), "`behavior` of its answer is neither `allow` nor `deny`"),
-            (json!([]), "`behavior` of its answer is neither `allow` nor `deny`"),
-            (
-                json!({"behavior": "allow", "updatedInput": "x"}),
-                "`updatedInput` of its answer is not an object",
-            ),
-        ] {
-            assert_eq!(read(&value).unwrap_err(), expected);
-        }
-        let allow = |input| Answer::Allow { input, rules: Vec::new(), everywhere: false };
-        assert_eq!(read(&json!({"behavior": "allow"})).unwrap(), allow(None));
-        let changed = json!({"behavior": "allow", "updatedInput": {"a": 1}});
-        assert_eq!(read(&changed).unwrap(), allow(Some(json!({"a": 1}))));
-        let deny = json!({"behavior": "deny", "message": "no", "interrupt": true});
-        assert_eq!(read(&deny).unwrap(), Answer::Deny { message: "no".into(), interrupt: true });
     }
 }

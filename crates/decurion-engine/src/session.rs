@@ -10,8 +10,8 @@ use std::time::Duration;
 use decurion_model::{Head, RequestClass, RequestTag, Thinking, WireHead};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    AgentDefinition, Answer, Block, Command, ElicitationAction, Elicited, Event, LineId, Mode, Outcome,
-    OwnRules, PermissionUpdate, QuestionId, Reply, Request, RequestId, Rule, RunId, SessionId,
+    AgentDefinition, AgentId, Answer, Block, Command, ElicitationAction, Elicited, Event, LineId, Mode,
+    Outcome, OwnRules, PermissionUpdate, QuestionId, Reply, Request, RequestId, Rule, RunId, SessionId,
     SessionRequest, Skill, Verdict, Worktree,
 };
 use decurion_store::SessionFiles;
@@ -921,32 +921,60 @@ impl Owner {
         }
     }
 
-    /// Changes what may be done. Nobody gets more than the session may have, and an agent in the background gets
-    /// nothing for the others. What cannot be done is refused and keeps nothing else from being done: the call that
-    /// a host allows with it goes on, and under all that was to narrow what it may do.
+    /// Changes what may be done, because a host wants it.
     async fn permit(&mut self, id: RequestId, question: Option<QuestionId>, updates: Vec<PermissionUpdate>) {
-        let refused = |reason: String| Reply::Refused { reason };
-        let asker = question.map(|question| {
+        let by = question.map_or(Ok(Changing::ByItself), |question| {
             let asked = self.approvals.questions().find(|open| open.id == question);
-            asked.map(|asked| asked.agent.clone()).ok_or(question)
+            asked.map(|asked| Changing::WithAnAnswer(asked.agent.clone())).ok_or(question)
         });
-        let behind = match asker {
-            Some(Err(question)) => {
-                return self.reply(id, refused(format!("no open question with this id: {question}")));
+        let by = match by {
+            Ok(by) => by,
+            Err(question) => {
+                let reason = format!("no open question with this id: {question}");
+                return self.reply(id, Reply::Refused { reason });
             }
-            Some(Ok(Some(agent))) => self.is_behind(&agent),
-            Some(Ok(None)) | None => false,
         };
+        let reply = match self.change_rights(by, updates).await {
+            Ok(()) => done(),
+            Err(reason) => Reply::Refused { reason },
+        };
+        self.reply(id, reply);
+    }
+
+    /// Changes what may be done. Nobody gets more than the session may have, and an agent in the background gets
+    /// nothing for the others, nor does any agent that a hook answers for. What cannot be done is refused and keeps
+    /// nothing else from being done: the call that is allowed with it goes on, and under all that was to narrow what
+    /// it may do. The error says what was not done.
+    pub async fn change_rights(
+        &mut self,
+        by: Changing,
+        updates: Vec<PermissionUpdate>,
+    ) -> Result<(), String> {
         let mut rights = self.rights.borrow().clone();
         let mut directories = self.session.directories.clone();
+        let (only_narrows, own) = match &by {
+            Changing::ByItself | Changing::WithAnAnswer(None) | Changing::InPlaceOfAPerson(None) => {
+                (false, None)
+            }
+            Changing::WithAnAnswer(Some(agent)) => (self.is_behind(agent), None),
+            Changing::InPlaceOfAPerson(Some(agent)) => (true, Some(agent)),
+        };
         let (mut done_of_it, mut not_done) = (Vec::new(), Vec::new());
         for update in updates {
-            let meant = if behind { narrowing(&update, rights.mode) } else { Some(update.clone()) };
+            if let (Some(agent), PermissionUpdate::AddRules { behavior: Verdict::Allow, rules }) =
+                (own, &update)
+            {
+                let rules = session_rules(rules).map(|rule| (agent.clone(), rule));
+                Arc::make_mut(&mut rights.scoped).extend(rules);
+                done_of_it.push(format!("{} for {agent}", said(&update)));
+                continue;
+            }
+            let meant = if only_narrows { narrowing(&update, rights.mode) } else { Some(update.clone()) };
             if meant.as_ref() != Some(&update) {
-                not_done.push(FOR_NOBODY_ELSE.to_owned());
+                not_done.push(if own.is_some() { FOR_AN_AGENT } else { FOR_NOBODY_ELSE }.to_owned());
             }
             let Some(meant) = meant else { continue };
-            let steps = if question.is_some() { as_answered(&meant) } else { vec![meant.clone()] };
+            let steps = if by == Changing::ByItself { vec![meant.clone()] } else { as_answered(&meant) };
             let bypass = self.session.parts.bypass;
             match steps.iter().try_for_each(|step| change(&mut rights, &mut directories, step, bypass)) {
                 Ok(()) => done_of_it.push(said(&meant)),
@@ -954,19 +982,28 @@ impl Owner {
             }
         }
         not_done.dedup();
-        let over = if not_done.is_empty() { done() } else { refused(not_done.join("; ")) };
+        let over = if not_done.is_empty() { Ok(()) } else { Err(not_done.join("; ")) };
         // Whoever only wants a change hears of it whole or not at all.
-        if done_of_it.is_empty() || question.is_none() && !not_done.is_empty() {
-            return self.reply(id, over);
+        if done_of_it.is_empty() || by == Changing::ByItself && over.is_err() {
+            return over;
         }
-        let text = format!("what may be done was changed: {}", done_of_it.join("; "));
+        self.put_in_force(rights, directories, &done_of_it).await?;
+        over
+    }
+
+    /// Puts other rights on record and in force.
+    async fn put_in_force(
+        &mut self,
+        rights: Rights,
+        directories: Vec<camino::Utf8PathBuf>,
+        changes: &[String],
+    ) -> Result<(), String> {
+        let text = format!("what may be done was changed: {}", changes.join("; "));
         let mut events = vec![Event::Notice { level: "info".to_owned(), text }];
         if rights.mode != self.rights.borrow().mode {
             events.push(Event::ModeChanged { mode: rights.mode });
         }
-        if let Err(lost) = self.session.journal.write(&self.who, events).await {
-            return self.reply(id, refused(lost.to_string()));
-        }
+        self.session.journal.write(&self.who, events).await.map_err(|lost| lost.to_string())?;
         self.session.directories = directories;
         if let Some(running) = &self.running {
             let now = running.desk.now();
@@ -974,7 +1011,7 @@ impl Owner {
             running.desk.move_to(now.cwd.clone(), worktree, self.session.directories());
         }
         self.rights.send_replace(rights);
-        self.reply(id, over);
+        Ok(())
     }
 
     /// The model of the next turn. A model of another dialect reads the conversation again from the record.
@@ -1031,6 +1068,17 @@ impl Owner {
     }
 }
 
+/// Why what may be done changes.
+#[derive(Debug, PartialEq)]
+pub enum Changing {
+    /// A host wants it.
+    ByItself,
+    /// A host wants it with its answer to a question of this agent's; none is the root's.
+    WithAnAnswer(Option<AgentId>),
+    /// A hook or a tool wants it that answers in a person's place, for a call of this agent's; none is the root's.
+    InPlaceOfAPerson(Option<AgentId>),
+}
+
 /// The ids of what waits.
 fn lines<'a>(queue: impl IntoIterator<Item = &'a (RequestId, Work)>) -> Vec<LineId> {
     let line = |(_, work): &(RequestId, Work)| match work {
@@ -1043,6 +1091,9 @@ fn lines<'a>(queue: impl IntoIterator<Item = &'a (RequestId, Work)>) -> Vec<Line
 /// Why something that was to hold for everyone does not.
 const FOR_NOBODY_ELSE: &str = "what an agent in the background asks gives no rights to the whole session; a rule that \
                                allows it something can be added with its answer";
+
+const FOR_AN_AGENT: &str = "what is answered for an agent's call without a person gives no rights to the whole session; \
+                            a rule that allows something is the agent's";
 
 /// As much of a change as takes rights away, in a session of this mode; none where nothing does.
 fn narrowing(update: &PermissionUpdate, mode: Mode) -> Option<PermissionUpdate> {

@@ -30,7 +30,7 @@ use crate::listing;
 use crate::permission::Grant;
 use crate::ports::Model;
 use crate::run::Run;
-use crate::session::Owner;
+use crate::session::{Changing, Owner};
 use crate::spawn::{Carried, Said};
 use crate::task::{Row, TaskTable};
 
@@ -120,6 +120,10 @@ impl Owner {
     pub async fn grant(&mut self, wish: Wish) {
         match wish {
             Wish::Ask(ask) => self.asked(*ask).await,
+            Wish::Permit { agent, updates, answer } => {
+                // Whoever waits for it may be gone.
+                let _ = answer.send(self.change_rights(Changing::InPlaceOfAPerson(agent), updates).await);
+            }
             Wish::Spawn { spawning, answer } => self.wanted(*spawning, answer).await,
             Wish::Prepared { draft, kit, answer } => self.was_prepared(*draft, kit, answer).await,
             Wish::Abandoned => self.was_abandoned().await,

@@ -4,6 +4,7 @@
 //! sends [`Command`]s and reads [`Envelope`]s; everything else in this crate is what those two carry.
 
 pub mod agent;
+pub mod answer;
 pub mod checkpoint;
 pub mod clock;
 pub mod command;
@@ -27,6 +28,7 @@ pub mod task;
 pub mod usage;
 
 pub use agent::{AgentDefinition, AgentSource, Equipment, ToolSelection};
+pub use answer::{Changes, Ruling};
 pub use checkpoint::{FileBefore, Rewound};
 pub use clock::Clock;
 pub use command::{Command, Reply, Request};

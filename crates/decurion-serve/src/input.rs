@@ -2,8 +2,8 @@
 //! it; a line that is too long, cut off or not JSON never stops the lines after it.
 
 use decurion_protocol::{
-    Answer, Block, Command, ElicitationAction, Elicited, Inspected, LineId, Mode, PermissionUpdate, Private,
-    Question, Rewound, TaskId, Verdict,
+    Answer, Block, Changes, Command, ElicitationAction, Elicited, Inspected, LineId, Mode, PermissionUpdate,
+    Private, Question, Rewound, Ruling, TaskId, Verdict,
 };
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
@@ -515,17 +515,17 @@ pub fn answer(question: &Question, response: Result<Value, String>) -> Answered 
         Ok(response) => response,
         Err(error) => return Answered::deny(format!("the host could not answer: {error}"), None),
     };
-    match text(&response, "behavior") {
-        Some("allow") => allow(question, &response),
-        Some("deny") => {
-            let message = text(&response, "message").filter(|message| !message.is_empty());
-            let message = message.unwrap_or("the host denied it").to_owned();
-            let interrupt = response.get("interrupt").and_then(Value::as_bool).unwrap_or_default();
+    match Ruling::read(&response) {
+        Ok(Ruling::Allow { input, changes, .. }) => {
+            allow(input.filter(|input| *input != question.input), changes)
+        }
+        Ok(Ruling::Deny { message, interrupt }) => {
+            let message = message.unwrap_or_else(|| "the host denied it".to_owned());
             let answer = Answer::Deny { message, interrupt };
             Answered { answer, updates: Vec::new(), problems: Vec::new() }
         }
-        _ => {
-            let problem = "`behavior` is neither `allow` nor `deny`, which counts as a refusal";
+        Err(problem) => {
+            let problem = format!("{problem}, which counts as a refusal");
             Answered::deny("the host's answer was not understood".to_owned(), Some(problem))
         }
     }
@@ -566,40 +566,20 @@ pub struct Answered {
 }
 
 impl Answered {
-    fn deny(message: String, problem: Option<&str>) -> Self {
-        let problems = problem.map(str::to_owned).into_iter().collect();
+    fn deny(message: String, problem: Option<String>) -> Self {
+        let problems = problem.into_iter().collect();
         Self { answer: Answer::Deny { message, interrupt: false }, updates: Vec::new(), problems }
     }
 }
 
-fn allow(question: &Question, response: &Value) -> Answered {
-    let mut problems = Vec::new();
-    let input = match response.get("updatedInput") {
-        None | Some(Value::Null) => None,
-        Some(input @ Value::Object(_)) => Some(input.clone()).filter(|input| *input != question.input),
-        Some(_) => {
-            let problem = "`updatedInput` is not an object, which counts as a refusal";
-            return Answered::deny("the host's answer was not understood".to_owned(), Some(problem));
-        }
-    };
-    let (mut rules, mut updates, mut missed) = (Vec::new(), Vec::new(), false);
-    let given = response.get("updatedPermissions").and_then(Value::as_array);
-    for update in given.into_iter().flatten() {
-        match control::permission_update(update) {
-            Ok((update, remark)) => {
-                problems.extend(remark);
-                match update {
-                    // Rules that allow something go with the answer: whose they are depends on who asked.
-                    PermissionUpdate::AddRules { behavior: Verdict::Allow, rules: more } => {
-                        rules.extend(more);
-                    }
-                    update => updates.push(update),
-                }
-            }
-            Err(problem) => {
-                problems.push(problem);
-                missed |= takes_away(update);
-            }
+/// Allows a call. Rules that allow something go with the answer: whose they are depends on who asked.
+fn allow(input: Option<Value>, changes: Changes) -> Answered {
+    let Changes { updates: given, missed, problems } = changes;
+    let (mut rules, mut updates) = (Vec::new(), Vec::new());
+    for update in given {
+        match update {
+            PermissionUpdate::AddRules { behavior: Verdict::Allow, rules: more } => rules.extend(more),
+            update => updates.push(update),
         }
     }
     if missed {
@@ -608,17 +588,6 @@ fn allow(question: &Question, response: &Value) -> Answered {
         return Answered { answer: Answer::Deny { message, interrupt: false }, updates, problems };
     }
     Answered { answer: Answer::Allow { input, rules, everywhere: false }, updates, problems }
-}
-
-/// Whether a change that was not understood was to take rights away.
-fn takes_away(update: &Value) -> bool {
-    match (text(update, "type"), text(update, "behavior")) {
-        (Some("addRules" | "replaceRules"), behavior) => behavior != Some("allow"),
-        (Some("removeRules"), behavior) => behavior == Some("allow"),
-        (Some("removeDirectories"), _) => true,
-        (Some("setMode"), _) => text(update, "mode") == Some("plan"),
-        _ => false,
-    }
 }
 
 fn text<'a>(value: &'a Value, member: &str) -> Option<&'a str> {

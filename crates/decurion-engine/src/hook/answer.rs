@@ -1,7 +1,7 @@
 //! What a hook says. Takes how it ended and what it printed, gives what that means at this moment; and what
 //! several say together. Pure.
 
-use decurion_protocol::{HookDeclaration, HookEvent, OnFailure};
+use decurion_protocol::{HookDeclaration, HookEvent, OnFailure, PermissionUpdate, Ruling};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -24,6 +24,8 @@ pub struct HookResult {
     pub updated_input: Option<Value>,
     /// The output the model should see instead; the last that was said.
     pub updated_output: Option<Value>,
+    /// What else is to change with the answer to a question.
+    pub updates: Vec<PermissionUpdate>,
     /// Texts for the model.
     pub additional_context: Vec<String>,
     /// That the run ends; the reason is for the person.
@@ -115,6 +117,7 @@ impl HookResult {
         self.permission = either(self.permission, later.permission, HookPermission::stricter);
         self.updated_input = later.updated_input.or(self.updated_input);
         self.updated_output = later.updated_output.or(self.updated_output);
+        self.updates.extend(later.updates);
         self.additional_context.extend(later.additional_context);
         self.stop = self.stop.or(later.stop);
         self.retry |= later.retry;
@@ -404,24 +407,30 @@ impl Reading<'_> {
 
     /// To a question that a person would be asked.
     fn answer(&mut self, value: &Value) {
-        let Value::Object(answer) = value else { return self.unclear("`decision` is not an object") };
-        let message = self.text(answer, "message");
-        match present(answer, "behavior").and_then(Value::as_str) {
-            Some("allow") => self.permission(HookPermission::Allow { reason: message }),
-            Some("deny") => {
-                if present(answer, "interrupt") == Some(&Value::Bool(true)) {
+        if !value.is_object() {
+            return self.unclear("`decision` is not an object");
+        }
+        match Ruling::read(value) {
+            Ok(Ruling::Allow { input, message, changes }) => {
+                self.permission(HookPermission::Allow { reason: message.as_deref().map(shortened) });
+                self.result.updated_input = input.or(self.result.updated_input.take());
+                self.problems.extend(changes.problems);
+                self.result.updates.extend(changes.updates);
+                if changes.missed {
+                    self.unclear(
+                        "it allows the call with less rights than now, and which was not understood",
+                    );
+                }
+            }
+            Ok(Ruling::Deny { message, interrupt }) => {
+                let message = message.as_deref().map(shortened);
+                if interrupt {
                     self.result.stop =
                         Some(message.clone().unwrap_or_else(|| "a hook ended the run".to_owned()));
                 }
                 self.no(message);
             }
-            _ => return self.unclear("`behavior` is neither allow nor deny"),
-        }
-        if let Some(input) = present(answer, "updatedInput") {
-            self.updated_input(input);
-        }
-        if present(answer, "updatedPermissions").is_some() {
-            self.problems.push("`updatedPermissions` has no effect in this version".to_owned());
+            Err(problem) => self.unclear(&problem),
         }
     }
 
@@ -517,6 +526,7 @@ mod tests {
         words.extend(texts.iter().filter_map(|(word, text)| Some(format!("{word} {:?}", text.as_ref()?))));
         let values = [("input", &result.updated_input), ("output", &result.updated_output)];
         words.extend(values.iter().filter_map(|(word, value)| Some(format!("{word} {}", value.as_ref()?))));
+        words.extend(result.updates.iter().map(|update| format!("update {}", json!(update))));
         words.extend(result.additional_context.iter().map(|text| format!("context {text:?}")));
         words.extend(result.messages.iter().map(|text| format!("message {text:?}")));
         words.extend(result.retry.then(|| "retry".to_owned()));
@@ -792,13 +802,13 @@ mod tests {
                 PostToolUse {"hookSpecificOutput":{"permissionDecision":"allow","hookEventName":"PostToolUse"}}
                     (`permissionDecision` has no effect in this version)
                 PermissionRequest {"hookSpecificOutput":{"decision":{"behavior":"allow","updatedInput":{"a":1},"updatedPermissions":[]},"hookEventName":"PermissionRequest"}}
-                    allow None, input {"a":1}, (`updatedPermissions` has no effect in this version)
+                    allow None, input {"a":1}
                 PermissionRequest {"hookSpecificOutput":{"decision":{"behavior":"deny","message":"no","interrupt":true},"hookEventName":"PermissionRequest"}}
                     deny "no", block "no", stop "no"
                 PermissionRequest {"hookSpecificOutput":{"decision":{"behavior":"deny"},"hookEventName":"PermissionRequest"}}
                     deny "[cmd]: it said no and not why", block "[cmd]: it said no and not why"
                 PermissionRequest {"hookSpecificOutput":{"decision":{"behavior":"perhaps","updatedInput":{}},"hookEventName":"PermissionRequest"}}
-                    ask Some("the hook [cmd] gave no usable answer: `behavior` is neither allow nor deny"), (`behavior` is neither allow nor deny)
+                    ask Some("the hook [cmd] gave no usable answer: `behavior` is neither `allow` nor `deny`"), (`behavior` is neither `allow` nor `deny`)
                 PermissionRequest {"hookSpecificOutput":{"decision":"allow","hookEventName":"PermissionRequest"}}
                     ask Some("the hook [cmd] gave no usable answer: `decision` is not an object"), (`decision` is not an object)
                 PermissionDenied {"hookSpecificOutput":{"retry":true,"hookEventName":"PermissionDenied"}}
@@ -895,6 +905,7 @@ mod tests {
             permission: Some(HookPermission::Ask { reason: Some(name.into()) }),
             updated_input: Some(json!({"from": name})),
             updated_output: Some(json!(name)),
+            updates: vec![PermissionUpdate::SetMode { mode: decurion_protocol::Mode::Plan }],
             additional_context: vec![format!("context {name}")],
             stop: Some(format!("stop {name}")),
             retry: name == "b",
@@ -902,7 +913,8 @@ mod tests {
             reports: vec![],
         };
         let expected = "ask Some(\"a\"), block \"block a\\nblock b\", stop \"stop a\", input {\"from\":\"b\"}, \
-                        output \"b\", context \"context a\", context \"context b\", message \"message a\", \
+                        output \"b\", update {\"type\":\"set_mode\",\"mode\":\"plan\"}, \
+                        update {\"type\":\"set_mode\",\"mode\":\"plan\"}, context \"context a\", context \"context b\", message \"message a\", \
                         message \"message b\", retry";
         assert_eq!(shown(&result("a").merge(result("b"))), expected);
         assert_eq!(result("a").merge(HookResult::default()), result("a"));

@@ -263,6 +263,123 @@ async fn after_a_call_and_for_a_prompt_it_does_too() {
     .assert_eq(&table);
 }
 
+/// What a hook changes with its answer holds from then on, and for nobody but the agent whose call it was about.
+#[tokio::test(start_paused = true)]
+async fn what_a_hook_changes_with_its_answer_is_no_more_than_the_asker_may_have() {
+    const BY_ROOT: &str = "when turn=1..2\n  call Poke {\"text\": \"${seen.turn}\"}\nwhen\n  say \"done\"\n";
+    const BY_AGENT: &str = r#"
+when agent=worker turn=1..2
+  call Poke {"text": "w${seen.turn}"}
+when agent=worker
+  say "worked"
+when turn=1
+  call Agent {"description": "d", "prompt": "p", "subagent_type": "worker"}
+when turn=2
+  call Poke {"text": "r"}
+when
+  say "done"
+"#;
+    let rule = |behavior: &str| json!({"type": "addRules", "rules": [{"toolName": "Poke"}], "behavior": behavior, "destination": "session"});
+    let mode =
+        |mode: &str, to: &str| json!([{"type": "setMode", "mode": mode, "destination": to}, rule("allow")]);
+    let rows = [
+        (BY_ROOT, json!([])),
+        (BY_ROOT, json!([rule("allow")])),
+        (BY_ROOT, json!([rule("deny")])),
+        (BY_ROOT, json!([{"type": "addRules", "behavior": "deny", "destination": "moon"}])),
+        (BY_ROOT, mode("acceptEdits", "localSettings")),
+        (BY_AGENT, json!([rule("allow")])),
+        (BY_AGENT, json!([rule("deny")])),
+        (BY_AGENT, mode("bypassPermissions", "session")),
+    ];
+    let mut table = String::new();
+    for (script, updates) in rows {
+        let mut stage = stage(script, &[(HookEvent::PermissionRequest, "hook_0")]);
+        stage.rules.allow.retain(|rule| rule.tool != "Poke");
+        let decision = json!({"behavior": "allow", "updatedPermissions": updates});
+        let answer =
+            json!({"hookSpecificOutput": {"hookEventName": "PermissionRequest", "decision": decision}});
+        let events = play(&stage, |_| given(answer.clone())).await;
+        let of = |input: &Value| input["tool_input"]["text"].as_str().unwrap_or_default().to_owned();
+        let asked = asked(&events).into_iter().map(|request| match request.asked {
+            HostAsked::Hook { input, .. } => of(&input),
+            HostAsked::Mcp { .. } => String::new(),
+        });
+        table.push_str(&format!("{updates}\n    asked about {}\n", asked.collect::<Vec<_>>().join(", ")));
+        for envelope in &events {
+            match &envelope.event {
+                Event::CallStarted { call: _, tool, .. } if tool == "Poke" => table.push_str("    runs\n"),
+                Event::CallRefused { decision, .. } => {
+                    table.push_str(&format!("    refused: {}\n", decision.reason));
+                }
+                Event::Notice { text, .. } => table.push_str(&format!("    {}\n", without_ids(text))),
+                Event::ModeChanged { mode } => table.push_str(&format!("    mode {mode}\n")),
+                _ => {}
+            }
+        }
+    }
+    expect![[r#"
+        []
+            asked about 1, 2
+            runs
+            runs
+        [{"type":"addRules","rules":[{"toolName":"Poke"}],"behavior":"allow","destination":"session"}]
+            asked about 1
+            what may be done was changed: Poke is now allowed
+            runs
+            runs
+        [{"type":"addRules","rules":[{"toolName":"Poke"}],"behavior":"deny","destination":"session"}]
+            asked about 1
+            what may be done was changed: Poke is now denied
+            runs
+            refused: denied by Poke
+        [{"type":"addRules","behavior":"deny","destination":"moon"}]
+            asked about 1, 2
+            PermissionRequest hook [hook_0]: not obeyed: addRules: an unknown `destination`: moon; it allows the call with less rights than now, and which was not understood
+            refused: the hook [hook_0] gave no usable answer: it allows the call with less rights than now, and which was not understood; nobody can be asked in this session
+            PermissionRequest hook [hook_0]: not obeyed: addRules: an unknown `destination`: moon; it allows the call with less rights than now, and which was not understood
+            refused: the hook [hook_0] gave no usable answer: it allows the call with less rights than now, and which was not understood; nobody can be asked in this session
+        [{"type":"setMode","mode":"acceptEdits","destination":"localSettings"},{"type":"addRules","rules":[{"toolName":"Poke"}],"behavior":"allow","destination":"session"}]
+            asked about 1
+            PermissionRequest hook [hook_0]: setMode for localSettings holds for this session; it is not saved
+            what may be done was changed: the mode is acceptEdits; Poke is now allowed
+            mode acceptEdits
+            runs
+            runs
+        [{"type":"addRules","rules":[{"toolName":"Poke"}],"behavior":"allow","destination":"session"}]
+            asked about w1, r
+            what may be done was changed: Poke is now allowed for AGENT
+            runs
+            runs
+            what may be done was changed: Poke is now allowed
+            runs
+        [{"type":"addRules","rules":[{"toolName":"Poke"}],"behavior":"deny","destination":"session"}]
+            asked about w1
+            what may be done was changed: Poke is now denied
+            runs
+            refused: denied by Poke
+            refused: denied by Poke
+        [{"type":"setMode","mode":"bypassPermissions","destination":"session"},{"type":"addRules","rules":[{"toolName":"Poke"}],"behavior":"allow","destination":"session"}]
+            asked about w1, r
+            what may be done was changed: Poke is now allowed for AGENT
+            a PermissionRequest hook: not obeyed: what is answered for an agent's call without a person gives no rights to the whole session; a rule that allows something is the agent's
+            runs
+            runs
+            what may be done was changed: the mode is bypassPermissions; Poke is now allowed
+            mode bypassPermissions
+            runs
+    "#]].assert_eq(&table);
+}
+
+/// The text without the ids of agents.
+fn without_ids(text: &str) -> String {
+    let word = |word: &str| {
+        let is_agent = word.len() == 17 && word.starts_with('a');
+        if is_agent { "AGENT".to_owned() } else { word.to_owned() }
+    };
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_function_that_fails_or_never_answers_is_never_an_approval() {
     let mut table = String::new();

@@ -128,11 +128,11 @@ async fn a_hook_that_is_shown_to_begin_is_shown_to_end() {
         host.ask("i1", json!({"subtype": "interrupt"})).await;
         host.result(0).await;
     });
-    expect![[r#"
+    expect![["
         hook_started PreToolUse:Poke 
         hook_response PreToolUse:Poke cancelled
         result
-    "#]]
+    "]]
     .assert_eq(&interrupted.await);
     let stopped = hooks_shown(one_hook(CALL_IN_AGENT), async |host: &mut Talking| {
         host.prompt("go").await;
@@ -142,14 +142,14 @@ async fn a_hook_that_is_shown_to_begin_is_shown_to_end() {
         host.ask("i1", json!({"subtype": "stop_task", "task_id": task})).await;
         host.wait(|line| line["subtype"] == "task_notification").await;
     });
-    expect![[r#"
+    expect![["
         hook_started PreToolUse:Agent 
         hook_response PreToolUse:Agent success
         hook_started PreToolUse:Poke 
         hook_response PreToolUse:Poke cancelled
         task stopped
         result
-    "#]]
+    "]]
     .assert_eq(&stopped.await);
 }
 
@@ -165,11 +165,11 @@ async fn a_hook_that_still_runs_ends_with_the_session() {
         host.answer(&question["request_id"], json!({"behavior": "allow"})).await;
         host.result(0).await;
     });
-    expect![[r#"
+    expect![["
         hook_started Notification:permission_prompt 
         result
         hook_response Notification:permission_prompt cancelled
-    "#]]
+    "]]
     .assert_eq(&shown.await);
 }
 
