@@ -266,7 +266,7 @@ pub struct SdkArgs {
     #[arg(long, hide = true)]
     pub await_initialize: bool,
 
-    /// Bypassing can be chosen later unless the settings forbid it, with or without this.
+    /// The mode bypassPermissions can be chosen later, also where the session is not started with it.
     #[arg(long, hide = true)]
     pub allow_dangerously_skip_permissions: bool,
 

@@ -909,7 +909,8 @@ impl Owner {
     }
 
     async fn set_mode(&mut self, id: RequestId, mode: Mode) {
-        if let Err(reason) = spec::check_mode(mode, self.session.parts.bypass) {
+        let session = &self.session;
+        if let Err(reason) = spec::check_later_mode(mode, &session.parts, &session.request) {
             return self.reply(id, Reply::Refused { reason });
         }
         match self.session.journal.write(&self.who, vec![Event::ModeChanged { mode }]).await {
@@ -975,8 +976,9 @@ impl Owner {
             }
             let Some(meant) = meant else { continue };
             let steps = if by == Changing::ByItself { vec![meant.clone()] } else { as_answered(&meant) };
-            let bypass = self.session.parts.bypass;
-            match steps.iter().try_for_each(|step| change(&mut rights, &mut directories, step, bypass)) {
+            let session = &self.session;
+            let available = |mode| spec::check_later_mode(mode, &session.parts, &session.request);
+            match steps.iter().try_for_each(|step| change(&mut rights, &mut directories, step, &available)) {
                 Ok(()) => done_of_it.push(said(&meant)),
                 Err(reason) => not_done.push(reason),
             }
@@ -1118,7 +1120,7 @@ fn change(
     rights: &mut Rights,
     directories: &mut Vec<camino::Utf8PathBuf>,
     update: &PermissionUpdate,
-    bypass: bool,
+    available: &dyn Fn(Mode) -> Result<(), String>,
 ) -> Result<(), String> {
     let set = Arc::make_mut(&mut rights.rules);
     match update {
@@ -1135,7 +1137,7 @@ fn change(
             set.of(*behavior).retain(|rule| !rules.contains(rule));
         }
         PermissionUpdate::SetMode { mode } => {
-            spec::check_mode(*mode, bypass)?;
+            available(*mode)?;
             rights.mode = *mode;
         }
         PermissionUpdate::AddDirectories { directories: more } => {

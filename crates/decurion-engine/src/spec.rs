@@ -11,7 +11,7 @@ use decurion_protocol::{
 use decurion_tools::{Tool, ToolSet};
 use sha2::{Digest as _, Sha256};
 
-use crate::ports::{Model, new_run};
+use crate::ports::{Model, Parts, new_run};
 use crate::prompt;
 use crate::skill;
 use crate::structured::StructuredOutput;
@@ -200,6 +200,19 @@ pub fn check_mode(mode: Mode, bypass: bool) -> Result<(), String> {
     if mode == Mode::BypassPermissions && !bypass {
         let reason =
             "the mode bypassPermissions is switched off by `permissions.disableBypassPermissionsMode`";
+        return Err(reason.to_owned());
+    }
+    Ok(())
+}
+
+/// Refuses a mode that nobody may choose once the session runs: whoever starts it decides whether it may ever work
+/// without asking.
+pub fn check_later_mode(mode: Mode, parts: &Parts, request: &SessionRequest) -> Result<(), String> {
+    check_mode(mode, parts.bypass)?;
+    let started = request.mode == Some(mode) || parts.mode == mode;
+    if mode == Mode::BypassPermissions && !started && !request.bypass {
+        let reason = "the mode bypassPermissions is for sessions that were started for it; start this one with \
+                      --allow-dangerously-skip-permissions (`allowDangerouslySkipPermissions`) to choose it later";
         return Err(reason.to_owned());
     }
     Ok(())

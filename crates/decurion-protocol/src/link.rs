@@ -99,6 +99,9 @@ pub struct SessionRequest {
     /// Whether files are kept as they were before each change, so that they can be put back.
     #[serde(default)]
     pub checkpoints: bool,
+    /// Whether the mode `bypassPermissions` may be chosen while it runs, though it is not started with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bypass: bool,
     /// Whether a transcript is kept.
     pub persistence: Persistence,
     /// Which door it came through.

@@ -433,6 +433,7 @@ fn request(cwd: Utf8PathBuf) -> SessionRequest {
         answers: false,
         permission_tool: None,
         checkpoints: false,
+        bypass: false,
         persistence: Persistence::Required,
         entrypoint: "test".into(),
     }

@@ -137,6 +137,7 @@ impl Play {
             answers: false,
             permission_tool: None,
             checkpoints: false,
+            bypass: false,
             persistence: Persistence::Usual,
             entrypoint: "demo".to_owned(),
         })

@@ -693,6 +693,7 @@ fn session_request(
         answers: answers(args, wanted.is_some()),
         permission_tool: args.permission_prompt_tool.clone().filter(|tool| tool != "stdio"),
         checkpoints: false,
+        bypass: args.sdk.allow_dangerously_skip_permissions,
         persistence: match (args.no_session_persistence, args.require_persistence) {
             (true, _) => Persistence::Off,
             (false, true) => Persistence::Required,

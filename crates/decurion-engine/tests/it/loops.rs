@@ -1,7 +1,7 @@
 //! The loop: turns, calls, their order and their answers.
 
 use decurion_engine::permission::Undecided;
-use decurion_protocol::{Answer, Block, Command, Event, Mode, Place as _, Reply};
+use decurion_protocol::{Answer, Block, Command, Event, Mode, PermissionUpdate, Place as _, Reply};
 use decurion_testkit::stage::{Stage, check, send};
 use expect_test::expect;
 use futures_util::StreamExt as _;
@@ -255,6 +255,41 @@ async fn dont_ask_denies_what_is_undecided_where_the_settings_say_so() {
         stage.undecided = undecided;
         let log = stage.log("go").await;
         assert!(log.contains(result), "{undecided:?}:\n{log}");
+    }
+}
+
+/// Whoever starts a session decides whether it may ever work without asking: later only what was started for it.
+#[tokio::test(start_paused = true)]
+async fn bypass_is_chosen_later_only_where_the_session_was_started_for_it() {
+    let (bypass, plan) = (Some(Mode::BypassPermissions), Some(Mode::Plan));
+    for (started, allowed, wanted) in
+        [(None, false, false), (plan, false, false), (None, true, true), (bypass, false, true)]
+    {
+        let update = PermissionUpdate::SetMode { mode: Mode::BypassPermissions };
+        let commands = [
+            Command::SetMode { mode: Mode::BypassPermissions },
+            Command::Permit { question: None, updates: vec![update] },
+        ];
+        for command in commands {
+            let mut stage = Stage::new("when turn=1\n  say \"done\"\n");
+            stage.request.mode = started;
+            stage.request.bypass = allowed;
+            let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+            send(&link, 1, Command::SetMode { mode: Mode::AcceptEdits }).await;
+            send(&link, 2, command.clone()).await;
+            let reply = loop {
+                let envelope = link.events.next().await.unwrap();
+                if let Event::Replied { request, reply } = &envelope.event
+                    && request.0 == 2
+                {
+                    break reply.clone();
+                }
+            };
+            let refused =
+                matches!(&reply, Reply::Refused { reason } if reason.contains("--allow-dangerously"));
+            assert_eq!(!refused, wanted, "{started:?} {allowed} {command:?}: {reply:?}");
+            assert_eq!(matches!(reply, Reply::Done { .. }), wanted);
+        }
     }
 }
 

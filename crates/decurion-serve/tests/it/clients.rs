@@ -171,6 +171,7 @@ fn session(start: Start) -> SessionRequest {
         answers: true,
         permission_tool: None,
         checkpoints: false,
+        bypass: false,
         persistence: Persistence::Usual,
         entrypoint: "test".to_owned(),
     }

@@ -179,6 +179,7 @@ fn request(loaded: &Loaded, definition: &AgentDefinition, input: &Value) -> Sess
         answers: false,
         permission_tool: None,
         checkpoints: false,
+        bypass: false,
         persistence: Persistence::Usual,
         entrypoint: "mcp".to_owned(),
     }
