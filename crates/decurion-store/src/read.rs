@@ -245,7 +245,7 @@ pub(crate) fn read_on(
     let options = ReplayOptions { scope: Scope::Everything, structured: true, after: bookmark.after };
     let mut files = all_files(&project, paths, session.as_ref(), &options)?;
     for file in &mut files {
-        (file.until, file.sets_aside) = (until, true);
+        file.until = Some(until);
         if let Some(mark) = bookmark.files.get(&file.lines.name) {
             file.go_to(*mark)?;
         }
@@ -287,16 +287,15 @@ struct FileReplay {
     report: ReplayReport,
     structured: bool,
     after: u64,
-    /// What comes behind this is not read: whoever writes may be in the middle of it.
-    until: u64,
+    /// What comes behind this is not read: whoever writes may be in the middle of it. Where there is such a bound, a
+    /// long event that must wait for its turn is read again then: of many files each would be held.
+    until: Option<u64>,
     is_over: bool,
     /// The number of the first event that is not read for that.
     beyond: Option<u64>,
     /// The event that is given out next, and its number, which is known for longer.
     head: Option<Envelope>,
     coming: Option<u64>,
-    /// Whether a long event that must wait for its turn is read again then: of many files each would be held.
-    sets_aside: bool,
     /// Where the record that was given out last ends.
     given: Mark,
     /// A record of which more lines must come.
@@ -321,12 +320,11 @@ impl FileReplay {
             report: ReplayReport::default(),
             structured: options.structured,
             after: options.after,
-            until: u64::MAX,
+            until: None,
             is_over: false,
             beyond: None,
             head: None,
             coming: None,
-            sets_aside: false,
             given: Mark {
                 offset: 0,
                 ordinal: 0,
@@ -361,14 +359,14 @@ impl FileReplay {
             self.head = self.next(session)?;
             let coming = self.head.as_ref().map(|head| head.seq);
             let is_long = self.lines.buffer.len() > self.lines.chunk;
-            if self.sets_aside && can_go_back && self.head.is_some() && is_long {
+            if self.until.is_some() && can_go_back && self.head.is_some() && is_long {
                 self.go_to(self.given)?;
                 (self.head, self.lines.buffer) = (None, Vec::new());
                 self.joined.clear();
             }
             self.coming = coming;
         }
-        Ok(self.coming.filter(|seq| *seq <= self.until))
+        Ok(self.coming.filter(|seq| self.until.is_none_or(|until| *seq <= until)))
     }
 
     /// The event that was looked at.
@@ -447,7 +445,7 @@ impl FileReplay {
     }
 
     fn ours(&mut self, line: &[u8], trailer: Trailer, session: Option<&Folder>) -> Option<Envelope> {
-        if trailer.seq > self.until {
+        if self.until.is_some_and(|until| trailer.seq > until) {
             (self.is_over, self.beyond) = (true, Some(trailer.seq));
             return None;
         }
