@@ -66,23 +66,32 @@ pub struct Approvals {
     open: HashMap<QuestionId, Open>,
 }
 
+/// An answer, and what holds for the call that it is about.
+#[derive(Clone, Debug)]
+pub struct Heard {
+    /// The answer.
+    pub answer: Answer,
+    /// What may be done while that call is done: what its answer takes away is for later ones.
+    pub under: Rights,
+}
+
 #[derive(Debug)]
 struct Open {
     question: Question,
-    waiting: oneshot::Sender<Answer>,
+    waiting: oneshot::Sender<Heard>,
     /// When it is too late to answer; none is never.
     until: Option<Instant>,
 }
 
 impl Approvals {
     /// Takes a question on.
-    pub fn open(&mut self, question: Question, waiting: oneshot::Sender<Answer>, until: Option<Instant>) {
+    pub fn open(&mut self, question: Question, waiting: oneshot::Sender<Heard>, until: Option<Instant>) {
         self.open.insert(question.id, Open { question, waiting, until });
     }
 
     /// Hands the answer to the call that waits; none if there is no such open question, because it was
     /// answered before or its call is gone.
-    pub fn answer(&mut self, id: QuestionId, answer: Answer) -> Option<Question> {
+    pub fn answer(&mut self, id: QuestionId, answer: Heard) -> Option<Question> {
         let Open { question, waiting, .. } = self.open.remove(&id)?;
         waiting.send(answer).ok().map(|()| question)
     }

@@ -21,7 +21,7 @@ use futures_util::FutureExt as _;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::approval::Rights;
+use crate::approval::{Heard, Rights};
 use crate::child;
 use crate::confine::{Confinement, Place};
 use crate::context::OpenCall;
@@ -164,8 +164,8 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
     let permit = permit(bench, &ready, &name, said.permission).await?;
     let mut ready = ready;
     let mut finished = match decide_again(bench, &mut ready, &name, permit) {
-        Permit::Granted { decision, input, seen } => {
-            let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), *seen);
+        Permit::Granted { decision, input, seen, under } => {
+            let rules = OpenRules::new(policy(bench, &under), *seen);
             let rules = rules.confined(Confinement::of(&bench.spec), &bench.ports.root);
             let input = input.or_else(|| said.changed.then(|| ready.call.input.clone()));
             run(bench, ready, name, decision, input, rules).await?
@@ -240,11 +240,13 @@ fn about<'a>(bench: &Bench<'_>, call: &'a Call, name: &'a str, intent: &'a Inten
 }
 
 enum Permit {
-    /// `seen`: what was decided about, with the paths that the named ones led to then.
+    /// `seen`: what was decided about, with the paths that the named ones led to then. `under`: what may be done while
+    /// the call is.
     Granted {
         decision: Decision,
         input: Option<Value>,
         seen: Box<Intent>,
+        under: Box<Rights>,
     },
     Refused {
         decision: Decision,
@@ -269,12 +271,15 @@ async fn permit(
     let lets = |hook: &HookPermission| matches!(hook, HookPermission::Allow { .. });
     let hook = hook.filter(|hook| seen.doubt.is_none() || !lets(hook));
     decision = with_hook(decision, hook, name);
+    let mut under = None;
     if decision.verdict == Verdict::Ask && bench.ports.hooks.wait_for(HookEvent::PermissionRequest) {
         let mut result = hooked(bench).before_question(&about(bench, &ready.call, name, &ready.intent)).await;
         let mut updates = std::mem::take(&mut result.updates);
         if !result.permission.as_ref().is_some_and(lets) {
             updates.retain(PermissionUpdate::narrows);
         }
+        // What it takes away is for the calls after the one that it lets go on.
+        under = Some(now(bench)).filter(|_| result.permission.as_ref().is_some_and(lets));
         change_rights(bench, "a PermissionRequest hook", updates).await?;
         if let (Some(HookPermission::Allow { .. }), Some(input)) = (&result.permission, &result.updated_input)
         {
@@ -285,12 +290,16 @@ async fn permit(
                 decision,
                 input: result.updated_input,
                 seen: changed.unwrap_or(seen),
+                under: Box::new(under.unwrap_or_else(|| now(bench))),
             });
         }
         decision = with_hook(decision, result.permission, name);
     }
     match decision.verdict {
-        Verdict::Allow => Ok(Permit::Granted { decision, input: None, seen }),
+        Verdict::Allow => {
+            let under = Box::new(under.unwrap_or_else(|| now(bench)));
+            Ok(Permit::Granted { decision, input: None, seen, under })
+        }
         Verdict::Deny => Ok(Permit::Refused { decision, unanswerable: false, interrupt: false }),
         Verdict::Ask if rights.answers || bench.ports.permission_tool.is_some() => {
             ask(bench, ready, name, decision, seen).await
@@ -306,7 +315,7 @@ async fn permit(
 /// What a hook or a person changed is another call: the rules that deny hold for it too, and it is what goes
 /// on record.
 fn decide_again(bench: &Bench<'_>, ready: &mut Ready, name: &str, permit: Permit) -> Permit {
-    let Permit::Granted { decision, input: Some(input), .. } = permit else { return permit };
+    let Permit::Granted { decision, input: Some(input), under, .. } = permit else { return permit };
     let refused = |reason: String| {
         let decision = Decision { verdict: Verdict::Deny, reason, rule: None };
         Permit::Refused { decision, unanswerable: false, interrupt: false }
@@ -316,12 +325,12 @@ fn decide_again(bench: &Bench<'_>, ready: &mut Ready, name: &str, permit: Permit
         Err(error) => return refused(format!("the changed input does not fit: {error}")),
     }
     let seen = Box::new(with_real_paths(&ready.intent));
-    let policy = policy(bench, &bench.ports.rights.borrow());
+    let policy = policy(bench, &under);
     let again = decide_under_grants(bench, &policy, name, &input, &seen);
     if again.verdict == Verdict::Deny {
         return Permit::Refused { decision: again, unanswerable: false, interrupt: false };
     }
-    Permit::Granted { decision, input: Some(input), seen }
+    Permit::Granted { decision, input: Some(input), seen, under }
 }
 
 /// A decision after a hook has spoken.
@@ -341,6 +350,11 @@ fn with_hook(decision: Decision, hook: Option<HookPermission>, name: &str) -> De
             Decision { verdict: Verdict::Allow, reason, rule: None }
         }
     }
+}
+
+/// What may be done in the session now.
+fn now(bench: &Bench<'_>) -> Rights {
+    bench.ports.rights.borrow().clone()
 }
 
 /// What the run may do now: the session's rights, less what the definitions on the way to it take away.
@@ -408,8 +422,8 @@ pub async fn inline_permit(
     }
     let permit = permit(bench, &ready, &name, said.permission).await.map_err(|lost| lost.to_string())?;
     match decide_again(bench, &mut ready, &name, permit) {
-        Permit::Granted { input, seen, .. } => {
-            let rules = OpenRules::new(policy(bench, &bench.ports.rights.borrow()), *seen);
+        Permit::Granted { input, seen, under, .. } => {
+            let rules = OpenRules::new(policy(bench, &under), *seen);
             let rules = rules.confined(Confinement::of(&bench.spec), &bench.ports.root);
             Ok((rules, input.unwrap_or(ready.call.input)))
         }
@@ -468,18 +482,20 @@ async fn ask(
     };
     let waiting = WaitReason::Permission { question: question.id };
     bench.ports.desk.waits(&bench.ports.journal, Some(waiting));
-    let (answer, by) = match &bench.ports.permission_tool {
+    let (heard, by) = match &bench.ports.permission_tool {
         Some(tool) => {
             let (answer, changes) = answered_by(bench, ready, tool, &question).await;
             complain(bench, tool, changes.problems).await?;
+            // What its answer takes away is for later calls.
+            let under = now(bench);
             change_rights(bench, tool, changes.updates).await?;
-            (Some(answer), format!("answered by {tool}"))
+            (Some(Heard { answer, under }), format!("answered by {tool}"))
         }
         None => (answered(bench, name, question).await, "answered".to_owned()),
     };
     bench.ports.desk.waits(&bench.ports.journal, None);
-    Ok(match answer {
-        Some(Answer::Allow { input, .. }) => {
+    Ok(match heard.map(|heard| (heard.answer, heard.under)) {
+        Some((Answer::Allow { input, .. }, under)) => {
             // What a person changed is taken as it is now.
             let changed = input.as_ref().and_then(|input| ready.tool.intent(input, &bench.around).ok());
             let now = Box::new(with_real_paths(changed.as_ref().unwrap_or(&ready.intent)));
@@ -490,15 +506,15 @@ async fn ask(
                 return Ok(Permit::Refused { decision, unanswerable: false, interrupt: false });
             }
             let decision = Decision { verdict: Verdict::Allow, reason: format!("{by}: allow"), ..decision };
-            Permit::Granted { decision, input, seen: now }
+            Permit::Granted { decision, input, seen: now, under: Box::new(under) }
         }
-        Some(Answer::Deny { message, interrupt }) => Permit::Refused {
+        Some((Answer::Deny { message, interrupt }, _)) => Permit::Refused {
             decision: Decision { verdict: Verdict::Deny, reason: message, rule: None },
             unanswerable: false,
             interrupt,
         },
         // The session's task takes no answer to a server for an answer about a call.
-        Some(Answer::Elicited(_)) | None => Permit::Refused {
+        Some((Answer::Elicited(_), _)) | None => Permit::Refused {
             decision: Decision {
                 verdict: Verdict::Deny,
                 reason: format!("{}; whoever could answer is gone", decision.reason),
@@ -511,7 +527,7 @@ async fn ask(
 }
 
 /// The answer of whoever is attached to the session; none if nobody can give one any more.
-async fn answered(bench: &Bench<'_>, name: &str, question: Question) -> Option<Answer> {
+async fn answered(bench: &Bench<'_>, name: &str, question: Question) -> Option<Heard> {
     let (answer, answered) = oneshot::channel();
     let asked = Ask { who: bench.ports.who.clone(), question, answer };
     bench.ports.desk.wishes.send(Wish::Ask(Box::new(asked))).await.ok()?;

@@ -138,7 +138,7 @@ impl Elicit for Elicitor {
             if let Some(bell) = &self.bell {
                 bell.ring("elicitation_dialog", &message);
             }
-            match (sent, answered.await) {
+            match (sent, answered.await.map(|heard| heard.answer)) {
                 (Ok(()), Ok(Answer::Elicited(elicited))) => elicited,
                 // Its time was up, or the session is over.
                 _ => Elicited::plain(ElicitationAction::Cancel),

@@ -43,6 +43,7 @@ pub mod mcp;
 pub mod merge;
 pub mod notice;
 pub mod permission;
+mod permits;
 pub mod ports;
 pub mod prompt;
 mod prompted;
@@ -69,8 +70,8 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::link::{BoxFuture, Subscribe};
 use decurion_protocol::{
-    AgentDefinition, Event, Link, Mode, Place, PlaceError, RunSpec, SessionId, SessionRequest,
-    SessionSummary, Skill, Start, Worktree,
+    AgentDefinition, Event, Link, Mode, PermissionUpdate, Place, PlaceError, RunSpec, SessionId,
+    SessionRequest, SessionSummary, Skill, Start, Worktree,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::{Http, Tool, ToolSet};
@@ -88,6 +89,7 @@ use hook::{HookSurroundings, Hooks};
 use host::HostDesk;
 use journal::{Journal, JournalOptions};
 use mcp::SessionServers;
+use permits::Permits;
 use ports::Equipment;
 use resume::{Folded, Opened};
 use session::{Session, first_who};
@@ -150,6 +152,7 @@ impl Engine {
             }
         };
         let mut first = first_events(&opened);
+        first.extend(self.mode_again(&request, &mut opened.folded.permits));
         let made = match request.start {
             Start::Resume { .. } => {
                 let again = Box::pin(self.worktree_again(opened.id, &opened.folded)).await?;
@@ -173,7 +176,8 @@ impl Engine {
         let id = opened.id;
         let who = first_who(opened.folded.spec.as_ref().map(|spec| spec.run));
         if made.is_none() {
-            first.extend(back_home(&mut opened, &request, &self.parts.directories));
+            let own = self.directories(&request, &opened.folded.permits);
+            first.extend(back_home(&mut opened, &request, &own));
         }
         let git_status = self.git_status(&cwd).await;
         let without = made.as_ref().is_some_and(|made| made.without);
@@ -340,9 +344,34 @@ impl Engine {
         hooks
     }
 
+    /// The further directories at the start: those that are given now, and what was changed about them.
+    fn directories(&self, request: &SessionRequest, permits: &Permits) -> Vec<Utf8PathBuf> {
+        let given = request.directories.iter().chain(&self.parts.directories).cloned();
+        permits.directories(given.collect())
+    }
+
+    /// A session is in the mode that it was in, unless another is asked for; that is the last word about it then. A
+    /// mode that is not to be had any more is not taken up.
+    fn mode_again(&self, request: &SessionRequest, permits: &mut Permits) -> Vec<Event> {
+        let Some(recorded) = permits.mode else { return Vec::new() };
+        let gone = spec::check_mode(recorded, self.parts.bypass).err().filter(|_| request.mode.is_none());
+        let mode = match &gone {
+            Some(_) => self.parts.mode,
+            None => request.mode.unwrap_or(recorded),
+        };
+        permits.mode = Some(mode);
+        let notice = gone.map(|reason| {
+            let text = format!("the session goes on in the mode {mode}: {reason}");
+            Event::Notice { level: "warning".to_owned(), text }
+        });
+        let updates = vec![PermissionUpdate::SetMode { mode }];
+        let changed = (mode != recorded).then_some(Event::RightsChanged { updates, only: None });
+        notice.into_iter().chain(changed).collect()
+    }
+
     /// The mode at the start, if it is available.
-    fn mode(&self, request: &SessionRequest) -> Result<Mode, PlaceError> {
-        let mode = request.mode.unwrap_or(self.parts.mode);
+    fn mode(&self, request: &SessionRequest, recorded: Option<Mode>) -> Result<Mode, PlaceError> {
+        let mode = request.mode.or(recorded).unwrap_or(self.parts.mode);
         spec::check_mode(mode, self.parts.bypass).map_err(PlaceError::Usage)?;
         Ok(mode)
     }
@@ -365,17 +394,18 @@ impl Engine {
             self.prepare(&request, spec, files, servers.as_ref())?
         };
         let head_name = store_head(&made.head, opened.files.as_deref())?;
-        let mut directories = request.directories.clone();
-        directories.extend(parts.directories.iter().cloned());
-        let rights = Rights {
+        let permits = &opened.folded.permits;
+        let directories = self.directories(&request, permits);
+        let mut rights = Rights {
             gone: Arc::default(),
-            mode: self.mode(&request)?,
+            mode: self.mode(&request, permits.mode)?,
             rules: Arc::new(spec::rules(&parts.rules, &request.allow, &request.deny)),
             scoped: Arc::default(),
             undecided: parts.undecided,
             trusted: parts.agent_settings.trusted,
             answers: request.answers,
         };
+        permits.renew(&mut rights);
         let mut opening_note = prompt::opening_note(&prompt::Scene {
             cwd: &cwd,
             directories: &directories,
@@ -491,7 +521,7 @@ fn back_home(opened: &mut Opened, request: &SessionRequest, directories: &[Utf8P
     let stays = match request.start {
         Start::Fork { .. } => there == cwd,
         Start::New { .. } | Start::Resume { .. } => {
-            let mut own = request.directories.iter().chain(directories).chain([cwd]);
+            let mut own = directories.iter().chain([cwd]);
             own.any(|folder| there.starts_with(folder))
         }
     };

@@ -336,7 +336,7 @@ pub struct Ask {
     /// What.
     pub question: Question,
     /// Where the answer goes.
-    pub answer: oneshot::Sender<decurion_protocol::Answer>,
+    pub answer: oneshot::Sender<crate::approval::Heard>,
 }
 
 /// New ids. Random or time-ordered; nothing depends on which.

@@ -17,6 +17,7 @@ use decurion_store::{
 
 use crate::branch::{Branches, Part, Search};
 use crate::context::Context;
+use crate::permits::Permits;
 use crate::ports::{Models, Parts, new_run};
 use crate::task::TaskTable;
 
@@ -52,6 +53,8 @@ pub struct Folded {
     pub lines: HashSet<LineId>,
     /// Where the session works again once it leaves the checkout that it entered.
     pub before: Option<Utf8PathBuf>,
+    /// What was changed of what may be done.
+    pub permits: Permits,
     /// Where the conversation went on from earlier lines.
     pub branches: Branches,
     /// Whether one of these was met that was not known before: what stands above it here was taken in for nothing.
@@ -77,6 +80,7 @@ impl Folded {
             parked: HashMap::new(),
             lines: HashSet::new(),
             before: None,
+            permits: Permits::default(),
             branches: Branches::default(),
             stale: false,
             search: None,
@@ -89,6 +93,7 @@ impl Folded {
 
     fn take(&mut self, envelope: &Envelope) {
         self.tasks.apply(envelope);
+        self.permits.take(&envelope.event);
         match &envelope.event {
             Event::Asked { question } if question.elicitation.is_none() => {
                 self.parked.insert((question.agent.clone(), question.call.clone()), question.id);
@@ -346,6 +351,9 @@ fn what_a_fork_keeps(
                     Part::Dropped(_) => None,
                 }
             }
+            // Whoever was told what is allowed, and what is not, means the fork of what they were asked in too. Agents
+            // stay behind, and what is theirs.
+            Event::ModeChanged { .. } | Event::RightsChanged { only: None, .. } => Some(envelope),
             _ => None,
         }
     })

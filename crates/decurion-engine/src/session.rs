@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use decurion_model::{Head, RequestClass, RequestTag, Thinking, WireHead};
-use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     AgentDefinition, AgentId, Answer, Block, Command, ElicitationAction, Elicited, Event, LineId, Mode,
-    Outcome, OwnRules, PermissionUpdate, QuestionId, Reply, Request, RequestId, Rule, RunId, SessionId,
-    SessionRequest, Skill, Verdict, Worktree,
+    Outcome, OwnRules, PermissionUpdate, QuestionId, Reply, Request, RequestId, RunId, SessionId,
+    SessionRequest, Skill, Worktree,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::{Surroundings, ToolSet};
@@ -22,7 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::approval::{Approvals, Rights};
+use crate::approval::{Approvals, Heard, Rights};
 use crate::budget::{AccountId, Budget};
 use crate::compact::compact;
 use crate::context::Context;
@@ -35,6 +34,7 @@ use crate::kit::Kit;
 use crate::listing;
 use crate::mcp::{self, SessionServers};
 use crate::permission::{Around, Policy};
+use crate::permits::Change;
 use crate::ports::{Ask, Equipment, Model, Parts, Ports, Shared, new_line, new_run};
 use crate::rewind::Rewind;
 use crate::run::{Progress, Run, refold};
@@ -44,7 +44,7 @@ use crate::spec::{self, Decided};
 use crate::trail::Trails;
 use crate::tree::{Tree, apart};
 use crate::worktree::Released;
-use crate::{elicit, own_tools, skill};
+use crate::{elicit, own_tools, permits, skill};
 
 /// A session, before its task starts.
 pub struct Session {
@@ -339,14 +339,16 @@ impl Owner {
             Command::Submit { line, blocks } => self.submit(id, line, blocks),
             Command::Unqueue { line } => self.unqueue(id, line),
             Command::Inspect { what } => self.inspect(id, what),
-            Command::Permit { question, updates } => self.permit(id, question, updates).await,
+            Command::Permit { updates } => self.permit(id, updates).await,
             Command::SetThinking { tokens } => self.set_thinking(id, tokens),
             Command::SetServers { servers } => self.set_servers(id, servers),
             Command::ReconnectServer { server } => self.reconnect_server(id, &server),
             Command::ToggleServer { server, on } => self.toggle_server(id, &server, on),
             Command::Rewind { to, dry_run } => self.rewind(id, to, dry_run),
             Command::Compact { instructions } => self.enqueue(id, Work::Compact(instructions)),
-            Command::Answer { question, answer, by } => self.answered(id, question, answer, by).await,
+            Command::Answer { question, answer, updates, by } => {
+                self.answered(id, (question, answer), updates, by).await;
+            }
             Command::AnswerHost { .. } => self.answer_host(Request { id, command }),
             Command::Interrupt => self.interrupt(id),
             Command::SetMode { mode } => self.set_mode(id, mode).await,
@@ -859,7 +861,8 @@ impl Owner {
         let event = Event::Answered { question, answer: answer.clone(), by: "nobody".to_owned() };
         // A journal that is lost ends the run; the call must not wait beyond that.
         let _ = self.session.journal.write(&self.who, vec![event]).await;
-        self.approvals.answer(question, answer);
+        let under = self.rights.borrow().clone();
+        self.approvals.answer(question, Heard { answer, under });
     }
 
     /// Says that nobody waits any more for the answer to something that a server asked.
@@ -870,34 +873,44 @@ impl Owner {
         let _ = self.session.journal.write(&self.who, vec![event]).await;
     }
 
-    async fn answered(&mut self, id: RequestId, question: QuestionId, answer: Answer, by: String) {
+    /// Hands an answer to the call that waits for it. What it changes for later calls is on record before it, in the
+    /// same write: whoever finds the answer there finds that too. Nobody gets more than the session may have, and an
+    /// agent in the background gets nothing for the others; what of it cannot be done keeps nothing else from being
+    /// done.
+    async fn answered(
+        &mut self,
+        id: RequestId,
+        (question, answer): (QuestionId, Answer),
+        updates: Vec<PermissionUpdate>,
+        by: String,
+    ) {
         let Some(asked) = self.approvals.questions().find(|open| open.id == question) else {
             let reason = format!("no open question with this id: {question}");
             return self.reply(id, Reply::Refused { reason });
         };
-        let asker = asked.agent.clone();
-        let answer = match elicit::fitting(asked, of_session(answer)) {
+        let behind = asked.agent.clone().filter(|agent| self.is_behind(agent));
+        let answer = match elicit::fitting(asked, permits::of_session(answer)) {
             Ok(answer) => answer,
             Err(reason) => return self.reply(id, Reply::Refused { reason }),
         };
-        let event = Event::Answered { question, answer: answer.on_record(), by };
-        if let Err(lost) = self.session.journal.write(&self.who, vec![event]).await {
+        let mut change = self.changing();
+        if let Answer::Allow { rules, everywhere, .. } = &answer {
+            change.allow(rules, behind.as_ref().filter(|_| !everywhere));
+        }
+        // What the answer takes away holds from the next call on; the one that it lets go on is let go on.
+        let under = change.rights.clone();
+        for update in &updates {
+            change.take_with_answer(update, behind.is_some());
+        }
+        let mut events = change.events();
+        events.push(Event::Answered { question, answer: answer.on_record(), by });
+        if let Err(lost) = self.session.journal.write(&self.who, events).await {
             return self.reply(id, Reply::Refused { reason: lost.to_string() });
         }
-        if let Answer::Allow { rules, everywhere, .. } = &answer
-            && !rules.is_empty()
-        {
-            let only = asker.filter(|agent| !everywhere && self.is_behind(agent));
-            self.rights.send_modify(|rights| match only {
-                Some(agent) => {
-                    let own = rules.iter().map(|rule| (agent.clone(), rule.clone()));
-                    Arc::make_mut(&mut rights.scoped).extend(own);
-                }
-                None => Arc::make_mut(&mut rights.rules).allow.extend(rules.iter().cloned()),
-            });
-        }
-        self.approvals.answer(question, answer);
-        self.reply(id, done());
+        let value = change.not_done().map_or(Value::Null, |reason| serde_json::json!({"not_done": reason}));
+        self.adopt(change);
+        self.approvals.answer(question, Heard { answer, under });
+        self.reply(id, Reply::Done { value });
     }
 
     fn interrupt(&mut self, id: RequestId) {
@@ -923,97 +936,59 @@ impl Owner {
     }
 
     /// Changes what may be done, because a host wants it.
-    async fn permit(&mut self, id: RequestId, question: Option<QuestionId>, updates: Vec<PermissionUpdate>) {
-        let by = question.map_or(Ok(Changing::ByItself), |question| {
-            let asked = self.approvals.questions().find(|open| open.id == question);
-            asked.map(|asked| Changing::WithAnAnswer(asked.agent.clone())).ok_or(question)
-        });
-        let by = match by {
-            Ok(by) => by,
-            Err(question) => {
-                let reason = format!("no open question with this id: {question}");
-                return self.reply(id, Reply::Refused { reason });
-            }
-        };
-        let reply = match self.change_rights(by, updates).await {
+    async fn permit(&mut self, id: RequestId, updates: Vec<PermissionUpdate>) {
+        let reply = match self.change_rights(Changing::ByItself, updates).await {
             Ok(()) => done(),
             Err(reason) => Reply::Refused { reason },
         };
         self.reply(id, reply);
     }
 
-    /// Changes what may be done. Nobody gets more than the session may have, and an agent in the background gets
-    /// nothing for the others, nor does any agent that a hook answers for. What cannot be done is refused and keeps
-    /// nothing else from being done: the call that is allowed with it goes on, and under all that was to narrow what
-    /// it may do. The error says what was not done.
+    /// Changes what may be done. Nobody gets more than the session may have, nor does any agent that a hook answers
+    /// for. What cannot be done is refused and keeps nothing else from being done. The error says what was not done.
     pub async fn change_rights(
         &mut self,
         by: Changing,
         updates: Vec<PermissionUpdate>,
     ) -> Result<(), String> {
-        let mut rights = self.rights.borrow().clone();
-        let mut directories = self.session.directories.clone();
-        let (only_narrows, own) = match &by {
-            Changing::ByItself | Changing::WithAnAnswer(None) | Changing::InPlaceOfAPerson(None) => {
-                (false, None)
-            }
-            Changing::WithAnAnswer(Some(agent)) => (self.is_behind(agent), None),
-            Changing::InPlaceOfAPerson(Some(agent)) => (true, Some(agent)),
-        };
-        let (mut done_of_it, mut not_done) = (Vec::new(), Vec::new());
-        for update in updates {
-            if let (Some(agent), PermissionUpdate::AddRules { behavior: Verdict::Allow, rules }) =
-                (own, &update)
-            {
-                let rules = session_rules(rules).map(|rule| (agent.clone(), rule));
-                Arc::make_mut(&mut rights.scoped).extend(rules);
-                done_of_it.push(format!("{} for {agent}", said(&update)));
-                continue;
-            }
-            let meant = if only_narrows { narrowing(&update, rights.mode) } else { Some(update.clone()) };
-            if meant.as_ref() != Some(&update) {
-                not_done.push(if own.is_some() { FOR_AN_AGENT } else { FOR_NOBODY_ELSE }.to_owned());
-            }
-            let Some(meant) = meant else { continue };
-            let steps = if by == Changing::ByItself { vec![meant.clone()] } else { as_answered(&meant) };
-            let session = &self.session;
-            let available = |mode| spec::check_later_mode(mode, &session.parts, &session.request);
-            match steps.iter().try_for_each(|step| change(&mut rights, &mut directories, step, &available)) {
-                Ok(()) => done_of_it.push(said(&meant)),
-                Err(reason) => not_done.push(reason),
+        let mut change = self.changing();
+        for update in &updates {
+            match &by {
+                Changing::ByItself => change.take(update),
+                Changing::InPlaceOfAPerson(None) => change.take_with_answer(update, false),
+                Changing::InPlaceOfAPerson(Some(agent)) => change.take_for(update, agent),
             }
         }
-        not_done.dedup();
-        let over = if not_done.is_empty() { Ok(()) } else { Err(not_done.join("; ")) };
+        let over = change.not_done().map_or(Ok(()), Err);
+        let events = change.events();
         // Whoever only wants a change hears of it whole or not at all.
-        if done_of_it.is_empty() || by == Changing::ByItself && over.is_err() {
+        if events.is_empty() || by == Changing::ByItself && over.is_err() {
             return over;
         }
-        self.put_in_force(rights, directories, &done_of_it).await?;
+        self.session.journal.write(&self.who, events).await.map_err(|lost| lost.to_string())?;
+        self.adopt(change);
         over
     }
 
-    /// Puts other rights on record and in force.
-    async fn put_in_force(
-        &mut self,
-        rights: Rights,
-        directories: Vec<camino::Utf8PathBuf>,
-        changes: &[String],
-    ) -> Result<(), String> {
-        let text = format!("what may be done was changed: {}", changes.join("; "));
-        let mut events = vec![Event::Notice { level: "info".to_owned(), text }];
-        if rights.mode != self.rights.borrow().mode {
-            events.push(Event::ModeChanged { mode: rights.mode });
-        }
-        self.session.journal.write(&self.who, events).await.map_err(|lost| lost.to_string())?;
-        self.session.directories = directories;
-        if let Some(running) = &self.running {
-            let now = running.desk.now();
-            let worktree = now.worktree.as_deref().cloned();
-            running.desk.move_to(now.cwd.clone(), worktree, self.session.directories());
+    /// What may be done now, to be changed.
+    fn changing(&self) -> Change {
+        let session = &self.session;
+        let bypass = spec::check_later_mode(Mode::BypassPermissions, &session.parts, &session.request);
+        Change::new(&self.rights.borrow(), &session.directories, bypass)
+    }
+
+    /// Lets what was changed, and is on record, hold.
+    fn adopt(&mut self, change: Change) {
+        let Change { rights, directories, .. } = change;
+        if self.session.directories != directories {
+            self.session.directories = directories;
+            if let Some(running) = &self.running {
+                let now = running.desk.now();
+                let worktree = now.worktree.as_deref().cloned();
+                running.desk.move_to(now.cwd.clone(), worktree, self.session.directories());
+            }
         }
         self.rights.send_replace(rights);
-        Ok(())
     }
 
     /// The model of the next turn. A model of another dialect reads the conversation again from the record.
@@ -1075,8 +1050,6 @@ impl Owner {
 pub enum Changing {
     /// A host wants it.
     ByItself,
-    /// A host wants it with its answer to a question of this agent's; none is the root's.
-    WithAnAnswer(Option<AgentId>),
     /// A hook or a tool wants it that answers in a person's place, for a call of this agent's; none is the root's.
     InPlaceOfAPerson(Option<AgentId>),
 }
@@ -1088,137 +1061,6 @@ fn lines<'a>(queue: impl IntoIterator<Item = &'a (RequestId, Work)>) -> Vec<Line
         Work::Compact(_) | Work::Notices => None,
     };
     queue.into_iter().filter_map(line).collect()
-}
-
-/// Why something that was to hold for everyone does not.
-const FOR_NOBODY_ELSE: &str = "what an agent in the background asks gives no rights to the whole session; a rule that \
-                               allows it something can be added with its answer";
-
-const FOR_AN_AGENT: &str = "what is answered for an agent's call without a person gives no rights to the whole session; \
-                            a rule that allows something is the agent's";
-
-/// As much of a change as takes rights away, in a session of this mode; none where nothing does.
-fn narrowing(update: &PermissionUpdate, mode: Mode) -> Option<PermissionUpdate> {
-    match update {
-        PermissionUpdate::SetMode { mode: Mode::Plan } => Some(update.clone()),
-        PermissionUpdate::SetMode { mode: Mode::Default } => {
-            matches!(mode, Mode::AcceptEdits | Mode::BypassPermissions).then(|| update.clone())
-        }
-        PermissionUpdate::ReplaceRules { behavior: behavior @ Verdict::Allow, source, .. } => {
-            let (behavior, source) = (*behavior, *source);
-            Some(PermissionUpdate::ReplaceRules { behavior, source, rules: Vec::new() })
-        }
-        PermissionUpdate::ReplaceRules { behavior, rules, .. } => {
-            Some(PermissionUpdate::AddRules { behavior: *behavior, rules: rules.clone() })
-        }
-        other => other.narrows().then(|| other.clone()),
-    }
-}
-
-/// Does one change of what may be done.
-fn change(
-    rights: &mut Rights,
-    directories: &mut Vec<camino::Utf8PathBuf>,
-    update: &PermissionUpdate,
-    available: &dyn Fn(Mode) -> Result<(), String>,
-) -> Result<(), String> {
-    let set = Arc::make_mut(&mut rights.rules);
-    match update {
-        PermissionUpdate::AddRules { behavior, rules } => {
-            let new: Vec<_> =
-                rules.iter().filter(|rule| !set.of(*behavior).contains(rule)).cloned().collect();
-            set.of(*behavior).extend(new);
-        }
-        PermissionUpdate::ReplaceRules { behavior, source, rules } => {
-            set.of(*behavior).retain(|rule| rule.source != *source);
-            set.of(*behavior).extend(rules.iter().cloned());
-        }
-        PermissionUpdate::RemoveRules { behavior, rules } => {
-            set.of(*behavior).retain(|rule| !rules.contains(rule));
-        }
-        PermissionUpdate::SetMode { mode } => {
-            available(*mode)?;
-            rights.mode = *mode;
-        }
-        PermissionUpdate::AddDirectories { directories: more } => {
-            if let Some(odd) = more.iter().find(|directory| !directory.is_absolute()) {
-                return Err(format!("a directory is named by its whole path: {odd}"));
-            }
-            directories
-                .extend(more.iter().filter(|one| !directories.contains(one)).cloned().collect::<Vec<_>>());
-            Arc::make_mut(&mut rights.gone).retain(|directory| !more.contains(directory));
-        }
-        PermissionUpdate::RemoveDirectories { directories: fewer } => {
-            // Agents at work have their own list: what goes here is told to them.
-            let (gone, left) = directories.drain(..).partition(|directory| fewer.contains(directory));
-            *directories = left;
-            Arc::make_mut(&mut rights.gone).extend::<Vec<_>>(gone);
-        }
-    }
-    Ok(())
-}
-
-/// A rule that came with an answer: wherever a host wants it kept, it is the session's, and an agent that has its own
-/// rules in place of the session's does not have it.
-fn session_rules(rules: &[Rule]) -> impl Iterator<Item = Rule> {
-    rules.iter().map(|rule| Rule { source: RuleSource::Session, ..rule.clone() })
-}
-
-/// The answer with its rules as they are held.
-fn of_session(answer: Answer) -> Answer {
-    match answer {
-        Answer::Allow { input, rules, everywhere } => {
-            Answer::Allow { input, rules: session_rules(&rules).collect(), everywhere }
-        }
-        other => other,
-    }
-}
-
-/// A change that came with an answer, as it is done: what allows something is held as the session's rules are, and is
-/// found there when it is to go again. What denies or asks holds for everyone, whoever it is of.
-fn as_answered(update: &PermissionUpdate) -> Vec<PermissionUpdate> {
-    match update {
-        PermissionUpdate::AddRules { behavior: behavior @ Verdict::Allow, rules } => {
-            vec![PermissionUpdate::AddRules { behavior: *behavior, rules: session_rules(rules).collect() }]
-        }
-        PermissionUpdate::ReplaceRules { behavior: behavior @ Verdict::Allow, source, rules } => {
-            let (behavior, own) = (*behavior, RuleSource::Session);
-            let gone = PermissionUpdate::ReplaceRules { behavior, source: *source, rules: Vec::new() };
-            let rules = session_rules(rules).collect();
-            vec![gone, PermissionUpdate::ReplaceRules { behavior, source: own, rules }]
-        }
-        PermissionUpdate::RemoveRules { behavior: behavior @ Verdict::Allow, rules } => {
-            let rules = rules.iter().cloned().chain(session_rules(rules)).collect();
-            vec![PermissionUpdate::RemoveRules { behavior: *behavior, rules }]
-        }
-        other => vec![other.clone()],
-    }
-}
-
-/// A change of what may be done, in words.
-fn said(update: &PermissionUpdate) -> String {
-    let verb = |behavior: &Verdict| match behavior {
-        Verdict::Allow => "allowed",
-        Verdict::Ask => "asked about",
-        Verdict::Deny => "denied",
-    };
-    let all = |rules: &[Rule]| rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    let paths =
-        |paths: &[camino::Utf8PathBuf]| paths.iter().map(|path| path.as_str()).collect::<Vec<_>>().join(", ");
-    match update {
-        PermissionUpdate::AddRules { behavior, rules } => format!("{} is now {}", all(rules), verb(behavior)),
-        PermissionUpdate::ReplaceRules { behavior, rules, .. } => {
-            format!("only {} is now {}", all(rules), verb(behavior))
-        }
-        PermissionUpdate::RemoveRules { behavior, rules } => {
-            format!("{} is no longer {}", all(rules), verb(behavior))
-        }
-        PermissionUpdate::SetMode { mode } => format!("the mode is {mode}"),
-        PermissionUpdate::AddDirectories { directories } => format!("{} can be used", paths(directories)),
-        PermissionUpdate::RemoveDirectories { directories } => {
-            format!("{} can no longer be used", paths(directories))
-        }
-    }
 }
 
 fn done() -> Reply {

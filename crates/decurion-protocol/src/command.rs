@@ -44,6 +44,11 @@ pub enum Command {
         question: QuestionId,
         /// How.
         answer: Answer,
+        /// What else changes with it, from the next call on: what an agent in the background asks gives no rights to
+        /// the whole session. What cannot be done of it keeps the answer from nothing; the reply names it
+        /// (`not_done`).
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        updates: Vec<PermissionUpdate>,
         /// By whom, for the record.
         by: String,
     },
@@ -89,9 +94,6 @@ pub enum Command {
     },
     /// Change what may be done, for the rest of the session: all of it or nothing.
     Permit {
-        /// The open question that this comes with the answer to, if it does: what an agent in the background asks
-        /// gives no rights to the whole session.
-        question: Option<QuestionId>,
         /// What changes.
         updates: Vec<PermissionUpdate>,
     },

@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use crate::{
     AgentId, Answer, Block, CallId, Decision, Delivery, FileBefore, HostRequest, HostRequestId, Intent,
-    LineId, Mail, Message, Mode, Money, Outcome, Question, QuestionId, ReleaseStep, Reply, RequestId, RunId,
-    RunSpec, SessionId, StartStep, Step, TaskId, TaskProgress, TaskRecord, TaskState, ToolOutput, Usage,
-    Wanted, Worktree,
+    LineId, Mail, Message, Mode, Money, Outcome, PermissionUpdate, Question, QuestionId, ReleaseStep, Reply,
+    RequestId, RunId, RunSpec, SessionId, StartStep, Step, TaskId, TaskProgress, TaskRecord, TaskState,
+    ToolOutput, Usage, Wanted, Worktree,
 };
 
 /// One event with its place in the session's order.
@@ -154,6 +154,16 @@ pub enum Event {
     ModeChanged {
         /// The mode.
         mode: Mode,
+    },
+    /// What may be done was changed for the rest of the session, by an answer or by whoever leads it. On record before
+    /// the answer that it came with, and taken up again with the session.
+    RightsChanged {
+        /// What changed, as it is held.
+        #[serde(default)]
+        updates: Vec<PermissionUpdate>,
+        /// The agent that it holds for, with all below it; none is everyone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        only: Option<AgentId>,
     },
     /// The session's own conversation goes on in another folder: it entered a checkout of its own, or left it.
     /// On record once that checkout is made, and before it is taken back.

@@ -352,7 +352,7 @@ pub fn flag_settings(settings: &Map<String, Value>) -> Result<Vec<Command>, Stri
             ("permissions", Value::Object(permissions)) => {
                 let updates = flag_permissions(permissions)?;
                 if !updates.is_empty() {
-                    commands.push(Command::Permit { question: None, updates });
+                    commands.push(Command::Permit { updates });
                 }
             }
             (_, Value::Null) => {}

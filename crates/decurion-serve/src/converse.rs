@@ -418,13 +418,12 @@ impl Talk {
         for problem in problems {
             self.complain(&format!("answer to {id}: {problem}"));
         }
-        // Before the answer: what the call does next is under what the host wants to hold.
-        if !updates.is_empty() {
-            let command = Command::Permit { question: Some(question.id), updates };
-            let request = self.headless.ask(&mut self.state, command).await;
+        let changes = !updates.is_empty();
+        let command = Command::Answer { question: question.id, answer, updates, by: "host".to_owned() };
+        let request = self.headless.ask(&mut self.state, command).await;
+        if changes {
             self.changing.insert(request, Some(question.id));
         }
-        let request = self.answer(question.id, answer, "host").await;
         if question.elicitation.is_some() {
             self.given.insert(request, question.id);
         }
@@ -444,7 +443,7 @@ impl Talk {
     }
 
     async fn answer(&mut self, question: QuestionId, answer: Answer, by: &str) -> RequestId {
-        let command = Command::Answer { question, answer, by: by.to_owned() };
+        let command = Command::Answer { question, answer, updates: Vec::new(), by: by.to_owned() };
         self.headless.ask(&mut self.state, command).await
     }
 
@@ -488,7 +487,11 @@ impl Talk {
     /// An answer to a server that was not taken, because it does not fit, is none: the server must not wait for
     /// a host that believes it has answered.
     async fn taken(&mut self, request: RequestId, reply: &Reply) {
-        if let (Some(about), Reply::Refused { reason }) = (self.changing.remove(&request), reply) {
+        let missed = match reply {
+            Reply::Refused { reason } => Some(reason.as_str()),
+            Reply::Done { value } => value.get("not_done").and_then(Value::as_str),
+        };
+        if let (Some(about), Some(reason)) = (self.changing.remove(&request), missed) {
             let reason = one_line(reason);
             self.complain(&match about {
                 Some(question) => format!("answer to {question}: not obeyed: {reason}"),

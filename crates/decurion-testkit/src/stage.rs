@@ -339,6 +339,7 @@ impl Stage {
                         let command = Command::Answer {
                             question: question.id,
                             answer: answer.clone(),
+                            updates: Vec::new(),
                             by: "test".into(),
                         };
                         send(link, 1_000_000, command).await;

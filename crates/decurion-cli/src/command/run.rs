@@ -674,9 +674,11 @@ fn session_request(
             .or_else(|| loaded.settings.fallback_model.first().cloned()),
         thinking: thinking(args)?,
         effort: effort(args)?,
-        mode: main
-            .filter(|_| permission_mode(args).is_ok_and(|given| given.is_none()))
-            .and_then(|main| definitions::mode(main, loaded)),
+        // A mode that is asked for now, in the settings' word for it, is what a session that goes on is in then.
+        mode: match permission_mode(args)? {
+            Some(_) => Some(loaded.settings.permissions.default_mode),
+            None => main.and_then(|main| definitions::mode(main, loaded)),
+        },
         allow: Vec::new(),
         deny: Vec::new(),
         tools: match (args.tools.as_deref(), main) {

@@ -154,7 +154,7 @@ async fn give_answer(
         Answer::Allow { .. } => "allowed",
         Answer::Elicited(_) => "answered",
     };
-    let command = Command::Answer { question, answer, by: "user".to_owned() };
+    let command = Command::Answer { question, answer, updates: Vec::new(), by: "user".to_owned() };
     ask(chosen, command, AGAIN).await?;
     print::done(json, &json!({"question": question, "answer": word}), || format!("{word}: {question}"))
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use camino::Utf8PathBuf;
 use decurion_model::Head;
 use decurion_protocol::{
     AgentId, Attention, Block, Delivery, Envelope, Event, Intent, Limits, Message, Mode, Money, Opening,
@@ -146,6 +147,7 @@ impl Owner {
                 _ => Opening::Resumed { from: Some(old.run) },
             },
             limits: self.limits_again(agent, &old.limits, call),
+            directories: self.still_given(&old),
             ..(*old).clone()
         };
         let folding = match folding {
@@ -175,6 +177,16 @@ impl Owner {
         self.mark_told(Some(agent));
         let child = Child { launch, record, remarks: Vec::new(), shared: None };
         self.open_agent(&by, child, kit).await
+    }
+
+    /// Of the directories that an agent had, those in what the session has now: rights only shrink going down.
+    fn still_given(&self, old: &RunSpec) -> Vec<Utf8PathBuf> {
+        let session = &self.session;
+        let checkouts = old.worktree.as_deref().into_iter().chain(&session.worktree).map(|own| &own.path);
+        let home = [&session.request.cwd, &session.cwd].into_iter().chain(&session.before);
+        let has: Vec<&Utf8PathBuf> = home.chain(&session.directories).chain(checkouts).collect();
+        let still = |directory: &&Utf8PathBuf| has.iter().any(|one| directory.starts_with(one));
+        old.directories.iter().filter(still).cloned().collect()
     }
 
     /// What an agent that goes on carries again. Its checkout is taken up by its own task, since git may take

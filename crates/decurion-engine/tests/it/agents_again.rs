@@ -202,7 +202,8 @@ when
     let second = until(&mut link, question).await;
     assert_eq!(first, second, "the same question still");
     let answer = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
-    send(&link, 2, Command::Answer { question: second, answer, by: "test".into() }).await;
+    send(&link, 2, Command::Answer { question: second, answer, updates: Vec::new(), by: "test".into() })
+        .await;
     send(&link, 3, Command::Finish).await;
     let mut log = Vec::new();
     while let Some(envelope) = link.events.next().await {

@@ -25,7 +25,7 @@ async fn askers(stage: &Stage, everywhere: bool) -> Vec<String> {
                 let rules = vec![Rule::parse("Skill", RuleSource::Session).unwrap()];
                 let answer = Answer::Allow { input: None, rules, everywhere };
                 let (question, by) = (question.id, "user".to_owned());
-                send(&link, 3, Command::Answer { question, answer, by }).await;
+                send(&link, 3, Command::Answer { question, answer, updates: Vec::new(), by }).await;
             }
             Event::Replied { request, .. } if request.0 == 2 => break,
             _ => {}
@@ -89,23 +89,23 @@ async fn what_narrows_holds_where_an_agent_in_the_background_is_refused_the_rest
                     PermissionUpdate::SetMode { mode: Mode::AcceptEdits },
                     PermissionUpdate::AddRules { behavior: Verdict::Deny, rules },
                 ];
-                send(&link, 3, Command::Permit { question: Some(question), updates }).await;
                 let answer = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
-                send(&link, 4, Command::Answer { question, answer, by }).await;
+                send(&link, 3, Command::Answer { question, answer, updates, by }).await;
             }
             Event::ModeChanged { .. } => modes += 1,
-            Event::Replied { request, reply: Reply::Refused { reason } } if request.0 == 3 => {
+            Event::Replied { request, reply: Reply::Done { value } } if request.0 == 3 => {
+                let reason = value["not_done"].as_str().unwrap();
                 told.push(reason.split(';').next().unwrap().to_owned());
             }
-            Event::CallEnded { tool, output, .. } if tool == "Skill" => {
-                told.push(format!("denied: {}", output.is_error));
-            }
+            Event::CallStarted { tool, .. } if tool == "Skill" => told.push("begun".to_owned()),
+            Event::CallRefused { decision, .. } => told.push(decision.reason.clone()),
             Event::Replied { request, .. } if request.0 == 2 => break,
             _ => {}
         }
     }
     let refused = "what an agent in the background asks gives no rights to the whole session";
-    assert_eq!(told, [refused, "denied: true", "denied: true", "denied: true", "denied: true"]);
+    let denied = "denied by Skill";
+    assert_eq!(told, [refused, "begun", denied, denied, denied], "the call that was answered is done");
     assert_eq!(modes, 0);
 }
 

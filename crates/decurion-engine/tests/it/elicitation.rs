@@ -91,8 +91,12 @@ async fn play(stage: &Stage, answers: &[Answer]) -> Answered {
         };
         if let (true, Some(answer), Some(question)) = (again, answers.get(next), questions.last()) {
             next += 1;
-            let command =
-                Command::Answer { question: question.id, answer: answer.clone(), by: "user".into() };
+            let command = Command::Answer {
+                question: question.id,
+                answer: answer.clone(),
+                updates: Vec::new(),
+                by: "user".into(),
+            };
             send(&link, 3, command).await;
         }
     }
@@ -315,7 +319,12 @@ async fn an_interrupted_call_takes_its_servers_question_back() {
                 assert_eq!(*answer, plain(ElicitationAction::Cancel));
                 log.push("taken back".to_owned());
                 let answer = accept(json!({"name": "too late by now"}));
-                send(&link, 3, Command::Answer { question: *question, answer, by: "user".into() }).await;
+                send(
+                    &link,
+                    3,
+                    Command::Answer { question: *question, answer, updates: Vec::new(), by: "user".into() },
+                )
+                .await;
             }
             Event::Replied { request, reply: Reply::Refused { reason } } if request.0 == 3 => {
                 log.push(reason.split(':').next().unwrap().to_owned());

@@ -150,7 +150,12 @@ print(json.dumps({"systemMessage": asked["notification_type"] + ": " + asked["me
                 assert_eq!(text, "permission_prompt: Decurion needs your permission to use WebFetch");
                 let answer = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
                 let by = "user".to_owned();
-                send(&link, 2, Command::Answer { question: question.unwrap(), answer, by }).await;
+                send(
+                    &link,
+                    2,
+                    Command::Answer { question: question.unwrap(), answer, updates: Vec::new(), by },
+                )
+                .await;
             }
             Event::RunEnded { .. } => break,
             _ => {}

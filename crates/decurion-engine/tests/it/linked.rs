@@ -380,7 +380,7 @@ async fn reads_after_a_question(change: bool) -> String {
                 }
                 let answer = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
                 let (question, by) = (question.id, "user".to_owned());
-                send(&session, 2, Command::Answer { question, answer, by }).await;
+                send(&session, 2, Command::Answer { question, answer, updates: Vec::new(), by }).await;
             }
             Event::RunEnded { .. } => break,
             event => said.push_str(&format!("{event:?}\n")),

@@ -325,7 +325,12 @@ async fn a_model_of_another_dialect_set_in_the_middle_of_a_turn_reads_what_was_s
             Event::Asked { question } => {
                 send(&link, 2, Command::SetModel { model: "chat/other".into() }).await;
                 let answer = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
-                let command = Command::Answer { question: question.id, answer, by: "a test".into() };
+                let command = Command::Answer {
+                    question: question.id,
+                    answer,
+                    updates: Vec::new(),
+                    by: "a test".into(),
+                };
                 send(&link, 3, command).await;
             }
             Event::RunEnded { .. } => break,

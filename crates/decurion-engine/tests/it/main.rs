@@ -25,6 +25,7 @@ mod linked;
 mod loops;
 mod merging;
 mod permission;
+mod permits;
 mod relocating;
 mod resuming;
 mod rewinding;

@@ -282,7 +282,7 @@ async fn what_cannot_go_back_wholly_stays() {
                     behavior: decurion_protocol::Verdict::Deny,
                     rules: vec![deny],
                 };
-                talk.reply(Command::Permit { question: None, updates: vec![update] }).await;
+                talk.reply(Command::Permit { updates: vec![update] }).await;
             }
             "lost" => kept().iter().for_each(|path| fs::remove_file(path).unwrap()),
             "damaged" => kept().iter().for_each(|path| fs::write(path, "two\n").unwrap()),

@@ -55,7 +55,7 @@ async fn play(stage: &Stage, at: impl Fn(&Event) -> Option<Command>) -> Vec<Arc<
 fn answer(event: &Event, action: ElicitationAction, content: Option<serde_json::Value>) -> Option<Command> {
     let Event::Asked { question } = event else { return None };
     let answer = Answer::Elicited(Elicited { action, content: content.map(Private) });
-    Some(Command::Answer { question: question.id, answer, by: "user".into() })
+    Some(Command::Answer { question: question.id, answer, updates: Vec::new(), by: "user".into() })
 }
 
 /// What the one call gave.
