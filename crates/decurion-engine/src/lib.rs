@@ -440,6 +440,7 @@ impl Engine {
             cwd,
             before: opened.folded.before,
             lines: opened.folded.lines,
+            unanswered: opened.folded.unanswered,
             directories,
             context: opened.folded.context,
             previous: opened.folded.spec.map(|spec| spec.run),

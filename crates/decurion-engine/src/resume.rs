@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use decurion_protocol::{
-    AgentId, CallId, Envelope, Event, LineId, Persistence, PlaceError, QuestionId, ResumeAt, RunSpec,
+    AgentId, CallId, Envelope, Event, LineId, Origin, Persistence, PlaceError, QuestionId, ResumeAt, RunSpec,
     SessionId, SessionInfo, SessionRequest, Start,
 };
 use decurion_store::{
@@ -55,6 +55,8 @@ pub struct Folded {
     pub before: Option<Utf8PathBuf>,
     /// What was changed of what may be done.
     pub permits: Permits,
+    /// The prompt that the root was at work on when its process died, if it was.
+    pub unanswered: Option<LineId>,
     /// Where the conversation went on from earlier lines.
     pub branches: Branches,
     /// Whether one of these was met that was not known before: what stands above it here was taken in for nothing.
@@ -81,6 +83,7 @@ impl Folded {
             lines: HashSet::new(),
             before: None,
             permits: Permits::default(),
+            unanswered: None,
             branches: Branches::default(),
             stale: false,
             search: None,
@@ -119,6 +122,13 @@ impl Folded {
             if let Some(spec) = &mut self.spec {
                 (spec.cwd, spec.worktree) = (cwd.clone(), worktree.clone());
             }
+        }
+        match &envelope.event {
+            Event::Message { lines, meta, .. } if meta.origin == Origin::Prompt => {
+                self.unanswered = lines.first().copied();
+            }
+            Event::RunEnded { .. } | Event::Branched { .. } => self.unanswered = None,
+            _ => {}
         }
         match &envelope.event {
             Event::Message { lines, .. } => self.lines.extend(lines),
@@ -190,6 +200,7 @@ fn settle(
     let branched = Envelope { seq, at, agent, run, event: event.clone() };
     folded.branches.note(&branched);
     let mut folded = again(folded.branches, None)?;
+    folded.unanswered = None;
     folded.tasks.apply(&branched);
     Ok((folded, Some(event)))
 }
@@ -279,7 +290,9 @@ fn take_up(
                 Ok(())
             };
             let wanted = (id, at, imported.envelopes.last().map_or(0, |last| last.seq));
-            let (folded, branched) = settle(parts, request, folded, wanted, &mut read)?;
+            let (mut folded, branched) = settle(parts, request, folded, wanted, &mut read)?;
+            // Where its last turn ended it does not say.
+            folded.unanswered = None;
             let paths = parts.archive.layout().session(&request.cwd, id);
             let mut writer =
                 SessionWriter::create(&paths, &imported.info, parts.clock.date()).map_err(place_error)?;
@@ -313,6 +326,8 @@ fn fork(
     // The tasks of the first session are its own.
     folded.tasks = TaskTable::default();
     folded.parked.clear();
+    // So is whoever waits for an answer there.
+    folded.unanswered = None;
     opened(Box::new(writer), &paths, folded, info, Some(&report))
 }
 

@@ -80,6 +80,8 @@ pub struct Session {
     pub context: Context,
     /// The lines of its record, which no prompt may be called after.
     pub lines: HashSet<LineId>,
+    /// The prompt that an earlier process was at work on when it died. Sent again, it is worked on, not said again.
+    pub unanswered: Option<LineId>,
     /// The last run on record.
     pub previous: Option<RunId>,
     /// What is told at the beginning of a conversation.
@@ -182,6 +184,8 @@ enum Work {
     /// Words, and the id of their line.
     Prompt(Vec<Block>, LineId),
     Compact(Option<String>),
+    /// These words, which are on record and were never answered.
+    Again(Vec<Block>, LineId),
     /// Nothing but what waits to be told.
     Notices,
 }
@@ -427,9 +431,17 @@ impl Owner {
         );
     }
 
-    /// A prompt under an id of its sender's. Sent again, because nobody knows whether it arrived, it is taken once.
+    /// A prompt under an id of its sender's. Sent again, because nobody knows whether it arrived, it is taken once; one
+    /// that nobody answered before the process died is worked on now, unless that is under way.
     fn submit(&mut self, id: RequestId, line: LineId, blocks: Vec<Block>) {
         if !self.taken.insert(line) {
+            if self.session.unanswered.take_if(|open| *open == line).is_some() {
+                // Whatever runs next in this conversation answers it too.
+                if self.running.is_some() || !self.queue.is_empty() {
+                    return self.reply(id, done());
+                }
+                return self.enqueue(id, Work::Again(blocks, line));
+            }
             let reason = format!("a message with this id was taken already: {line}");
             return self.reply(id, Reply::Refused { reason });
         }
@@ -439,14 +451,20 @@ impl Owner {
     /// Takes back what is not begun yet.
     fn unqueue(&mut self, id: RequestId, line: Option<LineId>) {
         let is_meant = |work: &Work| match work {
-            Work::Prompt(_, own) => line.is_none_or(|line| line == *own),
+            Work::Prompt(_, own) | Work::Again(_, own) => line.is_none_or(|line| line == *own),
             Work::Compact(_) | Work::Notices => line.is_none(),
         };
-        let (gone, kept) = std::mem::take(&mut self.queue).into_iter().partition(|(_, work)| is_meant(work));
+        let (gone, kept): (VecDeque<_>, _) =
+            std::mem::take(&mut self.queue).into_iter().partition(|(_, work)| is_meant(work));
         self.queue = kept;
         let cancelled = lines(&gone);
-        for line in &cancelled {
-            self.taken.remove(line);
+        for (_, work) in &gone {
+            match work {
+                Work::Prompt(_, line) => drop(self.taken.remove(line)),
+                // It is on record all the same.
+                Work::Again(_, line) => self.session.unanswered = Some(*line),
+                Work::Compact(_) | Work::Notices => {}
+            }
         }
         self.reply(id, Reply::Done { value: serde_json::json!({"cancelled": cancelled}) });
     }
@@ -467,7 +485,7 @@ impl Owner {
         let asked = self.queue.pop_front().map(|(_, work)| work);
         self.by_notice = asked.is_none();
         let work = match asked {
-            Some(work @ Work::Prompt(..)) => {
+            Some(work @ (Work::Prompt(..) | Work::Again(..))) => {
                 self.tree.notified = 0;
                 (self.used, self.spawned) = ((0, Duration::ZERO), 0);
                 work
@@ -477,7 +495,7 @@ impl Owner {
             None => return,
         };
         self.tasks_before = self.tree.begun;
-        if let Work::Prompt(prompt, _) = &work {
+        if let Work::Prompt(prompt, _) | Work::Again(prompt, _) = &work {
             self.tell_of_agents();
             self.tell_of_servers();
             self.heed_command(prompt).await;
@@ -495,6 +513,12 @@ impl Owner {
                 let note = context.is_empty().then(|| self.session.opening_note.clone()).or(moved);
                 let starts = std::mem::take(&mut self.session.source);
                 let said = Said { note, prompt, line: Some(line), starts, ..Said::default() };
+                tokio::spawn(speak(run, context, said, carried))
+            }
+            Work::Again(..) => {
+                let carried = self.root_carried(&context).await;
+                let starts = std::mem::take(&mut self.session.source);
+                let said = Said { note: moved, starts, ..Said::default() };
                 tokio::spawn(speak(run, context, said, carried))
             }
             Work::Notices => {
@@ -561,7 +585,9 @@ impl Owner {
     /// Whether a prompt must wait until servers of the host have said what they offer, which they can only when the
     /// session is open. Everything else goes on meanwhile.
     fn awaits_servers(&mut self) -> bool {
-        if self.settling.is_none() && matches!(self.queue.front(), Some((_, Work::Prompt(..)))) {
+        if self.settling.is_none()
+            && matches!(self.queue.front(), Some((_, Work::Prompt(..) | Work::Again(..))))
+        {
             self.settling = self.session.servers.as_mut().and_then(SessionServers::settle_hosted);
         }
         self.settling.is_some()
@@ -790,6 +816,8 @@ impl Owner {
             self.spawned = running.desk.begun.load(Ordering::Relaxed);
         }
         self.used = left.used;
+        // What stood open in its conversation was before it.
+        self.session.unanswered = None;
         self.count_notified();
         let delivered = left.context.as_ref().map(|context| context.delivered().clone()).unwrap_or_default();
         self.context = left.context;
@@ -1057,7 +1085,7 @@ pub enum Changing {
 /// The ids of what waits.
 fn lines<'a>(queue: impl IntoIterator<Item = &'a (RequestId, Work)>) -> Vec<LineId> {
     let line = |(_, work): &(RequestId, Work)| match work {
-        Work::Prompt(_, line) => Some(*line),
+        Work::Prompt(_, line) | Work::Again(_, line) => Some(*line),
         Work::Compact(_) | Work::Notices => None,
     };
     queue.into_iter().filter_map(line).collect()

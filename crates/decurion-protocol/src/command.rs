@@ -26,7 +26,8 @@ pub enum Command {
         /// What to work on.
         blocks: Vec<Block>,
     },
-    /// The same, under an id that its sender knows it by. One that was taken before is refused.
+    /// The same, under an id that its sender knows it by. One that was taken before is refused, unless it is on record
+    /// and its process died before it was answered: that one is worked on.
     Submit {
         /// The id of its line.
         line: LineId,

@@ -433,6 +433,25 @@ impl Owner {
         self.session.journal.fold(0, empty, take).await.unwrap_or_default()
     }
 
+    /// What the root's run left that was at work when its process died: calls that it had not begun, and its last reply.
+    pub async fn root_carried(&self, context: &Context) -> Carried {
+        let (context_of, before) = (Context::new(self.session.model.dialect), Arc::from([]));
+        let empty = Folding { context: context_of, last: None, worked: false, denied: None, before };
+        let take = |folding: &mut Folding, envelope: Envelope| {
+            if envelope.agent.is_none() {
+                folding.apply(&envelope);
+            }
+        };
+        let Some(folding) = self.session.journal.fold(0, empty, take).await else {
+            return Carried::default();
+        };
+        // One that was said something after it belongs to what was before that.
+        let last = folding.last.filter(|last| !last.answered);
+        let calls = last.as_ref().map(|last| context.open_calls(&last.message.blocks)).unwrap_or_default();
+        let calls = calls.into_iter().filter(|call| !call.started).collect();
+        Carried { calls, last: last.map(LastMessage::into_reply), ..Carried::default() }
+    }
+
     /// The tasks from below the root to this one, by who began whom.
     fn line(&self, task: &TaskId) -> Vec<&Row> {
         let mut above = Vec::new();

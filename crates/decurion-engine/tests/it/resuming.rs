@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use decurion_protocol::{Block, Command, Event, LineId, Outcome, Place as _, Reply, SessionRequest, Start};
+use decurion_protocol::{
+    Block, Command, Envelope, Event, LineId, Outcome, Place as _, Reply, SessionRequest, Start,
+};
 use decurion_testkit::stage::{Stage, render, send};
 use expect_test::expect;
 use futures_util::StreamExt as _;
@@ -202,4 +204,60 @@ async fn nobody_is_shown_what_the_record_does_not_hold() {
         assert_eq!(recorded.seq, shown.seq);
         assert_eq!(std::mem::discriminant(&recorded.event), std::mem::discriminant(&shown.event));
     }
+}
+
+/// A prompt whose sender never heard the end of it, wherever the process died: sent again under its id it is on record
+/// once, its turn is done, what was done of it is not done again, and it has its result.
+#[tokio::test(start_paused = true)]
+async fn a_prompt_that_was_never_answered_is_sent_again() {
+    const SCRIPT: &str = "when turn=1\n  call Poke {\"text\": \"x\"}\nwhen turn=2\n  say \"done\"\n";
+    let line = LineId(uuid::Uuid::from_u128(7));
+    let submit = || Command::Submit { line, blocks: vec![Block::text("go")] };
+    let stage = Stage::new(SCRIPT);
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    send(&link, 1, submit()).await;
+    stage.listen(&mut link, &mut Vec::new()).await;
+    let record = stage.recorded(link.session);
+    let is_it = |envelope: &Envelope| matches!(&envelope.event, Event::Message { lines, .. } if lines.contains(&line));
+    let said = record.iter().find(|one| is_it(one)).unwrap().seq;
+    let mut seen = String::new();
+    for crash in said..=record.last().unwrap().seq {
+        let stage = stage.after_crash_at(crash);
+        let start = Start::Resume { id: link.session, at: None };
+        let mut link = stage.engine().open(SessionRequest { start, ..stage.request.clone() }).await.unwrap();
+        send(&link, 1, submit()).await;
+        let (mut reply, mut outcome) = (None, None);
+        while reply.is_none() || outcome.is_none() && !matches!(reply, Some(Reply::Refused { .. })) {
+            match &link.events.next().await.unwrap().event {
+                Event::Replied { request, reply: told } if request.0 == 1 => reply = Some(told.clone()),
+                Event::RunEnded { outcome: ended, .. } => outcome = Some(ended.clone()),
+                _ => {}
+            }
+        }
+        let after = stage.recorded(link.session);
+        assert_eq!(after.iter().filter(|one| is_it(one)).count(), 1, "after {crash}");
+        let begun = after.iter().filter(|one| matches!(one.event, Event::CallStarted { .. })).count();
+        let last = after.iter().rev().find_map(|one| match &one.event {
+            Event::CallEnded { output, .. } => Some(output.content.text()),
+            _ => None,
+        });
+        let event = record.iter().find(|one| one.seq == crash).unwrap();
+        let event = serde_json::to_value(&event.event).unwrap()["type"].as_str().unwrap().to_owned();
+        let told = match (&outcome, &reply) {
+            (Some(outcome), _) => format!("{outcome:?}"),
+            (None, reply) => format!("{reply:?}"),
+        };
+        seen.push_str(&format!(
+            "after {event}: begun {begun}, {last:?}; {} requests; {told}\n",
+            stage.requests().len()
+        ));
+    }
+    expect![[r#"
+        after message: begun 1, Some("x"); 2 requests; Completed { report: "done", limit: None }
+        after message: begun 1, Some("x"); 1 requests; Completed { report: "done", limit: None }
+        after call_started: begun 1, Some("Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."); 1 requests; Completed { report: "done", limit: None }
+        after call_ended: begun 1, Some("x"); 1 requests; Completed { report: "done", limit: None }
+        after message: begun 1, Some("x"); 0 requests; Completed { report: "done", limit: None }
+        after run_ended: begun 1, Some("x"); 0 requests; Some(Refused { reason: "a message with this id was taken already: 00000000-0000-0000-0000-000000000007" })
+    "#]].assert_eq(&seen);
 }
