@@ -3,11 +3,14 @@
 import os
 
 from claude_agent_sdk import (
+    fork_session,
     get_session_info,
     get_session_messages,
     get_subagent_messages,
     list_sessions,
     list_subagents,
+    rename_session,
+    tag_session,
 )
 
 from common import AssistantMessage, ask, plain, result_of, run, say
@@ -44,6 +47,18 @@ async def at():
     await ask("which numbers", resume=session)
 
 
+async def changed():
+    os.environ["CLAUDE_CONFIG_DIR"] = os.environ["DECURION_HOME"]
+    session = "44444444-4444-4444-8444-444444444444"
+    await ask("remember seven", session_id=session)
+    fork = fork_session(session, directory=os.getcwd()).session_id
+    await ask("which numbers", resume=fork)
+    rename_session(fork, "my numbers", directory=os.getcwd())
+    tag_session(fork, "mine", directory=os.getcwd())
+    await ask("which numbers", resume=fork, fork_session=True)
+    say("title", plain(get_session_info(fork, directory=os.getcwd()).custom_title))
+
+
 async def missing():
     try:
         await ask("which numbers", resume="22222222-2222-4222-8222-222222222222")
@@ -69,4 +84,4 @@ async def read():
         say("line of the agent", message.type)
 
 
-run(named, resumed, continued, forked, at, missing, read)
+run(named, resumed, continued, forked, at, changed, missing, read)

@@ -1,11 +1,14 @@
 // Sessions that go on: continued, resumed, forked, resumed in the middle; and read back from the state folder.
 
 import {
+  forkSession,
   getSessionInfo,
   getSessionMessages,
   getSubagentMessages,
   listSessions,
   listSubagents,
+  renameSession,
+  tagSession,
 } from "@anthropic-ai/claude-agent-sdk";
 import { ask, plain, resultOf, run, say } from "./common.mjs";
 
@@ -36,6 +39,18 @@ await run({
     await ask("and also eight", { resume: session });
     await ask("which numbers", { resume: session, resumeSessionAt: last, forkSession: true });
     await ask("which numbers", { resume: session });
+  },
+  async changed() {
+    process.env.CLAUDE_CONFIG_DIR = process.env.DECURION_HOME;
+    const session = "44444444-4444-4444-8444-444444444444";
+    const place = { dir: process.cwd() };
+    await ask("remember seven", { sessionId: session });
+    const fork = (await forkSession(session, place)).sessionId;
+    await ask("which numbers", { resume: fork });
+    await renameSession(fork, "my numbers", place);
+    await tagSession(fork, "mine", place);
+    await ask("which numbers", { resume: fork, forkSession: true });
+    say("title", plain((await getSessionInfo(fork, place)).customTitle));
   },
   async missing() {
     try {

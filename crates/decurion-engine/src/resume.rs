@@ -12,7 +12,7 @@ use decurion_protocol::{
 };
 use decurion_store::{
     Found, ImportContext, Journal, MemoryJournal, OpenError, ReplayOptions, ReplayReport, Scope,
-    SessionFiles, SessionPaths, SessionWriter, import, replay,
+    SessionFiles, SessionPaths, SessionWriter, adopt, import, replay,
 };
 
 use crate::branch::{Branches, Part, Search};
@@ -255,6 +255,7 @@ fn take_up(
     match parts.archive.find(id, &parts.foreign) {
         None => Err(PlaceError::NoSuchSession(id)),
         Some(Found::Ours(paths)) => {
+            make_ours(parts, request, &paths)?;
             let info = info(parts, request, id);
             let mut folded = Folded::new(parts, request).searching(at);
             // What agents were told stands in their own files.
@@ -272,15 +273,7 @@ fn take_up(
             Ok(Opened { branched, ..opened })
         }
         Some(Found::Foreign(transcript)) => {
-            let context = ImportContext {
-                session: Some(id),
-                cwd: request.cwd.clone(),
-                version: parts.version.clone(),
-                entrypoint: request.entrypoint.clone(),
-                run: new_run(),
-                now: parts.clock.date(),
-            };
-            let imported = import(&transcript, &context)
+            let imported = import(&transcript, &importing(parts, request, id))
                 .map_err(|error| PlaceError::Usage(format!("{transcript} cannot be read: {error}")))?;
             // Looked at before anything is made, so that asking for a line that is not there leaves nothing behind.
             let mut folded = Folded::new(parts, request).searching(at);
@@ -303,6 +296,23 @@ fn take_up(
     }
 }
 
+/// What a transcript of another program does not say.
+fn importing(parts: &Parts, request: &SessionRequest, id: SessionId) -> ImportContext {
+    ImportContext {
+        session: Some(id),
+        cwd: request.cwd.clone(),
+        version: parts.version.clone(),
+        entrypoint: request.entrypoint.clone(),
+        run: new_run(),
+        now: parts.clock.date(),
+    }
+}
+
+/// Takes a transcript that another program put into our folder for what it is.
+fn make_ours(parts: &Parts, request: &SessionRequest, paths: &SessionPaths) -> Result<(), PlaceError> {
+    adopt(paths, &importing(parts, request, paths.session())).map(drop).map_err(place_error)
+}
+
 fn fork(
     parts: &Parts,
     request: &SessionRequest,
@@ -313,6 +323,7 @@ fn fork(
     let Some(Found::Ours(source)) = parts.archive.find(from, &[]) else {
         return Err(PlaceError::NoSuchSession(from));
     };
+    make_ours(parts, request, &source)?;
     let mut keep = what_a_fork_keeps(parts, request, &source, at)?;
     let info = SessionInfo { forked_from: Some(from), ..info(parts, request, id) };
     let mut folded = Folded::new(parts, request);

@@ -391,6 +391,9 @@ struct Content {
     request_id: Option<String>,
     #[serde(default)]
     tool_use_result: Option<Value>,
+    /// What kind of note it is, where it is one of ours.
+    #[serde(default)]
+    note: Option<String>,
     #[serde(default)]
     is_api_error_message: bool,
     #[serde(default)]
@@ -556,7 +559,8 @@ impl<'a> Rebuild<'a> {
     fn user(&mut self, number: usize) -> io::Result<()> {
         let entry = &self.index.entries[number];
         match self.content(number)? {
-            Some(content) if !entry.is_meta => self.user_content(number, content),
+            // A note of ours, in a file that others copied from one of ours, was told to the model.
+            Some(content) if !entry.is_meta || content.note.is_some() => self.user_content(number, content),
             _ => self.report.left_out += 1,
         }
         Ok(())
@@ -592,7 +596,8 @@ impl<'a> Rebuild<'a> {
         let line = derived(id, if ended { usize::MAX } else { 0 });
         let message = Message { role: Role::User, blocks: rest };
         let parent = self.parent.replace(line);
-        let meta = Box::<MessageMeta>::default();
+        let origin = content.note.map_or(Origin::Prompt, Origin::Note);
+        let meta = Box::new(MessageMeta { origin, ..MessageMeta::default() });
         self.add(date, Event::Message { message, lines: vec![line], parent, meta });
     }
 }

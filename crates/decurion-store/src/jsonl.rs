@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use crate::blob::BlobFolder;
 use crate::disk::{Disk, DiskFile, FileKey, Place, RealDisk, SyncFile, SyncJob, Synced};
 use crate::folder::{Folder, How};
+use crate::import::Imported;
 use crate::layout::{PROJECTS, SUBAGENTS, SessionPaths, agent_name, agent_of};
 use crate::line::{Encoder, FileEnd, is_conversation};
 use crate::lock::{Holder, Lock, LockError};
@@ -156,6 +157,30 @@ impl SessionWriter {
         };
         let root = Target::new(paths.transcript_name(), disk.adopt(file), Tail::default());
         Self::assemble(disk, paths, info, folders, lock, root).map_err(|source| storage(paths, source))
+    }
+
+    /// Begins a file of another name for a session whose own is to be replaced by it, if `make` finds something to write
+    /// there once the session is locked.
+    pub(crate) fn beside(
+        paths: &SessionPaths,
+        name: &str,
+        now: Timestamp,
+        make: impl FnOnce() -> Result<Option<Imported>, OpenError>,
+    ) -> Result<Option<(Self, Imported)>, OpenError> {
+        let failed = |source| storage(paths, source);
+        let folders = Folders::open(paths, true).map_err(failed)?;
+        let lock = folders.lock(paths, now)?;
+        let Some(imported) = make()? else { return Ok(None) };
+        // What a dead process left of the same: whoever is alive would hold the lock.
+        match folders.project.remove(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let file = folders.project.file(name, How::New).map_err(failed)?;
+        let disk: Box<dyn Disk> = Box::new(RealDisk);
+        let root = Target::new(name.to_owned(), disk.adopt(file), Tail::default());
+        let writer = Self::assemble(disk, paths, &imported.info, folders, lock, root).map_err(failed)?;
+        Ok(Some((writer, imported)))
     }
 
     /// Takes up a recorded session: cuts what a crash left unfinished, gives every event that `options` asks

@@ -6,6 +6,7 @@
 //! written, [`replay`] streams it back, [`import`] reads a transcript of another program, and
 //! [`SessionFiles`] keeps what is too large for a line.
 
+mod adopt;
 pub mod archive;
 mod blob;
 mod decode;
@@ -32,6 +33,7 @@ use std::sync::Arc;
 
 use decurion_protocol::Envelope;
 
+pub use adopt::adopt;
 pub use archive::{Archive, Found};
 pub use disk::{SyncJob, Synced};
 pub use import::{ImportContext, ImportError, Imported, import};

@@ -107,6 +107,7 @@ const FEATURES: &[Feature] = &[
     ("`continue`", "sessions", "continued", BOTH),
     ("`fork_session`", "sessions", "forked", BOTH),
     ("`resume_session_at`", "sessions", "at", BOTH),
+    ("the functions that fork, rename and tag a session", "sessions", "changed", BOTH),
     ("a session that does not exist", "sessions", "missing", BOTH),
     ("session readers on our state folder", "sessions", "read", BOTH),
     ("`max_turns`", "limits", "turns", BOTH),

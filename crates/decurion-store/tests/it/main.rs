@@ -1,6 +1,7 @@
 //! What the store promises, seen from outside.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, missing_docs)]
 
+mod adopting;
 mod agents;
 mod archive;
 mod blobs;
