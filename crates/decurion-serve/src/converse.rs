@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use decurion_protocol::permission::session_updates;
 use decurion_protocol::{
-    AgentId, Answer, CallId, Command, Elicitation, ElicitationAction, Elicited, Envelope, Event, HostAnswer,
-    HostRequest, HostRequestId, Outcome, Question, QuestionId, Reply, RequestId, Totals, Wanted,
+    AgentId, Answer, Block, CallId, Command, Elicitation, ElicitationAction, Elicited, Envelope, Event,
+    HostAnswer, HostRequest, HostRequestId, Outcome, Question, QuestionId, Reply, RequestId, Totals, Wanted,
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -73,7 +73,9 @@ impl Headless {
         let state = State::waiting();
         let (open, asked, pending) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (changing, given, wanted) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let mut talk = Talk { headless: self, host, state, open, asked, pending, changing, given, wanted };
+        let kept = Vec::new();
+        let mut talk =
+            Talk { headless: self, host, state, open, asked, pending, changing, given, wanted, kept };
         talk.state.led = true;
         talk.listen(input, signals).await;
         talk.state.led = false;
@@ -115,10 +117,15 @@ struct Talk {
     given: HashMap<RequestId, QuestionId>,
     /// What the session wants of the host and has not got.
     wanted: HashMap<HostRequestId, FromHost>,
+    /// What the next prompt begins with.
+    kept: Vec<Block>,
 }
 
 /// How long a host reads nothing of what waits for it before it is taken for gone.
 const READ_WITHIN: Duration = Duration::from_secs(600);
+
+/// How many bytes may wait for the next prompt to begin with.
+const MOST_KEPT: usize = input::MOST_LINE;
 
 /// How many requests of a host may wait for the session.
 const MOST_PENDING: usize = 4_096;
@@ -283,7 +290,12 @@ impl Talk {
                 self.complain(&problem);
                 return Box::pin(self.said(Said::Work(work))).await;
             }
+            Said::Beforehand(blocks) => {
+                self.keep(blocks);
+                Vec::new()
+            }
             Said::Work(command) => {
+                let command = self.with_kept(command);
                 let request = self.headless.ask(&mut self.state, command).await;
                 self.changing.insert(request, None);
                 Vec::new()
@@ -298,6 +310,28 @@ impl Talk {
                 self.answered(&id, answer).await;
                 Vec::new()
             }
+        }
+    }
+
+    /// Keeps what the next prompt is to begin with, which nobody works on by itself.
+    fn keep(&mut self, blocks: Vec<Block>) {
+        let size =
+            |blocks: &[Block]| blocks.iter().map(|block| json!(block).to_string().len()).sum::<usize>();
+        if size(&self.kept) + size(&blocks) > MOST_KEPT {
+            return self.complain(&format!(
+                "a message with `shouldQuery: false` was not taken: more than {MOST_KEPT} bytes wait for the next prompt"
+            ));
+        }
+        self.kept.extend(blocks);
+    }
+
+    /// The command, beginning with what was kept for it if it is a prompt.
+    fn with_kept(&mut self, command: Command) -> Command {
+        let mut kept = || std::mem::take(&mut self.kept);
+        match command {
+            Command::Prompt { blocks } => Command::Prompt { blocks: [kept(), blocks].concat() },
+            Command::Submit { line, blocks } => Command::Submit { line, blocks: [kept(), blocks].concat() },
+            other => other,
         }
     }
 
@@ -508,6 +542,11 @@ impl Talk {
 
     /// The host says no more: nobody will answer what is open, and the session ends when it is quiet.
     async fn gone(&mut self) {
+        if !self.kept.is_empty() {
+            self.complain(
+                "a message with `shouldQuery: false` has had no prompt after it, and is on no record",
+            );
+        }
         let open: Vec<QuestionId> = self.open.drain().map(|(id, _)| id).collect();
         for question in open {
             self.answer(question, nobody(), "nobody").await;

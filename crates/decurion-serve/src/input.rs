@@ -75,6 +75,8 @@ pub enum Said {
         /// The line's member, what is wrong with it, and what was done about that.
         problem: String,
     },
+    /// Something that the next prompt begins with, and that is no prompt itself.
+    Beforehand(Vec<Block>),
     /// A request of its own.
     Request {
         /// Chosen by the host.
@@ -362,6 +364,11 @@ fn user(value: &Value) -> Result<Said, String> {
     let is_empty = |block: &Block| matches!(block, Block::Text { text } if text.trim().is_empty());
     if blocks.iter().all(is_empty) {
         return Err("`message.content` is empty".to_owned());
+    }
+    match value.get("shouldQuery") {
+        None | Some(Value::Null | Value::Bool(true)) => {}
+        Some(Value::Bool(false)) => return Ok(Said::Beforehand(blocks)),
+        Some(_) => return Err("`shouldQuery` is neither true nor false".to_owned()),
     }
     let line = match value.get("uuid") {
         None | Some(Value::Null) => Ok(None),

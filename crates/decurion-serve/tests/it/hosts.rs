@@ -134,6 +134,30 @@ async fn each_prompt_has_its_result_at_once() {
     "#]].assert_eq(&(kinds.join("\n") + "\n"));
 }
 
+/// What is said without asking for work begins the next prompt, and is no prompt by itself.
+#[tokio::test]
+async fn what_is_said_beforehand_is_read_with_the_next_prompt() {
+    let script = "when text=\"and first this\"\n  say \"read both\"\nwhen\n  say \"missed\"\n";
+    let beforehand = |text: &str, query: Value| json!({"type": "user", "message": {"role": "user", "content": text}, "shouldQuery": query});
+    let stage = stage(script);
+    let over = converse(stage, async |host: &mut Talking| {
+        host.say(&beforehand("and first this", json!(false))).await;
+        host.say(&beforehand("maybe", json!("no"))).await;
+        host.prompt("then this").await;
+        host.result(1).await;
+        host.say(&beforehand("too late", json!(false))).await;
+    })
+    .await;
+    let results: Vec<Value> = values(&over.out).into_iter().filter(|line| line["type"] == "result").collect();
+    let said: Vec<(&Value, &Value)> =
+        results.iter().map(|line| (&line["is_error"], &line["result"])).collect();
+    assert_eq!(said.last(), Some(&(&json!(false), &json!("read both"))), "{said:?}");
+    expect![[r#"
+        decurion: input line 2: `shouldQuery` is neither true nor false
+        decurion: a message with `shouldQuery: false` has had no prompt after it, and is on no record
+    "#]].assert_eq(&over.problems);
+}
+
 #[tokio::test]
 async fn a_host_that_says_nothing_ends_well() {
     let over = converse(stage(TWO_PROMPTS), async |_: &mut Talking| {}).await;
