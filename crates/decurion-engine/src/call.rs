@@ -11,7 +11,7 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_model::event::unparsed_input;
 use decurion_protocol::{
-    Answer, CallId, Changes, Decision, Denial, Envelope, Event, HookEvent, Intent, LineId, OwnRules,
+    Answer, AskedBy, CallId, Changes, Decision, Denial, Envelope, Event, HookEvent, Intent, LineId, OwnRules,
     PermissionUpdate, Question, QuestionId, RunSpec, ToolContent, ToolOutput, Verdict, WaitReason,
 };
 use decurion_tools::mcp::Elicit;
@@ -30,7 +30,7 @@ use crate::elicit::Elicitor;
 use crate::hook::HookPermission;
 use crate::hooked::{Hooked, HookedCall};
 use crate::journal::JournalLost;
-use crate::permission::{Policy, add_real_paths, decide, suggest};
+use crate::permission::{Around, Policy, add_real_paths, decide, is_inside, suggest};
 use crate::ports::{Ask, Ports, new_line};
 use crate::rules::{OpenRules, around};
 use crate::trail::Trails;
@@ -270,6 +270,8 @@ async fn permit(
     // What is not what was approved is for a person to look at; a hook may only refuse it.
     let lets = |hook: &HookPermission| matches!(hook, HookPermission::Allow { .. });
     let hook = hook.filter(|hook| seen.doubt.is_none() || !lets(hook));
+    let asks = |hook: &Option<HookPermission>| matches!(hook, Some(HookPermission::Ask { .. }));
+    let mut by_hook = asks(&hook);
     decision = with_hook(decision, hook, name);
     let mut under = None;
     if decision.verdict == Verdict::Ask && bench.ports.hooks.wait_for(HookEvent::PermissionRequest) {
@@ -293,6 +295,7 @@ async fn permit(
                 under: Box::new(under.unwrap_or_else(|| now(bench))),
             });
         }
+        by_hook |= asks(&result.permission);
         decision = with_hook(decision, result.permission, name);
     }
     match decision.verdict {
@@ -302,7 +305,9 @@ async fn permit(
         }
         Verdict::Deny => Ok(Permit::Refused { decision, unanswerable: false, interrupt: false }),
         Verdict::Ask if rights.answers || bench.ports.permission_tool.is_some() => {
-            ask(bench, ready, name, decision, seen).await
+            let why =
+                if by_hook { (AskedBy::Hook, None) } else { why_asked(&decision, &seen, &policy.around) };
+            ask(bench, ready, name, decision, seen, why).await
         }
         Verdict::Ask => {
             let reason = format!("{}; nobody can be asked in this session", decision.reason);
@@ -456,12 +461,25 @@ fn place(path: &Utf8Path) -> Place {
     Place { path: real, there }
 }
 
+/// What made a call one that is asked about where no hook did, and the path that is beyond its directories.
+fn why_asked(decision: &Decision, seen: &Intent, around: &Around) -> (AskedBy, Option<Utf8PathBuf>) {
+    if decision.rule.is_some() {
+        return (AskedBy::Rule, None);
+    }
+    let beyond = seen.touches.iter().find(|touch| !is_inside(&touch.path, around));
+    match beyond {
+        Some(touch) => (AskedBy::WorkingDir, Some(touch.path.clone())),
+        None => (AskedBy::Other, None),
+    }
+}
+
 async fn ask(
     bench: &Bench<'_>,
     ready: &Ready,
     name: &str,
     decision: Decision,
     seen: Box<Intent>,
+    (asked_by, blocked): (AskedBy, Option<Utf8PathBuf>),
 ) -> Result<Permit, JournalLost> {
     let question = Question {
         id: QuestionId(uuid::Uuid::new_v4()),
@@ -472,6 +490,8 @@ async fn ask(
         input: ready.call.input.clone(),
         intent: ready.intent.clone(),
         reason: decision.reason.clone(),
+        asked_by,
+        blocked,
         suggestions: suggest(
             name,
             &ready.call.input,
@@ -794,4 +814,33 @@ async fn end(
     });
     let events = bench.ports.journal.write(&bench.ports.who, before).await?;
     Ok(Finished { events, denial: None, interrupt: false, notes: Vec::new(), stopped: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use decurion_protocol::{Access, Touch};
+
+    use super::*;
+
+    #[test]
+    fn a_question_names_the_first_path_beyond_the_directories_of_the_run() {
+        let around = Around { cwd: "/work".into(), root: "/work".into(), ..Around::default() };
+        let touching = |paths: &[&str]| {
+            let touch = |path: &&str| Touch { path: (*path).into(), access: Access::Write };
+            Intent { touches: paths.iter().map(touch).collect(), ..Intent::titled("t") }
+        };
+        let decision = |rule: Option<&str>| Decision {
+            verdict: Verdict::Ask,
+            rule: rule.map(str::to_owned),
+            reason: String::new(),
+        };
+        for (rule, paths, expected) in [
+            (None, &["/work/a", "/etc/b", "/c"][..], (AskedBy::WorkingDir, Some("/etc/b"))),
+            (None, &["/work/a"], (AskedBy::Other, None)),
+            (Some("Write"), &["/etc/b"], (AskedBy::Rule, None)),
+        ] {
+            let (by, path) = why_asked(&decision(rule), &touching(paths), &around);
+            assert_eq!((by, path.as_deref().map(Utf8Path::as_str)), expected);
+        }
+    }
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{
-    Answer, CallId, Elicitation, ElicitationAction, Elicited, Event, Intent, Mode, Private, Question,
-    QuestionId, WaitReason, Wanted,
+    Answer, AskedBy, CallId, Elicitation, ElicitationAction, Elicited, Event, Intent, Mode, Private,
+    Question, QuestionId, WaitReason, Wanted,
 };
 use decurion_tools::mcp::Elicit;
 use serde_json::{Value, json};
@@ -95,6 +95,8 @@ impl Elicitor {
             Wanted::Url { .. } => "wants an address to be visited",
         };
         Question {
+            asked_by: AskedBy::Other,
+            blocked: None,
             id: QuestionId(uuid::Uuid::new_v4()),
             agent: self.desk.who.agent.clone(),
             path: self.desk.path.split('/').map(str::to_owned).collect(),

@@ -3,11 +3,11 @@
 //! reads on. Of what is on no record it then keeps only what somebody waits for.
 
 use std::collections::VecDeque;
-use std::io;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use decurion_protocol::link::BoxStream;
+use decurion_protocol::size::size_of;
 use decurion_protocol::{Envelope, Event, HostRequestId, RunId};
 use decurion_store::{Bookmark, Record};
 use futures_util::stream;
@@ -116,7 +116,7 @@ impl Waiting {
             }
             return;
         }
-        let weight = if self.events.len() < UNWEIGHED { 0 } else { weight(&envelope) };
+        let weight = if self.events.len() < UNWEIGHED { 0 } else { size_of(&*envelope) };
         self.bytes += weight;
         let is_state = matches!(envelope.event, Event::Quiet { .. });
         self.events.push_back((envelope, weight));
@@ -211,24 +211,6 @@ fn is_only_here(event: &Event, hooks: &VecDeque<String>) -> bool {
     }
 }
 
-/// How many bytes an event takes, about.
-fn weight(envelope: &Envelope) -> usize {
-    struct Count(usize);
-    impl io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    // Whatever cannot be printed is weighed as far as it could be.
-    let _ = serde_json::to_writer(&mut count, envelope);
-    count.0
-}
-
 /// One reader's place in the stream.
 struct Reader {
     queue: Arc<Queue>,
@@ -314,7 +296,7 @@ impl Reader {
         let read = tokio::task::spawn_blocking(move || {
             let (mut page, mut bytes) = (VecDeque::new(), 0);
             let read = record.read_on(&mut bookmark, until, &mut |envelope| {
-                bytes += weight(&envelope);
+                bytes += size_of(&envelope);
                 page.push_back(Arc::new(envelope));
                 if bytes < PAGE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });

@@ -26,6 +26,7 @@ use serde_json::Value;
 pub use crate::confine::Confinement;
 use crate::trail::{Reach, Step, Trails};
 use paths::Reading;
+pub(crate) use paths::is_inside;
 pub use paths::normal;
 pub use shell::{Part, explain};
 pub use suggest::suggest;

@@ -22,6 +22,7 @@ pub mod outcome;
 pub mod output;
 pub mod permission;
 pub mod run;
+pub mod size;
 pub mod skill;
 pub mod step;
 pub mod task;
@@ -47,7 +48,7 @@ pub use mcp::{Manifest, Manifests, McpDetail, McpHealth, McpServer, McpSource, M
 pub use message::{Block, Message, Role, ToolContent};
 pub use outcome::Outcome;
 pub use output::{ToolEffect, ToolOutput};
-pub use permission::{Answer, Decision, Mode, PermissionUpdate, Question, Rule, RuleSet, Verdict};
+pub use permission::{Answer, AskedBy, Decision, Mode, PermissionUpdate, Question, Rule, RuleSet, Verdict};
 pub use run::{Limits, Opening, OwnRules, Pattern, RunSpec, Thinking, Worktree};
 pub use skill::{Invocable, Skill, SkillKind};
 pub use step::{ReleaseStep, StartStep, Step};

@@ -277,12 +277,33 @@ pub struct Question {
     pub intent: Intent,
     /// Why it is asked.
     pub reason: String,
+    /// What made it one that is asked about.
+    #[serde(default)]
+    pub asked_by: AskedBy,
+    /// The path outside of the working directories that it would touch, where that is why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<Utf8PathBuf>,
     /// Rules that would allow this and little else, to be offered with an answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suggestions: Vec<Rule>,
     /// What an MCP server asks for, where that is the question; else it is whether the call may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elicitation: Option<Box<Elicitation>>,
+}
+
+/// What makes a call one that is asked about, in the ecosystem's words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AskedBy {
+    /// A rule.
+    Rule,
+    /// A hook.
+    Hook,
+    /// That it goes beyond the working directories.
+    WorkingDir,
+    /// That no rule decides about it.
+    #[default]
+    Other,
 }
 
 /// What a person, a program or nobody answered.

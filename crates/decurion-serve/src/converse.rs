@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decurion_protocol::permission::session_updates;
+use decurion_protocol::size::size_of;
 use decurion_protocol::{
     AgentId, Answer, Block, CallId, Command, Elicitation, ElicitationAction, Elicited, Envelope, Event,
     HostAnswer, HostRequest, HostRequestId, Outcome, Question, QuestionId, Reply, RequestId, Totals, Wanted,
@@ -315,9 +316,7 @@ impl Talk {
 
     /// Keeps what the next prompt is to begin with, which nobody works on by itself.
     fn keep(&mut self, blocks: Vec<Block>) {
-        let size =
-            |blocks: &[Block]| blocks.iter().map(|block| json!(block).to_string().len()).sum::<usize>();
-        if size(&self.kept) + size(&blocks) > MOST_KEPT {
+        if size_of(&self.kept) + size_of(&blocks) > MOST_KEPT {
             return self.complain(&format!(
                 "a message with `shouldQuery: false` was not taken: more than {MOST_KEPT} bytes wait for the next prompt"
             ));
@@ -703,7 +702,11 @@ fn can_use_tool(question: &Question) -> Value {
         "tool_use_id": question.call,
         "title": question.intent.title,
         "decision_reason": question.reason,
+        "decision_reason_type": question.asked_by,
     });
+    if let Some(path) = &question.blocked {
+        request["blocked_path"] = json!(path);
+    }
     if !question.suggestions.is_empty() {
         request["permission_suggestions"] = json!(session_updates(&question.suggestions));
     }

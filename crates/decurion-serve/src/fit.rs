@@ -2,8 +2,7 @@
 //! long is cut, and says so with the place where all of it is. What a host gives back of a cut input is put
 //! together again.
 
-use std::io;
-
+use decurion_protocol::size::size_of;
 use serde_json::{Map, Value, json};
 
 /// The most bytes of a line. Hosts give up at 1 MiB, the end of the line included.
@@ -199,7 +198,7 @@ impl Note {
     /// Cuts a text, at a character, so that it is shorter by about so much on the wire, where one byte of it may take
     /// six.
     fn cut_text(&self, text: &mut String, excess: usize) {
-        let wire = size_of_text(text);
+        let wire = size_of(text.as_str());
         let keep =
             wire.saturating_sub(excess + self.place.len() + SMALL).saturating_mul(text.len()) / wire.max(1);
         let keep = text.floor_char_boundary(keep.min(text.len() - text.len() / 8));
@@ -266,33 +265,6 @@ fn largest(value: &Value) -> Option<(Place, usize)> {
             sized.max_by_key(|(_, size)| *size).map(|(index, size)| (Place::Item(index), size))
         }
         _ => None,
-    }
-}
-
-/// How many bytes a value takes on the wire.
-fn size_of(value: &Value) -> usize {
-    let mut count = Count(0);
-    // Counting cannot fail.
-    let _ = serde_json::to_writer(&mut count, value);
-    count.0
-}
-
-fn size_of_text(text: &str) -> usize {
-    let mut count = Count(0);
-    let _ = serde_json::to_writer(&mut count, text);
-    count.0
-}
-
-struct Count(usize);
-
-impl io::Write for Count {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

@@ -406,56 +406,19 @@ fn work(blocks: Vec<Block>) -> Command {
     Command::Prompt { blocks }
 }
 
+/// What a request asks for.
 fn control(request: &Value) -> Result<Control, String> {
     let subtype = text(request, "subtype").ok_or("`request.subtype` is missing")?;
-    let needed = |member: &str| {
-        text(request, member).ok_or_else(|| format!("`request.{member}` is missing, which {subtype} needs"))
-    };
+    let wish = Wish { request, subtype };
     Ok(match subtype {
         "initialize" => Control::Initialize(Box::new(Initialize::parse(request)?)),
-        "interrupt" if request.get("cancel_queued").and_then(Value::as_bool) == Some(true) => {
-            Control::All(vec![Command::Unqueue { line: None }, Command::Interrupt], Shape::Merged)
-        }
-        "interrupt" => Control::Do(Command::Interrupt, Shape::Merged),
-        "cancel_async_message" => {
-            let line: LineId = needed("message_uuid")?.parse().map_err(|error| format!("{error}"))?;
-            Control::Do(Command::Unqueue { line: Some(line) }, Shape::Unqueued)
-        }
-        "stop_task" => {
-            let task: TaskId = needed("task_id")?.parse().map_err(|error| format!("{error}"))?;
-            Control::Do(Command::Stop { task }, nothing())
-        }
-        "background_tasks" => {
-            let target = text(request, "tool_use_id").map(str::to_owned);
-            Control::Do(Command::Background { target }, nothing())
-        }
-        "get_task_output" => {
-            let task: TaskId = needed("task_id")?.parse().map_err(|error| format!("{error}"))?;
-            look_at(Inspected::Output { task }, Shape::Output)
-        }
-        "set_permission_mode" => match needed("mode")?.parse::<Mode>() {
+        "interrupt" | "cancel_async_message" => wish.to_stop()?,
+        "stop_task" | "background_tasks" | "get_task_output" => wish.about_a_task()?,
+        "set_permission_mode" => match wish.needed("mode")?.parse::<Mode>() {
             Ok(mode) => Control::Do(Command::SetMode { mode }, Shape::Fixed(json!({"mode": mode}))),
             Err(error) => Control::BadMode(error.to_string()),
         },
-        "set_model" => match request.get("model") {
-            None | Some(Value::Null) => {
-                Control::Do(Command::SetModel { model: "default".to_owned() }, Shape::Model)
-            }
-            Some(_) => {
-                let model = needed("model")?.to_owned();
-                let answer = Shape::Fixed(json!({"model": model}));
-                Control::Do(Command::SetModel { model }, answer)
-            }
-        },
-        "set_max_thinking_tokens" => match request.get("max_thinking_tokens") {
-            Some(Value::Null) => Control::Do(Command::SetThinking { tokens: None }, nothing()),
-            Some(tokens) if tokens.is_u64() => {
-                Control::Do(Command::SetThinking { tokens: tokens.as_u64() }, nothing())
-            }
-            Some(_) => return Err("`request.max_thinking_tokens` is neither a number nor null".to_owned()),
-            // Only how thinking is shown is asked for, which nothing here depends on.
-            None => Control::All(Vec::new(), nothing()),
-        },
+        "set_model" | "set_max_thinking_tokens" => wish.about_the_model()?,
         "apply_flag_settings" => {
             let settings = request.get("settings").and_then(Value::as_object);
             let settings = settings.ok_or("`request.settings` is missing or not an object")?;
@@ -464,34 +427,12 @@ fn control(request: &Value) -> Result<Control, String> {
                 Err(reason) => Control::Refused(reason),
             }
         }
-        "rewind_files" => {
-            let dry_run = request.get("dry_run").and_then(Value::as_bool).unwrap_or_default();
-            match needed("user_message_id")?.parse::<LineId>() {
-                Ok(to) => Control::Do(Command::Rewind { to, dry_run }, Shape::Rewound),
-                Err(error) => {
-                    let failed = Rewound::failed(format!("`user_message_id`: {error}"));
-                    Control::All(Vec::new(), Shape::Fixed(control::rewound_files(&failed)))
-                }
-            }
-        }
+        "rewind_files" => wish.to_rewind()?,
+        "mcp_set_servers" | "mcp_reconnect" | "mcp_toggle" => wish.about_servers()?,
         "get_context_usage" => look_at(Inspected::Context, Shape::Context),
         "mcp_status" => look_at(Inspected::Servers, Shape::Servers),
         "list_permission_rules" => look_at(Inspected::Rules, Shape::Rules),
         "get_hooks_listing" => look_at(Inspected::Hooks, Shape::Hooks),
-        "mcp_set_servers" => {
-            let servers = request.get("servers").and_then(Value::as_object);
-            Control::SetServers(servers.ok_or("`request.servers` is missing or not an object")?.clone())
-        }
-        "mcp_reconnect" => {
-            let server = needed("serverName")?.to_owned();
-            Control::Do(Command::ReconnectServer { server }, nothing())
-        }
-        "mcp_toggle" => {
-            let (server, on) = (needed("serverName")?.to_owned(), request.get("enabled"));
-            let on =
-                on.and_then(Value::as_bool).ok_or("`request.enabled` is missing or not a truth value")?;
-            Control::Do(Command::ToggleServer { server, on }, nothing())
-        }
         "list_models" => Control::Look(Lookup::Models),
         "get_settings" => Control::Look(Lookup::Settings),
         "get_session_cost" => Control::Look(Lookup::Cost),
@@ -499,6 +440,96 @@ fn control(request: &Value) -> Result<Control, String> {
         "get_binary_version" => Control::Look(Lookup::Version),
         other => Control::Unsupported(other.to_owned()),
     })
+}
+
+/// A request and the kind of it.
+struct Wish<'a> {
+    request: &'a Value,
+    subtype: &'a str,
+}
+
+impl Wish<'_> {
+    fn needed(&self, member: &str) -> Result<&str, String> {
+        let missing = || format!("`request.{member}` is missing, which {} needs", self.subtype);
+        text(self.request, member).ok_or_else(missing)
+    }
+
+    fn to_stop(&self) -> Result<Control, String> {
+        if self.subtype == "cancel_async_message" {
+            let line: LineId = self.needed("message_uuid")?.parse().map_err(|error| format!("{error}"))?;
+            return Ok(Control::Do(Command::Unqueue { line: Some(line) }, Shape::Unqueued));
+        }
+        let unqueues = self.request.get("cancel_queued").and_then(Value::as_bool) == Some(true);
+        Ok(if unqueues {
+            Control::All(vec![Command::Unqueue { line: None }, Command::Interrupt], Shape::Merged)
+        } else {
+            Control::Do(Command::Interrupt, Shape::Merged)
+        })
+    }
+
+    fn about_a_task(&self) -> Result<Control, String> {
+        if self.subtype == "background_tasks" {
+            let target = text(self.request, "tool_use_id").map(str::to_owned);
+            return Ok(Control::Do(Command::Background { target }, nothing()));
+        }
+        let task: TaskId = self.needed("task_id")?.parse().map_err(|error| format!("{error}"))?;
+        Ok(match self.subtype {
+            "stop_task" => Control::Do(Command::Stop { task }, nothing()),
+            _ => look_at(Inspected::Output { task }, Shape::Output),
+        })
+    }
+
+    fn about_the_model(&self) -> Result<Control, String> {
+        if self.subtype == "set_max_thinking_tokens" {
+            return Ok(match self.request.get("max_thinking_tokens") {
+                Some(Value::Null) => Control::Do(Command::SetThinking { tokens: None }, nothing()),
+                Some(tokens) if tokens.is_u64() => {
+                    Control::Do(Command::SetThinking { tokens: tokens.as_u64() }, nothing())
+                }
+                Some(_) => {
+                    return Err("`request.max_thinking_tokens` is neither a number nor null".to_owned());
+                }
+                // Only how thinking is shown is asked for, which nothing here depends on.
+                None => Control::All(Vec::new(), nothing()),
+            });
+        }
+        Ok(match self.request.get("model") {
+            None | Some(Value::Null) => {
+                Control::Do(Command::SetModel { model: "default".to_owned() }, Shape::Model)
+            }
+            Some(_) => {
+                let model = self.needed("model")?.to_owned();
+                let answer = Shape::Fixed(json!({"model": model}));
+                Control::Do(Command::SetModel { model }, answer)
+            }
+        })
+    }
+
+    fn to_rewind(&self) -> Result<Control, String> {
+        let dry_run = self.request.get("dry_run").and_then(Value::as_bool).unwrap_or_default();
+        Ok(match self.needed("user_message_id")?.parse::<LineId>() {
+            Ok(to) => Control::Do(Command::Rewind { to, dry_run }, Shape::Rewound),
+            Err(error) => {
+                let failed = Rewound::failed(format!("`user_message_id`: {error}"));
+                Control::All(Vec::new(), Shape::Fixed(control::rewound_files(&failed)))
+            }
+        })
+    }
+
+    fn about_servers(&self) -> Result<Control, String> {
+        if self.subtype == "mcp_set_servers" {
+            let servers = self.request.get("servers").and_then(Value::as_object);
+            let servers = servers.ok_or("`request.servers` is missing or not an object")?;
+            return Ok(Control::SetServers(servers.clone()));
+        }
+        let server = self.needed("serverName")?.to_owned();
+        if self.subtype == "mcp_reconnect" {
+            return Ok(Control::Do(Command::ReconnectServer { server }, nothing()));
+        }
+        let on = self.request.get("enabled").and_then(Value::as_bool);
+        let on = on.ok_or("`request.enabled` is missing or not a truth value")?;
+        Ok(Control::Do(Command::ToggleServer { server, on }, nothing()))
+    }
 }
 
 fn look_at(what: Inspected, shape: Shape) -> Control {

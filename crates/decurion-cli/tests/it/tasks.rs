@@ -386,6 +386,8 @@ fn opened(home: &Home, task: &str, kind: TaskKind) -> Event {
 
 fn asked(id: &str, agent: Option<&str>) -> Event {
     let question = Question {
+        asked_by: Default::default(),
+        blocked: None,
         id: id.parse().unwrap(),
         agent: agent.map(|agent| agent.parse().unwrap()),
         path: Vec::new(),

@@ -152,10 +152,11 @@ async fn what_is_said_beforehand_is_read_with_the_next_prompt() {
     let said: Vec<(&Value, &Value)> =
         results.iter().map(|line| (&line["is_error"], &line["result"])).collect();
     assert_eq!(said.last(), Some(&(&json!(false), &json!("read both"))), "{said:?}");
-    expect![[r#"
+    expect![["
         decurion: input line 2: `shouldQuery` is neither true nor false
         decurion: a message with `shouldQuery: false` has had no prompt after it, and is on no record
-    "#]].assert_eq(&over.problems);
+    "]]
+    .assert_eq(&over.problems);
 }
 
 #[tokio::test]
@@ -207,6 +208,39 @@ async fn the_host_is_asked_for_an_agent_and_its_input_is_taken() {
         over.problems
     );
     assert_eq!(over.finish.outcome.exit_code(), 0);
+}
+
+/// A host is told what made a call one that it is asked about.
+#[tokio::test]
+async fn a_question_says_what_made_it_one() {
+    let play = async |change: fn(&mut Stage)| {
+        let mut stage = asking(false);
+        change(&mut stage);
+        let mut seen = Value::Null;
+        converse(stage, async |host: &mut Talking| {
+            host.prompt("go").await;
+            let is_asked = |line: &Value| line["request"]["subtype"] == "can_use_tool";
+            seen = host.wait(is_asked).await["request"].clone();
+            host.ask("i1", json!({"subtype": "interrupt"})).await;
+            host.result(0).await;
+        })
+        .await;
+        format!("{} {} {}\n", seen["tool_name"], seen["decision_reason_type"], seen["blocked_path"])
+    };
+    let hook = |stage: &mut Stage| {
+        stage.rules.allow.push(Rule::parse("Poke", Default::default()).unwrap());
+        // It cannot be run, and what cannot be asked leaves it to a person.
+        let declared = json!({"event": "PreToolUse", "command": "true", "source": "test"});
+        stage.hooks = vec![serde_json::from_value(declared).unwrap()];
+    };
+    let rule = |stage: &mut Stage| stage.rules.ask.push(Rule::parse("Poke", Default::default()).unwrap());
+    let all = [play(|_| {}).await, play(rule).await, play(hook).await].concat();
+    expect![[r#"
+        "Poke" "other" null
+        "Poke" "rule" null
+        "Poke" "hook" null
+    "#]]
+    .assert_eq(&all);
 }
 
 #[tokio::test]

@@ -171,6 +171,8 @@ mod tests {
     #[test]
     fn what_a_server_asks_is_shown_with_its_form_or_its_whole_address() {
         let question = |wanted| Question {
+            asked_by: Default::default(),
+            blocked: None,
             id: "77777777-2222-4333-8444-555555555555".parse().unwrap(),
             agent: None,
             path: Vec::new(),
