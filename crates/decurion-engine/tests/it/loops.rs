@@ -266,10 +266,8 @@ async fn bypass_is_chosen_later_only_where_the_session_was_started_for_it() {
         [(None, false, false), (plan, false, false), (None, true, true), (bypass, false, true)]
     {
         let update = PermissionUpdate::SetMode { mode: Mode::BypassPermissions };
-        let commands = [
-            Command::SetMode { mode: Mode::BypassPermissions },
-            Command::Permit { question: None, updates: vec![update] },
-        ];
+        let commands =
+            [Command::SetMode { mode: Mode::BypassPermissions }, Command::Permit { updates: vec![update] }];
         for command in commands {
             let mut stage = Stage::new("when turn=1\n  say \"done\"\n");
             stage.request.mode = started;
