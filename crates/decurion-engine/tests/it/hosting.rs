@@ -365,8 +365,8 @@ when
             a PermissionRequest hook: not obeyed: what is answered for an agent's call without a person gives no rights to the whole session; a rule that allows something is the agent's
             runs
             runs
-            what may be done was changed: the mode is bypassPermissions; Poke is now allowed
-            mode bypassPermissions
+            what may be done was changed: Poke is now allowed
+            a PermissionRequest hook: not obeyed: the mode bypassPermissions is for sessions that were started for it; start this one with --allow-dangerously-skip-permissions (`allowDangerouslySkipPermissions`) to choose it later
             runs
     "#]].assert_eq(&table);
 }

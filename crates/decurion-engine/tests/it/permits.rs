@@ -163,7 +163,8 @@ async fn what_an_answer_changed_is_taken_up_again() {
 async fn a_session_is_in_the_mode_that_was_asked_for_last() {
     let mut seen = Vec::new();
     for (asked, bypass) in [(None, true), (Some(Mode::Plan), true), (None, false)] {
-        let stage = asking(POKES);
+        let mut stage = asking(POKES);
+        stage.request.bypass = true;
         let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
         prompt(&link, "go").await;
         answer(&mut link, allow(&[]), vec![PermissionUpdate::SetMode { mode: Mode::BypassPermissions }])
