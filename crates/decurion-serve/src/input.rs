@@ -31,6 +31,7 @@ pub struct Input<R> {
 
 /// One line.
 #[derive(Debug, PartialEq)]
+#[allow(clippy::large_enum_variant)] // one at a time, taken apart at once
 pub enum Heard {
     /// A message that can be acted on.
     Said(Said),

@@ -87,5 +87,5 @@ fn is_foreign(project: &Folder, name: &str) -> io::Result<bool> {
 /// The last line of each kind that says something about a session, whole ones only.
 fn about(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let lines = || bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n"));
-    ABOUT.into_iter().filter_map(move |kind| lines().filter(|line| line.starts_with(kind)).last())
+    ABOUT.into_iter().filter_map(move |kind| lines().rfind(|line| line.starts_with(kind)))
 }
