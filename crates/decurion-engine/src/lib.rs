@@ -354,7 +354,8 @@ impl Engine {
     /// mode that is not to be had any more is not taken up.
     fn mode_again(&self, request: &SessionRequest, permits: &mut Permits) -> Vec<Event> {
         let Some(recorded) = permits.mode else { return Vec::new() };
-        let gone = spec::check_mode(recorded, self.parts.bypass).err().filter(|_| request.mode.is_none());
+        let gone =
+            spec::check_later_mode(recorded, &self.parts, request).err().filter(|_| request.mode.is_none());
         let mode = match &gone {
             Some(_) => self.parts.mode,
             None => request.mode.unwrap_or(recorded),
