@@ -41,6 +41,7 @@ use crate::run::{Progress, Run, refold};
 use crate::skill::slash::{self, Typed};
 use crate::spawn::{Beginning, Carried, Left, Said, live};
 use crate::spec::{self, Decided};
+use crate::task::BY_INTERRUPT;
 use crate::trail::Trails;
 use crate::tree::{Tree, apart};
 use crate::worktree::Released;
@@ -279,7 +280,7 @@ impl Owner {
         loop {
             tokio::select! {
                 biased;
-                left = finished(&mut self.running) => self.root_ended(left),
+                left = finished(&mut self.running) => self.root_ended(left).await,
                 Some(wish) = self.granted.recv() => self.grant(wish).await,
                 over = over(&mut self.approvals) => match over {
                     Over::Late(question) => self.expired(question).await,
@@ -780,8 +781,9 @@ impl Owner {
     }
 
     /// The last line of a root that rests.
-    pub fn resting_leaf(&self) -> Option<LineId> {
-        self.context.as_ref().and_then(Context::leaf)
+    pub async fn resting_leaf(&mut self) -> Option<LineId> {
+        let context = self.take_context().await;
+        self.context.insert(context).leaf()
     }
 
     /// The conversation of a root that rests.
@@ -811,7 +813,7 @@ impl Owner {
         self.running.is_some()
     }
 
-    fn root_ended(&mut self, left: Left) {
+    async fn root_ended(&mut self, left: Left) {
         if let Some(running) = self.running.take() {
             self.spawned = running.desk.begun.load(Ordering::Relaxed);
         }
@@ -821,10 +823,11 @@ impl Owner {
         self.count_notified();
         let delivered = left.context.as_ref().map(|context| context.delivered().clone()).unwrap_or_default();
         self.context = left.context;
+        self.take_back(None, &delivered);
+        self.settle_root().await;
         if let Some(own) = self.own_model.take() {
             self.use_model(own);
         }
-        self.take_back(None, &delivered);
     }
 
     /// Tells whoever listens that everyone has come to rest, or that someone works again. A command that nobody
@@ -945,7 +948,7 @@ impl Owner {
         if let Some(running) = &self.running {
             running.cancel.cancel();
         }
-        self.stop_foreground("an interrupt");
+        self.stop_foreground(None, BY_INTERRUPT);
         self.reply(id, Reply::Done { value: serde_json::json!({"still_queued": lines(&self.queue)}) });
     }
 

@@ -27,6 +27,7 @@ use crate::skill::{
     self,
     slash::{self, Typed},
 };
+use crate::task::BY_INTERRUPT;
 use crate::worktree::Made;
 
 /// What is said at the start of a run.
@@ -235,7 +236,7 @@ async fn attempt(
 /// Someone stopped it.
 fn killed(living: &Run) -> Outcome {
     let by = living.ports.desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).take();
-    Outcome::Killed { by: by.unwrap_or_else(|| "an interrupt".to_owned()) }
+    Outcome::Killed { by: by.unwrap_or_else(|| BY_INTERRUPT.to_owned()) }
 }
 
 /// Waits for the end of the wall time; for ever without a limit. A turn asked for in time may still be

@@ -19,6 +19,11 @@ use crate::budget::Amount;
 /// What is noted of a checkout that is gone because nothing was left in it.
 pub const REMOVED: &str = "removed, unchanged";
 
+/// Who stops a turn and all that it waits for.
+pub const BY_INTERRUPT: &str = "an interrupt";
+/// The same by a "no" that wants the turn to end.
+pub const BY_ANSWER: &str = "the answer to a question";
+
 /// How a task ended: everything that is told about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ending {
@@ -66,6 +71,8 @@ pub struct Row {
     since: u64,
     /// Whether that was in a part of the root's conversation that is no part of it any more: nobody is told how it ends.
     pub dropped: bool,
+    /// Whether whoever is to hear of its end was stopped with it, by the same stop.
+    pub with_hearer: bool,
     /// Watched by whoever waits for it.
     pub view: watch::Sender<TaskView>,
     /// What was decided for its last run.
@@ -211,7 +218,7 @@ impl TaskTable {
             if row.state().is_ended() {
                 (row.since, row.dropped) = (since, false);
             }
-            (row.record, row.opened) = (record, at);
+            (row.record, row.opened, row.with_hearer) = (record, at, false);
             row.view.send_replace(view);
             return;
         }
@@ -221,6 +228,7 @@ impl TaskTable {
             opened: at,
             since,
             dropped: false,
+            with_hearer: false,
             spec: None,
             progress: ProgressCell::default(),
             told: (0, 0),
@@ -268,6 +276,9 @@ impl TaskTable {
             return;
         }
         row.used = Used { amount: row.used.amount, ..Used::default() };
+        // A process that is gone has left nothing but these words.
+        let whole_turn = |by: &str| [BY_INTERRUPT, BY_ANSWER].contains(&by);
+        row.with_hearer |= matches!(&ending.outcome, Outcome::Killed { by } if whole_turn(by));
         let delivery = Delivery::Ending(ending.id.clone());
         let (to, ending, dropped) = (row.record.parent.clone(), Arc::new(ending), row.dropped);
         if !dropped {
@@ -365,6 +376,13 @@ impl TaskTable {
             }
         }
         false
+    }
+
+    /// Whoever is to hear of a task's end is being stopped with it.
+    pub fn stop_with_hearer(&mut self, task: &TaskId) {
+        if let Some(row) = self.rows.get_mut(task) {
+            row.with_hearer = true;
+        }
     }
 
     /// Puts something back that a call was given and did not tell.

@@ -4,6 +4,7 @@
 mod again;
 mod begin;
 mod end;
+mod hearing;
 pub mod prepare;
 pub mod relocate;
 mod tell;

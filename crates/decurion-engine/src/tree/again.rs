@@ -529,6 +529,7 @@ impl Owner {
         }
         self.settle_worktrees().await;
         self.settle_old().await;
+        self.settle_root().await;
         let agents: Vec<Option<AgentId>> =
             self.tree.tasks.rows().filter_map(crate::task::Row::agent).map(Some).chain([None]).collect();
         for agent in agents {

@@ -17,7 +17,9 @@ use crate::journal::Who;
 use crate::ports::new_shell;
 use crate::session::Owner;
 use crate::shell;
-use crate::task::Ending;
+use crate::task::{Ending, Row};
+
+use super::hearing::{self, Ended, Hearer, Told};
 
 impl Owner {
     pub(super) async fn agent_ended(
@@ -83,15 +85,78 @@ impl Owner {
         true
     }
 
+    /// Gives up on telling an agent of endings: it is over.
     pub(super) fn discard(&mut self, agent: &AgentId) {
         self.tree.desks.remove(agent);
         for delivery in self.tree.tasks.discard(agent) {
+            self.count_unheard(&delivery, Hearer::Over);
+        }
+    }
+
+    /// Counts an ending that nobody hears of, unless whoever stopped it knows.
+    fn count_unheard(&mut self, delivery: &Delivery, hearer: Hearer) {
+        if let Delivery::Ending(id) = delivery
+            && let Some(ending) = self.tree.tasks.ending(id)
+            && self.told_how(id, hearer) == (Told::Nobody { counts: true })
+        {
+            self.tree.unheard.push(ending.outcome.clone());
+        }
+    }
+
+    /// How an ending is told to whoever is to hear of it and stands like this.
+    fn told_how(&self, id: &EndingId, hearer: Hearer) -> Told {
+        let Some(row) = self.tree.tasks.row(&id.task) else { return Told::Nobody { counts: false } };
+        // The task may have been taken up again since.
+        let foreground = match self.tree.tasks.untold(id) {
+            Some((record, _)) => record.attention == Attention::Foreground,
+            None => row.is_foreground(),
+        };
+        let killed = matches!(row.state(), TaskState::Ended(Outcome::Killed { .. }));
+        hearing::told(Ended { foreground, with_hearer: row.with_hearer, killed }, hearer)
+    }
+
+    /// How whoever is to hear of a task stands.
+    fn hearer_of(&self, row: &Row) -> Hearer {
+        let waits = |desk: &Arc<Desk>| row.record.call.as_ref().is_some_and(|call| desk.has_begun(call));
+        let working = |desk: Option<&Arc<Desk>>| match desk {
+            // One that was stopped and began anew waits for nothing of before.
+            Some(desk) if row.is_foreground() && waits(desk) => Hearer::Waits,
+            _ => Hearer::Works,
+        };
+        let Some(parent) = &row.record.parent else {
+            return if self.root_runs() { working(self.root_desk()) } else { Hearer::Rests };
+        };
+        let task: TaskId = parent.clone().into();
+        if self.tree.closing.contains_key(parent) {
+            Hearer::Over
+        } else if self.tree.running.contains(&task) {
+            working(self.tree.desks.get(parent))
+        } else if self.is_at_work(parent) {
+            Hearer::Works
+        } else {
+            Hearer::Over
+        }
+    }
+
+    /// Whether something waits for which a root that rests is woken.
+    pub(super) fn wakes_root(&self) -> bool {
+        let wakes = |delivery: &Delivery| match delivery {
+            Delivery::Ending(id) => self.told_how(id, Hearer::Rests) != Told::AtRest,
+            Delivery::Mail(_) => true,
+        };
+        self.tree.tasks.waiting(None).iter().any(wakes)
+    }
+
+    /// Tells a root that rests what it is not woken for.
+    pub async fn settle_root(&mut self) {
+        for delivery in self.tree.tasks.waiting(None) {
             if let Delivery::Ending(id) = &delivery
-                && let Some(ending) = self.tree.tasks.ending(id)
+                && self.told_how(id, Hearer::Rests) == Told::AtRest
             {
-                self.tree.unheard.push(ending.outcome.clone());
+                self.tell_resting(&delivery).await;
             }
         }
+        self.mark_told(None);
     }
 
     /// Puts what a run's calls were given and did not put on record back to what is to be told.
@@ -149,39 +214,29 @@ impl Owner {
 
     async fn hand_on(&mut self, ending: Ending) {
         let Some(row) = self.tree.tasks.row(&ending.id.task) else { return };
-        let (parent, foreground) = (row.record.parent.clone(), row.is_foreground());
-        let delivery = Delivery::Ending(ending.id.clone());
-        let (task, killed) = (ending.id.task.clone(), matches!(ending.outcome, Outcome::Killed { .. }));
-        let outcome = ending.outcome.clone();
+        let (parent, hearer) = (row.record.parent.clone(), self.hearer_of(row));
+        let (id, delivery) = (ending.id.clone(), Delivery::Ending(ending.id.clone()));
         self.tree.tasks.end(ending);
-        if self.tree.reported.remove(&task) {
+        if self.tree.reported.remove(&id.task) {
             // Its agent's report has told of it.
             self.tree.tasks.take(&delivery);
             return;
         }
-        if parent.as_ref().is_some_and(|parent| self.tree.closing.contains_key(parent)) {
-            // Whoever began it has said its last word and hears nothing any more.
-            self.tree.tasks.take(&delivery);
-            self.tree.unheard.push(outcome);
-            return;
-        }
-        let waits = match &parent {
-            None => self.root_runs(),
-            Some(parent) => self.tree.running.contains(&parent.clone().into()),
-        };
-        if foreground && waits && self.tree.tasks.take(&delivery) {
-            self.tree.handed.push((delivery, parent.clone()));
-        } else if foreground && killed && parent.is_none() {
-            // Whoever waited was stopped with it: it reads of this when it goes on, and is not woken for it.
-            self.tell_resting(&delivery).await;
-        }
-        // A parent that is over hears nothing; what it left alive was stopped with it.
-        if let Some(parent) = &parent
-            && !self.tree.running.contains(&parent.clone().into())
-            && self.tree.tasks.row(&parent.clone().into()).is_some_and(|row| !row.is_alive())
-        {
-            self.discard(parent);
-            return;
+        match self.told_how(&id, hearer) {
+            Told::ByCall => {
+                if self.tree.tasks.take(&delivery) {
+                    self.tree.handed.push((delivery, parent.clone()));
+                }
+            }
+            Told::AtRest => self.tell_resting(&delivery).await,
+            // What waits to be told does both.
+            Told::ByNote | Told::Waking => {}
+            Told::Nobody { .. } => {
+                if self.tree.tasks.take(&delivery) {
+                    self.count_unheard(&delivery, hearer);
+                }
+                return;
+            }
         }
         self.wake(parent.as_ref()).await;
     }
@@ -248,7 +303,11 @@ impl Owner {
     /// Ends a task and all below it; none if there is no such task.
     pub fn stop(&mut self, task: &TaskId, by: &str) -> Option<Looked> {
         let looked = self.look(task)?;
+        let top = task;
         for task in self.tree.tasks.subtree(task) {
+            if task != *top {
+                self.tree.tasks.stop_with_hearer(&task);
+            }
             if let Ok(agent) = task.as_str().parse::<AgentId>()
                 && let Some(desk) = self.tree.desks.get(&agent)
             {
@@ -278,17 +337,21 @@ impl Owner {
         self.begin_agent(launch);
     }
 
-    /// Ends what someone at the root waits for.
-    pub fn stop_foreground(&mut self, by: &str) {
-        let waited: Vec<TaskId> = self
-            .tree
-            .tasks
-            .children(None)
-            .filter(|row| row.is_alive() && row.is_foreground())
-            .map(|row| row.record.task.clone())
-            .collect();
+    /// Ends what a run waits for; none is the root's.
+    pub fn stop_foreground(&mut self, of: Option<&TaskId>, by: &str) {
+        let is_waited_for = |row: &&Row| row.is_alive() && row.is_foreground();
+        let waited = self.tree.tasks.children(of).filter(is_waited_for);
+        let waited: Vec<TaskId> = waited.map(|row| row.record.task.clone()).collect();
         for task in waited {
+            self.tree.tasks.stop_with_hearer(&task);
             self.stop(&task, by);
+        }
+        // What has ended and was only handed to the call that waited is as untold.
+        let whose = of.map(TaskId::as_str);
+        for (delivery, agent) in &self.tree.handed {
+            if let (Delivery::Ending(id), true) = (delivery, agent.as_ref().map(AgentId::as_str) == whose) {
+                self.tree.tasks.stop_with_hearer(&id.task);
+            }
         }
     }
 

@@ -79,7 +79,7 @@ impl Owner {
     pub(super) async fn tell_resting(&mut self, delivery: &Delivery) {
         let notices =
             self.notices(None).into_iter().filter(|(_, one)| one.as_ref() == Some(delivery)).collect();
-        let leaf = self.resting_leaf();
+        let leaf = self.resting_leaf().await;
         let who = self.who.clone();
         for envelope in self.write_notices(&who, leaf, notices).await {
             self.hear_resting(&envelope.event);
@@ -136,7 +136,9 @@ impl Owner {
         answer: oneshot::Sender<MayEnd>,
     ) {
         let agent = desk.who.agent.clone();
-        if self.tree.tasks.has_waiting(agent.as_ref()) {
+        let hears =
+            if agent.is_some() { self.tree.tasks.has_waiting(agent.as_ref()) } else { self.wakes_root() };
+        if hears {
             if agent.is_none() {
                 // Its turn is over; what comes now is begun by what it is told.
                 self.count_notified();

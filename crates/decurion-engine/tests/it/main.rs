@@ -19,6 +19,7 @@ mod folding;
 mod hooking;
 mod hooks;
 mod hosting;
+mod interrupts;
 mod isolated;
 mod library;
 mod linked;

@@ -1,0 +1,206 @@
+//! A turn that is stopped with agents below it: who ends, who hears of it, and that nobody is woken.
+
+use std::sync::Arc;
+
+use decurion_protocol::{
+    Answer, Block, Command, Envelope, Event, HookDeclaration, HookEvent, Link, Place as _, Reply,
+};
+use decurion_testkit::stage::{Stage, render, send};
+use expect_test::expect;
+use futures_util::StreamExt as _;
+use serde_json::Value;
+
+use crate::support::stage;
+
+/// The root waits for an agent that waits for the model.
+const ONE_BELOW: &str = r#"
+when agent=worker
+  stall
+when turn=1
+  call Agent {"description": "look", "prompt": "look for it", "subagent_type": "worker"}
+when
+  say "on"
+"#;
+
+/// The root waits for an agent that waits for an agent that waits for the model.
+const TWO_BELOW: &str = r#"
+when agent=worker first="outer" turn=1
+  call Agent {"description": "inner", "prompt": "inner", "subagent_type": "worker"}
+when agent=worker
+  stall
+when turn=1
+  call Agent {"description": "outer", "prompt": "outer", "subagent_type": "worker"}
+when
+  say "on"
+"#;
+
+struct Playing {
+    link: Link,
+    events: Vec<Arc<Envelope>>,
+}
+
+impl Playing {
+    async fn open(stage: &Stage) -> Self {
+        let link = stage.engine().open(stage.request.clone()).await.unwrap();
+        let playing = Self { link, events: Vec::new() };
+        playing.prompt("go").await;
+        playing
+    }
+
+    async fn prompt(&self, text: &str) {
+        send(&self.link, 1, Command::Prompt { blocks: vec![Block::text(text)] }).await;
+    }
+
+    async fn until(&mut self, mut fits: impl FnMut(&Envelope) -> bool) -> Arc<Envelope> {
+        loop {
+            let envelope = self.link.events.next().await.unwrap();
+            self.events.push(Arc::clone(&envelope));
+            if fits(&envelope) {
+                return envelope;
+            }
+        }
+    }
+
+    /// So many agents have begun.
+    async fn begun(&mut self, count: usize) {
+        let mut left = count;
+        self.until(|envelope| {
+            left -=
+                usize::from(matches!(envelope.event, Event::RunStarted { .. }) && envelope.agent.is_some());
+            left == 0
+        })
+        .await;
+    }
+
+    /// A turn of the root has ended.
+    async fn turn_ended(&mut self) {
+        self.until(|envelope| matches!(envelope.event, Event::RunEnded { .. }) && envelope.agent.is_none())
+            .await;
+    }
+
+    /// Everyone rests.
+    async fn quiet(&mut self) {
+        self.until(|envelope| matches!(envelope.event, Event::Quiet { quiet: true, queued: 0 })).await;
+    }
+
+    /// Ends the session when it is quiet; gives the worst ending that nobody dealt with.
+    async fn finish(&mut self) -> Value {
+        send(&self.link, 99, Command::Finish).await;
+        let over = |envelope: &Envelope| matches!(&envelope.event, Event::Replied { request, .. } if request.0 == 99);
+        let envelope = self.until(over).await;
+        let Event::Replied { reply: Reply::Done { value }, .. } = &envelope.event else {
+            panic!("it is not over: {envelope:?}");
+        };
+        value["unheard"].clone()
+    }
+
+    /// How often the root began a run.
+    fn turns(&self) -> usize {
+        let began = |envelope: &&Arc<Envelope>| {
+            matches!(envelope.event, Event::RunStarted { .. }) && envelope.agent.is_none()
+        };
+        self.events.iter().filter(began).count()
+    }
+}
+
+/// Whether the root's run or the agent's ends first depends on who reads and writes the record how fast.
+fn both_orders(script: &str) -> [Stage; 2] {
+    [true, false].map(|here| {
+        let mut stage = stage(script);
+        stage.journal_here = here;
+        stage.agent_settings.max_depth = 2;
+        stage
+    })
+}
+
+#[tokio::test]
+async fn nobody_is_woken_for_what_an_interrupt_stopped() {
+    for (script, agents) in [(ONE_BELOW, 1), (TWO_BELOW, 2)] {
+        for stage in both_orders(script) {
+            let mut playing = Playing::open(&stage).await;
+            playing.begun(agents).await;
+            send(&playing.link, 2, Command::Interrupt).await;
+            playing.quiet().await;
+            let here = stage.journal_here;
+            assert_eq!(playing.turns(), 1, "{agents} {here}: {}", render(&playing.events));
+            let before = stage.requests().len();
+            playing.prompt("and now?").await;
+            playing.quiet().await;
+            assert_eq!(stage.requests().len(), before + 1, "{agents} {here}: {}", render(&playing.events));
+            let last = String::from_utf8(stage.requests()[before].clone()).unwrap();
+            let told = last.matches("<task-notification>").count();
+            assert_eq!(told, 1, "{agents} {here}: {last}");
+            assert_eq!(playing.finish().await, Value::Null, "{agents} {here}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prompt_that_comes_at_once_is_one_turn_and_waits_for_nothing_of_the_old_one() {
+    for (script, agents) in [(ONE_BELOW, 1), (TWO_BELOW, 2)] {
+        let mut stage = stage(script);
+        stage.agent_settings.max_depth = 2;
+        let mut playing = Playing::open(&stage).await;
+        playing.begun(agents).await;
+        let before = stage.requests().len();
+        send(&playing.link, 2, Command::Interrupt).await;
+        playing.prompt("and now?").await;
+        assert_eq!(playing.finish().await, Value::Null);
+        let log = render(&playing.events);
+        assert_eq!(playing.turns(), 2, "{log}");
+        assert_eq!(stage.requests().len(), before + 1, "{log}");
+        assert_eq!(log.matches("told   #1 killed").count(), 1, "{log}");
+    }
+}
+
+/// The agent has ended and its report is on its way into the conversation: a hook of the call holds it up.
+#[tokio::test(start_paused = true)]
+async fn a_report_that_an_interrupt_kept_from_its_call_is_told_and_wakes_nobody() {
+    let mut stage = stage(&ONE_BELOW.replacen("stall", "say \"found it\"", 1));
+    stage.hooks = vec![HookDeclaration::callback(HookEvent::PostToolUse, "held")];
+    let mut playing = Playing::open(&stage).await;
+    playing.until(|envelope| matches!(envelope.event, Event::HostAsked { .. })).await;
+    send(&playing.link, 2, Command::Interrupt).await;
+    playing.quiet().await;
+    expect![[r#"
+        user   "go"
+        model  calls Agent {"description":"look","prompt":"look for it","subagent_type":"worker"}
+        start  Agent (no rule)
+        begin  #1 local_agent Foreground
+            #1 user   "look for it"
+            #1 model  "found it"
+            #1 end    completed "found it"
+        ✗      "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."
+        end    {"outcome":"killed","by":"an interrupt"}
+        told   #1 completed "found it"
+    "#]].assert_eq(&render(&playing.events));
+    playing.prompt("and now?").await;
+    playing.quiet().await;
+    let last = String::from_utf8(stage.requests().last().unwrap().clone()).unwrap();
+    assert!(last.contains("found it"), "{last}");
+    assert_eq!((playing.turns(), stage.requests().len()), (2, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_process_that_died_had_interrupted_wakes_nobody_either() {
+    let stage = stage(ONE_BELOW);
+    let mut playing = Playing::open(&stage).await;
+    playing.begun(1).await;
+    send(&playing.link, 2, Command::Interrupt).await;
+    playing
+        .until(|envelope| matches!(envelope.event, Event::RunEnded { .. }) && envelope.agent.is_some())
+        .await;
+    let ended = playing.events.last().unwrap().seq;
+    let start = decurion_protocol::Start::Resume { id: playing.link.session, at: None };
+    let stage = stage.after_crash_at(ended);
+    let request = decurion_protocol::SessionRequest { start, ..stage.request.clone() };
+    let link = stage.engine().open(request).await.unwrap();
+    let mut playing = Playing { link, events: Vec::new() };
+    // Anything that it is asked lets it look whether there is something to do.
+    send(&playing.link, 3, Command::Tasks).await;
+    playing.prompt("and now?").await;
+    assert_eq!(playing.finish().await, Value::Null);
+    let log = render(&playing.events);
+    let counts = (log.matches("told").count(), playing.turns(), stage.requests().len());
+    assert_eq!(counts, (1, 1, 1), "{log}");
+}
