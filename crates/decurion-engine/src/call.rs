@@ -180,13 +180,18 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
 
 /// Answers a call that is not begun any more: a hook ended the run before it.
 pub async fn stopped(bench: &Bench<'_>, prepared: Prepared, reason: String) -> Result<Finished, JournalLost> {
+    let finished = not_begun(bench, prepared, &format!("a hook ended the run. {reason}")).await?;
+    Ok(Finished { stopped: Some(reason), ..finished })
+}
+
+/// Answers a call that is not begun any more.
+pub async fn not_begun(bench: &Bench<'_>, prepared: Prepared, why: &str) -> Result<Finished, JournalLost> {
     let call = match prepared {
         Prepared::Ready(ready) => ready.call,
         Prepared::Answered(answered) => answered.0,
     };
-    let output = ToolOutput::error(format!("This call was not begun: a hook ended the run. {reason}"));
-    let finished = end(bench, &call, output, 0, Vec::new()).await?;
-    Ok(Finished { stopped: Some(reason), ..finished })
+    let output = ToolOutput::error(format!("This call was not begun: {why}"));
+    end(bench, &call, output, 0, Vec::new()).await
 }
 
 /// What hooks said before a call.
@@ -621,6 +626,10 @@ async fn refuse(
     let mut finished = end(bench, &call, output, 0, vec![refused]).await?;
     finished.denial = Some((denial, unasked));
     finished.interrupt = interrupt;
+    if interrupt {
+        // A session that is gone has nothing to stop.
+        let _ = bench.ports.desk.wishes.send(Wish::Halt { agent: bench.ports.who.agent.clone() }).await;
+    }
     Ok(finished)
 }
 

@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 
 use futures_util::future::join_all;
 
-use crate::call::{Bench, Call, Finished, Prepared, perform, prepare, stopped};
+use crate::call::{Bench, Call, Finished, Prepared, not_begun, perform, prepare, stopped};
 use crate::context::Context;
 use crate::hooked::Hooked;
 use crate::journal::JournalLost;
@@ -16,6 +16,9 @@ use camino::Utf8PathBuf;
 use decurion_protocol::{CallId, Denial, Event, HookEvent, ToolEffect};
 use decurion_tools::Surroundings;
 use serde_json::{Value, json};
+
+/// Why a call behind one that was refused like that is not begun.
+const ENDED: &str = "a call before it was refused, and with that the turn was ended.";
 
 /// What came of all calls of a message.
 #[derive(Debug, Default)]
@@ -64,6 +67,7 @@ pub async fn answer(
         let bench = bench(run, context);
         let finished = match &round.stopped {
             Some(reason) => stopped(&bench, prepared, reason.clone()).await?,
+            None if round.interrupt => not_begun(&bench, prepared, ENDED).await?,
             None => perform(&bench, prepared).await?,
         };
         take(context, finished, &mut round);
@@ -92,10 +96,11 @@ async fn flush(
         return Ok(());
     }
     let bench = bench(run, context);
-    let reason = &round.stopped;
+    let (reason, interrupt) = (&round.stopped, round.interrupt);
     let finished = join_all(together.drain(..).map(|prepared| async {
         match reason {
             Some(reason) => stopped(&bench, prepared, reason.clone()).await,
+            None if interrupt => not_begun(&bench, prepared, ENDED).await,
             None => perform(&bench, prepared).await,
         }
     }))

@@ -185,6 +185,11 @@ pub enum Wish {
         /// What its lines have told it.
         delivered: HashSet<Delivery>,
     },
+    /// Whoever was asked wants the turn to end: of the asker, and of all who wait for it.
+    Halt {
+        /// The asker; none is the root.
+        agent: Option<AgentId>,
+    },
     /// Look at a task.
     Look {
         /// Which.

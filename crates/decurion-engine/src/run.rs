@@ -29,6 +29,7 @@ use crate::prompt;
 use crate::skill;
 use crate::spawn::Carried;
 use crate::structured;
+use crate::task::BY_ANSWER;
 use crate::turn::{Reply, Waits, turn};
 
 /// How often a model that was cut off or said nothing useful is asked to go on.
@@ -643,7 +644,7 @@ async fn work(run: &Run, progress: &mut Progress, calls: Vec<Call>) -> Result<Op
         progress.totals.denials.push(denial);
     }
     if round.interrupt {
-        let outcome = Outcome::Killed { by: "the answer to a question".to_owned() };
+        let outcome = Outcome::Killed { by: BY_ANSWER.to_owned() };
         return Ok(Some(outcome));
     }
     let tried = !answers.is_empty();

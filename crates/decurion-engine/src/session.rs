@@ -4,7 +4,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use decurion_model::{Head, RequestClass, RequestTag, Thinking, WireHead};
@@ -945,11 +945,18 @@ impl Owner {
     }
 
     fn interrupt(&mut self, id: RequestId) {
+        self.stop_turn(BY_INTERRUPT);
+        self.reply(id, Reply::Done { value: serde_json::json!({"still_queued": lines(&self.queue)}) });
+    }
+
+    /// Ends the root's turn, and all that it waits for.
+    pub fn stop_turn(&mut self, by: &str) {
         if let Some(running) = &self.running {
+            let mut stopped_by = running.desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner);
+            stopped_by.get_or_insert_with(|| by.to_owned());
             running.cancel.cancel();
         }
-        self.stop_foreground(None, BY_INTERRUPT);
-        self.reply(id, Reply::Done { value: serde_json::json!({"still_queued": lines(&self.queue)}) });
+        self.stop_foreground(None, by);
     }
 
     async fn set_mode(&mut self, id: RequestId, mode: Mode) {

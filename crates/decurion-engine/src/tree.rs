@@ -147,6 +147,7 @@ impl Owner {
             }
             Wish::End { desk, leaf, answer } => self.wants_to_end(desk, leaf, answer).await,
             Wish::Ended { agent, ending, delivered } => self.agent_ended(agent, *ending, &delivered).await,
+            Wish::Halt { agent } => self.halt(agent),
             Wish::Look { task, answer } => {
                 let _ = answer.send(self.look(&task));
             }

@@ -17,7 +17,7 @@ use crate::journal::Who;
 use crate::ports::new_shell;
 use crate::session::Owner;
 use crate::shell;
-use crate::task::{Ending, Row};
+use crate::task::{BY_ANSWER, Ending, Row};
 
 use super::hearing::{self, Ended, Hearer, Told};
 
@@ -352,6 +352,26 @@ impl Owner {
             if let (Delivery::Ending(id), true) = (delivery, agent.as_ref().map(AgentId::as_str) == whose) {
                 self.tree.tasks.stop_with_hearer(&id.task);
             }
+        }
+    }
+
+    /// Ends the turn of all who wait for an agent, and what it waits for itself; the asker ends by itself. Whoever
+    /// waits for nobody, as the parent of one in the background, goes on.
+    pub(super) fn halt(&mut self, asker: Option<AgentId>) {
+        let asker: Option<TaskId> = asker.map(Into::into);
+        let mut top = asker.clone();
+        // A record that was tampered with could lead in a circle.
+        for _ in 0..=self.tree.tasks.total() {
+            let Some(row) = top.as_ref().and_then(|task| self.tree.tasks.row(task)) else { break };
+            if self.hearer_of(row) != Hearer::Waits {
+                break;
+            }
+            top = row.record.parent.clone().map(Into::into);
+        }
+        match top {
+            top if top == asker => self.stop_foreground(asker.as_ref(), BY_ANSWER),
+            Some(top) => drop(self.stop(&top, BY_ANSWER)),
+            None => self.stop_turn(BY_ANSWER),
         }
     }
 

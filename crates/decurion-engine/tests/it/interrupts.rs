@@ -5,7 +5,7 @@ use std::sync::Arc;
 use decurion_protocol::{
     Answer, Block, Command, Envelope, Event, HookDeclaration, HookEvent, Link, Place as _, Reply,
 };
-use decurion_testkit::stage::{Stage, render, send};
+use decurion_testkit::stage::{Plain, Stage, render, send};
 use expect_test::expect;
 use futures_util::StreamExt as _;
 use serde_json::Value;
@@ -70,12 +70,6 @@ impl Playing {
             left == 0
         })
         .await;
-    }
-
-    /// A turn of the root has ended.
-    async fn turn_ended(&mut self) {
-        self.until(|envelope| matches!(envelope.event, Event::RunEnded { .. }) && envelope.agent.is_none())
-            .await;
     }
 
     /// Everyone rests.
@@ -203,4 +197,154 @@ async fn what_a_process_that_died_had_interrupted_wakes_nobody_either() {
     let log = render(&playing.events);
     let counts = (log.matches("told").count(), playing.turns(), stage.requests().len());
     assert_eq!(counts, (1, 1, 1), "{log}");
+}
+
+/// The log of a session in which every question is answered with "no, and end the turn".
+async fn denied(script: &str) -> String {
+    let mut stage = stage(script);
+    // One of those that an agent in the background has.
+    stage.tools.push(Arc::new(Plain::named("Skill")));
+    stage.agent_settings.max_depth = 2;
+    stage.request.answers = true;
+    let mut playing = Playing::open(&stage).await;
+    send(&playing.link, 99, Command::Finish).await;
+    let over =
+        |envelope: &Envelope| matches!(&envelope.event, Event::Replied { request, .. } if request.0 == 99);
+    loop {
+        let found =
+            playing.until(|envelope| matches!(envelope.event, Event::Asked { .. }) || over(envelope)).await;
+        let Event::Asked { question } = &found.event else { break };
+        let answer = Answer::Deny { message: "stop it".into(), interrupt: true };
+        send(&playing.link, 3, Command::Answer { question: question.id, answer, by: "host".into() }).await;
+    }
+    // What is said of a launch is told elsewhere.
+    let is_launch = |line: &&str| line.contains("works in the background now");
+    let log = render(&playing.events);
+    log.lines().filter(|line| !is_launch(line)).flat_map(|line| [line, "\n"]).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_no_that_ends_the_turn_ends_it_for_all_who_wait_for_the_asker() {
+    let log = denied(
+        r#"
+when agent=worker first="outer" turn=1
+  call Agent {"description": "inner", "prompt": "inner", "subagent_type": "worker"}
+when agent=worker first="inner" turn=1
+  call Skill {"text": "x"}
+  call Skill {"text": "y"}
+when agent=worker first="beside"
+  stall
+when turn=1
+  call Agent {"description": "outer", "prompt": "outer", "subagent_type": "worker"}
+  call Agent {"description": "beside", "prompt": "beside", "subagent_type": "worker"}
+when
+  say "on"
+"#,
+    )
+    .await;
+    expect![[r#"
+        user   "go"
+        model  calls Agent {"description":"outer","prompt":"outer","subagent_type":"worker"}
+        model  calls Agent {"description":"beside","prompt":"beside","subagent_type":"worker"}
+        start  Agent (no rule)
+        start  Agent (no rule)
+        begin  #1 local_agent Foreground
+            #1 user   "outer"
+        begin  #2 local_agent Foreground
+            #2 user   "beside"
+            #1 model  calls Agent {"description":"inner","prompt":"inner","subagent_type":"worker"}
+            #1 start  Agent (no rule)
+            #1 begin  #3 local_agent Foreground
+            #3 user   "inner"
+            #3 model  calls Skill {"text":"x"}
+            #3 model  calls Skill {"text":"y"}
+            #3 wait   for an answer
+            #3 ask    Skill: no rule allows this skill
+        answer by host
+            #3 refuse Skill: stop it
+            #3 ✗      "Permission denied: stop it"
+            #3 ✗      "This call was not begun: a call before it was refused, and with that the turn was ended."
+            #3 end    {"outcome":"killed","by":"the answer to a question"}
+        ✗      "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."
+        ✗      "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."
+        end    {"outcome":"killed","by":"the answer to a question"}
+            #1 ✗      "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."
+            #1 end    {"outcome":"killed","by":"the answer to a question"}
+            #2 end    {"outcome":"killed","by":"the answer to a question"}
+        told   #2 killed "Agent \"beside\" was stopped by the answer to a question"
+        told   #1 killed "Agent \"outer\" was stopped by the answer to a question"
+    "#]].assert_eq(&log);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_no_to_an_agent_in_the_background_ends_those_in_the_background_only() {
+    let log = denied(
+        r#"
+when agent=worker first="outer" turn=1
+  call Agent {"description": "inner", "prompt": "inner", "subagent_type": "worker"}
+when agent=worker first="inner" turn=1
+  call Skill {"text": "x"}
+when turn=1
+  call Agent {"description": "outer", "prompt": "outer", "subagent_type": "worker", "run_in_background": true}
+when
+  say "on"
+"#,
+    )
+    .await;
+    expect![[r#"
+        user   "go"
+        model  calls Agent {"description":"outer","prompt":"outer","subagent_type":"worker","run_in_background":true}
+        start  Agent (no rule)
+        begin  #1 local_agent Background
+            #1 user   "outer"
+            #1 model  calls Agent {"description":"inner","prompt":"inner","subagent_type":"worker"}
+            #1 start  Agent (no rule)
+            #1 begin  #2 local_agent Foreground
+            #2 user   "inner"
+        told   "Agent #1 (\"outer\") is still at work: 1 more tool uses, 1136 more tokens. There is no need to read its file; a notification follows when it ends."
+        model  "on"
+            #2 model  calls Skill {"text":"x"}
+            #2 wait   for an answer
+            #2 ask    Skill: no rule allows this skill
+        end    completed "on"
+        answer by host
+            #2 refuse Skill: stop it
+            #2 ✗      "Permission denied: stop it"
+            #2 end    {"outcome":"killed","by":"the answer to a question"}
+            #1 ✗      "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."
+            #1 end    {"outcome":"killed","by":"the answer to a question"}
+        told   #1 killed "Agent \"outer\" was stopped by the answer to a question"
+        model  "on"
+        end    completed "on"
+    "#]].assert_eq(&log);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_no_to_the_root_ends_what_it_waits_for_and_what_is_behind_it_is_not_begun() {
+    let log = denied(
+        r#"
+when turn=1
+  call Skill {"text": "x"}
+  call Skill {"text": "y"}
+  call Agent {"description": "look", "prompt": "look for it", "subagent_type": "worker"}
+when
+  say "on"
+"#,
+    )
+    .await;
+    expect![[r#"
+        user   "go"
+        model  calls Skill {"text":"x"}
+        model  calls Skill {"text":"y"}
+        model  calls Agent {"description":"look","prompt":"look for it","subagent_type":"worker"}
+        wait   for an answer
+        ask    Skill: no rule allows this skill
+        answer by host
+        refuse Skill: stop it
+        ✗      "Permission denied: stop it"
+        ✗      "This call was not begun: a call before it was refused, and with that the turn was ended."
+        ✗      "This call was not begun: a call before it was refused, and with that the turn was ended."
+        end    {"outcome":"killed","by":"the answer to a question"}
+    "#]]
+    .assert_eq(&log);
 }
