@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use decurion_model::{Head, RequestClass, RequestTag, Thinking, WireHead};
+use decurion_protocol::size::size_of;
 use decurion_protocol::{
     AgentDefinition, AgentId, Answer, Block, Command, ElicitationAction, Elicited, Event, LineId, Mode,
     Outcome, OwnRules, PermissionUpdate, QuestionId, Reply, Request, RequestId, RunId, SessionId,
-    SessionRequest, Skill, Worktree,
+    SessionRequest, Skill, Totals, Worktree,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::{Surroundings, ToolSet};
@@ -37,9 +38,9 @@ use crate::permission::{Around, Policy};
 use crate::permits::Change;
 use crate::ports::{Ask, Equipment, Model, Parts, Ports, Shared, new_line, new_run};
 use crate::rewind::Rewind;
-use crate::run::{Progress, Run, refold};
+use crate::run::{Progress, Run, record, refold};
 use crate::skill::slash::{self, Typed};
-use crate::spawn::{Beginning, Carried, Left, Said, live};
+use crate::spawn::{Beginning, Carried, Left, Said, live, opening};
 use crate::spec::{self, Decided};
 use crate::task::BY_INTERRUPT;
 use crate::trail::Trails;
@@ -131,6 +132,8 @@ pub struct Owner {
     /// The root's account.
     pub account: AccountId,
     queue: VecDeque<(RequestId, Work)>,
+    /// How many bytes of prompts wait there.
+    queued_bytes: usize,
     /// The ids of lines on record when the session was opened, and of prompts that senders chose since.
     taken: HashSet<LineId>,
     /// How the model is to think, where that was changed.
@@ -187,8 +190,21 @@ enum Work {
     Compact(Option<String>),
     /// These words, which are on record and were never answered.
     Again(Vec<Block>, LineId),
+    /// A prompt that there was no room for, and why: its turn fails at once, in its place among the others.
+    Refused(String),
     /// Nothing but what waits to be told.
     Notices,
+}
+
+impl Work {
+    /// How many bytes of memory it holds, about.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Prompt(blocks, _) | Self::Again(blocks, _) => size_of(blocks),
+            Self::Compact(words) => words.as_ref().map_or(0, String::len),
+            Self::Refused(_) | Self::Notices => 0,
+        }
+    }
 }
 
 struct Running {
@@ -234,6 +250,7 @@ impl Session {
             budget: Arc::new(Mutex::new(budget)),
             account,
             queue: VecDeque::new(),
+            queued_bytes: 0,
             taken,
             thinking: None,
             running: None,
@@ -262,6 +279,11 @@ impl Session {
 /// Why files are not put back now.
 const STILL_AT_WORK: &str = "files are put back only while nobody works; wait until the turn and its agents have ended, or \
     interrupt them, and ask again";
+/// How many prompts wait, and with how many bytes, before no more are taken.
+const MOST_QUEUED: usize = 1_000;
+const MOST_QUEUED_BYTES: usize = 32 << 20;
+/// How many wait, with those that are refused in their turn.
+const MOST_REFUSED: usize = 10_000;
 /// How many worktrees that dead sessions left are looked at when a session starts.
 const MOST_SETTLED: usize = 64;
 /// How long a session that ends waits for that.
@@ -449,28 +471,56 @@ impl Owner {
         self.enqueue(id, Work::Prompt(blocks, line));
     }
 
+    /// Why nothing more can wait, if so. Whatever is too long for that is still taken when nothing waits.
+    fn is_full(&self) -> Option<String> {
+        let (count, bytes) = (self.queue.len(), self.queued_bytes);
+        let full = count >= MOST_QUEUED || bytes >= MOST_QUEUED_BYTES;
+        full.then(|| {
+            format!(
+                "there was no room for this prompt: {count} with {bytes} bytes waited already (at most {MOST_QUEUED}, and \
+                 {MOST_QUEUED_BYTES} bytes); send it again when some of them are done"
+            )
+        })
+    }
+
     /// Takes back what is not begun yet.
     fn unqueue(&mut self, id: RequestId, line: Option<LineId>) {
         let is_meant = |work: &Work| match work {
             Work::Prompt(_, own) | Work::Again(_, own) => line.is_none_or(|line| line == *own),
-            Work::Compact(_) | Work::Notices => line.is_none(),
+            Work::Compact(_) | Work::Refused(_) | Work::Notices => line.is_none(),
         };
         let (gone, kept): (VecDeque<_>, _) =
             std::mem::take(&mut self.queue).into_iter().partition(|(_, work)| is_meant(work));
         self.queue = kept;
+        self.queued_bytes = self.queue.iter().map(|(_, work)| work.bytes()).sum();
         let cancelled = lines(&gone);
         for (_, work) in &gone {
             match work {
                 Work::Prompt(_, line) => drop(self.taken.remove(line)),
                 // It is on record all the same.
                 Work::Again(_, line) => self.session.unanswered = Some(*line),
-                Work::Compact(_) | Work::Notices => {}
+                Work::Compact(_) | Work::Refused(_) | Work::Notices => {}
             }
         }
         self.reply(id, Reply::Done { value: serde_json::json!({"cancelled": cancelled}) });
     }
 
+    /// Puts work behind what waits. Whoever floods is told so in the place of each result, and at last not even that.
     fn enqueue(&mut self, id: RequestId, work: Work) {
+        let work = match self.is_full() {
+            None => work,
+            Some(reason) => {
+                if let Work::Prompt(_, line) = &work {
+                    // It was not taken: it may be sent again.
+                    self.taken.remove(line);
+                }
+                if self.queue.len() >= MOST_REFUSED {
+                    return self.reply(id, Reply::Refused { reason });
+                }
+                Work::Refused(reason)
+            }
+        };
+        self.queued_bytes += work.bytes();
         self.queue.push_back((id, work));
         self.reply(id, done());
     }
@@ -484,6 +534,7 @@ impl Owner {
             return;
         }
         let asked = self.queue.pop_front().map(|(_, work)| work);
+        self.queued_bytes = self.queued_bytes.saturating_sub(asked.as_ref().map_or(0, Work::bytes));
         self.by_notice = asked.is_none();
         let work = match asked {
             Some(work @ (Work::Prompt(..) | Work::Again(..))) => {
@@ -527,6 +578,7 @@ impl Owner {
                 tokio::spawn(speak(run, context, said, carried))
             }
             Work::Compact(instructions) => tokio::spawn(shorten(run, context, instructions, self.used)),
+            Work::Refused(reason) => tokio::spawn(refuse(run, context, reason, self.used)),
         };
         self.running = Some(Running { task, cancel, desk });
     }
@@ -1074,6 +1126,7 @@ impl Owner {
 
     fn close(&mut self, closing: Closing) {
         self.queue.clear();
+        self.queued_bytes = 0;
         for (id, ..) in std::mem::take(&mut self.rewinds) {
             self.reply(id, Reply::Refused { reason: "the session ends".to_owned() });
         }
@@ -1096,7 +1149,7 @@ pub enum Changing {
 fn lines<'a>(queue: impl IntoIterator<Item = &'a (RequestId, Work)>) -> Vec<LineId> {
     let line = |(_, work): &(RequestId, Work)| match work {
         Work::Prompt(_, line) | Work::Again(_, line) => Some(*line),
-        Work::Compact(_) | Work::Notices => None,
+        Work::Compact(_) | Work::Refused(_) | Work::Notices => None,
     };
     queue.into_iter().filter_map(line).collect()
 }
@@ -1182,6 +1235,19 @@ async fn shorten(run: Run, context: Context, instructions: Option<String>, used:
     let event = Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) };
     match run.ports.journal.write(&run.ports.who, vec![event]).await {
         Ok(_) => Left { context: Some(progress.context), ending: Some((outcome, totals)), used },
+        Err(_) => Left::nothing(),
+    }
+}
+
+/// The turn of a prompt that there was no room for.
+async fn refuse(run: Run, context: Context, error: String, used: (u32, Duration)) -> Left {
+    let mut progress = Progress::new(&run, context);
+    let (outcome, totals) = (Outcome::Failed { error }, Totals::default());
+    let mut events = opening(&run.spec, &progress.context, Said::default(), &[]);
+    events.push(Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) });
+    run.ports.desk.ending.store(true, Ordering::Relaxed);
+    match record(&run, &mut progress, events).await {
+        Ok(()) => Left { context: Some(progress.context), ending: Some((outcome, totals)), used },
         Err(_) => Left::nothing(),
     }
 }

@@ -27,6 +27,7 @@ mod loops;
 mod merging;
 mod permission;
 mod permits;
+mod queueing;
 mod relocating;
 mod resuming;
 mod rewinding;
