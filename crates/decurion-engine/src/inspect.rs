@@ -1,12 +1,12 @@
 //! How the session stands. Takes what someone wants to see, gives it as the reply of a command. Whatever takes time
 //! is looked up beside the session's task, which never waits here.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use decurion_model::Head;
 use decurion_protocol::{
-    AgentSource, ContextKind, ContextPart, ContextUse, Inspected, Reply, RequestId, RulesInForce, TaskId,
-    TaskKind,
+    AgentSource, ContextKind, ContextPart, ContextUse, Event, Inspected, Reply, RequestId, RulesInForce,
+    TaskId, TaskKind,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -15,7 +15,7 @@ use crate::agent_tools::task_output;
 use crate::context::{Context, estimate};
 use crate::mcp::{self, SessionServers};
 use crate::ports::Parts;
-use crate::run::refold;
+use crate::run::refold_root;
 use crate::session::{Owner, Session};
 use crate::skill;
 
@@ -46,19 +46,33 @@ impl Owner {
         }
     }
 
-    /// A root that works has its conversation; then it is read from the record.
+    /// A root that works has its conversation; then it is read from the record, once for all who wait.
     fn inspect_context(&mut self, id: RequestId) {
         if let Some(context) = self.resting_context() {
             let used = context_use(&self.session, context);
             return self.reply(id, held(&used));
         }
-        let run = self.run();
         let frame = frame(&self.session);
-        self.reply_later(id, async move {
-            let empty = Context::new(run.ports.model.dialect);
-            match refold(&run, empty).await {
-                Some(context) => held(&filled(frame, &context)),
-                None => Reply::Refused { reason: "the transcript cannot be read now".to_owned() },
+        if !lock(&self.reads).ask(id, frame) {
+            return;
+        }
+        let (run, reads) = (self.run(), Arc::clone(&self.reads));
+        let (journal, who) = (self.session.journal.clone(), self.who.clone());
+        tokio::spawn(async move {
+            loop {
+                // What was asked for while it was read is answered with what is on record by then.
+                let asked = lock(&reads).next();
+                if asked.is_empty() {
+                    return;
+                }
+                let context = refold_root(&run, Context::new(run.ports.model.dialect)).await;
+                for (request, frame) in asked {
+                    let reply = match &context {
+                        Some(context) => held(&filled(frame, context)),
+                        None => Reply::Refused { reason: "the transcript cannot be read now".to_owned() },
+                    };
+                    journal.publish(&who, Event::Replied { request, reply });
+                }
             }
         });
     }
@@ -75,6 +89,33 @@ impl Owner {
             held(&read.unwrap_or_default())
         });
     }
+}
+
+/// Who wants to know what fills the window while the root works.
+#[derive(Default)]
+pub struct Reads {
+    /// Whether somebody reads.
+    is_reading: bool,
+    /// Whoever waits for the next read, each with what stands around the conversation.
+    waiting: Vec<(RequestId, ContextUse)>,
+}
+
+impl Reads {
+    /// Takes a request in; tells whether nobody reads yet.
+    fn ask(&mut self, id: RequestId, frame: ContextUse) -> bool {
+        self.waiting.push((id, frame));
+        !std::mem::replace(&mut self.is_reading, true)
+    }
+
+    /// All who wait now; none ends the reading.
+    fn next(&mut self) -> Vec<(RequestId, ContextUse)> {
+        self.is_reading = !self.waiting.is_empty();
+        std::mem::take(&mut self.waiting)
+    }
+}
+
+fn lock(reads: &Mutex<Reads>) -> MutexGuard<'_, Reads> {
+    reads.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A reply that holds this.

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use decurion_protocol::link::BoxStream;
 use decurion_protocol::{AgentId, Clock, Envelope, Event, RunId, WaitReason};
-use decurion_store::WriteError;
+use decurion_store::{Bookmark, WriteError};
 use tokio::sync::oneshot;
 
 use crate::branch::Branches;
@@ -226,6 +227,23 @@ impl Journal {
         answer.await.ok()
     }
 
+    /// The same for the root's own records, beside the thread that owns the files: nobody who writes waits for it.
+    pub async fn read_root<S: Send + 'static>(
+        &self,
+        mut state: S,
+        mut take: impl FnMut(&mut S, Envelope) + Send + 'static,
+    ) -> Option<S> {
+        let (record, until) = (self.live.record(), self.seq());
+        let read = tokio::task::spawn_blocking(move || {
+            let read = record.read_on(&mut Bookmark::of_root(), until, &mut |envelope| {
+                take(&mut state, envelope);
+                ControlFlow::Continue(())
+            });
+            read.ok().map(|()| state)
+        });
+        read.await.ok().flatten()
+    }
+
     /// Everything from now on, without gaps: a reader that falls behind is given what it missed from the
     /// record, and of the transient events only those that somebody waits for an answer to.
     pub fn subscribe(&self) -> BoxStream<'static, Arc<Envelope>> {
@@ -405,5 +423,106 @@ impl Writer {
             Ok(()) => None,
             Err(_) => Some(Instant::now()),
         };
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test fails by panicking
+mod tests {
+    use decurion_store::{MemoryJournal, Record, ReplayReport, SyncJob, Synced};
+    use uuid::Uuid;
+
+    use super::*;
+
+    /// Files that give nothing before they are let.
+    struct Slow {
+        inner: MemoryJournal,
+        gate: Arc<Gate>,
+    }
+
+    struct Gate(Mutex<Receiver<()>>);
+
+    impl Gate {
+        fn pass(&self) -> std::io::Result<()> {
+            let gate = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            gate.recv_timeout(Duration::from_secs(5)).map_err(std::io::Error::other)
+        }
+    }
+
+    struct SlowRecord(Arc<dyn Record>, Arc<Gate>);
+
+    impl Record for SlowRecord {
+        fn read_on(
+            &self,
+            bookmark: &mut Bookmark,
+            until: u64,
+            sink: &mut dyn FnMut(Envelope) -> ControlFlow<()>,
+        ) -> std::io::Result<()> {
+            self.1.pass()?;
+            self.0.read_on(bookmark, until, sink)
+        }
+    }
+
+    impl decurion_store::Journal for Slow {
+        fn append(&mut self, batch: &[Envelope]) -> Result<(), WriteError> {
+            self.inner.append(batch)
+        }
+        fn begin_sync(&mut self) -> std::io::Result<Option<SyncJob>> {
+            self.inner.begin_sync()
+        }
+        fn end_sync(&mut self, synced: Synced) -> std::io::Result<()> {
+            self.inner.end_sync(synced)
+        }
+        fn last_seq(&self) -> u64 {
+            self.inner.last_seq()
+        }
+        fn held_bytes(&self) -> usize {
+            self.inner.held_bytes()
+        }
+        fn since(&self, seq: u64, sink: &mut dyn FnMut(Envelope)) -> std::io::Result<ReplayReport> {
+            self.gate.pass()?;
+            self.inner.since(seq, sink)
+        }
+        fn record(&self) -> Arc<dyn Record> {
+            Arc::new(SlowRecord(self.inner.record(), Arc::clone(&self.gate)))
+        }
+    }
+
+    struct NoTime;
+
+    impl Clock for NoTime {
+        fn date(&self) -> jiff::Timestamp {
+            jiff::Timestamp::UNIX_EPOCH
+        }
+        fn elapsed(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_who_writes_waits_for_one_who_reads() {
+        let (open, gate) = mpsc::channel();
+        let gate = Arc::new(Gate(Mutex::new(gate)));
+        let options = JournalOptions {
+            clock: Arc::new(NoTime),
+            durability: Durability::Process,
+            last_seq: 0,
+            give_up_after: None,
+            here: false,
+        };
+        let journal =
+            Journal::start(Box::new(Slow { inner: MemoryJournal::default(), gate }), options).unwrap();
+        let who = Who { run: RunId(Uuid::nil()), agent: None };
+        let notice = || vec![Event::Notice { level: "info".to_owned(), text: "x".to_owned() }];
+        journal.write(&who, notice()).await.unwrap();
+        let take = |seen: &mut Vec<u64>, envelope: Envelope| seen.push(envelope.seq);
+        let reading = tokio::spawn({
+            let journal = journal.clone();
+            async move { journal.read_root(Vec::new(), take).await }
+        });
+        tokio::task::yield_now().await;
+        journal.write(&who, notice()).await.unwrap();
+        open.send(()).unwrap();
+        assert_eq!(reading.await.unwrap(), Some(vec![1]), "what was on record when it was asked for");
     }
 }

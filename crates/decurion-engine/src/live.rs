@@ -36,6 +36,11 @@ impl Live {
         Self { record, readers: Mutex::default() }
     }
 
+    /// What is on record, for whoever reads it beside the one who writes.
+    pub fn record(&self) -> Arc<dyn Record> {
+        Arc::clone(&self.record)
+    }
+
     /// Gives an event to everyone who listens, which nobody doing is not a failure.
     pub fn send(&self, envelope: &Arc<Envelope>) {
         self.lock().retain(|reader| match reader.upgrade() {

@@ -474,16 +474,25 @@ async fn recover(run: &Run, progress: &mut Progress, error: ModelError) -> Resul
 
 /// The conversation again, from the record.
 pub async fn refold(run: &Run, empty: Context) -> Option<Context> {
+    run.ports.journal.fold(0, empty, folding(run)).await
+}
+
+/// The conversation of a root that works, for whoever only looks at it.
+pub async fn refold_root(run: &Run, empty: Context) -> Option<Context> {
+    run.ports.journal.read_root(empty, folding(run)).await
+}
+
+/// Takes what is a run's of the record into its conversation.
+fn folding(run: &Run) -> impl FnMut(&mut Context, Envelope) + Send + 'static {
     let agent = run.ports.who.agent.clone();
     let before = run.ports.desk.inherited.clone();
     let branches = run.ports.journal.branches();
-    let take = move |context: &mut Context, envelope: Envelope| {
+    move |context: &mut Context, envelope: Envelope| {
         if let Some(until) = belongs(&envelope, agent.as_ref(), &before) {
             let part = branches.part(&envelope, until);
             if envelope.agent == agent { context.take(&part) } else { context.take_inherited(&part) }
         }
-    };
-    run.ports.journal.fold(0, empty, take).await
+    }
 }
 
 /// Whether a record is part of an agent's conversation, its own or what it inherited, and up to which record whose it

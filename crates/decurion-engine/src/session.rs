@@ -30,6 +30,7 @@ use crate::desk::{Desk, Links, Sent, Wish};
 use crate::hook::Hooks;
 use crate::hooked::Hooked;
 use crate::host::HostDesk;
+use crate::inspect::Reads;
 use crate::journal::{Journal, Who};
 use crate::kit::Kit;
 use crate::listing;
@@ -165,6 +166,8 @@ pub struct Owner {
     rewinds: VecDeque<(RequestId, LineId, bool)>,
     /// Done when files are put back. Nothing begins before that.
     rewinding: Option<JoinHandle<()>>,
+    /// Whoever wants to know what fills the window while the root works.
+    pub reads: Arc<Mutex<Reads>>,
     /// Whether somebody can still send commands.
     attached: bool,
     /// Whether the tree was quiet and how many prompts waited, as whoever listens was told last.
@@ -268,6 +271,7 @@ impl Session {
             settling: None,
             rewinds: VecDeque::new(),
             rewinding: None,
+            reads: Arc::default(),
             attached: true,
             shown: (true, 0),
             closing: Closing::No,

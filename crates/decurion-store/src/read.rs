@@ -210,13 +210,20 @@ pub struct Bookmark {
     pub after: u64,
     /// The last event that should have been given out and is not kept any more, until somebody has looked.
     pub lost: Option<u64>,
+    /// Whether only what is in the session's own file is wanted.
+    root_only: bool,
     files: HashMap<String, Mark>,
 }
 
 impl Bookmark {
     /// Behind the event of this number.
     pub fn after(seq: u64) -> Self {
-        Self { after: seq, lost: None, files: HashMap::new() }
+        Self { after: seq, ..Self::default() }
+    }
+
+    /// At the beginning of the session's own file; those of its agents are not read where they are apart from it.
+    pub fn of_root() -> Self {
+        Self { root_only: true, ..Self::default() }
     }
 }
 
@@ -243,7 +250,11 @@ pub(crate) fn read_on(
     let project = Arc::new(project_folder(paths)?);
     let session = project.sub(&paths.session().to_string(), false).ok();
     let options = ReplayOptions { scope: Scope::Everything, structured: true, after: bookmark.after };
-    let mut files = all_files(&project, paths, session.as_ref(), &options)?;
+    let mut files = if bookmark.root_only {
+        vec![FileReplay::new(LineReader::alone(&project, paths.transcript_name())?, &options)]
+    } else {
+        all_files(&project, paths, session.as_ref(), &options)?
+    };
     for file in &mut files {
         file.until = Some(until);
         if let Some(mark) = bookmark.files.get(&file.lines.name) {

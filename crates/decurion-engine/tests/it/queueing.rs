@@ -1,6 +1,6 @@
-//! What waits while the root works: prompts, as many as there is room for.
+//! What waits while the root works: prompts, as many as there is room for, and whoever wants to see how it stands.
 
-use decurion_protocol::{Block, Command, Event, LineId, Link, Outcome, Place as _, Reply};
+use decurion_protocol::{Block, Command, Event, Inspected, LineId, Link, Outcome, Place as _, Reply};
 use decurion_testkit::stage::{Stage, send};
 use futures_util::StreamExt as _;
 
@@ -91,4 +91,29 @@ async fn a_flood_of_small_prompts_is_refused_at_last() {
     send(&link, 20_001, prompt("x")).await;
     assert!(matches!(reply(&mut link, 20_001).await, Reply::Done { .. }), "there is room again");
     assert!(matches!(endings(&mut link).await.last(), Some(Outcome::Completed { .. })));
+}
+
+#[tokio::test]
+async fn everyone_who_asks_what_fills_the_window_while_the_root_works_is_answered() {
+    for here in [true, false] {
+        let mut stage = Stage::new("when turn=1\n  say \"on\"\nwhen\n  stall\n");
+        stage.journal_here = here;
+        let mut link = working(&stage).await;
+        endings(&mut link).await;
+        let inspect = || Command::Inspect { what: Inspected::Context };
+        send(&link, 1, inspect()).await;
+        let Reply::Done { value: resting } = reply(&mut link, 1).await else { panic!("not told") };
+        send(&link, 2, prompt("and now?")).await;
+        while !matches!(link.events.next().await.unwrap().event, Event::Message { .. }) {}
+        let mut told = Vec::new();
+        for id in 10..60 {
+            send(&link, id, inspect()).await;
+        }
+        for id in 10..60 {
+            let Reply::Done { value } = reply(&mut link, id).await else { panic!("not told") };
+            told.push(value["total"].as_u64().unwrap());
+        }
+        let before = resting["total"].as_u64().unwrap();
+        assert!(before > 0 && told.iter().all(|total| *total > before), "{before} {told:?}");
+    }
 }
