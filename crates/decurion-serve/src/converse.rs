@@ -36,7 +36,7 @@ pub struct Host {
     pub known: Arc<dyn Known>,
     /// Where lines about its mistakes go: standard error.
     pub problems: Lines,
-    /// Whether the session was made as the first line of its input wants it (`Input::greeting`).
+    /// Whether the session was made as its host's greeting wants it (`Input::greeting`).
     pub greeted: bool,
 }
 
@@ -102,6 +102,11 @@ pub fn refusal(greeting: &str, reason: &str) -> Vec<u8> {
     fit::line(&line, "all of it is on standard error").bytes
 }
 
+/// The line that answers a request of a host that is not understood.
+pub(crate) fn misunderstood(id: &str, reason: &str) -> Vec<u8> {
+    fit::line(&failure(id, reason, Some("invalid_request")), "all of it is on standard error").bytes
+}
+
 struct Talk {
     headless: Headless,
     host: Host,
@@ -127,6 +132,9 @@ const READ_WITHIN: Duration = Duration::from_secs(600);
 
 /// How many bytes may wait for the next prompt to begin with.
 const MOST_KEPT: usize = input::MOST_LINE;
+
+/// What a host is told whose greeting comes when there is a session already.
+const TOO_LATE: &str = "initialize came too late: the session began without what it asks for; send it before anything else (and start a session that is resumed with --await-initialize)";
 
 /// How many requests of a host may wait for the session.
 const MOST_PENDING: usize = 4_096;
@@ -337,7 +345,10 @@ impl Talk {
     /// Does what the host asks for; gives the answer if there is one already.
     async fn request(&mut self, id: String, request: Control) -> Option<Value> {
         match request {
-            Control::Initialize(wanted) => Some(success(&id, &self.greet(&wanted))),
+            Control::Initialize(wanted) => Some(match self.greet(&wanted) {
+                Ok(hello) => success(&id, &hello),
+                Err(reason) => failure(&id, reason, Some("initialize_too_late")),
+            }),
             Control::Unsupported(subtype) => {
                 let reason = format!("a control request of this kind is not supported: {subtype}");
                 Some(failure(&id, &reason, Some("unsupported_request")))
@@ -354,22 +365,20 @@ impl Talk {
         }
     }
 
-    /// Answers a host that comes. What it wants of a session that has begun already cannot be had any more, and it is
-    /// told so: a guard that it believes in place must not be missing unnoticed.
-    fn greet(&mut self, wanted: &Initialize) -> Value {
-        let is_heeded = std::mem::take(&mut self.host.greeted) || !wanted.shapes();
+    /// Answers a host that comes. What it wants of a session that has begun already cannot be had any more, which is no
+    /// success: a guard that it believes in place must not be missing.
+    fn greet(&mut self, wanted: &Initialize) -> Result<Value, &'static str> {
         for problem in &wanted.left_out {
             self.complain(&format!("initialize: {problem}"));
         }
-        if !is_heeded {
-            self.complain(
-                "initialize came too late: the session goes on as it began, without what it asks for",
-            );
+        if !std::mem::take(&mut self.host.greeted) && wanted.shapes() {
+            self.complain(TOO_LATE);
+            return Err(TOO_LATE);
         }
         let mut hello = self.hello();
-        hello["hooks_applied"] = json!(is_heeded);
-        hello["plugins_applied"] = json!(is_heeded);
-        hello
+        hello["hooks_applied"] = json!(true);
+        hello["plugins_applied"] = json!(true);
+        Ok(hello)
     }
 
     /// Asks the session for all of this; gives the answer if there is nothing to ask for.

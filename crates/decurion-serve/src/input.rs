@@ -1,6 +1,9 @@
 //! What a host says on standard input. Takes bytes, gives one message for each line, or what is wrong with
 //! it; a line that is too long, cut off or not JSON never stops the lines after it.
 
+use std::collections::VecDeque;
+use std::time::Duration;
+
 use decurion_protocol::{
     Answer, Block, Changes, Command, ElicitationAction, Elicited, Inspected, LineId, Mode, PermissionUpdate,
     Private, Question, Rewound, Ruling, TaskId, Verdict,
@@ -9,12 +12,21 @@ use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
+use tokio::time::{Instant, timeout_at};
 
 use crate::control::{self, Lookup, Shape};
+use crate::converse::misunderstood;
 use crate::initialize::Initialize;
 
 /// The longest line that is taken.
 pub const MOST_LINE: usize = 16 << 20;
+
+/// How long a greeting is waited for by a host that waits itself.
+const GREETED_WITHIN: Duration = Duration::from_secs(1);
+/// How many lines may come before a greeting.
+const MOST_BEFORE: usize = 64;
+/// How many bytes may come before it.
+const MOST_BYTES_BEFORE: usize = 1 << 20;
 
 /// Lines of a host, each bounded. Reading can be given up at any await and gone on with later.
 pub struct Input<R> {
@@ -25,8 +37,19 @@ pub struct Input<R> {
     about: About,
     number: u64,
     is_over: bool,
-    /// A line that was looked at and not taken yet.
-    held: Option<Heard>,
+    /// How many bytes all lines had so far.
+    bytes: usize,
+    /// Lines that were looked at and not taken yet.
+    held: VecDeque<Heard>,
+}
+
+/// How long a session that has not begun waits for its host's greeting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Until there is work, or a request of the host waits for the session.
+    Long,
+    /// A moment: it may have agents that go on by themselves.
+    Short,
 }
 
 /// One line.
@@ -129,25 +152,68 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
             about: About::Nothing,
             number: 0,
             is_over: false,
-            held: None,
+            bytes: 0,
+            held: VecDeque::new(),
         }
     }
 
-    /// What the host wants of the session, if that is the first thing it says. The line stays to be answered. Can be
-    /// given up and called again.
-    pub async fn greeting(&mut self) -> Option<&Initialize> {
-        if self.held.is_none() {
-            self.held = Some(self.read().await);
+    /// What the host wants of the session, if it says so before it gives work. What it says before that stays to be
+    /// acted on, and so does the greeting; only a request that is not understood, which may be a greeting that is put
+    /// right next, is answered at once. Whoever asks for something else first may wait for that answer, so the wait for
+    /// a greeting ends soon after.
+    pub async fn greeting(
+        &mut self,
+        patience: Patience,
+        answer: &mut dyn FnMut(Vec<u8>),
+    ) -> Option<&Initialize> {
+        let soon = || Instant::now() + GREETED_WITHIN;
+        let mut until = (patience == Patience::Short).then(soon);
+        while self.awaits_greeting() {
+            let heard = match until {
+                None => self.read().await,
+                Some(until) => match timeout_at(until, self.read()).await {
+                    Ok(heard) => heard,
+                    Err(_) => break,
+                },
+            };
+            self.held.push_back(match heard {
+                Heard::Wrong(Wrong { about: About::Request(id), reason }) => {
+                    answer(misunderstood(&id, &reason));
+                    Heard::Wrong(Wrong { about: About::Nothing, reason })
+                }
+                Heard::Said(Said::Nothing) => continue,
+                heard => heard,
+            });
+            if let Some(Heard::Said(Said::Request { .. })) = self.held.back() {
+                until = until.or_else(|| Some(soon()));
+            }
         }
-        match &self.held {
+        match self.held.back() {
             Some(Heard::Said(Said::Request { request: Control::Initialize(wanted), .. })) => Some(wanted),
             _ => None,
         }
     }
 
+    /// Whether the last line that was looked at leaves it open whether a greeting comes.
+    fn awaits_greeting(&self) -> bool {
+        let has_room = self.held.len() < MOST_BEFORE && self.bytes < MOST_BYTES_BEFORE;
+        has_room
+            && match self.held.back() {
+                None => true,
+                Some(Heard::Wrong(Wrong { about, .. })) => *about != About::Prompt,
+                Some(Heard::Said(Said::Request { request, .. })) => {
+                    !matches!(request, Control::Initialize(_))
+                }
+                Some(Heard::Said(Said::Work(_) | Said::Amended { .. }) | Heard::End) => false,
+                Some(Heard::Said(
+                    Said::Beforehand(_) | Said::Cancel(_) | Said::Response { .. } | Said::Nothing,
+                )) => true,
+            }
+    }
+
     /// The id of the request that the greeting is, so that it can be answered without a session too.
     pub fn greeting_id(&self) -> Option<&str> {
-        match &self.held {
+        match self.held.back() {
             Some(Heard::Said(Said::Request { id, request: Control::Initialize(_) })) => Some(id),
             _ => None,
         }
@@ -155,7 +221,7 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
 
     /// The next line; after the end, the end again.
     pub async fn next(&mut self) -> Heard {
-        match self.held.take() {
+        match self.held.pop_front() {
             Some(held) => held,
             None => self.read().await,
         }
@@ -195,6 +261,7 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
     /// What the line gathered so far says; none if there is nothing in it.
     fn whole(&mut self) -> Option<Heard> {
         let line = std::mem::take(&mut self.line);
+        self.bytes = self.bytes.saturating_add(line.len());
         let dropped = std::mem::take(&mut self.dropped);
         if dropped > 0 {
             self.number += 1;

@@ -21,7 +21,7 @@ pub use control::{Known, NothingKnown};
 pub use converse::{Host, HostAgent, HostCommand, refusal};
 pub use headless::{Finish, Format, Headless, Lines, Progress, SessionWorktree, Signal};
 pub use initialize::{Initialize, ServerManifest, WantedPlugin};
-pub use input::Input;
+pub use input::{Input, Patience};
 pub use mcp::McpServe;
 pub use state::StateLines;
 pub use stream_json::{Facts, Listed, ListedPlugin, StreamJson};

@@ -19,7 +19,7 @@ use decurion_protocol::{
 use decurion_serve::socket::{Door, Listener, LiveSessions, listen};
 use decurion_serve::{
     Facts, Finish, Format, Headless, Host, HostAgent, HostCommand, Initialize, Input, Lines, Listed,
-    ListedPlugin, Progress, Signal, StreamJson, WantedPlugin,
+    ListedPlugin, Patience, Progress, Signal, StreamJson, WantedPlugin,
 };
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -60,7 +60,7 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     }
     let prompt = if hosted { check_hosted(args, prompt.as_deref())? } else { Some(whole_prompt(prompt)?) };
     let finish = block_on(async {
-        let (input, wanted) = if hosted { greeted(waits(args, &environment)).await } else { (None, None) };
+        let (input, wanted) = if hosted { greeted(patience(args, &environment)).await } else { (None, None) };
         let greeting = input.as_ref().and_then(|input| input.greeting_id().map(str::to_owned));
         let session = Prepared { args, loaded: &loaded, environment: &environment, wanted: wanted.as_ref() };
         let finish = session.answer(prompt, input).await;
@@ -90,10 +90,14 @@ fn check_sandbox(loaded: &Loaded) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tells the program that leads us why there is no session. It may be gone, which changes nothing.
+/// Tells the program that leads us why there is no session.
 fn refuse(greeting: &str, failure: &Failure) {
     let reason = std::iter::once(&failure.message).chain(&failure.hints).map(String::as_str);
-    let mut line = decurion_serve::refusal(greeting, &reason.collect::<Vec<_>>().join("; "));
+    print_early(decurion_serve::refusal(greeting, &reason.collect::<Vec<_>>().join("; ")));
+}
+
+/// Prints a line when there is no session. Its reader may be gone, which changes nothing.
+fn print_early(mut line: Vec<u8>) {
     line.push(b'\n');
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(&line).and_then(|()| out.flush());
@@ -102,18 +106,22 @@ fn refuse(greeting: &str, failure: &Failure) {
 /// The lines of a program that leads us.
 pub type HostInput = Input<tokio::io::BufReader<tokio::io::Stdin>>;
 
-/// The lines of the program that leads us, and what it wants of the session, if that is what it says first.
-async fn greeted(waits: bool) -> (Option<Box<HostInput>>, Option<Initialize>) {
+/// The lines of the program that leads us, and what it wants of the session, if it says so before it gives work.
+async fn greeted(patience: Patience) -> (Option<Box<HostInput>>, Option<Initialize>) {
     let mut input = Box::new(Input::new(tokio::io::BufReader::new(tokio::io::stdin())));
-    let wanted = if waits { input.greeting().await.cloned() } else { None };
+    let wanted = input.greeting(patience, &mut print_early).await.cloned();
     (Some(input), wanted)
 }
 
-/// Whether a session begins with its program's first line. One that is taken up again may have agents that go on by
+/// How long a session waits for what its program wants of it. One that is taken up again may have agents that go on by
 /// themselves; only programs that introduce themselves, as the Agent SDKs do, hold that up.
-fn waits(args: &RunArgs, environment: &Environment) -> bool {
+fn patience(args: &RunArgs, environment: &Environment) -> Patience {
     let is_new = args.resume.is_none() && !args.r#continue;
-    is_new || sdk(environment).is_some() || args.sdk.await_initialize
+    if is_new || sdk(environment).is_some() || args.sdk.await_initialize {
+        Patience::Long
+    } else {
+        Patience::Short
+    }
 }
 
 /// The Agent SDK that started us, if one did.

@@ -1,10 +1,11 @@
 //! A program that introduces itself to the real binary: what its first line wants of the session is so from the
 //! first request on, and what comes too late is told.
 
+use decurion_testkit::proc::Running;
 use serde_json::{Value, json};
 
 use crate::stand::{LIMIT, Stand};
-use crate::talk::{LED, initialize, next, prompt};
+use crate::talk::{LED, answer, control, initialize, next, prompt};
 
 const PLAY: &str = r#"
 when agent=helper
@@ -36,7 +37,7 @@ fn what_the_first_line_wants_is_so_from_the_first_request_on() {
     // Now it is too late for more.
     run.say(&initialize("two", json!({"agents": {}, "systemPrompt": ["Shout."]}))).unwrap();
     let late = next(&mut run, |line| line["response"]["request_id"] == "two");
-    assert_eq!(late["response"]["response"]["hooks_applied"], false, "{late}");
+    assert_eq!(late["response"]["error_code"], "initialize_too_late", "{late}");
     run.hang_up();
     let ended = run.finish(LIMIT).unwrap();
     assert_eq!(ended.ending.code(), 0, "{ended:?}");
@@ -44,7 +45,7 @@ fn what_the_first_line_wants_is_so_from_the_first_request_on() {
         ended.errors.lines().collect::<Vec<_>>(),
         [
             "decurion: initialize: `hooks.MoonRise`: there is no such event here",
-            "decurion: initialize came too late: the session goes on as it began, without what it asks for",
+            "decurion: initialize came too late: the session began without what it asks for; send it before anything else (and start a session that is resumed with --await-initialize)",
         ]
     );
     let requests = stand.model.requests();
@@ -53,6 +54,88 @@ fn what_the_first_line_wants_is_so_from_the_first_request_on() {
     assert!(systems[0].contains("You are brief.") && systems[0].contains("Be kind."), "{systems:?}");
     assert!(systems[1].contains("You help."), "{systems:?}");
     assert_eq!(stand.model.problems(), Vec::<String>::new());
+}
+
+const GUARDED: &str =
+    "when turn=1\n  call Write {\"file_path\": \"x\", \"content\": \"x\"}\nwhen\n  say \"done\"\n";
+
+fn guard() -> Value {
+    json!({"hooks": {"PreToolUse": [{"hookCallbackIds": ["guard"], "onFailure": "block"}]}})
+}
+
+/// Greets with a guard that denies everything and gives work; tells how the greeting was answered, and whether what
+/// the guard denies was done.
+fn guarded(stand: &Stand, mut run: Running, first: &[String]) -> (String, bool) {
+    for line in first {
+        run.say(line).unwrap();
+    }
+    run.say(&initialize("guarded", guard())).unwrap();
+    let hello = next(&mut run, |line| line["response"]["request_id"] == "guarded");
+    let hello = &hello["response"];
+    if hello["subtype"] == "success" {
+        assert_eq!(hello["response"]["hooks_applied"], true, "{hello}");
+        run.say(&prompt("go")).unwrap();
+        let asked = next(&mut run, |line| line["request"]["subtype"] == "hook_callback");
+        let denied = json!({"hookEventName": "PreToolUse", "permissionDecision": "deny"});
+        run.say(&answer(&asked, &json!({"hookSpecificOutput": denied}))).unwrap();
+        next(&mut run, |line| line["type"] == "result");
+    }
+    run.hang_up();
+    run.finish(LIMIT).unwrap();
+    (hello["error_code"].as_str().unwrap_or("success").to_owned(), stand.home.work().join("x").exists())
+}
+
+/// What a host says before its greeting takes nothing of the greeting away, and where it is too late for one, that is
+/// no success.
+#[test]
+fn a_guard_is_in_place_or_its_host_is_told_that_it_is_not() {
+    let look = control("look", &json!({"subtype": "get_settings"}));
+    let moved = control("moved", &json!({"subtype": "set_permission_mode", "mode": "acceptEdits"}));
+    for (first, expected) in [
+        (vec![], "success"),
+        (vec![json!({"type": "keep_alive"}).to_string()], "success"),
+        (vec!["garbage".to_owned()], "success"),
+        (vec![look.clone(), look.clone(), moved], "success"),
+        (vec![initialize("wrong", json!({"hooks": []}))], "success"),
+        (vec![json!({"type": "control_cancel_request", "request_id": "x"}).to_string()], "success"),
+        (vec![prompt("")], "initialize_too_late"),
+        (vec!["{}".to_owned(); 64], "initialize_too_late"),
+    ] {
+        let stand = Stand::new(GUARDED);
+        let program = stand.decurion().args(LED).args(["--permission-mode", "acceptEdits"]);
+        let run = program.start_talking().unwrap();
+        assert_eq!(guarded(&stand, run, &first), (expected.to_owned(), false), "{first:?}");
+    }
+}
+
+/// Neither a host that asks for something else first nor one whose greeting is refused waits for an answer in vain.
+#[test]
+fn whoever_waits_before_it_greets_is_answered() {
+    let stand = Stand::new(GUARDED);
+    let mut run = stand.decurion().args(LED).start_talking().unwrap();
+    run.say(&initialize("wrong", json!({"hooks": []}))).unwrap();
+    let refused = next(&mut run, |line| line["type"] == "control_response");
+    assert_eq!(refused["response"]["error_code"], "invalid_request", "{refused}");
+    assert_eq!(guarded(&stand, run, &[]), ("success".to_owned(), false));
+
+    let mut run = stand.decurion().args(LED).start_talking().unwrap();
+    run.say(&control("look", &json!({"subtype": "get_settings"}))).unwrap();
+    let seen = next(&mut run, |line| line["response"]["request_id"] == "look");
+    assert_eq!(seen["response"]["subtype"], "success", "{seen}");
+    assert_eq!(guarded(&stand, run, &[]), ("initialize_too_late".to_owned(), false));
+}
+
+#[test]
+fn a_session_that_is_resumed_has_the_guards_of_its_host() {
+    const SESSION: &str = "33333333-3333-4333-8333-333333333333";
+    let stand = Stand::new(
+        "when first=\"hello\" turn=1\n  say \"hi\"\nwhen turn=2\n  call Write {\"file_path\": \"x\", \"content\": \"x\"}\nwhen\n  say \"done\"\n",
+    );
+    let before = stand.run(&["-p", "hello", "--session-id", SESSION]);
+    assert_eq!(before.ending.code(), 0, "{before:?}");
+    let program = stand.decurion().args(LED).args(["--permission-mode", "acceptEdits", "--resume", SESSION]);
+    let run = program.start_talking().unwrap();
+    assert_eq!(guarded(&stand, run, &[]), ("success".to_owned(), false));
 }
 
 /// A program that waits for an answer to its greeting is told why there is no session.
