@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::control::{self, Known, Lookup, Shape};
 use crate::fit;
-use crate::headless::{Finish, Headless, Lines, Signal, State, drain};
+use crate::headless::{Finish, Headless, Lines, Signal, State, drain, takes_more};
 use crate::host::{self, Wanted as FromHost};
 use crate::initialize::Initialize;
 use crate::input::{self, About, Answered, Control, Heard, Input, Said, Wrong};
@@ -80,7 +80,7 @@ impl Headless {
         talk.state.led = true;
         talk.listen(input, signals).await;
         talk.state.led = false;
-        talk.fail_wanted().await;
+        talk.fail_wanted();
         talk.read_out(signals).await;
         let Talk { headless, host, mut state, .. } = talk;
         if state.ended.is_none() && state.over {
@@ -132,6 +132,9 @@ const READ_WITHIN: Duration = Duration::from_secs(600);
 
 /// How many bytes may wait for the next prompt to begin with.
 const MOST_KEPT: usize = input::MOST_LINE;
+
+/// How long a session may take to end when its host is gone, with both its pipes.
+const ABANDONED_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a host is told whose greeting comes when there is a session already.
 const TOO_LATE: &str = "initialize came too late: the session began without what it asks for; send it before anything else (and start a session that is resumed with --await-initialize)";
@@ -196,23 +199,39 @@ impl Talk {
     ) {
         let mut is_there = true;
         let mut reading = Reading::default();
+        let mut until = None;
         while !self.state.over {
             // While the host does not read, what happens waits on record and not here. What it says is heard all the
             // same: it may be busy saying it, and others may be waiting for that.
-            // But not for ever: what it says may have to be answered, and its answers wait for it too.
+            // But not for ever: what it says may have to be answered, and its answers wait for it too; and while the
+            // session takes no more, the host waits as well, and signals do not.
             let has_room = reading.see(&self.headless.out);
-            let hears = is_there && self.headless.out.has_room_for_answers();
+            let takes = self.headless.out.has_room_for_answers() && self.state.outbox.is_empty();
+            let hears = is_there && (takes || self.state.unread);
+            let is_abandoned = self.state.unread && !is_there;
+            if is_abandoned && until.is_none() {
+                until = Some(Instant::now() + ABANDONED_WITHIN);
+            }
             let leaves = tokio::select! {
                 biased;
-                Some(signal) = signals.recv() => self.headless.signalled(&mut self.state, signal).await,
+                Some(signal) = signals.recv() => self.headless.signalled(&mut self.state, signal),
+                () = takes_more(&self.headless.link.commands), if !self.state.outbox.is_empty() => {
+                    self.headless.pass_on(&mut self.state);
+                    false
+                }
                 event = self.headless.link.events.next(), if has_room => match event {
                     Some(envelope) => self.event(&envelope, is_there, signals).await,
                     None => true,
                 },
                 () = self.headless.out.room(), if !has_room => false,
-                () = self.headless.out.unread(), if !self.state.unread => self.unread().await,
+                () = self.headless.out.unread(), if !self.state.unread => self.unread(),
                 () = reading.too_late(), if !has_room => {
                     reading.is_stuck(&self.headless.out) && self.gives_up()
+                }
+                () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
+                    // As after a signal: what still holds it up is settled by the next resume.
+                    self.state.signal = Some(Signal::Hangup);
+                    true
                 }
                 heard = input.next(), if hears => {
                     is_there = heard != Heard::End;
@@ -245,9 +264,9 @@ impl Talk {
     }
 
     /// Nobody reads what is printed any more: what is under way is ended.
-    async fn unread(&mut self) -> bool {
+    fn unread(&mut self) -> bool {
         self.state.unread = true;
-        self.headless.stop(&mut self.state).await;
+        self.headless.stop(&mut self.state);
         false
     }
 
@@ -264,14 +283,18 @@ impl Talk {
 
     /// Acts on a line of the host; tells whether to leave at once.
     async fn heard(&mut self, heard: Heard, signals: &mut mpsc::Receiver<Signal>) -> bool {
+        // Whoever reads nothing any more is only waited for until it says no more.
+        if self.state.unread && heard != Heard::End {
+            return false;
+        }
         let lines = match heard {
-            Heard::Said(said) => self.said(said).await,
+            Heard::Said(said) => self.said(said),
             Heard::Wrong(Wrong { about, reason }) => {
                 self.complain(&reason);
-                self.misheard(about, reason).await.into_iter().collect()
+                self.misheard(about, reason).into_iter().collect()
             }
             Heard::End => {
-                self.gone().await;
+                self.gone();
                 Vec::new()
             }
         };
@@ -280,24 +303,24 @@ impl Talk {
 
     /// Lets nobody wait for a line that was not understood: a request of the host is answered, and an answer of its is
     /// none.
-    async fn misheard(&mut self, about: About, reason: String) -> Option<Value> {
+    fn misheard(&mut self, about: About, reason: String) -> Option<Value> {
         match about {
             About::Nothing => None,
             About::Prompt => Some(self.headless.stream.not_begun(reason)),
             About::Request(id) => Some(failure(&id, &reason, Some("invalid_request"))),
             About::Answer(id) => {
-                self.answered(&id, Err(format!("its answer was not understood: {reason}"))).await;
+                self.answered(&id, Err(format!("its answer was not understood: {reason}")));
                 None
             }
         }
     }
 
-    async fn said(&mut self, said: Said) -> Vec<Value> {
+    fn said(&mut self, said: Said) -> Vec<Value> {
         match said {
             Said::Nothing => Vec::new(),
             Said::Amended { work, problem } => {
                 self.complain(&problem);
-                return Box::pin(self.said(Said::Work(work))).await;
+                return self.said(Said::Work(work));
             }
             Said::Beforehand(blocks) => {
                 self.keep(blocks);
@@ -305,18 +328,18 @@ impl Talk {
             }
             Said::Work(command) => {
                 let command = self.with_kept(command);
-                let request = self.headless.ask(&mut self.state, command).await;
+                let request = self.headless.ask(&mut self.state, command);
                 self.changing.insert(request, None);
                 Vec::new()
             }
-            Said::Request { id, request } => self.request(id, request).await.into_iter().collect(),
+            Said::Request { id, request } => self.request(id, request).into_iter().collect(),
             Said::Cancel(id) => {
                 // What was asked of the session is done all the same; nobody waits for the answer.
                 self.pending.retain(|_, pending| pending.id != id);
                 Vec::new()
             }
             Said::Response { id, answer } => {
-                self.answered(&id, answer).await;
+                self.answered(&id, answer);
                 Vec::new()
             }
         }
@@ -343,7 +366,7 @@ impl Talk {
     }
 
     /// Does what the host asks for; gives the answer if there is one already.
-    async fn request(&mut self, id: String, request: Control) -> Option<Value> {
+    fn request(&mut self, id: String, request: Control) -> Option<Value> {
         match request {
             Control::Initialize(wanted) => Some(match self.greet(&wanted) {
                 Ok(hello) => success(&id, &hello),
@@ -356,11 +379,11 @@ impl Talk {
             Control::BadMode(reason) => Some(failure(&id, &reason, Some("invalid_mode"))),
             Control::Refused(reason) => Some(failure(&id, &reason, Some("invalid_request"))),
             Control::Look(what) => Some(success(&id, &self.look(what))),
-            Control::Do(command, shape) => self.ask(id, vec![command], shape).await,
-            Control::All(commands, shape) => self.ask(id, commands, shape).await,
+            Control::Do(command, shape) => self.ask(id, vec![command], shape),
+            Control::All(commands, shape) => self.ask(id, commands, shape),
             Control::SetServers(declared) => {
                 let (servers, errors) = self.host.known.servers(&declared);
-                self.ask(id, vec![Command::SetServers { servers }], Shape::SetServers(errors)).await
+                self.ask(id, vec![Command::SetServers { servers }], Shape::SetServers(errors))
             }
         }
     }
@@ -382,7 +405,7 @@ impl Talk {
     }
 
     /// Asks the session for all of this; gives the answer if there is nothing to ask for.
-    async fn ask(&mut self, id: String, commands: Vec<Command>, shape: Shape) -> Option<Value> {
+    fn ask(&mut self, id: String, commands: Vec<Command>, shape: Shape) -> Option<Value> {
         if self.pending.len() >= MOST_PENDING {
             let reason = format!(
                 "{MOST_PENDING} requests wait for the session already; ask again when some are answered"
@@ -392,7 +415,7 @@ impl Talk {
         let missing = commands.len();
         let mut first = None;
         for command in commands {
-            let request = self.headless.ask(&mut self.state, command).await;
+            let request = self.headless.ask(&mut self.state, command);
             self.asked.insert(request, *first.get_or_insert(request));
         }
         let Some(first) = first else { return Some(success(&id, &shape.answer(Vec::new()))) };
@@ -445,10 +468,10 @@ impl Talk {
     }
 
     /// Passes the host's answer on. One that nobody waits for is reported and ignored.
-    async fn answered(&mut self, id: &str, response: Result<Value, String>) {
+    fn answered(&mut self, id: &str, response: Result<Value, String>) {
         let wanted = id.parse::<HostRequestId>().ok().and_then(|id| Some((id, self.wanted.remove(&id)?)));
         if let Some((request, wanted)) = wanted {
-            return self.answer_host(request, wanted.answer(response)).await;
+            return self.answer_host(request, wanted.answer(response));
         }
         let question = id.parse::<QuestionId>().ok().and_then(|id| self.open.remove(&id));
         let Some(question) = question else {
@@ -462,7 +485,7 @@ impl Talk {
         }
         let changes = !updates.is_empty();
         let command = Command::Answer { question: question.id, answer, updates, by: "host".to_owned() };
-        let request = self.headless.ask(&mut self.state, command).await;
+        let request = self.headless.ask(&mut self.state, command);
         if changes {
             self.changing.insert(request, Some(question.id));
         }
@@ -484,20 +507,20 @@ impl Talk {
         Ok(response)
     }
 
-    async fn answer(&mut self, question: QuestionId, answer: Answer, by: &str) -> RequestId {
+    fn answer(&mut self, question: QuestionId, answer: Answer, by: &str) -> RequestId {
         let command = Command::Answer { question, answer, updates: Vec::new(), by: by.to_owned() };
-        self.headless.ask(&mut self.state, command).await
+        self.headless.ask(&mut self.state, command)
     }
 
-    async fn answer_host(&mut self, request: HostRequestId, answer: HostAnswer) {
-        self.headless.ask(&mut self.state, Command::AnswerHost { request, answer }).await;
+    fn answer_host(&mut self, request: HostRequestId, answer: HostAnswer) {
+        self.headless.ask(&mut self.state, Command::AnswerHost { request, answer });
     }
 
     /// Nobody will answer what the session wants of the host.
-    async fn fail_wanted(&mut self) {
+    fn fail_wanted(&mut self) {
         let wanted: Vec<HostRequestId> = self.wanted.drain().map(|(id, _)| id).collect();
         for request in wanted {
-            self.answer_host(request, HostAnswer::Gone).await;
+            self.answer_host(request, HostAnswer::Gone);
         }
     }
 
@@ -520,7 +543,7 @@ impl Talk {
                 self.headless.show(&mut self.state, Vec::new(), vec![line], signals).await
             }
             Err(answer) => {
-                self.answer_host(request.id, answer).await;
+                self.answer_host(request.id, answer);
                 false
             }
         }
@@ -528,7 +551,7 @@ impl Talk {
 
     /// An answer to a server that was not taken, because it does not fit, is none: the server must not wait for
     /// a host that believes it has answered.
-    async fn taken(&mut self, request: RequestId, reply: &Reply) {
+    fn taken(&mut self, request: RequestId, reply: &Reply) {
         let missed = match reply {
             Reply::Refused { reason } => Some(reason.as_str()),
             Reply::Done { value } => value.get("not_done").and_then(Value::as_str),
@@ -545,11 +568,11 @@ impl Talk {
         };
         self.complain(&format!("answer to {question}: {}", one_line(reason)));
         let nothing = Answer::Elicited(Elicited::plain(ElicitationAction::Cancel));
-        self.answer(question, nothing, "host").await;
+        self.answer(question, nothing, "host");
     }
 
     /// The host says no more: nobody will answer what is open, and the session ends when it is quiet.
-    async fn gone(&mut self) {
+    fn gone(&mut self) {
         if !self.kept.is_empty() {
             self.complain(
                 "a message with `shouldQuery: false` has had no prompt after it, and is on no record",
@@ -557,10 +580,10 @@ impl Talk {
         }
         let open: Vec<QuestionId> = self.open.drain().map(|(id, _)| id).collect();
         for question in open {
-            self.answer(question, nobody(), "nobody").await;
+            self.answer(question, nobody(), "nobody");
         }
-        self.fail_wanted().await;
-        self.headless.end(&mut self.state).await;
+        self.fail_wanted();
+        self.headless.end(&mut self.state);
     }
 
     /// Shows an event and acts on it; tells whether to leave at once.
@@ -579,7 +602,7 @@ impl Talk {
                 vec![asking(question)]
             }
             Event::Asked { question } => {
-                self.answer(question.id, nobody(), "nobody").await;
+                self.answer(question.id, nobody(), "nobody");
                 Vec::new()
             }
             Event::Answered { question, .. } => {
@@ -593,7 +616,7 @@ impl Talk {
             Event::CallEnded { call, .. } => self.close_questions(envelope.agent.as_ref(), Some(call)),
             Event::RunEnded { .. } => self.close_questions(envelope.agent.as_ref(), None),
             Event::Replied { request, reply } => {
-                self.taken(*request, reply).await;
+                self.taken(*request, reply);
                 self.replied(*request, reply).into_iter().collect()
             }
             _ => Vec::new(),

@@ -1,6 +1,7 @@
 //! A prompt answered without a terminal. Takes a [`Link`], a prompt and a format, prints until the whole tree
 //! of agents is quiet, and gives how it ended. `converse.rs` is the same with a host on standard input.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use decurion_protocol::{
 };
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use crate::fit;
 pub use crate::lines::Lines;
@@ -106,14 +108,17 @@ impl Headless {
             self.stream = self.stream.with_one_result();
         }
         let mut state = State { results: Results::Held(Vec::new()), ..State::default() };
-        state.work = Some(self.ask(&mut state, work).await);
+        state.work = Some(self.ask(&mut state, work));
         while !state.over {
             tokio::select! {
                 biased;
                 Some(signal) = signals.recv() => {
-                    if self.signalled(&mut state, signal).await {
+                    if self.signalled(&mut state, signal) {
                         break;
                     }
+                }
+                () = takes_more(&self.link.commands), if !state.outbox.is_empty() => {
+                    self.pass_on(&mut state);
                 }
                 event = self.link.events.next() => match event {
                     Some(envelope) => {
@@ -152,35 +157,48 @@ impl Headless {
         Ok(Finish { session: self.link.session, outcome, totals, signal, unread, worktree, led: false })
     }
 
-    pub(crate) async fn ask(&self, state: &mut State, command: Command) -> RequestId {
+    /// Asks the session for something. It may take no more for a while, which nobody waits for here: signals must be
+    /// heard then too.
+    pub(crate) fn ask(&self, state: &mut State, command: Command) -> RequestId {
         state.sent += 1;
         let id = RequestId(state.sent);
-        // A session that is gone shows itself by the end of its events.
-        let _ = self.link.commands.send(Request { id, command }).await;
+        state.outbox.push_back(Request { id, command });
+        self.pass_on(state);
         id
     }
 
+    /// Gives the session what waits for it, as far as it takes it now.
+    pub(crate) fn pass_on(&self, state: &mut State) {
+        while let Some(request) = state.outbox.pop_front() {
+            match self.link.commands.try_send(request) {
+                // A session that is gone shows itself by the end of its events.
+                Ok(()) | Err(TrySendError::Closed(_)) => {}
+                Err(TrySendError::Full(request)) => return state.outbox.push_front(request),
+            }
+        }
+    }
+
     /// Acts on a signal; tells whether to stop listening at once.
-    pub(crate) async fn signalled(&self, state: &mut State, signal: Signal) -> bool {
+    pub(crate) fn signalled(&self, state: &mut State, signal: Signal) -> bool {
         state.signal = Some(signal);
         state.interrupts += 1;
         if signal != Signal::Interrupt || state.interrupts > 1 {
             return true;
         }
-        self.stop(state).await;
+        self.stop(state);
         false
     }
 
     /// Ends the run under way; where there is none, the session with all that still works in the background.
-    pub(crate) async fn stop(&self, state: &mut State) {
-        self.ask(state, Command::Interrupt).await;
+    pub(crate) fn stop(&self, state: &mut State) {
+        self.ask(state, Command::Interrupt);
         if !state.running {
-            self.end(state).await;
+            self.end(state);
         }
     }
 
     /// Asks for the end of the session: now if it was told to stop, else when everything is quiet.
-    pub(crate) async fn end(&self, state: &mut State) {
+    pub(crate) fn end(&self, state: &mut State) {
         let command = if state.signal.is_some() || state.unread {
             Command::Close { reason: "told to stop".to_owned() }
         } else if state.ending.is_some() {
@@ -188,7 +206,7 @@ impl Headless {
         } else {
             Command::Finish
         };
-        state.ending = Some(self.ask(state, command).await);
+        state.ending = Some(self.ask(state, command));
     }
 
     /// Shows an event and acts on it; tells whether to leave at once.
@@ -215,13 +233,13 @@ impl Headless {
             return true;
         }
         if was_read && state.unread {
-            self.stop(state).await;
+            self.stop(state);
         }
-        self.act(state, envelope).await;
+        self.act(state, envelope);
         false
     }
 
-    async fn act(&self, state: &mut State, envelope: &Envelope) {
+    fn act(&self, state: &mut State, envelope: &Envelope) {
         match &envelope.event {
             Event::RunStarted { .. } if envelope.agent.is_none() => state.running = true,
             Event::RunEnded { outcome, totals } if envelope.agent.is_none() => {
@@ -230,19 +248,19 @@ impl Headless {
                 let before = state.ended.take().map(|(before, _)| before).filter(|_| state.work.is_some());
                 state.ended = Some((worst(outcome.clone(), before), (**totals).clone()));
                 if state.ends_after_run() {
-                    self.end(state).await;
+                    self.end(state);
                 }
             }
             // Nobody waits for a program that is not there.
             Event::HostAsked { request } if !state.led => {
                 let gone = Command::AnswerHost { request: request.id, answer: HostAnswer::Gone };
-                self.ask(state, gone).await;
+                self.ask(state, gone);
             }
             Event::Replied { request, reply: Reply::Refused { reason } } if state.work == Some(*request) => {
                 let error = reason.clone();
                 state.running = false;
                 state.ended = Some((Outcome::Failed { error }, Totals::default()));
-                self.end(state).await;
+                self.end(state);
             }
             Event::Replied { request, reply } => {
                 let said = |key: &str| match reply {
@@ -317,9 +335,12 @@ impl Headless {
                     return false;
                 }
                 Some(signal) = signals.recv() => {
-                    if self.signalled(state, signal).await {
+                    if self.signalled(state, signal) {
                         return true;
                     }
+                }
+                () = takes_more(&self.link.commands), if !state.outbox.is_empty() => {
+                    self.pass_on(state);
                 }
             }
         }
@@ -337,7 +358,7 @@ impl Headless {
 
     /// Ends the session and hears it out: what it still says is shown, and its files are closed after it.
     async fn close(&mut self, state: &mut State, signals: &mut mpsc::Receiver<Signal>) {
-        self.end(state).await;
+        self.end(state);
         while !state.over {
             tokio::select! {
                 biased;
@@ -345,6 +366,9 @@ impl Headless {
                     // Remembered, so that what is not read yet is not waited for either.
                     state.signal = Some(signal);
                     return;
+                }
+                () = takes_more(&self.link.commands), if !state.outbox.is_empty() => {
+                    self.pass_on(state);
                 }
                 event = self.link.events.next() => match event {
                     Some(envelope) => {
@@ -357,6 +381,11 @@ impl Headless {
             }
         }
     }
+}
+
+/// Returns once a session takes more, or is gone.
+pub(crate) async fn takes_more(commands: &mpsc::Sender<Request>) {
+    drop(commands.reserve().await);
 }
 
 /// Waits until what went beside the answer is written. Progress that cannot be shown is no failure, and warnings
@@ -394,6 +423,8 @@ pub(crate) async fn drain(
 #[allow(clippy::struct_excessive_bools)] // each is a fact of its own, and every mixture occurs
 pub(crate) struct State {
     sent: u64,
+    /// What the session does not take yet.
+    pub(crate) outbox: VecDeque<Request>,
     interrupts: u32,
     pub(crate) signal: Option<Signal>,
     pub(crate) unread: bool,
@@ -421,6 +452,7 @@ impl Default for State {
     fn default() -> Self {
         Self {
             sent: 0,
+            outbox: VecDeque::new(),
             interrupts: 0,
             signal: None,
             unread: false,

@@ -6,11 +6,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use decurion_protocol::link::Place as _;
+use decurion_protocol::{Link, SessionId};
 use decurion_serve::input::Input;
 use decurion_serve::{
     Facts, Finish, Format, Headless, Host, Lines, Progress, Signal, StateLines, StreamJson,
 };
 use decurion_testkit::stage::Stage;
+use futures_util::stream;
 use serde_json::{Value, json};
 use tokio::io::{AsyncWriteExt as _, BufReader};
 use tokio::sync::mpsc;
@@ -159,4 +161,61 @@ async fn a_host_that_asks_and_never_reads_is_not_waited_for_for_ever() {
     };
     assert_eq!(finish.signal, Some(Signal::Hangup));
     assert!(problems.contains("the host has read nothing for 10 minutes"), "{problems}");
+}
+
+/// A session that takes one thing and nothing more, as behind a disk that is full, and the host that leads it.
+struct Stalled {
+    input: tokio::io::DuplexStream,
+    signal: mpsc::Sender<Signal>,
+    reader: io::PipeReader,
+}
+
+/// Lets `then` do something to a stalled session that a host has asked for more than it takes, and keep what it does not
+/// end; gives how the session was left.
+async fn stalled(then: impl AsyncFnOnce(Stalled) -> Option<Stalled>) -> Finish {
+    let session = SessionId(Default::default());
+    let (commands, _inbox) = mpsc::channel(1);
+    let link = Link { session, commands, events: Box::pin(stream::pending()), again: None };
+    let (reader, writer) = io::pipe().unwrap();
+    let pipe = writer.try_clone().unwrap().into();
+    let out = Lines::to(writer).unwrap().watching(pipe).unwrap();
+    let stream = StreamJson::new(session, Facts::default());
+    let headless = Headless { link, format: Format::StreamJson, stream, out, progress: Progress::Off };
+    let known = Arc::new(decurion_serve::NothingKnown);
+    let problems = Lines::to(Kept::default()).unwrap();
+    let host = Host { agents: Vec::new(), commands: Vec::new(), known, problems, greeted: false };
+    let (mut input, ours) = tokio::io::duplex(1 << 16);
+    let (signal, mut signals) = mpsc::channel(4);
+    let conversing = Box::pin(headless.converse(host, Input::new(BufReader::new(ours)), &mut signals));
+    let (finish, _kept) = tokio::join!(conversing, async {
+        for index in 0..70 {
+            let asked = json!({"type": "control_request", "request_id": format!("r{index}"), "request": {"subtype": "mcp_status"}});
+            input.write_all(format!("{asked}\n").as_bytes()).await.unwrap();
+        }
+        then(Stalled { input, signal, reader }).await
+    });
+    finish.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn signals_are_heard_while_the_session_takes_no_more() {
+    for given in [Signal::Terminate, Signal::Hangup, Signal::Interrupt] {
+        let finish = stalled(async |stalled: Stalled| {
+            for _ in 0..2 {
+                let _ = stalled.signal.send(given).await;
+            }
+            Some(stalled)
+        });
+        let finish = tokio::time::timeout(Duration::from_secs(3600), finish).await;
+        assert_eq!(finish.expect("it waits for ever").signal, Some(given));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_dies_is_not_waited_for_though_the_session_takes_no_more() {
+    let finish = stalled(async |Stalled { input, signal, reader }: Stalled| {
+        drop((input, signal, reader));
+        None
+    });
+    assert_eq!(finish.await.signal, Some(Signal::Hangup));
 }
