@@ -12,7 +12,7 @@ use decurion_protocol::size::size_of;
 use decurion_protocol::{
     AgentDefinition, AgentId, Answer, Block, Command, ElicitationAction, Elicited, Event, LineId, Mode,
     Outcome, OwnRules, PermissionUpdate, QuestionId, Reply, Request, RequestId, RunId, SessionId,
-    SessionRequest, Skill, Totals, Worktree,
+    SessionRequest, Skill, ThinkingChange, Totals, Worktree,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::{Surroundings, ToolSet};
@@ -371,7 +371,13 @@ impl Owner {
             Command::Unqueue { line } => self.unqueue(id, line),
             Command::Inspect { what } => self.inspect(id, what),
             Command::Permit { updates } => self.permit(id, updates).await,
-            Command::SetThinking { tokens } => self.set_thinking(id, tokens),
+            Command::SetThinking { tokens } => {
+                self.set_thinking(tokens);
+                self.reply(id, done());
+            }
+            Command::Change { model, thinking, updates } => {
+                self.change(id, model.as_deref(), thinking, updates).await;
+            }
             Command::SetServers { servers } => self.set_servers(id, servers),
             Command::ReconnectServer { server } => self.reconnect_server(id, &server),
             Command::ToggleServer { server, on } => self.toggle_server(id, &server, on),
@@ -383,7 +389,7 @@ impl Owner {
             Command::AnswerHost { .. } => self.answer_host(Request { id, command }),
             Command::Interrupt => self.interrupt(id),
             Command::SetMode { mode } => self.set_mode(id, mode).await,
-            Command::SetModel { model } => self.set_model(id, &model),
+            Command::SetModel { model } => self.change(id, Some(&model), None, Vec::new()).await,
             Command::Close { .. } => self.close(Closing::For(id)),
             Command::Stop { task } => {
                 let stopped = self.stop(&task, "a person").map(|_| 1);
@@ -1085,18 +1091,27 @@ impl Owner {
         self.rights.send_replace(rights);
     }
 
-    /// The model of the next turn. A model of another dialect reads the conversation again from the record.
-    fn set_model(&mut self, id: RequestId, name: &str) {
-        let first =
-            || self.session.request.model.clone().unwrap_or_else(|| self.session.parts.models.default_name());
-        let name = if name == "default" { first() } else { name.to_owned() };
-        let model = match self.session.parts.models.resolve(&name) {
+    /// Changes all of this, or nothing where something of it cannot be.
+    async fn change(
+        &mut self,
+        id: RequestId,
+        model: Option<&str>,
+        thinking: Option<ThinkingChange>,
+        updates: Vec<PermissionUpdate>,
+    ) {
+        let model = match model.map(|name| self.resolved(name)).transpose() {
             Ok(model) => model,
             Err(reason) => return self.reply(id, Reply::Refused { reason }),
         };
-        if let Err(error) = spec::check_limits(&self.session.request.limits, &model) {
-            return self.reply(id, Reply::Refused { reason: error.to_string() });
+        if let Err(reason) = self.change_rights(Changing::ByItself, updates).await {
+            return self.reply(id, Reply::Refused { reason });
         }
+        match thinking {
+            Some(ThinkingChange::AsBegun) => self.set_thinking(None),
+            Some(ThinkingChange::AtMost(tokens)) => self.set_thinking(Some(tokens)),
+            None => {}
+        }
+        let Some(model) = model else { return self.reply(id, done()) };
         let value = serde_json::json!({"model": model.name});
         // Whoever chooses a model while a command has its own means the session's.
         if self.own_model.is_some() {
@@ -1107,15 +1122,25 @@ impl Owner {
         self.reply(id, Reply::Done { value });
     }
 
+    /// The model of this name, if the session can use it. A model of another dialect reads the conversation again from
+    /// the record.
+    fn resolved(&self, name: &str) -> Result<Arc<Model>, String> {
+        let first =
+            || self.session.request.model.clone().unwrap_or_else(|| self.session.parts.models.default_name());
+        let name = if name == "default" { first() } else { name.to_owned() };
+        let model = self.session.parts.models.resolve(&name)?;
+        spec::check_limits(&self.session.request.limits, &model).map_err(|error| error.to_string())?;
+        Ok(model)
+    }
+
     /// How much the model of the next turn may think; whoever speaks to it keeps that within what it takes.
-    fn set_thinking(&mut self, id: RequestId, tokens: Option<u64>) {
+    fn set_thinking(&mut self, tokens: Option<u64>) {
         let thinking = tokens.map(|tokens| match tokens {
             0 => Thinking::Disabled,
             budget_tokens => Thinking::Enabled { budget_tokens, display: None },
         });
         self.thinking = thinking;
         self.use_model(Arc::clone(&self.session.model));
-        self.reply(id, done());
     }
 
     fn use_model(&mut self, model: Arc<Model>) {

@@ -17,6 +17,16 @@ pub struct Request {
     pub command: Command,
 }
 
+/// How much a model may think from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThinkingChange {
+    /// As the session began.
+    AsBegun,
+    /// So many tokens, 0 being not at all.
+    AtMost(u64),
+}
+
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
@@ -107,6 +117,18 @@ pub enum Command {
     SetThinking {
         /// So many tokens at most, 0 being not at all; none is what the session began with.
         tokens: Option<u64>,
+    },
+    /// Change several things, from the next turn on: all of them, or none where one cannot be.
+    Change {
+        /// The model, as with `SetModel`; none leaves it.
+        #[serde(default)]
+        model: Option<String>,
+        /// How much it may think; none leaves it.
+        #[serde(default)]
+        thinking: Option<ThinkingChange>,
+        /// What may be done, as with `Permit`.
+        #[serde(default)]
+        updates: Vec<PermissionUpdate>,
     },
     /// Use these MCP servers in place of those that were set so before, and of all that live in the host; the
     /// reply names what was added and removed.

@@ -32,7 +32,7 @@ pub use agent::{AgentDefinition, AgentSource, Equipment, ToolSelection};
 pub use answer::{Changes, Ruling};
 pub use checkpoint::{FileBefore, Rewound};
 pub use clock::Clock;
-pub use command::{Command, Reply, Request};
+pub use command::{Command, Reply, Request, ThinkingChange};
 pub use elicitation::{Elicitation, ElicitationAction, Elicited, Private, Wanted};
 pub use event::{
     Delta, Denial, Envelope, Event, HookEnding, HookRun, MessageMeta, ModelTotals, Origin, SessionInfo,

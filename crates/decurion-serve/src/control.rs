@@ -7,7 +7,8 @@ use camino::Utf8PathBuf;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     Command, ContextKind, ContextPart, ContextUse, HookDeclaration, HookEvent, McpDetail, McpServer,
-    McpSource, Mode, PermissionUpdate, Rewound, Rule, RuleSet, RulesInForce, TaskOutputEnd, Totals, Verdict,
+    McpSource, Mode, PermissionUpdate, Rewound, Rule, RuleSet, RulesInForce, TaskOutputEnd, ThinkingChange,
+    Totals, Verdict,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -337,24 +338,20 @@ pub fn cost_text(totals: &Totals) -> String {
         + &models.collect::<String>()
 }
 
-/// What `apply_flag_settings` asks for, as commands; an error names what cannot be changed while a session runs. A
-/// value of null asks for what holds without it, and changes nothing here unless it is the model.
-pub fn flag_settings(settings: &Map<String, Value>) -> Result<Vec<Command>, String> {
-    let mut commands = Vec::new();
+/// What `apply_flag_settings` asks for, as one command, so that all of it is done or nothing; none if it asks for
+/// nothing. An error names what cannot be changed while a session runs. A value of null asks for what holds without it,
+/// and changes nothing here unless it is the model or how much it thinks.
+pub fn flag_settings(settings: &Map<String, Value>) -> Result<Option<Command>, String> {
+    let (mut model, mut thinking, mut updates) = (None, None, Vec::new());
     for (key, value) in settings {
         match (key.as_str(), value) {
-            ("model", Value::String(model)) => commands.push(Command::SetModel { model: model.clone() }),
-            ("model", Value::Null) => commands.push(Command::SetModel { model: "default".to_owned() }),
-            ("maxThinkingTokens", Value::Null) => commands.push(Command::SetThinking { tokens: None }),
+            ("model", Value::String(name)) => model = Some(name.clone()),
+            ("model", Value::Null) => model = Some("default".to_owned()),
+            ("maxThinkingTokens", Value::Null) => thinking = Some(ThinkingChange::AsBegun),
             ("maxThinkingTokens", Value::Number(number)) if number.is_u64() => {
-                commands.push(Command::SetThinking { tokens: number.as_u64() });
+                thinking = number.as_u64().map(ThinkingChange::AtMost);
             }
-            ("permissions", Value::Object(permissions)) => {
-                let updates = flag_permissions(permissions)?;
-                if !updates.is_empty() {
-                    commands.push(Command::Permit { updates });
-                }
-            }
+            ("permissions", Value::Object(permissions)) => updates = flag_permissions(permissions)?,
             (_, Value::Null) => {}
             (key, _) => {
                 return Err(format!(
@@ -364,7 +361,8 @@ pub fn flag_settings(settings: &Map<String, Value>) -> Result<Vec<Command>, Stri
             }
         }
     }
-    Ok(commands)
+    let is_something = model.is_some() || thinking.is_some() || !updates.is_empty();
+    Ok(is_something.then_some(Command::Change { model, thinking, updates }))
 }
 
 fn flag_permissions(permissions: &Map<String, Value>) -> Result<Vec<PermissionUpdate>, String> {

@@ -491,7 +491,7 @@ fn control(request: &Value) -> Result<Control, String> {
             let settings = request.get("settings").and_then(Value::as_object);
             let settings = settings.ok_or("`request.settings` is missing or not an object")?;
             match control::flag_settings(settings) {
-                Ok(commands) => Control::All(commands, nothing()),
+                Ok(command) => Control::All(command.into_iter().collect(), nothing()),
                 Err(reason) => Control::Refused(reason),
             }
         }

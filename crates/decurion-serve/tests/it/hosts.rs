@@ -579,7 +579,9 @@ async fn how_the_session_stands_is_told_in_the_shapes_that_hosts_read() {
 
 #[tokio::test]
 async fn what_a_host_changes_while_it_runs_is_changed_or_refused_by_name() {
-    let over = converse(stage(TWO_PROMPTS), async |host: &mut Talking| {
+    let mut stage = stage(TWO_PROMPTS);
+    stage.unknown_models = vec!["nope".to_owned()];
+    let over = converse(stage, async |host: &mut Talking| {
         #[rustfmt::skip]
         let rows = [
             ("t1", json!({"subtype": "set_max_thinking_tokens", "max_thinking_tokens": 2000})),
@@ -594,6 +596,9 @@ async fn what_a_host_changes_while_it_runs_is_changed_or_refused_by_name() {
             ("f2", json!({"subtype": "apply_flag_settings", "settings": {"theme": "dark"}})),
             ("f3", json!({"subtype": "apply_flag_settings", "settings": {"permissions": {"allow": ["Read("]}}})),
             ("f4", json!({"subtype": "apply_flag_settings", "settings": {"permissions": {"additionalDirectories": ["tmp"]}}})),
+            // What is refused changes nothing, in whatever order it is written.
+            ("f5", json!({"subtype": "apply_flag_settings", "settings": {"permissions": {"additionalDirectories": ["/etc"], "allow": ["Bash"]}, "model": "nope"}})),
+            ("f6", json!({"subtype": "apply_flag_settings", "settings": {"model": "nope", "permissions": {"defaultMode": "plan"}}})),
             ("r", json!({"subtype": "list_permission_rules"})),
             ("m", json!({"subtype": "mcp_set_servers", "servers": {"a": {"command": "x"}}})),
             ("n", json!({"subtype": "mcp_reconnect", "serverName": "a"})),
@@ -615,13 +620,15 @@ async fn what_a_host_changes_while_it_runs_is_changed_or_refused_by_name() {
         {"subtype":"success","request_id":"f0","response":{}}
         {"subtype":"error","request_id":"f2","error":"this setting cannot be changed while a session runs (model, maxThinkingTokens and permissions can): theme","error_code":"invalid_request"}
         {"subtype":"error","request_id":"f3","error":"a rule's `(` is not closed: \"Read(\"","error_code":"invalid_request"}
-        {"subtype":"error","request_id":"o","error":"input line 15: `request.enabled` is missing or not a truth value","error_code":"invalid_request"}
+        {"subtype":"error","request_id":"o","error":"input line 17: `request.enabled` is missing or not a truth value","error_code":"invalid_request"}
         {"subtype":"success","request_id":"t1","response":{}}
         {"subtype":"success","request_id":"t2","response":{}}
         {"subtype":"success","request_id":"t3","response":{}}
         {"subtype":"success","request_id":"d","response":{"model":"scripted"}}
         {"subtype":"success","request_id":"f1","response":{}}
         {"subtype":"error","request_id":"f4","error":"a directory is named by its whole path: tmp"}
+        {"subtype":"error","request_id":"f5","error":"no provider knows this model: nope"}
+        {"subtype":"error","request_id":"f6","error":"no provider knows this model: nope"}
         {"subtype":"success","request_id":"r","response":{"state":{"rules":[{"behavior":"allow","source":"cliArg","rule":"Echo","editability":"session"},{"behavior":"allow","source":"cliArg","rule":"Poke","editability":"session"},{"behavior":"allow","source":"flagSettings","rule":"Read","editability":"readonly"},{"behavior":"deny","source":"flagSettings","rule":"Bash(rm *)","editability":"readonly"}],"workspaceDirectories":[{"path":"/tmp","source":"session"}],…,"managedOnly":false,"mode":"acceptEdits"}}}
         {"subtype":"error","request_id":"m","error":"this session has no MCP servers"}
         {"subtype":"error","request_id":"n","error":"this session has no MCP servers"}
