@@ -1,7 +1,7 @@
 //! A session led by a host. Takes its lines on standard input, gives events and control messages as lines on
 //! standard output, and the session's end when the host has no more to say and everything is quiet.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,12 +74,26 @@ impl Headless {
         let state = State::waiting();
         let (open, asked, pending) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (changing, given, wanted) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let kept = Vec::new();
-        let mut talk =
-            Talk { headless: self, host, state, open, asked, pending, changing, given, wanted, kept };
+        let (kept, results) = (Vec::new(), Order::default());
+        let mut talk = Talk {
+            headless: self,
+            host,
+            state,
+            open,
+            asked,
+            pending,
+            changing,
+            given,
+            wanted,
+            kept,
+            results,
+        };
         talk.state.led = true;
         talk.listen(input, signals).await;
         talk.state.led = false;
+        talk.results.none_left();
+        let lines = talk.due_results();
+        talk.print(lines, signals).await;
         talk.fail_wanted();
         talk.read_out(signals).await;
         let Talk { headless, host, mut state, .. } = talk;
@@ -125,6 +139,37 @@ struct Talk {
     wanted: HashMap<HostRequestId, FromHost>,
     /// What the next prompt begins with.
     kept: Vec<Block>,
+    results: Order,
+}
+
+/// Results come in the order of the prompts that they are for.
+#[derive(Default)]
+struct Order {
+    /// How many prompts have no result yet.
+    ahead: usize,
+    /// Prompts that cannot be worked on: how many results come first, and why.
+    late: VecDeque<(usize, String)>,
+}
+
+impl Order {
+    /// One prompt less has no result.
+    fn one_less(&mut self) {
+        self.ahead = self.ahead.saturating_sub(1);
+        for (ahead, _) in &mut self.late {
+            *ahead = ahead.saturating_sub(1);
+        }
+    }
+
+    /// Nobody works on a prompt, and none waits: some may have been taken back.
+    fn none_left(&mut self) {
+        *self = Self { ahead: 0, late: self.late.drain(..).map(|(_, reason)| (0, reason)).collect() };
+    }
+
+    /// Those whose turn it is.
+    fn due(&mut self) -> Vec<String> {
+        let due = self.late.iter().take_while(|(ahead, _)| *ahead == 0).count();
+        self.late.drain(..due).map(|(_, reason)| reason).collect()
+    }
 }
 
 /// How long a host reads nothing of what waits for it before it is taken for gone.
@@ -306,6 +351,10 @@ impl Talk {
     fn misheard(&mut self, about: About, reason: String) -> Option<Value> {
         match about {
             About::Nothing => None,
+            About::Prompt if self.results.ahead > 0 && self.results.late.len() < MOST_PENDING => {
+                self.results.late.push_back((self.results.ahead, reason));
+                None
+            }
             About::Prompt => Some(self.headless.stream.not_begun(reason)),
             About::Request(id) => Some(failure(&id, &reason, Some("invalid_request"))),
             About::Answer(id) => {
@@ -330,6 +379,7 @@ impl Talk {
                 let command = self.with_kept(command);
                 let request = self.headless.ask(&mut self.state, command);
                 self.changing.insert(request, None);
+                self.results.ahead += 1;
                 Vec::new()
             }
             Said::Request { id, request } => self.request(id, request).into_iter().collect(),
@@ -549,6 +599,30 @@ impl Talk {
         }
     }
 
+    /// The results of prompts that could not be worked on, as far as it is their turn.
+    fn due_results(&mut self) -> Vec<Value> {
+        let due = self.results.due();
+        due.into_iter().map(|reason| self.headless.stream.not_begun(reason)).collect()
+    }
+
+    /// Notes what an event says of prompts that wait for a result.
+    fn count_results(&mut self, envelope: &Envelope) {
+        let rests = match &envelope.event {
+            Event::RunEnded { .. } if envelope.agent.is_none() => {
+                if !self.headless.stream.is_woken() {
+                    self.results.one_less();
+                }
+                self.headless.stream.queued() == 0
+            }
+            Event::Quiet { quiet, .. } => *quiet,
+            _ => return,
+        };
+        // What the session has not taken yet is still to come.
+        if rests && !self.changing.values().any(Option::is_none) {
+            self.results.none_left();
+        }
+    }
+
     /// An answer to a server that was not taken, because it does not fit, is none: the server must not wait for
     /// a host that believes it has answered.
     fn taken(&mut self, request: RequestId, reply: &Reply) {
@@ -562,6 +636,9 @@ impl Talk {
                 Some(question) => format!("answer to {question}: not obeyed: {reason}"),
                 None => format!("a message was not taken: {reason}"),
             });
+            if about.is_none() {
+                self.results.one_less();
+            }
         }
         let (Some(question), Reply::Refused { reason }) = (self.given.remove(&request), reply) else {
             return;
@@ -596,7 +673,8 @@ impl Talk {
         if self.headless.take(&mut self.state, envelope, signals).await {
             return true;
         }
-        let lines = match &envelope.event {
+        self.count_results(envelope);
+        let mut lines = match &envelope.event {
             Event::Asked { question } if is_there => {
                 self.open.insert(question.id, (**question).clone());
                 vec![asking(question)]
@@ -621,6 +699,7 @@ impl Talk {
             }
             _ => Vec::new(),
         };
+        lines.extend(self.due_results());
         self.print(lines, signals).await
     }
 

@@ -679,10 +679,22 @@ impl StreamJson {
 
     /// The result of a prompt that was never begun: whoever sent it waits for one.
     pub(crate) fn not_begun(&mut self, error: String) -> Value {
-        let since = std::mem::take(&mut self.since);
+        // Nothing of what is under way is its.
+        let (since, turn) = (std::mem::take(&mut self.since), std::mem::take(&mut self.turn));
+        let cause = std::mem::replace(&mut self.cause, Cause::Prompt);
         let line = self.result(&Outcome::Failed { error }, &Totals::default());
-        self.since = since;
+        (self.since, self.turn, self.cause) = (since, turn, cause);
         line
+    }
+
+    /// Whether the root was woken by something it was told of, and not by a prompt.
+    pub(crate) fn is_woken(&self) -> bool {
+        matches!(self.cause, Cause::Notification(_))
+    }
+
+    /// How many prompts wait.
+    pub(crate) fn queued(&self) -> u32 {
+        self.queued
     }
 
     /// The end of a run of the root: what it took itself, and what everything took until now.

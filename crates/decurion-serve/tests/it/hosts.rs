@@ -635,6 +635,44 @@ async fn what_a_host_changes_while_it_runs_is_changed_or_refused_by_name() {
     "#]].assert_eq(&told);
 }
 
+/// Whoever counts results takes each for that of its own prompt.
+#[tokio::test]
+async fn results_come_in_the_order_of_prompts_also_of_those_that_cannot_be_worked_on() {
+    let over = converse(stage("when\n  say \"done\"\n"), async |host: &mut Talking| {
+        for text in ["", "one", "", "two", "", ""] {
+            host.prompt(text).await;
+        }
+        host.result(5).await;
+        host.prompt("").await;
+        host.result(6).await;
+    })
+    .await;
+    let lines = values(&over.out);
+    let results: Vec<(&Value, bool)> = lines
+        .iter()
+        .filter(|line| line["type"] == "result")
+        .map(|line| (&line["is_error"], line.get("ttft_ms").is_some()))
+        .collect();
+    let (wrong, right) = ((&json!(true), false), (&json!(false), true));
+    assert_eq!(results, [wrong, right, wrong, right, wrong, wrong, wrong]);
+}
+
+/// A prompt that is taken back has no result, and nobody waits for it.
+#[tokio::test]
+async fn the_result_of_a_wrong_prompt_does_not_wait_for_one_that_was_taken_back() {
+    let id = "11111111-0000-4000-8000-000000000009";
+    converse(stage("when\n  stall\n"), async |host: &mut Talking| {
+        host.prompt("one").await;
+        host.wait(|line| line["subtype"] == "init").await;
+        host.say(&json!({"type": "user", "uuid": id, "message": {"role": "user", "content": "two"}})).await;
+        host.prompt("").await;
+        host.ask("c", json!({"subtype": "cancel_async_message", "message_uuid": id})).await;
+        host.ask("i", json!({"subtype": "interrupt"})).await;
+        host.result(1).await;
+    })
+    .await;
+}
+
 /// A queued prompt can be taken back by its id, an interrupt tells what is left, and one that is sent twice is taken
 /// once; each is given back under its id as it is taken.
 #[tokio::test]
