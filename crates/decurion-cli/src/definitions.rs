@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use decurion_config::agents::{AgentOrigin, Severity};
 use decurion_config::{AgentRequest, Agents, Loaded, LoadedAgent, Plugins};
 use decurion_engine::Definitions;
 use decurion_engine::permission::effective_mode;
@@ -10,7 +11,7 @@ use decurion_protocol::{AgentDefinition, HookDeclaration, Mode};
 
 use crate::args::RunArgs;
 use crate::command::agents;
-use crate::report::{Failure, note};
+use crate::report::{Failure, note, visible};
 
 /// Definitions that follow their files.
 pub struct Live {
@@ -47,6 +48,21 @@ impl Live {
     pub fn problem(&self, name: &str) -> Option<String> {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         agents.agents.unusable(name).map(ToString::to_string)
+    }
+
+    /// Says what is wrong with the definitions that were given with the command line or by a host, who sees no file of
+    /// them that could be checked. A text that holds no definitions at all is a failure.
+    pub fn announce_given(&self) -> Result<(), Failure> {
+        let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let given = agents.agents.problems.iter().filter(|problem| problem.origin == AgentOrigin::Flag);
+        for problem in given.filter(|problem| problem.severity != Severity::Note) {
+            if problem.agent.is_none() && problem.line.is_none() {
+                return Err(Failure::usage(problem.to_string())
+                    .hint(r#"give a JSON object: {"NAME": {"description": "…", "prompt": "…"}}"#));
+            }
+            note(visible(&problem.to_string()));
+        }
+        Ok(())
     }
 
     /// Looks at the definitions as their files are now.

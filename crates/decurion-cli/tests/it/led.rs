@@ -2,6 +2,7 @@
 //! first request on, and what comes too late is told.
 
 use decurion_testkit::proc::Running;
+use expect_test::expect;
 use serde_json::{Value, json};
 
 use crate::stand::{LIMIT, Stand};
@@ -311,4 +312,51 @@ fn a_prompt_that_cannot_be_worked_on_has_a_result_all_the_same() {
     assert_eq!(next(&mut run, |line| line["type"] == "result")["result"], "done");
     run.hang_up();
     assert_eq!(run.finish(LIMIT).unwrap().ending.code(), 0);
+}
+
+/// Agents that cannot be used, or not as they are written, are said to be: whoever gave them sees no file of them.
+#[test]
+fn agents_that_are_given_and_wrong_are_said_to_be() {
+    let stand = Stand::new("when\n  say \"done\"\n");
+    let whole = |more: Value| {
+        let mut agent = json!({"description": "d", "prompt": "p"});
+        agent.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"x": agent})
+    };
+    let mut said = String::new();
+    for agents in [
+        json!({"x": 5}),
+        json!({"x": {"description": "d"}}),
+        whole(json!({"tools": 5})),
+        whole(json!({"permissionMode": "nope"})),
+        whole(json!({"maxTurns": -4})),
+        whole(json!({"model": "inherit"})),
+    ] {
+        let mut run = stand.decurion().args(LED).start_talking().unwrap();
+        run.say(&initialize("one", json!({"agents": agents}))).unwrap();
+        let hello = next(&mut run, |line| line["type"] == "control_response");
+        let known = hello["response"]["response"]["agents"].as_array().unwrap().clone();
+        run.hang_up();
+        let ended = run.finish(LIMIT).unwrap();
+        let is_there = known.iter().any(|agent| agent["name"] == "x");
+        said += &format!("{agents} {is_there}\n{}", ended.errors);
+    }
+    expect![[r#"
+        {"x":5} false
+        decurion: --agents:1: error: expected an object as the definition of "x"
+        {"x":{"description":"d"}} false
+        decurion: --agents:1: agent "x": error: there is no `prompt`
+        {"x":{"description":"d","prompt":"p","tools":5}} false
+        decurion: --agents:1: agent "x": error: `tools` is neither a list of names nor a text
+        {"x":{"description":"d","prompt":"p","permissionMode":"nope"}} true
+        decurion: --agents:1: agent "x": warning: `permissionMode` is ignored: unknown permission mode (default, acceptEdits, plan, bypassPermissions, dontAsk, bubble): "nope"
+        {"x":{"description":"d","prompt":"p","maxTurns":-4}} true
+        decurion: --agents:1: agent "x": warning: `maxTurns` is ignored: expected a whole number above 0
+        {"x":{"description":"d","prompt":"p","model":"inherit"}} true
+    "#]].assert_eq(&said);
+    for text in ["{", "5", "[]"] {
+        let refused = stand.run(&["-p", "go", "--agents", text]);
+        assert_eq!(refused.ending.code(), 2, "{refused:?}");
+        assert!(refused.errors.starts_with("decurion: --agents: error: "), "{refused:?}");
+    }
 }
