@@ -200,6 +200,7 @@ impl HostMessages for HostDesk {
     }
 
     fn introduction(&self, server: &str) -> Option<Introduction> {
-        self.lock().introductions.get(server).cloned()
+        // It is true once: whoever connects again wants to know what is there now.
+        self.lock().introductions.remove(server)
     }
 }

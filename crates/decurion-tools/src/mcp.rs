@@ -100,7 +100,8 @@ pub trait HostMessages: Send + Sync {
         limit: Duration,
     ) -> BoxFuture<'static, Result<Value, String>>;
 
-    /// What the server of this name said of itself beforehand; none if it is to be asked.
+    /// What the server of this name said of itself beforehand, given away to the first connection; none if it is to
+    /// be asked.
     fn introduction(&self, _server: &str) -> Option<Introduction> {
         None
     }

@@ -680,6 +680,22 @@ async fn one_that_said_what_it_offers_is_not_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_is_connected_to_again_is_asked_what_it_offers_now() {
+    let introduction = Introduction { initialize: greeting(), tools: Some(offers()) };
+    let stage = with_calc("when\n  say \"done\"\n", Some(introduction));
+    let mut led = Led::open(&stage).await;
+    led.until(|event| matches!(event, Event::RunEnded { .. })).await;
+    led.send(Command::ReconnectServer { server: "calc".into() }).await;
+    for method in ["initialize", "notifications/initialized", "tools/list"] {
+        let request = led.asked().await;
+        let HostAsked::Mcp { message, .. } = &request.asked else { panic!() };
+        assert_eq!(message["method"], method);
+        led.answer(request.id, leader(&request.asked).unwrap()).await;
+    }
+    led.finish(leader).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn calls_are_under_way_side_by_side_and_taken_back_when_nobody_wants_them() {
     let script = "when turn=1\n  call mcp__calc__add {\"a\": 1, \"b\": 1}\n  call mcp__calc__add {\"a\": 2, \"b\": 2}\nwhen\n  say \"done\"\n";
     for interrupt in [false, true] {
