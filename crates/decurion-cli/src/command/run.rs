@@ -46,19 +46,13 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
         debug_log::start(path)?;
     }
     let (cwd, environment) = wire::surroundings()?;
-    let loaded = Arc::new(load(args, cwd, &environment)?);
-    announce(&loaded);
-    if let Some(flag) = args.sdk.unlockable() {
-        return Err(Failure::usage(format!(
-            "{flag} cannot be heeded in this version, and is not passed over: it restricts"
-        ))
-        .hint("put what it forbids into the managed settings file, or leave the option out"));
-    }
-    check_sandbox(&loaded)?;
-    for flag in args.sdk.without_effect() {
-        note(format!("{flag} has no effect in this version"));
-    }
-    let prompt = if hosted { check_hosted(args, prompt.as_deref())? } else { Some(whole_prompt(prompt)?) };
+    let (loaded, prompt) = match decide(prompt, args, cwd, &environment) {
+        Ok(decided) => decided,
+        Err(failure) if hosted && args.output_format == OutputFormat::StreamJson => {
+            return Err(refused(failure));
+        }
+        Err(failure) => return Err(failure),
+    };
     let finish = block_on(async {
         let (input, wanted) = if hosted { greeted(patience(args, &environment)).await } else { (None, None) };
         let greeting = input.as_ref().and_then(|input| input.greeting_id().map(str::to_owned));
@@ -70,6 +64,44 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
         finish
     })??;
     Ok(conclude(&finish, args.output_format))
+}
+
+/// What the settings and flags come to before anyone is asked for more: the settings, and the prompt where there is one.
+fn decide(
+    prompt: Option<String>,
+    args: &RunArgs,
+    cwd: Utf8PathBuf,
+    environment: &Environment,
+) -> Result<(Arc<Loaded>, Option<String>), Failure> {
+    let loaded = Arc::new(load(args, cwd, environment)?);
+    announce(&loaded);
+    if let Some(flag) = args.sdk.unlockable() {
+        return Err(Failure::usage(format!(
+            "{flag} cannot be heeded in this version, and is not passed over: it restricts"
+        ))
+        .hint("put what it forbids into the managed settings file, or leave the option out"));
+    }
+    check_sandbox(&loaded)?;
+    for flag in args.sdk.without_effect() {
+        note(format!("{flag} has no effect in this version"));
+    }
+    let prompt = match args.input_format {
+        InputFormat::StreamJson => check_hosted(args, prompt.as_deref())?,
+        InputFormat::Text => Some(whole_prompt(prompt)?),
+    };
+    Ok((loaded, prompt))
+}
+
+/// The failure, told to the program that leads us if it greets: it waits for an answer.
+fn refused(failure: Failure) -> Failure {
+    let greeting = block_on(async {
+        let (input, _) = greeted(Patience::Short).await;
+        input.and_then(|input| input.greeting_id().map(str::to_owned))
+    });
+    if let Ok(Some(greeting)) = greeting {
+        refuse(&greeting, &failure);
+    }
+    failure
 }
 
 /// A sandbox that is asked for and is not there is said; one that is a must ends the matter.

@@ -144,7 +144,10 @@ fn a_session_that_is_resumed_has_the_guards_of_its_host() {
 fn a_session_that_cannot_be_opened_is_refused_with_the_reason() {
     let stand = Stand::new(PLAY);
     let nowhere = "00000000-0000-4000-8000-000000000000";
-    let rows: [(&[&str], Value, &str); 3] = [
+    let rows: [(&[&str], Value, &str); 6] = [
+        (&["--permission-mode", "nope"], json!({}), "nope"),
+        (&["--settings", "{"], json!({}), "--settings"),
+        (&["--managed-settings", "{}"], json!({}), "--managed-settings"),
         (&["--model", "scripted:missing.script"], json!({}), "missing.script"),
         (&["--resume", nowhere, "--await-initialize"], json!({}), nowhere),
         (&[], json!({"jsonSchema": {"type": 5}}), "JSON Schema"),
