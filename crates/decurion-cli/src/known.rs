@@ -56,6 +56,10 @@ impl Known for CommandLine {
         json!({"effective": self.loaded.shown(), "sources": sources.into_iter().map(source).collect::<Vec<_>>()})
     }
 
+    fn redacted(&self, text: &str) -> String {
+        self.loaded.redactor().redact(text).into_owned()
+    }
+
     fn servers(&self, declared: &Map<String, Value>) -> (Vec<McpServer>, BTreeMap<String, String>) {
         self.servers.for_host(declared)
     }

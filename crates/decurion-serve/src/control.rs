@@ -30,6 +30,11 @@ pub trait Known: Send + Sync {
         json!({"effective": {}, "sources": []})
     }
 
+    /// A text that was written by hand, such as a command, without the secrets in it.
+    fn redacted(&self, text: &str) -> String {
+        text.to_owned()
+    }
+
     /// MCP servers that the host declares, decided; and by name why one is not to be used.
     fn servers(&self, declared: &Map<String, Value>) -> (Vec<McpServer>, BTreeMap<String, String>) {
         let why = "MCP servers cannot be declared here";
@@ -278,6 +283,18 @@ fn rules_state(rules: &RulesInForce) -> Value {
         "managedOnly": false,
         "mode": rules.mode,
     }})
+}
+
+/// A list of hooks without the secrets that are written into their commands.
+pub fn without_secrets(mut listing: Value, known: &dyn Known) -> Value {
+    for hook in listing.get_mut("hooks").and_then(Value::as_array_mut).into_iter().flatten() {
+        for member in ["displayText", "commandText"] {
+            if let Some(text) = hook.get(member).and_then(Value::as_str) {
+                hook[member] = json!(known.redacted(text));
+            }
+        }
+    }
+    listing
 }
 
 fn hooks_listing(hooks: &[HookDeclaration]) -> Value {

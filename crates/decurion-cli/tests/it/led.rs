@@ -363,3 +363,18 @@ fn agents_that_are_given_and_wrong_are_said_to_be() {
         assert!(refused.errors.starts_with("decurion: --agents: error: "), "{refused:?}");
     }
 }
+
+#[test]
+fn a_secret_in_the_command_of_a_hook_is_not_listed() {
+    let stand = Stand::new("when\n  say \"done\"\n");
+    let command = "curl -H 'x-api-key: test-key-that-nobody-else-has' localhost";
+    let hooks = json!({"Stop": [{"hooks": [{"type": "command", "command": command}]}]});
+    let settings = json!({"hooks": hooks}).to_string();
+    let mut run = stand.decurion().args(LED).args(["--settings", &settings]).start_talking().unwrap();
+    run.say(&control("hooks", &json!({"subtype": "get_hooks_listing"}))).unwrap();
+    let listed = next(&mut run, |line| line["response"]["request_id"] == "hooks");
+    let hook = &listed["response"]["response"]["hooks"][0];
+    assert_eq!(hook["commandText"], "curl -H 'x-api-key: [redacted]' localhost", "{listed}");
+    run.hang_up();
+    run.finish(LIMIT).unwrap();
+}
