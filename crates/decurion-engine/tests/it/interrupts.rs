@@ -215,7 +215,12 @@ async fn denied(script: &str) -> String {
             playing.until(|envelope| matches!(envelope.event, Event::Asked { .. }) || over(envelope)).await;
         let Event::Asked { question } = &found.event else { break };
         let answer = Answer::Deny { message: "stop it".into(), interrupt: true };
-        send(&playing.link, 3, Command::Answer { question: question.id, answer, by: "host".into() }).await;
+        send(
+            &playing.link,
+            3,
+            Command::Answer { question: question.id, answer, updates: Vec::new(), by: "host".into() },
+        )
+        .await;
     }
     // What is said of a launch is told elsewhere.
     let is_launch = |line: &&str| line.contains("works in the background now");
