@@ -369,7 +369,7 @@ impl Talk {
             Said::Nothing => Vec::new(),
             Said::Amended { work, problem } => {
                 self.complain(&problem);
-                return self.said(Said::Work(work));
+                self.said(Said::Work(work))
             }
             Said::Beforehand(blocks) => {
                 self.keep(blocks);

@@ -199,13 +199,13 @@ impl<R: AsyncBufRead + Unpin> Input<R> {
         let has_room = self.held.len() < MOST_BEFORE && self.bytes < MOST_BYTES_BEFORE;
         has_room
             && match self.held.back() {
-                None => true,
                 Some(Heard::Wrong(Wrong { about, .. })) => *about != About::Prompt,
                 Some(Heard::Said(Said::Request { request, .. })) => {
                     !matches!(request, Control::Initialize(_))
                 }
                 Some(Heard::Said(Said::Work(_) | Said::Amended { .. }) | Heard::End) => false,
-                Some(Heard::Said(
+                None
+                | Some(Heard::Said(
                     Said::Beforehand(_) | Said::Cancel(_) | Said::Response { .. } | Said::Nothing,
                 )) => true,
             }
