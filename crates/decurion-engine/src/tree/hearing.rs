@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn who_is_told_how() {
-        expect![[r#"
+        expect![[r"
             foreground with its hearer killed    | ByCall ByNote AtRest nobody
             foreground with its hearer by itself | ByCall ByNote AtRest counts
             foreground -               killed    | ByCall ByNote Waking counts
@@ -104,7 +104,7 @@ mod tests {
             background with its hearer by itself | ByNote ByNote Waking counts
             background -               killed    | ByNote ByNote Waking counts
             background -               by itself | ByNote ByNote Waking counts
-        "#]]
+        "]]
         .assert_eq(&all().map(row).collect::<String>());
     }
 

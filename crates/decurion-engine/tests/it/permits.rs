@@ -143,7 +143,7 @@ async fn what_an_answer_changed_is_taken_up_again() {
         let mut link = twice.engine().open(again(&stage, &fork)).await.unwrap();
         assert_eq!(rights(&mut link).await, before, "in what goes on from a fork");
     }
-    expect![[r#"
+    expect![[r"
         default; allow Echo Poke; ask ; deny ; in 
         default; allow Echo; ask ; deny Poke; in 
         default; allow Echo Poke(x); ask Poke; deny Write; in 
@@ -153,7 +153,7 @@ async fn what_an_answer_changed_is_taken_up_again() {
         default; allow ; ask ; deny ; in 
         default; allow Poke; ask ; deny ; in 
         default; allow Echo; ask ; deny Poke; in 
-    "#]]
+    "]]
     .assert_eq(&seen);
 }
 
@@ -189,10 +189,10 @@ async fn a_session_is_in_the_mode_that_was_asked_for_last() {
             said.collect::<Vec<_>>().join(" / ")
         ));
     }
-    expect![[r#"
+    expect![[r"
         None true: bypassPermissions, then bypassPermissions; 
         Some(Plan) true: plan, then plan; 
-        None false: default, then default; the session goes on in the mode default: the mode bypassPermissions is switched off by `permissions.disableBypassPermissionsMode`"#]].assert_eq(&seen.join("\n"));
+        None false: default, then default; the session goes on in the mode default: the mode bypassPermissions is switched off by `permissions.disableBypassPermissionsMode`"]].assert_eq(&seen.join("\n"));
 }
 
 /// What is on record, as others read it.
@@ -260,8 +260,9 @@ when
             let who = if child { "agent" } else { "root" };
             let line = match event {
                 Event::Asked { question } => format!("{who} asks about {}", question.tool),
-                Event::CallStarted { tool, decision, .. } => format!("{who} {tool}: {}", decision.reason),
-                Event::CallRefused { tool, decision, .. } => format!("{who} {tool}: {}", decision.reason),
+                Event::CallStarted { tool, decision, .. } | Event::CallRefused { tool, decision, .. } => {
+                    format!("{who} {tool}: {}", decision.reason)
+                }
                 Event::RunEnded { .. } => format!("{who} ends"),
                 _ => return None,
             };
@@ -274,12 +275,12 @@ when
             break;
         }
     }
-    expect![[r#"
+    expect![[r"
         agent Skill: allowed by Skill
         agent WebFetch: denied by WebFetch
         agent ends
         root asks about Skill
-    "#]]
+    "]]
     .assert_eq(&seen);
 }
 
