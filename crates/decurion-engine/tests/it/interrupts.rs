@@ -215,12 +215,8 @@ async fn denied(script: &str) -> String {
             playing.until(|envelope| matches!(envelope.event, Event::Asked { .. }) || over(envelope)).await;
         let Event::Asked { question } = &found.event else { break };
         let answer = Answer::Deny { message: "stop it".into(), interrupt: true };
-        send(
-            &playing.link,
-            3,
-            Command::Answer { question: question.id, answer, updates: Vec::new(), by: "host".into() },
-        )
-        .await;
+        let (question, by, updates) = (question.id, "host".to_owned(), Vec::new());
+        send(&playing.link, 3, Command::Answer { question, answer, by, updates }).await;
     }
     // What is said of a launch is told elsewhere.
     let is_launch = |line: &&str| line.contains("works in the background now");
@@ -237,11 +233,8 @@ when agent=worker first="outer" turn=1
 when agent=worker first="inner" turn=1
   call Skill {"text": "x"}
   call Skill {"text": "y"}
-when agent=worker first="beside"
-  stall
 when turn=1
   call Agent {"description": "outer", "prompt": "outer", "subagent_type": "worker"}
-  call Agent {"description": "beside", "prompt": "beside", "subagent_type": "worker"}
 when
   say "on"
 "#,
@@ -250,33 +243,26 @@ when
     expect![[r#"
         user   "go"
         model  calls Agent {"description":"outer","prompt":"outer","subagent_type":"worker"}
-        model  calls Agent {"description":"beside","prompt":"beside","subagent_type":"worker"}
-        start  Agent (no rule)
         start  Agent (no rule)
         begin  #1 local_agent Foreground
             #1 user   "outer"
-        begin  #2 local_agent Foreground
-            #2 user   "beside"
             #1 model  calls Agent {"description":"inner","prompt":"inner","subagent_type":"worker"}
             #1 start  Agent (no rule)
-            #1 begin  #3 local_agent Foreground
-            #3 user   "inner"
-            #3 model  calls Skill {"text":"x"}
-            #3 model  calls Skill {"text":"y"}
-            #3 wait   for an answer
-            #3 ask    Skill: no rule allows this skill
+            #1 begin  #2 local_agent Foreground
+            #2 user   "inner"
+            #2 model  calls Skill {"text":"x"}
+            #2 model  calls Skill {"text":"y"}
+            #2 wait   for an answer
+            #2 ask    Skill: no rule allows this skill
         answer by host
-            #3 refuse Skill: stop it
-            #3 ✗      "Permission denied: stop it"
-            #3 ✗      "This call was not begun: a call before it was refused, and with that the turn was ended."
-            #3 end    {"outcome":"killed","by":"the answer to a question"}
-        ✗      "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."
+            #2 refuse Skill: stop it
+            #2 ✗      "Permission denied: stop it"
+            #2 ✗      "This call was not begun: a call before it was refused, and with that the turn was ended."
+            #2 end    {"outcome":"killed","by":"the answer to a question"}
         ✗      "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."
         end    {"outcome":"killed","by":"the answer to a question"}
             #1 ✗      "Interrupted: this call was begun and its end was not seen, so its outcome is unknown. Look at what it may have done before doing it again."
             #1 end    {"outcome":"killed","by":"the answer to a question"}
-            #2 end    {"outcome":"killed","by":"the answer to a question"}
-        told   #2 killed "Agent \"beside\" was stopped by the answer to a question"
         told   #1 killed "Agent \"outer\" was stopped by the answer to a question"
     "#]].assert_eq(&log);
 }

@@ -1,10 +1,18 @@
 //! What waits while the root works: prompts, as many as there is room for, and whoever wants to see how it stands.
 
-use decurion_protocol::{Block, Command, Event, Inspected, LineId, Link, Outcome, Place as _, Reply};
+use decurion_protocol::{
+    Block, Command, Event, Inspected, LineId, Link, Outcome, Place as _, Reply, RuleSet,
+};
 use decurion_testkit::stage::{Stage, send};
 use futures_util::StreamExt as _;
 
-const STALLS_ONCE: &str = "when text=/^go$/\n  stall\nwhen\n  say \"on\"\n";
+/// A stage on which the first turn waits for an answer that nobody gives.
+fn holding() -> Stage {
+    let mut stage = Stage::new("when turn=1\n  call Poke {\"text\": \"x\"}\nwhen\n  say \"on\"\n");
+    stage.rules = RuleSet::default();
+    stage.request.answers = true;
+    stage
+}
 
 async fn working(stage: &Stage) -> Link {
     let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
@@ -48,8 +56,9 @@ async fn endings(link: &mut Link) -> Vec<Outcome> {
 
 #[tokio::test(start_paused = true)]
 async fn prompts_that_wait_are_bounded_and_each_has_its_ending() {
-    let stage = Stage::new(STALLS_ONCE);
+    let stage = holding();
     let mut link = working(&stage).await;
+    while !matches!(link.events.next().await.unwrap().event, Event::Asked { .. }) {}
     let long = "y".repeat(4 << 20);
     let line = |id: u64| LineId(uuid::Uuid::from_u128(id.into()));
     let submit = |id, text: &str| Command::Submit { line: line(id), blocks: vec![Block::text(text)] };
@@ -78,8 +87,9 @@ async fn prompts_that_wait_are_bounded_and_each_has_its_ending() {
 
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_small_prompts_is_refused_at_last() {
-    let stage = Stage::new(STALLS_ONCE);
+    let stage = holding();
     let mut link = working(&stage).await;
+    while !matches!(link.events.next().await.unwrap().event, Event::Asked { .. }) {}
     let mut refused = 0;
     for id in 1..=10_010 {
         send(&link, id, prompt("x")).await;
