@@ -833,7 +833,7 @@ mod tests {
 
     #[test]
     fn a_question_names_the_first_path_beyond_the_directories_of_the_run() {
-        let around = Around { cwd: "/work".into(), root: "/work".into(), ..Around::default() };
+        let around = Around { cwd: "/project".into(), root: "/project".into(), ..Around::default() };
         let touching = |paths: &[&str]| {
             let touch = |path: &&str| Touch { path: (*path).into(), access: Access::Write };
             Intent { touches: paths.iter().map(touch).collect(), ..Intent::titled("t") }
@@ -844,8 +844,8 @@ mod tests {
             reason: String::new(),
         };
         for (rule, paths, expected) in [
-            (None, &["/work/a", "/etc/b", "/c"][..], (AskedBy::WorkingDir, Some("/etc/b"))),
-            (None, &["/work/a"], (AskedBy::Other, None)),
+            (None, &["/project/a", "/etc/b", "/c"][..], (AskedBy::WorkingDir, Some("/etc/b"))),
+            (None, &["/project/a"], (AskedBy::Other, None)),
             (Some("Write"), &["/etc/b"], (AskedBy::Rule, None)),
         ] {
             let (by, path) = why_asked(&decision(rule), &touching(paths), &around);

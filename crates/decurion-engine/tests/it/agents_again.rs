@@ -3,34 +3,12 @@
 use std::time::Duration;
 
 use decurion_engine::fork::compare;
-use decurion_protocol::{
-    Answer, Command, Event, Link, Outcome, Place as _, QuestionId, SessionRequest, Start,
-};
-use decurion_testkit::stage::{Stage, send};
+use decurion_protocol::{Answer, Command, Event, Outcome, Place as _, QuestionId, SessionRequest, Start};
+use decurion_testkit::stage::send;
 use expect_test::expect;
 use futures_util::StreamExt as _;
 
-use crate::support::stage;
-
-async fn prompt(link: &Link, text: &str) {
-    let blocks = vec![decurion_protocol::Block::text(text)];
-    send(link, 1, Command::Prompt { blocks }).await;
-}
-
-/// Reads until an event is what is looked for.
-async fn until<T>(link: &mut Link, wanted: impl Fn(&Event, bool) -> Option<T>) -> T {
-    while let Some(envelope) = link.events.next().await {
-        if let Some(found) = wanted(&envelope.event, envelope.agent.is_some()) {
-            return found;
-        }
-    }
-    panic!("the session ended before");
-}
-
-/// The request that opens a session again.
-fn again(stage: &Stage, link: &Link) -> SessionRequest {
-    SessionRequest { start: Start::Resume { id: link.session, at: None }, ..stage.request.clone() }
-}
+use crate::support::{again, prompt, stage, until};
 
 #[tokio::test(start_paused = true)]
 async fn forks_share_every_byte_before_the_delegating_message() {

@@ -10,10 +10,9 @@ use decurion_protocol::{
 };
 use decurion_testkit::stage::{Plain, Stage, send};
 use expect_test::expect;
-use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::support::stage;
+use crate::support::{again, prompt, stage, until};
 
 const POKES: &str = "when turn=1\n  call Poke {\"text\": \"1\"}\nwhen\n  say \"done\"\n";
 
@@ -30,20 +29,6 @@ fn asking(script: &str) -> Stage {
     stage.request.answers = true;
     stage.rules.allow.retain(|rule| rule.tool != "Poke");
     stage
-}
-
-async fn prompt(link: &Link, text: &str) {
-    let blocks = vec![decurion_protocol::Block::text(text)];
-    send(link, 1, Command::Prompt { blocks }).await;
-}
-
-async fn until<T>(link: &mut Link, wanted: impl Fn(&Event, bool) -> Option<T>) -> T {
-    while let Some(envelope) = link.events.next().await {
-        if let Some(found) = wanted(&envelope.event, envelope.agent.is_some()) {
-            return found;
-        }
-    }
-    panic!("the session ended before");
 }
 
 /// Answers the next question; gives what the session says to that.
@@ -83,10 +68,6 @@ async fn rights(link: &mut Link) -> String {
         all(&rules.deny),
         directories.join(" ")
     )
-}
-
-fn again(stage: &Stage, link: &Link) -> SessionRequest {
-    SessionRequest { start: Start::Resume { id: link.session, at: None }, ..stage.request.clone() }
 }
 
 fn changes() -> Vec<(Answer, Vec<PermissionUpdate>)> {
