@@ -52,6 +52,11 @@ impl Environment {
         self.get_os("HOME").or(self.account_home.as_deref())
     }
 
+    /// All variables, for this program once more.
+    pub fn pairs(&self) -> Vec<(OsString, OsString)> {
+        self.variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
     /// All variables, by name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.variables.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))

@@ -5,12 +5,14 @@
 pub mod agents;
 mod check;
 mod commands;
+mod edit;
 pub mod env;
 pub mod error;
 pub mod frontmatter;
 pub mod hooks;
 pub mod instructions;
 pub mod jsonc;
+pub mod keep;
 mod layer;
 pub mod mcp;
 pub mod memory;
@@ -40,6 +42,7 @@ pub use agents::{
 pub use env::Environment;
 pub use error::{ConfigError, Warning, WarningKind};
 pub use instructions::{FoundInstructions, InstructionFile, InstructionRequest};
+pub use keep::{KeepError, Keeper, Kept, NewProvider, keep_provider};
 pub use mcp::{McpEntry, McpProblem, McpRequest, McpServers, McpState};
 pub use origin::{Layer, Origin};
 pub use paths::{Paths, StateProblem, current_directory};
@@ -175,26 +178,7 @@ impl Loaded {
 pub fn load(request: &LoadRequest) -> Result<Loaded, ConfigError> {
     let wanted = wanted_layers(request.flags.setting_sources.as_deref())?;
     let paths = Paths::discover(&request.cwd, &request.environment)?;
-    let mut loader = Loader {
-        sources: Sources::default(),
-        warnings: Vec::new(),
-        servers: Vec::new(),
-        tree: layer::empty(),
-        paths: &paths,
-    };
-    loader.defaults()?;
-    let files = paths.settings_files();
-    let (own, repository): (Vec<_>, Vec<_>) = files
-        .into_iter()
-        .filter(|(layer, ..)| wanted.contains(layer))
-        .partition(|(layer, ..)| *layer == Layer::User);
-    for (layer, family, file) in own {
-        loader.own_file(layer, family, &file)?;
-    }
-    let mut project = loader.project(repository, wanted.contains(&Layer::Project))?;
-    agents::add_project_parts(&paths, &wanted, &mut project.parts);
-    skills::add_project_parts(&paths, &wanted, &mut project.parts);
-    instructions::add_project_parts(&paths, &wanted, &mut project.parts);
+    let (mut loader, mut project) = up_to_project(&paths, &wanted)?;
     let trust = loader.trust(&project.parts, request.trust);
     for document in project.documents.drain(..) {
         layer::merge(&mut loader.tree, document.at_once);
@@ -230,6 +214,31 @@ pub fn load(request: &LoadRequest) -> Result<Loaded, ConfigError> {
         tree,
         sources,
     })
+}
+
+/// The settings of the user, and what the files of the project say, which is not yet in effect.
+fn up_to_project<'a>(paths: &'a Paths, wanted: &[Layer]) -> Result<(Loader<'a>, Project), ConfigError> {
+    let mut loader = Loader {
+        sources: Sources::default(),
+        warnings: Vec::new(),
+        servers: Vec::new(),
+        tree: layer::empty(),
+        paths,
+    };
+    loader.defaults()?;
+    let files = paths.settings_files();
+    let (own, repository): (Vec<_>, Vec<_>) = files
+        .into_iter()
+        .filter(|(layer, ..)| wanted.contains(layer))
+        .partition(|(layer, ..)| *layer == Layer::User);
+    for (layer, family, file) in own {
+        loader.own_file(layer, family, &file)?;
+    }
+    let mut project = loader.project(repository, wanted.contains(&Layer::Project))?;
+    agents::add_project_parts(paths, wanted, &mut project.parts);
+    skills::add_project_parts(paths, wanted, &mut project.parts);
+    instructions::add_project_parts(paths, wanted, &mut project.parts);
+    Ok((loader, project))
 }
 
 /// The layers that `--setting-sources` asks for.

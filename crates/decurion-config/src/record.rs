@@ -46,12 +46,17 @@ pub(crate) fn change<T: Serialize>(file: &Utf8Path, next: impl FnOnce() -> T) ->
 
 /// Waits until nobody else holds this lock; it is held as long as what is given.
 pub(crate) fn lock(file: &Utf8Path) -> io::Result<File> {
-    let folder = file.parent().unwrap_or(file);
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let lock = private_file(file, false)?;
+    let lock = lock_file(file)?;
     // Where locks do not exist the rename still keeps the file whole; the last writer counts.
     let _held = rustix::fs::flock(&lock, FlockOperation::LockExclusive);
     Ok(lock)
+}
+
+/// Opens a lock that nobody may hold yet.
+pub(crate) fn lock_file(file: &Utf8Path) -> io::Result<File> {
+    let folder = file.parent().unwrap_or(file);
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    private_file(file, false)
 }
 
 /// Written beside, synced, then renamed: readers see the old file or the new one. It is its owner's alone, unless

@@ -159,6 +159,10 @@ pub(crate) static KEYS: &[Key] = &[
     // It could leave out the instructions by which a user guards himself.
     shared("claudeMdExcludes", Shape::AddedTexts, WhenTrusted),
     ours("skills", Shape::Object(SKILLS), WhenTrusted),
+    // How it looks at a terminal.
+    shared("statusLine", Shape::Opaque, WhenTrusted),
+    shared("theme", Shape::Text, Never),
+    shared("editorMode", Shape::Text, Never),
     // How much.
     ours("limits", Shape::Object(LIMITS), WhenTrusted),
     shared("bashOutputMaxChars", Shape::Integer(1, 10_000_000), WhenTrusted),

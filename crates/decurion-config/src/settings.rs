@@ -57,6 +57,12 @@ pub struct Settings {
     pub mcp_startup_wait: Duration,
     /// The sandbox as declared, for the sandbox to read.
     pub sandbox: Option<Declared>,
+    /// A command that prints the line at the bottom of the terminal, as declared.
+    pub status_line: Option<Declared>,
+    /// What the terminal's background is: `dark`, `light`, or `auto` to ask it.
+    pub theme: Option<String>,
+    /// The keys of the prompt: `vim`, or the usual ones.
+    pub editor_mode: Option<String>,
     /// Checkouts of their own for agents.
     pub worktree: Worktree,
     /// Which plugins are on, as declared.
@@ -307,6 +313,9 @@ impl Settings {
                 .collect(),
             mcp_startup_wait: Duration::from_millis(read.integer("mcp.startupWait").unwrap_or(900)),
             sandbox: read.declared("sandbox"),
+            status_line: read.declared("statusLine"),
+            theme: read.text("theme"),
+            editor_mode: read.text("editorMode"),
             worktree: read.worktree(paths, warnings),
             enabled_plugins: read.declared("enabledPlugins"),
             instruction_excludes: read.texts("claudeMdExcludes"),

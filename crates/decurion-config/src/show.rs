@@ -49,7 +49,8 @@ pub(crate) fn whole(tree: &Node, redactor: &Redactor) -> Value {
 
 fn collect(node: &Node, sources: &Sources, redactor: &Redactor, path: &mut String, rows: &mut Vec<Row>) {
     let length = path.len();
-    let is_opaque = ["hooks[", "allowedMcpServers[", "mcpServers.", "sandbox", "enabledPlugins"];
+    let is_opaque =
+        ["hooks[", "allowedMcpServers[", "mcpServers.", "sandbox", "enabledPlugins", "statusLine"];
     let is_whole = is_opaque.iter().any(|prefix| path.starts_with(prefix));
     if !is_whole && !node.members().is_empty() {
         for member in node.members() {

@@ -239,7 +239,7 @@ fn collect<'a>(
 
 fn part_kind(path: &str) -> PartKind {
     match path {
-        "hooks" => PartKind::Hook,
+        "hooks" | "statusLine" => PartKind::Hook,
         "mcpServers" | "enableAllProjectMcpServers" | "enabledMcpjsonServers" => PartKind::Server,
         "permissions.allow" => PartKind::AllowRule,
         "permissions.defaultMode" | "permissions.dontAsk" => PartKind::Mode,

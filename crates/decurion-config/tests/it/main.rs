@@ -8,6 +8,7 @@ mod forms;
 mod frontmatter;
 mod hooks;
 mod hostile;
+mod keeping;
 mod layering;
 mod library;
 mod mcp;

@@ -108,8 +108,7 @@ fn the_same_mistake_is_found_in_every_file() {
 
 #[test]
 fn unknown_keys_are_named_in_our_files_only() {
-    let json =
-        "{\n  \"modle\": 1,\n  \"permissions\": {\"alow\": []},\n  \"$schema\": \"x\", \"statusLine\": {}\n}";
+    let json = "{\n  \"modle\": 1,\n  \"permissions\": {\"alow\": []},\n  \"$schema\": \"x\", \"spinnerWord\": {}\n}";
     for ours in ["home/.decurion/settings.json", "project/.decurion/settings.json", "managed.json"] {
         let stage = Stage::new().file(ours, json);
         let loaded = stage.load();
@@ -118,7 +117,7 @@ fn unknown_keys_are_named_in_our_files_only() {
             [
                 format!("{ours}:2:3: unknown key: modle"),
                 format!("{ours}:3:19: unknown key: permissions.alow"),
-                format!("{ours}:4:19: unknown key: statusLine"),
+                format!("{ours}:4:19: unknown key: spinnerWord"),
             ]
         );
     }

@@ -1,0 +1,83 @@
+//! A provider that a person has just named. Takes what they said of it; writes it into their own settings, and its key
+//! into a file beside those that nobody else reads; gives the settings' file.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use serde_json::{Value, json};
+
+use super::{KeepError, lock, place, placed, text, write};
+use crate::edit::{self, EditError};
+use crate::origin::Layer;
+use crate::paths::Paths;
+use crate::record;
+use crate::secret::Secret;
+
+/// What is to be known of it.
+#[derive(Clone, Debug)]
+pub struct NewProvider {
+    /// Its name in the settings, which is also that of its key's file.
+    pub name: &'static str,
+    /// What it speaks.
+    pub kind: &'static str,
+    /// Where it is, if not where such providers are.
+    pub address: Option<String>,
+    /// Its key.
+    pub key: Option<Secret>,
+    /// Its model, if not the usual one.
+    pub model: Option<String>,
+}
+
+/// Writes a provider into the user's settings, as the one that is used. What else is there stays as it is written; a link
+/// stays one, and the file that it leads to is changed.
+pub fn keep_provider(paths: &Paths, provider: &NewProvider) -> Result<Utf8PathBuf, KeepError> {
+    let state = paths.state.as_deref().ok_or(KeepError::NoFile("there is no home folder"))?;
+    let file = state.join("settings.json");
+    let _held = lock(paths)?;
+    let place = place(paths, Layer::User, &file)?;
+    let before = text(&place)?.unwrap_or_default();
+    let changed = with(&before, provider)
+        .map_err(|error| KeepError::Text { file: file.clone(), problem: placed(&error) })?;
+    // The key first: settings must not name a file that is not there.
+    if let Some(key) = &provider.key {
+        keep_key(paths, &state.join(key_file(provider)), key)?;
+    }
+    write(&place, &changed)?;
+    Ok(file)
+}
+
+/// The settings with this provider, in the place of one of its name.
+fn with(text: &str, provider: &NewProvider) -> Result<String, EditError> {
+    let name = provider.name;
+    let mut text = edit::set(text, &["providers", name], &json!({}))?;
+    let declared = [
+        ("kind", Some(provider.kind.to_owned())),
+        ("baseUrl", provider.address.clone()),
+        ("apiKeyFile", provider.key.is_some().then(|| key_file(provider))),
+    ];
+    for (key, value) in declared {
+        if let Some(value) = value {
+            text = edit::set(&text, &["providers", name, key], &Value::from(value))?;
+        }
+    }
+    text = edit::set(&text, &["provider"], &Value::from(name))?;
+    match &provider.model {
+        Some(model) => edit::set(&text, &["model"], &Value::from(format!("{name}/{model}"))),
+        None => Ok(text),
+    }
+}
+
+/// Where its key is, as the settings beside it name it.
+fn key_file(provider: &NewProvider) -> String {
+    format!("keys/{}", provider.name)
+}
+
+/// Settings are shown and shared; a key is kept beside them, for its owner alone.
+fn keep_key(paths: &Paths, file: &Utf8Path, key: &Secret) -> Result<(), KeepError> {
+    let io = |source| KeepError::Io { file: file.to_owned(), source };
+    let place = place(paths, Layer::User, file)?;
+    let folder = place.parent().unwrap_or(&place);
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(io)?;
+    record::replace(&place, format!("{}\n", key.expose()).as_bytes(), None).map_err(io)
+}
