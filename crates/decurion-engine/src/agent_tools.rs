@@ -10,6 +10,8 @@ use crate::child::{AgentSettings, BackgroundChoice};
 use crate::desk::Desk;
 
 pub mod agent;
+pub mod ask;
+pub mod plan;
 pub mod send_message;
 pub mod task_output;
 pub mod task_stop;
@@ -27,6 +29,12 @@ pub fn all(definitions: &[Arc<AgentDefinition>], settings: &AgentSettings) -> Ve
         Arc::new(task_stop::TaskStop::default()),
         Arc::new(send_message::SendMessage::default()),
     ]
+}
+
+/// The tools by which the root asks a person, for what they want and for a plan.
+pub fn asking() -> Vec<Arc<dyn Tool>> {
+    let ask: Arc<dyn Tool> = Arc::new(ask::AskUserQuestion::default());
+    std::iter::once(ask).chain(plan::both()).collect()
 }
 
 /// The desk of the run that calls.

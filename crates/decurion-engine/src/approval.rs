@@ -19,6 +19,8 @@ use crate::permission::Undecided;
 pub struct Rights {
     /// The mode in force.
     pub mode: Mode,
+    /// The mode that holds again once a plan is agreed to.
+    pub before_plan: Mode,
     /// The rules in force.
     pub rules: Arc<RuleSet>,
     /// Rules that allow something to an agent and all below it only.
@@ -34,6 +36,14 @@ pub struct Rights {
 }
 
 impl Rights {
+    /// Another mode from now on.
+    pub fn change_mode(&mut self, mode: Mode) {
+        if mode == Mode::Plan && self.mode != Mode::Plan {
+            self.before_plan = self.mode;
+        }
+        self.mode = mode;
+    }
+
     /// Of the directories that a run was given, those that nobody took away since.
     pub fn left_of(&self, directories: &[Utf8PathBuf]) -> Vec<Utf8PathBuf> {
         directories.iter().filter(|directory| !self.gone.contains(directory)).cloned().collect()

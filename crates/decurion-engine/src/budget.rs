@@ -27,6 +27,15 @@ pub struct Amount {
     pub money: Money,
 }
 
+/// What is left, and whose account has the least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left<T> {
+    /// So much.
+    pub amount: T,
+    /// There.
+    pub account: AccountId,
+}
+
 /// Which limit a reservation would break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Exhausted {
@@ -104,29 +113,51 @@ impl Budget {
 
     /// How much money is left on the path to the root; none where no account has a limit.
     pub fn money_left(&self, account: AccountId) -> Option<Money> {
-        let left = |account: &Account| {
-            account.money.map(|limit| {
-                let gone = account.spent.money.plus(account.reserved.money);
-                Money(limit.0.saturating_sub(gone.0))
-            })
-        };
-        self.path(account).into_iter().filter_map(|id| left(&self.accounts[id.0])).min()
+        self.least_money(account).map(|left| left.amount)
     }
 
     /// How many tokens are left on the path to the root; none where no account has a limit.
     pub fn tokens_left(&self, account: AccountId) -> Option<u64> {
+        self.least_tokens(account).map(|left| left.amount)
+    }
+
+    /// The same with the account that has the least.
+    pub fn least_money(&self, account: AccountId) -> Option<Left<Money>> {
         let left = |account: &Account| {
-            let gone = account.spent.tokens + account.reserved.tokens;
-            account.tokens.map(|limit| limit.saturating_sub(gone))
+            let gone = account.gone().money;
+            account.money.map(|limit| Money(limit.0.saturating_sub(gone.0)))
         };
-        self.path(account).into_iter().filter_map(|id| left(&self.accounts[id.0])).min()
+        self.least(account, left)
+    }
+
+    /// The same for tokens.
+    pub fn least_tokens(&self, account: AccountId) -> Option<Left<u64>> {
+        let left =
+            |account: &Account| account.tokens.map(|limit| limit.saturating_sub(account.gone().tokens));
+        self.least(account, left)
+    }
+
+    fn least<T: Ord>(&self, account: AccountId, left: impl Fn(&Account) -> Option<T>) -> Option<Left<T>> {
+        let left =
+            |account: AccountId| left(&self.accounts[account.0]).map(|amount| Left { amount, account });
+        self.path(account).into_iter().filter_map(left).min_by(|one, other| one.amount.cmp(&other.amount))
+    }
+
+    /// What the account and those below it have used or set aside.
+    pub fn gone(&self, account: AccountId) -> Amount {
+        self.accounts[account.0].gone()
+    }
+
+    /// Gives an account these limits from now on.
+    pub fn relimit(&mut self, account: AccountId, limits: &Limits) {
+        let account = &mut self.accounts[account.0];
+        (account.tokens, account.money) = (limits.tokens, limits.money);
     }
 
     /// Gives an account these limits below another from now on; what it has spent stays where it was counted.
     pub fn limit(&mut self, account: AccountId, parent: AccountId, limits: &Limits) {
-        let account = &mut self.accounts[account.0];
-        account.parent = Some(parent);
-        (account.tokens, account.money) = (limits.tokens, limits.money);
+        self.accounts[account.0].parent = Some(parent);
+        self.relimit(account, limits);
     }
 
     /// What the account and those below it have used.
@@ -144,6 +175,13 @@ impl Budget {
 }
 
 impl Account {
+    /// What it has used or set aside.
+    fn gone(&self) -> Amount {
+        let mut gone = self.spent;
+        gone.add(self.reserved);
+        gone
+    }
+
     fn has_room(&self, amount: Amount) -> Result<(), Exhausted> {
         let tokens = self.spent.tokens + self.reserved.tokens + amount.tokens;
         let money = self.spent.money.plus(self.reserved.money).plus(amount.money);

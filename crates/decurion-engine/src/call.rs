@@ -12,7 +12,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_model::event::unparsed_input;
 use decurion_protocol::{
     Answer, AskedBy, CallId, Changes, Decision, Denial, Envelope, Event, HookEvent, Intent, LineId, OwnRules,
-    PermissionUpdate, Question, QuestionId, RunSpec, ToolContent, ToolOutput, Verdict, WaitReason,
+    PermissionUpdate, Question, QuestionId, Rule, RunSpec, ToolContent, ToolOutput, Verdict, WaitReason,
+    Worktree,
 };
 use decurion_tools::mcp::Elicit;
 use decurion_tools::set::CallError;
@@ -34,7 +35,7 @@ use crate::permission::{Around, Policy, add_real_paths, decide, is_inside, sugge
 use crate::ports::{Ask, Ports, new_line};
 use crate::rules::{OpenRules, around};
 use crate::trail::Trails;
-use crate::{checkpoint, mcp, prompted, shell, skill};
+use crate::{asking, checkpoint, mcp, prompted, shell, skill};
 
 /// A call as the model asked for it.
 #[derive(Clone, Debug)]
@@ -135,6 +136,12 @@ pub fn prepare(bench: &Bench<'_>, call: Call) -> Prepared {
             return Prepared::answered(call, ToolOutput::usage_error(text));
         }
     };
+    let name = &tool.spec().name;
+    if let Some(refused) = asking::refused(name, bench.spec.agent.is_some(), bench.ports.rights.borrow().mode)
+    {
+        return Prepared::answered(call, refused);
+    }
+    let input = asking::as_asked(name, input);
     match tool.intent(&input, &bench.around) {
         Ok(intent) => Prepared::Ready(Box::new(Ready { call: Call { input, ..call }, tool, intent })),
         Err(error) => Prepared::answered(call, error.into()),
@@ -274,13 +281,18 @@ async fn permit(
     let mut decision = decide_under_grants(bench, &policy, name, &ready.call.input, &seen);
     // What is not what was approved is for a person to look at; a hook may only refuse it.
     let lets = |hook: &HookPermission| matches!(hook, HookPermission::Allow { .. });
-    let hook = hook.filter(|hook| seen.doubt.is_none() || !lets(hook));
+    let for_a_person = seen.doubt.is_some() || asking::is_unanswered(name, &ready.call.input);
+    let hook = hook.filter(|hook| !for_a_person || !lets(hook));
     let asks = |hook: &Option<HookPermission>| matches!(hook, Some(HookPermission::Ask { .. }));
     let mut by_hook = asks(&hook);
     decision = with_hook(decision, hook, name);
     let mut under = None;
     if decision.verdict == Verdict::Ask && bench.ports.hooks.wait_for(HookEvent::PermissionRequest) {
         let mut result = hooked(bench).before_question(&about(bench, &ready.call, name, &ready.intent)).await;
+        let given = result.updated_input.as_ref().unwrap_or(&ready.call.input);
+        if asking::is_unanswered(name, given) {
+            result.permission = result.permission.filter(|permission| !lets(permission));
+        }
         let mut updates = std::mem::take(&mut result.updates);
         if !result.permission.as_ref().is_some_and(lets) {
             updates.retain(PermissionUpdate::narrows);
@@ -478,6 +490,17 @@ fn why_asked(decision: &Decision, seen: &Intent, around: &Around) -> (AskedBy, O
     }
 }
 
+/// Rules that together would let this call go ahead unasked; none where no rule that is offered would.
+fn would_do(bench: &Bench<'_>, ready: &Ready, name: &str, seen: &Intent) -> Vec<Rule> {
+    let input = &ready.call.input;
+    let offered = suggest(name, input, seen, &around(&bench.around, &bench.ports.root, &bench.spec));
+    let policy = policy(bench, &now(bench));
+    let mut rules = (*policy.rules).clone();
+    rules.allow.extend(offered.iter().cloned());
+    let then = decide_under_grants(bench, &Policy { rules: rules.into(), ..policy }, name, input, seen);
+    if then.verdict == Verdict::Allow { offered } else { Vec::new() }
+}
+
 async fn ask(
     bench: &Bench<'_>,
     ready: &Ready,
@@ -497,12 +520,7 @@ async fn ask(
         reason: decision.reason.clone(),
         asked_by,
         blocked,
-        suggestions: suggest(
-            name,
-            &ready.call.input,
-            &seen,
-            &around(&bench.around, &bench.ports.root, &bench.spec),
-        ),
+        suggestions: would_do(bench, ready, name, &seen),
         elicitation: None,
     };
     let waiting = WaitReason::Permission { question: question.id };
@@ -613,7 +631,7 @@ async fn refuse(
         hooked(bench).after_refusal(&about, &decision.reason).await;
     }
     let Ready { call, .. } = ready;
-    let output = ToolOutput::error(format!("Permission denied: {}", decision.reason));
+    let output = ToolOutput::error(asking::refusal(&tool, &decision.reason));
     let unasked = unanswerable.then(|| decision.reason.clone());
     let refused = Event::CallRefused {
         call: call.id.clone(),
@@ -751,7 +769,7 @@ pub fn context(
         spill: Arc::clone(&equipment.spill),
         rules,
         processes: equipment.processes.clone(),
-        environment: environment(bench),
+        environment: environment(&equipment.environment, bench.spec.worktree.as_deref()),
         limits: Arc::clone(&equipment.limits),
         http: equipment.http.clone(),
         detached: tokio::sync::watch::channel(false).1,
@@ -762,9 +780,11 @@ pub fn context(
 
 /// The environment of commands. In a checkout of its own git does not look further up: without its `.git` the
 /// checkout would be taken for a part of whatever repository is above it.
-fn environment(bench: &Bench<'_>) -> Arc<[(OsString, OsString)]> {
-    let usual = &bench.ports.equipment.environment;
-    let Some(above) = bench.spec.worktree.as_ref().and_then(|worktree| worktree.path.parent()) else {
+pub(crate) fn environment(
+    usual: &Arc<[(OsString, OsString)]>,
+    worktree: Option<&Worktree>,
+) -> Arc<[(OsString, OsString)]> {
+    let Some(above) = worktree.and_then(|worktree| worktree.path.parent()) else {
         return Arc::clone(usual);
     };
     let ceiling = ("GIT_CEILING_DIRECTORIES".into(), above.as_str().into());

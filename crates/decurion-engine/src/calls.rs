@@ -63,6 +63,7 @@ pub async fn answer(
             continue;
         }
         flush(run, context, &mut together, &mut round).await?;
+        run.ports.desk.hold(&*run.ports.clock).await;
         // What ran before may have moved the shell or changed what was read.
         let bench = bench(run, context);
         let finished = match &round.stopped {
@@ -95,6 +96,7 @@ async fn flush(
     if together.is_empty() {
         return Ok(());
     }
+    run.ports.desk.hold(&*run.ports.clock).await;
     let bench = bench(run, context);
     let (reason, interrupt) = (&round.stopped, round.interrupt);
     let finished = join_all(together.drain(..).map(|prepared| async {

@@ -3,13 +3,14 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use decurion_model::{Head, WireHead};
 use decurion_protocol::{
-    AgentId, AgentSource, CallId, Delivery, Envelope, Event, LineId, Mode, OwnRules, PermissionUpdate,
-    RunSpec, TaskId, TaskRecord, ToolOutput, WaitReason, Worktree,
+    AgentId, AgentSource, CallId, Clock, Delivery, Envelope, Event, Limits, LineId, Mode, OwnRules,
+    PermissionUpdate, RunSpec, SessionId, ShellLine, TaskId, TaskRecord, ToolOutput, WaitReason, Worktree,
 };
 use decurion_tools::{FilesSeen, ToolSet};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -78,6 +79,30 @@ pub struct Desk {
     pub ending: AtomicBool,
     /// What was decided, as it is since the run went on in another folder.
     moved: Mutex<Option<Arc<RunSpec>>>,
+    /// Its limits, as they are since a person changed them.
+    pub limits: watch::Sender<Limits>,
+    /// Where its task stands, which says whether it is held; none is the root's.
+    state: OnceLock<watch::Receiver<TaskView>>,
+    /// How long it did nothing because it was held.
+    pub held: watch::Sender<Held>,
+    /// Whether its request stands in line or waits to be sent again.
+    in_line: watch::Sender<bool>,
+}
+
+/// How long a run did nothing because it was held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// In all, without the time that it is held now.
+    pub total: Duration,
+    /// Since when it is held now, if it is.
+    pub since: Option<Duration>,
+}
+
+impl Held {
+    /// In all, by now.
+    pub fn by(&self, now: Duration) -> Duration {
+        self.total + self.since.map(|since| now.saturating_sub(since)).unwrap_or_default()
+    }
 }
 
 /// What a definition on the way from the root says about the mode.
@@ -151,6 +176,11 @@ pub enum Wish {
         /// Its record.
         answer: oneshot::Sender<Result<TaskRecord, String>>,
     },
+    /// A command that a person ran has ended.
+    TypedEnded {
+        /// Which, and how.
+        shell: Box<ShellLine>,
+    },
     /// A shell that nobody waits for has ended.
     ShellEnded {
         /// Which.
@@ -218,6 +248,13 @@ pub enum Wish {
         /// The tasks that were alive.
         answer: oneshot::Sender<Result<Looked, String>>,
     },
+    /// Plan before anything is changed, or work because the plan was agreed to.
+    Plan {
+        /// Which of the two.
+        planning: Planning,
+        /// What came of it; the error is for the model.
+        answer: oneshot::Sender<Result<Planned, String>>,
+    },
     /// Let the session work in a checkout of its own, or again where it did before.
     Relocate {
         /// Which of the two.
@@ -238,6 +275,25 @@ pub enum Wish {
         /// What became of it.
         answer: oneshot::Sender<Result<Sent, String>>,
     },
+}
+
+/// Whether a session plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planning {
+    /// From now on.
+    Enter,
+    /// No longer.
+    Leave,
+}
+
+/// How a session goes on that plans, or has planned.
+pub struct Planned {
+    /// Its mode.
+    pub mode: Mode,
+    /// Where its plan is kept; none where nothing of it is.
+    pub archive: Option<Arc<decurion_store::Archive>>,
+    /// Which session.
+    pub session: SessionId,
 }
 
 /// Where a session wants to work.
@@ -424,6 +480,7 @@ impl Desk {
     ) -> Self {
         Self {
             who: Who { run: spec.run, agent: spec.agent.clone() },
+            limits: watch::Sender::new(spec.limits.clone()),
             spec,
             path,
             model,
@@ -447,6 +504,46 @@ impl Desk {
             left: Mutex::default(),
             ending: AtomicBool::new(false),
             moved: Mutex::default(),
+            state: OnceLock::new(),
+            held: watch::Sender::default(),
+            in_line: watch::Sender::default(),
+        }
+    }
+
+    /// From now on the run looks there whether it is held.
+    pub fn watch(&self, state: watch::Receiver<TaskView>) {
+        // It begins once.
+        let _ = self.state.set(state);
+    }
+
+    /// Waits while the run is held. Whoever is about to begin something asks here first.
+    pub async fn hold(&self, clock: &dyn Clock) {
+        let Some(state) = self.state.get() else { return };
+        if !state.borrow().state.is_held() {
+            return;
+        }
+        self.held.send_modify(|held| held.since = Some(clock.elapsed()));
+        // A table that is gone holds nobody.
+        let _ = state.clone().wait_for(|view| !view.state.is_held()).await;
+        self.held.send_modify(|held| *held = Held { total: held.by(clock.elapsed()), since: None });
+    }
+
+    /// Waits until the run is held while its request stands in line: whoever does nothing takes nobody's place there.
+    pub async fn gives_way(&self) {
+        let Some(state) = self.state.get() else { return std::future::pending().await };
+        let (mut state, mut in_line) = (state.clone(), self.in_line.subscribe());
+        loop {
+            let held = state.borrow_and_update().state.is_held();
+            if held && *in_line.borrow_and_update() {
+                return;
+            }
+            let gone = tokio::select! {
+                changed = state.changed() => changed.is_err(),
+                changed = in_line.changed() => changed.is_err(),
+            };
+            if gone {
+                return std::future::pending().await;
+            }
         }
     }
 
@@ -473,6 +570,8 @@ impl Desk {
     /// Shows what the run waits for, to whoever looks and to whoever listens.
     pub fn waits(&self, journal: &crate::journal::Journal, reason: Option<WaitReason>) {
         let words = reason.as_ref().and_then(notice::waiting);
+        let in_line = matches!(&reason, Some(WaitReason::Turn { .. } | WaitReason::Retry { .. }));
+        self.in_line.send_if_modified(|now| std::mem::replace(now, in_line) != in_line);
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).waiting = words;
         journal.publish(&self.who, Event::Waiting { reason });
     }

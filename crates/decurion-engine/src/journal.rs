@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use decurion_protocol::link::BoxStream;
@@ -74,6 +74,7 @@ pub struct Journal {
     seq: Arc<AtomicU64>,
     clock: Arc<dyn Clock>,
     branches: Arc<Branches>,
+    lost: Arc<OnceLock<JournalLost>>,
 }
 
 /// Where jobs go.
@@ -122,6 +123,7 @@ impl Journal {
         let (jobs, inbox) = mpsc::channel();
         let live = Arc::new(Live::new(store.record()));
         let seq = Arc::new(AtomicU64::new(options.last_seq));
+        let lost = Arc::default();
         let writer = Writer {
             store,
             inbox,
@@ -131,7 +133,7 @@ impl Journal {
             durability: options.durability,
             give_up_after: options.give_up_after,
             unsynced_since: None,
-            lost: None,
+            lost: Arc::clone(&lost),
         };
         let door = if options.here {
             Door::Here(Arc::new(Mutex::new(Some(writer))))
@@ -142,7 +144,12 @@ impl Journal {
                 .spawn(move || writer.work())?;
             Door::Thread(jobs)
         };
-        Ok(Self { door, live, seq, clock: options.clock, branches: Arc::default() })
+        Ok(Self { door, live, seq, clock: options.clock, branches: Arc::default(), lost })
+    }
+
+    /// Whether nothing more can be put on record.
+    pub fn is_lost(&self) -> bool {
+        self.lost.get().is_some()
     }
 
     /// The same for a session whose conversation went on from earlier lines.
@@ -279,7 +286,7 @@ struct Writer {
     durability: Durability,
     give_up_after: Option<Duration>,
     unsynced_since: Option<Instant>,
-    lost: Option<JournalLost>,
+    lost: Arc<OnceLock<JournalLost>>,
 }
 
 impl Writer {
@@ -381,7 +388,7 @@ impl Writer {
     }
 
     fn write_until_done(&mut self, batch: &[Envelope]) -> Result<(), JournalLost> {
-        if let Some(lost) = &self.lost {
+        if let Some(lost) = self.lost.get() {
             return Err(lost.clone());
         }
         let started = Instant::now();
@@ -397,8 +404,7 @@ impl Writer {
             let give_up = self.give_up_after.is_some_and(|limit| started.elapsed() >= limit);
             if give_up || !can_wait(&error) {
                 let lost = JournalLost(Arc::from(error.to_string()));
-                self.lost = Some(lost.clone());
-                return Err(lost);
+                return Err(self.lost.get_or_init(|| lost).clone());
             }
             if !told {
                 self.tell(batch, Some(WaitReason::Disk { error: error.to_string() }));

@@ -10,7 +10,7 @@
 //! | 4 | `context.rs`, `branch.rs`, `compact.rs` | the journal so far | the messages of a request |
 //! | 5 | `turn.rs` | a request | one message |
 //! | 6 | `calls.rs` | the message's calls | an order, and what may overlap |
-//! | 7 | `call.rs`, `shell.rs`, `skill.rs`, `hooked.rs`, `host.rs`, `permission.rs`, `approval.rs`, `elicit.rs`, `rules.rs` | one call | its result |
+//! | 7 | `call.rs`, `shell.rs`, `skill.rs`, `hooked.rs`, `host.rs`, `permission.rs`, `approval.rs`, `asking.rs`, `elicit.rs`, `rules.rs` | one call | its result |
 //! | 8 | `agent_tools/`, `tree.rs`, `spawn.rs`, `kit.rs` | a `RunSpec` | a living run, and its ending on record |
 //! | 9 | `journal.rs`, `resume.rs` | events | numbered lines on disk, then the same to everyone |
 //!
@@ -18,6 +18,7 @@
 
 pub mod agent_tools;
 pub mod approval;
+mod asking;
 mod branch;
 pub mod budget;
 mod call;
@@ -36,6 +37,7 @@ mod hooked;
 pub mod host;
 mod inspect;
 pub mod journal;
+mod keeping;
 mod kit;
 pub mod listing;
 mod live;
@@ -80,7 +82,8 @@ use tokio::sync::mpsc;
 pub use child::AgentSettings;
 pub use journal::Durability;
 pub use ports::{
-    Compaction, Definitions, Instructions, Library, Memory, Model, Models, NoLibrary, Parts, Redact,
+    Compaction, Definitions, Instructions, Kept, Library, Memory, Model, Models, NoLibrary, NoSettings,
+    Parts, Redact, Settings,
 };
 
 use approval::Rights;
@@ -291,12 +294,14 @@ impl Engine {
         let recorded_head = recorded
             .zip(files)
             .and_then(|(spec, files)| serde_json::from_slice(&files.get_head(&spec.head).ok()?).ok());
-        let all = self.all_tools(servers, &model);
+        let all = self.all_tools(servers, &model, request.answers);
         let mut made = spec::root_head(request, recorded_head.as_ref(), &all, &model)?;
         if servers.is_some() {
             // A server's tools are known when it is; until then nobody can say that there is no such tool.
             made.unknown.retain(|name| !mcp::is_servers(name));
         }
+        // Whoever selects tools does not know whether there is somebody to ask.
+        made.unknown.retain(|name| !asking::NAMES.contains(&name.as_str()));
         if !made.unknown.is_empty() {
             let known: Vec<&str> = all.names().collect();
             return Err(PlaceError::Usage(format!(
@@ -308,10 +313,14 @@ impl Engine {
         Ok((model, made))
     }
 
-    /// Every tool there is, those of the engine told of the agents and skills as they are now.
-    fn all_tools(&self, servers: Option<&SessionServers>, model: &Model) -> Arc<ToolSet> {
+    /// Every tool there is, those of the engine told of the agents and skills as they are now; those that ask a person
+    /// where somebody answers.
+    fn all_tools(&self, servers: Option<&SessionServers>, model: &Model, answers: bool) -> Arc<ToolSet> {
         let parts = &self.parts;
-        let ours = own_tools(parts, &parts.agents.all(), &parts.library.skills(), model);
+        let mut ours = own_tools(parts, &parts.agents.all(), &parts.library.skills(), model);
+        if answers {
+            ours.extend(agent_tools::asking());
+        }
         if ours.is_empty() && servers.is_none() {
             return Arc::clone(&parts.tools);
         }
@@ -360,7 +369,7 @@ impl Engine {
             Some(_) => self.parts.mode,
             None => request.mode.unwrap_or(recorded),
         };
-        permits.mode = Some(mode);
+        permits.change_mode(mode);
         let notice = gone.map(|reason| {
             let text = format!("the session goes on in the mode {mode}: {reason}");
             Event::Notice { level: "warning".to_owned(), text }
@@ -375,6 +384,12 @@ impl Engine {
         let mode = request.mode.or(recorded).unwrap_or(self.parts.mode);
         spec::check_mode(mode, self.parts.bypass).map_err(PlaceError::Usage)?;
         Ok(mode)
+    }
+
+    /// The mode that holds once a plan is agreed to, in a session that begins in this mode.
+    fn before_plan(&self, mode: Mode, permits: &Permits) -> Mode {
+        let known = Some(mode).filter(|mode| *mode != Mode::Plan).or(permits.before_plan);
+        known.or(Some(self.parts.mode).filter(|mode| *mode != Mode::Plan)).unwrap_or_default()
     }
 
     /// Everything about a session that is decided before its first run.
@@ -397,9 +412,11 @@ impl Engine {
         let head_name = store_head(&made.head, opened.files.as_deref())?;
         let permits = &opened.folded.permits;
         let directories = self.directories(&request, permits);
+        let mode = self.mode(&request, permits.mode)?;
         let mut rights = Rights {
             gone: Arc::default(),
-            mode: self.mode(&request, permits.mode)?,
+            mode,
+            before_plan: self.before_plan(mode, permits),
             rules: Arc::new(spec::rules(&parts.rules, &request.allow, &request.deny)),
             scoped: Arc::default(),
             undecided: parts.undecided,

@@ -35,6 +35,7 @@ pub fn row(table: &TaskTable, row: &Row) -> Value {
         "notified": table.is_told(row),
         "reported": {"tool_uses": row.told.0, "tokens": row.told.1},
         "output_file": record.output_file,
+        "limits": row.spec.as_ref().map(|spec| &spec.limits),
         "tool_uses": progress.tools,
         "tokens": progress.tokens,
         "activities": progress.activities,
@@ -84,7 +85,7 @@ fn state(state: &TaskState, waiting: Option<&str>) -> String {
         TaskState::Running { attention: Attention::Foreground } => "running in the foreground".to_owned(),
         TaskState::Running { attention: Attention::Background } => "running in the background".to_owned(),
         TaskState::Waiting { reason, .. } => format!("waiting: {reason}"),
-        TaskState::Paused { reason, .. } => format!("paused: {reason}"),
+        TaskState::Paused { reason, .. } => format!("held: {reason}"),
         TaskState::Idle => "idle".to_owned(),
         TaskState::Ended(outcome) => outcome.word().to_owned(),
     }

@@ -27,7 +27,14 @@ const PAGE: usize = 1 << 20;
 /// The readers of a journal, and where they find what they missed.
 pub(crate) struct Live {
     record: Arc<dyn Record>,
-    readers: Mutex<Vec<Weak<Queue>>>,
+    readers: Mutex<Readers>,
+}
+
+#[derive(Default)]
+struct Readers {
+    queues: Vec<Weak<Queue>>,
+    /// How the session stands, as was told last: no record says so to whoever comes later.
+    stands: Option<Arc<Envelope>>,
 }
 
 impl Live {
@@ -43,7 +50,11 @@ impl Live {
 
     /// Gives an event to everyone who listens, which nobody doing is not a failure.
     pub fn send(&self, envelope: &Arc<Envelope>) {
-        self.lock().retain(|reader| match reader.upgrade() {
+        let mut readers = self.lock();
+        if matches!(envelope.event, Event::Quiet { .. }) {
+            readers.stands = Some(Arc::clone(envelope));
+        }
+        readers.queues.retain(|reader| match reader.upgrade() {
             Some(queue) => {
                 queue.push(Arc::clone(envelope));
                 true
@@ -52,10 +63,15 @@ impl Live {
         });
     }
 
-    /// Everything from now on, for someone who knows the durable events up to this number.
+    /// How the session stands and everything from now on, for someone who knows the durable events up to this number.
     pub fn subscribe(&self, last: u64) -> BoxStream<'static, Arc<Envelope>> {
         let queue = Arc::new(Queue::default());
-        self.lock().push(Arc::downgrade(&queue));
+        let mut readers = self.lock();
+        readers.queues.push(Arc::downgrade(&queue));
+        if let Some(stands) = &readers.stands {
+            queue.push(Arc::new(Envelope { seq: last, ..(**stands).clone() }));
+        }
+        drop(readers);
         let (record, page) = (Arc::clone(&self.record), VecDeque::new());
         let reader = Reader { queue, record, last, page, gap: None, bookmark: Bookmark::after(last) };
         Box::pin(stream::unfold(reader, |mut reader| async move {
@@ -63,14 +79,14 @@ impl Live {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Queue>>> {
+    fn lock(&self) -> MutexGuard<'_, Readers> {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Live {
     fn drop(&mut self) {
-        for queue in self.lock().iter().filter_map(Weak::upgrade) {
+        for queue in self.lock().queues.iter().filter_map(Weak::upgrade) {
             queue.lock().is_over = true;
             queue.news.notify_one();
         }
@@ -442,7 +458,7 @@ mod tests {
             }
             shown.publish(Event::Quiet { quiet: true, queued: 2 - index });
         }
-        let queue = shown.live.lock()[0].upgrade().unwrap();
+        let queue = shown.live.lock().queues[0].upgrade().unwrap();
         assert_eq!(queue.lock().events.len(), 3);
         drop(queue);
         let given = all(&mut events, shown).await;
@@ -452,10 +468,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn whoever_comes_later_is_told_how_the_session_stands() {
+        let mut shown = Shown::new();
+        shown.publish(Event::Quiet { quiet: false, queued: 1 });
+        shown.say("before");
+        let mut events = shown.live.subscribe(shown.seq);
+        shown.say("after");
+        assert_eq!(all(&mut events, shown).await, ["works, 1", "after"]);
+    }
+
+    #[tokio::test]
     async fn what_is_held_for_a_reader_that_reads_nothing_is_bounded() {
         let mut shown = Shown::new();
         let events = shown.live.subscribe(0);
-        let queue = shown.live.lock()[0].upgrade().unwrap();
+        let queue = shown.live.lock().queues[0].upgrade().unwrap();
         let long = "x".repeat(100_000);
         for _ in 0..200 {
             shown.say(&long);
@@ -468,7 +494,7 @@ mod tests {
         }
         drop((events, queue));
         shown.say("nobody");
-        assert!(shown.live.lock().is_empty());
+        assert!(shown.live.lock().queues.is_empty());
     }
 
     #[tokio::test]

@@ -317,11 +317,11 @@ fn class(tool: &str, input: &Value) -> Class {
         "WebFetch" => Class::Web,
         "Agent" => Class::Agent,
         "Skill" | "SlashCommand" => Class::Skill,
-        "ExitPlanMode" => Class::Ask,
+        "AskUserQuestion" | "ExitPlanMode" => Class::Ask,
         "TodoWrite" | "TodoRead" | "TaskOutput" | "AgentOutput" | "AgentOutputTool" | "BashOutput"
         | "KillShell" | "KillBash" | "TaskStop" | "SendMessage" | "TaskCreate" | "TaskGet" | "TaskList"
         | "TaskUpdate" | "ListAgents" | "ReportFindings" | "StructuredOutput" | "ToolSearch"
-        | "AskUserQuestion" | "EnterPlanMode" | "CronList" | "ListMcpResources" => Class::Free,
+        | "EnterPlanMode" | "CronList" | "ListMcpResources" => Class::Free,
         _ if is_mcp(tool) => Class::Mcp,
         _ => Class::Other,
     }
@@ -670,10 +670,12 @@ impl Question<'_> {
     }
 
     fn decide_named(&self) -> Decision {
-        if let Some(decision) = self.forbidden_first() {
+        let class = self.class();
+        // No mode answers what only a person knows.
+        let skipped = |decision: &Decision| class == Class::Ask && decision.verdict == Verdict::Allow;
+        if let Some(decision) = self.forbidden_first().filter(|decision| !skipped(decision)) {
             return decision;
         }
-        let class = self.class();
         if self.policy.mode == Mode::Plan && matches!(class, Class::Mcp | Class::Other) {
             return deny("mode plan changes nothing, and what this tool does is not known");
         }

@@ -25,7 +25,12 @@ pub struct Change {
     scoped: Vec<(AgentId, Vec<Rule>)>,
     said: Vec<String>,
     not_done: Vec<String>,
+    /// What is to be written into which settings once it holds.
+    pub keeps: Vec<Keep>,
 }
+
+/// A change that outlasts the session, and whose settings it is written into.
+pub type Keep = (RuleSource, PermissionUpdate);
 
 impl Change {
     /// Nothing yet, beginning from what holds now.
@@ -39,6 +44,7 @@ impl Change {
             scoped: Vec::new(),
             said: Vec::new(),
             not_done: Vec::new(),
+            keeps: Vec::new(),
         }
     }
 
@@ -59,23 +65,47 @@ impl Change {
 
     /// One more change.
     pub fn take(&mut self, update: &PermissionUpdate) {
-        self.make(update, vec![update.clone()]);
+        let bare = update.bare();
+        if self.make(bare, vec![bare.clone()]) {
+            self.keeps.extend(update.to_keep());
+        }
+    }
+
+    /// Keeps what an answer allows, where it says so.
+    pub fn keep_allowed(&mut self, answer: &Answer) {
+        if let Answer::Allow { rules, .. } = answer {
+            let behavior = Verdict::Allow;
+            self.keeps.extend(PermissionUpdate::AddRules { behavior, rules: rules.clone() }.to_keep());
+        }
+    }
+
+    /// Keeps nothing beyond the session: nobody who could want that has said so.
+    pub fn keep_nothing(&mut self) {
+        if !std::mem::take(&mut self.keeps).is_empty() {
+            self.not_done.push(ONLY_A_PERSON_KEEPS.to_owned());
+        }
     }
 
     /// One more that came with an answer. Where an agent in the background asked, only what takes rights away is done.
-    pub fn take_with_answer(&mut self, update: &PermissionUpdate, behind: bool) {
+    pub fn take_with_answer(&mut self, whole: &PermissionUpdate, behind: bool) {
+        let update = whole.bare();
         let meant = if behind { narrowing(update, self.rights.mode) } else { Some(update.clone()) };
         if meant.as_ref() != Some(update) {
             self.not_done.push(FOR_NOBODY_ELSE.to_owned());
         }
-        if let Some(meant) = meant {
-            self.make(&meant, as_answered(&meant));
+        if let Some(meant) = meant
+            && self.make(&meant, as_answered(&meant))
+            && meant == *update
+        {
+            self.keeps.extend(whole.to_keep());
         }
     }
 
     /// One more, wanted by a hook or a tool that answers for a call of this agent's: a rule that allows something is the
     /// agent's, and of the rest only what takes rights away is done.
     pub fn take_for(&mut self, update: &PermissionUpdate, agent: &AgentId) {
+        self.keeps.extend(update.to_keep());
+        let update = update.bare();
         if let PermissionUpdate::AddRules { behavior: Verdict::Allow, rules } = update {
             self.allow(&session_rules(rules).collect::<Vec<_>>(), Some(agent));
             self.said.push(format!("{} for {agent}", said(update)));
@@ -90,21 +120,23 @@ impl Change {
         }
     }
 
-    fn make(&mut self, meant: &PermissionUpdate, steps: Vec<PermissionUpdate>) {
+    /// Does it; says whether it could be done.
+    fn make(&mut self, meant: &PermissionUpdate, steps: Vec<PermissionUpdate>) -> bool {
         if let Err(reason) = steps.iter().try_for_each(|step| check(step, &self.bypass)) {
             self.not_done.push(reason);
-            return;
+            return false;
         }
         for step in steps {
             apply(&mut self.rights, &step);
             move_directories(&mut self.directories, &step);
             match step {
                 // It is an event of its own.
-                PermissionUpdate::SetMode { mode } => self.rights.mode = mode,
+                PermissionUpdate::SetMode { mode } => self.rights.change_mode(mode),
                 step => self.kept.push(step),
             }
         }
         self.said.push(said(meant));
+        true
     }
 
     /// Why some of it is not done; none if all is.
@@ -140,6 +172,8 @@ impl Change {
 pub struct Permits {
     /// The mode, where that was changed.
     pub mode: Option<Mode>,
+    /// The mode before the session began to plan, where that is known.
+    pub before_plan: Option<Mode>,
     changes: Vec<(PermissionUpdate, Option<AgentId>)>,
 }
 
@@ -147,17 +181,25 @@ impl Permits {
     /// Takes note of an event.
     pub fn take(&mut self, event: &Event) {
         match event {
-            Event::ModeChanged { mode } => self.mode = Some(*mode),
+            Event::ModeChanged { mode } => self.change_mode(*mode),
             Event::RightsChanged { updates, only } => {
                 for update in updates {
                     match update {
-                        PermissionUpdate::SetMode { mode } => self.mode = Some(*mode),
+                        PermissionUpdate::SetMode { mode } => self.change_mode(*mode),
                         update => self.changes.push((update.clone(), only.clone())),
                     }
                 }
             }
             _ => {}
         }
+    }
+
+    /// Another mode from there on.
+    pub fn change_mode(&mut self, mode: Mode) {
+        if mode == Mode::Plan && self.mode != Some(Mode::Plan) {
+            self.before_plan = self.mode;
+        }
+        self.mode = Some(mode);
     }
 
     /// Changes what may be done as it was changed before.
@@ -186,6 +228,9 @@ impl Permits {
 /// Why something that was to hold for everyone does not.
 const FOR_NOBODY_ELSE: &str = "what an agent in the background asks gives no rights to the whole session; a rule that \
                                allows it something can be added with its answer";
+
+const ONLY_A_PERSON_KEEPS: &str = "it holds for this session and is written into no settings: only what a person or a \
+                                   host answers is";
 
 const FOR_AN_AGENT: &str = "what is answered for an agent's call without a person gives no rights to the whole session; \
                             a rule that allows something is the agent's";
@@ -218,9 +263,18 @@ fn check(update: &PermissionUpdate, bypass: &Result<(), String>) -> Result<(), S
                 None => Ok(()),
             }
         }
+        PermissionUpdate::RemoveRules { rules, .. }
+            if rules.iter().any(|rule| rule.source == RuleSource::PolicySettings) =>
+        {
+            Err(NOT_OURS.to_owned())
+        }
+        PermissionUpdate::ReplaceRules { source: RuleSource::PolicySettings, .. } => Err(NOT_OURS.to_owned()),
+        PermissionUpdate::Kept { update, .. } => check(update, bypass),
         _ => Ok(()),
     }
 }
+
+const NOT_OURS: &str = "a rule of the managed settings is the administrator's, and nobody here takes it away";
 
 /// Does one change of the rules, and of what directories are nobody's any more.
 fn apply(rights: &mut Rights, update: &PermissionUpdate) {
@@ -239,6 +293,7 @@ fn apply(rights: &mut Rights, update: &PermissionUpdate) {
             Arc::make_mut(&mut rights.rules).of(*behavior).retain(|rule| !rules.contains(rule));
         }
         PermissionUpdate::SetMode { .. } => {}
+        PermissionUpdate::Kept { update, .. } => apply(rights, update),
         PermissionUpdate::AddDirectories { directories } => {
             Arc::make_mut(&mut rights.gone).retain(|directory| !directories.contains(directory));
         }
@@ -308,7 +363,7 @@ fn as_answered(update: &PermissionUpdate) -> Vec<PermissionUpdate> {
 }
 
 /// A change of what may be done, in words.
-fn said(update: &PermissionUpdate) -> String {
+pub fn said(update: &PermissionUpdate) -> String {
     let verb = |behavior: &Verdict| match behavior {
         Verdict::Allow => "allowed",
         Verdict::Ask => "asked about",
@@ -330,5 +385,6 @@ fn said(update: &PermissionUpdate) -> String {
         PermissionUpdate::RemoveDirectories { directories } => {
             format!("{} can no longer be used", paths(directories))
         }
+        PermissionUpdate::Kept { update, .. } => said(update),
     }
 }

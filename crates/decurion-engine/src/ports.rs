@@ -9,9 +9,10 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::Guard;
 use decurion_model::catalog::ModelInfo;
 use decurion_model::{Dialect, Gateway, Head, RequestTag, WireHead};
+use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    AgentDefinition, AgentId, CallId, Clock, HookDeclaration, LineId, Mode, Money, Question, RuleSet, RunId,
-    Skill, TaskId,
+    AgentDefinition, AgentId, CallId, Clock, HookDeclaration, LineId, Mode, Money, PermissionUpdate,
+    Question, RuleSet, RunId, Skill, TaskId,
 };
 use decurion_tools::{Http, Spill, ToolLimits, ToolSet};
 use tokio::sync::{oneshot, watch};
@@ -147,6 +148,32 @@ pub struct Instructions {
     pub text: String,
 }
 
+/// The settings that outlast a session.
+pub trait Settings: Send + Sync {
+    /// Writes a change into the settings of a source. May wait a moment for others who write; called on a thread of its
+    /// own. The error says why it is not written, for a person.
+    fn keep(&self, at: RuleSource, update: &PermissionUpdate) -> Result<Kept, String>;
+}
+
+/// What was written into settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The file.
+    pub file: Utf8PathBuf,
+    /// Why it does not hold yet, or not wholly, if so.
+    pub remark: Option<String>,
+}
+
+/// Settings that nobody writes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSettings;
+
+impl Settings for NoSettings {
+    fn keep(&self, _at: RuleSource, _update: &PermissionUpdate) -> Result<Kept, String> {
+        Err("settings are not written here".to_owned())
+    }
+}
+
 /// Takes secrets out of a text; none where there are none.
 pub type Redact = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
@@ -195,6 +222,8 @@ pub struct Parts {
     pub tool_limits: Arc<ToolLimits>,
     /// The rules of the settings.
     pub rules: RuleSet,
+    /// Where rules are kept that are to outlast the session.
+    pub settings: Arc<dyn Settings>,
     /// The mode of the settings.
     pub mode: Mode,
     /// Whether the mode `bypassPermissions` is available.

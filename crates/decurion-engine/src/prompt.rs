@@ -96,6 +96,20 @@ pub fn memory(memory: &Memory) -> String {
     format!("{}\n\n{index}", include_str!("memory.md").trim().replace("{folder}", memory.folder.as_str()))
 }
 
+/// What the model is told while the session plans. `agreed`: whether somebody can agree to the plan.
+pub fn planning(agreed: bool) -> &'static str {
+    if agreed {
+        "The session is in plan mode: nothing may be changed until the user has agreed to a plan. Read what you need to, \
+         ask about what is not yours to decide, then call ExitPlanMode with the whole plan."
+    } else {
+        "The session is in plan mode: nothing may be changed. Read what you need to, then answer with the plan of what you \
+         would do."
+    }
+}
+
+/// What it is told once it does no longer.
+pub const PLANNED: &str = "The session is no longer in plan mode: do the work that you are asked for.";
+
 /// What a run is told that works in a checkout of its own: how the paths it hears of are called there.
 pub fn in_worktree(worktree: &Worktree, without: bool) -> String {
     let Worktree { path, branch, base, origin, .. } = worktree;

@@ -11,7 +11,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_model::{Head, ModelError, ModelRequest, WireHead, WireMessage};
 use decurion_protocol::event::ending;
 use decurion_protocol::{
-    Activity, Block, CallId, Envelope, Event, LineId, Message, MessageMeta, Origin, Outcome, Pattern,
+    Activity, Block, CallId, Envelope, Event, Limits, LineId, Message, MessageMeta, Origin, Outcome, Pattern,
     RunSpec, Skill, TaskProgress, Timing, Totals,
 };
 use decurion_tools::alias;
@@ -81,8 +81,8 @@ pub struct Progress {
     repaired: Repair,
     /// The last round's calls and results, and how often in a row they were the same.
     repeated: Option<((u64, u64), u32)>,
-    /// Whether it was told that its budget ends.
-    warned: bool,
+    /// The limits under which it was told that its budget ends, if it was.
+    warned: Option<Limits>,
     /// How often in a row hooks sent it on.
     blocks: u32,
     /// The number of the last reply's record.
@@ -134,7 +134,7 @@ impl Progress {
             continues: false,
             repaired: Repair::Nothing,
             repeated: None,
-            warned: false,
+            warned: None,
             blocks: 0,
             replied_at: 0,
             timing: None,
@@ -166,7 +166,9 @@ impl Progress {
 
     /// How long the work has taken.
     pub fn elapsed(&self, run: &Run) -> Duration {
-        self.before + run.ports.clock.elapsed().saturating_sub(self.began)
+        let now = run.ports.clock.elapsed();
+        let held = run.ports.desk.held.borrow().by(now);
+        self.before + now.saturating_sub(self.began).saturating_sub(held)
     }
 }
 
@@ -186,20 +188,23 @@ pub async fn run(run: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Res
         return Ok(outcome);
     }
     loop {
+        run.ports.desk.hold(&*run.ports.clock).await;
         if run.ports.desk.is_told() {
             listen(run, progress).await;
         }
         if let Some(outcome) = at_limit(run, progress) {
             return Ok(outcome);
         }
-        if let Some(budget) = last_turn(run, progress) {
-            warn(run, progress, budget).await?;
+        match last_turn(run, progress) {
+            Some(budget) => warn(run, progress, budget).await?,
+            None => encourage(run, progress).await?,
         }
         if is_full(run, &progress.context) {
             compact(run, progress, "auto", None).await?;
         }
         let reply = match ask(run, progress).await {
             Ok(reply) => reply,
+            Err(Refusal::Held) => continue,
             Err(Refusal::Budget(exhausted)) => return Ok(out_of_budget(progress, exhausted.word())),
             Err(Refusal::Model(error)) => match recover(run, progress, error).await? {
                 None => continue,
@@ -278,7 +283,7 @@ pub async fn record(run: &Run, progress: &mut Progress, events: Vec<Event>) -> R
 
 /// The limit that ends the run before its next turn, if one does.
 fn at_limit(run: &Run, progress: &Progress) -> Option<Outcome> {
-    let limits = &run.spec.limits;
+    let limits = run.ports.desk.limits.borrow().clone();
     if limits.turns.is_some_and(|most| progress.turns >= most) {
         // For a child, reaching its turns is a normal result that says so.
         return Some(match run.spec.pattern {
@@ -291,13 +296,12 @@ fn at_limit(run: &Run, progress: &Progress) -> Option<Outcome> {
     late.then(|| out_of_budget(progress, "time"))
 }
 
-/// Which budget an agent's next turn is the last of, if it is and the agent was not told yet: it gets the
-/// chance to report what it has. The root is asked by a person who set its limits.
+/// Which budget an agent's next turn is the last of, if it is: it gets the chance to report what it has. The root is asked by a person who set its limits.
 fn last_turn(run: &Run, progress: &Progress) -> Option<&'static str> {
-    if run.spec.agent.is_none() || progress.warned || progress.turns == 0 {
+    if run.spec.agent.is_none() || progress.turns == 0 {
         return None;
     }
-    let limits = &run.spec.limits;
+    let limits = run.ports.desk.limits.borrow().clone();
     if limits.turns.is_some_and(|most| progress.turns + 1 >= most) {
         return Some("turns");
     }
@@ -313,11 +317,24 @@ fn last_turn(run: &Run, progress: &Progress) -> Option<&'static str> {
 
 /// Tells an agent that its budget ends.
 async fn warn(run: &Run, progress: &mut Progress, budget: &str) -> Result<(), JournalLost> {
-    progress.warned = true;
+    let limits = run.ports.desk.limits.borrow().clone();
+    if progress.warned.replace(limits).is_some() {
+        return Ok(());
+    }
     let text = format!(
         "Your budget ({budget}) allows one more turn. Do not call tools now: report what you have found or done \
          so far, and what is missing."
     );
+    hear(run, progress, vec![Block::text(text)], Origin::Note("budget".to_owned())).await
+}
+
+/// Tells an agent that was told that its budget ends, and then was given more.
+async fn encourage(run: &Run, progress: &mut Progress) -> Result<(), JournalLost> {
+    let limits = run.ports.desk.limits.borrow().clone();
+    if progress.warned.take_if(|then| *then != limits).is_none() {
+        return Ok(());
+    }
+    let text = "Your budget was raised: there is more than one turn left. Go on with your work.";
     hear(run, progress, vec![Block::text(text)], Origin::Note("budget".to_owned())).await
 }
 
@@ -335,6 +352,8 @@ fn is_full(run: &Run, context: &Context) -> bool {
 
 /// Why there is no reply.
 enum Refusal {
+    /// The run is held, and was not yet heard.
+    Held,
     Budget(Exhausted),
     Model(ModelError),
 }
@@ -351,7 +370,14 @@ async fn ask(run: &Run, progress: &mut Progress) -> Result<Reply, Refusal> {
         let head = Head { max_output_tokens: output, ..(*run.ports.head).clone() };
         request.head = Arc::new(run.ports.model.dialect.head(&head));
     }
-    let reply = timed_turn(run, progress, request).await;
+    let reply = tokio::select! {
+        biased;
+        reply = timed_turn(run, progress, request) => reply,
+        () = run.ports.desk.gives_way() => {
+            run.ports.desk.waits(&run.ports.journal, None);
+            return Err(Refusal::Held);
+        }
+    };
     settle(run, progress, held, reply.as_ref().ok());
     reply.map_err(Refusal::Model)
 }

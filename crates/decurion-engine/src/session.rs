@@ -11,8 +11,8 @@ use decurion_model::{Head, RequestClass, RequestTag, Thinking, WireHead};
 use decurion_protocol::size::size_of;
 use decurion_protocol::{
     AgentDefinition, AgentId, Answer, Block, Command, ElicitationAction, Elicited, Event, LineId, Mode,
-    Outcome, OwnRules, PermissionUpdate, QuestionId, Reply, Request, RequestId, RunId, SessionId,
-    SessionRequest, Skill, ThinkingChange, Totals, Worktree,
+    Outcome, OwnRules, PermissionUpdate, Persistence, QuestionId, Reply, Request, RequestId, RunId,
+    SessionId, SessionRequest, Skill, ThinkingChange, Totals, Worktree,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::{Surroundings, ToolSet};
@@ -36,7 +36,7 @@ use crate::kit::Kit;
 use crate::listing;
 use crate::mcp::{self, SessionServers};
 use crate::permission::{Around, Policy};
-use crate::permits::Change;
+use crate::permits::{Change, Keep};
 use crate::ports::{Ask, Equipment, Model, Parts, Ports, Shared, new_line, new_run};
 use crate::rewind::Rewind;
 use crate::run::{Progress, Run, record, refold};
@@ -168,6 +168,10 @@ pub struct Owner {
     rewinding: Option<JoinHandle<()>>,
     /// Whoever wants to know what fills the window while the root works.
     pub reads: Arc<Mutex<Reads>>,
+    /// Settings that are being written.
+    pub keeping: Vec<JoinHandle<()>>,
+    /// Whether the model was told last that the session plans.
+    pub told_of_plan: bool,
     /// Whether somebody can still send commands.
     attached: bool,
     /// Whether the tree was quiet and how many prompts waited, as whoever listens was told last.
@@ -228,6 +232,11 @@ impl Session {
         directories
     }
 
+    /// Whether something of it outlasts the process.
+    pub fn is_kept(&self) -> bool {
+        self.request.persistence != Persistence::Off && self.files.is_some()
+    }
+
     /// Starts the session's task.
     pub fn start(self, commands: mpsc::Receiver<Request>, who: Who) -> JoinHandle<()> {
         let (wishes, granted) = mpsc::channel(64);
@@ -272,6 +281,8 @@ impl Session {
             rewinds: VecDeque::new(),
             rewinding: None,
             reads: Arc::default(),
+            keeping: Vec::new(),
+            told_of_plan: false,
             attached: true,
             shown: (true, 0),
             closing: Closing::No,
@@ -334,6 +345,7 @@ impl Owner {
             // Files that are being put back are put back wholly, and it is on record.
             let _ = rewinding.await;
         }
+        self.finish_keeping().await;
         self.say_goodbye().await;
         if let Some(servers) = self.session.servers.take() {
             servers.close().await;
@@ -398,6 +410,28 @@ impl Owner {
             Command::Background { target } => {
                 let sent = self.background(target.as_deref()).await;
                 self.reply_count(id, sent);
+            }
+            Command::Pause { task, tree } => {
+                let held = self.pause(&task, tree).await;
+                self.reply_count(id, held);
+            }
+            Command::Continue { task, tree } => {
+                let gone_on = self.let_go_on(&task, tree).await;
+                self.reply_count(id, gone_on);
+            }
+            Command::Rebudget { task, limits } => {
+                let reply = match self.rebudget(&task, &limits).await {
+                    Ok(limits) => Reply::Done { value: serde_json::json!(limits) },
+                    Err(reason) => Reply::Refused { reason },
+                };
+                self.reply(id, reply);
+            }
+            Command::Shell { command } => {
+                let reply = match self.run_typed(command).await {
+                    Ok(call) => Reply::Done { value: serde_json::json!({"call": call}) },
+                    Err(reason) => Reply::Refused { reason },
+                };
+                self.reply(id, reply);
             }
             Command::Tell { agent, text } => {
                 let told =
@@ -553,7 +587,9 @@ impl Owner {
                 work
             }
             Some(work) => work,
-            None if self.tree.tasks.has_waiting(None) => Work::Notices,
+            // Whoever were woken could not put on record that it was, and would be woken again.
+            None if self.session.journal.is_lost() => return self.close(Closing::Unheard),
+            None if self.wakes_root() => Work::Notices,
             None => return,
         };
         self.tasks_before = self.tree.begun;
@@ -573,6 +609,8 @@ impl Owner {
         let task = match work {
             Work::Prompt(prompt, line) => {
                 let note = context.is_empty().then(|| self.session.opening_note.clone()).or(moved);
+                let notes: Vec<String> = note.into_iter().chain(self.plan_note()).collect();
+                let note = (!notes.is_empty()).then(|| notes.join("\n\n"));
                 let starts = std::mem::take(&mut self.session.source);
                 let said = Said { note, prompt, line: Some(line), starts, ..Said::default() };
                 tokio::spawn(speak(run, context, said, carried))
@@ -912,7 +950,7 @@ impl Owner {
         }
         if self.is_quiet() {
             self.close(Closing::For(request));
-        } else if self.only_shells() && !self.tree.tasks.has_waiting(None) {
+        } else if self.only_shells() && !self.wakes_root() {
             let wait = self.session.parts.background_wait;
             self.patience.get_or_insert_with(|| Instant::now() + wait);
         } else {
@@ -929,6 +967,7 @@ impl Owner {
         // A journal that is lost ends the session all the same.
         let _ = self.session.journal.write(&self.who, vec![event]).await;
         self.stop_all("the end of the session");
+        self.stop_typed();
     }
 
     /// Takes a question on. One that an earlier process had asked already is the same question still.
@@ -982,6 +1021,7 @@ impl Owner {
             return self.reply(id, Reply::Refused { reason });
         };
         let behind = asked.agent.clone().filter(|agent| self.is_behind(agent));
+        let given = answer.clone();
         let answer = match elicit::fitting(asked, permits::of_session(answer)) {
             Ok(answer) => answer,
             Err(reason) => return self.reply(id, Reply::Refused { reason }),
@@ -989,6 +1029,7 @@ impl Owner {
         let mut change = self.changing();
         if let Answer::Allow { rules, everywhere, .. } = &answer {
             change.allow(rules, behind.as_ref().filter(|_| !everywhere));
+            change.keep_allowed(&given);
         }
         // What the answer takes away holds from the next call on; the one that it lets go on is let go on.
         let under = change.rights.clone();
@@ -1001,13 +1042,14 @@ impl Owner {
             return self.reply(id, Reply::Refused { reason: lost.to_string() });
         }
         let value = change.not_done().map_or(Value::Null, |reason| serde_json::json!({"not_done": reason}));
-        self.adopt(change);
+        let keeps = self.adopt(change);
         self.approvals.answer(question, Heard { answer, under });
-        self.reply(id, Reply::Done { value });
+        self.keep(id, keeps, value);
     }
 
     fn interrupt(&mut self, id: RequestId) {
         self.stop_turn(BY_INTERRUPT);
+        self.stop_typed();
         self.reply(id, Reply::Done { value: serde_json::json!({"still_queued": lines(&self.queue)}) });
     }
 
@@ -1028,7 +1070,7 @@ impl Owner {
         }
         match self.session.journal.write(&self.who, vec![Event::ModeChanged { mode }]).await {
             Ok(_) => {
-                self.rights.send_modify(|rights| rights.mode = mode);
+                self.rights.send_modify(|rights| rights.change_mode(mode));
                 self.reply(id, done());
             }
             Err(lost) => self.reply(id, Reply::Refused { reason: lost.to_string() }),
@@ -1037,20 +1079,20 @@ impl Owner {
 
     /// Changes what may be done, because a host wants it.
     async fn permit(&mut self, id: RequestId, updates: Vec<PermissionUpdate>) {
-        let reply = match self.change_rights(Changing::ByItself, updates).await {
-            Ok(()) => done(),
-            Err(reason) => Reply::Refused { reason },
-        };
-        self.reply(id, reply);
+        match self.change_rights(Changing::ByItself, updates).await {
+            Ok(keeps) => self.keep(id, keeps, Value::Null),
+            Err(reason) => self.reply(id, Reply::Refused { reason }),
+        }
     }
 
     /// Changes what may be done. Nobody gets more than the session may have, nor does any agent that a hook answers
-    /// for. What cannot be done is refused and keeps nothing else from being done. The error says what was not done.
+    /// for. What cannot be done is refused and keeps nothing else from being done. Gives what is to be written into
+    /// settings; the error says what was not done.
     pub async fn change_rights(
         &mut self,
         by: Changing,
         updates: Vec<PermissionUpdate>,
-    ) -> Result<(), String> {
+    ) -> Result<Vec<Keep>, String> {
         let mut change = self.changing();
         for update in &updates {
             match &by {
@@ -1059,15 +1101,18 @@ impl Owner {
                 Changing::InPlaceOfAPerson(Some(agent)) => change.take_for(update, agent),
             }
         }
-        let over = change.not_done().map_or(Ok(()), Err);
+        if by != Changing::ByItself {
+            change.keep_nothing();
+        }
+        let over = change.not_done().map_or(Ok(Vec::new()), Err);
         let events = change.events();
         // Whoever only wants a change hears of it whole or not at all.
         if events.is_empty() || by == Changing::ByItself && over.is_err() {
             return over;
         }
         self.session.journal.write(&self.who, events).await.map_err(|lost| lost.to_string())?;
-        self.adopt(change);
-        over
+        let keeps = self.adopt(change);
+        over.map(|_| keeps)
     }
 
     /// What may be done now, to be changed.
@@ -1077,9 +1122,9 @@ impl Owner {
         Change::new(&self.rights.borrow(), &session.directories, bypass)
     }
 
-    /// Lets what was changed, and is on record, hold.
-    fn adopt(&mut self, change: Change) {
-        let Change { rights, directories, .. } = change;
+    /// Lets what was changed, and is on record, hold; gives what of it is to be written into settings.
+    fn adopt(&mut self, change: Change) -> Vec<Keep> {
+        let Change { rights, directories, keeps, .. } = change;
         if self.session.directories != directories {
             self.session.directories = directories;
             if let Some(running) = &self.running {
@@ -1089,6 +1134,7 @@ impl Owner {
             }
         }
         self.rights.send_replace(rights);
+        keeps
     }
 
     /// Changes all of this, or nothing where something of it cannot be.

@@ -137,7 +137,7 @@ pub async fn live(
         // One that was stopped before it began needs nothing any more.
         Beginning::Opened { .. } if living.ports.cancel.is_cancelled() => Attempt::Broken(killed(living)),
         Beginning::Opened { first } => match kit.take_up().await {
-            Ok(()) => attempt(living, kit, &mut progress, carried, first).await,
+            Ok(()) => attempt(living, kit, &mut progress, carried, (first, began)).await,
             Err(error) => Attempt::Ended(Outcome::Failed { error }),
         },
         // Hooks, and the commands and questions of a typed skill, may take long.
@@ -145,7 +145,7 @@ pub async fn live(
             let begun = living.ports.cancel.run_until_cancelled(begin(living, &mut progress, *said)).await;
             match begun {
                 None => Attempt::Broken(killed(living)),
-                Some(Ok(None)) => attempt(living, kit, &mut progress, carried, false).await,
+                Some(Ok(None)) => attempt(living, kit, &mut progress, carried, (false, began)).await,
                 Some(Ok(Some(Refused::ByHook(reason)))) => {
                     let report = format!("The prompt was not let through by a hook: {reason}");
                     Attempt::Ended(Outcome::Completed { report, limit: None })
@@ -203,10 +203,10 @@ async fn attempt(
     kit: &mut Kit,
     progress: &mut Progress,
     carried: Carried,
-    first: bool,
+    (first, began): (bool, Duration),
 ) -> Attempt {
-    let left = living.spec.limits.seconds.map(|most| Duration::from_secs(most).saturating_sub(carried.time));
-    let has_time = left.is_none_or(|left| !left.is_zero()) || !carried.calls.is_empty();
+    let most = living.ports.desk.limits.borrow().seconds.map(Duration::from_secs);
+    let has_time = most.is_none_or(|most| most > carried.time) || !carried.calls.is_empty();
     let work = async {
         if living.spec.agent.is_some() {
             ready(living, kit, progress, first).await?;
@@ -217,7 +217,7 @@ async fn attempt(
     let stopped = tokio::select! {
         biased;
         // One that has no time left ends by itself at its first step, and hears what it was told before.
-        () = time_is_up(left), if has_time => None,
+        () = time_is_up(living, carried.time, began), if has_time => None,
         () = living.ports.cancel.cancelled() => Some(Attempt::Broken(killed(living))),
         result = work => Some(match result {
             Ok(Ok(outcome)) => Attempt::Ended(outcome),
@@ -239,12 +239,27 @@ fn killed(living: &Run) -> Outcome {
     Outcome::Killed { by: by.unwrap_or_else(|| BY_INTERRUPT.to_owned()) }
 }
 
-/// Waits for the end of the wall time; for ever without a limit. A turn asked for in time may still be
-/// answered late: the limit ends that too.
-async fn time_is_up(left: Option<Duration>) {
-    match left {
-        Some(left) => tokio::time::sleep(left).await,
-        None => std::future::pending().await,
+/// Waits for the end of the wall time; for ever without a limit, and while the run is held, which is not its own time.
+/// A turn asked for in time may still be answered late: the limit ends that too.
+async fn time_is_up(living: &Run, before: Duration, began: Duration) {
+    let desk = &living.ports.desk;
+    let (mut held, mut limits) = (desk.held.subscribe(), desk.limits.subscribe());
+    loop {
+        let now = *held.borrow_and_update();
+        let most = limits.borrow_and_update().seconds.map(Duration::from_secs);
+        let up = async {
+            let Some(most) = most.filter(|_| now.since.is_none()) else {
+                return std::future::pending().await;
+            };
+            let took = living.ports.clock.elapsed().saturating_sub(began).saturating_sub(now.total);
+            tokio::time::sleep(most.saturating_sub(before + took)).await;
+        };
+        tokio::select! {
+            biased;
+            _ = held.changed() => {}
+            _ = limits.changed() => {}
+            () = up => return,
+        }
     }
 }
 

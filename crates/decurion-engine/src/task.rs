@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use decurion_protocol::task::IllegalStep;
 use decurion_protocol::{
-    AgentId, Attention, Delivery, EndingId, Envelope, Event, Mail, Outcome, ReleaseStep, RunId, RunSpec,
-    TaskId, TaskKind, TaskProgress, TaskRecord, TaskState, TaskStep, ToolEffect, Totals, Worktree,
+    AgentId, Attention, CallId, Delivery, EndingId, Envelope, Event, Mail, Outcome, ReleaseStep, RunId,
+    RunSpec, ShellLine, TaskId, TaskKind, TaskProgress, TaskRecord, TaskState, TaskStep, ToolEffect, Totals,
+    Worktree,
 };
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -103,6 +104,8 @@ impl Used {
     fn apply(&mut self, envelope: &Envelope) {
         let at = envelope.at;
         match &envelope.event {
+            // What is decided about it is not its work.
+            Event::TaskChanged { .. } => return,
             Event::RunStarted { .. } => {
                 self.time = self.time();
                 self.run = Some((at, at));
@@ -139,6 +142,9 @@ pub struct TaskTable {
     endings: BTreeMap<EndingId, (TaskRecord, Arc<Ending>)>,
     /// Messages that were not delivered yet, by the number of their record.
     mail: BTreeMap<u64, Mail>,
+    /// Commands of a person that run, by the record, and those that ended and were not told of.
+    typed: BTreeMap<CallId, ShellLine>,
+    shells: BTreeMap<CallId, ShellLine>,
     /// What was delivered while it was still on its way here.
     early: BTreeSet<Delivery>,
     total: u32,
@@ -169,6 +175,12 @@ impl TaskTable {
                     row.spec = Some(Arc::new((**spec).clone()));
                 }
             }
+            Event::Rebudgeted { task, limits } => {
+                let row = self.rows.get_mut(task);
+                if let Some(spec) = row.and_then(|row| row.spec.as_mut()) {
+                    Arc::make_mut(spec).limits = limits.clone();
+                }
+            }
             Event::TaskChanged { task, state } => self.changed(task, state.clone(), envelope.at),
             Event::RunEnded { outcome, totals } => {
                 if let Some(agent) = &envelope.agent {
@@ -192,6 +204,12 @@ impl TaskTable {
                         left,
                     );
                 }
+            }
+            Event::ShellBegun { shell } => drop(self.typed.insert(shell.call.clone(), (**shell).clone())),
+            Event::ShellEnded { shell } => {
+                self.typed.remove(&shell.call);
+                self.shells.insert(shell.call.clone(), (**shell).clone());
+                self.put(None, Delivery::Shell(shell.call.clone()));
             }
             Event::Mailed { mail } => self.post(envelope.seq, (**mail).clone()),
             Event::Message { meta, .. } => meta.delivers.iter().for_each(|delivery| self.deliver(delivery)),
@@ -256,6 +274,7 @@ impl TaskTable {
             waiting.retain(|delivery| match delivery {
                 Delivery::Ending(id) => endings.contains_key(id),
                 Delivery::Mail(number) => mail.contains_key(number),
+                Delivery::Shell(_) => true,
             });
         }
     }
@@ -322,8 +341,9 @@ impl TaskTable {
             self.end(Ending { id, outcome, totals: None, at, worktree: None });
         } else if let Some(row) = self.rows.get_mut(task).filter(|row| !row.state().is_ended()) {
             row.attend(&state);
-            if let (TaskState::Queued { .. }, TaskState::Running { .. }) = (row.state(), &state) {
-                // It waited for a place until now; that is not its own time.
+            if row.state().is_held() && matches!(state, TaskState::Running { .. }) {
+                // It waited for a place or was held until now; that is not its own time.
+                row.used.time = row.used.time();
                 row.used.run = Some((at, at));
             }
             row.view.send_modify(|view| view.state = state);
@@ -349,6 +369,10 @@ impl TaskTable {
             Delivery::Ending(id) => self.endings.remove(id).is_some() || self.ending(id).is_some(),
             Delivery::Mail(number) => {
                 self.mail.remove(number);
+                true
+            }
+            Delivery::Shell(call) => {
+                self.shells.remove(call);
                 true
             }
         };
@@ -407,6 +431,16 @@ impl TaskTable {
     /// Whether there is something to tell an agent.
     pub fn has_waiting(&self, agent: Option<&AgentId>) -> bool {
         self.outbox.get(&agent.cloned()).is_some_and(|waiting| !waiting.is_empty())
+    }
+
+    /// A command that a person ran and that was not told of.
+    pub fn shell(&self, call: &CallId) -> Option<&ShellLine> {
+        self.shells.get(call)
+    }
+
+    /// The commands of a person that have begun and not ended.
+    pub fn typed(&self) -> Vec<ShellLine> {
+        self.typed.values().cloned().collect()
     }
 
     /// A message by the number of its record.
@@ -480,8 +514,10 @@ impl TaskTable {
             let row = self.rows.get(&TaskId::from(agent.clone()));
             row.is_some_and(|row| !row.is_alive())
         };
+        // What a person ran is told with the next prompt, and nobody waits for that.
+        let waits = |delivery: &Delivery| !matches!(delivery, Delivery::Shell(_));
         let heard = |whose: &Option<AgentId>, waiting: &VecDeque<Delivery>| {
-            waiting.is_empty() || whose.as_ref().is_some_and(is_over)
+            !waiting.iter().any(waits) || whose.as_ref().is_some_and(is_over)
         };
         self.outbox.iter().all(|(whose, waiting)| heard(whose, waiting))
     }
@@ -656,12 +692,19 @@ mod tests {
         table.apply(&envelope(600, step(TaskState::Running { attention: Attention::Background })));
         table.apply(&envelope(603, reply()));
         assert_eq!(used(&table), (1, 3, 10), "waiting for a place is not its time");
+        let paused =
+            TaskState::Paused { reason: String::new(), until: None, attention: Attention::Background };
+        table.apply(&envelope(603, step(paused)));
+        table.apply(&envelope(604, reply()));
+        table.apply(&envelope(700, step(TaskState::Running { attention: Attention::Background })));
+        table.apply(&envelope(701, reply()));
+        assert_eq!(used(&table), (3, 5, 30), "nor is it that someone holds it");
         // The process dies for a while; another goes on.
         table.apply(&envelope(900, started()));
         table.apply(&envelope(902, reply()));
-        assert_eq!(used(&table), (2, 5, 20));
+        assert_eq!(used(&table), (4, 7, 40));
         table.end(ending("a1"));
-        assert_eq!(used(&table), (0, 0, 20), "what it spent stays");
+        assert_eq!(used(&table), (0, 0, 40), "what it spent stays");
     }
 
     #[test]

@@ -5,9 +5,13 @@ mod again;
 mod begin;
 mod end;
 mod hearing;
+mod hold;
+mod plan;
 pub mod prepare;
+mod rebudget;
 pub mod relocate;
 mod tell;
+mod typed;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -15,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use decurion_model::{Head, WireHead};
 use decurion_protocol::{
-    AgentDefinition, AgentId, Attention, Delivery, Event, LineId, Mail, Outcome, QuestionId, TaskId,
+    AgentDefinition, AgentId, Attention, CallId, Delivery, Event, LineId, Mail, Outcome, QuestionId, TaskId,
     TaskRecord,
 };
 use decurion_tools::ToolSet;
@@ -54,6 +58,12 @@ pub struct Tree {
     queue: VecDeque<Launch>,
     /// Agents that have begun and not ended.
     running: HashSet<TaskId>,
+    /// Agents that were held, may go on and wait for a place.
+    returning: VecDeque<TaskId>,
+    /// Agents that were held with all below them: what they still begin is held too.
+    held_trees: HashSet<TaskId>,
+    /// Agents that were held when the process before this one died.
+    held_before: HashSet<TaskId>,
     /// Endings that a waiting call was given, and whose.
     handed: Vec<(Delivery, Option<AgentId>)>,
     /// Questions of an earlier process that nobody has answered, by who asks and for which call.
@@ -68,6 +78,8 @@ pub struct Tree {
     reported: HashSet<TaskId>,
     /// How many notification turns in a row began new background work.
     pub notified: u32,
+    /// Commands that a person runs himself, and how each is ended.
+    typed: HashMap<CallId, CancellationToken>,
     /// How many agents are being prepared that have not begun.
     preparing: u32,
     /// Whether the session is on its way into a checkout of its own, or out of one.
@@ -123,7 +135,8 @@ impl Owner {
             Wish::Ask(ask) => self.asked(*ask).await,
             Wish::Permit { agent, updates, answer } => {
                 // Whoever waits for it may be gone.
-                let _ = answer.send(self.change_rights(Changing::InPlaceOfAPerson(agent), updates).await);
+                let changed = self.change_rights(Changing::InPlaceOfAPerson(agent), updates).await;
+                let _ = answer.send(changed.map(drop));
             }
             Wish::Spawn { spawning, answer } => self.wanted(*spawning, answer).await,
             Wish::Prepared { draft, kit, answer } => self.was_prepared(*draft, kit, answer).await,
@@ -140,6 +153,7 @@ impl Owner {
                 }
                 let _ = answer.send(opened);
             }
+            Wish::TypedEnded { shell } => self.typed_ended(shell).await,
             Wish::ShellEnded { task, output } => self.shell_ended(&task, &output).await,
             Wish::Deliver { desk, leaf, answer } => {
                 let told = self.tell(&desk, leaf).await;
@@ -162,6 +176,9 @@ impl Owner {
                 let _ = answer.send(stopped);
             }
             Wish::Relocate { relocation, answer } => self.relocate(relocation, answer),
+            Wish::Plan { planning, answer } => {
+                let _ = answer.send(self.plan(planning).await);
+            }
             Wish::Relocating(step) => self.relocating(*step).await,
             Wish::Mail { from, to, text, answer } => {
                 let wakes = !self.is_at_work(&to);
@@ -252,12 +269,18 @@ impl Owner {
 
     /// Whether nobody works, waits for a place or is still to be told something.
     pub fn is_quiet(&self) -> bool {
-        self.tree.running.is_empty() && self.tree.queue.is_empty() && self.tree.tasks.is_quiet()
+        self.tree.running.is_empty()
+            && self.tree.queue.is_empty()
+            && self.tree.typed.is_empty()
+            && self.tree.tasks.is_quiet()
     }
 
     /// The same, commands in the background left out.
     pub fn agents_are_quiet(&self) -> bool {
-        self.tree.queue.is_empty() && self.only_shells() && self.tree.tasks.is_all_told()
+        self.tree.queue.is_empty()
+            && self.tree.typed.is_empty()
+            && self.only_shells()
+            && self.tree.tasks.is_all_told()
     }
 
     /// Whether an agent, or one that it works for, is in the background.
@@ -283,6 +306,7 @@ impl Owner {
     pub fn is_alive(&self) -> bool {
         !self.tree.running.is_empty()
             || !self.tree.cancels.is_empty()
+            || !self.tree.typed.is_empty()
             || self.tree.preparing > 0
             || self.tree.relocating
     }

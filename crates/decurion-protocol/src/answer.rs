@@ -81,10 +81,7 @@ impl Changes {
         };
         for update in updates {
             match read_update(update) {
-                Ok((update, remark)) => {
-                    changes.updates.push(update);
-                    changes.problems.extend(remark);
-                }
+                Ok(update) => changes.updates.push(update),
                 Err(problem) => {
                     changes.problems.push(problem);
                     changes.missed |= takes_away(update);
@@ -95,8 +92,8 @@ impl Changes {
     }
 }
 
-/// What one update changes, and what is to be said about it. An error says why it is not obeyed.
-fn read_update(update: &Value) -> Result<(PermissionUpdate, Option<String>), String> {
+/// What one update changes. An error says why it is not obeyed.
+fn read_update(update: &Value) -> Result<PermissionUpdate, String> {
     let word = |member: &str| text(update, member).unwrap_or("nothing");
     let (kind, destination) = (word("type"), word("destination"));
     let source = match destination {
@@ -107,8 +104,6 @@ fn read_update(update: &Value) -> Result<(PermissionUpdate, Option<String>), Str
         "localSettings" => RuleSource::LocalSettings,
         other => return Err(format!("not obeyed: {kind}: an unknown `destination`: {other}")),
     };
-    let is_file = !matches!(source, RuleSource::Session | RuleSource::CliArg);
-    let remark = is_file.then(|| format!("{kind} for {destination} holds for this session; it is not saved"));
     let behavior = || match word("behavior") {
         "allow" => Ok(Verdict::Allow),
         "ask" => Ok(Verdict::Ask),
@@ -123,19 +118,23 @@ fn read_update(update: &Value) -> Result<(PermissionUpdate, Option<String>), Str
         let all = update.get("directories").and_then(Value::as_array);
         all.into_iter().flatten().filter_map(Value::as_str).map(Utf8PathBuf::from).collect()
     };
-    let update = match kind {
+    // Rules say themselves where they are kept.
+    let is_file = RuleSource::FILES.contains(&source);
+    let kept = |update| {
+        if is_file { PermissionUpdate::Kept { at: source, update: Box::new(update) } } else { update }
+    };
+    Ok(match kind {
         "addRules" => PermissionUpdate::AddRules { behavior: behavior()?, rules: rules()? },
         "replaceRules" => PermissionUpdate::ReplaceRules { behavior: behavior()?, source, rules: rules()? },
         "removeRules" => PermissionUpdate::RemoveRules { behavior: behavior()?, rules: rules()? },
         "setMode" => {
             let mode = word("mode").parse().map_err(|error| format!("not obeyed: setMode: {error}"))?;
-            PermissionUpdate::SetMode { mode }
+            kept(PermissionUpdate::SetMode { mode })
         }
-        "addDirectories" => PermissionUpdate::AddDirectories { directories: directories() },
-        "removeDirectories" => PermissionUpdate::RemoveDirectories { directories: directories() },
+        "addDirectories" => kept(PermissionUpdate::AddDirectories { directories: directories() }),
+        "removeDirectories" => kept(PermissionUpdate::RemoveDirectories { directories: directories() }),
         other => return Err(format!("not obeyed: an unknown kind of update: {other}")),
-    };
-    Ok((update, remark))
+    })
 }
 
 fn rule(value: &Value, source: RuleSource) -> Result<Rule, String> {
@@ -186,6 +185,10 @@ mod tests {
             add("allow", "userSettings"),
             add("deny", "moon"),
             add("allow", "moon"),
+            json!({"behavior": "allow", "updatedPermissions": [
+                {"type": "setMode", "mode": "acceptEdits", "destination": "localSettings"},
+                {"type": "addDirectories", "directories": ["/x"], "destination": "session"},
+            ]}),
             json!({"behavior": "deny", "message": "", "interrupt": true}),
             json!({"behavior": "maybe"}),
             json!([]),
@@ -205,9 +208,10 @@ mod tests {
             error `updatedInput` is not an object
             error `updatedPermissions` is not a list
             allow None None [{"type":"add_rules","behavior":"allow","rules":[{"tool":"Bash","specifier":"git push *","source":"session"},{"tool":"Read","source":"session"}]}] missed false []
-            allow None None [{"type":"add_rules","behavior":"allow","rules":[{"tool":"Bash","specifier":"git push *","source":"userSettings"},{"tool":"Read","source":"userSettings"}]}] missed false ["addRules for userSettings holds for this session; it is not saved"]
+            allow None None [{"type":"add_rules","behavior":"allow","rules":[{"tool":"Bash","specifier":"git push *","source":"userSettings"},{"tool":"Read","source":"userSettings"}]}] missed false []
             allow None None [] missed true ["not obeyed: addRules: an unknown `destination`: moon"]
             allow None None [] missed false ["not obeyed: addRules: an unknown `destination`: moon"]
+            allow None None [{"type":"kept","at":"localSettings","update":{"type":"set_mode","mode":"acceptEdits"}},{"type":"add_directories","directories":["/x"]}] missed false []
             Deny { message: None, interrupt: true }
             error `behavior` is neither `allow` nor `deny`
             error `behavior` is neither `allow` nor `deny`

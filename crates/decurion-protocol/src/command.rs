@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    AgentId, Answer, Block, HostAnswer, HostRequestId, Inspected, LineId, McpServer, Mode, PermissionUpdate,
-    QuestionId, RequestId, TaskId,
+    AgentId, Answer, Block, HostAnswer, HostRequestId, Inspected, Limits, LineId, McpServer, Mode,
+    PermissionUpdate, QuestionId, RequestId, TaskId,
 };
 
 /// A command and the id its answer will carry.
@@ -79,6 +79,37 @@ pub enum Command {
     Stop {
         /// Which.
         task: TaskId,
+    },
+    /// Hold an agent: what it has under way comes to its end, and nothing more is begun. Stays so after a restart.
+    Pause {
+        /// Which.
+        task: TaskId,
+        /// Whether all below it too, with whatever it still begins.
+        #[serde(default)]
+        tree: bool,
+    },
+    /// Let an agent go on that was held; where too many work, it waits for a place.
+    Continue {
+        /// Which.
+        task: TaskId,
+        /// Whether all below it too.
+        #[serde(default)]
+        tree: bool,
+    },
+    /// Give an agent another budget, up to what is left above it; the reply holds all its limits then.
+    Rebudget {
+        /// Which.
+        task: TaskId,
+        /// What is given replaces what held, what is not given stays. Tokens and money count all that it has used.
+        limits: Limits,
+    },
+    /// Run a command as the person at the session would in a shell of his own: at once, in the session's folder, with no
+    /// question and no time limit; an interrupt ends it. What it prints joins the conversation and begins no turn. The
+    /// reply names the call that tells its events.
+    Shell {
+        /// The command line; `line` on the wire, where `command` says which of these it is.
+        #[serde(rename = "line")]
+        command: String,
     },
     /// Tell an agent something; one that has ended goes on with it.
     Tell {

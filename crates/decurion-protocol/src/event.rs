@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use crate::{
     AgentId, Answer, Block, CallId, Decision, Delivery, FileBefore, HostRequest, HostRequestId, Intent,
-    LineId, Mail, Message, Mode, Money, Outcome, PermissionUpdate, Question, QuestionId, ReleaseStep, Reply,
-    RequestId, RunId, RunSpec, SessionId, StartStep, Step, TaskId, TaskProgress, TaskRecord, TaskState,
-    ToolOutput, Usage, Wanted, Worktree,
+    Limits, LineId, Mail, Message, Mode, Money, Outcome, PermissionUpdate, Question, QuestionId, ReleaseStep,
+    Reply, RequestId, RunId, RunSpec, SessionId, ShellLine, StartStep, Step, TaskId, TaskProgress,
+    TaskRecord, TaskState, ToolOutput, Usage, Wanted, Worktree,
 };
 
 /// One event with its place in the session's order.
@@ -144,6 +144,23 @@ pub enum Event {
         task: TaskId,
         /// Where it stands now.
         state: TaskState,
+    },
+    /// An agent has another budget from here on.
+    Rebudgeted {
+        /// Which.
+        task: TaskId,
+        /// All its limits.
+        limits: Limits,
+    },
+    /// A person runs a command himself. After a crash, one with this and no end has an unknown outcome.
+    ShellBegun {
+        /// The command.
+        shell: Box<ShellLine>,
+    },
+    /// It has ended. Its message joins the conversation by itself, once ([`Origin::Shell`]).
+    ShellEnded {
+        /// The command and what came of it.
+        shell: Box<ShellLine>,
     },
     /// A message to an agent, to be delivered to it once.
     Mailed {
@@ -581,7 +598,7 @@ pub mod ending {
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
-fn is_zero_u32(number: &u32) -> bool {
+pub(crate) fn is_zero_u32(number: &u32) -> bool {
     *number == 0
 }
 
@@ -626,6 +643,8 @@ pub enum Origin {
     Model,
     /// The runtime tells the model something; the word says what (`context`, `notification`, `hook` …).
     Note(String),
+    /// A person ran a command himself, and this is what came of it; `ShellEnded` has its parts.
+    Shell,
     /// The runtime speaks in the model's place about a failure; not sent to the model.
     Synthetic,
 }

@@ -92,6 +92,9 @@ pub struct ShellCommand {
     /// paths decide about it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub files_only: bool,
+    /// How many redirections it has to or from files, which are in `touches` or `wide` and not among the words.
+    #[serde(default, skip_serializing_if = "crate::event::is_zero_u32")]
+    pub redirections: u32,
     /// Whether it only runs the commands inside it and adds nothing (`timeout 5 …`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub wrapper: bool,

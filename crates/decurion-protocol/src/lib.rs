@@ -6,6 +6,7 @@
 pub mod agent;
 pub mod answer;
 pub mod checkpoint;
+pub mod choice;
 pub mod clock;
 pub mod command;
 pub mod elicitation;
@@ -22,15 +23,18 @@ pub mod outcome;
 pub mod output;
 pub mod permission;
 pub mod run;
+pub mod shell_line;
 pub mod size;
 pub mod skill;
 pub mod step;
 pub mod task;
 pub mod usage;
+pub mod view;
 
 pub use agent::{AgentDefinition, AgentSource, Equipment, ToolSelection};
 pub use answer::{Changes, Ruling};
 pub use checkpoint::{FileBefore, Rewound};
+pub use choice::{Choice, ChoiceOption, Chosen, Subject};
 pub use clock::Clock;
 pub use command::{Command, Reply, Request, ThinkingChange};
 pub use elicitation::{Elicitation, ElicitationAction, Elicited, Private, Wanted};
@@ -50,9 +54,11 @@ pub use outcome::Outcome;
 pub use output::{ToolEffect, ToolOutput};
 pub use permission::{Answer, AskedBy, Decision, Mode, PermissionUpdate, Question, Rule, RuleSet, Verdict};
 pub use run::{Limits, Opening, OwnRules, Pattern, RunSpec, Thinking, Worktree};
+pub use shell_line::{ShellEnding, ShellLine};
 pub use skill::{Invocable, Skill, SkillKind};
 pub use step::{ReleaseStep, StartStep, Step};
 pub use task::{
     Activity, Attention, Delivery, EndingId, Mail, TaskKind, TaskProgress, TaskRecord, TaskState, TaskStep,
 };
 pub use usage::{Money, Usage};
+pub use view::SessionView;

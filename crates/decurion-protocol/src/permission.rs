@@ -106,6 +106,11 @@ pub enum RuleSource {
     Command,
 }
 
+impl RuleSource {
+    /// The settings that a person's answer can be kept in.
+    pub const FILES: [Self; 3] = [Self::UserSettings, Self::ProjectSettings, Self::LocalSettings];
+}
+
 /// Text that is not a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {rule:?}")]
@@ -177,7 +182,8 @@ impl RuleSet {
 }
 
 /// A change of what may be done, for the rest of the session. It concerns the rules of one source only, so that
-/// nobody takes away what somebody else has set.
+/// nobody takes away what somebody else has set. Where that source is a settings file, a change by a person or a host is
+/// written there too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum PermissionUpdate {
@@ -219,6 +225,14 @@ pub enum PermissionUpdate {
         /// Absolute.
         directories: Vec<Utf8PathBuf>,
     },
+    /// Another mode or other directories, which are also written into the settings of this source. Of rules their own
+    /// source says where they are kept.
+    Kept {
+        /// Whose settings.
+        at: RuleSource,
+        /// What changes.
+        update: Box<PermissionUpdate>,
+    },
 }
 
 impl PermissionUpdate {
@@ -229,6 +243,39 @@ impl PermissionUpdate {
             Self::RemoveRules { behavior, .. } => *behavior == Verdict::Allow,
             Self::RemoveDirectories { .. } => true,
             Self::ReplaceRules { .. } | Self::SetMode { .. } | Self::AddDirectories { .. } => false,
+            Self::Kept { update, .. } => update.narrows(),
+        }
+    }
+
+    /// The change itself, wherever it is kept.
+    pub fn bare(&self) -> &Self {
+        match self {
+            Self::Kept { update, .. } => update.bare(),
+            other => other,
+        }
+    }
+
+    /// What of it is to be written into which settings, so that later sessions begin with it.
+    pub fn to_keep(&self) -> Vec<(RuleSource, Self)> {
+        let split = |rules: &[Rule], make: &dyn Fn(Vec<Rule>) -> Self| {
+            let of = |source: RuleSource| {
+                let own: Vec<Rule> = rules.iter().filter(|rule| rule.source == source).cloned().collect();
+                (!own.is_empty()).then(|| (source, make(own)))
+            };
+            RuleSource::FILES.into_iter().filter_map(of).collect()
+        };
+        match self {
+            Self::AddRules { behavior, rules } => {
+                split(rules, &|rules| Self::AddRules { behavior: *behavior, rules })
+            }
+            Self::RemoveRules { behavior, rules } => {
+                split(rules, &|rules| Self::RemoveRules { behavior: *behavior, rules })
+            }
+            Self::ReplaceRules { source, .. } if RuleSource::FILES.contains(source) => {
+                vec![(*source, self.clone())]
+            }
+            Self::Kept { at, update } if RuleSource::FILES.contains(at) => vec![(*at, update.bare().clone())],
+            _ => Vec::new(),
         }
     }
 }
@@ -316,7 +363,8 @@ pub enum Answer {
         /// The input to use instead.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         input: Option<Value>,
-        /// Rules to remember.
+        /// Rules to remember. Those whose source is a settings file ([`RuleSource::FILES`]) are written there too, and
+        /// hold in later sessions.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         rules: Vec<Rule>,
         /// Whether they are for the whole session whoever asked.

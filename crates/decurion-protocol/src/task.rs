@@ -92,6 +92,8 @@ pub enum Delivery {
     Ending(EndingId),
     /// A message from another agent or a person, by the number of its record.
     Mail(u64),
+    /// What a person ran himself, and what came of it.
+    Shell(CallId),
 }
 
 /// A message to an agent.
@@ -235,7 +237,9 @@ impl TaskState {
     pub fn step(self, step: TaskStep) -> Result<Self, IllegalStep> {
         use Attention::Background;
         match (self, step) {
-            (Self::Pending, TaskStep::Queue { attention }) => Ok(Self::Queued { attention }),
+            // One that was held and goes on may have to wait for a place again.
+            (Self::Pending, TaskStep::Queue { attention })
+            | (Self::Paused { attention, .. }, TaskStep::Queue { .. }) => Ok(Self::Queued { attention }),
             (Self::Pending, TaskStep::Start { attention })
             | (Self::Queued { attention }, TaskStep::Start { .. }) => Ok(Self::Running { attention }),
             (Self::Idle, TaskStep::Wake) => Ok(Self::Running { attention: Background }),
@@ -243,9 +247,10 @@ impl TaskState {
             (Self::Running { attention }, TaskStep::Wait { reason }) => {
                 Ok(Self::Waiting { reason, attention })
             }
-            (Self::Running { attention }, TaskStep::Pause { reason, until }) => {
-                Ok(Self::Paused { reason, until, attention })
-            }
+            (
+                Self::Queued { attention } | Self::Running { attention } | Self::Waiting { attention, .. },
+                TaskStep::Pause { reason, until },
+            ) => Ok(Self::Paused { reason, until, attention }),
             (Self::Waiting { attention, .. } | Self::Paused { attention, .. }, TaskStep::Continue) => {
                 Ok(Self::Running { attention })
             }
@@ -260,6 +265,11 @@ impl TaskState {
     /// Whether it is over.
     pub fn is_ended(&self) -> bool {
         matches!(self, Self::Ended(_))
+    }
+
+    /// Whether it is not to do anything more until it is let go on: held, or without a place.
+    pub fn is_held(&self) -> bool {
+        matches!(self, Self::Paused { .. } | Self::Queued { .. })
     }
 
     /// Whether someone waits for it; none before that is decided, while it rests and after it ended.
@@ -347,9 +357,17 @@ mod tests {
             ),
             (
                 queued(Foreground),
-                &[("start", running(Foreground)), ("background", queued(Background)), ("end", ended())],
+                &[
+                    ("start", running(Foreground)),
+                    ("background", queued(Background)),
+                    ("pause", paused(Foreground)),
+                    ("end", ended()),
+                ],
             ),
-            (queued(Background), &[("start", running(Background)), ("end", ended())]),
+            (
+                queued(Background),
+                &[("start", running(Background)), ("pause", paused(Background)), ("end", ended())],
+            ),
             (
                 running(Foreground),
                 &[
@@ -371,14 +389,30 @@ mod tests {
             ),
             (
                 waiting(Foreground),
-                &[("background", waiting(Background)), ("continue", running(Foreground)), ("end", ended())],
+                &[
+                    ("background", waiting(Background)),
+                    ("pause", paused(Foreground)),
+                    ("continue", running(Foreground)),
+                    ("end", ended()),
+                ],
             ),
-            (waiting(Background), &[("continue", running(Background)), ("end", ended())]),
+            (
+                waiting(Background),
+                &[("pause", paused(Background)), ("continue", running(Background)), ("end", ended())],
+            ),
             (
                 paused(Foreground),
-                &[("background", paused(Background)), ("continue", running(Foreground)), ("end", ended())],
+                &[
+                    ("queue", queued(Foreground)),
+                    ("background", paused(Background)),
+                    ("continue", running(Foreground)),
+                    ("end", ended()),
+                ],
             ),
-            (paused(Background), &[("continue", running(Background)), ("end", ended())]),
+            (
+                paused(Background),
+                &[("queue", queued(Background)), ("continue", running(Background)), ("end", ended())],
+            ),
             (TaskState::Idle, &[("wake", running(Background)), ("end", ended())]),
             (ended(), &[]),
         ];
@@ -406,6 +440,11 @@ mod tests {
                         if matches!(step, TaskStep::Start { .. }) {
                             let waits = matches!(before, TaskState::Pending | TaskState::Queued { .. });
                             prop_assert!(waits);
+                        }
+                        // One that is held works only after it was let go on, and takes no other way out.
+                        if matches!(before, TaskState::Paused { .. }) && !next.is_ended() {
+                            let let_go = matches!(step, TaskStep::Continue | TaskStep::Queue { .. });
+                            prop_assert!(let_go || next.is_held());
                         }
                         // Sent to the background once, it never comes back by itself.
                         backgrounded |= step == TaskStep::Background;

@@ -10,7 +10,8 @@ use decurion_protocol::permission::session_updates;
 use decurion_protocol::size::size_of;
 use decurion_protocol::{
     AgentId, Answer, Block, CallId, Command, Elicitation, ElicitationAction, Elicited, Envelope, Event,
-    HostAnswer, HostRequest, HostRequestId, Outcome, Question, QuestionId, Reply, RequestId, Totals, Wanted,
+    HostAnswer, HostRequest, HostRequestId, Outcome, Question, QuestionId, Reply, RequestId, Subject, Totals,
+    Wanted,
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -824,6 +825,9 @@ fn can_use_tool(question: &Question) -> Value {
     }
     if !question.suggestions.is_empty() {
         request["permission_suggestions"] = json!(session_updates(&question.suggestions));
+    }
+    if question.subject() != Subject::Call {
+        request["requires_user_interaction"] = json!(true);
     }
     if let Some(description) = question.input.get("description").and_then(Value::as_str) {
         request["description"] = json!(description);

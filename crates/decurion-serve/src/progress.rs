@@ -53,7 +53,7 @@ impl Teller {
             }
             TaskState::Running { .. } if queued => "begins".to_owned(),
             TaskState::Running { attention: Attention::Background } => "goes on in the background".to_owned(),
-            TaskState::Paused { reason, .. } => format!("is paused: {}", one_line(reason)),
+            TaskState::Paused { reason, .. } => format!("is held: {}", one_line(reason)),
             _ => return None,
         };
         Some(format!("{}□ {} {how}", indent(record.depth), name(record)))

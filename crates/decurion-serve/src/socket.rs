@@ -50,6 +50,8 @@ pub const FIRST_REQUEST: u64 = 1 << 52;
 const MOST_PENDING: usize = 1024;
 /// How long the last words to a client may take to be read.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long between two looks at whether a client that says nothing more still reads.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 /// How long to wait after the system refused to accept a connection.
 const BETWEEN_ACCEPTS: Duration = Duration::from_millis(100);
 
@@ -82,6 +84,7 @@ pub struct Listener {
     address: Address,
     identity: Identity,
     closing: watch::Sender<bool>,
+    clients: watch::Receiver<usize>,
     accepting: Option<JoinHandle<()>>,
 }
 
@@ -101,14 +104,20 @@ pub fn listen(path: &Utf8Path, door: Door) -> io::Result<Listener> {
         next: AtomicU64::new(FIRST_REQUEST),
         uid: rustix::process::geteuid().as_raw(),
     });
-    let accepting = Some(tokio::spawn(accept(listener, inside, closed)));
-    Ok(Listener { address, identity, closing, accepting })
+    let (counted, clients) = watch::channel(0);
+    let accepting = Some(tokio::spawn(accept(listener, inside, closed, counted)));
+    Ok(Listener { address, identity, closing, clients, accepting })
 }
 
 impl Listener {
     /// Where it listens.
     pub fn path(&self) -> &Utf8Path {
         self.address.path()
+    }
+
+    /// How many clients there are, as they come and go.
+    pub fn clients(&self) -> watch::Receiver<usize> {
+        self.clients.clone()
     }
 
     /// Ends it once every client was given what has happened so far, as far as it reads it soon.
@@ -147,10 +156,16 @@ struct Inside {
 /// The requests of one client that wait for their reply: our id, and its own.
 type Pending = Mutex<HashMap<RequestId, RequestId>>;
 
-async fn accept(listener: UnixListener, inside: Arc<Inside>, mut closing: watch::Receiver<bool>) {
+async fn accept(
+    listener: UnixListener,
+    inside: Arc<Inside>,
+    mut closing: watch::Receiver<bool>,
+    counted: watch::Sender<usize>,
+) {
     let mut clients = JoinSet::new();
     let for_clients = closing.clone();
     loop {
+        counted.send_if_modified(|count| std::mem::replace(count, clients.len()) != clients.len());
         tokio::select! {
             biased;
             () = closed(&mut closing) => break,
@@ -260,11 +275,14 @@ async fn hear(reader: OwnedReadHalf, inside: &Inside, pending: &Pending) -> End 
             Err(_) => return End::Gone,
         }
     }
-    // One that only stopped writing may still want to read.
-    match reader.get_ref().ready(Interest::WRITABLE).await {
-        Ok(ready) if !ready.is_write_closed() => std::future::pending().await,
-        _ => End::Gone,
+    // One that only stopped writing may still want to read; but one that goes closes its two halves one after the other,
+    // and would be counted among the clients until something happens in the session.
+    while let Ok(ready) = reader.get_ref().ready(Interest::WRITABLE).await
+        && !ready.is_write_closed()
+    {
+        tokio::time::sleep(BETWEEN_LOOKS).await;
     }
+    End::Gone
 }
 
 /// Gives the client what happens, until one of them ends.

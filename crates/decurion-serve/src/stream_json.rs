@@ -484,7 +484,7 @@ impl StreamJson {
     fn told(&mut self, meta: &MessageMeta) {
         let ending = |delivery: &Delivery| match delivery {
             Delivery::Ending(ending) => self.tasks.run_of(ending),
-            Delivery::Mail(_) => None,
+            Delivery::Mail(_) | Delivery::Shell(_) => None,
         };
         match (&self.cause, &meta.origin) {
             (Cause::Unknown, Origin::Prompt) => self.cause = Cause::Prompt,

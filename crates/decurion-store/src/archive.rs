@@ -1,5 +1,5 @@
 //! What was recorded. Takes the state folder, gives lists of sessions, their files, their events, and copies
-//! under a new id. Reads only, but for [`Archive::fork`].
+//! under a new id; keeps plans beside them. Reads only, but for [`Archive::fork`] and [`Archive::put_plan`].
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use decurion_protocol::{AgentId, Envelope, Event, RunId, SessionId, SessionSumma
 use jiff::Timestamp;
 
 use crate::folder::Folder;
-use crate::layout::{PROJECTS, SUBAGENTS, agent_of, slug};
+use crate::layout::{PLANS, PROJECTS, SUBAGENTS, agent_of, slug};
 use crate::read::{project_folder, replay};
 use crate::{
     Journal, Layout, OpenError, ReplayOptions, ReplayReport, Scope, SessionPaths, SessionWriter, WriteError,
@@ -43,6 +43,13 @@ impl Archive {
     /// Where its files are.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Keeps a plan that was agreed to under this name; one that is there is replaced. Gives where it is.
+    pub fn put_plan(&self, name: &str, bytes: &[u8]) -> io::Result<Utf8PathBuf> {
+        let folder = Folder::root(self.layout.home(), true)?.sub(PLANS, true)?;
+        folder.replace(name, bytes)?;
+        Ok(folder.path().join(name))
     }
 
     /// The sessions started in this directory, or all of them; newest first.

@@ -112,6 +112,7 @@ pub(crate) const TASKS: &str = "tasks";
 pub(crate) const HEADS: &str = "heads";
 pub(crate) const BLOBS: &str = "blobs";
 pub(crate) const CHECKPOINTS: &str = "checkpoints";
+pub(crate) const PLANS: &str = "plans";
 pub(crate) const TOOL_RESULTS: &str = "tool-results";
 pub(crate) const LOCK: &str = "lock";
 

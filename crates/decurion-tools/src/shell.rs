@@ -8,7 +8,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_exec::{Capture, CaptureBounds, Captured, Exit, Launch, LaunchError, Process, Rendered, shell};
+use decurion_exec::{
+    Capture, CaptureBounds, Captured, Exit, Guard, Launch, LaunchError, Process, Rendered, shell,
+};
 use decurion_protocol::intent::ShellIntent;
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{Intent, ToolEffect, ToolOutput};
@@ -27,6 +29,8 @@ const GIVEN_UP: Duration = Duration::from_secs(10);
 /// The least time between two lines of progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 const PROGRESS_CHARS: usize = 200;
+/// How long a person's own command may take: he ends it himself.
+const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// What the description says about the background.
 const IN_BACKGROUND: &str = ": with `run_in_background` the command goes on while you work, its output goes to a \
     file, and you are told when it ends.";
@@ -144,23 +148,9 @@ async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
         env: cx.environment.to_vec(),
         ..shell::bash(&input.command, cx.around.cwd.as_std_path(), report_cwd)
     };
-    if cx.cancel.is_cancelled() {
-        return ToolOutput::error("interrupted before the command was started");
-    }
-    // A command may be at work before its start is told. Whoever cancels just then is told what it did, if
-    // that can be learnt, and never that it did not begin.
-    let mut starting = std::pin::pin!(guard.start(launch));
-    let started = tokio::select! {
-        biased;
-        started = &mut starting => started,
-        () = cx.cancel.cancelled() => match tokio::time::timeout(GRACE, starting).await {
-            Ok(started) => started,
-            Err(_) => return ToolOutput::error("interrupted while the command was being started; it may have begun"),
-        },
-    };
-    let mut process = match started {
+    let mut process = match start(cx, guard, launch).await {
         Ok(process) => process,
-        Err(error) => return not_started(cx, error).await,
+        Err(output) => return output,
     };
     let path = Arc::new(OnceLock::new());
     let mut capture = capture(cx, &path);
@@ -175,6 +165,67 @@ async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
         answer.structured = Some(json!({"exitCode": ending.exit.shell_code(), "interrupted": interrupted}));
     }
     answer
+}
+
+/// What came of a command that a person ran himself.
+#[derive(Debug, Default)]
+pub struct Typed {
+    /// What it printed, cut in the middle where it is long.
+    pub output: String,
+    /// Its exit code, if it has one of its own.
+    pub exit_code: Option<i32>,
+    /// What else there is to say of its end.
+    pub remark: Option<String>,
+    /// Where all of a long output is.
+    pub file: Option<Utf8PathBuf>,
+}
+
+/// Runs a command for a person: as a call would, but for as long as it takes and by no rules. It moves nobody.
+pub async fn typed(cx: &ToolContext, command: &str) -> Typed {
+    let said = |remark: String| Typed { remark: Some(remark), ..Typed::default() };
+    let Some(guard) = &cx.processes else { return said("commands cannot be started in this session".into()) };
+    let launch =
+        Launch { env: cx.environment.to_vec(), ..shell::bash(command, cx.around.cwd.as_std_path(), false) };
+    let mut process = match start(cx, guard, launch).await {
+        Ok(process) => process,
+        Err(output) => return said(output.content.text()),
+    };
+    let path = Arc::new(OnceLock::new());
+    let mut capture = capture(cx, &path);
+    let ending = see_through(cx, &mut process, &mut capture, NO_LIMIT).await;
+    drop(process);
+    let shown = Shown::new(cx, capture.finish(), path).await;
+    let stopped = ending.stopped.map(|_| "interrupted".to_owned());
+    let unknown = || failure(&ending, NO_LIMIT).filter(|_| ending.exit == Exit::Unknown);
+    Typed {
+        output: shown.text,
+        exit_code: ending.exit.shell_code(),
+        remark: stopped.or_else(unknown),
+        file: shown.file.map(|(path, _)| path),
+    }
+}
+
+/// Starts a command; the error is what is said of one that was not.
+async fn start(cx: &ToolContext, guard: &Guard, launch: Launch) -> Result<Process, ToolOutput> {
+    if cx.cancel.is_cancelled() {
+        return Err(ToolOutput::error("interrupted before the command was started"));
+    }
+    // A command may be at work before its start is told. Whoever cancels just then is told what it did, if
+    // that can be learnt, and never that it did not begin.
+    let mut starting = std::pin::pin!(guard.start(launch));
+    let started = tokio::select! {
+        biased;
+        started = &mut starting => started,
+        () = cx.cancel.cancelled() => {
+            let late = tokio::time::timeout(GRACE, starting).await;
+            let text = "interrupted while the command was being started; it may have begun";
+            late.map_err(|_| ToolOutput::error(text))?
+        }
+    };
+    match started {
+        Ok(process) => Ok(process),
+        Err(error) => Err(not_started(cx, error).await),
+    }
 }
 
 fn time_limit(limits: &ToolLimits, asked: Option<f64>) -> Duration {

@@ -281,7 +281,7 @@ pub fn state_word(state: &TaskState) -> &'static str {
 fn reason(state: &TaskState) -> Option<String> {
     match state {
         TaskState::Waiting { reason, .. } => Some(format!("waiting: {reason}")),
-        TaskState::Paused { reason, .. } => Some(format!("paused: {reason}")),
+        TaskState::Paused { reason, .. } => Some(format!("held: {reason}")),
         TaskState::Queued { .. } => Some("queued: too many others run".to_owned()),
         _ => None,
     }

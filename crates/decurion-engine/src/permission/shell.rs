@@ -154,7 +154,10 @@ fn part<'q>(question: &Question<'q>, shell: &ShellIntent, index: usize) -> Resul
     if let Some(doubt) = &command.doubt {
         return Err(format!("{doubt}: {}", command.text));
     }
-    if let Some((rule, Allowed::Exactly)) = allowed(question, shell, index) {
+    // Whoever wrote down a command wrote down its operands, and nothing of where its output goes.
+    if let Some((rule, Allowed::Exactly)) = allowed(question, shell, index)
+        && command.redirections == 0
+    {
         return Ok(Some(rule));
     }
     let touches = touches_allowed(question, command);

@@ -501,6 +501,9 @@ impl Owner {
     pub async fn take_up(&mut self) {
         let mut alive: Vec<TaskRecord> =
             self.tree.tasks.rows().filter(|row| row.is_alive()).map(|row| row.record.clone()).collect();
+        let held = |row: &&Row| matches!(row.state(), TaskState::Paused { .. });
+        self.tree.held_before =
+            self.tree.tasks.rows().filter(held).map(|row| row.record.task.clone()).collect();
         // Whoever began something first: its account is the one above, and what it began ends with it.
         alive.sort_by_key(|record| record.depth);
         let specs = |record: &TaskRecord| self.tree.tasks.row(&record.task).and_then(|row| row.spec.clone());
@@ -529,6 +532,7 @@ impl Owner {
         }
         self.settle_worktrees().await;
         self.settle_old().await;
+        self.settle_typed().await;
         self.settle_root().await;
         let agents: Vec<Option<AgentId>> =
             self.tree.tasks.rows().filter_map(crate::task::Row::agent).map(Some).chain([None]).collect();

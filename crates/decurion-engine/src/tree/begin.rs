@@ -138,7 +138,7 @@ impl Owner {
             return Err("A fork cannot fork again: do the work yourself.".to_owned());
         }
         let begun = desk.begun.load(Ordering::Relaxed);
-        if desk.spec.limits.spawns.is_some_and(|most| begun >= most) {
+        if desk.limits.borrow().spawns.is_some_and(|most| begun >= most) {
             return Err(format!(
                 "The budget of sub-agents is used up ({begun} begun): do the work yourself."
             ));
@@ -533,8 +533,9 @@ impl Owner {
         mut kit: Kit,
     ) -> Result<Spawned, String> {
         let Child { mut launch, record, remarks, shared } = child;
-        let queued = !self.has_room(Some(&record));
-        if let Err(reason) = self.record_opening(by, &mut launch, &record, queued).await {
+        let waits = self.not_begun(&record);
+        let queued = waits.is_some();
+        if let Err(reason) = self.record_opening(by, &mut launch, &record, waits).await {
             self.abandon(kit);
             return Err(reason);
         }
@@ -569,16 +570,15 @@ impl Owner {
         by: &Who,
         launch: &mut Launch,
         record: &TaskRecord,
-        queued: bool,
+        waits: Option<TaskState>,
     ) -> Result<(), String> {
         let who = launch.run.ports.who.clone();
         let said = std::mem::take(&mut launch.said);
         let first = opening(&launch.run.spec, &launch.context, said, &launch.carried.calls);
         let opened = Event::TaskOpened { record: Box::new(record.clone()) };
         let mut parts = vec![(by.clone(), vec![opened]), (who.clone(), first)];
-        if queued {
-            let (task, attention) = (record.task.clone(), record.attention);
-            let state = TaskState::Queued { attention };
+        if let Some(state) = waits {
+            let task = record.task.clone();
             parts.push((by.clone(), vec![Event::TaskChanged { task, state }]));
         }
         let written = self.session.journal.write_all(parts).await.map_err(|lost| lost.to_string())?;
@@ -610,25 +610,33 @@ impl Owner {
         }
     }
 
-    /// Whether another agent may run. One that waits for its own agents does no work and is not counted, nor is
-    /// one that will wait for the agent to be opened now.
+    /// Whether another agent may run.
     pub(super) fn has_room(&self, opened: Option<&TaskRecord>) -> bool {
         let most = self.session.parts.agent_settings.max_running as usize;
-        if self.tree.running.len() < most {
-            return true;
-        }
+        self.tree.running.len() < most || self.places(opened) > 0
+    }
+
+    /// How many more agents may run. One that waits for its own agents or is held does no work and is not counted, nor
+    /// is one that will wait for the agent to be opened now.
+    pub(super) fn places(&self, opened: Option<&TaskRecord>) -> usize {
+        let most = self.session.parts.agent_settings.max_running as usize;
+        let running = &self.tree.running;
         let waited_for = |row: &&crate::task::Row| row.is_agent() && row.is_alive() && row.is_foreground();
-        let parents: HashSet<&str> = self
+        let parents = self
             .tree
             .tasks
             .rows()
             .filter(waited_for)
             .map(|row| &row.record)
             .chain(opened.filter(|record| record.attention == Attention::Foreground))
-            .filter_map(|record| record.parent.as_ref().map(AgentId::as_str))
+            .filter_map(|record| record.parent.as_ref().map(AgentId::as_str));
+        let is_held = |task: &&TaskId| self.tree.tasks.row(task).is_some_and(|row| row.state().is_held());
+        let idle: HashSet<&str> = parents
+            .chain(self.tree.ending.keys().map(AgentId::as_str))
+            .chain(running.iter().filter(is_held).map(TaskId::as_str))
             .collect();
-        let waiting = parents.len() + self.tree.ending.len();
-        self.tree.running.len().saturating_sub(waiting) < most
+        let idle = running.iter().filter(|task| idle.contains(task.as_str())).count();
+        most.saturating_sub(running.len() - idle)
     }
 
     pub(super) fn begin_agent(&mut self, launch: Launch) {
@@ -641,6 +649,9 @@ impl Owner {
         }
         self.tree.running.insert(task);
         self.tree.desks.insert(agent.clone(), Arc::clone(&run.ports.desk));
+        if let Some(row) = self.tree.tasks.row(&agent.clone().into()) {
+            run.ports.desk.watch(row.view.subscribe());
+        }
         let (wishes, clock) = (self.wishes.clone(), Arc::clone(&run.ports.clock));
         let run_id = run.spec.run;
         tokio::spawn(async move {
@@ -662,7 +673,12 @@ impl Owner {
     /// Begins what waits for a place, as far as there is one.
     pub(super) async fn begin_queued(&mut self) {
         while self.has_room(None) {
-            let Some(launch) = self.tree.queue.pop_front() else { return };
+            if let Some(task) = self.tree.returning.pop_front() {
+                self.return_to_work(task).await;
+                continue;
+            }
+            let Some(at) = self.tree.queue.iter().position(|launch| !self.is_paused(launch)) else { return };
+            let Some(launch) = self.tree.queue.remove(at) else { return };
             if let Some(task) = launch.run.spec.agent.clone().map(TaskId::from)
                 && let Some(attention) = self.tree.tasks.row(&task).and_then(|row| row.state().attention())
             {
@@ -672,6 +688,27 @@ impl Owner {
             }
             self.begin_agent(launch);
         }
+    }
+}
+
+impl Owner {
+    /// An agent that was held has a place again.
+    async fn return_to_work(&mut self, task: TaskId) {
+        let state = self.tree.tasks.row(&task).map(crate::task::Row::state);
+        // It may have ended or been held again since.
+        let Some(TaskState::Queued { attention }) = state else { return };
+        let who = self.who.clone();
+        let state = TaskState::Running { attention };
+        // The run finds a lost journal itself.
+        if self.record(&who, Event::TaskChanged { task: task.clone(), state }).await.is_err() {
+            let _ = self.tree.tasks.step(&task, TaskStep::Start { attention });
+        }
+    }
+
+    fn is_paused(&self, launch: &Launch) -> bool {
+        let task = launch.run.spec.agent.clone().map(TaskId::from);
+        let row = task.and_then(|task| self.tree.tasks.row(&task));
+        row.is_some_and(|row| matches!(row.state(), TaskState::Paused { .. }))
     }
 }
 

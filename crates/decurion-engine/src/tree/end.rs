@@ -31,6 +31,7 @@ impl Owner {
         let task: TaskId = agent.clone().into();
         self.tree.running.remove(&task);
         self.tree.cancels.remove(&task);
+        self.tree.held_trees.remove(&task);
         self.tree.ending.remove(&agent);
         self.tree.closing.remove(&agent);
         self.take_back(Some(&agent), delivered);
@@ -63,7 +64,7 @@ impl Owner {
     pub(super) async fn go_on(&mut self, agent: &AgentId) -> bool {
         let mail = self.tree.tasks.waiting(Some(agent)).into_iter().find_map(|waiting| match waiting {
             Delivery::Mail(number) => self.tree.tasks.mail(number),
-            Delivery::Ending(_) => None,
+            Delivery::Ending(_) | Delivery::Shell(_) => None,
         });
         let (parent, _) = match mail {
             Some(mail) => self.hearer(mail.from.as_ref(), agent),
@@ -139,10 +140,11 @@ impl Owner {
     }
 
     /// Whether something waits for which a root that rests is woken.
-    pub(super) fn wakes_root(&self) -> bool {
+    pub fn wakes_root(&self) -> bool {
         let wakes = |delivery: &Delivery| match delivery {
             Delivery::Ending(id) => self.told_how(id, Hearer::Rests) != Told::AtRest,
             Delivery::Mail(_) => true,
+            Delivery::Shell(_) => false,
         };
         self.tree.tasks.waiting(None).iter().any(wakes)
     }
@@ -150,9 +152,13 @@ impl Owner {
     /// Tells a root that rests what it is not woken for.
     pub async fn settle_root(&mut self) {
         for delivery in self.tree.tasks.waiting(None) {
-            if let Delivery::Ending(id) = &delivery
-                && self.told_how(id, Hearer::Rests) == Told::AtRest
-            {
+            let at_rest = match &delivery {
+                Delivery::Ending(id) => self.told_how(id, Hearer::Rests) == Told::AtRest,
+                // A conversation begins with a prompt; until then it waits.
+                Delivery::Shell(_) => self.resting_leaf().await.is_some(),
+                Delivery::Mail(_) => false,
+            };
+            if at_rest {
                 self.tell_resting(&delivery).await;
             }
         }
@@ -332,6 +338,10 @@ impl Owner {
     pub(super) fn stop_queued(&mut self, at: usize, by: &str) {
         let Some(launch) = self.tree.queue.remove(at) else { return };
         let desk = &launch.run.ports.desk;
+        if let Some(task) = launch.run.spec.agent.clone().map(TaskId::from) {
+            // One that is held is let go for that.
+            let _ = self.tree.tasks.step(&task, TaskStep::Queue { attention: Attention::Background });
+        }
         desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| by.to_owned());
         launch.run.ports.cancel.cancel();
         self.begin_agent(launch);

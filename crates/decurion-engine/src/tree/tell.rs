@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use decurion_protocol::{
-    AgentId, Block, Delivery, Envelope, Event, LineId, Message, MessageMeta, Origin, Role, TaskId, TaskStep,
+    AgentId, Block, Delivery, Envelope, Event, LineId, Message, MessageMeta, Origin, Role, ShellLine, TaskId,
+    TaskState, TaskStep,
 };
 use tokio::sync::oneshot;
 
@@ -14,6 +15,7 @@ use crate::journal::Who;
 use crate::notice;
 use crate::ports::new_line;
 use crate::session::Owner;
+use crate::task::Row;
 
 /// The most bytes of one message that tells of endings.
 const MOST_NOTICE: usize = 100_000;
@@ -51,8 +53,9 @@ impl Owner {
         let mut events = Vec::new();
         for (blocks, delivers) in batches(notices) {
             let line = new_line();
+            let shell = matches!(delivers.first(), Some(Delivery::Shell(_)));
             let meta = MessageMeta {
-                origin: Origin::Note("notification".to_owned()),
+                origin: if shell { Origin::Shell } else { Origin::Note("notification".to_owned()) },
                 delivers,
                 ..MessageMeta::default()
             };
@@ -101,6 +104,7 @@ impl Owner {
                 let from = mail.from.as_ref().map_or("main", AgentId::as_str);
                 Some(notice::mail(from, &mail.text))
             }
+            Delivery::Shell(call) => tasks.shell(call).map(ShellLine::message),
         };
         let waiting = tasks.waiting(agent);
         waiting.into_iter().map(|delivery| (words(&delivery).unwrap_or_default(), Some(delivery))).collect()
@@ -156,8 +160,7 @@ impl Owner {
         let task: TaskId = agent.clone().into();
         let busy = self.tree.tasks.children(Some(&task)).any(|row| row.is_agent() && row.is_alive());
         if busy {
-            let reason = "its own agents are at work".to_owned();
-            let _ = self.tree.tasks.step(&task, TaskStep::Wait { reason });
+            self.wait_for_own(&task);
             self.tree.ending.insert(agent, (desk, leaf, answer));
             self.begin_queued().await;
             return;
@@ -189,8 +192,11 @@ impl Owner {
         let Some((desk, leaf, answer)) = agent.and_then(|agent| self.tree.ending.remove(agent)) else {
             return;
         };
-        if let Some(agent) = &desk.who.agent {
-            let _ = self.tree.tasks.step(&agent.clone().into(), TaskStep::Continue);
+        let task: Option<TaskId> = desk.who.agent.clone().map(Into::into);
+        let waits = |row: &Row| matches!(row.state(), TaskState::Waiting { .. });
+        // One that is held hears it when it is let go on.
+        if let Some(task) = task.filter(|task| self.tree.tasks.row(task).is_some_and(waits)) {
+            let _ = self.tree.tasks.step(&task, TaskStep::Continue);
         }
         self.wants_to_end(desk, leaf, answer).await;
     }
@@ -200,8 +206,11 @@ impl Owner {
 fn batches(notices: Vec<(String, Option<Delivery>)>) -> Vec<(Vec<Block>, Vec<Delivery>)> {
     let mut found: Vec<(Vec<Block>, Vec<Delivery>)> = Vec::new();
     let mut size = 0;
+    // What a person ran is a message of its own.
+    let alone = |delivery: Option<&Delivery>| matches!(delivery, Some(Delivery::Shell(_)));
     for (text, delivery) in notices {
-        if found.is_empty() || size + text.len() > MOST_NOTICE {
+        let parts = alone(delivery.as_ref()) || found.last().is_some_and(|(_, told)| alone(told.first()));
+        if found.is_empty() || parts || size + text.len() > MOST_NOTICE {
             found.push((Vec::new(), Vec::new()));
             size = 0;
         }

@@ -341,9 +341,9 @@ when
             refused: the hook [hook_0] gave no usable answer: it allows the call with less rights than now, and which was not understood; nobody can be asked in this session
         [{"type":"setMode","mode":"acceptEdits","destination":"localSettings"},{"type":"addRules","rules":[{"toolName":"Poke"}],"behavior":"allow","destination":"session"}]
             asked about 1
-            PermissionRequest hook [hook_0]: setMode for localSettings holds for this session; it is not saved
             what may be done was changed: the mode is acceptEdits; Poke is now allowed
             mode acceptEdits
+            a PermissionRequest hook: not obeyed: it holds for this session and is written into no settings: only what a person or a host answers is
             runs
             runs
         [{"type":"addRules","rules":[{"toolName":"Poke"}],"behavior":"allow","destination":"session"}]

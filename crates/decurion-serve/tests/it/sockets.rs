@@ -99,7 +99,7 @@ async fn what_is_no_request_ends_the_connection_with_a_reason() {
     expect![[r#"
         {"error":"not a request: expected ident at line 1 column 2"}
         {"error":"not a request: missing field `command` at line 1 column 8"}
-        {"error":"not a request: unknown variant `fly`, expected one of `prompt`, `submit`, `unqueue`, `answer`, `answer_host`, `background`, `stop`, `tell`, `tasks`, `finish`, `inspect`, `interrupt`, `set_mode`, `permit`, `set_model`, `set_thinking`, `change`, `set_servers`, `reconnect_server`, `toggle_server`, `rewind`, `compact`, `close` at line 1 column 34"}
+        {"error":"not a request: unknown variant `fly`, expected one of `prompt`, `submit`, `unqueue`, `answer`, `answer_host`, `background`, `stop`, `pause`, `continue`, `rebudget`, `shell`, `tell`, `tasks`, `finish`, `inspect`, `interrupt`, `set_mode`, `permit`, `set_model`, `set_thinking`, `change`, `set_servers`, `reconnect_server`, `toggle_server`, `rewind`, `compact`, `close` at line 1 column 34"}
         {"error":"not a request: expected value at line 1 column 1"}
         {"error":"a request is longer than 1048576 bytes"}
     "#]].assert_eq(&said);

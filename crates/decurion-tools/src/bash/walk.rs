@@ -80,6 +80,8 @@ struct Job {
     climbs: Vec<Climb>,
     inside: Option<Inside>,
     doubt: Option<String>,
+    /// How many redirections it has to or from files.
+    redirections: u32,
     /// Texts given as input.
     input: Vec<String>,
 }
@@ -526,6 +528,7 @@ impl<'a> Walker<'a> {
                 }
                 RedirectKind::HereDocument => self.here_document(redirect, job),
                 kind => {
+                    job.redirections += 1;
                     for field in self.fields(&redirect.target) {
                         if field.options.iter().any(|option| is_network(&option.text)) {
                             job.doubt = Some("it opens a connection".to_owned());
@@ -908,6 +911,7 @@ impl<'a> Walker<'a> {
             unknown,
             read_only: known && call.kind == Kind::Reads && !writes,
             files_only: known && (call.kind == Kind::Edits || (call.kind == Kind::Reads && writes)),
+            redirections: job.redirections,
             wrapper: false,
             doubt,
             because,

@@ -1,0 +1,586 @@
+//! A session as somebody sees it. Takes every event in order; gives the tree of agents and tasks, what each does or
+//! waits for now, what is asked of a person, and what all of it has cost.
+//!
+//! A fold and nothing else: the same events give the same view, live or from the record. What is over costs a few
+//! words; no text of a conversation is kept here.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+
+use crate::{
+    AgentId, Attention, CallId, Delta, Envelope, Event, Mode, Money, Outcome, Question, QuestionId,
+    SessionInfo, TaskId, TaskKind, TaskRecord, TaskState, Totals, WaitReason,
+};
+
+/// How many calls of one agent are remembered as under way: more than it ever has.
+const MOST_CALLS: usize = 256;
+
+/// The session.
+#[derive(Clone, Debug, Default)]
+pub struct SessionView {
+    /// Which, once it is open.
+    pub info: Option<SessionInfo>,
+    /// The main agent.
+    pub root: Worker,
+    /// The permission mode.
+    pub mode: Mode,
+    /// What is asked of a person, the oldest first.
+    pub questions: Vec<Question>,
+    /// Whether somebody works, by the session's own word; before its first nobody does.
+    pub at_work: bool,
+    /// How many prompts wait for their turn.
+    pub queued: u32,
+    tasks: Vec<TaskView>,
+    /// Where each task is in the list.
+    places: HashMap<TaskId, usize>,
+}
+
+/// One task: an agent, a command, or work elsewhere.
+#[derive(Clone, Debug)]
+pub struct TaskView {
+    /// What it began as.
+    pub record: TaskRecord,
+    /// Where it stands.
+    pub state: TaskState,
+    /// What it does.
+    pub worker: Worker,
+}
+
+/// What somebody at work does and has used.
+#[derive(Clone, Debug, Default)]
+pub struct Worker {
+    /// When it began to work.
+    pub began: Option<Timestamp>,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
+    /// The model it has.
+    pub model: Option<String>,
+    /// The branch of the checkout of its own.
+    pub worktree: Option<String>,
+    /// Tools used.
+    pub tools: u32,
+    /// Tokens of its conversation.
+    pub tokens: u64,
+    /// What its runs and the run under way have cost.
+    pub cost: Money,
+    /// What it waits for; none while it moves.
+    pub waits: Option<WaitReason>,
+    /// What it writes, while it does.
+    pub writes: Option<Writing>,
+    /// How many questions it has open.
+    pub asks: usize,
+    calls: Vec<(CallId, String)>,
+    /// How many calls were seen to begin.
+    started: u32,
+    /// What its runs that are over have cost.
+    settled: Money,
+}
+
+/// What a reply that is coming is made of now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writing {
+    /// Reasoning.
+    Thought,
+    /// Text.
+    Text,
+    /// The input of a call.
+    Call,
+}
+
+/// Where somebody stands, in one word: what a person looks for first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Standing {
+    /// Has a question that only a person can answer.
+    Asks,
+    /// Works.
+    Works,
+    /// Waits for something that comes by itself.
+    Waits,
+    /// Is held by somebody.
+    Held,
+    /// Has nothing to do, and can be woken.
+    Rests,
+    /// Is over, and well.
+    Done,
+    /// Is over, and not well.
+    Failed,
+}
+
+/// How many stand how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standings {
+    /// At work.
+    pub working: usize,
+    /// Waiting or held.
+    pub waiting: usize,
+    /// Asking.
+    pub asking: usize,
+    /// Over.
+    pub over: usize,
+}
+
+impl SessionView {
+    /// Takes the next event.
+    pub fn take(&mut self, envelope: &Envelope) {
+        match &envelope.event {
+            Event::SessionOpened { info } => self.info = Some((**info).clone()),
+            Event::ModeChanged { mode } if envelope.agent.is_none() => self.mode = *mode,
+            Event::Quiet { quiet, queued } => (self.at_work, self.queued) = (!quiet, *queued),
+            Event::Asked { question } => self.ask(question),
+            Event::Answered { question, .. } => self.let_go(|open| open.id == *question),
+            Event::TaskOpened { record } => self.open(record, envelope.at),
+            Event::TaskChanged { task, state } => self.change(task, state, envelope.at),
+            Event::TaskProgressed { task, progress } => {
+                if let Some(view) = self.place(task) {
+                    view.worker.tools = view.worker.tools.max(progress.tools);
+                    view.worker.tokens = progress.tokens.max(view.worker.tokens);
+                }
+            }
+            Event::RunStarted { spec } => {
+                if spec.agent.is_none() {
+                    self.mode = spec.mode;
+                }
+                self.began(envelope.agent.as_ref());
+                self.work(envelope);
+            }
+            Event::RunEnded { outcome, .. } => {
+                self.work(envelope);
+                self.ended(envelope.agent.as_ref(), outcome);
+                self.let_go(|open| open.agent == envelope.agent);
+            }
+            // A call that is over without an answer, by an interrupt say, wants none any more.
+            Event::CallEnded { call, .. } => {
+                self.work(envelope);
+                self.let_go(|open| open.agent == envelope.agent && open.call == *call);
+            }
+            _ => self.work(envelope),
+        }
+    }
+
+    /// What concerns one worker alone.
+    fn work(&mut self, envelope: &Envelope) {
+        if let Some(worker) = self.worker(envelope.agent.as_ref()) {
+            worker.take(&envelope.event, envelope.at);
+        }
+    }
+
+    /// An agent begins a run. Of one that is waited for, its runs are all that is told.
+    fn began(&mut self, agent: Option<&AgentId>) {
+        let view = agent.and_then(|agent| self.place(&TaskId::from(agent.clone())));
+        if let Some(view) = view.filter(|view| view.state.attention().is_none()) {
+            view.state = TaskState::Running { attention: view.record.attention };
+        }
+    }
+
+    /// An agent has ended a run, and with it its task: no other event says so.
+    fn ended(&mut self, agent: Option<&AgentId>, outcome: &Outcome) {
+        let view = agent.and_then(|agent| self.place(&TaskId::from(agent.clone())));
+        if let Some(view) = view {
+            view.state = TaskState::Ended(outcome.clone());
+        }
+    }
+
+    /// Nobody works on what was taken so far: it is the record of a process that is gone. What goes on is told anew.
+    pub fn settle(&mut self) {
+        self.questions.clear();
+        (self.at_work, self.queued) = (false, 0);
+        let workers = self.tasks.iter_mut().map(|task| {
+            if !task.state.is_ended() {
+                task.state = TaskState::Idle;
+            }
+            &mut task.worker
+        });
+        for worker in workers.chain([&mut self.root]) {
+            worker.asks = 0;
+            if let (None, Some(began)) = (worker.ended, worker.began) {
+                worker.end(began);
+            }
+        }
+    }
+
+    fn worker(&mut self, agent: Option<&AgentId>) -> Option<&mut Worker> {
+        match agent {
+            None => Some(&mut self.root),
+            Some(agent) => self.place(&TaskId::from(agent.clone())).map(|view| &mut view.worker),
+        }
+    }
+
+    fn place(&mut self, task: &TaskId) -> Option<&mut TaskView> {
+        self.places.get(task).map(|at| &mut self.tasks[*at])
+    }
+
+    /// A question that is told again is the same question.
+    fn ask(&mut self, question: &Question) {
+        if !self.questions.iter().any(|open| open.id == question.id) {
+            self.questions.push(question.clone());
+            if let Some(worker) = self.worker(question.agent.as_ref()) {
+                worker.asks += 1;
+            }
+        }
+    }
+
+    /// Forgets questions that nobody needs to answer any more.
+    fn let_go(&mut self, mut is_moot: impl FnMut(&Question) -> bool) {
+        if self.questions.is_empty() {
+            return;
+        }
+        let (moot, open) = std::mem::take(&mut self.questions).into_iter().partition(|open| is_moot(open));
+        self.questions = open;
+        let moot: Vec<Question> = moot;
+        for question in moot {
+            if let Some(worker) = self.worker(question.agent.as_ref()) {
+                worker.asks = worker.asks.saturating_sub(1);
+            }
+        }
+    }
+
+    /// What is opened runs, unless the same write says that it waits for a place: its start is no event of its own.
+    fn open(&mut self, record: &TaskRecord, at: Timestamp) {
+        let began = Worker { began: Some(at), ..Worker::default() };
+        let state = TaskState::Running { attention: record.attention };
+        if let Some(view) = self.place(&record.task) {
+            // It goes on, perhaps for another parent.
+            (view.record, view.state) = (record.clone(), state);
+            (view.worker.began, view.worker.ended) = (Some(at), None);
+            return;
+        }
+        self.places.insert(record.task.clone(), self.tasks.len());
+        self.tasks.push(TaskView { record: record.clone(), state, worker: began });
+    }
+
+    fn change(&mut self, task: &TaskId, state: &TaskState, at: Timestamp) {
+        let Some(view) = self.place(task) else { return };
+        view.state = state.clone();
+        if state.is_ended() {
+            view.worker.end(at);
+            self.let_go(|open| open.agent.clone().map(TaskId::from).as_ref() == Some(task));
+        } else {
+            view.worker.ended = None;
+        }
+    }
+
+    /// All tasks, in the order in which they were begun.
+    pub fn tasks(&self) -> &[TaskView] {
+        &self.tasks
+    }
+
+    /// One task.
+    pub fn task(&self, task: &TaskId) -> Option<&TaskView> {
+        self.places.get(task).map(|at| &self.tasks[*at])
+    }
+
+    /// The open question with this id.
+    pub fn question(&self, id: QuestionId) -> Option<&Question> {
+        self.questions.iter().find(|question| question.id == id)
+    }
+
+    /// How many tasks stand how.
+    pub fn standings(&self) -> Standings {
+        let mut counts = Standings::default();
+        for task in &self.tasks {
+            match task.standing() {
+                Standing::Works => counts.working += 1,
+                Standing::Waits | Standing::Held => counts.waiting += 1,
+                Standing::Asks => counts.asking += 1,
+                Standing::Done | Standing::Failed => counts.over += 1,
+                Standing::Rests => {}
+            }
+        }
+        counts
+    }
+
+    /// What everybody has cost.
+    pub fn cost(&self) -> Money {
+        self.tasks.iter().fold(self.root.cost, |sum, task| sum.plus(task.worker.cost))
+    }
+
+    /// Whether somebody waits for a task that could go on without.
+    pub fn has_foreground(&self) -> bool {
+        self.tasks.iter().any(|task| task.state.attention() == Some(Attention::Foreground))
+    }
+
+    /// Whether a task is not over and not at rest.
+    pub fn has_work(&self) -> bool {
+        self.tasks.iter().any(|task| task.state.attention().is_some())
+    }
+
+    /// Whether nobody works, nothing waits for its turn and nobody waits for a person.
+    pub fn is_over(&self) -> bool {
+        // A run that is over is not enough, nor is one that has not begun: the next may be about to.
+        !self.at_work && !self.has_work() && self.questions.is_empty() && self.queued == 0
+    }
+
+    /// The tasks that go on by themselves.
+    pub fn background(&self) -> impl Iterator<Item = &TaskView> {
+        self.tasks.iter().filter(|task| task.state.attention() == Some(Attention::Background))
+    }
+
+    /// The tree as rows: each task below the one that began it, in the order of their beginning, with its depth from 0.
+    pub fn rows(&self) -> Vec<(usize, &TaskView)> {
+        let mut children: HashMap<Option<&str>, Vec<usize>> = HashMap::new();
+        for (at, task) in self.tasks.iter().enumerate() {
+            let parent = task.record.parent.as_ref();
+            // One whose parent is not known stands at the top rather than nowhere.
+            let known = parent.filter(|parent| self.places.contains_key(&TaskId::from((*parent).clone())));
+            children.entry(known.map(AgentId::as_str)).or_default().push(at);
+        }
+        let mut rows = Vec::with_capacity(self.tasks.len());
+        let mut shown = vec![false; self.tasks.len()];
+        let mut open: Vec<(usize, usize)> = Vec::new();
+        let push = |open: &mut Vec<(usize, usize)>, depth, parent: Option<&str>| {
+            let below = children.get(&parent).map_or(&[][..], Vec::as_slice);
+            open.extend(below.iter().rev().map(|at| (depth, *at)));
+        };
+        push(&mut open, 0, None);
+        let mut rest = 0..self.tasks.len();
+        loop {
+            // Whoever is its own ancestor, by what a record says, hangs from nobody, and is shown all the same.
+            let next = open.pop().or_else(|| rest.find(|at| !shown[*at]).map(|at| (0, at)));
+            let Some((depth, at)) = next else { break };
+            if std::mem::replace(&mut shown[at], true) {
+                continue;
+            }
+            let task = &self.tasks[at];
+            rows.push((depth, task));
+            push(&mut open, depth + 1, Some(task.record.task.as_str()));
+        }
+        rows
+    }
+}
+
+impl TaskView {
+    /// Whether it is an agent.
+    pub fn is_agent(&self) -> bool {
+        self.record.kind != TaskKind::LocalBash
+    }
+
+    /// Where it stands.
+    pub fn standing(&self) -> Standing {
+        match &self.state {
+            TaskState::Ended(Outcome::Completed { .. }) => Standing::Done,
+            TaskState::Ended(_) => Standing::Failed,
+            _ if self.worker.asks > 0 => Standing::Asks,
+            TaskState::Paused { .. } => Standing::Held,
+            TaskState::Pending | TaskState::Queued { .. } | TaskState::Waiting { .. } => Standing::Waits,
+            TaskState::Running { .. } if self.worker.is_stuck() => Standing::Waits,
+            TaskState::Running { .. } => Standing::Works,
+            TaskState::Idle => Standing::Rests,
+        }
+    }
+}
+
+impl Worker {
+    fn take(&mut self, event: &Event, at: Timestamp) {
+        match event {
+            Event::RunStarted { spec } => {
+                (self.began, self.ended, self.waits) = (Some(at), None, None);
+                self.model = Some(spec.model.clone());
+                self.worktree = spec.worktree.as_ref().map(|worktree| worktree.branch.clone());
+            }
+            Event::Relocated { worktree, .. } => {
+                self.worktree = worktree.as_ref().map(|worktree| worktree.branch.clone());
+            }
+            Event::Message { meta, .. } => {
+                self.writes = None;
+                self.cost = self.cost.plus(meta.cost.unwrap_or_default());
+                if let Some(usage) = &meta.usage {
+                    self.tokens = usage.context_tokens();
+                }
+            }
+            Event::CallStarted { call, intent, .. } => {
+                // Told in two ways, of which either may be ahead.
+                self.started += 1;
+                self.tools = self.tools.max(self.started);
+                self.waits = None;
+                if self.calls.len() < MOST_CALLS {
+                    self.calls.push((call.clone(), intent.title.clone()));
+                }
+            }
+            Event::CallEnded { call, .. } => self.calls.retain(|(open, _)| open != call),
+            Event::Delta { delta } => self.write(delta),
+            Event::Waiting { reason } => self.waits.clone_from(reason),
+            Event::RunEnded { totals, .. } => self.end_run(totals, at),
+            _ => {}
+        }
+    }
+
+    fn write(&mut self, delta: &Delta) {
+        self.writes = match delta {
+            Delta::Thinking { .. } => Some(Writing::Thought),
+            Delta::Text { .. } => Some(Writing::Text),
+            Delta::Input { .. } => Some(Writing::Call),
+            Delta::Ended { .. } | Delta::Discarded { .. } => None,
+            _ => return,
+        };
+        self.waits = None;
+    }
+
+    /// The run's own sum is exact, where the replies told one by one may miss some.
+    fn end_run(&mut self, totals: &Totals, at: Timestamp) {
+        self.settled = self.settled.plus(totals.cost);
+        self.cost = self.settled;
+        self.tools = self.tools.max(totals.tool_uses);
+        if totals.context_tokens > 0 {
+            self.tokens = totals.context_tokens;
+        }
+        self.end(at);
+    }
+
+    fn end(&mut self, at: Timestamp) {
+        self.ended = Some(at);
+        (self.waits, self.writes) = (None, None);
+        self.calls.clear();
+    }
+
+    /// Whether it waits for something other than its model's reply.
+    fn is_stuck(&self) -> bool {
+        self.waits.as_ref().is_some_and(|reason| *reason != WaitReason::Model)
+    }
+
+    /// The calls under way, as people read them, the oldest first.
+    pub fn calls(&self) -> impl Iterator<Item = &str> {
+        self.calls.iter().map(|(_, title)| title.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A view that has taken these events: who, and what as JSON.
+    fn view(events: &[(Option<&str>, serde_json::Value)]) -> SessionView {
+        let mut view = SessionView::default();
+        for (seq, (agent, event)) in events.iter().enumerate() {
+            let event: Event = serde_json::from_value(event.clone()).unwrap();
+            assert!(!matches!(event, Event::Unknown(_)), "{event:?}");
+            let at = format!("2026-01-01T00:00:{seq:02}Z").parse().unwrap();
+            let (seq, agent) = (seq as u64, agent.map(|agent| agent.parse().unwrap()));
+            view.take(&Envelope { seq, at, agent, run: crate::RunId(uuid::Uuid::nil()), event });
+        }
+        view
+    }
+
+    fn opened(task: &str, parent: Option<&str>, kind: &str) -> serde_json::Value {
+        json!({"type": "task_opened", "record": {
+            "task": task, "kind": kind, "description": format!("work of {task}"), "prompt": "p", "parent": parent,
+            "depth": 1, "attention": "foreground", "output_file": "/x",
+        }})
+    }
+
+    fn changed(task: &str, state: &serde_json::Value) -> serde_json::Value {
+        json!({"type": "task_changed", "task": task, "state": state})
+    }
+
+    fn asked(number: u128, agent: Option<&str>) -> serde_json::Value {
+        json!({"type": "asked", "question": {
+            "id": uuid::Uuid::from_u128(number), "agent": agent, "call": "c", "tool": "Bash", "input": {},
+            "intent": crate::Intent::titled("$ ls"), "reason": "r",
+        }})
+    }
+
+    fn running() -> serde_json::Value {
+        json!({"state": "running", "attention": "foreground"})
+    }
+
+    #[test]
+    fn a_tree_is_shown_below_whoever_began_it() {
+        let view = view(&[
+            (None, opened("a1", None, "local_agent")),
+            (None, opened("a2", None, "local_agent")),
+            (None, opened("b3", Some("a1"), "local_bash")),
+            (None, opened("a4", Some("a1"), "local_agent")),
+            (None, opened("a5", Some("a4"), "local_agent")),
+            (None, opened("a6", Some("nobody"), "local_agent")),
+            (None, opened("a7", Some("a7"), "local_agent")),
+        ]);
+        let rows: Vec<String> =
+            view.rows().iter().map(|(depth, task)| format!("{depth} {}", task.record.task)).collect();
+        assert_eq!(rows, ["0 a1", "1 b3", "1 a4", "2 a5", "0 a2", "0 a6", "0 a7"]);
+    }
+
+    #[test]
+    fn what_is_opened_runs_unless_it_waits_for_a_place() {
+        let opened = (None, opened("a1", None, "local_agent"));
+        assert!(view(std::slice::from_ref(&opened)).has_foreground());
+        let queued = (None, changed("a1", &json!({"state": "queued", "attention": "foreground"})));
+        let ended = (None, changed("a1", &json!({"state": "ended", "outcome": "lost"})));
+        let standing = |events: &[_]| view(events).tasks()[0].standing();
+        assert_eq!(standing(&[opened.clone(), queued]), Standing::Waits);
+        assert_eq!(standing(&[opened.clone(), ended.clone()]), Standing::Failed);
+        assert_eq!(standing(&[opened.clone(), ended, opened]), Standing::Works);
+    }
+
+    #[test]
+    fn an_agent_ends_with_its_run_and_runs_again_with_the_next() {
+        let totals = serde_json::to_value(Totals::default()).unwrap();
+        let outcome = json!({"outcome": "completed", "report": "done"});
+        let ended = json!({"type": "run_ended", "outcome": outcome, "totals": totals});
+        let mut view = view(&[(None, opened("a1", None, "local_agent")), (Some("a1"), ended)]);
+        assert_eq!((view.tasks()[0].standing(), view.has_work()), (Standing::Done, false));
+        view.began(Some(&"a1".parse().unwrap()));
+        assert_eq!((view.tasks()[0].standing(), view.has_work()), (Standing::Works, true));
+        view.settle();
+        assert_eq!((view.tasks()[0].standing(), view.has_work()), (Standing::Rests, false));
+    }
+
+    #[test]
+    fn calls_that_are_told_twice_are_counted_once() {
+        let started = |call: &str| {
+            let intent = crate::Intent::titled("$ ls");
+            let decision = json!({"decision": "allow", "rule": null, "reason": "r"});
+            json!({"type": "call_started", "call": call, "tool": "Bash", "intent": intent, "decision": decision})
+        };
+        let told = |tools: u32| json!({"type": "task_progressed", "task": "a1", "progress": {"tools": tools, "tokens": 0, "duration_ms": 0, "activities": []}});
+        let view = view(&[
+            (None, opened("a1", None, "local_agent")),
+            (None, told(1)),
+            (Some("a1"), started("c1")),
+            (Some("a1"), started("c2")),
+            (None, told(2)),
+        ]);
+        assert_eq!(view.tasks()[0].worker.tools, 2);
+    }
+
+    #[test]
+    fn where_everybody_stands_is_known() {
+        let mut events = vec![
+            (None, opened("a1", None, "local_agent")),
+            (None, changed("a1", &running())),
+            (None, opened("a2", None, "local_agent")),
+            (None, changed("a2", &running())),
+            (Some("a2"), asked(1, Some("a2"))),
+            (Some("a2"), asked(1, Some("a2"))),
+            (None, asked(2, None)),
+            (None, opened("a3", None, "local_agent")),
+            (None, changed("a3", &json!({"state": "ended", "outcome": "failed", "error": "e"}))),
+        ];
+        let counts = |working, waiting, asking, over| Standings { working, waiting, asking, over };
+        let first = view(&events);
+        assert_eq!(first.standings(), counts(1, 0, 1, 1));
+        assert_eq!((first.questions.len(), first.root.asks), (2, 1));
+        assert!(first.has_foreground());
+        events.push((Some("a1"), json!({"type": "waiting", "reason": {"reason": "turn", "ahead": 3}})));
+        events.push((
+            None,
+            json!({"type": "answered", "question": uuid::Uuid::from_u128(1), "by": "x",
+                "answer": {"behavior": "deny", "message": "no"}}),
+        ));
+        assert_eq!(view(&events).standings(), counts(1, 1, 0, 1));
+        // What a call asked for goes with it, and what an agent asked goes with that.
+        let output = serde_json::to_value(crate::ToolOutput::text("interrupted")).unwrap();
+        let mut ended_call = events.clone();
+        ended_call.push((
+            None,
+            json!({"type": "call_ended", "call": "c", "tool": "Bash", "line": uuid::Uuid::nil(), "parent": null,
+                "output": output, "duration_ms": 5}),
+        ));
+        assert_eq!(view(&ended_call).questions.len(), 0);
+        events.push((Some("a2"), asked(3, Some("a2"))));
+        events.push((None, changed("a2", &json!({"state": "ended", "outcome": "killed", "by": "you"}))));
+        let last = view(&events);
+        assert_eq!(last.standings(), counts(0, 1, 0, 2));
+        assert_eq!(last.questions.len(), 1);
+    }
+}
