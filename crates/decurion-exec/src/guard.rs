@@ -26,6 +26,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{OnceCell, Semaphore};
 
 pub use serve::serve;
+pub(crate) use sweep::parent_of;
 
 use crate::launch::{Launch, LaunchError};
 use crate::process::{Ends, Parcel, Process};

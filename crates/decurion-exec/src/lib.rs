@@ -6,8 +6,10 @@
 //! its reapers notice when Decurion is gone, however it went, and end everything.
 
 pub mod capture;
+pub mod foreground;
 pub mod git;
 pub mod guard;
+pub mod keeper;
 pub mod launch;
 pub mod limits;
 pub mod process;

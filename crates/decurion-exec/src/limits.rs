@@ -35,6 +35,19 @@ pub fn set_umask_077() {
         UMASK.compare_exchange(UNCHANGED, u64::from(old.as_raw_mode()), Ordering::Relaxed, Ordering::Relaxed);
 }
 
+/// Makes both as they were, for a program that is a person's. Done in the new process, so it makes system calls only.
+pub(crate) fn as_before() {
+    if let Ok(mask) = u32::try_from(UMASK.load(Ordering::Relaxed)) {
+        rustix::process::umask(Mode::from_raw_mode(mask));
+    }
+    let files = OPEN_FILES.load(Ordering::Relaxed);
+    if files != UNCHANGED {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        // It was in force before, so that it can be again.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(files), maximum });
+    }
+}
+
 /// The soft limit on open files now in force.
 pub(crate) fn open_files() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)

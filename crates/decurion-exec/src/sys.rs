@@ -5,6 +5,9 @@
 use std::ffi::{CStr, c_int, c_uint};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::Pid;
 use tokio::io::Interest;
@@ -106,6 +109,49 @@ pub(crate) fn release_signals() {
     let set = signal_set(&[]);
     // SAFETY: set is initialised; the old mask is not asked for.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) };
+}
+
+/// Has this done in the new process just before it becomes the program. It makes system calls and nothing else: the copy
+/// has one thread, and other threads may have held locks.
+pub(crate) fn before_exec(command: &mut Command, act: fn() -> io::Result<()>) {
+    // SAFETY: the function captures nothing, and the callers' only read numbers and make system calls.
+    unsafe { command.pre_exec(act) };
+}
+
+/// Lets these signals do nothing, also to the programs that this one starts.
+pub(crate) fn ignore(signals: &[c_int]) {
+    for signal in signals {
+        // SAFETY: the numbers are constants of libc; no function of ours is registered.
+        unsafe { libc::signal(*signal, libc::SIG_IGN) };
+    }
+}
+
+/// Does something while one signal is held back from this thread.
+pub(crate) fn without<T>(signal: c_int, act: impl FnOnce() -> T) -> T {
+    let set = signal_set(&[signal]);
+    let mut before = signal_set(&[]);
+    // SAFETY: both sets are initialised.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before) };
+    let done = act();
+    // SAFETY: the set is what was in force, or empty, which is initialised too.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    done
+}
+
+static CONTINUED: AtomicU32 = AtomicU32::new(0);
+
+/// From now on it is counted how often this process is told to go on.
+pub(crate) fn count_continued() {
+    extern "C" fn count(_: c_int) {
+        CONTINUED.fetch_add(1, Ordering::Relaxed);
+    }
+    // SAFETY: the function does what a signal handler may: it adds to an atomic number.
+    unsafe { libc::signal(libc::SIGCONT, count as *const () as libc::sighandler_t) };
+}
+
+/// How often it was.
+pub(crate) fn continued() -> u32 {
+    CONTINUED.load(Ordering::Relaxed)
 }
 
 /// Gives every signal its default meaning, whatever the program that started us ignored.

@@ -267,7 +267,8 @@ mod tests {
         let (socket, signals) = pair();
         let ((idle, idle_end), (busy, busy_end), (dead, dead_end)) =
             (example(true), example(false), example(true));
-        drop(dead_end);
+        // Not by dropping it: a command another test starts may hold a copy until its exec.
+        rustix::net::shutdown(&dead_end, rustix::net::Shutdown::Both).unwrap();
         let mut server = Server { socket, signals, reapers: vec![idle, busy, dead], orphans: None };
         let (parcel, _) = pair();
         let fds = [parcel.as_fd(); reaper::LEAST_DESCRIPTORS];

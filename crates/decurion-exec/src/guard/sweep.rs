@@ -79,7 +79,8 @@ fn children_by_parent(parent: Pid) -> Vec<Pid> {
     numbered.filter(|pid| parent_of(*pid) == Some(parent)).collect()
 }
 
-fn parent_of(pid: Pid) -> Option<Pid> {
+/// The parent of a process.
+pub(crate) fn parent_of(pid: Pid) -> Option<Pid> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may contain anything; the fields after it are state and parent.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1).and_then(parse)
