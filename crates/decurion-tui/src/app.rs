@@ -1,0 +1,624 @@
+//! The state of the screen. Takes keys, pastes, events and what came of errands; gives what is to be done, as data, and
+//! the lines to show. No terminal, no clock and no channel in it.
+//!
+//! A key goes to the first of these that wants it: the page over everything ([`crate::page`]), the question that is
+//! shown ([`question`]), what is open above the prompt ([`open`]), the prompt ([`prompt`]).
+
+mod completing;
+mod effects;
+mod open;
+mod plain;
+mod prompt;
+mod question;
+mod show;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use decurion_protocol::view::SessionView;
+use decurion_protocol::{
+    AgentId, Block, Command, Envelope, Event, Limits, LineId, Message, Origin, QuestionId, Reply, Request,
+    RequestId, Role, TaskOutputEnd,
+};
+use ratatui::crossterm::event::KeyEvent;
+
+pub use effects::{Effect, Farewell, Input, Next};
+pub use plain::Wants;
+
+use crate::commands::Topic;
+use crate::composer::Composer;
+use crate::composer::vim::Vim;
+use crate::conversation::{Conversation, Item, typed_text};
+use crate::desk::{Errand, Fruit, Purpose};
+use crate::history::History;
+use crate::keymap::{Action, Keymap};
+use crate::list::List;
+use crate::lists;
+use crate::page::{Page, Turned};
+use crate::theme::Theme;
+use crate::view::status::Known;
+
+use completing::Completing;
+use open::Open;
+use question::Asked;
+
+/// How many items are kept to be drawn again; what is older is on record.
+const MOST_ITEMS: usize = 5_000;
+/// How many of them go when there are more.
+const DROPPED_AT_ONCE: usize = 1_000;
+/// What is said where something was asked for and something else is written or open by the time it comes.
+const READY: &str = "what you asked for is ready: ask again once nothing else is written or open";
+
+/// The screen.
+pub struct App {
+    /// The session as it stands.
+    pub view: SessionView,
+    /// What the status line knows besides.
+    pub known: Known,
+    /// What the session can be asked for besides: names of commands and agents.
+    pub library: Library,
+    theme: Theme,
+    keymap: Keymap,
+    columns: usize,
+    rows: usize,
+    conversation: Conversation,
+    /// What is finished, for when all is drawn again.
+    items: Vec<Item>,
+    /// How many are not kept any more.
+    dropped: usize,
+    /// How many of those that are kept are drawn.
+    drawn: usize,
+    /// The prompts of the conversation, to go back to.
+    prompts: Vec<Prompted>,
+    /// The prompt that a run was at when its process died, as far as is on record.
+    cut_off: Option<(LineId, Vec<Block>)>,
+    /// Prompts of ours that were given and not begun, by their lines.
+    sent: VecDeque<(LineId, String)>,
+    composer: Composer,
+    vim: Option<Vim>,
+    completing: Completing,
+    history: History,
+    open: Open,
+    page: Option<Page>,
+    asked: Option<Asked>,
+    /// Questions whose answers the session has not taken yet.
+    answered: Vec<Asked>,
+    requests: u64,
+    /// The commands whose replies somebody waits for.
+    waited: Vec<(u64, Waits)>,
+    /// Whether the program ends as soon as nobody works.
+    leaving: bool,
+    /// Whether the session was asked whether anybody works.
+    asked_to_leave: bool,
+    /// Whether one more key leaves.
+    leave_pressed: bool,
+    status: Status,
+}
+
+/// What a person can name.
+#[derive(Clone, Debug, Default)]
+pub struct Library {
+    /// Skills and commands: the name without its slash, and what it says it is for.
+    pub skills: Vec<(String, String)>,
+    /// Kinds of agents, and what each says it is for.
+    pub agents: Vec<(String, String)>,
+    /// Models by their names.
+    pub models: Vec<String>,
+}
+
+/// A prompt of the conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Prompted {
+    line: LineId,
+    /// The line before it.
+    before: Option<LineId>,
+    text: String,
+    /// Which item it is, counted from the first.
+    item: usize,
+}
+
+/// What a reply is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Waits {
+    /// To tell if it is refused.
+    Refusal(&'static str),
+    /// To list what it holds.
+    List(Topic),
+    /// To show what a command has printed.
+    Output,
+    /// To tell what an agent may use now.
+    Budget,
+    /// To leave if nobody works then either.
+    Leaving,
+    /// To write a prompt again that was not taken.
+    Prompt(LineId),
+    /// To ask again what was not answered.
+    Answer(QuestionId),
+    /// To write it again.
+    Unqueued,
+    /// To give back what an agent was not told.
+    Told(AgentId, String),
+    /// To tell what was put back, and to go back in the conversation too.
+    Rewound(Option<LineId>),
+}
+
+/// A status line of a person's own.
+#[derive(Clone, Debug, Default)]
+struct Status {
+    /// Whether somebody is asked for it now.
+    asked: bool,
+    /// Whether something has changed since.
+    due: bool,
+}
+
+impl App {
+    /// A screen of this size, with nothing on it.
+    pub fn new(theme: Theme, keymap: Keymap, history: History, size: (u16, u16)) -> Self {
+        Self {
+            view: SessionView::default(),
+            known: Known::default(),
+            library: Library::default(),
+            theme,
+            keymap,
+            columns: usize::from(size.0),
+            rows: usize::from(size.1),
+            conversation: Conversation::of(None),
+            items: Vec::new(),
+            dropped: 0,
+            drawn: 0,
+            prompts: Vec::new(),
+            cut_off: None,
+            sent: VecDeque::new(),
+            composer: Composer::default(),
+            vim: None,
+            completing: Completing::default(),
+            history,
+            open: Open::Nothing,
+            page: None,
+            asked: None,
+            answered: Vec::new(),
+            requests: 0,
+            waited: Vec::new(),
+            leaving: false,
+            asked_to_leave: false,
+            leave_pressed: false,
+            status: Status::default(),
+        }
+    }
+
+    /// Another size. Everything is drawn again.
+    pub fn resize(&mut self, size: (u16, u16)) {
+        (self.columns, self.rows) = (usize::from(size.0), usize::from(size.1));
+    }
+
+    /// Says something to the person at the terminal, in its place in the conversation.
+    pub fn say(&mut self, level: &str, text: impl Into<String>) {
+        self.items.push(Item::Notice { level: level.to_owned(), text: text.into() });
+    }
+
+    /// Somebody leaves: what was being said stays above, as far as it came.
+    pub fn break_off(&mut self) {
+        self.conversation.break_off();
+        self.items.extend(self.conversation.take_finished());
+    }
+
+    /// Whether something on the screen changes by itself with time.
+    pub fn moves(&self) -> bool {
+        self.is_busy() || self.view.has_work()
+    }
+
+    /// Whether the session's own agent works.
+    fn is_busy(&self) -> bool {
+        self.view.at_work && self.view.root.began.is_some() && self.view.root.ended.is_none()
+    }
+
+    /// Takes what is on record, in order, before anything is shown. Of a session that is live elsewhere, whoever worked
+    /// there works on.
+    pub fn recall(&mut self, past: &[Envelope]) {
+        for envelope in past {
+            self.take(envelope);
+        }
+        if !self.known.attached() {
+            self.view.settle();
+        }
+        self.follow_questions();
+    }
+
+    /// Writes a text into the prompt, for a person to go on with.
+    pub fn draft(&mut self, text: &str) {
+        self.composer.set(text);
+    }
+
+    /// Keys as in vi, or not.
+    pub fn set_vim(&mut self, on: bool) {
+        self.vim = on.then(Vim::default);
+    }
+
+    /// Whether one key decides something.
+    pub fn wants_a_key(&self) -> bool {
+        let writes = self.asked.as_ref().is_some_and(|asked| asked.note.is_some());
+        !writes
+            && (self.answers()
+                || !matches!(self.open, Open::Nothing | Open::Search(..))
+                || self.page.is_some())
+    }
+
+    /// Whether a prompt is waited for.
+    pub fn is_resting(&self) -> bool {
+        !self.is_busy() && !self.wants_a_key()
+    }
+
+    /// What is wanted before anything comes in: the status, and that work goes on that a crash has cut off.
+    pub fn begin(&mut self) -> Vec<Effect> {
+        self.status.due = true;
+        let mut effects = self.ask_status();
+        if let Some((line, blocks)) = self.cut_off.take().filter(|_| !self.known.attached()) {
+            self.say("info", "its process died at this prompt: the work goes on (esc stops it)");
+            effects.push(self.ask("go on", Command::Submit { line, blocks }));
+        }
+        effects
+    }
+
+    /// Takes what came in.
+    pub fn update(&mut self, input: Input) -> Vec<Effect> {
+        match input {
+            Input::Key(key) => {
+                crate::fuse::pass("key");
+                self.key(&key)
+            }
+            Input::Paste(text) => {
+                crate::fuse::pass("paste");
+                self.writing().paste_text(&text);
+                self.propose()
+            }
+            Input::Edited(text) => {
+                let meanwhile = self.composer.take();
+                self.composer.set(text.trim_end_matches('\n'));
+                if !meanwhile.is_empty() {
+                    self.composer.put_before(&meanwhile);
+                }
+                Vec::new()
+            }
+            Input::Event(envelope) => self.event(&envelope),
+            Input::Done(purpose, fruit) => self.done(purpose, fruit),
+            Input::Interrupt => self.interrupt(),
+        }
+    }
+
+    /// What happened, as far as it changes what is shown.
+    fn take(&mut self, envelope: &Envelope) {
+        self.view.take(envelope);
+        self.conversation.take(envelope);
+        self.items.extend(self.conversation.take_finished());
+        if let Event::Message { message, lines, parent, meta } = &envelope.event
+            && envelope.agent.is_none()
+            && matches!((message.role, &meta.origin), (Role::User, Origin::Prompt))
+        {
+            self.prompted(message, lines.first().copied(), *parent);
+        }
+        if envelope.agent.is_none()
+            && matches!(envelope.event, Event::RunEnded { .. } | Event::Branched { .. })
+        {
+            self.cut_off = None;
+        }
+        if let Event::Branched { at, .. } = &envelope.event {
+            let kept = self.prompts.iter().position(|prompt| prompt.before == Some(*at));
+            if let Some(kept) = kept {
+                let from = self.prompts[kept].item.saturating_sub(self.dropped);
+                self.items.truncate(from);
+                self.drawn = self.drawn.min(from);
+                self.prompts.truncate(kept);
+            }
+        }
+        self.forget();
+    }
+
+    fn event(&mut self, envelope: &Arc<Envelope>) -> Vec<Effect> {
+        crate::fuse::pass("event");
+        let (asked_before, was_at_work) = (self.view.questions.len(), self.view.at_work);
+        self.take(envelope);
+        if let Some(page) = &mut self.page {
+            page.take(envelope);
+        }
+        let mut effects = Vec::new();
+        if let Event::Replied { request, reply } = &envelope.event {
+            effects.extend(self.replied(*request, reply));
+        }
+        self.follow_questions();
+        if matches!(envelope.event, Event::Quiet { quiet: true, queued: 0 }) {
+            self.take_back_unbegun();
+        }
+        // Somebody who looks elsewhere is called when he is needed, and when the work is done.
+        let is_done = was_at_work && !self.view.at_work && self.view.root.began.is_some();
+        if self.view.questions.len() > asked_before || is_done {
+            effects.push(Effect::Call);
+        }
+        effects.extend(self.leave_if_done());
+        if envelope.event.is_durable() {
+            self.status.due = true;
+        }
+        effects.extend(self.ask_status());
+        effects
+    }
+
+    /// Whether nobody works and no prompt of ours is still to be begun.
+    fn is_done(&self) -> bool {
+        self.view.is_over() && self.sent.is_empty()
+    }
+
+    /// Leaves once nobody works, where somebody wants that. What has ended may still have to be told to whoever began
+    /// it, who then goes on: the session is asked once more, and has told by then what it does.
+    fn leave_if_done(&mut self) -> Vec<Effect> {
+        if !self.leaving || self.asked_to_leave || !self.is_done() {
+            return Vec::new();
+        }
+        self.asked_to_leave = true;
+        vec![self.ask_for(Waits::Leaving, Command::Tasks)]
+    }
+
+    fn prompted(&mut self, message: &Message, line: Option<LineId>, before: Option<LineId>) {
+        let text = typed_text(message);
+        self.sent.retain(|(sent, _)| Some(*sent) != line);
+        self.cut_off = line.map(|line| (line, message.blocks.clone()));
+        if let Some(line) = line.filter(|_| !text.is_empty()) {
+            // Its item is the last that was made of this event.
+            let item = self.dropped + self.items.len().saturating_sub(1);
+            self.prompts.push(Prompted { line, before, text, item });
+        }
+    }
+
+    /// Lets go of the oldest items: what a terminal shows again is bounded, and all of it is on record.
+    fn forget(&mut self) {
+        // What is not drawn yet goes only where it would be without end: while somebody looks at a page.
+        let must = self.items.len() > 2 * MOST_ITEMS;
+        if self.items.len() > MOST_ITEMS && (must || self.drawn >= DROPPED_AT_ONCE) {
+            self.items.drain(..DROPPED_AT_ONCE);
+            self.dropped += DROPPED_AT_ONCE;
+            self.drawn = self.drawn.saturating_sub(DROPPED_AT_ONCE);
+        }
+    }
+
+    fn replied(&mut self, request: RequestId, reply: &Reply) -> Vec<Effect> {
+        let Some(at) = self.waited.iter().position(|(id, _)| *id == request.0) else { return Vec::new() };
+        let (_, waits) = self.waited.remove(at);
+        match (waits, reply) {
+            (Waits::Refusal(what), Reply::Refused { reason }) => {
+                self.say("warning", format!("{what}: {reason}"));
+            }
+            (Waits::Refusal(_) | Waits::Answer(_), Reply::Done { value }) => self.not_done(value),
+            (Waits::Answer(question), Reply::Refused { reason }) => {
+                self.say("warning", format!("answer: {reason}"));
+                self.answer_again(question);
+            }
+            (Waits::List(topic), Reply::Done { value }) => match lists::of_inspected(topic, value.clone()) {
+                Ok(list) => self.open_list(topic, list),
+                Err(error) => self.say("error", error),
+            },
+            (Waits::Unqueued, Reply::Done { value }) => {
+                let gone =
+                    serde_json::from_value::<Vec<LineId>>(value["cancelled"].clone()).unwrap_or_default();
+                // Each is put before what is there already.
+                for line in gone.into_iter().rev() {
+                    self.write_again(line);
+                }
+            }
+            (Waits::Prompt(_) | Waits::Told(..), Reply::Done { .. }) => {}
+            (Waits::Told(agent, text), Reply::Refused { reason }) => {
+                self.say("warning", reason.clone());
+                self.tell_again(&agent, &text);
+            }
+            (Waits::Leaving, _) => {
+                if self.leaving && self.is_done() {
+                    return vec![Effect::Leave(Farewell::Close)];
+                }
+                self.asked_to_leave = false;
+            }
+            (Waits::Prompt(line), Reply::Refused { reason }) => {
+                self.write_again(line);
+                self.say("warning", reason.clone());
+            }
+            (Waits::Rewound(then), Reply::Done { value }) => return self.rewound(then, value),
+            (Waits::Output, Reply::Done { value }) => {
+                let end: TaskOutputEnd = serde_json::from_value(value.clone()).unwrap_or_default();
+                // Whoever has closed its page does not want it any more.
+                let Some(page) = self.page.take_if(|page| page.is_awaited()) else { return Vec::new() };
+                let title = page.title;
+                let text = if end.text.is_empty() { "it has printed nothing".to_owned() } else { end.text };
+                self.page = Some(Page::text(format!("{title} · {} bytes", end.bytes), text));
+            }
+            (Waits::Budget, Reply::Done { value }) => {
+                let limits = serde_json::from_value::<Limits>(value.clone()).unwrap_or_default();
+                self.known.hint = Some(format!("its budget is now: {}", crate::budget::words(&limits)));
+            }
+            (
+                Waits::Budget | Waits::Output | Waits::List(_) | Waits::Unqueued | Waits::Rewound(_),
+                Reply::Refused { reason },
+            ) => {
+                self.say("warning", reason.clone());
+            }
+        }
+        Vec::new()
+    }
+
+    /// Gives back what an agent was to be told, where it was written, or in the prompt if that is closed.
+    fn tell_again(&mut self, agent: &AgentId, text: &str) {
+        match self.page.as_mut().filter(|page| page.agent_id() == Some(agent)) {
+            Some(page) => page.words.put_before(text),
+            None => self.composer.put_before(&format!("@{agent} {text}")),
+        }
+    }
+
+    /// Nobody works and nothing waits: what was sent and not begun, by a hook's word or a slip of the pen, is given back.
+    fn take_back_unbegun(&mut self) {
+        let is_taken = |line: LineId| !self.waited.iter().any(|(_, waits)| *waits == Waits::Prompt(line));
+        let unbegun: Vec<LineId> =
+            self.sent.iter().map(|(line, _)| *line).filter(|line| is_taken(*line)).collect();
+        for line in unbegun.into_iter().rev() {
+            self.write_again(line);
+        }
+    }
+
+    /// Puts a prompt that waits no more before what is written now.
+    fn write_again(&mut self, line: LineId) {
+        let Some(at) = self.sent.iter().position(|(sent, _)| *sent == line) else { return };
+        if let Some((_, text)) = self.sent.remove(at) {
+            self.composer.put_before(&text);
+        }
+    }
+
+    /// What of an answer or a change was not done.
+    fn not_done(&mut self, value: &serde_json::Value) {
+        if let Some(reason) = value["not_done"].as_str() {
+            self.say("warning", reason);
+        }
+    }
+
+    /// A command for the session; a refusal of it is told.
+    fn ask(&mut self, what: &'static str, command: Command) -> Effect {
+        self.ask_for(Waits::Refusal(what), command)
+    }
+
+    fn ask_for(&mut self, waits: Waits, command: Command) -> Effect {
+        self.requests += 1;
+        self.waited.push((self.requests, waits));
+        Effect::Send(Request { id: RequestId(self.requests), command })
+    }
+
+    /// What came of an errand.
+    fn done(&mut self, purpose: Purpose, fruit: Result<Fruit, String>) -> Vec<Effect> {
+        if purpose == Purpose::Status {
+            return self.status_came(fruit);
+        }
+        let fruit = match fruit {
+            Ok(fruit) => fruit,
+            Err(reason) => {
+                // Without a past, what it does from here on is shown.
+                if let Purpose::Past(agent) = &purpose {
+                    self.past_came(agent.as_ref(), &[]);
+                }
+                self.say("error", reason);
+                return Vec::new();
+            }
+        };
+        match (purpose, fruit) {
+            (Purpose::List(topic), Fruit::Text(printed)) => match lists::of_lines(topic, &printed) {
+                Ok(mut list) => {
+                    let here = self.view.info.as_ref().map(|info| info.session.to_string());
+                    list.rows.retain(|row| Some(&row.id) != here.as_ref());
+                    self.open_list(topic, list);
+                }
+                Err(error) => self.say("error", error),
+            },
+            (Purpose::Page(title), Fruit::Text(text)) if self.may_open() => {
+                self.page = Some(Page::text(title, text));
+            }
+            (Purpose::Page(_), Fruit::Text(_)) => self.known.hint = Some(READY.to_owned()),
+            (Purpose::Say, Fruit::Text(text)) => {
+                let text = text.trim_end();
+                self.say("info", if text.is_empty() { "done" } else { text });
+            }
+            (Purpose::Paths, Fruit::Paths(paths)) => return self.paths_came(paths),
+            (Purpose::Edit, Fruit::File(path)) => return vec![Effect::EditFile(path)],
+            (Purpose::Latest, Fruit::Text(printed)) => return self.latest(&printed),
+            (Purpose::Past(agent), Fruit::Past(past)) => {
+                self.past_came(agent.as_ref(), &past);
+            }
+            _ => {}
+        }
+        Vec::new()
+    }
+
+    /// Whether something may open without taking keys that were meant for what is written or asked.
+    fn may_open(&self) -> bool {
+        self.page.is_none() && self.composer.is_empty() && !self.answers()
+    }
+
+    fn open_list(&mut self, topic: Topic, list: List) {
+        let is_free = match &self.open {
+            Open::Nothing => self.may_open(),
+            Open::List(open, _) => *open == topic,
+            _ => false,
+        };
+        if is_free {
+            self.open = Open::List(topic, list);
+        } else {
+            self.known.hint = Some(READY.to_owned());
+        }
+    }
+
+    fn past_came(&mut self, agent: Option<&AgentId>, past: &[Envelope]) {
+        if let Some(page) = self.page.as_mut().filter(|page| page.agent_id() == agent) {
+            page.past(past);
+        }
+    }
+
+    fn status_came(&mut self, fruit: Result<Fruit, String>) -> Vec<Effect> {
+        self.status.asked = false;
+        self.known.own = match fruit {
+            Ok(Fruit::Text(text)) => Some(text),
+            Ok(_) => None,
+            Err(reason) => Some(format!("status line: {reason}")),
+        };
+        self.ask_status()
+    }
+
+    /// Asks for a person's own status line, one at a time.
+    pub fn ask_status(&mut self) -> Vec<Effect> {
+        if !self.known.has_own || self.status.asked || !self.status.due {
+            return Vec::new();
+        }
+        self.status = Status { asked: true, due: false };
+        let facts = crate::view::status::facts(&self.view, &self.known);
+        vec![Effect::Errand(Purpose::Status, Errand::Status(Box::new(facts)))]
+    }
+
+    /// The text that keys go to.
+    fn writing(&mut self) -> &mut Composer {
+        let answers = self.answers();
+        if let Some(page) = self.page.as_mut().filter(|page| page.agent_id().is_some()) {
+            return &mut page.words;
+        }
+        if let Some(note) = self.asked.as_mut().filter(|_| answers).and_then(|asked| asked.note.as_mut()) {
+            return &mut note.words;
+        }
+        match &mut self.open {
+            Open::List(_, list) => list.writing().unwrap_or(&mut self.composer),
+            _ => &mut self.composer,
+        }
+    }
+
+    fn key(&mut self, key: &KeyEvent) -> Vec<Effect> {
+        if let Some(effects) = self.vim_key(key) {
+            return effects;
+        }
+        let Some(action) = self.keymap.action(key) else { return Vec::new() };
+        if action != Action::Leave {
+            (self.known.hint, self.leave_pressed) = (None, false);
+        }
+        if let Some(effects) = self.page_key(action) {
+            return effects;
+        }
+        if let Some(effects) = self.question_key(action) {
+            return effects;
+        }
+        if let Some(effects) = self.open_key(action) {
+            return effects;
+        }
+        self.prompt_key(action)
+    }
+
+    fn page_key(&mut self, action: Action) -> Option<Vec<Effect>> {
+        let page = self.page.as_mut()?;
+        match page.key(action, self.rows) {
+            Turned::Stays => {}
+            Turned::Closed => self.page = None,
+            Turned::Passed => return None,
+            Turned::Told(text) => {
+                let agent = page.agent_id()?.clone();
+                let told = Waits::Told(agent.clone(), text.clone());
+                return Some(vec![self.ask_for(told, Command::Tell { agent, text })]);
+            }
+        }
+        Some(Vec::new())
+    }
+}

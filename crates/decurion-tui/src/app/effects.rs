@@ -1,0 +1,72 @@
+//! What comes into the screen and what it wants done.
+
+use std::sync::Arc;
+
+use decurion_protocol::{Envelope, Mode, Request, Start};
+use ratatui::crossterm::event::KeyEvent;
+
+use crate::desk::{Errand, Fruit, Purpose};
+
+/// What comes in.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A key.
+    Key(KeyEvent),
+    /// Text that was pasted.
+    Paste(String),
+    /// Something happened in the session.
+    Event(Arc<Envelope>),
+    /// What somebody wrote in an editor.
+    Edited(String),
+    /// What came of an errand.
+    Done(Purpose, Result<Fruit, String>),
+    /// Somebody outside wants the turn to end.
+    Interrupt,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Ask this of the session.
+    Send(Request),
+    /// End the program, or what it shows.
+    Leave(Farewell),
+    /// Let somebody write in an editor.
+    Edit(String),
+    /// Let somebody edit a file.
+    EditFile(String),
+    /// Hold the program.
+    Suspend,
+    /// Draw everything again.
+    Repaint,
+    /// Somebody is needed.
+    Call,
+    /// Keep a prompt for later sessions.
+    Remember(String),
+    /// Do something that takes a while.
+    Errand(Purpose, Errand),
+}
+
+/// How somebody leaves.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Farewell {
+    /// All that works is stopped.
+    Close,
+    /// It goes on without a terminal.
+    Keep,
+    /// Another session takes its place.
+    Next(Box<Next>),
+}
+
+/// The session that takes the place of another, and what goes over to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Next {
+    /// Which.
+    pub start: Start,
+    /// What is written in its prompt.
+    pub draft: String,
+    /// The mode of the one before, and its model once that was asked.
+    pub mode: Mode,
+    /// See `mode`.
+    pub model: Option<String>,
+}

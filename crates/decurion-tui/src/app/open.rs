@@ -1,0 +1,500 @@
+//! What is open above the prompt: the keys, the tree, a search, a list. Takes keys; gives what they ask for.
+
+use std::path::Path;
+
+use decurion_protocol::permission::RuleSource;
+use decurion_protocol::view::Standing;
+use decurion_protocol::{
+    Command, Inspected, LineId, PermissionUpdate, ResumeAt, Rule, SessionId, Start, TaskId, Verdict,
+};
+use serde_json::Value;
+
+use super::{App, Effect, Farewell, Next, Waits};
+use crate::commands::Topic;
+use crate::composer::{Composer, Edit, Motion};
+use crate::desk::{Errand, Purpose};
+use crate::keymap::Action;
+use crate::list::{List, Offer, Picked, Row};
+use crate::page::Page;
+use crate::text::one_line;
+use crate::view::status::Home;
+
+/// What is open.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Open {
+    #[default]
+    Nothing,
+    /// The keys and commands, from this row on.
+    Help(usize),
+    /// The tree.
+    Tasks(Tasks),
+    /// A search of earlier prompts: the word, and how many that hold it were passed.
+    Search(String, usize),
+    /// A list.
+    List(Topic, List),
+}
+
+/// The tree, with one chosen.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tasks {
+    pub chosen: Option<TaskId>,
+    /// A budget that is being written.
+    pub budget: Option<Composer>,
+}
+
+impl App {
+    /// A key while something is open above the prompt; none if it is not for that.
+    pub(super) fn open_key(&mut self, action: Action) -> Option<Vec<Effect>> {
+        match &mut self.open {
+            Open::Nothing => None,
+            Open::Help(_) => self.help_key(action),
+            Open::Tasks(_) => self.tasks_key(action),
+            Open::Search(..) => self.search_key(action),
+            Open::List(topic, list) => {
+                let topic = *topic;
+                match list.key(action) {
+                    Picked::Taken => Some(Vec::new()),
+                    Picked::Passed => None,
+                    Picked::Closed => {
+                        self.open = Open::Nothing;
+                        Some(Vec::new())
+                    }
+                    Picked::Do(key, row, words) => Some(self.do_listed(topic, key, &row, &words)),
+                }
+            }
+        }
+    }
+
+    fn help_key(&mut self, action: Action) -> Option<Vec<Effect>> {
+        let Open::Help(from) = &mut self.open else { return None };
+        match action {
+            Action::Down | Action::PageDown => *from += if action == Action::Down { 1 } else { 10 },
+            Action::Up => *from = from.saturating_sub(1),
+            Action::PageUp => *from = from.saturating_sub(10),
+            Action::Leave => return None,
+            _ => self.open = Open::Nothing,
+        }
+        Some(Vec::new())
+    }
+
+    fn search_key(&mut self, action: Action) -> Option<Vec<Effect>> {
+        let Open::Search(word, passed) = &mut self.open else { return None };
+        match action {
+            Action::Interrupt => self.open = Open::Nothing,
+            // Further back, as long as there is one.
+            Action::History | Action::Up => {
+                *passed += usize::from(self.history.find(word, *passed + 1).is_some());
+            }
+            Action::Down => *passed = passed.saturating_sub(1),
+            Action::Edit(Edit::Type(letter)) => {
+                word.push(letter);
+                *passed = 0;
+            }
+            Action::Edit(Edit::Delete(Motion::Left)) => {
+                word.pop();
+                *passed = 0;
+            }
+            Action::Submit | Action::Complete => {
+                let found = self.history.find(word, *passed).map(str::to_owned);
+                self.open = Open::Nothing;
+                if let Some(found) = found {
+                    self.composer.set(&found);
+                }
+            }
+            _ => return None,
+        }
+        Some(Vec::new())
+    }
+
+    fn tasks_key(&mut self, action: Action) -> Option<Vec<Effect>> {
+        let Open::Tasks(tasks) = &mut self.open else { return None };
+        if let Some(budget) = &mut tasks.budget {
+            match action {
+                Action::Edit(edit) => budget.edit(edit),
+                Action::Submit => {
+                    let (text, task) = (budget.take(), tasks.chosen.clone()?);
+                    tasks.budget = None;
+                    return Some(self.rebudget(task, text.trim()));
+                }
+                Action::Interrupt => tasks.budget = None,
+                _ => return None,
+            }
+            return Some(Vec::new());
+        }
+        match action {
+            Action::Interrupt | Action::Tasks => self.open = Open::Nothing,
+            Action::Up => self.choose_task(-1),
+            Action::Down => self.choose_task(1),
+            Action::PageUp => self.choose_task(-10),
+            Action::PageDown => self.choose_task(10),
+            Action::Submit => return Some(self.open_task()),
+            Action::Edit(Edit::Type(letter)) => {
+                let task = tasks.chosen.clone()?;
+                return Some(self.do_task(letter, task));
+            }
+            _ => return None,
+        }
+        Some(Vec::new())
+    }
+
+    fn choose_task(&mut self, step: isize) {
+        let rows = self.view.rows();
+        let Open::Tasks(tasks) = &self.open else { return };
+        let at = rows.iter().position(|(_, task)| Some(&task.record.task) == tasks.chosen.as_ref());
+        let next = at.map_or(0, |at| at.saturating_add_signed(step).min(rows.len().saturating_sub(1)));
+        let chosen = rows.get(next).map(|(_, task)| task.record.task.clone());
+        self.open = Open::Tasks(Tasks { chosen, budget: None });
+    }
+
+    pub(super) fn open_tasks(&mut self) {
+        let rows = self.view.rows();
+        // Whoever still does something comes first.
+        let first = rows.iter().find(|(_, task)| !task.state.is_ended()).or(rows.first());
+        let chosen = first.map(|(_, task)| task.record.task.clone());
+        self.open = Open::Tasks(Tasks { chosen, budget: None });
+    }
+
+    /// The chosen one's conversation, or what it has printed, as it goes on.
+    fn open_task(&mut self) -> Vec<Effect> {
+        let Open::Tasks(Tasks { chosen: Some(task), .. }) = &self.open else { return Vec::new() };
+        let Some(view) = self.view.task(task) else { return Vec::new() };
+        let title = crate::view::agents::name(view);
+        if view.is_agent()
+            && let Ok(agent) = task.as_str().parse::<decurion_protocol::AgentId>()
+        {
+            self.page = Some(Page::agent(title, agent.clone()));
+            return vec![Effect::Errand(Purpose::Past(Some(agent.clone())), Errand::Past(Some(agent)))];
+        }
+        let what = Inspected::Output { task: task.clone() };
+        self.page = Some(Page::awaited(title, "its output is being read …"));
+        vec![self.ask_for(Waits::Output, Command::Inspect { what })]
+    }
+
+    fn do_task(&mut self, letter: char, task: TaskId) -> Vec<Effect> {
+        match letter {
+            'x' => vec![self.ask("stop", Command::Stop { task })],
+            'b' => vec![self.ask("background", Command::Background { target: Some(task.to_string()) })],
+            's' => self.open_task(),
+            'p' | 'P' => {
+                let tree = letter == 'P';
+                let is_held = self.view.task(&task).is_some_and(|view| view.standing() == Standing::Held);
+                let (what, command) = if is_held {
+                    ("continue", Command::Continue { task, tree })
+                } else {
+                    ("pause", Command::Pause { task, tree })
+                };
+                vec![self.ask(what, command)]
+            }
+            '$' => {
+                if let Open::Tasks(tasks) = &mut self.open {
+                    tasks.budget = Some(Composer::default());
+                }
+                Vec::new()
+            }
+            'r' => match task.as_str().parse() {
+                Ok(agent) => {
+                    let text = "Continue with your work.".to_owned();
+                    vec![self.ask("resume", Command::Tell { agent, text })]
+                }
+                Err(_) => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    }
+
+    fn rebudget(&mut self, task: TaskId, text: &str) -> Vec<Effect> {
+        match crate::budget::parse(text) {
+            Ok(limits) => vec![self.ask_for(Waits::Budget, Command::Rebudget { task, limits })],
+            Err(reason) => {
+                self.known.hint = Some(reason);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Opens what a command lists.
+    pub(super) fn list(&mut self, topic: Topic) -> Vec<Effect> {
+        let program = |words: &[&str]| {
+            let words = words.iter().map(|word| (*word).to_owned()).collect();
+            vec![Effect::Errand(Purpose::List(topic), Errand::Program(words))]
+        };
+        let what = match topic {
+            Topic::Agents => return program(&["agents", "list", "--json"]),
+            Topic::Sessions => return program(&["sessions", "list", "--json"]),
+            Topic::Plugins => return program(&["plugin", "list", "--json"]),
+            Topic::Worktrees => return program(&["worktrees", "list", "--json"]),
+            Topic::Rules => Inspected::Rules,
+            Topic::Hooks => Inspected::Hooks,
+            Topic::Servers => Inspected::Servers,
+            Topic::Context => Inspected::Context,
+            Topic::Prompts | Topic::Skills | Topic::Models | Topic::Leaving => {
+                self.open = Open::List(topic, self.own_list(topic));
+                return Vec::new();
+            }
+        };
+        vec![self.ask_for(Waits::List(topic), Command::Inspect { what })]
+    }
+
+    /// A list of what is known here.
+    fn own_list(&self, topic: Topic) -> List {
+        let named = |(name, words): &(String, String)| Row {
+            id: name.clone(),
+            name: format!("/{name}"),
+            note: words.clone(),
+            details: Vec::new(),
+        };
+        match topic {
+            Topic::Prompts => self.list_of_prompts(),
+            Topic::Skills => {
+                let rows = self.library.skills.iter().map(named).collect();
+                List::new("Skills and commands", rows, &[Offer::row('\n', "write it")], "there are none")
+            }
+            Topic::Models => {
+                let row = |name: &String| Row { id: name.clone(), name: name.clone(), ..Row::default() };
+                let rows = self.library.models.iter().map(row).collect();
+                let now = self.view.root.model.as_deref().unwrap_or("none yet");
+                let offers = [
+                    Offer::row('\n', "use it"),
+                    Offer::all('o', "another").asking("model, or provider/model"),
+                ];
+                List::new(format!("Models · now {now}"), rows, &offers, "no models are named in the settings")
+            }
+            Topic::Leaving => self.list_of_leaving(),
+            _ => List::default(),
+        }
+    }
+
+    fn list_of_prompts(&self) -> List {
+        let row = |prompt: &super::Prompted| Row {
+            id: prompt.line.to_string(),
+            name: one_line(&prompt.text),
+            ..Row::default()
+        };
+        let rows: Vec<Row> = self.prompts.iter().map(row).collect();
+        let offers = [
+            Offer::row('\n', "conversation and files"),
+            Offer::row('c', "conversation"),
+            Offer::row('f', "files"),
+        ];
+        let mut list = List::new("Back to before which prompt?", rows, &offers, "nothing was asked yet");
+        list.chosen = self.prompts.len().saturating_sub(1);
+        list
+    }
+
+    /// What is still at work, and what can become of it.
+    fn list_of_leaving(&self) -> List {
+        let row = |id: &str, name: &str, note: &str| Row {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            note: note.to_owned(),
+            details: Vec::new(),
+        };
+        let mut rows = Vec::new();
+        if self.known.home == Home::Kept {
+            rows.push(row(
+                "keep",
+                "keep it",
+                "it goes on in a background process; `decurion attach` comes back",
+            ));
+        }
+        rows.push(row("wait", "wait", "leave as soon as it is done"));
+        rows.push(row("stop", "stop it", "and leave now"));
+        let working: Vec<String> =
+            self.view.background().map(|task| one_line(&crate::view::agents::name(task))).collect();
+        let title = match working.len() {
+            0 => "The agent is still at work".to_owned(),
+            1 => format!("Still at work: {}", working[0]),
+            many => format!("{many} are still at work: {}", working.join(" | ")),
+        };
+        List::new(title, rows, &[Offer::row('\n', "choose")], "")
+    }
+
+    fn do_listed(&mut self, topic: Topic, key: char, row: &str, words: &str) -> Vec<Effect> {
+        let effects = match topic {
+            Topic::Agents => return self.do_agent(key, row, words),
+            Topic::Sessions => match row.parse::<SessionId>() {
+                Ok(id) if key == 'f' => self.go_to(Start::Fork { from: id, id: None, at: None }),
+                Ok(id) => self.go_to(Start::Resume { id, at: None }),
+                Err(_) => Vec::new(),
+            },
+            Topic::Prompts => self.rewind(key, row),
+            Topic::Skills => {
+                self.composer.set(&format!("/{row} "));
+                Vec::new()
+            }
+            Topic::Models => {
+                let model = if key == 'o' { words } else { row };
+                vec![self.ask("model", Command::SetModel { model: model.to_owned() })]
+            }
+            Topic::Rules => return self.do_rule(key, row, words),
+            Topic::Servers => self.do_server(key, row),
+            Topic::Plugins => {
+                let (verb, of) = match key {
+                    'e' => ("enable", row),
+                    'd' => ("disable", row),
+                    _ => ("add", words),
+                };
+                program(Purpose::Say, &["plugin", verb, of])
+            }
+            Topic::Worktrees if key == 'c' => program(Purpose::Say, &["worktrees", "clean"]),
+            Topic::Worktrees => program(Purpose::Say, &["worktrees", "remove", row]),
+            Topic::Leaving => self.do_leave(row),
+            Topic::Hooks | Topic::Context => Vec::new(),
+        };
+        self.open = Open::Nothing;
+        effects
+    }
+
+    fn do_agent(&mut self, key: char, row: &str, words: &str) -> Vec<Effect> {
+        let (name, origin) = row.split_once('\n').unwrap_or((row, ""));
+        match key {
+            '\n' => program(Purpose::Page(format!("agent {name}")), &["agents", "show", name]),
+            'e' => {
+                program(Purpose::Page(format!("what {name} would run with")), &["agents", "explain", name])
+            }
+            'l' => program(
+                Purpose::Page("agents: what is wrong with their files".to_owned()),
+                &["agents", "lint"],
+            ),
+            'd' if Path::new(origin).extension().is_some_and(|end| end == "md") => {
+                vec![Effect::EditFile(origin.to_owned())]
+            }
+            'd' => {
+                self.say(
+                    "info",
+                    format!("{name} is {origin} and has no file; n writes one that takes its place"),
+                );
+                Vec::new()
+            }
+            _ => vec![Effect::Errand(Purpose::Edit, Errand::NewAgent(words.to_owned()))],
+        }
+    }
+
+    fn do_rule(&mut self, key: char, row: &str, words: &str) -> Vec<Effect> {
+        let update = if key == 'x' {
+            let Ok((behavior, rule)) = serde_json::from_str::<(Verdict, Rule)>(row) else {
+                return Vec::new();
+            };
+            PermissionUpdate::RemoveRules { behavior, rules: vec![rule] }
+        } else {
+            let behavior = match key {
+                'a' => Verdict::Allow,
+                's' => Verdict::Ask,
+                _ => Verdict::Deny,
+            };
+            match Rule::parse(words, RuleSource::Session) {
+                Ok(rule) => PermissionUpdate::AddRules { behavior, rules: vec![rule] },
+                Err(error) => {
+                    self.say("error", error.to_string());
+                    return Vec::new();
+                }
+            }
+        };
+        let mut effects = vec![self.ask("permissions", Command::Permit { updates: vec![update] })];
+        effects.extend(self.list(Topic::Rules));
+        effects
+    }
+
+    fn do_server(&mut self, key: char, row: &str) -> Vec<Effect> {
+        let (server, health) = row.split_once('\n').unwrap_or((row, ""));
+        let server = server.to_owned();
+        let command = match key {
+            'r' => Command::ReconnectServer { server },
+            _ => Command::ToggleServer { server, on: health == "disabled" },
+        };
+        vec![self.ask("mcp", command)]
+    }
+
+    fn do_leave(&mut self, row: &str) -> Vec<Effect> {
+        match row {
+            "keep" => vec![Effect::Leave(Farewell::Keep)],
+            "wait" => {
+                self.leaving = true;
+                self.known.hint = Some("leaves as soon as all is done; esc stays".to_owned());
+                self.leave_if_done()
+            }
+            _ => vec![Effect::Leave(Farewell::Close)],
+        }
+    }
+
+    /// Whether another session can take this one's place; says why not.
+    fn can_go(&mut self) -> bool {
+        let why_not = if self.known.attached() {
+            "this session is another process's; leave it first"
+        } else if self.has_any_work() {
+            "something is still at work here: wait for it, or stop it with /tasks"
+        } else {
+            return true;
+        };
+        self.say("warning", why_not);
+        false
+    }
+
+    /// Another session in place of this one. What still works here ends with it.
+    pub(super) fn go_to(&mut self, start: Start) -> Vec<Effect> {
+        if !self.can_go() {
+            return Vec::new();
+        }
+        let (mode, model) = (self.view.mode, self.view.root.model.clone());
+        let next = Next { start, draft: self.composer.take(), mode, model };
+        vec![Effect::Leave(Farewell::Next(Box::new(next)))]
+    }
+
+    /// Back to before a prompt: the conversation, the files, or both.
+    fn rewind(&mut self, key: char, row: &str) -> Vec<Effect> {
+        let Some(prompt) = self.prompts.iter().find(|prompt| prompt.line.to_string() == row).cloned() else {
+            return Vec::new();
+        };
+        // Both or neither: files that are put back go with the conversation.
+        if key != 'f' && !self.can_go() {
+            return Vec::new();
+        }
+        if key == 'c' {
+            return self.go_back(prompt.line);
+        }
+        let then = (key == '\n').then_some(prompt.line);
+        vec![self.ask_for(Waits::Rewound(then), Command::Rewind { to: prompt.line, dry_run: false })]
+    }
+
+    /// What was put back; then the conversation, where that is wanted too.
+    pub(super) fn rewound(&mut self, then: Option<LineId>, value: &Value) -> Vec<Effect> {
+        let files = value["files"].as_array().or(value["filesChanged"].as_array()).map_or(0, Vec::len);
+        self.say("info", format!("{files} file(s) are as they were before that prompt"));
+        then.map(|line| self.go_back(line)).unwrap_or_default()
+    }
+
+    fn go_back(&mut self, line: LineId) -> Vec<Effect> {
+        let Some(prompt) = self.prompts.iter().find(|prompt| prompt.line == line).cloned() else {
+            return Vec::new();
+        };
+        let Some(session) = self.view.info.as_ref().map(|info| info.session) else { return Vec::new() };
+        if !self.can_go() {
+            return Vec::new();
+        }
+        self.composer.set(&prompt.text);
+        self.go_to(match prompt.before {
+            Some(before) => Start::Resume { id: session, at: Some(ResumeAt { line: before, drops: None }) },
+            None => Start::New { id: None },
+        })
+    }
+
+    /// Goes on with the latest session but this, from a list of them.
+    pub(super) fn latest(&mut self, printed: &str) -> Vec<Effect> {
+        let here = self.view.info.as_ref().map(|info| info.session);
+        let ids = printed.lines().filter_map(|line| {
+            let row: Value = serde_json::from_str(line).ok()?;
+            row["session"].as_str()?.parse::<SessionId>().ok()
+        });
+        if let Some(id) = ids.into_iter().find(|id| Some(*id) != here) {
+            return self.go_to(Start::Resume { id, at: None });
+        }
+        self.say("info", "there is no other session of this folder");
+        Vec::new()
+    }
+}
+
+/// An errand for one of the program's own subcommands.
+pub(super) fn program(purpose: Purpose, words: &[&str]) -> Vec<Effect> {
+    let words = words.iter().map(|word| (*word).to_owned()).collect();
+    vec![Effect::Errand(purpose, Errand::Program(words))]
+}

@@ -1,0 +1,168 @@
+//! The screen without a screen: what a front end of plain lines asks of it. Takes numbers and lines instead of keys; gives
+//! what is waited for, and numbered lines that say how to answer.
+
+use jiff::Timestamp;
+use ratatui::text::Line;
+
+use super::open::{Open, Tasks};
+use super::{App, Effect, Farewell};
+use crate::view::agents::Panel;
+use crate::view::question::Asking;
+
+/// What the next line that is typed is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wants {
+    /// A prompt.
+    Prompt,
+    /// The number of an answer; `marked` where an empty line takes those that are marked.
+    Answer {
+        /// Whether some are.
+        marked: bool,
+    },
+    /// A number or a letter for what is open; `chosen` once a number was given.
+    Choice {
+        /// Whether it was.
+        chosen: bool,
+    },
+    /// Words for what is open.
+    Words,
+    /// Anything: a text is being read.
+    Reading,
+}
+
+impl App {
+    /// What the next line is about.
+    pub fn wants(&self) -> Wants {
+        if self.page.is_some() {
+            return Wants::Reading;
+        }
+        if let Some(asked) = self.asked.as_ref().filter(|_| self.answers()) {
+            return match asked.note {
+                Some(_) => Wants::Words,
+                None => Wants::Answer { marked: !asked.marked.is_empty() },
+            };
+        }
+        match &self.open {
+            Open::Nothing => Wants::Prompt,
+            Open::Help(_) => Wants::Reading,
+            Open::Search(..) => Wants::Words,
+            Open::Tasks(tasks) if tasks.budget.is_some() => Wants::Words,
+            Open::List(_, list) if list.is_writing() => Wants::Words,
+            Open::Tasks(tasks) => Wants::Choice { chosen: tasks.chosen.is_some() },
+            Open::List(_, list) => Wants::Choice { chosen: list.picked },
+        }
+    }
+
+    /// Chooses a row of what is open by its number, from 1 on. What can only be chosen is done at once.
+    pub fn choose_number(&mut self, number: usize) -> Vec<Effect> {
+        let at = number.wrapping_sub(1);
+        match &mut self.open {
+            Open::Tasks(tasks) => {
+                if let Some((_, task)) = self.view.rows().get(at) {
+                    tasks.chosen = Some(task.record.task.clone());
+                }
+            }
+            Open::List(_, list) if at < list.rows.len() => {
+                (list.chosen, list.picked) = (at, true);
+                if list.only_takes() {
+                    return self.open_key(crate::keymap::Action::Submit).unwrap_or_default();
+                }
+            }
+            _ => {}
+        }
+        Vec::new()
+    }
+
+    /// Whether a letter would do something with a row of what is open.
+    pub fn is_about_a_row(&self, letter: char) -> bool {
+        let Open::List(_, list) = &self.open else { return true };
+        list.offers.iter().any(|offer| offer.key == letter && offer.of_row)
+    }
+
+    /// Closes a text that is being read, unless it is the conversation of somebody who can be told something.
+    pub fn close_reading(&mut self) {
+        if self.page.as_ref().is_some_and(|page| page.agent_id().is_none()) {
+            self.page = None;
+        }
+        if self.page.is_none() && self.wants() == Wants::Reading {
+            self.open = Open::Nothing;
+        }
+    }
+
+    /// Closes what is open above the prompt.
+    pub fn close_open(&mut self) {
+        self.open = Open::Nothing;
+    }
+
+    /// What was written for a person to go on with, which nobody sees in a prompt that is not drawn.
+    pub fn take_draft(&mut self) -> Option<String> {
+        Some(self.composer.take()).filter(|text| !text.trim().is_empty())
+    }
+
+    /// Nobody will type any more: leaves as soon as all that was asked for is done.
+    pub fn leave_when_done(&mut self) -> Vec<Effect> {
+        self.leaving = true;
+        if self.known.attached() {
+            return vec![Effect::Leave(Farewell::Close)];
+        }
+        if !self.is_done() {
+            self.say(
+                "info",
+                "the input is over: it leaves as soon as the work is done (control-c leaves now)",
+            );
+        }
+        self.leave_if_done()
+    }
+
+    /// What must be decided or was asked for, as lines that are printed once.
+    pub fn plain(&mut self, now: Timestamp) -> Vec<Line<'static>> {
+        // They are printed before another line is read.
+        self.drawn_once();
+        if let Some(page) = &mut self.page {
+            return page.all((&self.items, self.dropped), &self.theme, self.columns);
+        }
+        if let Some((asked, question)) = self.shown_question().filter(|_| self.answers()) {
+            let (theme, columns) = (&self.theme, self.columns);
+            let waiting = self.view.questions.len();
+            let (step, marked) = (asked.picked.step, &asked.marked);
+            // No answer is the one that an empty line would give.
+            let chosen = usize::MAX;
+            let (rows, question) = (usize::MAX, &self.named(question));
+            let mut lines = Asking { theme, columns, rows, step, chosen, marked, waiting }.lines(question);
+            lines.push(Line::raw(match self.wants() {
+                Wants::Words => "write it in one line",
+                Wants::Answer { marked: true } => "a number marks; an empty line takes all that are marked",
+                _ => "type a number to answer",
+            }));
+            return lines;
+        }
+        match &self.open {
+            Open::Nothing => Vec::new(),
+            Open::Tasks(tasks) => self.plain_tasks(tasks, now),
+            Open::List(_, list) => list.numbered(),
+            Open::Help(_) | Open::Search(..) => self.panel(now),
+        }
+    }
+
+    fn plain_tasks(&self, tasks: &Tasks, now: Timestamp) -> Vec<Line<'static>> {
+        let columns = self.columns.saturating_sub(5).max(20);
+        let panel = Panel { theme: &self.theme, columns, most: usize::MAX, now, chosen: None, all: true };
+        let rows = panel.lines(&self.view);
+        if rows.is_empty() {
+            return vec![Line::raw("no agent and no command was started yet; an empty line closes")];
+        }
+        let numbered = |(at, row): (usize, Line<'static>)| Line::raw(format!("{:>3}. {row}", at + 1));
+        let mut lines: Vec<Line<'static>> = rows.into_iter().enumerate().map(numbered).collect();
+        let chosen =
+            self.view.rows().iter().position(|(_, task)| Some(&task.record.task) == tasks.chosen.as_ref());
+        lines.push(Line::raw(match (chosen, &tasks.budget) {
+            (_, Some(_)) => "its budget in one line, such as 10 turns or $2".to_owned(),
+            (Some(at), None) => format!(
+                "a number chooses; {} is chosen: enter looks, x stops, p pauses or goes on (P with all below), b to the background, $ budget, r resumes, q closes",
+                at + 1
+            ),
+            (None, None) => "type a number to choose one, q to close".to_owned(),
+        }));
+        lines
+    }
+}

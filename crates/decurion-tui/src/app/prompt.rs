@@ -1,0 +1,312 @@
+//! The prompt: keys that write it, and what becomes of it when it is sent.
+
+use decurion_protocol::view::TaskView;
+use decurion_protocol::{Block, Command, LineId, Mode, Start};
+use ratatui::crossterm::event::KeyEvent;
+use uuid::Uuid;
+
+use super::open::{Open, program};
+use super::{App, Effect, Farewell, Waits};
+use crate::commands::{self, Name, Topic, Typed};
+use crate::composer::vim::Took;
+use crate::composer::{Edit, Motion};
+use crate::desk::{Errand, Purpose};
+use crate::keymap::Action;
+use crate::page::Page;
+
+/// How many bytes a prompt for another process's session may take in a request, which is refused beyond a mebibyte.
+const LONGEST_ATTACHED: usize = (1 << 20) - (4 << 10);
+
+/// Whom a prompt is for.
+enum Addressed {
+    /// The session's own agent.
+    Session,
+    /// One of its agents, which is told.
+    Agent(Command),
+    /// Nobody can tell which of these.
+    Several(String),
+}
+
+impl App {
+    /// A key of vi, where those are wanted and the prompt has the keys; none if it is not one.
+    pub(super) fn vim_key(&mut self, key: &KeyEvent) -> Option<Vec<Effect>> {
+        let has_keys = self.page.is_none() && !self.answers() && matches!(self.open, Open::Nothing);
+        let vim = self.vim.as_mut().filter(|_| has_keys)?;
+        match vim.key(&mut self.composer, key) {
+            Took::No => return None,
+            Took::Yes => {
+                self.known.hint = None;
+                return Some(self.propose());
+            }
+            Took::Above => self.vertical(false),
+            Took::Below => self.vertical(true),
+        }
+        self.known.hint = None;
+        Some(Vec::new())
+    }
+
+    pub(super) fn prompt_key(&mut self, action: Action) -> Vec<Effect> {
+        if let Some(effects) = self.proposal_key(action) {
+            return effects;
+        }
+        match action {
+            Action::Submit => return self.submit(),
+            Action::Newline => self.composer.insert("\n"),
+            Action::Interrupt => return self.escape(),
+            Action::Leave => return self.leave_key(),
+            Action::EndOfInput if self.composer.is_empty() => return self.leave(),
+            Action::EndOfInput => self.composer.edit(Edit::Delete(Motion::Right)),
+            Action::Background => return self.background(),
+            Action::Mode => return self.next_mode(),
+            Action::Tasks => self.open_tasks(),
+            Action::History => self.open = Open::Search(String::new(), 0),
+            Action::Help => self.open = Open::Help(0),
+            Action::Edit(Edit::Type('?')) if self.composer.is_empty() => self.open = Open::Help(0),
+            // What is put into the prompt meanwhile is not in the editor's hands.
+            Action::Editor => return vec![Effect::Edit(self.composer.take())],
+            Action::Redraw => return vec![Effect::Repaint],
+            Action::Suspend => return vec![Effect::Suspend],
+            Action::Up if self.composer.is_empty() && !self.sent.is_empty() => {
+                let ours: Vec<LineId> = self.sent.iter().map(|(line, _)| *line).collect();
+                let unqueue = |line| Command::Unqueue { line: Some(line) };
+                // The last first: each is put before what is written already.
+                let asked = ours.into_iter().rev();
+                return asked.map(|line| self.ask_for(Waits::Unqueued, unqueue(line))).collect();
+            }
+            Action::Up | Action::Down => self.vertical(action == Action::Down),
+            Action::Transcript => self.page = Some(Page::root()),
+            Action::Complete | Action::PageUp | Action::PageDown => {}
+            Action::Edit(edit) => {
+                self.composer.edit(edit);
+                return self.propose();
+            }
+        }
+        Vec::new()
+    }
+
+    /// Sends what is written. A backslash at its end asks for another line instead.
+    fn submit(&mut self) -> Vec<Effect> {
+        let at_end = self.composer.cursor() == self.composer.raw().len();
+        if at_end && self.composer.raw().ends_with('\\') {
+            self.composer.edit(Edit::Delete(Motion::Left));
+            self.composer.insert("\n");
+            return Vec::new();
+        }
+        let text = self.composer.take();
+        self.end_proposals();
+        if text.trim().is_empty() {
+            return Vec::new();
+        }
+        self.history.push(&text);
+        let mut effects = vec![Effect::Remember(text.clone())];
+        effects.extend(self.send(text));
+        effects
+    }
+
+    fn send(&mut self, text: String) -> Vec<Effect> {
+        match commands::typed(&text) {
+            Typed::Ours(command, rest) => self.run(command, rest),
+            Typed::Memory(line) => {
+                vec![Effect::Errand(Purpose::Say, Errand::Memorize(line.to_owned()))]
+            }
+            Typed::Shell(command) => {
+                vec![self.ask("!", Command::Shell { command: command.to_owned() })]
+            }
+            Typed::Prompt => {
+                match self.addressed(&text) {
+                    Addressed::Session => {}
+                    Addressed::Agent(command) => return vec![self.ask("tell", command)],
+                    Addressed::Several(names) => {
+                        self.say("warning", format!("several are meant; name one by its id: {names}"));
+                        self.composer.set(&text);
+                        return Vec::new();
+                    }
+                }
+                self.submit_prompt(text)
+            }
+        }
+    }
+
+    /// Gives a prompt to the session's own agent.
+    fn submit_prompt(&mut self, text: String) -> Vec<Effect> {
+        let bytes = || serde_json::to_string(&text).map_or(usize::MAX, |text| text.len());
+        if self.known.attached() && bytes() > LONGEST_ATTACHED {
+            let words =
+                "this is too long for a session of another process; put it into a file, and name that";
+            self.say("warning", words);
+            self.composer.set(&text);
+            return Vec::new();
+        }
+        let line = LineId(Uuid::new_v4());
+        self.sent.push_back((line, text.clone()));
+        let command = Command::Submit { line, blocks: vec![Block::text(text)] };
+        vec![self.ask_for(Waits::Prompt(line), command)]
+    }
+
+    /// Whether anybody works, or will as soon as it is his turn.
+    pub(super) fn has_any_work(&self) -> bool {
+        let calls = !self.conversation.calling().is_empty();
+        self.view.at_work || self.view.has_work() || calls || !self.sent.is_empty()
+    }
+
+    /// A prompt that begins with `@` and the id or the kind of an agent at work is for that agent.
+    fn addressed(&self, text: &str) -> Addressed {
+        let address = text.trim().strip_prefix('@').and_then(|text| text.split_once(char::is_whitespace));
+        let Some((name, words)) = address else { return Addressed::Session };
+        let name = name.trim_end_matches([':', ',']);
+        let fits = |task: &&TaskView| {
+            let is_kind = task.record.agent_type.as_deref() == Some(name);
+            task.is_agent() && (task.record.task.as_str() == name || is_kind && !task.state.is_ended())
+        };
+        let fitting: Vec<&str> =
+            self.view.tasks().iter().filter(fits).map(|task| task.record.task.as_str()).collect();
+        match fitting[..] {
+            [] => Addressed::Session,
+            [one] => one.parse().map_or(Addressed::Session, |agent| {
+                Addressed::Agent(Command::Tell { agent, text: words.trim().to_owned() })
+            }),
+            _ => Addressed::Several(fitting.iter().map(|id| format!("@{id}")).collect::<Vec<_>>().join(", ")),
+        }
+    }
+
+    /// Does what a command of our own says.
+    fn run(&mut self, command: Name, rest: &str) -> Vec<Effect> {
+        match command {
+            Name::Help => self.open = Open::Help(0),
+            Name::Tasks => self.open_tasks(),
+            Name::Quit => return self.leave(),
+            Name::Cost => self.say("info", crate::view::status::costs(&self.view)),
+            Name::Model if rest.is_empty() => return self.list(Topic::Models),
+            Name::Model => return vec![self.ask("model", Command::SetModel { model: rest.to_owned() })],
+            Name::Compact => {
+                let instructions = (!rest.is_empty()).then(|| rest.to_owned());
+                return vec![self.ask("compact", Command::Compact { instructions })];
+            }
+            Name::Clear => return self.go_to(Start::New { id: None }),
+            Name::Continue => return program(Purpose::Latest, &["sessions", "list", "--json"]),
+            Name::Fork => {
+                let here = self.view.info.as_ref().map(|info| info.session);
+                let fork = here.map(|from| self.go_to(Start::Fork { from, id: None, at: None }));
+                return fork.unwrap_or_default();
+            }
+            Name::List(topic) => return self.list(topic),
+            Name::Print(words) => return program(Purpose::Page(words.join(" ")), words),
+            Name::Trace => return self.of_session(&["trace"], rest),
+            Name::Export => return self.of_session(&["sessions", "export"], rest),
+            Name::StatusLine => {
+                let wish = if rest.is_empty() { "Show the folder, the branch and the model." } else { rest };
+                let text = format!("Use the statusline-setup agent to set up my status line. {wish}");
+                return self.submit_prompt(text);
+            }
+            Name::Team => self.say("info", "no team is at work in this session; /tasks shows who is"),
+            Name::Vim => {
+                self.set_vim(self.vim.is_none());
+                let state = if self.vim.is_some() { "on" } else { "off" };
+                self.known.hint = Some(format!("keys as in vi: {state}"));
+            }
+        }
+        Vec::new()
+    }
+
+    /// A subcommand about this session, which writes a file; with words: that file.
+    fn of_session(&mut self, words: &[&str], file: &str) -> Vec<Effect> {
+        let Some(session) = self.view.info.as_ref().map(|info| info.session.to_string()) else {
+            self.say("info", "there is no session yet");
+            return Vec::new();
+        };
+        let name = match words {
+            ["trace"] => format!("trace-{session}.json"),
+            _ => format!("session-{session}.jsonl"),
+        };
+        let file = if file.is_empty() { name.as_str() } else { file };
+        let mut all = words.to_vec();
+        all.extend([session.as_str(), "-o", file]);
+        self.say("info", format!("writing {file}"));
+        program(Purpose::Say, &all)
+    }
+
+    /// Closes what is under way here, or ends the turn.
+    fn escape(&mut self) -> Vec<Effect> {
+        if std::mem::take(&mut self.leaving) {
+            return Vec::new();
+        }
+        self.interrupt()
+    }
+
+    /// Ends the turn under way; with nothing under way it does nothing.
+    pub(super) fn interrupt(&mut self) -> Vec<Effect> {
+        let is_still = !self.view.at_work && self.sent.is_empty() && self.conversation.calling().is_empty();
+        if is_still {
+            return Vec::new();
+        }
+        vec![self.ask("interrupt", Command::Interrupt)]
+    }
+
+    /// Once: what is written goes, or the turn. Twice: the program.
+    pub(super) fn leave_key(&mut self) -> Vec<Effect> {
+        if matches!(self.open, Open::List(Topic::Leaving, _)) {
+            return vec![Effect::Leave(Farewell::Close)];
+        }
+        if self.leave_pressed {
+            self.known.hint = None;
+            let effects = self.leave();
+            self.leave_pressed = false;
+            return effects;
+        }
+        self.page = None;
+        self.leave_pressed = true;
+        self.known.hint = Some("press ctrl+c again to leave".to_owned());
+        if !self.composer.is_empty() {
+            self.composer.take();
+            self.end_proposals();
+            return Vec::new();
+        }
+        self.interrupt()
+    }
+
+    /// Leaves; where something still works, asks first what becomes of it.
+    pub(super) fn leave(&mut self) -> Vec<Effect> {
+        // A second press of the key that ends the turn has that behind it.
+        let has_work = if self.leave_pressed { self.view.has_work() } else { self.has_any_work() };
+        if !self.known.attached() && has_work {
+            self.page = None;
+            return self.list(Topic::Leaving);
+        }
+        vec![Effect::Leave(Farewell::Close)]
+    }
+
+    fn background(&mut self) -> Vec<Effect> {
+        // A command in the foreground is no task yet, only a call.
+        if self.view.has_foreground() || self.view.root.calls().next().is_some() {
+            return vec![self.ask("background", Command::Background { target: None })];
+        }
+        self.known.hint = Some("nothing runs in the foreground".to_owned());
+        Vec::new()
+    }
+
+    fn next_mode(&mut self) -> Vec<Effect> {
+        let mode = match self.view.mode {
+            Mode::Default | Mode::Bubble => Mode::AcceptEdits,
+            Mode::AcceptEdits => Mode::Plan,
+            Mode::Plan if self.known.can_bypass => Mode::BypassPermissions,
+            _ => Mode::Default,
+        };
+        vec![self.ask("mode", Command::SetMode { mode })]
+    }
+
+    /// Up and down go through the rows of the prompt, and beyond them through earlier ones.
+    fn vertical(&mut self, down: bool) {
+        if self.composer.vertical(down, self.room()) {
+            return;
+        }
+        let now = self.composer.text();
+        let found = if down { self.history.following() } else { self.history.previous(&now) };
+        if let Some(text) = found.map(str::to_owned) {
+            self.composer.set(&text);
+        }
+    }
+
+    pub(super) fn room(&self) -> usize {
+        self.columns.saturating_sub(2).max(2)
+    }
+}

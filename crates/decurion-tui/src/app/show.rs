@@ -1,0 +1,261 @@
+//! The screen as lines: what is finished, and what stands below it and changes.
+
+use decurion_protocol::Question;
+use jiff::Timestamp;
+use ratatui::text::{Line, Span};
+
+use super::App;
+use super::open::{Open, Tasks};
+use crate::commands;
+use crate::composer::Composer;
+use crate::screen::Cursor;
+use crate::text::{cut, one_line, wrap};
+use crate::view::agents::Panel;
+use crate::view::item::{self, Fold};
+use crate::view::question::Asking;
+use crate::view::{coming, status};
+
+/// How much of the screen the tree of agents takes while nobody looks at it.
+const PANEL_ROWS: usize = 8;
+/// How many rows a prompt may take.
+const COMPOSER_ROWS: usize = 10;
+/// How many prompts that wait are shown.
+const SHOWN_SENT: usize = 3;
+
+impl App {
+    /// The lines that are finished since this was asked last.
+    pub fn finished(&mut self) -> Vec<Line<'static>> {
+        let from = std::mem::replace(&mut self.drawn, self.items.len());
+        self.lines_of(from)
+    }
+
+    /// The last of all finished lines, about so many: for a screen on which nothing is drawn yet.
+    pub fn all_finished(&mut self, most: usize) -> Vec<Line<'static>> {
+        self.drawn = self.items.len();
+        self.lines_of(self.item_of_line(most))
+    }
+
+    /// The item that the line stands in which is so many lines before the end of what is drawn, at this width.
+    pub fn item_of_line(&self, lines: usize) -> usize {
+        let (mut from, mut count) = (self.drawn, 0);
+        while from > 0 && count < lines {
+            from -= 1;
+            count += item::lines(&self.items[from], &self.theme, self.columns, Fold::Folded).len();
+        }
+        from
+    }
+
+    /// The finished lines from an item on: for a screen that is drawn again.
+    pub fn finished_from(&mut self, item: usize) -> Vec<Line<'static>> {
+        self.drawn = self.items.len();
+        self.lines_of(item.min(self.drawn))
+    }
+
+    fn lines_of(&self, from: usize) -> Vec<Line<'static>> {
+        let items = self.items[from..].iter();
+        items.flat_map(|item| item::lines(item, &self.theme, self.columns, Fold::Folded)).collect()
+    }
+
+    /// The page over everything, if one is open: its rows, and where the cursor is.
+    pub fn page(&mut self) -> Option<(Vec<Line<'static>>, Cursor)> {
+        let size = (self.columns, self.rows);
+        let page = self.page.as_mut()?;
+        let (mut rows, cursor) = page.rows((&self.items, self.dropped), &self.theme, size);
+        let asked = self.view.questions.len();
+        if let Some(last) = rows.last_mut().filter(|_| asked > 0) {
+            let words =
+                if asked == 1 { "1 question waits".to_owned() } else { format!("{asked} questions wait") };
+            *last = Line::styled(format!("? {words} for you · esc back"), self.theme.asking);
+        }
+        Some((rows, cursor))
+    }
+
+    /// What the terminal's title says.
+    pub fn title(&self) -> String {
+        let folder = self.view.info.as_ref().and_then(|info| info.cwd.file_name()).unwrap_or("decurion");
+        let mark = match (self.view.questions.len(), self.moves()) {
+            (1.., _) => "? ",
+            (0, true) => "● ",
+            (0, false) => "",
+        };
+        format!("{mark}{}", one_line(folder))
+    }
+
+    /// The lines below, which change, and where the cursor is.
+    pub fn live(&self, now: Timestamp) -> (Vec<Line<'static>>, Cursor) {
+        crate::fuse::pass("live");
+        let mut lines = self.coming();
+        let panel = self.panel(now);
+        if !panel.is_empty() {
+            lines.push(Line::default());
+        }
+        lines.extend(panel);
+        lines.extend(self.waiting());
+        lines.push(Line::default());
+        if let Some((asked, question)) = self.shown_question() {
+            let (theme, columns) = (&self.theme, self.columns);
+            let waiting = self.view.questions.len();
+            let (step, chosen, marked) = (asked.picked.step, asked.chosen, &asked.marked);
+            // Nobody decides about what is not in sight: the rest gives way.
+            let room = self.rows.saturating_sub(4);
+            let question = &self.named(question);
+            let asking = Asking { theme, columns, rows: room, step, chosen, marked, waiting }.lines(question);
+            if self.would_answer() || lines.len() + asking.len() > room {
+                let rest = room.saturating_sub(asking.len());
+                let from = lines.len().saturating_sub(rest);
+                lines = lines.split_off(from);
+            }
+            lines.extend(asking);
+            if let Some(note) = asked.note.as_ref().filter(|_| self.would_answer()) {
+                let lead = if note.refuses { "tell it: " } else { "answer: " };
+                return self.with_writing(lines, &note.words, lead);
+            }
+            if !self.would_answer() {
+                lines.push(Line::styled(cut("  (tab to answer it)", columns).into_owned(), theme.asking));
+                return self.with_writing(lines, &self.composer, "> ");
+            }
+            lines.extend(self.status());
+            return (lines, None);
+        }
+        self.with_writing(lines, &self.composer, "> ")
+    }
+
+    fn status(&self) -> Vec<Line<'static>> {
+        if let Some(vim) = self.vim.as_ref().filter(|_| self.known.hint.is_none()) {
+            let known = status::Known { lead: vim.label(), ..self.known.clone() };
+            return status::lines(&self.view, &known, &self.theme, self.columns);
+        }
+        status::lines(&self.view, &self.known, &self.theme, self.columns)
+    }
+
+    /// A question whose asker has names that people know.
+    pub(super) fn named(&self, question: &Question) -> Question {
+        let name = |part: &String| {
+            let task = part.parse().ok().and_then(|task| self.view.task(&task));
+            task.map_or_else(|| part.clone(), crate::view::agents::name)
+        };
+        Question { path: question.path.iter().map(name).collect(), ..question.clone() }
+    }
+
+    /// What is being said and done.
+    fn coming(&self) -> Vec<Line<'static>> {
+        let mut lines = coming::lines(&self.conversation, &self.theme, self.columns);
+        if lines.is_empty() && self.is_busy() {
+            let words = crate::view::agents::busy(&self.view.root);
+            lines.push(Line::styled(format!("◌ {words}"), self.theme.faint));
+        }
+        // Half of the screen at most: the rest of it is above, or comes when it is finished.
+        let most = (self.rows / 2).max(1);
+        let from = lines.len().saturating_sub(most);
+        lines.split_off(from)
+    }
+
+    /// Prompts that wait for their turn.
+    fn waiting(&self) -> Vec<Line<'static>> {
+        if !self.is_busy() {
+            return Vec::new();
+        }
+        let shown = self.sent.iter().take(SHOWN_SENT).map(|(_, text)| {
+            let words = format!("  next: {}", one_line(text));
+            Line::styled(cut(&words, self.columns).into_owned(), self.theme.faint)
+        });
+        let mut lines: Vec<Line<'static>> = shown.collect();
+        if !lines.is_empty() {
+            lines.push(Line::styled("  (↑ takes them back)", self.theme.faint));
+        }
+        lines
+    }
+
+    /// The tree of agents, or what else is open.
+    pub(super) fn panel(&self, now: Timestamp) -> Vec<Line<'static>> {
+        let (theme, columns) = (&self.theme, self.columns);
+        let usual = PANEL_ROWS.min(self.rows / 3);
+        let most = self.rows.saturating_sub(8).max(1);
+        match &self.open {
+            Open::Nothing => {
+                Panel { theme, columns, most: usual, now, chosen: None, all: false }.lines(&self.view)
+            }
+            Open::Tasks(tasks) => self.tasks(tasks, most, now),
+            Open::Help(from) => self.help(*from),
+            Open::List(_, list) => list.lines(theme, columns, most),
+            Open::Search(word, passed) => {
+                let found = self.history.find(word, *passed).map(one_line).unwrap_or_default();
+                let line = format!("earlier prompts with {word:?}: {found}");
+                vec![Line::styled(cut(&line, columns).into_owned(), theme.accent)]
+            }
+        }
+    }
+
+    fn tasks(&self, tasks: &Tasks, most: usize, now: Timestamp) -> Vec<Line<'static>> {
+        let (theme, columns) = (&self.theme, self.columns);
+        let chosen = tasks.chosen.as_ref();
+        let mut lines = Panel { theme, columns, most, now, chosen, all: true }.lines(&self.view);
+        if lines.is_empty() {
+            lines.push(Line::styled("no agent and no command was started yet", theme.faint));
+        }
+        let foot = match &tasks.budget {
+            Some(budget) => format!("its budget (10 turns, $2, 100k tokens): {}", budget.raw()),
+            None => {
+                "↑↓ · enter look, steer · x stop · p pause, go on (P with all below) · b background · $ budget · r resume · esc"
+                    .to_owned()
+            }
+        };
+        lines.extend(wrap(Line::styled(foot, theme.faint), columns.max(1), ""));
+        lines
+    }
+
+    fn help(&self, from: usize) -> Vec<Line<'static>> {
+        let keys = self.keymap.help();
+        // Keys stand in a column of their own where there is room for one.
+        let wide = if self.columns < 60 { 0 } else { 24 };
+        let row = |(key, words): (String, &str)| {
+            let key = Span::styled(format!("{key:<wide$} "), self.theme.accent);
+            let line = Line::from(vec![key, Span::raw(words.to_owned())]);
+            wrap(line, self.columns.max(1), "  ")
+        };
+        let most = self.rows.saturating_sub(7).max(1);
+        let others = [
+            ("!", "run a command in the shell; what it prints joins the conversation"),
+            ("#", "keep a line in the instructions that every session here reads"),
+            ("@", "name a file, or an agent to tell it something"),
+        ];
+        let others = others.map(|(key, words)| row((key.to_owned(), words)));
+        let names = commands::all().map(|(name, words)| row((format!("/{name}"), words)));
+        let rows = keys.into_iter().map(row).chain(others).chain(names);
+        let rows: Vec<Line<'static>> = rows.flatten().collect();
+        let from = from.min(rows.len().saturating_sub(most));
+        let below = rows.len() - from - most.min(rows.len() - from);
+        let mut lines: Vec<Line<'static>> = rows.into_iter().skip(from).take(most).collect();
+        let foot = if below > 0 {
+            format!("↓ {below} more · any other key closes")
+        } else {
+            "any other key closes".to_owned()
+        };
+        lines.push(Line::styled(cut(&foot, self.columns).into_owned(), self.theme.faint));
+        lines
+    }
+
+    /// The prompt below these lines, and the status below it.
+    fn with_writing(
+        &self,
+        mut lines: Vec<Line<'static>>,
+        writing: &Composer,
+        lead: &'static str,
+    ) -> (Vec<Line<'static>>, Cursor) {
+        let room = self.columns.saturating_sub(lead.len()).max(2);
+        let rows = writing.rows(room);
+        let (row, column) = writing.place(&rows);
+        let from = row.saturating_sub(COMPOSER_ROWS - 1);
+        let cursor = (lines.len() + row - from, column + lead.len());
+        for (at, shown) in rows.iter().enumerate().skip(from).take(COMPOSER_ROWS) {
+            let lead = if at == 0 { lead.to_owned() } else { " ".repeat(lead.len()) };
+            lines.push(Line::from(vec![
+                Span::styled(lead, self.theme.accent),
+                Span::raw(shown.shown.clone()),
+            ]));
+        }
+        lines.extend(self.proposals());
+        lines.extend(self.status());
+        (lines, Some(cursor))
+    }
+}

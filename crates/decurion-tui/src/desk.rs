@@ -1,0 +1,93 @@
+//! What the front end needs of the program around it, which may touch files and processes. Takes errands, which are done
+//! beside the loop; gives what came of them, for the purpose they were asked for.
+
+use decurion_protocol::link::BoxFuture;
+use decurion_protocol::{AgentId, Envelope};
+use serde_json::Value;
+
+use crate::commands::Topic;
+
+/// The program around the front end.
+pub trait Desk: Send + Sync {
+    /// Keeps a prompt for later sessions.
+    fn remember(&self, prompt: &str);
+    /// Lets a person write in an editor, which has the terminal meanwhile; gives the text as it is then.
+    fn edit(&self, draft: Draft) -> BoxFuture<'_, Result<String, String>>;
+    /// Lets the editor that is open end, as the program itself is about to; none is opened any more.
+    fn end_editor(&self, how: EditorEnd);
+    /// Stops this program until the shell lets it go on. False where there is no shell that could.
+    fn suspend(&self) -> bool;
+    /// Does something that takes a while.
+    fn run(&self, errand: Errand) -> BoxFuture<'static, Result<Fruit, String>>;
+}
+
+/// What is written in an editor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Draft {
+    /// A prompt.
+    Text(String),
+    /// This file.
+    File(String),
+}
+
+/// How an editor is told to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EditorEnd {
+    /// It is asked to.
+    Terminate,
+    /// The terminal is gone.
+    Hangup,
+    /// It has no choice.
+    Kill,
+}
+
+/// What can be asked of the program.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Errand {
+    /// What this program prints with these arguments.
+    Program(Vec<String>),
+    /// The files of the project.
+    Paths,
+    /// Keep a line in the instructions that every session here reads.
+    Memorize(String),
+    /// A file for a new agent of this name.
+    NewAgent(String),
+    /// What is on record of a conversation; none is the root's.
+    Past(Option<AgentId>),
+    /// A person's own status line for these facts of the session.
+    Status(Box<Value>),
+}
+
+/// What comes of an errand.
+#[derive(Clone, Debug)]
+pub enum Fruit {
+    /// Text.
+    Text(String),
+    /// Paths below the working directory.
+    Paths(Vec<String>),
+    /// A file to be edited.
+    File(String),
+    /// Events in order.
+    Past(Vec<Envelope>),
+}
+
+/// What an errand was for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To list something.
+    List(Topic),
+    /// To show a text under this title.
+    Page(String),
+    /// To say it in the conversation.
+    Say,
+    /// To complete paths.
+    Paths,
+    /// To show a conversation.
+    Past(Option<AgentId>),
+    /// To show it at the bottom.
+    Status,
+    /// To edit a file.
+    Edit,
+    /// To go on with the latest session but this.
+    Latest,
+}

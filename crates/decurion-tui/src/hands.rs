@@ -1,0 +1,60 @@
+//! What is done for both front ends alike. Takes what the screen wants done; does what is about the session, the program
+//! or another time, and gives back what is about the terminal.
+
+use std::sync::Arc;
+
+use decurion_protocol::Request;
+use tokio::sync::mpsc;
+
+use crate::app::{Effect, Farewell, Input};
+use crate::desk::{Desk, Draft};
+
+/// What is about the terminal.
+pub(crate) enum Wish {
+    /// End the program, or what it shows.
+    Leave(Farewell),
+    /// Let somebody write in an editor.
+    Edit(Draft),
+    /// Hold the program.
+    Suspend,
+    /// Draw everything again.
+    Repaint,
+    /// Somebody is needed.
+    Call,
+}
+
+/// Whom an effect may concern besides the terminal.
+pub(crate) struct Hands {
+    /// The session.
+    pub commands: mpsc::Sender<Request>,
+    /// The program.
+    pub desk: Arc<dyn Desk>,
+    /// Where what comes of errands goes.
+    pub errands: mpsc::Sender<Input>,
+}
+
+impl Hands {
+    /// Does it, or gives what is left to do at the terminal.
+    pub async fn take(&self, effect: Effect) -> Option<Wish> {
+        match effect {
+            // A session that does not listen any more is over, which its events tell.
+            Effect::Send(request) => drop(self.commands.send(request).await),
+            Effect::Remember(prompt) => self.desk.remember(&prompt),
+            Effect::Errand(purpose, errand) => {
+                let (work, sender) = (self.desk.run(errand), self.errands.clone());
+                tokio::spawn(async move {
+                    let fruit = work.await;
+                    // Nobody waits for it any more.
+                    let _ = sender.send(Input::Done(purpose, fruit)).await;
+                });
+            }
+            Effect::Leave(farewell) => return Some(Wish::Leave(farewell)),
+            Effect::Edit(text) => return Some(Wish::Edit(Draft::Text(text))),
+            Effect::EditFile(path) => return Some(Wish::Edit(Draft::File(path))),
+            Effect::Suspend => return Some(Wish::Suspend),
+            Effect::Repaint => return Some(Wish::Repaint),
+            Effect::Call => return Some(Wish::Call),
+        }
+        None
+    }
+}

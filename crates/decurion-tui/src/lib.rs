@@ -1,0 +1,470 @@
+//! The interactive front end. Takes a session's [`Link`]; draws it in a terminal and turns keys into commands.
+//!
+//! [`run`] is the one loop: what comes in goes to [`app::App`], which gives effects and lines; the effects are done here
+//! and the lines drawn by [`screen::Screen`].
+
+pub mod app;
+pub mod budget;
+pub mod code;
+pub mod commands;
+pub mod complete;
+pub mod composer;
+pub mod conversation;
+pub mod desk;
+mod editing;
+pub mod fuse;
+mod hands;
+pub mod history;
+pub mod keymap;
+mod keys;
+pub mod list;
+pub mod lists;
+pub mod page;
+pub mod plain;
+pub mod screen;
+pub mod steps;
+pub mod terminal;
+pub mod text;
+pub mod theme;
+pub mod view;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossterm::event::{Event as Happening, KeyEventKind};
+use decurion_protocol::{Clock, Command, Event, Link, Request, RequestId, SessionView};
+use futures_util::StreamExt as _;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use app::{App, Effect, Farewell, Input, Next};
+use desk::{Desk, Draft};
+use editing::{Beside, Edited, Signals, is_known};
+use hands::{Hands, Wish};
+use keys::Keys;
+use screen::Screen;
+use terminal::Terminal;
+
+/// What happens in the session is shown at most so often; keys are shown at once.
+const FRAME: Duration = Duration::from_millis(33);
+/// How often times are shown anew while somebody works.
+const SECOND: Duration = Duration::from_secs(1);
+/// How long a terminal that is being resized must rest before all is drawn again.
+const RESIZED: Duration = Duration::from_millis(80);
+/// How long it may go on being resized until that is drawn all the same.
+const RESIZING: Duration = Duration::from_millis(400);
+/// How long the session may take to end.
+const GOODBYE: Duration = Duration::from_secs(10);
+/// What is said where nobody could let us go on.
+const NO_SHELL: &str = "there is no shell to go back to";
+/// Two interrupts from outside within this are one that means it.
+const TWICE: Duration = Duration::from_secs(1);
+
+/// A wish from outside of the terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Interrupt the turn; twice in a second: leave.
+    Interrupt,
+    /// Leave now.
+    Terminate,
+    /// The terminal is gone.
+    Hangup,
+    /// Let the shell have its turn.
+    Suspend,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// Somebody left.
+    Left,
+    /// The session ended by itself.
+    Over,
+    /// Somebody left, and the work goes on without a terminal.
+    Kept(Link, Box<SessionView>),
+    /// Another session is wanted in its place.
+    Next(Box<Next>),
+    /// Somebody outside wanted it.
+    By(Signal),
+}
+
+/// What is shown, and with what.
+pub struct Showing {
+    /// The session.
+    pub link: Link,
+    /// The screen, with what is on record already taken.
+    pub app: App,
+    /// The number of the last event that it has taken.
+    pub taken: u64,
+    /// What the program does for it.
+    pub desk: Arc<dyn Desk>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Draws a session until a person leaves it or it ends.
+pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::Result<Ended> {
+    let Showing { link, app, taken, desk, clock } = showing;
+    let terminal = Terminal::take()?;
+    let screen = Screen::new(Whole, Terminal::size());
+    let (errands, fruits) = mpsc::channel(64);
+    let hands = Hands { commands: link.commands.clone(), desk, errands };
+    let mut window = Window {
+        link,
+        app,
+        taken,
+        hands,
+        clock,
+        signals: Signals::new(signals),
+        terminal,
+        screen,
+        keys: Keys::new()?,
+        fruits,
+        later: VecDeque::new(),
+        title: String::new(),
+        interrupted: None,
+        normal: Terminal::size(),
+        resized: None,
+        drawn: None,
+        dirty: true,
+    };
+    let ended = window.live().await;
+    // What cannot be drawn any more is left: work that is to be kept goes on also if the terminal dies just now.
+    let _ = match ended {
+        // A terminal that is gone shows nothing, or is a shell's again.
+        Ok(Over::By(Signal::Hangup)) | Err(_) => window.screen.abandon(),
+        // What was said last may not have been drawn yet.
+        Ok(_) => {
+            window.app.break_off();
+            let drawn = window.draw();
+            drawn.and(window.screen.leave())
+        }
+    };
+    // A terminal that cannot be written to any more is gone, and the session ends as it does then.
+    let over = ended.unwrap_or(Over::By(Signal::Hangup));
+    Ok(conclude(over, window.link, window.app).await)
+}
+
+/// Ends the session, if it is to end. One that is another process's goes on.
+async fn conclude(over: Over, mut link: Link, app: App) -> Ended {
+    let is_kept = matches!(over, Over::Session | Over::Left(Farewell::Keep));
+    if !is_kept && !app.known.attached() {
+        close(&mut link, "the person at the terminal has left").await;
+    }
+    match over {
+        Over::Session => Ended::Over,
+        Over::Left(Farewell::Keep) => Ended::Kept(link, Box::new(app.view)),
+        Over::Left(Farewell::Close) => Ended::Left,
+        Over::Left(Farewell::Next(next)) => Ended::Next(next),
+        Over::By(signal) => Ended::By(signal),
+    }
+}
+
+/// The terminal as a frame is written to it: at once, so that none is seen in pieces.
+struct Whole;
+
+impl io::Write for Whole {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(rustix::stdio::stdout(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Everything that the loop holds.
+struct Window<'a> {
+    link: Link,
+    app: App,
+    taken: u64,
+    hands: Hands,
+    clock: Arc<dyn Clock>,
+    signals: Signals<'a>,
+    terminal: Terminal,
+    screen: Screen<Whole>,
+    keys: Keys,
+    fruits: mpsc::Receiver<Input>,
+    /// What is to be done since an editor was open.
+    later: VecDeque<Effect>,
+    /// What the terminal's title says.
+    title: String,
+    /// When somebody outside wanted an interrupt last.
+    interrupted: Option<Instant>,
+    /// The size at which the normal buffer was drawn.
+    normal: (u16, u16),
+    /// When the terminal was resized first and last, until that is shown.
+    resized: Option<(Instant, Instant)>,
+    /// When was drawn last.
+    drawn: Option<Instant>,
+    /// Whether something is to be drawn.
+    dirty: bool,
+}
+
+/// Whether the loop goes on.
+enum Going {
+    On,
+    Over(Over),
+}
+
+/// Why it does not.
+enum Over {
+    /// The session ended.
+    Session,
+    /// Somebody left.
+    Left(Farewell),
+    /// Somebody outside said so.
+    By(Signal),
+}
+
+impl Window<'_> {
+    async fn live(&mut self) -> io::Result<Over> {
+        for effect in self.app.begin() {
+            if let Going::Over(over) = self.do_it(effect).await? {
+                return Ok(over);
+            }
+        }
+        // A terminal may have been resized before anybody listened.
+        if Terminal::size() == self.screen.size() {
+            self.draw()?;
+        } else {
+            self.resize()?;
+        }
+        loop {
+            while let Some(effect) = self.later.pop_front() {
+                if let Going::Over(over) = self.do_it(effect).await? {
+                    return Ok(over);
+                }
+            }
+            let frame = self.next_frame();
+            let going = tokio::select! {
+                biased;
+                Some(signal) = self.signals.recv() => self.signalled(signal).await?,
+                key = self.keys.next() => self.happened(key).await?,
+                Some(fruit) = self.fruits.recv() => self.update(fruit).await?,
+                event = self.link.events.next() => match event {
+                    Some(event) if is_known(&event, self.taken) => Going::On,
+                    Some(event) => self.update(Input::Event(event)).await?,
+                    None => Going::Over(Over::Session),
+                },
+                () = self.link.commands.closed() => Going::Over(Over::Session),
+                () = sleep_until(frame), if frame.is_some() => {
+                    self.draw()?;
+                    Going::On
+                }
+            };
+            if let Going::Over(over) = going {
+                return Ok(over);
+            }
+        }
+    }
+
+    /// When something is drawn next, if nothing comes in: a person's terminal rests while nothing moves.
+    fn next_frame(&self) -> Option<Instant> {
+        if let Some((first, last)) = self.resized {
+            return Some((last + RESIZED).min(first + RESIZING));
+        }
+        let drawn = self.drawn?;
+        if self.dirty {
+            return Some(drawn + FRAME);
+        }
+        self.app.moves().then(|| drawn + SECOND)
+    }
+
+    /// Something happened at the terminal. One that is gone ends the loop.
+    async fn happened(&mut self, happening: Option<io::Result<Happening>>) -> io::Result<Going> {
+        let Some(Ok(mut happening)) = happening else { return Ok(Going::Over(Over::By(Signal::Hangup))) };
+        loop {
+            if let Going::Over(over) = self.take(happening).await? {
+                return Ok(Going::Over(over));
+            }
+            // All that was typed is shown at once.
+            match self.keys.ready() {
+                Some(next) => happening = next?,
+                None => break,
+            }
+        }
+        if self.resized.is_none() {
+            self.draw()?;
+        }
+        Ok(Going::On)
+    }
+
+    async fn take(&mut self, happening: Happening) -> io::Result<Going> {
+        match happening {
+            Happening::Key(key) if key.kind != KeyEventKind::Release => self.update(Input::Key(key)).await,
+            Happening::Paste(text) => self.update(Input::Paste(text)).await,
+            Happening::Resize(..) => {
+                let now = Instant::now();
+                self.resized = Some((self.resized.map_or(now, |(first, _)| first), now));
+                Ok(Going::On)
+            }
+            _ => Ok(Going::On),
+        }
+    }
+
+    async fn update(&mut self, input: Input) -> io::Result<Going> {
+        fuse::pass("update");
+        self.dirty = true;
+        for effect in self.app.update(input) {
+            if let Going::Over(over) = self.do_it(effect).await? {
+                return Ok(Going::Over(over));
+            }
+        }
+        Ok(Going::On)
+    }
+
+    async fn do_it(&mut self, effect: Effect) -> io::Result<Going> {
+        fuse::pass("effect");
+        match self.hands.take(effect).await {
+            None => {}
+            Some(Wish::Leave(farewell)) => return Ok(Going::Over(Over::Left(farewell))),
+            Some(Wish::Edit(draft)) => return self.edit(draft).await,
+            Some(Wish::Suspend) => self.suspend()?,
+            Some(Wish::Repaint) => self.repaint()?,
+            Some(Wish::Call) => self.terminal.ring()?,
+        }
+        Ok(Going::On)
+    }
+
+    /// Gives the terminal to an editor until that is closed.
+    async fn edit(&mut self, draft: Draft) -> io::Result<Going> {
+        self.screen.leave()?;
+        self.keys.end().await;
+        self.terminal.pause();
+        let Self { app, link, signals, taken, .. } = self;
+        let edited = Beside { app, link, signals, taken: *taken }.edit(&*self.hands.desk, draft).await;
+        let held = self.terminal.go_on();
+        match edited {
+            Edited::Done(effects) => {
+                held?;
+                self.keys.go_on()?;
+                self.later.extend(effects);
+                self.repaint()?;
+                Ok(Going::On)
+            }
+            Edited::By(signal) => Ok(Going::Over(Over::By(signal))),
+            Edited::SessionOver => Ok(Going::Over(Over::Session)),
+        }
+    }
+
+    fn suspend(&mut self) -> io::Result<()> {
+        self.screen.leave()?;
+        self.terminal.pause();
+        let suspended = self.hands.desk.suspend();
+        self.terminal.go_on()?;
+        if !suspended {
+            self.app.say("info", NO_SHELL);
+        }
+        self.repaint()
+    }
+
+    async fn signalled(&mut self, signal: Signal) -> io::Result<Going> {
+        fuse::pass("signal");
+        match signal {
+            Signal::Terminate | Signal::Hangup => Ok(Going::Over(Over::By(signal))),
+            Signal::Suspend => {
+                self.suspend()?;
+                Ok(Going::On)
+            }
+            Signal::Interrupt => {
+                let before = self.interrupted.replace(Instant::now());
+                if before.is_some_and(|before| before.elapsed() < TWICE) {
+                    return Ok(Going::Over(Over::By(signal)));
+                }
+                self.update(Input::Interrupt).await
+            }
+        }
+    }
+
+    fn draw(&mut self) -> io::Result<()> {
+        fuse::pass("draw");
+        if self.resized.take().is_some() {
+            return self.resize();
+        }
+        // The news of a resize is lost if it comes together with a key.
+        if Terminal::size() != self.screen.size() {
+            let now = Instant::now();
+            self.resized = Some((now, now));
+            return Ok(());
+        }
+        self.entitle()?;
+        (self.drawn, self.dirty) = (Some(Instant::now()), false);
+        if let Some((page, cursor)) = self.app.page() {
+            return self.screen.page(&page, cursor);
+        }
+        // The terminal has wrapped what is below the page that was open, while that was shown at another size.
+        if self.normal != self.screen.size() {
+            return self.repaint();
+        }
+        let finished = self.app.finished();
+        let (live, cursor) = self.app.live(self.clock.date());
+        self.screen.draw(&finished, &live, cursor)?;
+        self.app.drawn_once();
+        Ok(())
+    }
+
+    fn entitle(&mut self) -> io::Result<()> {
+        let title = self.app.title();
+        if title != self.title {
+            self.terminal.title(&title)?;
+            self.title = title;
+        }
+        Ok(())
+    }
+
+    /// A terminal that is only higher or lower keeps what is on it.
+    fn resize(&mut self) -> io::Result<()> {
+        fuse::pass("resize");
+        let size = Terminal::size();
+        if size.0 == self.screen.size().0 && self.screen.set_rows(size.1) {
+            self.app.resize(size);
+            self.normal = size;
+            return self.draw();
+        }
+        self.repaint()
+    }
+
+    fn repaint(&mut self) -> io::Result<()> {
+        fuse::pass("repaint");
+        let size = Terminal::size();
+        // Counted at the width at which they were drawn.
+        let from = self.app.item_of_line(self.screen.owned(size));
+        self.app.resize(size);
+        (self.drawn, self.dirty) = (Some(Instant::now()), false);
+        if let Some((page, cursor)) = self.app.page() {
+            return self.screen.repaint_page(size, &page, cursor);
+        }
+        self.normal = size;
+        let finished = self.app.finished_from(from);
+        let (live, cursor) = self.app.live(self.clock.date());
+        self.screen.repaint(size, &finished, &live, cursor)?;
+        self.app.drawn_once();
+        Ok(())
+    }
+}
+
+/// Lets a session end, and waits for it for a while.
+pub async fn close(link: &mut Link, reason: &str) {
+    let id = RequestId(u64::MAX);
+    let command = Command::Close { reason: reason.to_owned() };
+    if link.commands.send(Request { id, command }).await.is_err() {
+        return;
+    }
+    let ended = async {
+        while let Some(event) = link.events.next().await {
+            if matches!(&event.event, Event::Replied { request, .. } if *request == id) {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(GOODBYE, ended).await;
+}
+
+async fn sleep_until(moment: Option<Instant>) {
+    if let Some(moment) = moment {
+        tokio::time::sleep_until(moment).await;
+    }
+}

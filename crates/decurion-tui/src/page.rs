@@ -1,0 +1,260 @@
+//! A page that takes the whole screen: a conversation with all that is folded, one agent's as it goes on, or a text.
+//! Takes items and keys; gives the rows in sight. It is drawn beside the terminal's own buffer, which it leaves alone.
+
+use decurion_protocol::{AgentId, Envelope};
+use ratatui::style::Modifier;
+use ratatui::text::{Line, Span};
+
+use crate::composer::{Composer, Edit};
+use crate::conversation::{Conversation, Item};
+use crate::keymap::Action;
+use crate::text::{cut, one_line, visible, width, wrap};
+use crate::theme::Theme;
+use crate::view::coming;
+use crate::view::item::{self, Fold};
+
+/// The page.
+pub struct Page {
+    /// What it shows, in words.
+    pub title: String,
+    /// What is told to the agent that it shows.
+    pub words: Composer,
+    of: Of,
+    is_awaited: bool,
+    /// The first row in sight, counted from the end: 0 follows what is new.
+    back: usize,
+    /// The lines of the finished items at a width, and how many items they are of.
+    lines: Vec<Line<'static>>,
+    made: Made,
+}
+
+/// What lines were made of.
+#[derive(Default, PartialEq, Eq)]
+struct Made {
+    columns: usize,
+    /// How many items were not kept any more then.
+    dropped: usize,
+    items: usize,
+}
+
+/// What a page shows.
+enum Of {
+    /// The root's conversation, whose items somebody else has.
+    Root,
+    /// An agent's.
+    Agent(Box<Following>),
+    /// A text.
+    Text(String),
+}
+
+/// An agent's conversation, as it goes on.
+struct Following {
+    agent: AgentId,
+    conversation: Conversation,
+    items: Vec<Item>,
+    /// What came while its past was looked up.
+    early: Option<Vec<Envelope>>,
+}
+
+impl Page {
+    fn new(title: impl Into<String>, of: Of) -> Self {
+        let title = title.into();
+        let (words, lines, made) = (Composer::default(), Vec::new(), Made::default());
+        Self { title, words, of, back: 0, lines, made, is_awaited: false }
+    }
+
+    /// The root's conversation.
+    pub fn root() -> Self {
+        Self::new("conversation", Of::Root)
+    }
+
+    /// An agent's, whose past is still to come.
+    pub fn agent(title: String, agent: AgentId) -> Self {
+        let conversation = Conversation::of(Some(agent.clone()));
+        let early = Some(Vec::new());
+        Self::new(title, Of::Agent(Box::new(Following { agent, conversation, items: Vec::new(), early })))
+    }
+
+    /// A text, from its beginning.
+    pub fn text(title: impl Into<String>, text: impl Into<String>) -> Self {
+        let mut page = Self::new(title, Of::Text(text.into()));
+        page.back = usize::MAX;
+        page
+    }
+
+    /// A text that is still to come.
+    pub fn awaited(title: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { is_awaited: true, ..Self::text(title, text) }
+    }
+
+    /// Whether its text is still to come.
+    pub fn is_awaited(&self) -> bool {
+        self.is_awaited
+    }
+
+    /// Whose conversation it is, if an agent's.
+    pub fn agent_id(&self) -> Option<&AgentId> {
+        match &self.of {
+            Of::Agent(following) => Some(&following.agent),
+            Of::Root | Of::Text(_) => None,
+        }
+    }
+
+    /// Takes what happens.
+    pub fn take(&mut self, envelope: &Envelope) {
+        let Of::Agent(following) = &mut self.of else { return };
+        if envelope.agent.as_ref() != Some(&following.agent) {
+            return;
+        }
+        match &mut following.early {
+            Some(early) => early.push(envelope.clone()),
+            None => following.take(envelope),
+        }
+    }
+
+    /// Takes what happened before; what came meanwhile follows it, once.
+    pub fn past(&mut self, past: &[Envelope]) {
+        let Of::Agent(following) = &mut self.of else { return };
+        let Some(early) = following.early.take() else { return };
+        let last = past.last().map_or(0, |envelope| envelope.seq);
+        for envelope in past {
+            following.take(envelope);
+        }
+        let new = early
+            .iter()
+            .filter(|envelope| envelope.seq > last || envelope.seq == last && !envelope.event.is_durable());
+        for envelope in new {
+            following.take(envelope);
+        }
+    }
+
+    /// What a key does to the page, of a screen with so many rows.
+    pub fn key(&mut self, action: Action, rows: usize) -> Turned {
+        let page = rows.saturating_sub(3).max(1);
+        match action {
+            Action::Interrupt | Action::Transcript if self.words.is_empty() => return Turned::Closed,
+            Action::Interrupt => drop(self.words.take()),
+            Action::Up => self.back = self.back.saturating_add(1),
+            Action::Down => self.back = self.back.saturating_sub(1),
+            Action::PageUp => self.back = self.back.saturating_add(page),
+            Action::Submit if self.agent_id().is_some() => {
+                let text = self.words.take();
+                return if text.trim().is_empty() { Turned::Stays } else { Turned::Told(text) };
+            }
+            Action::Edit(edit) if self.agent_id().is_some() => self.words.edit(edit),
+            Action::Newline if self.agent_id().is_some() => self.words.insert("\n"),
+            Action::Edit(Edit::Type('q')) => return Turned::Closed,
+            Action::PageDown | Action::Edit(Edit::Type(' ')) => self.back = self.back.saturating_sub(page),
+            Action::Leave | Action::Suspend | Action::Redraw => return Turned::Passed,
+            _ => {}
+        }
+        Turned::Stays
+    }
+
+    /// The rows to show, as many as the screen has, and where the cursor is.
+    pub fn rows(
+        &mut self,
+        root: (&[Item], usize),
+        theme: &Theme,
+        size: (usize, usize),
+    ) -> (Vec<Line<'static>>, Option<(usize, usize)>) {
+        crate::fuse::pass("page");
+        let (columns, rows) = (size.0.max(1), size.1.max(1));
+        self.remake(root, theme, columns);
+        let coming = self.coming(theme, columns);
+        let foot = 1 + usize::from(self.agent_id().is_some());
+        let room = rows.saturating_sub(foot + 1);
+        let all = self.lines.len() + coming.len();
+        self.back = self.back.min(all.saturating_sub(room));
+        let end = all - self.back;
+        let from = end.saturating_sub(room);
+        let mut shown = vec![self.head(theme, columns, from, all)];
+        shown.extend(self.lines.iter().chain(&coming).skip(from).take(end - from).cloned());
+        shown.resize(rows.saturating_sub(foot).max(1), Line::default());
+        let mut cursor = None;
+        if self.agent_id().is_some() {
+            cursor = Some((shown.len(), 9 + width(self.words.raw())));
+            let text = cut(&one_line(self.words.raw()), columns.saturating_sub(10)).into_owned();
+            shown.push(Line::from(vec![Span::styled("tell it: ", theme.accent), Span::raw(text)]));
+        }
+        shown.push(Line::styled(cut(self.keys(), columns).into_owned(), theme.faint));
+        shown.truncate(rows);
+        (shown, cursor)
+    }
+
+    /// All of it, for a reader that cannot turn pages.
+    pub fn all(&mut self, root: (&[Item], usize), theme: &Theme, columns: usize) -> Vec<Line<'static>> {
+        self.remake(root, theme, columns.max(1));
+        self.lines.clone()
+    }
+
+    fn keys(&self) -> &'static str {
+        match self.of {
+            Of::Agent(_) => "↑↓ pageup pagedown · enter tells it · esc back",
+            Of::Root | Of::Text(_) => "↑↓ pageup pagedown · q or esc back",
+        }
+    }
+
+    fn head(&self, theme: &Theme, columns: usize, from: usize, all: usize) -> Line<'static> {
+        let place = if self.back > 0 { format!("  line {} of {all}", from + 1) } else { String::new() };
+        let room = columns.saturating_sub(width(&place));
+        let title = cut(&one_line(&self.title), room).into_owned();
+        Line::from(vec![
+            Span::styled(title, theme.heading.add_modifier(Modifier::REVERSED)),
+            Span::styled(place, theme.faint),
+        ])
+    }
+
+    /// Makes the lines of what is new, or of all at another width.
+    fn remake(&mut self, (root, dropped): (&[Item], usize), theme: &Theme, columns: usize) {
+        if let Of::Text(text) = &self.of {
+            if self.made.columns != columns {
+                let text = visible(text);
+                let line = |line: &str| wrap(Line::raw(line.to_owned()), columns, "");
+                self.lines = text.lines().flat_map(line).collect();
+                self.made.columns = columns;
+            }
+            return;
+        }
+        let items: &[Item] = match &self.of {
+            Of::Agent(following) => &following.items,
+            Of::Root | Of::Text(_) => root,
+        };
+        if self.made.columns != columns || self.made.dropped != dropped {
+            self.lines.clear();
+            self.made = Made { columns, dropped, items: 0 };
+        }
+        for item in &items[self.made.items..] {
+            self.lines.extend(item::lines(item, theme, columns, Fold::Open));
+        }
+        self.made.items = items.len();
+    }
+
+    fn coming(&self, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
+        let Of::Agent(following) = &self.of else { return Vec::new() };
+        if following.early.is_some() {
+            return vec![Line::styled("its record is being read …", theme.faint)];
+        }
+        coming::lines(&following.conversation, theme, columns)
+    }
+}
+
+/// What a key did to a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Turned {
+    /// It stays.
+    Stays,
+    /// It goes.
+    Closed,
+    /// The agent is told this.
+    Told(String),
+    /// It is for somebody else.
+    Passed,
+}
+
+impl Following {
+    fn take(&mut self, envelope: &Envelope) {
+        self.conversation.take(envelope);
+        self.items.extend(self.conversation.take_finished());
+    }
+}

@@ -1,0 +1,326 @@
+//! The same session as plain lines, for screen readers and terminals that can do nothing else. Takes lines that a person
+//! types; prints what is finished and, once, whatever must be decided. Nothing moves and nothing is drawn again.
+
+use std::io::{self, BufRead as _, Write as _};
+
+use decurion_protocol::{Clock, Link};
+use futures_util::StreamExt as _;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::text::Line;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::app::{App, Effect, Input, Wants};
+use crate::editing::{Beside, Edited, Signals, is_known};
+use crate::hands::{Hands, Wish};
+use crate::{Ended, NO_SHELL, Over, Showing, Signal, TWICE, conclude};
+
+/// How many lines of the past are printed at the beginning.
+const PAST: usize = 200;
+
+/// Shows a session until a person leaves it or it ends.
+pub async fn run(
+    showing: Showing,
+    signals: &mut mpsc::Receiver<Signal>,
+    typed: &mut Lines,
+) -> io::Result<Ended> {
+    let Showing { link, app, taken, desk, clock } = showing;
+    let (errands, fruits) = mpsc::channel(64);
+    let hands = Hands { commands: link.commands.clone(), desk, errands };
+    let signals = Signals::new(signals);
+    let printer = Printer::default();
+    let mut talk =
+        Talk { link, app, taken, hands, fruits, signals, printer, is_over: false, interrupted: None };
+    let over = talk.live(&*clock, typed).await?;
+    Ok(conclude(over, talk.link, talk.app).await)
+}
+
+/// Everything that the loop holds.
+struct Talk<'a> {
+    link: Link,
+    app: App,
+    taken: u64,
+    hands: Hands,
+    fruits: mpsc::Receiver<Input>,
+    signals: Signals<'a>,
+    printer: Printer,
+    /// Whether nobody types any more.
+    is_over: bool,
+    /// When somebody outside wanted an interrupt last.
+    interrupted: Option<Instant>,
+}
+
+impl Talk<'_> {
+    async fn live(&mut self, clock: &dyn Clock, typed: &mut Lines) -> io::Result<Over> {
+        self.printer.print(&self.app.all_finished(PAST))?;
+        let mut effects = self.app.begin();
+        loop {
+            let over = self.do_all(&mut effects).await?;
+            self.print(clock)?;
+            if let Some(over) = over {
+                return Ok(over);
+            }
+            // An editor was open, and more is to be done since.
+            if effects.is_empty() {
+                match self.next(typed).await {
+                    Going::On(next) => effects = next,
+                    Going::Over(over) => return Ok(over),
+                }
+            }
+        }
+    }
+
+    /// Does these; what is to be done after them is left there.
+    async fn do_all(&mut self, effects: &mut Vec<Effect>) -> io::Result<Option<Over>> {
+        let mut over = None;
+        for effect in std::mem::take(effects) {
+            match self.hands.take(effect).await {
+                None | Some(Wish::Repaint) => {}
+                Some(Wish::Leave(farewell)) => over = Some(Over::Left(farewell)),
+                Some(Wish::Call) => ring()?,
+                Some(Wish::Suspend) => self.suspend(),
+                Some(Wish::Edit(draft)) => {
+                    let Self { app, link, signals, taken, .. } = self;
+                    let beside = Beside { app, link, signals, taken: *taken };
+                    match beside.edit(&*self.hands.desk, draft).await {
+                        Edited::Done(later) => effects.extend(later),
+                        Edited::By(signal) => return Ok(Some(Over::By(signal))),
+                        Edited::SessionOver => return Ok(Some(Over::Session)),
+                    }
+                }
+            }
+        }
+        Ok(over)
+    }
+
+    /// Prints what is finished, and what must be decided.
+    fn print(&mut self, clock: &dyn Clock) -> io::Result<()> {
+        let app = &mut self.app;
+        if let Some(text) = app.take_draft() {
+            app.say("info", format!("what was written, and not sent: {text}"));
+        }
+        self.printer.print(&app.finished())?;
+        let asked = app.plain(clock.date());
+        self.printer.decide(&asked, app.wants(), app.is_resting() && !self.is_over)
+    }
+
+    /// Waits for what comes next; gives what is to be done then.
+    async fn next(&mut self, typed: &mut Lines) -> Going {
+        Going::On(tokio::select! {
+            biased;
+            Some(signal) = self.signals.recv() => return self.signalled(signal),
+            line = typed.next(), if !self.is_over => {
+                self.printer.typed();
+                self.is_over = line.is_none();
+                match line {
+                    Some(line) => type_line(&mut self.app, &line),
+                    None => self.app.leave_when_done(),
+                }
+            }
+            Some(fruit) = self.fruits.recv() => self.app.update(fruit),
+            event = self.link.events.next() => match event {
+                Some(event) if is_known(&event, self.taken) => Vec::new(),
+                Some(event) => self.app.update(Input::Event(event)),
+                None => return Going::Over(Over::Session),
+            },
+            () = self.link.commands.closed() => return Going::Over(Over::Session),
+        })
+    }
+
+    fn signalled(&mut self, signal: Signal) -> Going {
+        // Once nobody types, one is enough.
+        let twice = self.is_over || self.interrupted.is_some_and(|before| before.elapsed() < TWICE);
+        match signal {
+            Signal::Suspend => {
+                self.suspend();
+                Going::On(Vec::new())
+            }
+            Signal::Interrupt if !twice => {
+                self.interrupted = Some(Instant::now());
+                Going::On(self.app.update(Input::Interrupt))
+            }
+            signal => Going::Over(Over::By(signal)),
+        }
+    }
+
+    fn suspend(&mut self) {
+        if !self.hands.desk.suspend() {
+            self.app.say("info", NO_SHELL);
+        }
+    }
+}
+
+/// Whether the loop goes on, and with what.
+enum Going {
+    On(Vec<Effect>),
+    Over(Over),
+}
+
+/// What a line means: a prompt, or an answer to what is asked or open.
+fn type_line(app: &mut App, line: &str) -> Vec<Effect> {
+    let word = line.trim();
+    let press = |app: &mut App, code| app.update(Input::Key(KeyEvent::new(code, KeyModifiers::NONE)));
+    let number = word.parse::<usize>().ok();
+    let mut letters = word.chars();
+    let letter = letters.next().filter(|_| letters.next().is_none());
+    match app.wants() {
+        Wants::Words => {
+            for letter in word.chars() {
+                press(app, KeyCode::Char(letter));
+            }
+            press(app, KeyCode::Enter)
+        }
+        // Without a word nothing is decided: it is asked again.
+        Wants::Answer { marked: false } if word.is_empty() => Vec::new(),
+        Wants::Answer { .. } if number.is_some() => app.answer_number(number.unwrap_or_default()),
+        // Nor with a letter, which could mean anything.
+        Wants::Answer { .. } if letter.is_some() => Vec::new(),
+        Wants::Answer { .. } | Wants::Choice { chosen: true } if word.is_empty() => {
+            press(app, KeyCode::Enter)
+        }
+        Wants::Choice { .. } if word.is_empty() || word == "q" => {
+            app.close_open();
+            Vec::new()
+        }
+        Wants::Choice { .. } if number.is_some() => app.choose_number(number.unwrap_or_default()),
+        // A letter that is about a row is about one that was chosen.
+        Wants::Choice { chosen: false } if letter.is_some_and(|letter| app.is_about_a_row(letter)) => {
+            Vec::new()
+        }
+        Wants::Reading if word.is_empty() || word == "q" => press(app, KeyCode::Esc),
+        wants => match letter.filter(|_| !matches!(wants, Wants::Prompt | Wants::Reading)) {
+            Some(letter) => press(app, KeyCode::Char(letter)),
+            None => prompt(app, line),
+        },
+    }
+}
+
+/// A line that is a prompt, or is told to the agent whose conversation is open. What else is open goes.
+fn prompt(app: &mut App, line: &str) -> Vec<Effect> {
+    app.close_reading();
+    let mut effects = app.update(Input::Paste(line.to_owned()));
+    effects.extend(app.update(Input::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE))));
+    effects
+}
+
+/// The lines of standard input. There is one reader in a process, however many sessions follow each other: whoever holds
+/// it gets the next line.
+pub struct Lines {
+    /// Asks for a line, so that an editor has the terminal while nobody waits for one.
+    ask: std::sync::mpsc::Sender<()>,
+    read: mpsc::Receiver<String>,
+    is_asked: bool,
+}
+
+impl Lines {
+    /// Begins to read. The thread ends with the program.
+    pub fn of_stdin() -> Self {
+        Self::of(|| {
+            let mut bytes = Vec::new();
+            let read = io::stdin().lock().read_until(b'\n', &mut bytes);
+            read.is_ok_and(|count| count > 0).then(|| {
+                let text = String::from_utf8_lossy(&bytes);
+                text.trim_end_matches(['\n', '\r']).to_owned()
+            })
+        })
+    }
+
+    /// What this gives, line by line, to its end.
+    fn of(mut read: impl FnMut() -> Option<String> + Send + 'static) -> Self {
+        let (ask, asked) = std::sync::mpsc::channel();
+        let (sender, lines) = mpsc::channel(1);
+        let thread = move || {
+            while asked.recv().is_ok() {
+                let Some(line) = read() else { return };
+                if sender.blocking_send(line).is_err() {
+                    return;
+                }
+            }
+        };
+        // Without a thread nothing can be typed, and the receiver says so by its end.
+        let _ = std::thread::Builder::new().name("lines".to_owned()).spawn(thread);
+        Self { ask, read: lines, is_asked: false }
+    }
+
+    /// The next one; none at the end. Whoever gives up waiting loses none.
+    pub async fn next(&mut self) -> Option<String> {
+        if !self.is_asked {
+            // A reader that is gone says so by the end of its lines.
+            let _ = self.ask.send(());
+            self.is_asked = true;
+        }
+        let line = self.read.recv().await;
+        self.is_asked = false;
+        line
+    }
+}
+
+/// What was printed last of what must be decided.
+#[derive(Default)]
+struct Printer {
+    asked: Vec<String>,
+    wants: Option<Wants>,
+    prompted: bool,
+}
+
+impl Printer {
+    fn print(&mut self, lines: &[Line<'_>]) -> io::Result<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let mut out = io::stdout().lock();
+        if std::mem::take(&mut self.prompted) {
+            writeln!(out)?;
+        }
+        for line in lines {
+            writeln!(out, "{}", safe(line))?;
+        }
+        out.flush()
+    }
+
+    /// A line was typed: what is still to be decided is said again.
+    fn typed(&mut self) {
+        self.prompted = false;
+        if self.wants != Some(Wants::Reading) {
+            self.wants = None;
+        }
+    }
+
+    /// Prints what must be decided, once, or that a prompt can be written. A text that is being read grows at its end; what
+    /// moves in a list is not told until somebody types.
+    fn decide(&mut self, lines: &[Line<'_>], wants: Wants, resting: bool) -> io::Result<()> {
+        let asked: Vec<String> = lines.iter().map(safe).collect();
+        let same = self.wants == Some(wants);
+        let told = match wants {
+            Wants::Choice { .. } if same => asked.len(),
+            Wants::Reading if same => {
+                asked.iter().zip(&self.asked).take_while(|(new, old)| new == old).count()
+            }
+            _ if same && asked == self.asked => asked.len(),
+            _ => 0,
+        };
+        self.print(&lines[told..])?;
+        if wants == Wants::Reading && !same {
+            self.print(&[Line::raw("(an empty line closes it)")])?;
+        }
+        (self.asked, self.wants) = (asked, Some(wants));
+        if resting && !self.prompted {
+            let mut out = io::stdout().lock();
+            out.write_all(b"> ")?;
+            out.flush()?;
+            self.prompted = true;
+        }
+        Ok(())
+    }
+}
+
+fn ring() -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(b"\x07")?;
+    out.flush()
+}
+
+/// A line without anything that commands the terminal.
+fn safe(line: &Line<'_>) -> String {
+    line.to_string().chars().filter(|letter| !letter.is_control()).collect()
+}

@@ -1,0 +1,236 @@
+//! A question as steps. Takes what is asked; gives, one after the other, what a person chooses among or writes, and in the
+//! end the one answer that all of it comes to. A call that waits for leave is one step, a form has one for each field.
+
+use decurion_protocol::choice::{Chosen, Subject, answered};
+use decurion_protocol::permission::RuleSource;
+use decurion_protocol::{
+    Answer, ElicitationAction, Elicited, Mode, PermissionUpdate, Private, Question, Rule, Verdict, Wanted,
+};
+use serde_json::{Map, Value};
+
+use crate::text::one_line;
+
+/// What is asked at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The question, where it is not the call itself.
+    pub title: String,
+    /// What can be chosen; none where something is to be written.
+    pub offers: Vec<Offered>,
+    /// Whether several can be.
+    pub several: bool,
+}
+
+/// One of several answers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offered {
+    /// In words.
+    pub words: String,
+    /// What it means, below it.
+    pub details: String,
+    /// What comes of it.
+    pub what: What,
+}
+
+/// What comes of a choice.
+#[derive(Clone, Debug, PartialEq)]
+pub enum What {
+    /// This is the answer, and this changes with it.
+    Answer(Answer, Vec<PermissionUpdate>),
+    /// Words are written first, which the model is told with a refusal.
+    Refuse,
+    /// This was chosen of the step's question.
+    Label(String),
+    /// Other words are written in its place.
+    Other,
+    /// This is the value of the step's field.
+    Value(Value),
+    /// The next step.
+    Next,
+}
+
+/// What was chosen so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Picked {
+    /// At which step.
+    pub step: usize,
+    chosen: Vec<Chosen>,
+    fields: Map<String, Value>,
+}
+
+fn offered(words: impl Into<String>, what: What) -> Offered {
+    Offered { words: words.into(), details: String::new(), what }
+}
+
+fn allow(rules: Vec<Rule>) -> Answer {
+    Answer::Allow { input: None, rules, everywhere: false }
+}
+
+/// The steps of a question.
+pub fn steps(question: &Question) -> Vec<Step> {
+    let only = |offers| vec![Step { title: String::new(), offers, several: false }];
+    match question.subject() {
+        Subject::Call => only(leave(question)),
+        Subject::Plan(_) => only(plan()),
+        Subject::Choices(choices) => choices
+            .into_iter()
+            .map(|choice| {
+                let option = |option: decurion_protocol::choice::ChoiceOption| Offered {
+                    words: option.label.clone(),
+                    details: option.description,
+                    what: What::Label(option.label),
+                };
+                let mut offers: Vec<Offered> = choice.options.into_iter().map(option).collect();
+                offers.push(offered("Something else (write it)", What::Other));
+                Step { title: choice.question, offers, several: choice.several }
+            })
+            .collect(),
+        Subject::Elicitation => elicited(question),
+    }
+}
+
+/// Whether a call may run, the safest answer last.
+fn leave(question: &Question) -> Vec<Offered> {
+    let mut offers = vec![offered("Yes, this once", What::Answer(allow(Vec::new()), Vec::new()))];
+    // Only all of them together would have let it go ahead.
+    let rules = &question.suggestions;
+    if !rules.is_empty() {
+        let names: Vec<String> = rules.iter().map(|rule| one_line(&rule.to_string())).collect();
+        let names = names.join(", ");
+        let words = format!("Yes, and for the rest of this session: {names}");
+        offers.push(offered(words, What::Answer(allow(rules.clone()), Vec::new())));
+        let kept = rules.iter().map(|rule| Rule { source: RuleSource::LocalSettings, ..rule.clone() });
+        let update = PermissionUpdate::AddRules { behavior: Verdict::Allow, rules: kept.collect() };
+        let words = format!("Yes, and always in this project: {names}");
+        offers.push(offered(words, What::Answer(allow(Vec::new()), vec![update])));
+    }
+    offers.push(offered("No, and say what to do instead (esc)", What::Refuse));
+    offers
+}
+
+fn plan() -> Vec<Offered> {
+    let mode = |mode| What::Answer(allow(Vec::new()), vec![PermissionUpdate::SetMode { mode }]);
+    vec![
+        offered("Yes, and edit files without asking", mode(Mode::AcceptEdits)),
+        offered("Yes, and ask before each change", mode(Mode::Default)),
+        offered("No, go on planning: say what should be different (esc)", What::Refuse),
+    ]
+}
+
+fn elicited(question: &Question) -> Vec<Step> {
+    let Some(elicitation) = &question.elicitation else { return Vec::new() };
+    let plain = |action| What::Answer(Answer::Elicited(Elicited::plain(action)), Vec::new());
+    let (yes, what) = match &elicitation.wanted {
+        Wanted::Form { .. } => ("Answer it", What::Next),
+        Wanted::Url { .. } => ("I have opened it", plain(ElicitationAction::Accept)),
+    };
+    let offers = vec![
+        offered(yes, what),
+        offered("Decline", plain(ElicitationAction::Decline)),
+        offered("Neither (esc)", plain(ElicitationAction::Cancel)),
+    ];
+    let mut steps = vec![Step { title: elicitation.message.clone(), offers, several: false }];
+    steps.extend(fields(question).map(|(name, schema)| field(name, schema)));
+    steps
+}
+
+fn fields(question: &Question) -> impl Iterator<Item = (&String, &Value)> {
+    let wanted = question.elicitation.as_ref().map(|elicitation| &elicitation.wanted);
+    let schema = match wanted {
+        Some(Wanted::Form { schema }) => schema["properties"].as_object(),
+        _ => None,
+    };
+    schema.into_iter().flatten()
+}
+
+fn field(name: &str, schema: &Value) -> Step {
+    let words = schema["title"].as_str().or(schema["description"].as_str()).unwrap_or(name);
+    let value = |value: &Value| {
+        let words = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        offered(words, What::Value(value.clone()))
+    };
+    let offers = match (schema["enum"].as_array(), schema["type"].as_str()) {
+        (Some(values), _) => values.iter().map(value).collect(),
+        (None, Some("boolean")) => {
+            vec![
+                offered("yes", What::Value(Value::Bool(true))),
+                offered("no", What::Value(Value::Bool(false))),
+            ]
+        }
+        _ => Vec::new(),
+    };
+    Step { title: words.to_owned(), offers, several: false }
+}
+
+/// What a step has come to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reached {
+    /// The next step.
+    Next,
+    /// The answer.
+    Answer(Answer),
+}
+
+impl Picked {
+    /// The same from its first step on, with what was written into fields.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self { fields: self.fields.clone(), ..Self::default() }
+    }
+
+    /// What was written before into the field of this step.
+    pub fn written(&self, question: &Question) -> Option<String> {
+        let (name, _) = fields(question).nth(self.step.checked_sub(1)?)?;
+        self.fields.get(name).map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    }
+
+    /// Takes what was chosen or written at a step.
+    pub fn take(
+        &mut self,
+        question: &Question,
+        step: &Step,
+        answers: Vec<String>,
+        value: Option<Value>,
+    ) -> Reached {
+        match question.subject() {
+            Subject::Choices(_) => {
+                self.chosen.push(Chosen { question: step.title.clone(), answers, notes: None });
+            }
+            Subject::Elicitation if self.step > 0 => {
+                if let Some((name, schema)) = fields(question).nth(self.step - 1) {
+                    let text = answers.into_iter().next().unwrap_or_default();
+                    let value = value.unwrap_or_else(|| typed(&text, schema));
+                    // What was left out is not there: the server says what it cannot do without.
+                    if value == Value::String(String::new()) {
+                        self.fields.remove(name);
+                    } else {
+                        self.fields.insert(name.clone(), value);
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.step += 1;
+        if self.step < steps(question).len() {
+            return Reached::Next;
+        }
+        if question.subject() == Subject::Elicitation {
+            let content = Some(Private(Value::Object(self.fields.clone())));
+            return Reached::Answer(Answer::Elicited(Elicited {
+                action: ElicitationAction::Accept,
+                content,
+            }));
+        }
+        let input = Some(answered(&question.input, &self.chosen));
+        Reached::Answer(Answer::Allow { input, rules: Vec::new(), everywhere: false })
+    }
+}
+
+/// What was written, as the kind of value that is wanted.
+fn typed(text: &str, schema: &Value) -> Value {
+    let number = || serde_json::from_str::<Value>(text.trim()).ok().filter(Value::is_number);
+    match schema["type"].as_str() {
+        Some("number" | "integer") => number().unwrap_or_else(|| Value::String(text.to_owned())),
+        _ => Value::String(text.to_owned()),
+    }
+}

@@ -1,0 +1,201 @@
+//! The terminal itself. Takes it over while the program runs, and gives it back however that ends: at the end, on a
+//! panic, while the shell has its turn.
+
+use std::io::{self, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossterm::event::EnableBracketedPaste;
+use crossterm::execute;
+use crossterm::terminal::{disable_raw_mode, enable_raw_mode};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::text;
+use crate::theme::Shades;
+
+/// How long a terminal may take to answer.
+const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// How many pieces an answer may come in.
+const MOST_PIECES: usize = 64;
+
+/// Nothing held back for one update, the normal buffer (where the cursor stays, as nobody knows whether it was left), no
+/// bracketed paste, wrapping, a cursor, no colours.
+pub const RESET: &[u8] = b"\x1b[?2026l\x1b[?47l\x1b[?2004l\x1b[?7h\x1b[?25h\x1b[0m";
+
+/// Whether the terminal is ours now: it is given back once.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// The terminal while it is ours.
+pub struct Terminal(());
+
+impl Terminal {
+    /// Takes it over. It is given back when this is dropped, also by a panic on its way out; one that is caught below,
+    /// such as an agent's, leaves it ours.
+    pub fn take() -> io::Result<Self> {
+        hold()?;
+        Ok(Self(()))
+    }
+
+    /// Gives it back for a while.
+    pub fn pause(&self) {
+        give_back();
+    }
+
+    /// Has it again. Whoever had it meanwhile may not have put it back, and may have had no time to.
+    pub fn go_on(&self) -> io::Result<()> {
+        io::stdout().write_all(RESET)?;
+        hold()
+    }
+
+    /// Its columns and rows; something usual where it does not say.
+    pub fn size() -> (u16, u16) {
+        let known = crossterm::terminal::size().ok();
+        known.filter(|(columns, rows)| *columns > 0 && *rows > 0).unwrap_or((80, 24))
+    }
+
+    /// Rings for a person, and tells which window wants one.
+    pub fn ring(&self) -> io::Result<()> {
+        let mut out = io::stdout();
+        out.write_all(b"\x07")?;
+        out.flush()
+    }
+
+    /// Names the window.
+    pub fn title(&self, title: &str) -> io::Result<()> {
+        let title: String = title.chars().filter(|letter| !letter.is_control()).take(80).collect();
+        let mut out = io::stdout();
+        write!(out, "\x1b]0;{title}\x07")?;
+        out.flush()
+    }
+}
+
+/// What a terminal said when it was asked, before anybody read keys from it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// What it can show, by its background. None where it says nothing.
+    pub shades: Option<Shades>,
+    /// What a person typed meanwhile.
+    pub typed: String,
+}
+
+/// Asks the terminal for its background.
+///
+/// The second question is one that every terminal answers, so that nobody waits for the first answer in vain.
+pub fn said() -> Said {
+    if enable_raw_mode().is_err() {
+        return Said::default();
+    }
+    let answer = ask(b"\x1b]11;?\x1b\\\x1b[c");
+    let _ = disable_raw_mode();
+    Said::of(&String::from_utf8_lossy(&answer))
+}
+
+impl Said {
+    fn of(answer: &str) -> Self {
+        let typed = text::without_sequences(answer).replace('\r', "\n");
+        let is_typed = |letter: &char| *letter == '\n' || !letter.is_control();
+        Self { shades: shades(answer), typed: typed.chars().filter(is_typed).collect() }
+    }
+}
+
+fn shades(answer: &str) -> Option<Shades> {
+    let parts: Vec<u32> = answer
+        .split("rgb:")
+        .nth(1)?
+        .split(['/', '\x1b', '\x07'])
+        .take(3)
+        .filter_map(|part| u32::from_str_radix(part.get(..2)?, 16).ok())
+        .collect();
+    let [red, green, blue] = parts[..] else { return None };
+    // How bright an eye finds it, of 255 000.
+    let brightness = 299 * red + 587 * green + 114 * blue;
+    Some(if brightness > 127_500 { Shades::Light } else { Shades::Dark })
+}
+
+/// Asks the terminal; all that came up to the answer of the last question.
+fn ask(question: &[u8]) -> Vec<u8> {
+    let (mut out, stdin, mut answer) = (io::stdout(), io::stdin(), Vec::new());
+    if out.write_all(question).and_then(|()| out.flush()).is_err() {
+        return answer;
+    }
+    for _ in 0..MOST_PIECES {
+        let mut ready = [PollFd::new(&stdin, PollFlags::IN)];
+        if !poll(&mut ready, Some(&PATIENCE)).is_ok_and(|count| count > 0) {
+            break;
+        }
+        let mut piece = [0; 64];
+        let Some(length) = rustix::io::read(&stdin, &mut piece).ok().filter(|length| *length > 0) else {
+            break;
+        };
+        answer.extend_from_slice(&piece[..length]);
+        if is_whole(&answer) {
+            break;
+        }
+    }
+    answer
+}
+
+/// Whether the answer to the last question is there: which kind of terminal it is.
+fn is_whole(answer: &[u8]) -> bool {
+    let kind = answer.windows(3).position(|three| three == b"\x1b[?");
+    kind.is_some_and(|at| {
+        answer[at + 3..].iter().find(|byte| !matches!(byte, b'0'..=b'9' | b';')) == Some(&b'c')
+    })
+}
+
+/// Whether the terminal is ours now, so that nobody else may write to it.
+pub fn is_taken() -> bool {
+    TAKEN.load(Ordering::SeqCst)
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        if std::thread::panicking() && is_taken() {
+            // Nobody has cleared what was drawn: what is said next begins below the cursor.
+            let _ = io::stdout().write_all(b"\r\n\x1b[J");
+        }
+        give_back();
+    }
+}
+
+fn hold() -> io::Result<()> {
+    TAKEN.store(true, Ordering::SeqCst);
+    enable_raw_mode()?;
+    execute!(io::stdout(), EnableBracketedPaste)
+}
+
+/// Puts the terminal back into the state of a shell. Whatever cannot be undone any more is left.
+fn give_back() {
+    if TAKEN.swap(false, Ordering::SeqCst) {
+        // Shown, wrapping, and nothing held back for one update.
+        let _ = io::stdout().write_all(RESET);
+        let _ = io::stdout().flush();
+        let _ = disable_raw_mode();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_typed_meanwhile_is_no_answer() {
+        let table = [
+            ("\x1b]11;rgb:ffff/ffff/dddd\x1b\\\x1b[?62;22c", Some(Shades::Light), ""),
+            ("fix\x1b]11;rgb:0000/1111/2222\x07 the\x1b[?1c test\r", Some(Shades::Dark), "fix the test\n"),
+            ("\x1b[A\x01c\x1b[?62c", None, "c"),
+            ("", None, ""),
+        ];
+        for (answer, shades, typed) in table {
+            assert_eq!(Said::of(answer), Said { shades, typed: typed.to_owned() }, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_whole_at_the_end_of_its_last_part() {
+        let answer = b"c\x1b]11;rgb:ff/ff/cc\x1b\\\x1b[?62;22c";
+        for end in 0..answer.len() {
+            assert!(!is_whole(&answer[..end]), "{end}");
+        }
+        assert!(is_whole(answer) && is_whole(b"\x1b[?1cx"));
+    }
+}

@@ -1,0 +1,37 @@
+//! What is still coming. Takes a conversation; gives the end of what its agent says, thinks and does at this moment.
+
+use ratatui::text::Line;
+
+use super::item::{self, Fold};
+use crate::conversation::{Conversation, Item};
+use crate::text::{cut, one_line};
+use crate::theme::Theme;
+
+/// How many lines of thought are shown while they come.
+const THOUGHTS: usize = 3;
+/// How many lines of an answer are laid out while it comes: more than a screen has room for.
+const MOST: usize = 200;
+
+/// What is being said and done, as lines.
+pub fn lines(conversation: &Conversation, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
+    crate::fuse::pass("coming");
+    let mut lines = Vec::new();
+    if let Some(thinking) = conversation.thinking() {
+        let from = thinking.floor_char_boundary(thinking.len().saturating_sub(THOUGHTS * 4 * columns));
+        let thought = Item::Thought(thinking[from..].to_owned());
+        let all = item::lines(&thought, theme, columns, Fold::Open);
+        let from = all.len().saturating_sub(THOUGHTS);
+        lines.extend(all.into_iter().skip(from));
+    }
+    if let Some((text, goes_on)) = conversation.saying() {
+        lines.extend(item::saying(text, goes_on, theme, columns, MOST));
+    }
+    for calling in conversation.calling() {
+        let mut words = format!("◌ {}", one_line(&calling.title));
+        if !calling.progress.is_empty() {
+            words.push_str(&format!("  {}", one_line(&calling.progress)));
+        }
+        lines.push(Line::styled(cut(&words, columns).into_owned(), theme.faint));
+    }
+    lines
+}

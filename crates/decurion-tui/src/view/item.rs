@@ -1,0 +1,202 @@
+//! Items of a conversation as lines. Takes an item, a width and whether all of it is wanted; gives the lines.
+
+use decurion_protocol::Outcome;
+use ratatui::text::{Line, Span};
+
+use super::markdown;
+use crate::conversation::{Called, Item};
+use crate::text::{cut, one_line, plain, visible, wrap};
+use crate::theme::Theme;
+
+/// How many lines of a call's output are shown folded.
+const FOLDED: usize = 3;
+/// A prompt of more lines than this, such as a long paste, is folded.
+const FOLDED_PROMPT: usize = 20;
+/// How many lines of a change are shown folded.
+const FOLDED_CHANGE: usize = 24;
+/// How what is folded is seen.
+const HINT: &str = " (ctrl+o to see)";
+
+/// How much of an item is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fold {
+    /// What a reader needs at a glance.
+    Folded,
+    /// Everything that is kept.
+    Open,
+}
+
+/// The lines of an item, with an empty one above it where it stands apart.
+pub fn lines(item: &Item, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
+    crate::fuse::pass("item");
+    let mut lines = match item {
+        Item::Prompt(text) => prompt(text, theme, columns, fold),
+        Item::Said { text, goes_on } => said(text, *goes_on, theme, columns),
+        Item::Thought(text) => thought(text, theme, columns, fold),
+        Item::Call(called) => call(called, theme, columns, fold),
+        Item::Notice { level, text } => notice(level, text, theme, columns),
+        Item::Shortened { tokens } => {
+            let words = format!("── the conversation was shortened here ({tokens} tokens) ──");
+            vec![Line::styled(cut(&words, columns).into_owned(), theme.faint)]
+        }
+        Item::Ended(outcome) => ended(outcome, theme, columns),
+    };
+    let stands_apart = !matches!(item, Item::Thought(_) | Item::Notice { .. });
+    if stands_apart && !lines.is_empty() {
+        lines.insert(0, Line::default());
+    }
+    lines
+}
+
+/// Lines with a mark before the first and room for it before the rest.
+fn marked(mark: Span<'static>, lines: Vec<Line<'static>>) -> Vec<Line<'static>> {
+    let room = " ".repeat(mark.width());
+    let mut mark = Some(mark);
+    lines
+        .into_iter()
+        .map(|line| {
+            let mut spans = vec![mark.take().unwrap_or_else(|| Span::raw(room.clone()))];
+            spans.extend(line.spans);
+            Line { spans, style: line.style, alignment: None }
+        })
+        .collect()
+}
+
+fn prompt(text: &str, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
+    let text = visible(text);
+    let all = text.lines().count();
+    let most = if fold == Fold::Folded && all > FOLDED_PROMPT { FOLDED_PROMPT / 2 } else { all };
+    let lines = text.lines().take(most);
+    let lines = lines.flat_map(|line| wrap(Line::styled(line.to_owned(), theme.prompt), room(columns), ""));
+    let mut lines: Vec<Line<'static>> = lines.collect();
+    if all > most {
+        let words = format!("… {} more lines{HINT}", all - most);
+        lines.push(Line::styled(cut(&words, room(columns)).into_owned(), theme.faint));
+    }
+    marked(Span::styled("> ", theme.accent), lines)
+}
+
+fn said(text: &str, goes_on: bool, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
+    let mark = if goes_on { Span::raw("  ") } else { Span::styled("● ", theme.accent) };
+    marked(mark, markdown::lines(text, theme, room(columns)))
+}
+
+/// The end of what is being said: the last of the lines that it would have were it finished now, so many at most.
+pub fn saying(text: &str, goes_on: bool, theme: &Theme, columns: usize, most: usize) -> Vec<Line<'static>> {
+    let lines = markdown::tail(text, theme, room(columns), most);
+    let is_whole = lines.len() < most;
+    let mark = if goes_on || !is_whole { Span::raw("  ") } else { Span::styled("● ", theme.accent) };
+    let mut lines = marked(mark, lines);
+    if is_whole && !lines.is_empty() {
+        lines.insert(0, Line::default());
+    }
+    lines
+}
+
+fn room(columns: usize) -> usize {
+    columns.saturating_sub(2).max(1)
+}
+
+fn thought(text: &str, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
+    if fold == Fold::Folded {
+        return Vec::new();
+    }
+    let text = plain(text);
+    let style = theme.comment;
+    let lines = text.lines().flat_map(|line| wrap(Line::styled(line.to_owned(), style), room(columns), ""));
+    marked(Span::styled("∴ ", theme.faint), lines.collect())
+}
+
+fn call(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
+    let mark = Span::styled("● ", if called.failed { theme.error } else { theme.good });
+    let counts = called.change.as_ref().map(|change| change.counts(theme)).unwrap_or_default();
+    let taken: usize = counts.iter().map(Span::width).sum::<usize>() + usize::from(!counts.is_empty());
+    let title = one_line(&called.title);
+    let title = match fold {
+        Fold::Folded => cut(&title, room(columns).saturating_sub(taken).max(8)).into_owned(),
+        Fold::Open => title,
+    };
+    let mut spans = vec![Span::raw(title)];
+    if !counts.is_empty() {
+        spans.push(Span::raw(" "));
+        spans.extend(counts);
+    }
+    let mut lines = marked(mark, wrap(Line::from(spans), room(columns), ""));
+    lines.extend(result(called, theme, columns, fold));
+    lines
+}
+
+/// What came of a call, below its title.
+fn result(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
+    let room = columns.saturating_sub(4).max(1);
+    let mark = Span::styled("  └ ", theme.faint);
+    if let Some(change) = &called.change {
+        let (most, hint) = if fold == Fold::Folded { (FOLDED_CHANGE, HINT) } else { (usize::MAX, "") };
+        return marked(Span::raw("    "), change.lines(theme, room, most, hint));
+    }
+    let style = if called.failed { theme.error } else { theme.faint };
+    let in_short = summary(called).filter(|_| fold == Fold::Folded && !called.failed);
+    if let Some(words) = in_short {
+        return marked(mark, vec![Line::styled(cut(&words, room).into_owned(), style)]);
+    }
+    let text = plain(&called.output);
+    let all: Vec<&str> = text.trim_end().lines().collect();
+    let most = if fold == Fold::Folded { FOLDED } else { usize::MAX };
+    let shown = all.iter().take(most).flat_map(|line| match fold {
+        Fold::Folded => vec![Line::styled(cut(line, room).into_owned(), style)],
+        Fold::Open => wrap(Line::styled((*line).to_owned(), style), room, ""),
+    });
+    let mut shown: Vec<Line<'static>> = shown.collect();
+    let kept = all.len().min(most);
+    if called.lines > kept {
+        let missing = called.lines - kept;
+        let hint = if fold == Fold::Folded { HINT } else { "" };
+        let words = format!("… {missing} more lines{hint}");
+        shown.push(Line::styled(cut(&words, room).into_owned(), theme.faint));
+    }
+    if shown.is_empty() {
+        shown.push(Line::styled(cut("(nothing)", room).into_owned(), theme.faint));
+    }
+    marked(mark, shown)
+}
+
+/// A call's result in a few words, for those whose text nobody reads twice.
+fn summary(called: &Called) -> Option<String> {
+    let lines = called.lines;
+    let plural = |what: &str| if lines == 1 { format!("1 {what}") } else { format!("{lines} {what}s") };
+    match called.tool.as_str() {
+        "Read" => Some(plural("line")),
+        "Grep" | "Glob" if lines > FOLDED => Some(plural("line")),
+        // The report of one that is waited for is its answer; of any other there is only that it began.
+        "Agent" | "Task" => called.output.lines().find(|line| !line.trim().is_empty()).map(one_line),
+        "TodoWrite" => Some("the list of steps is as shown".to_owned()),
+        _ => None,
+    }
+}
+
+fn notice(level: &str, text: &str, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
+    let style = match level {
+        "error" => theme.error,
+        "warning" => theme.warning,
+        _ => theme.faint,
+    };
+    let text = visible(text);
+    let lines = text.lines().flat_map(|line| wrap(Line::styled(line.to_owned(), style), room(columns), ""));
+    marked(Span::styled("· ", style), lines.collect())
+}
+
+/// How a run ended that did not end well, and what to do about it.
+fn ended(outcome: &Outcome, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
+    let (level, text) = match outcome {
+        Outcome::Completed { limit, .. } => {
+            ("warning", format!("stopped at its limit of {}", limit.as_deref().unwrap_or("turns")))
+        }
+        Outcome::Failed { error } => ("error", error.clone()),
+        Outcome::Killed { by } => ("warning", format!("stopped by {by}")),
+        Outcome::Stalled { waiting_for } => ("error", format!("gave up waiting for {waiting_for}")),
+        Outcome::OutOfBudget { budget, .. } => ("warning", format!("the budget is used up: {budget}")),
+        Outcome::Denied { reason, .. } => ("warning", format!("refused: {reason}")),
+        Outcome::Lost => ("error", "its process is gone, and its end was not seen".to_owned()),
+    };
+    notice(level, &text, theme, columns)
+}

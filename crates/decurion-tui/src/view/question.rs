@@ -1,0 +1,245 @@
+//! A question as lines. Takes what is asked, by whom, and which answer is chosen; gives what somebody must see to
+//! decide, whole where that is possible and said where it is cut, and the answers below it.
+
+use std::collections::BTreeSet;
+
+use decurion_protocol::choice::Subject;
+use decurion_protocol::{Question, Wanted};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Span};
+
+use crate::steps::{What, steps};
+use crate::text::{cut, one_line, visible, wrap};
+use crate::theme::Theme;
+
+use super::diff::Change;
+use super::markdown;
+
+/// How many lines of what is asked about are shown.
+const MOST_LINES: usize = 40;
+/// How many of them there is always room for, the last of which may say that there are more.
+const LEAST_LINES: usize = 3;
+/// How many lines of a plan are shown.
+const MOST_PLAN: usize = 60;
+
+/// How a question is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking<'a> {
+    /// The colours.
+    pub theme: &'a Theme,
+    /// How wide.
+    pub columns: usize,
+    /// How many rows at most: what is asked about gives way, and that is said.
+    pub rows: usize,
+    /// Which of its steps is shown.
+    pub step: usize,
+    /// Which of the answers is chosen.
+    pub chosen: usize,
+    /// Those that are marked, where several can be chosen.
+    pub marked: &'a BTreeSet<usize>,
+    /// How many questions wait, this one included.
+    pub waiting: usize,
+}
+
+impl Asking<'_> {
+    /// Who asks what and why, and the answers.
+    pub fn lines(&self, question: &Question) -> Vec<Line<'static>> {
+        crate::fuse::pass("question");
+        let subject = question.subject();
+        let mut lines = self.shortened(self.head(question), (self.rows / 6).max(2));
+        let before = self.shortened(self.before_answers(question), (self.rows / 4).max(1));
+        // Who asks, what would be done and the answer that is chosen are in sight, however many answers there are.
+        let least = if matches!(subject, Subject::Call | Subject::Plan(_)) { LEAST_LINES } else { 0 };
+        let taken = lines.len() + before.len();
+        let answers = self.in_sight(self.answers(question), self.rows.saturating_sub(taken + least).max(1));
+        let room = self.rows.saturating_sub(taken + answers.len() + 1).max(1);
+        match subject {
+            Subject::Call => lines.extend(self.bounded(self.subject(question, room), room.min(MOST_LINES))),
+            Subject::Plan(plan) => {
+                // Made visible first: whoever agrees sees what else stands there.
+                let plan = visible(&plan);
+                let all = markdown::lines(&plan, self.theme, self.columns.saturating_sub(2).max(1));
+                lines.extend(self.bounded(all, room.min(MOST_PLAN)));
+            }
+            Subject::Choices(_) | Subject::Elicitation => {}
+        }
+        lines.extend(before);
+        lines.extend(answers);
+        lines
+    }
+
+    /// Why it is asked, and what is asked in the step.
+    fn before_answers(&self, question: &Question) -> Vec<Line<'static>> {
+        let mut lines = Vec::new();
+        if question.subject() == Subject::Call {
+            lines.extend(self.sentence(&format!("why: {}", question.reason), self.theme.faint));
+        }
+        let steps = steps(question);
+        let Some(step) = steps.get(self.step) else { return lines };
+        if !step.title.is_empty() {
+            let count = if steps.len() > 1 {
+                format!(" ({} of {})", self.step + 1, steps.len())
+            } else {
+                String::new()
+            };
+            let bold = Style::new().add_modifier(Modifier::BOLD);
+            lines.extend(self.sentence(&format!("{}{count}", step.title), bold));
+        }
+        if let Some(Wanted::Url { url, .. }) = question.elicitation.as_ref().map(|asked| &asked.wanted) {
+            lines.extend(self.text(url, "  ", self.columns));
+        }
+        lines
+    }
+
+    /// The answers, each with its lines.
+    fn answers(&self, question: &Question) -> Vec<Vec<Line<'static>>> {
+        let steps = steps(question);
+        let Some(step) = steps.get(self.step) else { return Vec::new() };
+        let mut answers = Vec::new();
+        for (at, offered) in step.offers.iter().enumerate() {
+            let is_marked = self.marked.contains(&at);
+            let mark = match (step.several, is_marked, &offered.what) {
+                (true, true, What::Label(_)) => "[x] ",
+                (true, false, What::Label(_)) => "[ ] ",
+                _ => "",
+            };
+            let mut lines = self.choice(at, &format!("{mark}{}", one_line(&offered.words)));
+            if !offered.details.is_empty() {
+                lines.extend(self.indented(&offered.details));
+            }
+            answers.push(lines);
+        }
+        if step.several {
+            answers.push(self.sentence("space marks, enter takes all that are marked", self.theme.faint));
+        }
+        answers
+    }
+
+    /// So many lines of the answers at most, with the one that is chosen, and how many there are besides.
+    fn in_sight(&self, answers: Vec<Vec<Line<'static>>>, most: usize) -> Vec<Line<'static>> {
+        if answers.iter().map(Vec::len).sum::<usize>() <= most {
+            return answers.into_iter().flatten().collect();
+        }
+        // A line above and one below say what is missing.
+        let room = most.saturating_sub(2).max(1);
+        let chosen = self.chosen.min(answers.len() - 1);
+        let (mut from, mut to, mut used) = (chosen, chosen + 1, answers[chosen].len());
+        loop {
+            if to < answers.len() && used + answers[to].len() <= room {
+                used += answers[to].len();
+                to += 1;
+            } else if from > 0 && used + answers[from - 1].len() <= room {
+                from -= 1;
+                used += answers[from].len();
+            } else {
+                break;
+            }
+        }
+        let missing = |count: usize, sign: &str| {
+            let words = format!("  {sign} {count} more (ctrl+o to see all)");
+            (count > 0).then(|| Line::styled(cut(&words, self.columns).into_owned(), self.theme.warning))
+        };
+        let (above, below) = (missing(from, "↑"), missing(answers.len() - to, "↓"));
+        let shown: Vec<Line<'static>> = answers.into_iter().skip(from).take(to - from).flatten().collect();
+        above.into_iter().chain(self.shortened(shown, room)).chain(below).collect()
+    }
+
+    /// Who asks, by the path of agents from the root, and how many more wait.
+    fn head(&self, question: &Question) -> Vec<Line<'static>> {
+        let asker =
+            if question.path.is_empty() { "the main agent".to_owned() } else { question.path.join(" › ") };
+        let what = match question.subject() {
+            Subject::Call => format!(" wants to use {}", one_line(&question.tool)),
+            Subject::Choices(_) => " asks".to_owned(),
+            Subject::Plan(_) => " has a plan".to_owned(),
+            Subject::Elicitation => {
+                let server = question.elicitation.as_ref().map(|asked| one_line(&asked.server));
+                format!(": the server {} asks", server.unwrap_or_default())
+            }
+        };
+        let mut spans = vec![
+            Span::styled("? ", self.theme.asking),
+            Span::styled(one_line(&asker), Modifier::BOLD),
+            Span::raw(what),
+        ];
+        if self.waiting > 1 {
+            spans.push(Span::styled(format!("  (1 of {})", self.waiting), self.theme.asking));
+        }
+        wrap(Line::from(spans), self.columns, "  ")
+    }
+
+    /// What would be done.
+    fn subject(&self, question: &Question, most: usize) -> Vec<Line<'static>> {
+        let (input, room) = (&question.input, self.columns.saturating_sub(2).max(1));
+        match question.tool.as_str() {
+            "Bash" => self.text(input["command"].as_str().unwrap_or_default(), "$ ", room),
+            tool if let Some(change) = Change::asked(tool, input) => {
+                let path = input["file_path"].as_str().or(input["notebook_path"].as_str());
+                let mut lines = self.text(path.unwrap_or_default(), "", room);
+                lines.extend(change.lines(
+                    self.theme,
+                    room,
+                    most.saturating_sub(1).max(1),
+                    " (ctrl+o to see all)",
+                ));
+                lines
+            }
+            _ => {
+                let mut lines = self.text(&question.intent.title, "", room);
+                let whole = serde_json::to_string_pretty(input).unwrap_or_default();
+                if input.as_object().is_some_and(|members| !members.is_empty()) {
+                    lines.extend(self.text(&whole, "", room));
+                }
+                lines
+            }
+        }
+    }
+
+    /// So many lines of what would be done, and how many there are besides.
+    fn bounded(&self, all: Vec<Line<'static>>, most: usize) -> Vec<Line<'static>> {
+        let indented = |line: Line<'static>| {
+            let mut spans = vec![Span::raw("  ")];
+            spans.extend(line.spans);
+            Line { spans, style: line.style, alignment: None }
+        };
+        self.shortened(all.into_iter().map(indented).collect(), most.saturating_add(1))
+    }
+
+    /// So many lines at most, the last of which says how many are missing.
+    fn shortened(&self, mut lines: Vec<Line<'static>>, most: usize) -> Vec<Line<'static>> {
+        if lines.len() > most {
+            // Nobody decides about what cannot be seen without being told so.
+            let missing = lines.len() - most.saturating_sub(1);
+            lines.truncate(most.saturating_sub(1));
+            let words = format!("  … {missing} more lines (ctrl+o to see all)");
+            lines.push(Line::styled(cut(&words, self.columns).into_owned(), self.theme.warning));
+        }
+        lines
+    }
+
+    /// Every character of a text, as it is.
+    fn text(&self, text: &str, lead: &str, room: usize) -> Vec<Line<'static>> {
+        let text = visible(text);
+        let line = |(at, line): (usize, &str)| {
+            let lead = if at == 0 { lead } else { "" };
+            wrap(Line::styled(format!("{lead}{line}"), self.theme.code), room, "  ")
+        };
+        text.lines().enumerate().flat_map(line).collect()
+    }
+
+    fn sentence(&self, text: &str, style: Style) -> Vec<Line<'static>> {
+        wrap(Line::styled(format!("  {}", one_line(text)), style), self.columns, "  ")
+    }
+
+    /// What a choice means, below it.
+    fn indented(&self, text: &str) -> Vec<Line<'static>> {
+        wrap(Line::styled(format!("     {}", one_line(text)), self.theme.faint), self.columns, "     ")
+    }
+
+    fn choice(&self, at: usize, words: &str) -> Vec<Line<'static>> {
+        let is_chosen = at == self.chosen;
+        let style = if is_chosen { self.theme.accent } else { Style::default() };
+        let mark = if is_chosen { "❯" } else { " " };
+        wrap(Line::styled(format!("{mark} {}. {words}", at + 1), style), self.columns, "     ")
+    }
+}

@@ -1,0 +1,196 @@
+//! The line at the bottom. Takes the session as it stands; gives model, mode, cost, context and how many are at work, as
+//! much of it as fits, what matters most first.
+
+use std::collections::BTreeMap;
+
+use decurion_protocol::Mode;
+use decurion_protocol::view::SessionView;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+use serde_json::{Value, json};
+
+use super::agents::{money, tokens};
+use crate::text::{cut, one_line, width};
+use crate::theme::Theme;
+
+/// What is known besides the session.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// How many tokens a model can take, by its name.
+    pub windows: BTreeMap<String, u64>,
+    /// Which sandbox is in force.
+    pub sandbox: String,
+    /// A word for the moment, in place of everything else.
+    pub hint: Option<String>,
+    /// What stands before everything else.
+    pub lead: String,
+    /// In whose process the session is.
+    pub home: Home,
+    /// Whether the mode that asks about nothing can be chosen.
+    pub can_bypass: bool,
+    /// Whether a person has a status line of their own.
+    pub has_own: bool,
+    /// What it says.
+    pub own: Option<String>,
+}
+
+/// In whose process a session is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Home {
+    /// Ours, and it ends with us.
+    #[default]
+    Ours,
+    /// Ours, and it can go on without a terminal.
+    Kept,
+    /// Another's: it goes on when we leave.
+    Others,
+}
+
+impl Known {
+    /// Whether the session goes on when we leave.
+    pub fn attached(&self) -> bool {
+        self.home == Home::Others
+    }
+
+    /// How many tokens the session's model can take; none where nobody knows.
+    fn window(&self, view: &SessionView) -> Option<u64> {
+        self.windows.get(view.root.model.as_deref()?).copied().filter(|window| *window > 0)
+    }
+}
+
+/// How many lines a person's own status may take.
+const OWN_LINES: usize = 3;
+
+/// The line, or a person's own in its place.
+pub fn lines(view: &SessionView, known: &Known, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
+    match &known.own {
+        Some(own) if known.hint.is_none() && view.questions.is_empty() => {
+            let line = |line: &str| Line::styled(cut(&one_line(line), columns).into_owned(), theme.faint);
+            own.lines().take(OWN_LINES).map(line).collect()
+        }
+        _ => vec![line(view, known, theme, columns)],
+    }
+}
+
+/// What a person's own status line is told.
+pub fn facts(view: &SessionView, known: &Known) -> Value {
+    let counts = view.standings();
+    let info = view.info.as_ref();
+    json!({
+        "session_id": info.map(|info| info.session.to_string()),
+        "cwd": info.map(|info| info.cwd.to_string()),
+        "workspace": {"current_dir": info.map(|info| info.cwd.to_string())},
+        "model": {"id": view.root.model, "display_name": view.root.model},
+        "permission_mode": view.mode.to_string(),
+        "cost": {"total_cost_usd": view.cost().dollars()},
+        "context": {"tokens": view.root.tokens, "window": known.window(view)},
+        "agents": {"working": counts.working, "waiting": counts.waiting, "asking": counts.asking},
+        "worktree": view.root.worktree,
+        "sandbox": known.sandbox,
+    })
+}
+
+/// What everybody has cost, the dearest first.
+pub fn costs(view: &SessionView) -> String {
+    let mut lines = vec![
+        format!("this session has cost {}", money(view.cost().dollars())),
+        format!("  {:>8}  {:>10}  the main agent", money(view.root.cost.dollars()), tokens(view.root.tokens)),
+    ];
+    let mut tasks: Vec<_> = view.tasks().iter().filter(|task| task.is_agent()).collect();
+    tasks.sort_by_key(|task| std::cmp::Reverse(task.worker.cost.0));
+    lines.extend(tasks.iter().take(20).map(|task| {
+        let (cost, used) = (money(task.worker.cost.dollars()), tokens(task.worker.tokens));
+        format!("  {cost:>8}  {used:>10}  {}", super::agents::name(task))
+    }));
+    lines.join("\n")
+}
+
+/// The line.
+pub fn line(view: &SessionView, known: &Known, theme: &Theme, columns: usize) -> Line<'static> {
+    crate::fuse::pass("status");
+    if let Some(hint) = &known.hint {
+        return Line::styled(cut(&one_line(hint), columns).into_owned(), theme.warning);
+    }
+    let mut spans: Vec<Span<'static>> = Vec::new();
+    let mut used = 0;
+    for (words, style) in parts(view, known, theme) {
+        let gap = if spans.is_empty() { "" } else { " · " };
+        let wide = width(gap) + width(&words);
+        if used + wide > columns {
+            continue;
+        }
+        used += wide;
+        if !gap.is_empty() {
+            spans.push(Span::styled(gap, theme.faint));
+        }
+        spans.push(Span::styled(words, style));
+    }
+    Line::from(spans)
+}
+
+/// What there is to say, what matters most first.
+fn parts(view: &SessionView, known: &Known, theme: &Theme) -> Vec<(String, Style)> {
+    let mut parts = Vec::new();
+    let counts = view.standings();
+    let asking = view.questions.len();
+    if !known.lead.is_empty() {
+        parts.push((known.lead.clone(), theme.accent));
+    }
+    if asking > 0 {
+        let words = if asking == 1 { "1 question".to_owned() } else { format!("{asking} questions") };
+        parts.push((words, theme.asking));
+    }
+    parts.push((mode_words(view.mode).to_owned(), mode_style(view.mode, theme)));
+    if counts.working + counts.waiting + counts.asking > 0 {
+        let mut words = format!("{} working", counts.working);
+        if counts.waiting > 0 {
+            words.push_str(&format!(", {} waiting", counts.waiting));
+        }
+        parts.push((words, theme.accent));
+    }
+    if view.queued > 0 {
+        parts.push((format!("{} queued", view.queued), theme.accent));
+    }
+    if let Some(model) = &view.root.model {
+        let name = model.rsplit('/').next().unwrap_or(model);
+        parts.push((one_line(name), theme.faint));
+    }
+    if view.root.tokens > 0 {
+        let share = known.window(view).map(|window| view.root.tokens * 100 / window);
+        let words = share.map_or_else(|| tokens(view.root.tokens), |share| format!("{share} % of context"));
+        let style = if share.is_some_and(|share| share >= 80) { theme.warning } else { theme.faint };
+        parts.push((words, style));
+    }
+    let cost = view.cost();
+    if cost.0 > 0 {
+        parts.push((money(cost.dollars()), theme.faint));
+    }
+    if let Some(branch) = &view.root.worktree {
+        parts.push((format!("worktree {}", one_line(branch)), theme.faint));
+    }
+    if !known.sandbox.is_empty() {
+        parts.push((format!("sandbox: {}", one_line(&known.sandbox)), theme.faint));
+    }
+    parts
+}
+
+/// A mode in words.
+pub fn mode_words(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Default => "asks before it acts",
+        Mode::AcceptEdits => "edits without asking",
+        Mode::Plan => "plans, changes nothing",
+        Mode::BypassPermissions => "asks about nothing",
+        Mode::DontAsk => "asks nobody",
+        Mode::Bubble => "asks here for all",
+    }
+}
+
+fn mode_style(mode: Mode, theme: &Theme) -> Style {
+    match mode {
+        Mode::Default | Mode::Bubble => theme.faint,
+        Mode::Plan => theme.accent,
+        Mode::AcceptEdits => theme.good,
+        Mode::BypassPermissions | Mode::DontAsk => theme.warning,
+    }
+}

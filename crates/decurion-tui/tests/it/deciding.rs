@@ -1,0 +1,233 @@
+//! Who gets a key while a question is open: a script of events and keys, and what is asked of the session.
+
+use decurion_protocol::{Answer, Command, Request};
+use decurion_tui::app::{App, Effect, Input};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use serde_json::{Value, json};
+
+use crate::screens::{Happens, app, asked, elicited};
+
+const SIZE: (u16, u16) = (80, 24);
+
+fn command(text: &str) -> Value {
+    json!({"command": text})
+}
+
+/// Presses a key; what is asked of the session.
+fn press(app: &mut App, code: KeyCode) -> Vec<Command> {
+    let effects = app.update(Input::Key(KeyEvent::new(code, KeyModifiers::NONE)));
+    let sent = |effect| match effect {
+        Effect::Send(Request { command, .. }) => Some(command),
+        _ => None,
+    };
+    effects.into_iter().filter_map(sent).collect()
+}
+
+/// Types a text; what is asked of the session.
+fn write(app: &mut App, text: &str) -> Vec<Command> {
+    text.chars().flat_map(|letter| press(app, KeyCode::Char(letter))).collect()
+}
+
+/// What is on the screen below the conversation.
+fn live(app: &mut App) -> String {
+    let lines = app.live(jiff::Timestamp::from_second(100).unwrap()).0;
+    app.drawn_once();
+    // A terminal of this size shows the last of them.
+    let from = lines.len().saturating_sub(usize::from(SIZE.1) - 1);
+    lines[from..].iter().map(|line| format!("{line}\n")).collect()
+}
+
+fn allows(commands: &[Command]) -> bool {
+    matches!(commands, [Command::Answer { answer: Answer::Allow { .. }, .. }])
+}
+
+fn take(app: &mut App, event: &Happens) {
+    crate::screens::happen(app, 1000, event);
+}
+
+#[test]
+fn a_question_that_was_never_in_sight_is_not_turned_to() {
+    let mut app = app(&[], SIZE);
+    write(&mut app, "a draft");
+    for event in asked(None, &[], "Bash", &command("make"), &[]) {
+        take(&mut app, &event);
+    }
+    assert_eq!((press(&mut app, KeyCode::Tab), press(&mut app, KeyCode::Char('1'))), (vec![], vec![]));
+    assert!(live(&mut app).contains("> a draft1"));
+    // In sight: it is.
+    press(&mut app, KeyCode::Tab);
+    assert!(allows(&press(&mut app, KeyCode::Char('1'))));
+}
+
+#[test]
+fn a_question_is_drawn_at_once_as_it_is_answered() {
+    let mut app = app(&asked(None, &[], "Bash", &command("make"), &[]), SIZE);
+    let first = live(&mut app);
+    assert!(!first.contains("tab to answer") && !first.contains("\n> "), "{first}");
+    assert_eq!(first, live(&mut app));
+}
+
+#[test]
+fn a_key_that_takes_a_proposal_turns_to_no_question() {
+    let mut app = app(&asked(None, &[], "Bash", &command("make"), &[]), SIZE);
+    write(&mut app, "/comp");
+    assert!(live(&mut app).contains("/compact"));
+    press(&mut app, KeyCode::Tab);
+    assert!(live(&mut app).contains("> /compact"));
+    let sent = press(&mut app, KeyCode::Enter);
+    assert!(matches!(sent[..], [Command::Compact { .. }]), "{sent:?}");
+}
+
+#[test]
+fn whoever_writes_on_after_turning_to_a_question_writes_the_prompt() {
+    let mut app = app(&asked(None, &[], "Bash", &command("make"), &[]), SIZE);
+    write(&mut app, "run");
+    live(&mut app);
+    press(&mut app, KeyCode::Tab);
+    assert_eq!(write(&mut app, " 1 test"), []);
+    assert!(live(&mut app).contains("> run 1 test"));
+}
+
+#[test]
+fn while_words_are_written_for_an_answer_no_key_changes_the_prompt() {
+    let mut app = app(&[], SIZE);
+    write(&mut app, "earlier");
+    let sent = press(&mut app, KeyCode::Enter);
+    let [Command::Submit { line, .. }] = &sent[..] else { panic!("a prompt is sent: {sent:?}") };
+    let begun = json!({"type": "message", "message": {"role": "user", "content": "earlier"}, "lines": [line],
+        "parent": null, "meta": {"origin": "prompt"}});
+    take(&mut app, &(None, begun));
+    for event in asked(None, &[], "Bash", &command("make"), &[]) {
+        take(&mut app, &event);
+    }
+    live(&mut app);
+    press(&mut app, KeyCode::Char('2'));
+    press(&mut app, KeyCode::Up);
+    write(&mut app, "use ninja");
+    assert!(live(&mut app).contains("tell it: use ninja"));
+    let sent = press(&mut app, KeyCode::Enter);
+    let [Command::Answer { answer: Answer::Deny { message, .. }, .. }] = &sent[..] else {
+        panic!("the words are the answer: {sent:?}")
+    };
+    assert_eq!(message, "use ninja");
+}
+
+#[test]
+fn who_asks_what_and_the_chosen_answer_are_in_sight_however_much_there_is() {
+    let long = "echo one && ".repeat(60) + "echo two";
+    let rules: Vec<String> = (0..8).map(|at| format!("cargo run --example number-{at} --release")).collect();
+    let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+    for columns in [44, 80] {
+        let mut app = app(&asked(None, &[], "Bash", &command(&long), &rules), (columns, SIZE.1));
+        let screen = live(&mut app);
+        assert!(screen.contains("? the main agent wants to use Bash"), "{columns}\n{screen}");
+        assert!(
+            screen.contains("$ echo one") && screen.contains("❯ 1. Yes, this once"),
+            "{columns}\n{screen}"
+        );
+        assert!(screen.contains("ctrl+o to see all"), "{columns}\n{screen}");
+        for _ in 0..3 {
+            press(&mut app, KeyCode::Down);
+        }
+        let screen = live(&mut app);
+        assert!(screen.contains("$ echo one") && screen.contains("❯ 4. No, and say"), "{columns}\n{screen}");
+    }
+}
+
+#[test]
+fn a_servers_many_words_do_not_hide_that_it_is_a_server() {
+    let mut events = elicited(
+        &json!({"mode": "form", "schema": {"type": "object", "properties": {"name": {"type": "string"}}}}),
+    );
+    let question = &mut events.last_mut().unwrap().1["question"];
+    question["elicitation"]["message"] = json!("All is well, go on. ".repeat(200));
+    let mut app = app(&events, SIZE);
+    let screen = live(&mut app);
+    assert!(screen.contains("the server notes asks") && screen.contains("❯ 1. "), "{screen}");
+}
+
+#[test]
+fn all_rules_of_a_call_are_taken_together() {
+    let mut app = app(&asked(None, &[], "Bash", &command("make && ninja"), &["make", "ninja"]), SIZE);
+    let screen = live(&mut app);
+    assert!(screen.contains("for the rest of this session: Bash(make), Bash(ninja)"), "{screen}");
+    let sent = press(&mut app, KeyCode::Char('2'));
+    let [Command::Answer { answer: Answer::Allow { rules, .. }, .. }] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(rules.len(), 2);
+}
+
+#[test]
+fn a_form_that_is_refused_keeps_what_was_written() {
+    let form = json!({"mode": "form", "schema": {"type": "object", "properties": {
+        "name": {"type": "string"}, "age": {"type": "integer"}}}});
+    let mut app = app(&elicited(&form), SIZE);
+    live(&mut app);
+    press(&mut app, KeyCode::Char('1'));
+    assert!(live(&mut app).contains("name (2 of 3)"));
+    write(&mut app, "Ada");
+    press(&mut app, KeyCode::Enter);
+    write(&mut app, "many");
+    assert_eq!(press(&mut app, KeyCode::Enter).len(), 1);
+    // Until it is refused it is not asked again.
+    assert!(!live(&mut app).contains("the server notes asks"));
+    let refused = json!({"reply": "refused", "reason": "that is no age"});
+    take(&mut app, &(None, json!({"type": "replied", "request": 1, "reply": refused})));
+    assert!(live(&mut app).contains("the server notes asks"));
+    press(&mut app, KeyCode::Char('1'));
+    let screen = live(&mut app);
+    assert!(screen.contains("answer: Ada"), "{screen}");
+}
+
+#[test]
+fn a_call_that_is_over_asks_nothing_and_hides_no_other_question() {
+    let mut app = app(&asked(None, &[], "Bash", &command("make"), &[]), SIZE);
+    live(&mut app);
+    let over = json!({"type": "call_ended", "call": "q", "tool": "Bash", "line": uuid::Uuid::nil(), "parent": null,
+        "output": {"content": "interrupted", "is_error": true}, "duration_ms": 5});
+    take(&mut app, &(None, over));
+    let mut next = asked(None, &[], "Bash", &command("ninja"), &[]).pop().unwrap();
+    next.1["question"]["id"] = json!(uuid::Uuid::from_u128(7));
+    next.1["question"]["call"] = json!("r");
+    take(&mut app, &next);
+    let screen = live(&mut app);
+    assert!(screen.contains("$ ninja") && !screen.contains("$ make"), "{screen}");
+    assert!(allows(&press(&mut app, KeyCode::Char('1'))));
+}
+
+#[test]
+fn the_next_question_is_there_as_soon_as_one_is_answered() {
+    let mut app = app(&asked(None, &[], "Bash", &command("make"), &[]), SIZE);
+    let mut next = asked(None, &[], "Bash", &command("ninja"), &[]).pop().unwrap();
+    next.1["question"]["id"] = json!(uuid::Uuid::from_u128(7));
+    take(&mut app, &next);
+    assert!(live(&mut app).contains("$ make"));
+    assert!(allows(&press(&mut app, KeyCode::Char('1'))));
+    // Not before it was in sight.
+    assert!(live(&mut app).contains("$ ninja"));
+    assert!(allows(&press(&mut app, KeyCode::Char('1'))));
+    assert!(!live(&mut app).contains("wants to use"));
+}
+
+#[test]
+fn leaving_asks_about_a_turn_too() {
+    let mut app = app(&[], SIZE);
+    write(&mut app, "work");
+    press(&mut app, KeyCode::Enter);
+    write(&mut app, "/quit");
+    press(&mut app, KeyCode::Enter);
+    let screen = live(&mut app);
+    assert!(screen.contains("The agent is still at work") && screen.contains("stop it"), "{screen}");
+}
+
+#[test]
+fn a_prompt_that_nobody_began_is_given_back() {
+    let mut app = app(&[], SIZE);
+    write(&mut app, "/reviw it");
+    let sent = press(&mut app, KeyCode::Enter);
+    assert!(matches!(sent[..], [Command::Submit { .. }]), "{sent:?}");
+    take(&mut app, &(None, json!({"type": "replied", "request": 1, "reply": {"reply": "done"}})));
+    take(&mut app, &(None, json!({"type": "quiet", "quiet": false, "queued": 0})));
+    assert!(!live(&mut app).contains("> /reviw"));
+    take(&mut app, &(None, json!({"type": "quiet", "quiet": true, "queued": 0})));
+    assert!(live(&mut app).contains("> /reviw it"));
+}

@@ -1,0 +1,65 @@
+//! When the program may leave by itself: a script of what comes in, and what is wanted done.
+
+use decurion_protocol::{Command, Envelope, Event, LineId, Request, RequestId, RunId};
+use decurion_tui::app::{App, Effect, Farewell, Input};
+use decurion_tui::history::History;
+use decurion_tui::keymap::Keymap;
+use decurion_tui::theme::{Shades, Theme};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use serde_json::{Value, json};
+
+/// What the app wants after an event of the session's own agent.
+fn after(app: &mut App, event: Value) -> Vec<Effect> {
+    let event: Event = serde_json::from_value(event).unwrap();
+    assert!(!matches!(event, Event::Unknown(_)), "{event:?}");
+    let (seq, at) = (0, jiff::Timestamp::UNIX_EPOCH);
+    let envelope = Envelope { seq, at, agent: None, run: RunId(uuid::Uuid::nil()), event };
+    let mut effects = app.update(Input::Event(envelope.into()));
+    effects.retain(|effect| !matches!(effect, Effect::Errand(..) | Effect::Call));
+    effects
+}
+
+/// The line of the prompt that was sent.
+fn submitted(effects: &[Effect]) -> LineId {
+    let line = effects.iter().find_map(|effect| match effect {
+        Effect::Send(Request { command: Command::Submit { line, .. }, .. }) => Some(*line),
+        _ => None,
+    });
+    line.expect("a prompt is sent")
+}
+
+#[test]
+fn a_prompt_that_is_sent_is_begun_and_done_first() {
+    let mut app = App::new(Theme::new(Shades::None), Keymap::default(), History::default(), (80, 24));
+    app.update(Input::Paste("go".to_owned()));
+    let sent = app.update(Input::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE)));
+    let line = submitted(&sent);
+    assert_eq!(app.leave_when_done(), []);
+    // The session has it, and nobody has begun with it.
+    let quiet = |quiet| json!({"type": "quiet", "quiet": quiet, "queued": 0});
+    assert_eq!(after(&mut app, quiet(false)), []);
+    let begun = json!({"type": "message", "message": {"role": "user", "content": "go"}, "lines": [line], "parent": null,
+        "meta": {"origin": "prompt"}});
+    assert_eq!(after(&mut app, begun), []);
+    let asked = after(&mut app, quiet(true));
+    let [Effect::Send(Request { id, command: Command::Tasks })] = asked.as_slice() else {
+        panic!("the session is asked whether anybody works: {asked:?}")
+    };
+    assert_eq!(after(&mut app, reply(*id)), [Effect::Leave(Farewell::Close)]);
+}
+
+/// A prompt of the command line is not one that was typed here: only the session knows of it.
+#[test]
+fn a_prompt_that_only_the_session_knows_of_is_done_first() {
+    let mut app = App::new(Theme::new(Shades::None), Keymap::default(), History::default(), (80, 24));
+    let asked = app.leave_when_done();
+    let [Effect::Send(Request { id, command: Command::Tasks })] = asked.as_slice() else {
+        panic!("the session is asked whether anybody works: {asked:?}")
+    };
+    assert_eq!(after(&mut app, json!({"type": "quiet", "quiet": false, "queued": 0})), []);
+    assert_eq!(after(&mut app, reply(*id)), []);
+}
+
+fn reply(request: RequestId) -> Value {
+    json!({"type": "replied", "request": request, "reply": {"reply": "done", "value": []}})
+}

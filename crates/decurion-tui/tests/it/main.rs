@@ -1,0 +1,23 @@
+//! The terminal front end through its public face: what is drawn, as text.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::needless_raw_string_hashes, missing_docs)]
+
+mod code;
+mod deciding;
+mod diff;
+mod leaving;
+mod markdown;
+mod popup;
+mod screens;
+mod tree;
+
+/// A test file that is not named above would never run.
+#[test]
+fn no_file_is_forgotten() {
+    let main = include_str!("main.rs");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let module = name.strip_suffix(".rs").unwrap_or("main");
+        assert!(module == "main" || main.contains(&format!("mod {module};")), "{name}");
+    }
+}
