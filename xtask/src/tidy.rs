@@ -20,8 +20,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("tools", &["protocol", "exec"]),
     ("engine", &["protocol", "model", "store", "tools", "exec"]),
     ("serve", &["protocol"]),
-    ("cli", &["protocol", "model", "store", "exec", "config", "tools", "engine", "serve"]),
-    ("testkit", &["protocol", "model", "store", "exec", "tools", "engine"]),
+    ("tui", &["protocol"]),
+    ("cli", &["protocol", "model", "store", "exec", "config", "tools", "engine", "serve", "tui"]),
+    ("testkit", &["protocol", "model", "store", "exec", "tools", "engine", "tui"]),
 ];
 
 /// Licences that may be linked in.

@@ -13,6 +13,7 @@ pub mod babble;
 pub mod budgets;
 pub mod clock;
 pub mod disk;
+pub mod escapes;
 pub mod hooks;
 pub mod interleaved;
 pub mod kill;
@@ -22,6 +23,7 @@ pub mod mcp;
 pub mod model;
 pub mod notified;
 pub mod panics;
+pub mod screens;
 pub mod security;
 pub mod shell;
 pub mod shown;
@@ -29,6 +31,8 @@ pub mod signals;
 pub mod size;
 pub mod stand;
 pub mod startup;
+pub mod terminal;
+pub mod terminal_signals;
 pub mod transcript;
 pub mod unread;
 pub mod worktrees;
@@ -133,6 +137,7 @@ pub fn rows() -> Vec<Row> {
         model::rows(),
         shell::rows(),
         signals::rows(),
+        escapes::rows(),
         unread::rows(),
         babble::rows(),
         panics::rows(),

@@ -148,6 +148,22 @@ impl Program {
         self.start()?.finish(limit)
     }
 
+    /// Another binary in the same surroundings, without arguments.
+    #[must_use]
+    pub fn instead(self, binary: impl AsRef<OsStr>) -> Self {
+        let mut command = Command::new(binary);
+        command.env_clear().envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        if let Some(folder) = self.command.get_current_dir() {
+            command.current_dir(folder);
+        }
+        Self { command, input: self.input }
+    }
+
+    /// What would be run, for whoever starts it in another way.
+    pub fn command(&self) -> &Command {
+        &self.command
+    }
+
     /// Starts it in a process group of its own.
     pub fn start(mut self) -> io::Result<Running> {
         let input = self.input.take();

@@ -9,7 +9,7 @@ use camino::Utf8PathBuf;
 use decurion_engine::permission::Undecided;
 use decurion_engine::{
     AgentSettings, Compaction, Definitions, Durability, Engine, Instructions, Library, Model, Models,
-    NoLibrary, Parts,
+    NoLibrary, NoSettings, Parts, Settings,
 };
 use decurion_model::catalog::{ModelInfo, Price};
 use decurion_model::script::Script;
@@ -47,6 +47,8 @@ pub struct Stage {
     pub tools: Vec<Arc<dyn Tool>>,
     /// How questions are answered; none means nobody is there.
     pub answer: Option<Answer>,
+    /// Where rules are kept that are to outlast the session.
+    pub settings: Arc<dyn Settings>,
     /// Whether `bypassPermissions` is available.
     pub bypass: bool,
     /// What `dontAsk` does with what no rule decides.
@@ -134,6 +136,7 @@ impl Stage {
             compaction: Compaction::default(),
             tools: Vec::new(),
             answer: None,
+            settings: Arc::new(NoSettings),
             bypass: true,
             undecided: Undecided::Allow,
             answer_timeout: None,
@@ -279,6 +282,7 @@ impl Stage {
             environment: Arc::from([]),
             tool_limits: Arc::new(ToolLimits::default()),
             rules: self.rules.clone(),
+            settings: Arc::clone(&self.settings),
             mode: Mode::Default,
             bypass: self.bypass,
             undecided: self.undecided,
@@ -473,6 +477,7 @@ fn line(event: &Event) -> Option<String> {
                 };
                 message.blocks.iter().map(told).collect()
             }
+            Origin::Shell => format!("shell  {:?}\n", message.text()),
             origin => format!("note   {:?} {origin:?}\n", message.text()),
         },
         Event::Message { message, meta, .. } => {
@@ -498,10 +503,25 @@ fn line(event: &Event) -> Option<String> {
             format!("begin  {} {} {:?}\n", record.task, record.kind.word(), record.attention)
         }
         Event::TaskChanged { task, state } => format!("task   {task} {}\n", short(&format!("{state:?}"))),
+        Event::Rebudgeted { task, limits } => format!("budget {task} {}\n", limited(limits)),
+        Event::ShellBegun { shell } => format!("$      {}\n", shell.command),
+        Event::ShellEnded { shell } => {
+            let ending = shell.ending.clone().unwrap_or_default();
+            let (code, remark) = (ending.exit_code, ending.remark.unwrap_or_default());
+            let line = format!("$ end  {:?} {code:?} {}", short(&ending.output), short(&remark));
+            format!("{}\n", line.trim_end())
+        }
         Event::Mailed { mail } => format!("mail   {:?}\n", mail.text),
         Event::RunEnded { outcome, .. } => format!("end    {}\n", ended(outcome)),
         _ => return None,
     })
+}
+
+/// The limits that there are.
+fn limited(limits: &Limits) -> String {
+    let all = serde_json::to_value(limits).unwrap_or_default();
+    let given = all.as_object().into_iter().flatten().filter(|(_, limit)| !limit.is_null());
+    given.map(|(name, limit)| format!("{name}={limit}")).collect::<Vec<_>>().join(" ")
 }
 
 /// The task, the status and the result of a notification.

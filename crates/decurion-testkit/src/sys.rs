@@ -1,12 +1,15 @@
-//! The system calls that the standard library does not offer: a shell started with no more than it needs,
-//! and what a process and its descendants have used.
+//! The system calls that the standard library does not offer: a shell started with no more than it needs, a terminal
+//! and a job in it, and what a process and its descendants have used.
 #![allow(unsafe_code)] // this module only; each block says why it is sound
 
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::{CString, c_char};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What a process used, as the kernel counts it.
@@ -70,6 +73,46 @@ fn used(whose: libc::c_int) -> Used {
     Used::from_raw(&raw)
 }
 
+/// The CPU time of this thread so far.
+pub fn thread_cpu() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is valid for the call, which leaves the value as it is if it fails.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or_default());
+    seconds + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// The system's allocator, counting what it is asked for. A program that wants to count makes it its own.
+#[derive(Debug)]
+pub struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// How often memory was asked for so far, where [`Counting`] is the program's allocator.
+pub fn allocations() -> u64 {
+    ALLOCATIONS.load(Ordering::Relaxed)
+}
+
+// SAFETY: everything is handed to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -114,7 +157,8 @@ pub fn wait_for(pid: Option<i32>) -> io::Result<(i32, Ending, Used)> {
     }
 }
 
-fn ending(status: i32) -> Ending {
+/// How a process ended, by the status that the kernel gives.
+pub fn ending(status: i32) -> Ending {
     if libc::WIFSIGNALED(status) {
         Ending::Signalled(libc::WTERMSIG(status))
     } else {
@@ -165,6 +209,137 @@ pub fn start_shell(command: &str) -> io::Result<Shell> {
         result
     };
     if result == 0 { Ok(Shell { pid, output: read }) } else { Err(io::Error::from_raw_os_error(result)) }
+}
+
+/// How a terminal treats what is typed and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Modes {
+    /// Of input, output, control and the rest.
+    flags: [libc::tcflag_t; 4],
+    /// Which characters mean something.
+    characters: [libc::cc_t; libc::NCCS],
+}
+
+/// A new terminal of so many columns and rows: the side of whoever shows it, and that of programs. A program that is
+/// started elsewhere at the same time inherits neither: whoever held one would keep the terminal open.
+pub fn open_terminal(size: (u16, u16)) -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: no pointers; a descriptor that is given is open, and nobody else has it.
+    let master = unsafe { opened(libc::posix_openpt(flags))? };
+    // SAFETY: the descriptor is open; no pointers are given.
+    let is_free =
+        unsafe { libc::grantpt(master.as_raw_fd()) == 0 && libc::unlockpt(master.as_raw_fd()) == 0 };
+    if !is_free {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is open; a descriptor that is given is open, and nobody else has it.
+    let slave = unsafe { opened(libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags))? };
+    resize_terminal(&master, size)?;
+    Ok((master, slave))
+}
+
+/// # Safety
+/// What was given is an open descriptor that nobody else has, or negative.
+unsafe fn opened(descriptor: libc::c_int) -> io::Result<OwnedFd> {
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Tells a terminal and the programs in it another size.
+pub fn resize_terminal(master: &impl AsRawFd, size: (u16, u16)) -> io::Result<()> {
+    let window = window(size);
+    // SAFETY: the descriptor is open and the structure whole; it is only read.
+    let done = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSWINSZ, &raw const window) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn window(size: (u16, u16)) -> libc::winsize {
+    libc::winsize { ws_col: size.0, ws_row: size.1, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+/// How a terminal is set now.
+pub fn modes(terminal: &impl AsRawFd) -> io::Result<Modes> {
+    let mut raw = MaybeUninit::<libc::termios>::zeroed();
+    // SAFETY: the pointer is valid for a whole structure, and all-zero is a valid one.
+    let (done, raw) = unsafe { (libc::tcgetattr(terminal.as_raw_fd(), raw.as_mut_ptr()), raw.assume_init()) };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Modes { flags: [raw.c_iflag, raw.c_oflag, raw.c_cflag, raw.c_lflag], characters: raw.c_cc })
+}
+
+/// Lets a command be the foreground job of a new session in the terminal that is its input. The session's leader is a
+/// process between, which tells `report` the job's id and then its status, and stays until it is killed.
+pub fn led(command: &mut std::process::Command, report: &OwnedFd) {
+    let report = report.as_raw_fd();
+    // SAFETY: between fork and exec there is one thread, and only calls that signal handlers may make are made, with
+    // values of this frame; the process that does not exec never returns.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::setsid() < 0 || libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let job = libc::fork();
+            if job < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            if job > 0 {
+                lead(job, report);
+            }
+            // Whoever is not in the foreground is stopped for wanting to be, unless it does not hear of that.
+            libc::setpgid(0, 0);
+            // What whoever runs the tests ignores, as under nohup, a terminal's job would not.
+            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGPIPE] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            libc::signal(libc::SIGTTOU, libc::SIG_IGN);
+            libc::tcsetpgrp(0, libc::getpid());
+            libc::signal(libc::SIGTTOU, libc::SIG_DFL);
+            Ok(())
+        });
+    }
+}
+
+/// The job of a leader.
+static JOB: AtomicI32 = AtomicI32::new(0);
+
+/// The terminal is gone: as a shell does, the leader tells its job.
+extern "C" fn hang_up(_signal: libc::c_int) {
+    let job = JOB.load(Ordering::SeqCst);
+    // SAFETY: a signal to a group, which a handler may send.
+    unsafe {
+        libc::kill(-job, libc::SIGHUP);
+        libc::kill(-job, libc::SIGCONT);
+    }
+}
+
+/// Waits for a job, says how it ended, and stays.
+///
+/// # Safety
+/// To be called in a process that was just forked, and owns nothing that has to be dropped.
+unsafe fn lead(job: libc::pid_t, report: libc::c_int) -> ! {
+    // SAFETY: every pointer is to a value of this frame; all calls are those that signal handlers may make.
+    unsafe {
+        JOB.store(job, Ordering::SeqCst);
+        libc::signal(libc::SIGHUP, hang_up as *const () as libc::sighandler_t);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGTTOU, libc::SIGTSTP, libc::SIGPIPE] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        libc::setpgid(job, job);
+        libc::dup2(report, 3);
+        // Also what says whether the job was started: nobody must wait for this process to close it.
+        libc::syscall(libc::SYS_close_range, 4, libc::c_uint::MAX, 0);
+        libc::write(3, (&raw const job).cast(), size_of::<libc::pid_t>());
+        let mut status = 0;
+        while libc::waitpid(job, &raw mut status, 0) < 0 && *libc::__errno_location() == libc::EINTR {}
+        libc::write(3, (&raw const status).cast(), size_of::<libc::c_int>());
+        loop {
+            libc::pause();
+        }
+    }
 }
 
 /// Rust programs ignore broken pipes; what they start should not inherit that.

@@ -1,6 +1,7 @@
 //! Ours against the floor, in one run. Takes the release binaries beside it, plays the same conversations
 //! with both against a loopback model, prints every figure as a ratio, and fails where a goal is missed.
-//! With the argument `fanout`: many agents at once; with `hosted`: turns through the protocol for programs.
+//! With the argument `fanout`: many agents at once; with `hosted`: turns through the protocol for programs; with
+//! `frame`: what the terminal costs.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)] // a bench starts programs and prints
 
 use std::io::{Read as _, Write as _};
@@ -22,8 +23,14 @@ use uuid::Uuid;
 
 #[path = "bench/fanout.rs"]
 mod fanout;
+#[path = "bench/frame.rs"]
+mod frame;
 #[path = "bench/hosted.rs"]
 mod hosted;
+
+/// Counts, for those who ask.
+#[global_allocator]
+static ALLOCATOR: decurion_testkit::sys::Counting = decurion_testkit::sys::Counting;
 
 /// Every wall time is the median of so many.
 const REPEATS: usize = 9;
@@ -40,7 +47,8 @@ fn main() -> ExitCode {
         [] => Bench::new().and_then(|bench| run(&bench)),
         ["fanout"] => Bench::new().and_then(fanout::run),
         ["hosted"] => Bench::new().and_then(|bench| hosted::run(&bench)),
-        _ => Err(anyhow::anyhow!("usage: bench [fanout|hosted]")),
+        ["frame"] => programs().and_then(|programs| frame::run(&programs)),
+        _ => Err(anyhow::anyhow!("usage: bench [fanout|hosted|frame]")),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -153,6 +161,11 @@ fn run(bench: &Bench) -> Result<bool> {
     Ok(met && wall.met() && rss.met())
 }
 
+/// The folder of the binaries.
+fn programs() -> Result<PathBuf> {
+    Ok(std::env::current_exe()?.parent().context("no folder")?.to_owned())
+}
+
 /// Where everything is.
 struct Bench {
     programs: PathBuf,
@@ -178,7 +191,7 @@ struct Both {
 
 impl Bench {
     fn new() -> Result<Self> {
-        let programs = std::env::current_exe()?.parent().context("no folder")?.to_owned();
+        let programs = programs()?;
         let mut bench = Self { programs, system_bytes: 0, tools_bytes: 0 };
         let sink = Sink::open()?;
         let home = Home::new()?;

@@ -1,5 +1,5 @@
 //! A3: endings that meet. Takes seeds, plays for each a session in simulated time whose agents end while their
-//! parent rests, works or waits, while they are told or stopped, and sometimes across a crash; gives whether
+//! parent rests, works or waits, while they are told, held or stopped, and sometimes across a crash; gives whether
 //! every ending was told exactly once.
 
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use decurion_protocol::{
     AgentId, Block, Command, Envelope, Event, Link, Mode, Place as _, SessionId, SessionRequest, Start,
+    TaskId, TaskState,
 };
 use futures_util::StreamExt as _;
 use tokio::time::Instant;
@@ -72,6 +73,8 @@ struct Plan {
 enum Outside {
     Tell(u64),
     Stop(u64),
+    Pause(u64),
+    Continue(u64),
     Background,
     Interrupt,
     Prompt,
@@ -136,11 +139,13 @@ fn call(dice: &mut Dice, agents: usize) -> String {
 }
 
 fn outside(dice: &mut Dice) -> Outside {
-    match dice.below(6) {
+    match dice.below(9) {
         0 | 1 => Outside::Tell(dice.next()),
         2 => Outside::Stop(dice.next()),
         3 => Outside::Background,
         4 => Outside::Interrupt,
+        5 | 6 => Outside::Pause(dice.next()),
+        7 => Outside::Continue(dice.next()),
         _ => Outside::Prompt,
     }
 }
@@ -184,13 +189,15 @@ struct Session {
     link: Link,
     begun: Instant,
     agents: Vec<AgentId>,
+    /// Those that were held, now or before.
+    held: Vec<TaskId>,
     seen: Vec<Arc<Envelope>>,
 }
 
 impl Session {
     async fn open(stage: &Stage, request: SessionRequest) -> Result<Self, String> {
         let link = stage.engine().open(request).await.map_err(|error| error.to_string())?;
-        Ok(Self { link, begun: Instant::now(), agents: Vec::new(), seen: Vec::new() })
+        Ok(Self { link, begun: Instant::now(), agents: Vec::new(), held: Vec::new(), seen: Vec::new() })
     }
 
     async fn follow_in_time(
@@ -216,6 +223,7 @@ impl Session {
                 envelope = self.link.events.next() => match envelope {
                     None => return false,
                     Some(envelope) if self.saw(&envelope) => return false,
+                    Some(_) if asked => self.let_go().await,
                     Some(_) => {}
                 },
             }
@@ -224,6 +232,7 @@ impl Session {
             }
             if commands.is_empty() && !asked {
                 asked = true;
+                self.let_go().await;
                 send(&self.link, FINISH, Command::Finish).await;
             }
         }
@@ -236,7 +245,17 @@ impl Session {
         {
             self.agents.push(agent);
         }
+        if let Event::TaskChanged { task, state: TaskState::Paused { .. } } = &envelope.event {
+            self.held.push(task.clone());
+        }
         matches!(&envelope.event, Event::Replied { request, .. } if request.0 == FINISH)
+    }
+
+    /// Whoever is held when nothing more is done from outside goes on: else nobody would ever end.
+    async fn let_go(&mut self) {
+        for task in std::mem::take(&mut self.held) {
+            send(&self.link, 3, Command::Continue { task, tree: false }).await;
+        }
     }
 
     async fn act(&self, what: Outside) {
@@ -248,6 +267,12 @@ impl Session {
         let command = match what {
             Outside::Tell(number) => one(number).map(|agent| Command::Tell { agent, text: "hurry".into() }),
             Outside::Stop(number) => one(number).map(|agent| Command::Stop { task: agent.into() }),
+            Outside::Pause(number) => {
+                one(number).map(|agent| Command::Pause { task: agent.into(), tree: number % 2 == 0 })
+            }
+            Outside::Continue(number) => {
+                one(number).map(|agent| Command::Continue { task: agent.into(), tree: number % 2 == 0 })
+            }
             Outside::Background => Some(Command::Background { target: None }),
             Outside::Interrupt => Some(Command::Interrupt),
             Outside::Prompt => Some(Command::Prompt { blocks: vec![Block::text("and this")] }),

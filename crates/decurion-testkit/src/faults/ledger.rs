@@ -76,6 +76,9 @@ impl Ledger {
                 }
                 self.owe(EndingId { task: task.clone(), run: None });
             }
+            Event::ShellEnded { shell } => {
+                self.owed.insert(Delivery::Shell(shell.call.clone()), None);
+            }
             Event::Mailed { mail } => {
                 self.owed.insert(Delivery::Mail(envelope.seq), mail.to.clone());
             }

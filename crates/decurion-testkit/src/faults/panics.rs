@@ -20,7 +20,7 @@ use crate::validate::Validator;
 
 /// The rows of this group.
 pub fn rows() -> Vec<Row> {
-    vec![Row { id: "C3", what: "a panic in a tool, a provider or another part", run: anywhere }]
+    vec![Row { id: "C3", what: "a panic in a tool, a provider, the screen or another part", run: anywhere }]
 }
 
 const SCRIPT: &str = r#"
@@ -72,7 +72,20 @@ fn points() -> Vec<Point> {
         .collect()
 }
 
-fn anywhere(_options: &Options) -> Report {
+fn anywhere(options: &Options) -> Report {
+    let mut report = in_the_engine();
+    let inside = report.runs;
+    super::screens::everywhere(options, &mut report);
+    let figure = format!(
+        "{} points in the engine, {} at a terminal: {} ended more than they should, left a terminal or lost a record",
+        inside,
+        report.runs - inside,
+        report.failures.len()
+    );
+    report.figure(figure)
+}
+
+fn in_the_engine() -> Report {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return Report::broken("no runtime");
     };
@@ -86,10 +99,7 @@ fn anywhere(_options: &Options) -> Report {
         report.add(format_args!("{point:?}"), result.unwrap_or_else(|_| Err("hangs".into())));
     }
     std::panic::set_hook(hook);
-    let held = report.runs - report.failures.len() as u64;
-    let figure =
-        format!("panics at {} points: {held} ended the call or the run and nothing else", report.runs);
-    report.figure(figure)
+    report
 }
 
 async fn at(point: Point) -> Result<(), String> {

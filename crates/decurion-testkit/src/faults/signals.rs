@@ -1,4 +1,4 @@
-//! C1, the half without a terminal: signals to the program itself. Takes runs at random moments of which a
+//! C1, and its half without a terminal: signals to the program itself. Takes runs at random moments of which a
 //! signal comes, or an end of their output or input, gives whether they ended with the right code, lost
 //! nothing and left nobody.
 
@@ -17,7 +17,7 @@ use crate::sys::Ending;
 pub fn rows() -> Vec<Row> {
     vec![Row {
         id: "C1",
-        what: "SIGINT, SIGTERM, SIGHUP, SIGTSTP, closed output, end of input",
+        what: "SIGINT, SIGTERM, SIGHUP, SIGTSTP, closed output or terminal, end of input",
         run: signalled,
     }]
 }
@@ -65,12 +65,16 @@ fn signalled(options: &Options) -> Report {
     for ((cause, nth), result) in cases.iter().zip(results) {
         report.add(format_args!("{cause:?} {nth}"), result.map(|took| slowest = slowest.max(took)));
     }
+    let headless = report.runs;
+    let at_a_terminal = super::terminal_signals::everywhere(options, &mut report);
     let figure = format!(
-        "{} runs, {} causes: {} with a wrong code, lost records or children left; ended {} ms after the signal at most",
-        report.runs,
-        CAUSES.len(),
+        "{headless} runs without a terminal, {} at one (seed {}): {} with a wrong code, a terminal not given back, lost \
+         records or children left; ended {} ms after the signal at most, at a terminal {} ms",
+        report.runs - headless,
+        options.seed,
         report.failures.len(),
-        slowest.as_millis()
+        slowest.as_millis(),
+        at_a_terminal.as_millis()
     );
     report.figure(figure)
 }

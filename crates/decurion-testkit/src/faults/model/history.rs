@@ -109,6 +109,7 @@ fn kind(event: &Event) -> &'static str {
             Origin::Prompt => "prompt",
             Origin::Model => "reply",
             Origin::Note(_) => "note",
+            Origin::Shell => "shell",
             Origin::Synthetic => "synthetic",
         },
         Event::CallStarted { .. } => "start",
