@@ -16,6 +16,8 @@ use crate::report::Failure;
     about = "A runtime and terminal tool for coding agents, with guarantees",
     args_conflicts_with_subcommands = true,
     after_help = "Examples:
+  decurion                                        a conversation in this terminal (? shows the keys)
+  decurion attach                                 come back to one that was kept in the background
   decurion demo                                   see it work, offline, on a small repository
   decurion -p \"explain src/main.rs\"               answer and exit
   git diff | decurion -p \"review this\"            prompt and standard input together
@@ -245,6 +247,18 @@ pub struct RunArgs {
     #[arg(long, value_name = "SCHEMA", allow_hyphen_values = true)]
     pub json_schema: Option<String>,
 
+    /// At a terminal: lines of text one below the other and nothing that moves, for screen readers and plain terminals.
+    #[arg(long, conflicts_with = "print")]
+    pub plain: bool,
+
+    /// The process that waits at the terminal for this one.
+    #[arg(long, hide = true, value_name = "PID")]
+    pub kept_by: Option<i32>,
+
+    /// A fault on purpose: a point of the terminal's code and which time it is passed.
+    #[arg(long, hide = true, value_name = "POINT:TIME")]
+    pub panic_at: Option<String>,
+
     /// Trust this folder's settings for this run (for CI).
     #[arg(long)]
     pub trust_folder: bool,
@@ -390,12 +404,30 @@ pub enum SubCommand {
     Mcp(McpCommand),
     /// Trust this folder's settings, after showing what they run and widen; or take that back.
     Trust(TrustArgs),
+    /// Show a live session of another process in this terminal; leaving it ends nothing.
+    Attach(AttachArgs),
+    /// List the sessions that live in some process, at a terminal or kept in the background.
+    Ps {
+        /// As JSON lines.
+        #[arg(long)]
+        json: bool,
+    },
     /// Say what this installation has: providers, state folder, sandbox.
     Doctor {
         /// As JSON.
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Which session to show.
+#[derive(Debug, ClapArgs)]
+pub struct AttachArgs {
+    /// Its id, or the beginning of it; the only one of this folder if left out.
+    pub session: Option<String>,
+    /// Lines of text one below the other and nothing that moves.
+    #[arg(long)]
+    pub plain: bool,
 }
 
 /// What to do about the trust in a folder.
@@ -846,6 +878,57 @@ pub enum TasksCommand {
     Stop {
         /// Which.
         id: String,
+    },
+    /// Hold an agent: what it has under way comes to its end, and it begins nothing more.
+    ///
+    /// It keeps no place among those that work and none in the line for the provider, its time does not run, and it
+    /// is still held when its session is resumed. It can be told things meanwhile, stopped, and given another budget.
+    Pause {
+        /// Which.
+        id: String,
+        /// Everything below it too, with whatever it still begins.
+        #[arg(long)]
+        tree: bool,
+    },
+    /// Let an agent go on that is held; where too many work, it waits for a place.
+    Continue {
+        /// Which.
+        id: String,
+        /// Everything below it too.
+        #[arg(long)]
+        tree: bool,
+    },
+    /// Show an agent's budget, or give it another while it works.
+    #[command(
+        after_help = "What is not given stays as it is. Tokens and dollars are totals: they count what the agent and
+those below it have used already, in all its runs. Turns and seconds count from its last
+prompt. More than is left above it, in the budgets of the agents that it works for and of
+the session, is refused; one that has ended has the new budget when it is resumed.
+
+Examples:
+  decurion tasks budget a01             what it may use
+  decurion tasks budget a01 --turns 40  let it go on beyond its 20 turns
+  decurion tasks budget a01 --usd 0.50 --tokens 200000
+  decurion tasks budget a01 --turns 60 && decurion tasks resume a01"
+    )]
+    Budget {
+        /// Which.
+        id: String,
+        /// Model turns.
+        #[arg(long, value_name = "N")]
+        turns: Option<u32>,
+        /// Dollars.
+        #[arg(long, value_name = "DOLLARS")]
+        usd: Option<f64>,
+        /// Tokens of all classes.
+        #[arg(long, value_name = "N")]
+        tokens: Option<u64>,
+        /// Wall time, without that in which it is held.
+        #[arg(long, value_name = "N")]
+        seconds: Option<u64>,
+        /// Agents that it may start.
+        #[arg(long, value_name = "N")]
+        spawns: Option<u32>,
     },
     /// Tell an agent something; one that has ended goes on with it.
     Resume {

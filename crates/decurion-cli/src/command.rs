@@ -1,10 +1,12 @@
 //! One file per subcommand: each takes its arguments and gives an exit code.
 
 pub mod agents;
+pub mod attach;
 pub mod config;
 pub mod demo;
 pub mod doctor;
 mod explain;
+pub mod interact;
 pub mod mcp;
 pub mod merge;
 pub mod permissions;

@@ -19,7 +19,7 @@ pub struct Local {
 }
 
 /// How long a server on this machine may take to answer.
-const PATIENCE: Duration = Duration::from_millis(300);
+const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest list of models that is read.
 const MOST_BYTES: u64 = 1 << 20;
 

@@ -8,6 +8,7 @@ mod args;
 mod clock;
 mod command;
 mod consent;
+mod crash;
 mod debug_log;
 mod definitions;
 mod discover;
@@ -71,6 +72,8 @@ fn dispatch(args: Args) -> Result<u8, Failure> {
         Some(SubCommand::Trace(trace)) => command::trace::run(&trace),
         Some(SubCommand::Mcp(mcp)) => command::mcp::run(mcp),
         Some(SubCommand::Trust(trust)) => command::trust::run(&trust),
+        Some(SubCommand::Attach(attach)) => command::attach::run(&attach),
+        Some(SubCommand::Ps { json }) => command::attach::list(json),
         Some(SubCommand::Doctor { json }) => command::doctor::run(json),
     }
 }

@@ -1,7 +1,7 @@
 //! Names into models. Takes the configured providers, gives a model for an alias, an id, `provider/model` or
 //! `scripted:FILE`; one gateway per provider, however many models and agents use it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use decurion_config::{Auth, Choice, Loaded, ProviderConfig, ProviderKind};
@@ -69,6 +69,13 @@ impl Configured {
         }
         self.loaded.settings.models.aliases.keys().for_each(|alias| add(alias));
         names
+    }
+
+    /// How many tokens each can take, by its whole name.
+    pub fn windows(&self) -> BTreeMap<String, u64> {
+        let models = std::iter::once(self.default_name()).chain(self.names());
+        let windows = models.filter_map(|name| self.resolve(&name).ok());
+        windows.map(|model| (model.name.clone(), model.info.window)).collect()
     }
 
     fn provider_model(&self, provider: &ProviderConfig, name: Option<&str>) -> Result<Arc<Model>, String> {

@@ -46,9 +46,9 @@ impl Failure {
 
     /// Prints it and gives its exit code.
     pub fn report(self) -> ExitCode {
-        eprintln!("decurion: {}", self.message);
+        note(&self.message);
         for hint in &self.hints {
-            eprintln!("  {hint}");
+            let _ = writeln!(std::io::stderr(), "  {hint}");
         }
         ExitCode::from(self.code)
     }
@@ -94,9 +94,9 @@ pub fn line(text: std::fmt::Arguments<'_>) {
     std::process::exit(i32::from(FAILED));
 }
 
-/// One line on standard error.
+/// One line on standard error. A terminal that is gone reads nothing, and that is no reason to fail.
 pub fn note(text: impl Display) {
-    eprintln!("decurion: {text}");
+    let _ = writeln!(std::io::stderr(), "decurion: {text}");
 }
 
 impl From<ConfigError> for Failure {

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
-use decurion_config::{Environment, Loaded, Plugins, TrustState, settings};
+use decurion_config::{Environment, Keeper, Loaded, Plugins, TrustState, settings};
 use decurion_engine::child::{AgentSettings, BackgroundChoice};
 use decurion_engine::mcp::McpParts;
 use decurion_engine::permission::Undecided;
 use decurion_engine::worktree::{WorktreeSettings, Worktrees};
-use decurion_engine::{Compaction, Definitions, Durability, Engine, Library, Models, Parts};
+use decurion_engine::{Compaction, Definitions, Durability, Engine, Kept, Library, Models, Parts, Settings};
 use decurion_exec::{Git, Guard, GuardProgram};
-use decurion_protocol::HookDeclaration;
+use decurion_protocol::permission::RuleSource;
+use decurion_protocol::{HookDeclaration, PermissionUpdate};
 use decurion_store::{Archive, Leases};
 use decurion_tools::{ToolLimits, ToolSet};
 
@@ -22,6 +23,8 @@ use crate::{args, instructions};
 
 /// Version of the program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The sandbox in which commands run: there is none in this version.
+pub const SANDBOX: &str = "none";
 /// How many agents run at once, unless the settings say.
 const MOST_RUNNING: u32 = 128;
 /// How long a headless run waits for a disk that refuses.
@@ -73,6 +76,7 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> 
         environment: shell,
         tool_limits: Arc::new(tool_limits(&settings.limits)),
         rules: loaded.rules.set.clone(),
+        settings: Arc::new(SettingsFiles(Keeper::new(loaded))),
         mode: settings.permissions.default_mode,
         bypass: !settings.permissions.disable_bypass,
         undecided,
@@ -98,6 +102,16 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> 
         }),
         version: VERSION.to_owned(),
     })
+}
+
+/// The settings files of this start, as the engine writes them.
+struct SettingsFiles(Keeper);
+
+impl Settings for SettingsFiles {
+    fn keep(&self, at: RuleSource, update: &PermissionUpdate) -> Result<Kept, String> {
+        let kept = self.0.keep(at, update).map_err(|error| error.to_string())?;
+        Ok(Kept { file: kept.file, remark: kept.remark })
+    }
 }
 
 /// The state folder; one that cannot exist where there is no home, so that sessions stay in memory.

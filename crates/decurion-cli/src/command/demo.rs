@@ -89,6 +89,7 @@ impl Play {
             progress: Progress::Inline,
             api_key_source: "none".to_owned(),
             known: Arc::new(decurion_serve::NothingKnown),
+            windows: std::collections::BTreeMap::new(),
             replay: false,
             state: self.loaded.paths.state.clone(),
         };

@@ -1,6 +1,7 @@
 //! `decurion -p`: one prompt, answered and printed. Takes the arguments, decides everything, runs it through
 //! the headless front end, gives the exit code of how it ended.
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use decurion_config::{
 use decurion_engine::permission::Undecided;
 use decurion_engine::prompt::MAIN_PROMPT;
 use decurion_engine::{Definitions as _, Engine, Library, child};
+use decurion_exec::keeper::Leash;
 use decurion_protocol::{
     AgentDefinition, AgentSource, Block, Command, Limits, LineId, Link, Mode, Money, Outcome, Persistence,
     Place, ResumeAt, SessionId, SessionRequest, Skill, SkillKind, Start, Thinking, ToolSelection,
@@ -24,13 +26,15 @@ use decurion_serve::{
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use super::interact::Surroundings;
+use super::interact::first::{self, Begin};
 use super::sessions::named;
 use crate::args::{InputFormat, OutputFormat, PermissionPrompts, RunArgs};
 use crate::known::CommandLine;
 use crate::library::Shelf;
 use crate::models::Configured;
 use crate::report::{Failure, note, visible};
-use crate::{debug_log, definitions, discover, servers, wire};
+use crate::{crash, debug_log, definitions, discover, servers, wire};
 
 /// The longest prompt taken from standard input.
 const MOST_INPUT: u64 = 16 << 20;
@@ -38,10 +42,19 @@ const MOST_INPUT: u64 = 16 << 20;
 /// Runs the prompt.
 pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     let hosted = args.input_format == InputFormat::StreamJson;
-    if !args.print && !hosted {
-        return Err(Failure::usage("the terminal interface is not part of this version")
+    let interactive = !args.print && !hosted;
+    if interactive && !(std::io::stdin().is_terminal() && std::io::stdout().is_terminal()) {
+        return Err(Failure::usage("standard input and output are no terminal")
             .hint("decurion -p \"…\" answers a prompt and exits; decurion demo shows how it works"));
     }
+    let leash = match args.kept_by {
+        None if interactive => return super::interact::keep(),
+        None => None,
+        // Nobody would wait for this process, nor give the terminal back after it.
+        Some(keeper) => Some(Leash::to(keeper).map_err(|error| {
+            Failure::failed(format!("the process that keeps the terminal, {keeper}: {error}"))
+        })?),
+    };
     if let Some(path) = &args.debug_file {
         debug_log::start(path)?;
     }
@@ -53,6 +66,19 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
         }
         Err(failure) => return Err(failure),
     };
+    crash::watch(loaded.paths.state.as_deref());
+    if interactive {
+        if let Some(at) = &args.panic_at {
+            decurion_tui::fuse::lay(at).map_err(|reason| Failure::usage(format!("--panic-at: {reason}")))?;
+        }
+        return block_on(async {
+            let session = Prepared { args, loaded: &loaded, environment: &environment, wanted: None };
+            let (answer, engine) = session.prepare(prompt, None)?;
+            let plain = args.plain || environment.get("TERM").is_none_or(|term| term == "dumb");
+            let around = Surroundings { loaded: &loaded, environment: &environment, plain, leash };
+            Box::pin(super::interact::run(answer, &engine, around)).await
+        })?;
+    }
     let finish = block_on(async {
         let (input, wanted) = if hosted { greeted(patience(args, &environment)).await } else { (None, None) };
         let greeting = input.as_ref().and_then(|input| input.greeting_id().map(str::to_owned));
@@ -73,7 +99,11 @@ fn decide(
     cwd: Utf8PathBuf,
     environment: &Environment,
 ) -> Result<(Arc<Loaded>, Option<String>), Failure> {
-    let loaded = Arc::new(load(args, cwd, environment)?);
+    let mut loaded = Arc::new(load(args, cwd.clone(), environment)?);
+    let is_asked = !args.print && args.input_format == InputFormat::Text && first::somebody();
+    if is_asked && first::trust(&loaded)? {
+        loaded = Arc::new(load(args, cwd, environment)?);
+    }
     announce(&loaded);
     if let Some(flag) = args.sdk.unlockable() {
         return Err(Failure::usage(format!(
@@ -87,6 +117,7 @@ fn decide(
     }
     let prompt = match args.input_format {
         InputFormat::StreamJson => check_hosted(args, prompt.as_deref())?,
+        InputFormat::Text if !args.print => prompt,
         InputFormat::Text => Some(whole_prompt(prompt)?),
     };
     Ok((loaded, prompt))
@@ -193,11 +224,15 @@ impl Prepared<'_> {
         let initial = main.as_ref().and_then(|definition| definition.initial_prompt.as_deref());
         let work = match (prompt, input) {
             (_, Some(input)) => Work::Hosted { input, greeted: wanted.is_some() },
+            (prompt, None) if !args.print => {
+                Work::Interactive(prompt.map(|prompt| work(&begun(prompt, initial))))
+            }
             (prompt, None) => Work::Asked(work(&begun(prompt.unwrap_or_default(), initial))),
         };
         let mut request =
             session_request(args, loaded, main.as_deref(), wanted, sdk(environment).unwrap_or("cli"))?;
-        request.checkpoints = is_on(environment, "CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING");
+        request.checkpoints = matches!(work, Work::Interactive(_))
+            || is_on(environment, "CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING");
         equip(&mut request, &*shelf);
         let model = request.model.as_deref().or(loaded.settings.model.as_deref());
         let models = Arc::new(Configured::new(Arc::clone(loaded), model));
@@ -206,6 +241,8 @@ impl Prepared<'_> {
         let servers = servers::load(loaded, environment, &flags, &plugins)?;
         servers.announce();
         let prompts = Some(servers::Prompts::of(&servers, loaded));
+        let is_interactive = matches!(work, Work::Interactive(_));
+        let windows = if is_interactive { models.windows() } else { BTreeMap::new() };
         let key_source = key_source(loaded);
         let known = Arc::new(CommandLine {
             loaded: Arc::clone(loaded),
@@ -251,6 +288,7 @@ impl Prepared<'_> {
             },
             api_key_source: key_source,
             known,
+            windows,
             replay: args.replay_user_messages,
             state: loaded.paths.state.clone().filter(|_| !args.no_session_persistence),
         };
@@ -337,6 +375,8 @@ pub struct Answer {
     pub api_key_source: String,
     /// What a host can ask of us.
     pub known: Arc<dyn decurion_serve::Known>,
+    /// How many tokens each model can take, for a session at a terminal.
+    pub windows: BTreeMap<String, u64>,
     /// Whether what a host says is given back to it.
     pub replay: bool,
     /// Where other terminals find the session; none where it keeps no files.
@@ -354,7 +394,7 @@ impl Answer {
         let facts = Facts {
             api_key_source: self.api_key_source,
             version: wire::VERSION.to_owned(),
-            sandbox: "none".to_owned(),
+            sandbox: wire::SANDBOX.to_owned(),
             transcript: self.state.as_deref().map(|state| {
                 let files = decurion_store::Layout::new(state).session(&home, link.session);
                 files.transcript().to_string()
@@ -367,12 +407,13 @@ impl Answer {
             .with_library(listed(&self.skills, &self.plugins))
             .with_replay(self.replay);
         let out = match self.work {
-            Work::Asked(_) => lines(std::io::stdout())?,
+            Work::Asked(_) | Work::Interactive(_) => lines(std::io::stdout())?,
             Work::Hosted { .. } => watched()?,
         };
         let headless = Headless { link, format: self.format, stream, out, progress: self.progress };
         let finish = match self.work {
             Work::Asked(work) => headless.answer(work, &mut signals).await,
+            Work::Interactive(_) => return Err(Failure::failed("this session has a terminal of its own")),
             Work::Hosted { input, greeted } => {
                 let (agents, mut commands) = (host_agents(&self.agents), host_commands(&self.skills));
                 commands.extend(self.prompts.iter().flat_map(servers::Prompts::commands));
@@ -443,6 +484,8 @@ fn host_agents(agents: &[Arc<AgentDefinition>]) -> Vec<HostAgent> {
 pub enum Work {
     /// This.
     Asked(Command),
+    /// What a person says at the terminal, beginning with this.
+    Interactive(Option<Command>),
     /// What a program says.
     Hosted {
         /// Its lines.
@@ -465,7 +508,7 @@ fn check_hosted(args: &RunArgs, prompt: Option<&str>) -> Result<Option<String>, 
 }
 
 /// Lets other terminals see and steer the session (`decurion tasks`); it works without that too.
-fn open_door(state: &Utf8Path, cwd: Utf8PathBuf, link: &Link) -> Option<Listener> {
+pub fn open_door(state: &Utf8Path, cwd: Utf8PathBuf, link: &Link) -> Option<Listener> {
     let events = link.again.clone()?;
     let door = Door { session: link.session, cwd, commands: link.commands.clone(), events };
     let path = LiveSessions::new(state).socket(link.session);
@@ -502,7 +545,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
 }
 
 /// Signals as they come.
-fn signals() -> std::io::Result<mpsc::Receiver<Signal>> {
+pub fn signals() -> std::io::Result<mpsc::Receiver<Signal>> {
     use tokio::signal::unix::{SignalKind, signal};
     // A file that may not grow fails one write, which is waited out; it must not end the program.
     drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
@@ -575,9 +618,18 @@ fn load(args: &RunArgs, cwd: Utf8PathBuf, environment: &Environment) -> Result<L
         Ok(_) => Ok(loaded),
         // Nothing is configured: a server on this machine will do.
         Err(NoProvider::Nothing { candidates }) => {
-            let local = discover::find(&candidates).ok_or(NoProvider::Nothing { candidates })?;
-            note(format!("using {} at {} with the model {}", local.name, local.base_url, local.model));
-            Ok(decurion_config::load(&with_local(request, &local))?)
+            if let Some(local) = discover::find(&candidates) {
+                note(format!("using {} at {} with the model {}", local.name, local.base_url, local.model));
+                return Ok(decurion_config::load(&with_local(request, &local))?);
+            }
+            if args.print || args.input_format == InputFormat::StreamJson {
+                return Err(NoProvider::Nothing { candidates }.into());
+            }
+            match first::choose(&loaded.paths, &candidates)? {
+                Begin::Configured | Begin::LookAgain => load(args, request.cwd, environment),
+                Begin::Demo => std::process::exit(i32::from(super::demo::run(false)?)),
+                Begin::Leave => Err(NoProvider::Nothing { candidates }.into()),
+            }
         }
         Err(error) => Err(error.into()),
     }
@@ -783,12 +835,14 @@ fn effort(args: &RunArgs) -> Result<Option<String>, Failure> {
 /// do; any other is asked.
 fn answers(args: &RunArgs, greeted: bool) -> bool {
     let is_led = args.input_format == InputFormat::StreamJson;
-    is_led
-        && match (args.permission_prompts, args.permission_prompt_tool.as_deref()) {
-            (Some(PermissionPrompts::Host), _) | (None, Some("stdio")) => true,
-            (Some(PermissionPrompts::None), _) | (None, Some(_)) => false,
-            (None, None) => !greeted,
-        }
+    let at_terminal = !args.print && !is_led;
+    at_terminal
+        || is_led
+            && match (args.permission_prompts, args.permission_prompt_tool.as_deref()) {
+                (Some(PermissionPrompts::Host), _) | (None, Some("stdio")) => true,
+                (Some(PermissionPrompts::None), _) | (None, Some(_)) => false,
+                (None, None) => !greeted,
+            }
 }
 
 /// Gives the session's own agent what its definition has it carry.

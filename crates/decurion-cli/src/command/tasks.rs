@@ -10,7 +10,8 @@ mod session;
 use std::io::Read as _;
 
 use decurion_protocol::{
-    Answer, Command, ElicitationAction, Elicited, Private, QuestionId, Reply, SessionId, TaskId,
+    Answer, Command, ElicitationAction, Elicited, Limits, Money, Private, QuestionId, Reply, SessionId,
+    TaskId,
 };
 use serde_json::{Value, json};
 
@@ -60,6 +61,20 @@ async fn act(mut chosen: Chosen, args: &TasksArgs) -> Result<u8, Failure> {
             let task = task_id(overview.find(id)?)?;
             stop(&mut chosen, &overview, &task, json).await
         }
+        TasksCommand::Pause { id, tree } => {
+            let task = task_id(overview.find(id)?)?;
+            pause(&mut chosen, task, *tree, json).await
+        }
+        TasksCommand::Continue { id, tree } => {
+            let task = task_id(overview.find(id)?)?;
+            go_on(&mut chosen, task, *tree, json).await
+        }
+        TasksCommand::Budget { id, turns, usd, tokens, seconds, spawns } => {
+            let (turns, tokens, seconds, spawns) = (*turns, *tokens, *seconds, *spawns);
+            let money = usd.map(dollars).transpose()?;
+            let limits = Limits { turns, money, tokens, seconds, spawns };
+            budget(&mut chosen, overview.find(id)?, limits, json).await
+        }
         TasksCommand::Resume { id, prompt } => {
             let row = overview.find(id)?;
             resume(&mut chosen, row, prompt.as_deref().unwrap_or(GO_ON), json).await
@@ -83,6 +98,59 @@ async fn stop(chosen: &mut Chosen, overview: &Overview, task: &TaskId, json: boo
     }
     ask(chosen, Command::Stop { task: task.clone() }, "until then nothing of it runs").await?;
     print::done(json, &json!({"id": task, "stopped": true}), || format!("{task} is being stopped"))
+}
+
+async fn pause(chosen: &mut Chosen, task: TaskId, tree: bool, json: bool) -> Result<(), Failure> {
+    let command = Command::Pause { task: task.clone(), tree };
+    let count = count(&ask(chosen, command, "until then nothing of it runs").await?);
+    print::done(json, &json!({"id": task, "paused": count}), || match (count, tree) {
+        (0, _) => format!("{task} is held already"),
+        (_, false) => format!("{task} is held; `decurion tasks continue {task}` lets it go on"),
+        (_, true) => {
+            format!(
+                "{task} and all below it are held ({count}); `decurion tasks continue {task} --tree` lets them go on"
+            )
+        }
+    })
+}
+
+async fn go_on(chosen: &mut Chosen, task: TaskId, tree: bool, json: bool) -> Result<(), Failure> {
+    let command = Command::Continue { task: task.clone(), tree };
+    let then = "what is held stays held, and this can be asked again then";
+    let count = count(&ask(chosen, command, then).await?);
+    print::done(json, &json!({"id": task, "continued": count}), || match (count, tree) {
+        (0, _) => format!("{task} was not held"),
+        (_, false) => format!("{task} goes on"),
+        (_, true) => format!("{task} and all below it go on ({count})"),
+    })
+}
+
+async fn budget(chosen: &mut Chosen, row: &Value, limits: Limits, json: bool) -> Result<(), Failure> {
+    let task = task_id(row)?;
+    let now = if limits == Limits::default() {
+        row["limits"].clone()
+    } else {
+        let command = Command::Rebudget { task: task.clone(), limits };
+        ask(chosen, command, "it goes on with the budget that it had").await?
+    };
+    print::done(json, &json!({"id": task, "limits": now}), || {
+        format!(
+            "{task} may use {}",
+            print::limits(&now).unwrap_or_else(|| "what is left above it".to_owned())
+        )
+    })
+}
+
+fn dollars(usd: f64) -> Result<Money, Failure> {
+    if usd.is_finite() && usd > 0.0 {
+        return Ok(Money::from_dollars(usd));
+    }
+    Err(Failure::usage(format!("--usd must be a number of dollars above 0: {usd}")))
+}
+
+/// How many agents a wish was granted for.
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_default()
 }
 
 async fn resume(chosen: &mut Chosen, row: &Value, prompt: &str, json: bool) -> Result<(), Failure> {

@@ -36,7 +36,7 @@ pub fn run(args: &TrustArgs) -> Result<u8, Failure> {
 }
 
 /// Each part with everything it says: whoever agrees should have seen that.
-fn show(parts: &ProjectParts) {
+pub fn show(parts: &ProjectParts) {
     for part in parts.parts() {
         say!("{}  {}  ({})", part.kind.name(), visible(&part.key), visible(&part.origin.to_string()));
         for (what, written) in &part.said {

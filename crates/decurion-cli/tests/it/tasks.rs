@@ -134,8 +134,8 @@ fn tasks_of_a_session_that_has_ended_are_listed_shown_and_printed() {
             ! decurion: session 11111111-2222-4333-8444-555555555555 is not live; this is what it recorded
             = 0
             $ tasks list --json
-            {"id":"AGENT","type":"local_agent","description":"count files","prompt":"Count the files.","agent_type":"fork","parent":null,"tool_use_id":"CALL","depth":1,"status":"completed","state":"completed","started":"START","ended":"END","outcome":"completed","result":"There are three files.","error":null,"backgrounded":true,"notified":true,"reported":{"tool_uses":0,"tokens":0},"output_file":"STATE/projects/SLUG/11111111-2222-4333-8444-555555555555/tasks/AGENT.output","tool_uses":1,"tokens":N,"activities":[],"live":false}
-            {"id":"SHELL","type":"local_bash","description":"greet","prompt":"echo one; echo two","agent_type":null,"parent":null,"tool_use_id":"CALL","depth":1,"status":"completed","state":"completed","started":"START","ended":"END","outcome":"completed","result":"exit code 0","error":null,"backgrounded":true,"notified":true,"reported":{"tool_uses":0,"tokens":0},"output_file":"STATE/projects/SLUG/11111111-2222-4333-8444-555555555555/tasks/SHELL.output","tool_uses":0,"tokens":N,"activities":[],"live":false}
+            {"id":"AGENT","type":"local_agent","description":"count files","prompt":"Count the files.","agent_type":"fork","parent":null,"tool_use_id":"CALL","depth":1,"status":"completed","state":"completed","started":"START","ended":"END","outcome":"completed","result":"There are three files.","error":null,"backgrounded":true,"notified":true,"reported":{"tool_uses":0,"tokens":0},"output_file":"STATE/projects/SLUG/11111111-2222-4333-8444-555555555555/tasks/AGENT.output","limits":{"turns":null,"money":null,"tokens":null,"seconds":null,"spawns":null},"tool_uses":1,"tokens":N,"activities":[],"live":false}
+            {"id":"SHELL","type":"local_bash","description":"greet","prompt":"echo one; echo two","agent_type":null,"parent":null,"tool_use_id":"CALL","depth":1,"status":"completed","state":"completed","started":"START","ended":"END","outcome":"completed","result":"exit code 0","error":null,"backgrounded":true,"notified":true,"reported":{"tool_uses":0,"tokens":0},"output_file":"STATE/projects/SLUG/11111111-2222-4333-8444-555555555555/tasks/SHELL.output","limits":null,"tool_uses":0,"tokens":N,"activities":[],"live":false}
             = 0
             $ tasks show AGENT
             id      AGENT
@@ -199,6 +199,8 @@ fn what_cannot_be_done_without_an_owner_says_how_to_go_on() {
             &["tasks", "answer", &agent, "allow"],
             &["tasks", "answer", QUESTION, "allow", "--message", "x"],
             &["tasks", "stop", &agent],
+            &["tasks", "pause", &agent],
+            &["tasks", "continue", &agent],
             &["tasks", "stop", "zz"],
             &["tasks", "show", ""],
             &["tasks", "--session", OTHER],
@@ -224,6 +226,14 @@ fn what_cannot_be_done_without_an_owner_says_how_to_go_on() {
             $ tasks stop AGENT
             AGENT has ended already: completed
             = 0
+            $ tasks pause AGENT
+            ! decurion: session 11111111-2222-4333-8444-555555555555 is not live
+            !   decurion -p --resume 11111111-2222-4333-8444-555555555555 "…" goes on with it; until then nothing of it runs
+            = 2
+            $ tasks continue AGENT
+            ! decurion: session 11111111-2222-4333-8444-555555555555 is not live
+            !   decurion -p --resume 11111111-2222-4333-8444-555555555555 "…" goes on with it; what is held stays held, and this can be asked again then
+            = 2
             $ tasks stop zz
             ! decurion: no task with this id in session 11111111-2222-4333-8444-555555555555: zz
             !   there are AGENT, SHELL
@@ -345,6 +355,13 @@ fn reply(command: &Command, table: &Mutex<TaskTable>) -> Reply {
         Command::Tell { text, .. } if text == "nonsense" => {
             Reply::Refused { reason: "it makes no sense".into() }
         }
+        Command::Pause { task, .. } if task.as_str() == SHELL => {
+            Reply::Refused { reason: "only agents can be paused".into() }
+        }
+        Command::Pause { tree, .. } | Command::Continue { tree, .. } => {
+            Reply::Done { value: json!(1 + 2 * usize::from(*tree)) }
+        }
+        Command::Rebudget { limits, .. } => Reply::Done { value: json!(limits) },
         _ => Reply::Done { value: json!(1) },
     }
 }
@@ -476,6 +493,15 @@ fn a_live_session_is_preferred_asked_and_told() {
             &["tasks", "--json"],
             &["tasks", "show", "a"],
             &["tasks", "stop", AGENT],
+            &["tasks", "pause", AGENT],
+            &["tasks", "pause", AGENT, "--tree"],
+            &["tasks", "pause", SHELL],
+            &["tasks", "continue", "a", "--json"],
+            &["tasks", "continue", AGENT, "--tree"],
+            &["tasks", "budget", AGENT],
+            &["tasks", "budget", AGENT, "--turns", "40", "--usd", "0.5", "--json"],
+            &["tasks", "budget", AGENT, "--tokens", "9000", "--seconds", "60", "--spawns", "2"],
+            &["tasks", "budget", AGENT, "--usd=-1"],
             &["tasks", "resume", AGENT],
             &["tasks", "resume", AGENT, "look again", "--json"],
             &["tasks", "resume", AGENT, "nonsense"],
@@ -497,8 +523,8 @@ fn a_live_session_is_preferred_asked_and_told() {
             ? 88888888-2222-4333-8444-555555555555  main asks: $ rm x (no rule allows it)
             = 0
             $ tasks --json
-            {"id":"a0123456789abcdef","type":"local_agent","description":"the work of a0123456789abcdef","prompt":"do it","agent_type":"helper","parent":null,"tool_use_id":null,"depth":1,"status":"running","state":"running in the background","started":"1970-01-01T00:00:00Z","ended":null,"outcome":null,"result":null,"error":null,"backgrounded":true,"notified":false,"reported":{"tool_uses":0,"tokens":0},"output_file":"HOME/a0123456789abcdef.output","tool_uses":0,"tokens":0,"activities":[],"live":true}
-            {"id":"b12345678","type":"local_bash","description":"the work of b12345678","prompt":"do it","agent_type":null,"parent":null,"tool_use_id":null,"depth":1,"status":"running","state":"running in the background","started":"1970-01-01T00:00:00Z","ended":null,"outcome":null,"result":null,"error":null,"backgrounded":true,"notified":false,"reported":{"tool_uses":0,"tokens":0},"output_file":"HOME/b12345678.output","tool_uses":0,"tokens":0,"activities":[],"live":true}
+            {"id":"a0123456789abcdef","type":"local_agent","description":"the work of a0123456789abcdef","prompt":"do it","agent_type":"helper","parent":null,"tool_use_id":null,"depth":1,"status":"running","state":"running in the background","started":"1970-01-01T00:00:00Z","ended":null,"outcome":null,"result":null,"error":null,"backgrounded":true,"notified":false,"reported":{"tool_uses":0,"tokens":0},"output_file":"HOME/a0123456789abcdef.output","limits":null,"tool_uses":0,"tokens":0,"activities":[],"live":true}
+            {"id":"b12345678","type":"local_bash","description":"the work of b12345678","prompt":"do it","agent_type":null,"parent":null,"tool_use_id":null,"depth":1,"status":"running","state":"running in the background","started":"1970-01-01T00:00:00Z","ended":null,"outcome":null,"result":null,"error":null,"backgrounded":true,"notified":false,"reported":{"tool_uses":0,"tokens":0},"output_file":"HOME/b12345678.output","limits":null,"tool_uses":0,"tokens":0,"activities":[],"live":true}
             {"type":"question","id":"77777777-2222-4333-8444-555555555555","task":"a0123456789abcdef","path":[],"tool_use_id":"call-of-77777777-2222-4333-8444-555555555555","tool":"Bash","title":"$ rm x","input":{"command":"rm x"},"reason":"no rule allows it","live":true}
             {"type":"question","id":"88888888-2222-4333-8444-555555555555","task":null,"path":[],"tool_use_id":"call-of-88888888-2222-4333-8444-555555555555","tool":"Bash","title":"$ rm x","input":{"command":"rm x"},"reason":"no rule allows it","live":true}
             = 0
@@ -515,6 +541,33 @@ fn a_live_session_is_preferred_asked_and_told() {
             $ tasks stop a0123456789abcdef
             a0123456789abcdef is being stopped
             = 0
+            $ tasks pause a0123456789abcdef
+            a0123456789abcdef is held; `decurion tasks continue a0123456789abcdef` lets it go on
+            = 0
+            $ tasks pause a0123456789abcdef --tree
+            a0123456789abcdef and all below it are held (3); `decurion tasks continue a0123456789abcdef --tree` lets them go on
+            = 0
+            $ tasks pause b12345678
+            ! decurion: session 11111111-2222-4333-8444-555555555555 refused: only agents can be paused
+            = 1
+            $ tasks continue a --json
+            {"id":"a0123456789abcdef","continued":1}
+            = 0
+            $ tasks continue a0123456789abcdef --tree
+            a0123456789abcdef and all below it go on (3)
+            = 0
+            $ tasks budget a0123456789abcdef
+            a0123456789abcdef may use what is left above it
+            = 0
+            $ tasks budget a0123456789abcdef --turns 40 --usd 0.5 --json
+            {"id":"a0123456789abcdef","limits":{"turns":40,"money":500000000,"tokens":null,"seconds":null,"spawns":null}}
+            = 0
+            $ tasks budget a0123456789abcdef --tokens 9000 --seconds 60 --spawns 2
+            a0123456789abcdef may use 9000 tokens, 60 s, 2 agents
+            = 0
+            $ tasks budget a0123456789abcdef --usd=-1
+            ! decurion: --usd must be a number of dollars above 0: -1
+            = 2
             $ tasks resume a0123456789abcdef
             a0123456789abcdef was told: Continue with your work.
             = 0
@@ -560,6 +613,13 @@ fn a_live_session_is_preferred_asked_and_told() {
     let asked: String = owner.asked().iter().map(|command| format!("{command}\n")).collect();
     expect![[r#"
         {"command":"stop","task":"a0123456789abcdef"}
+        {"command":"pause","task":"a0123456789abcdef","tree":false}
+        {"command":"pause","task":"a0123456789abcdef","tree":true}
+        {"command":"pause","task":"b12345678","tree":false}
+        {"command":"continue","task":"a0123456789abcdef","tree":false}
+        {"command":"continue","task":"a0123456789abcdef","tree":true}
+        {"command":"rebudget","task":"a0123456789abcdef","limits":{"turns":40,"money":500000000,"tokens":null,"seconds":null,"spawns":null}}
+        {"command":"rebudget","task":"a0123456789abcdef","limits":{"turns":null,"money":null,"tokens":9000,"seconds":60,"spawns":2}}
         {"command":"tell","agent":"a0123456789abcdef","text":"Continue with your work."}
         {"command":"tell","agent":"a0123456789abcdef","text":"look again"}
         {"command":"tell","agent":"a0123456789abcdef","text":"nonsense"}

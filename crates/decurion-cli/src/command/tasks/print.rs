@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 
-use decurion_protocol::{Question, Wanted};
+use decurion_protocol::{Limits, Question, Wanted};
 use decurion_serve::progress::one_line;
 use serde_json::{Value, json};
 
@@ -57,6 +57,7 @@ pub fn show(overview: &Overview, row: &Value, json: bool) -> Result<(), Failure>
         let count = row[field].as_u64().filter(|count| *count > 0);
         facts.push((name, count.map(|count| count.to_string()).unwrap_or_default()));
     }
+    facts.push(("budget", limits(&row["limits"]).unwrap_or_default()));
     for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
         line(&format!("{name:<8}{value}"))?;
     }
@@ -72,6 +73,20 @@ pub fn show(overview: &Overview, row: &Value, json: bool) -> Result<(), Failure>
         }
     }
     Ok(())
+}
+
+/// Limits in words; none where there are none.
+pub fn limits(limits: &Value) -> Option<String> {
+    let limits: Limits = serde_json::from_value(limits.clone()).ok()?;
+    let words = [
+        limits.turns.map(|turns| format!("{turns} turns")),
+        limits.money.map(|money| format!("${:.2}", money.dollars())),
+        limits.tokens.map(|tokens| format!("{tokens} tokens")),
+        limits.seconds.map(|seconds| format!("{seconds} s")),
+        limits.spawns.map(|spawns| format!("{spawns} agents")),
+    ];
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    (!words.is_empty()).then(|| words.join(", "))
 }
 
 /// What came of a wish.

@@ -1,0 +1,161 @@
+//! `decurion attach` and `decurion ps`: sessions that live in other processes. Takes which one; shows it in this terminal
+//! as its own would, or lists them all. The process that has a session keeps it: leaving here ends nothing.
+
+use std::sync::Arc;
+
+use camino::Utf8PathBuf;
+use decurion_config::{Environment, LoadRequest, Paths, Plugins};
+use decurion_engine::{Definitions as _, Library as _};
+use decurion_protocol::{SessionId, SessionView};
+use decurion_serve::socket::{ConnectError, Hello, LiveSessions};
+use decurion_store::{Archive, Found};
+use decurion_tui::plain::Lines;
+use decurion_tui::{Ended, Signal};
+use serde_json::json;
+
+use super::interact::{Owner, Screening, Surroundings, library, look, show, signals};
+use super::run::block_on;
+use crate::args::AttachArgs;
+use crate::definitions::Live;
+use crate::library::Shelf;
+use crate::models::Configured;
+use crate::report::{Failure, note};
+use crate::wire;
+
+/// Shows a session of another process.
+pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
+    if !super::interact::first::somebody() {
+        return Err(Failure::usage("standard input and output are no terminal")
+            .hint("decurion tasks shows and steers a session without one"));
+    }
+    let (cwd, environment) = wire::surroundings()?;
+    let paths = Paths::discover(&cwd, &environment)?;
+    let state = state(&paths)?;
+    block_on(async {
+        let live = LiveSessions::new(&state);
+        let hello = choose(&live, args.session.as_deref(), &paths).await?;
+        let attached = live.attach(hello.session).await.map_err(|error| unreachable_session(&error))?;
+        let loaded =
+            Arc::new(decurion_config::load(&LoadRequest::new(hello.cwd.clone(), environment.clone()))?);
+        let plain = args.plain || environment.get("TERM").is_none_or(|term| term == "dumb");
+        let around = Surroundings { loaded: &loaded, environment: &environment, plain, leash: None };
+        let plugins = Plugins::load(&loaded, &[]);
+        let agents = Live::new(&loaded, None, &plugins).all();
+        let mut library = library(&Shelf::new(&loaded, &plugins).skills(), &agents);
+        let models = Configured::new(Arc::clone(&loaded), None);
+        let windows = models.windows();
+        library.models = models.names();
+        let (shades, typed) = look(&around);
+        let screen = Screening { around: &around, state: Some(&state), library, windows, shades };
+        let mut showing = screen.showing(attached.link, &hello.cwd, false, Owner::Others)?;
+        showing.app.draft(&typed);
+        let mut signals = signals(false).map_err(|error| Failure::failed(format!("no signals: {error}")))?;
+        let mut lines = plain.then(Lines::of_stdin);
+        let ended = show(showing, lines.as_mut(), &mut signals)
+            .await
+            .map_err(|error| Failure::failed(format!("the terminal: {error}")))?;
+        Ok(match ended {
+            Ended::By(Signal::Interrupt) => 130,
+            Ended::By(Signal::Hangup) => 129,
+            Ended::By(_) => 143,
+            Ended::Left | Ended::Over | Ended::Kept(..) | Ended::Next(..) => {
+                said(&live, hello.session).await;
+                0
+            }
+        })
+    })?
+}
+
+/// Says whether the session goes on without us.
+async fn said(live: &LiveSessions, session: SessionId) {
+    match live.attach(session).await {
+        Ok(_) => note(format!("it goes on: decurion attach {session}")),
+        Err(_) => note(format!("the session is over: decurion --resume {session} goes on with it")),
+    }
+}
+
+fn unreachable_session(error: &ConnectError) -> Failure {
+    Failure::failed(error.to_string()).hint("`decurion ps` lists the sessions that are live")
+}
+
+fn state(paths: &Paths) -> Result<Utf8PathBuf, Failure> {
+    paths.state.clone().ok_or_else(|| {
+        Failure::usage("there is no state folder, because there is no home folder").hint("set DECURION_HOME")
+    })
+}
+
+/// The session that is meant: by the beginning of its id, the only one of this folder, or the only one.
+async fn choose(live: &LiveSessions, wanted: Option<&str>, paths: &Paths) -> Result<Hello, Failure> {
+    let all = hellos(live).await?;
+    let fits = |hello: &&Hello| match wanted {
+        Some(text) => hello.session.to_string().starts_with(text),
+        None => hello.cwd == paths.cwd,
+    };
+    let mut fitting: Vec<Hello> = all.iter().filter(fits).cloned().collect();
+    if fitting.is_empty() && wanted.is_none() {
+        fitting.clone_from(&all);
+    }
+    let hint = "`decurion ps` lists the sessions that are live";
+    match fitting.len() {
+        1 => Ok(fitting.remove(0)),
+        0 if all.is_empty() => Err(Failure::usage("no session is live")
+            .hint("decurion --continue goes on with the last one of this folder")),
+        0 => {
+            Err(Failure::usage(format!("no live session has this id: {}", wanted.unwrap_or_default()))
+                .hint(hint))
+        }
+        several => Err(Failure::usage(format!("{several} sessions fit; name one by its id")).hint(hint)),
+    }
+}
+
+async fn hellos(live: &LiveSessions) -> Result<Vec<Hello>, Failure> {
+    live.hellos().await.map_err(|error| Failure::failed(format!("cannot read the state folder: {error}")))
+}
+
+/// Lists the sessions that live in some process.
+pub fn list(json: bool) -> Result<u8, Failure> {
+    let (cwd, environment): (Utf8PathBuf, Environment) = wire::surroundings()?;
+    let state = state(&Paths::discover(&cwd, &environment)?)?;
+    let all = block_on(async { hellos(&LiveSessions::new(&state)).await })??;
+    let archive = Archive::new(&state);
+    for hello in &all {
+        let view = recorded(&archive, hello.session);
+        let counts = view.standings();
+        let title = title(&archive, hello);
+        if json {
+            say!(
+                "{}",
+                json!({"session": hello.session, "pid": hello.pid, "cwd": hello.cwd, "title": title,
+                    "working": counts.working, "waiting": counts.waiting, "questions": view.questions.len()})
+            );
+            continue;
+        }
+        let asks = match view.questions.len() {
+            0 => String::new(),
+            count => format!(", {count} asked"),
+        };
+        say!("{}  {:>7}  {} working{asks}  {}  {title}", hello.session, hello.pid, counts.working, hello.cwd);
+    }
+    if all.is_empty() && !json {
+        say!("no session is live");
+    }
+    Ok(0)
+}
+
+/// The session as far as it is on record.
+fn recorded(archive: &Archive, session: SessionId) -> SessionView {
+    let mut view = SessionView::default();
+    if let Some(Found::Ours(paths)) = archive.find(session, &[]) {
+        let past = archive.since(&paths, 0).unwrap_or_default();
+        for envelope in &past {
+            view.take(envelope);
+        }
+    }
+    view
+}
+
+fn title(archive: &Archive, hello: &Hello) -> String {
+    let all = archive.list(Some(&hello.cwd)).unwrap_or_default();
+    let title = all.into_iter().find(|summary| summary.session == hello.session).map(|summary| summary.title);
+    crate::report::visible(&title.unwrap_or_default())
+}

@@ -1,0 +1,404 @@
+//! `decurion` at a terminal: the interactive front end. Takes what was decided about the session, opens it, and shows it
+//! until somebody leaves; then says goodbye, goes on without a terminal, or opens another session in its place.
+//!
+//! | file | what |
+//! |---|---|
+//! | `first.rs` | what is asked before anything is shown: a model, trust |
+//! | `kept.rs` | a session that goes on without a terminal |
+//! | `program.rs` | what this program does for the front end |
+//! | `prompts.rs` | prompts kept for later sessions |
+
+pub mod first;
+mod kept;
+mod program;
+mod prompts;
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::Utf8Path;
+use decurion_config::{Environment, Loaded};
+use decurion_exec::keeper::{self, Leash};
+use decurion_protocol::{
+    Command, Envelope, Link, Place, Request, RequestId, SessionId, SessionRequest, Start,
+};
+use decurion_serve::socket::Listener;
+use decurion_store::{Archive, Found};
+use decurion_tui::app::{App, Library};
+use decurion_tui::keymap::Keymap;
+use decurion_tui::plain::Lines;
+use decurion_tui::terminal::{self, Terminal};
+use decurion_tui::theme::{Shades, Theme};
+use decurion_tui::view::status::Home;
+use decurion_tui::{Ended, Showing, Signal};
+use futures_util::FutureExt as _;
+use tokio::sync::mpsc;
+
+use super::run::{Answer, Work, open_door};
+use crate::clock::SystemClock;
+use crate::crash;
+use crate::report::{Failure, note};
+use program::Program;
+use prompts::Prompts;
+
+/// How long a session may take to end after a fault.
+const GOODBYE: Duration = Duration::from_secs(10);
+
+/// Runs this program once more, as the one that works, and waits at the terminal for it.
+pub fn keep() -> Result<u8, Failure> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::failed(format!("cannot tell which program this is: {error}")))?;
+    let mut arguments = vec!["--kept-by".into(), keeper::own_id().to_string().into()];
+    arguments.extend(std::env::args_os().skip(1));
+    let ended = keeper::keep(program.as_os_str(), &arguments)
+        .map_err(|error| Failure::failed(format!("cannot start {}: {error}", program.display())))?;
+    match ended {
+        keeper::Ending::Exited(code) => Ok(code),
+        keeper::Ending::WentOn => Ok(0),
+        keeper::Ending::Killed(signal) => {
+            let mut out = std::io::stdout();
+            let _ = out
+                .write_all(terminal::RESET)
+                .and_then(|()| out.write_all(b"\r\n"))
+                .and_then(|()| out.flush());
+            if !is_wish(signal) {
+                note(format!("it was killed by signal {signal}; all that was recorded is there"));
+                note("decurion --continue goes on with it");
+            }
+            Ok(u8::try_from(128 + signal).unwrap_or(1))
+        }
+    }
+}
+
+/// Whether a signal that ended the child is how somebody says that it shall end, before it could listen.
+fn is_wish(signal: i32) -> bool {
+    use rustix::process::Signal;
+    [Signal::INT, Signal::TERM, Signal::HUP].map(Signal::as_raw).contains(&signal)
+}
+
+/// What a terminal is told besides the session.
+pub struct Surroundings<'a> {
+    /// The settings.
+    pub loaded: &'a Arc<Loaded>,
+    /// The environment.
+    pub environment: &'a Environment,
+    /// Whether nothing may move or be coloured.
+    pub plain: bool,
+    /// What holds us to the process that waits at the terminal.
+    pub leash: Option<Leash>,
+}
+
+/// Opens the session and shows it until somebody leaves.
+pub async fn run(answer: Answer, place: &dyn Place, around: Surroundings<'_>) -> Result<u8, Failure> {
+    let mut signals =
+        signals(around.leash.is_some()).map_err(|error| Failure::failed(format!("no signals: {error}")))?;
+    let Answer { request, work, agents, skills, prompts, state, known, windows, .. } = answer;
+    let mut library = library(&skills, &agents);
+    library.skills.extend(
+        prompts
+            .iter()
+            .flat_map(crate::servers::Prompts::commands)
+            .map(|command| (command.name.clone(), command.description.clone())),
+    );
+    library.models =
+        known.models().iter().filter_map(|model| model["value"].as_str().map(str::to_owned)).collect();
+    let mut first = match work {
+        Work::Interactive(command) => command,
+        _ => None,
+    };
+    let (shades, mut draft) = look(&around);
+    let screen = Screening { around: &around, state: state.as_deref(), library, windows, shades };
+    let mut lines = around.plain.then(Lines::of_stdin);
+    let (mut request, mut is_first) = (request, true);
+    let (mut before, mut refused): (Option<SessionId>, Option<String>) = (None, None);
+    loop {
+        let link = match (open(place, request.clone()).await, before.take()) {
+            (Ok(link), _) => link,
+            // The session that was left is taken up again, and says why.
+            (Err(failure), Some(session)) => {
+                refused = Some(failure.message.clone());
+                request.start = Start::Resume { id: session, at: None };
+                continue;
+            }
+            (Err(failure), None) => return Err(failure),
+        };
+        let door = state.as_deref().and_then(|state| open_door(state, request.cwd.clone(), &link));
+        let is_new = matches!(request.start, Start::New { .. });
+        let mut showing =
+            screen.showing(link, &request.cwd, is_new, Owner::Ours { keeps: door.is_some() })?;
+        showing.app.draft(&std::mem::take(&mut draft));
+        if let Some(words) = words_for(&request.start).filter(|_| !is_first) {
+            showing.app.say("info", words);
+        }
+        is_first = false;
+        if let Some(reason) = refused.take() {
+            showing.app.say("error", reason);
+        }
+        let session = showing.link.session;
+        let commands = showing.link.commands.clone();
+        // Once the record is read: what comes of it is news.
+        if let Some(command) = first.take() {
+            let _ = commands.send(Request { id: RequestId(0), command }).await;
+        }
+        let shown = AssertUnwindSafe(show(showing, lines.as_mut(), &mut signals)).catch_unwind().await;
+        let Ok(ended) = shown else { return Err(broken(commands, door, session).await) };
+        crash::tell();
+        let ended = ended.map_err(|error| Failure::failed(format!("the terminal: {error}")))?;
+        let code = match ended {
+            Ended::Kept(link, view) => {
+                let Some(leash) = around.leash else { return Ok(0) };
+                return kept::go_on(link, door, leash, session, signals, *view).await;
+            }
+            Ended::Next(next) => {
+                draft = next.draft;
+                before = Some(session);
+                // A new one has no record that says how it goes on.
+                if matches!(next.start, Start::New { .. }) {
+                    request.mode = Some(next.mode);
+                    request.model = next.model.or(request.model);
+                }
+                request = SessionRequest { start: next.start, worktree: None, ..request };
+                None
+            }
+            Ended::Left => Some(0),
+            Ended::Over => {
+                note(
+                    "the session ended by itself: its record cannot be written any more, or somebody closed it",
+                );
+                Some(1)
+            }
+            Ended::By(Signal::Interrupt) => Some(130),
+            Ended::By(Signal::Hangup) => Some(129),
+            Ended::By(_) => Some(143),
+        };
+        if let Some(door) = door {
+            door.finish().await;
+        }
+        if let Some(code) = code {
+            say_goodbye(session, &screen, code);
+            return Ok(code);
+        }
+    }
+}
+
+/// What is said where one session takes the place of another.
+fn words_for(start: &Start) -> Option<&'static str> {
+    match start {
+        Start::New { .. } => Some("a new session; the one above stays on record (/resume)"),
+        Start::Fork { .. } => {
+            Some("a copy: what is said from here on is not in the session that it was made of")
+        }
+        Start::Resume { at: Some(_), .. } => Some("back to here; what came after stays on record"),
+        Start::Resume { at: None, .. } => None,
+    }
+}
+
+/// The screen itself failed: the session is ended as if somebody had left, so that its record is closed and nothing it
+/// began goes on.
+async fn broken(commands: mpsc::Sender<Request>, door: Option<Listener>, session: SessionId) -> Failure {
+    let command = Command::Close { reason: "a fault in the program".to_owned() };
+    if commands.send(Request { id: RequestId(u64::MAX), command }).await.is_ok() {
+        let _ = tokio::time::timeout(GOODBYE, commands.closed()).await;
+    }
+    if let Some(door) = door {
+        door.finish().await;
+    }
+    crash::tell();
+    Failure::failed("it ended by a fault in the program; all that was recorded is there")
+        .hint(format!("decurion --resume {session} goes on with this session"))
+}
+
+/// Where to find the session again.
+fn say_goodbye(session: SessionId, screen: &Screening<'_>, code: u8) {
+    // A terminal that is gone reads nothing.
+    if code != 129 && screen.state.is_some() {
+        note(format!("decurion --resume {session} goes on with this session"));
+    }
+}
+
+async fn open(place: &dyn Place, request: SessionRequest) -> Result<Link, Failure> {
+    place.open(request).await.map_err(|error| {
+        let held = matches!(error, decurion_protocol::PlaceError::Held { .. });
+        let failure = Failure::from(error);
+        if held { failure.hint("decurion attach shows it here too") } else { failure }
+    })
+}
+
+/// Shows a session in a terminal, or as plain lines that answer to those of a person.
+pub async fn show(
+    showing: Showing,
+    plain: Option<&mut Lines>,
+    signals: &mut mpsc::Receiver<Signal>,
+) -> std::io::Result<Ended> {
+    match plain {
+        Some(lines) => Box::pin(decurion_tui::plain::run(showing, signals, lines)).await,
+        None => Box::pin(decurion_tui::run(showing, signals)).await,
+    }
+}
+
+/// Whose process a session is in.
+#[derive(Clone, Copy, Debug)]
+pub enum Owner {
+    /// Ours.
+    Ours {
+        /// Whether it can go on without a terminal, which takes a door to come back through.
+        keeps: bool,
+    },
+    /// Another's.
+    Others,
+}
+
+/// What every session that is shown here has in common.
+pub struct Screening<'a> {
+    /// The terminal.
+    pub around: &'a Surroundings<'a>,
+    /// The state folder.
+    pub state: Option<&'a Utf8Path>,
+    /// What can be named.
+    pub library: Library,
+    /// How many tokens each model can take.
+    pub windows: BTreeMap<String, u64>,
+    /// What the terminal can show.
+    pub shades: Shades,
+}
+
+impl Screening<'_> {
+    /// A session as it is shown from now on, with what is on record of it.
+    pub fn showing(
+        &self,
+        link: Link,
+        cwd: &Utf8Path,
+        is_new: bool,
+        owner: Owner,
+    ) -> Result<Showing, Failure> {
+        let loaded = self.around.loaded;
+        let prompts = Prompts::new(self.state, cwd);
+        let history = decurion_tui::history::History::new(prompts.earlier());
+        let mut app = App::new(Theme::new(self.shades), keys(self.state)?, history, Terminal::size());
+        app.library = self.library.clone();
+        let known = &mut app.known;
+        known.windows.clone_from(&self.windows);
+        crate::wire::SANDBOX.clone_into(&mut known.sandbox);
+        known.can_bypass =
+            loaded.settings.permissions.default_mode == decurion_protocol::Mode::BypassPermissions;
+        known.has_own = program::status_command(loaded).is_some();
+        match owner {
+            Owner::Ours { keeps: true } if self.around.leash.is_some() => known.home = Home::Kept,
+            Owner::Ours { .. } => {}
+            Owner::Others => known.home = Home::Others,
+        }
+        app.set_vim(loaded.settings.editor_mode.as_deref() == Some("vim"));
+        let past = if is_new { Vec::new() } else { past(self.state, link.session) };
+        let taken = past.last().map_or(0, |envelope| envelope.seq);
+        app.recall(&past);
+        let desk = Arc::new(Program::new(loaded, self.around.environment, prompts, link.session));
+        Ok(Showing { link, app, taken, desk, clock: Arc::new(SystemClock::new()) })
+    }
+}
+
+/// What is on record of a session.
+fn past(state: Option<&Utf8Path>, session: SessionId) -> Vec<Envelope> {
+    let Some(state) = state else { return Vec::new() };
+    let archive = Archive::new(state);
+    let Some(Found::Ours(paths)) = archive.find(session, &[]) else { return Vec::new() };
+    archive.since(&paths, 0).unwrap_or_else(|error| {
+        note(format!("what was said before cannot be shown: {error}"));
+        Vec::new()
+    })
+}
+
+/// What can be named after a slash or an at sign.
+pub fn library(
+    skills: &[Arc<decurion_protocol::Skill>],
+    agents: &[Arc<decurion_protocol::AgentDefinition>],
+) -> Library {
+    let by_user = skills.iter().filter(|skill| skill.invocable.by_user());
+    Library {
+        skills: by_user.map(|skill| (skill.name.clone(), skill.description.clone())).collect(),
+        agents: agents.iter().map(|agent| (agent.name.clone(), agent.description.clone())).collect(),
+        models: Vec::new(),
+    }
+}
+
+/// What the terminal can show, by the settings, the environment, or the terminal's own word; and what was typed until it
+/// had said so.
+pub fn look(around: &Surroundings<'_>) -> (Shades, String) {
+    if let Some(shades) = known_shades(around) {
+        return (shades, String::new());
+    }
+    let said = terminal::said();
+    (said.shades.unwrap_or_default(), said.typed)
+}
+
+fn known_shades(around: &Surroundings<'_>) -> Option<Shades> {
+    let says = |name: &str| around.environment.get(name).unwrap_or_default();
+    if around.plain || !says("NO_COLOR").is_empty() || says("TERM") == "dumb" {
+        return Some(Shades::None);
+    }
+    match around.loaded.settings.theme.as_deref() {
+        Some(theme) if theme.starts_with("light") => return Some(Shades::Light),
+        Some(theme) if theme.starts_with("dark") => return Some(Shades::Dark),
+        Some("none") => return Some(Shades::None),
+        _ => {}
+    }
+    // "15;0": white letters on black, as some terminals tell whoever they start.
+    let background = says("COLORFGBG").rsplit(';').next()?.parse::<u8>().ok()?;
+    Some(if matches!(background, 7 | 9..=15) { Shades::Light } else { Shades::Dark })
+}
+
+/// The keys, with a person's own: `keys.json` in the state folder, an object of keys and names of actions.
+fn keys(state: Option<&Utf8Path>) -> Result<Keymap, Failure> {
+    let mut keymap = Keymap::default();
+    let Some(path) = state.map(|state| state.join("keys.json")) else { return Ok(keymap) };
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(keymap),
+        Err(error) => return Err(Failure::usage(format!("cannot read {path}: {error}"))),
+    };
+    let wrong = |reason: String| {
+        Failure::usage(format!("{path}: {reason}"))
+            .hint("it is like {\"ctrl+q\": \"leave\", \"ctrl+b\": null}; the key ? lists keys and actions")
+    };
+    let bound: BTreeMap<String, Option<String>> =
+        serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    for (key, action) in bound {
+        keymap.bind(&key, action.as_deref()).map_err(|error| wrong(error.to_string()))?;
+    }
+    Ok(keymap)
+}
+
+/// Signals as the front end knows them. With a keeper, those that the terminal sends to both of us come from it alone.
+pub fn signals(kept: bool) -> std::io::Result<mpsc::Receiver<Signal>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    // A file that may not grow fails one write, which is waited out; it must not end the program.
+    drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
+    let stop = SignalKind::from_raw(rustix::process::Signal::TSTP.as_raw());
+    let (interrupt, suspend) = if kept {
+        drop(signal(SignalKind::interrupt())?);
+        drop(signal(stop)?);
+        (SignalKind::user_defined1(), SignalKind::user_defined2())
+    } else {
+        (SignalKind::interrupt(), stop)
+    };
+    let (sender, receiver) = mpsc::channel(4);
+    for (kind, meaning) in [
+        (interrupt, Signal::Interrupt),
+        (suspend, Signal::Suspend),
+        (SignalKind::terminate(), Signal::Terminate),
+        (SignalKind::hangup(), Signal::Hangup),
+    ] {
+        let mut stream = signal(kind)?;
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            while stream.recv().await.is_some() {
+                if sender.send(meaning).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    Ok(receiver)
+}

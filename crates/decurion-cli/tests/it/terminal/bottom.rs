@@ -1,0 +1,88 @@
+//! The line at the bottom: what it tells, and a person's own in its place.
+
+use super::{Terminal, USUAL, put, put_in, text_of};
+use crate::stand::Stand;
+
+const ANY: &str = "when text=/(.+)$/\n  say \"I heard: $1\"\n  usage input=100000 output=20000\n";
+
+#[test]
+fn mode_model_cost_sandbox_and_agents_are_told() {
+    let script = "when agent=main turn=1
+  call Agent {\"description\": \"look around\", \"prompt\": \"Look.\", \"subagent_type\": \"Explore\", \"run_in_background\": true}
+when agent=main
+  say \"It looks.\"
+  usage input=100000 output=20000
+when agent=Explore
+  stall
+";
+    let terminal = Terminal::with(Stand::new(script), &[], (160, 24));
+    terminal.say("look");
+    terminal.wait_for("It looks.");
+    let screen = terminal.wait_until("all of it", |screen| {
+        let last = screen.lines().last().unwrap_or_default();
+        last.contains("asks before it acts") && last.contains("working") && last.contains('$')
+    });
+    let last = screen.lines().last().unwrap();
+    assert!(last.contains("sandbox: ") && last.contains("claude-"), "{last}");
+    assert!(last.contains("tok") || last.contains("% of context"), "{last}");
+}
+
+#[test]
+fn a_command_of_ones_own_takes_its_place_and_is_told_what_is_so() {
+    let stand = Stand::new(ANY);
+    let own = r#"{"statusLine": {"type": "command", "command": "tee $HOME/told; echo; echo 'MY OWN LINE'"}}"#;
+    put_in(
+        &stand.home.state(),
+        "settings.json",
+        &own.replace("tee $HOME/told; echo", "cat > $HOME/told.new; mv $HOME/told.new $HOME/told"),
+    );
+    let terminal = Terminal::with(stand, &[], USUAL);
+    let screen = terminal.wait_for("MY OWN LINE");
+    assert!(!screen.contains("asks before it acts"), "{screen}");
+    terminal.say("hello");
+    terminal.wait_settled("I heard: hello");
+    let told = terminal.stand.home.home().join("told");
+    terminal.wait_that("what it is told", || {
+        let told: serde_json::Value = serde_json::from_str(&text_of(&told)).unwrap_or_default();
+        told["cost"]["total_cost_usd"].as_f64().is_some_and(|cost| cost > 0.0)
+            && told["model"]["id"].as_str().is_some_and(|id| id.contains("claude"))
+            && told["permission_mode"] == "default"
+            && told["workspace"]["current_dir"].as_str().is_some_and(|folder| folder.ends_with("work"))
+    });
+    terminal.keys("C-c");
+    terminal.wait_for("again to leave");
+}
+
+#[test]
+fn a_command_that_fails_is_told_and_nothing_else_suffers() {
+    let stand = Stand::new(ANY);
+    put_in(
+        &stand.home.state(),
+        "settings.json",
+        r#"{"statusLine": {"type": "command", "command": "exit 3"}}"#,
+    );
+    let terminal = Terminal::with(stand, &[], USUAL);
+    terminal.wait_for("status line: the command ended with 3");
+    terminal.say("hello");
+    terminal.wait_settled("I heard: hello");
+}
+
+#[test]
+fn a_folder_that_nobody_trusts_puts_no_command_there() {
+    let stand = Stand::new(ANY);
+    // That of the person's own comes in its place, and so it is known when one could be there.
+    let own = r#"{"statusLine": {"type": "command", "command": "echo MY OWN LINE"}}"#;
+    put_in(&stand.home.state(), "settings.json", own);
+    put(
+        &stand,
+        ".claude/settings.json",
+        r#"{"statusLine": {"type": "command", "command": "touch $HOME/ran; echo OWNED"}}"#,
+    );
+    let terminal = Terminal::as_told(stand, USUAL, |program| program);
+    terminal.wait_for("Trust them (y), or go on without (enter)?");
+    terminal.keys("Enter");
+    terminal.wait_for("MY OWN LINE");
+    terminal.say("hello");
+    terminal.wait_settled("I heard: hello");
+    assert!(!terminal.stand.home.home().join("ran").exists());
+}

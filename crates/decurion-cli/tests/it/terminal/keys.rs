@@ -1,0 +1,75 @@
+//! Keys of a person's own, the terminal's title, and its bell.
+
+use super::{Terminal, USUAL, put_in};
+use crate::stand::Stand;
+
+const ANY: &str = "when text=/(.+)$/\n  say \"I heard: $1\"\n";
+
+#[test]
+fn keys_are_what_a_file_says() {
+    let stand = Stand::new(ANY);
+    put_in(&stand.home.state(), "keys.json", r#"{"ctrl+q": "leave", "ctrl+c": null, "f2": "help"}"#);
+    let terminal = Terminal::with(stand, &[], USUAL);
+    terminal.write("half");
+    terminal.keys("C-c");
+    terminal.write(" a thought");
+    terminal.wait_for("> half a thought");
+    terminal.keys("F2");
+    terminal.wait_for("ctrl+q");
+    terminal.keys("Escape");
+    terminal.wait_gone("ctrl+q  ");
+    terminal.keys("C-q");
+    let screen = terminal.wait_for("again to leave");
+    assert!(!screen.contains("half a thought"), "{screen}");
+    terminal.keys("C-q");
+    assert_eq!(terminal.ended(), 0);
+}
+
+#[test]
+fn a_wrong_file_of_keys_is_told_with_its_name() {
+    for (text, reason) in [
+        (r#"{"ctrl+q": "fly"}"#, "no action has this name: \"fly\""),
+        (r#"{"hyper+q": "leave"}"#, "not a key: \"hyper+q\""),
+        ("{", "EOF"),
+    ] {
+        let stand = Stand::new(ANY);
+        put_in(&stand.home.state(), "keys.json", text);
+        let terminal = Terminal::as_told(stand, (200, 24), |program| program);
+        assert_eq!(terminal.ended(), 2, "{text}");
+        let screen = terminal.screen();
+        assert!(screen.contains("keys.json") && screen.contains(reason), "{screen}");
+        assert!(screen.contains("\"ctrl+q\": \"leave\""), "it does not say how it is written: {screen}");
+    }
+}
+
+#[test]
+fn the_title_says_where_it_is_and_whether_somebody_is_needed() {
+    let script = "when turn=1
+  call Bash {\"command\": \"echo ran > $EFFECTS\"}
+when
+  say \"It is over.\"\n";
+    let terminal = Terminal::start(script);
+    terminal.wait_fact("pane_title", |title| title == "work");
+    assert_eq!(terminal.fact("window_bell_flag"), "0");
+    terminal.say("go");
+    terminal.wait_fact("pane_title", |title| title == "? work");
+    terminal.wait_fact("window_bell_flag", |rung| rung == "1");
+    terminal.keys("1");
+    terminal.wait_settled("It is over.");
+    terminal.wait_fact("pane_title", |title| title == "work");
+}
+
+#[test]
+fn work_is_in_the_title_and_its_end_rings() {
+    let script = "when turn=1
+  call Bash {\"command\": \"while [ ! -e $HOME/go ]; do sleep 0.02; done\"}
+when
+  say \"It is over.\"\n";
+    let terminal = Terminal::with(Stand::new(script), &["--dangerously-skip-permissions"], USUAL);
+    terminal.say("go");
+    terminal.wait_fact("pane_title", |title| title == "● work");
+    assert_eq!(terminal.fact("window_bell_flag"), "0");
+    std::fs::write(terminal.stand.home.home().join("go"), "").unwrap();
+    terminal.wait_settled("It is over.");
+    terminal.wait_fact("window_bell_flag", |rung| rung == "1");
+}

@@ -1,0 +1,76 @@
+//! Which answers a question offers: only rules that would have let the call go ahead, and all of them at once.
+
+use super::Terminal;
+use crate::stand::Stand;
+
+/// The answers that a screen shows, without their numbers.
+fn offers(screen: &str) -> Vec<String> {
+    let answer = |row: &str| {
+        let (number, words) = row.trim_start_matches(['❯', ' ']).split_once(". ")?;
+        number.parse::<u8>().ok().map(|_| words.to_owned())
+    };
+    screen.lines().filter_map(answer).collect()
+}
+
+/// A terminal that is asked about this command, and what it is offered.
+fn asked_about(command: &str) -> (Terminal, Vec<String>) {
+    let input = serde_json::json!({"command": command, "description": "Try it"});
+    let script = format!(
+        "when text=/go/\n  call Bash {input}\nwhen result=/./\n  say \"It is over.\"\nwhen\n  say \"Yes.\"\n"
+    );
+    let terminal = Terminal::with(Stand::new(&script), &[], (140, 30));
+    terminal.say("go");
+    let screen = terminal.wait_for("No, and say what to do instead");
+    let offers = offers(&screen);
+    (terminal, offers)
+}
+
+const ONCE_OR_NOT: [&str; 2] = ["Yes, this once", "No, and say what to do instead (esc)"];
+
+#[test]
+fn a_command_that_writes_outside_is_allowed_once_or_not_at_all() {
+    // Not below a folder for temporary files, where anybody writes; and one that is not there, so that nothing is left.
+    let (terminal, offers) = asked_about("git add pear.txt > /no-such-orchard/made");
+    assert_eq!(offers, ONCE_OR_NOT);
+    terminal.keys("1");
+    terminal.wait_settled("It is over.");
+    // It ran, and once is once.
+    assert!(terminal.last_request("main").contains("No such file or directory"));
+    terminal.say("go on");
+    terminal.wait_for("wants to use Bash");
+}
+
+#[test]
+fn a_command_that_nobody_can_read_is_allowed_once_or_not_at_all() {
+    let (terminal, offers) = asked_about("$(cat command) --all");
+    assert_eq!(offers, ONCE_OR_NOT);
+    terminal.keys("2");
+    terminal.wait_for("\ntell it:");
+    terminal.keys("Enter");
+    terminal.wait_for("Bash was refused");
+}
+
+#[test]
+fn two_commands_in_one_are_one_answer_with_both_rules() {
+    let (terminal, offers) = asked_about("touch pear.txt && mkdir -p orchard");
+    let rules = "Bash(touch pear.txt), Bash(mkdir -p orchard)";
+    let (session, always) = (
+        format!("Yes, and for the rest of this session: {rules}"),
+        format!("Yes, and always in this project: {rules}"),
+    );
+    assert_eq!(offers, [ONCE_OR_NOT[0], &session, &always, ONCE_OR_NOT[1]]);
+    let made = || ["pear.txt", "orchard"].map(|name| terminal.stand.home.work().join(name).exists());
+    assert_eq!(made(), [false, false]);
+    terminal.keys("2");
+    terminal.wait_settled("It is over.");
+    assert_eq!(made(), [true, true]);
+    std::fs::remove_file(terminal.stand.home.work().join("pear.txt")).unwrap();
+    std::fs::remove_dir(terminal.stand.home.work().join("orchard")).unwrap();
+    terminal.say("go on");
+    terminal.wait_until("the end without a question", |screen| {
+        screen.matches("It is over.").count() == 2 && !screen.contains('◌')
+    });
+    assert_eq!(made(), [true, true]);
+    // It was for this session.
+    assert!(!terminal.stand.home.work().join(".decurion/settings.local.json").exists());
+}

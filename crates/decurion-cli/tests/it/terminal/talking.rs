@@ -1,0 +1,172 @@
+//! A conversation on the screen: what is said, what is called, how it wraps, and where it stays.
+
+use expect_test::expect;
+
+use super::{Terminal, USUAL};
+use crate::stand::Stand;
+
+/// An answer with a bit of everything.
+const ANSWER: &str = r#"
+when text=/hello/
+  say chunk=7 <<END
+    # A plan
+
+    There are **two** things to do, and `one` of them is small:
+
+    1. read the file
+    2. change it
+
+    | file | lines |
+    |---|---|
+    | a.rs | 10 |
+
+    ```rust
+    fn main() {}
+    ```
+
+    That is all.
+  END
+when
+  say "Yes?"
+"#;
+
+/// What is on the screen of the conversation: without the prompt and the status below it.
+fn talk(screen: &str) -> String {
+    let end = screen.rfind("\n>").unwrap_or(screen.len());
+    screen[..end].lines().map(|row| format!("{}\n", row.trim_end())).collect()
+}
+
+#[test]
+fn a_prompt_is_answered_in_markdown() {
+    let terminal = Terminal::start(ANSWER);
+    terminal.say("hello there");
+    let screen = terminal.wait_settled("That is all.");
+    expect![[r"
+
+        > hello there
+
+        ● A plan
+
+          There are two things to do, and one of them is small:
+
+          1. read the file
+          2. change it
+
+          file │ lines
+          ─────┼──────
+          a.rs │ 10
+
+            fn main() {}
+
+          That is all.
+    "]]
+    .assert_eq(&talk(&screen));
+    terminal.say("and?");
+    terminal.wait_for("Yes?");
+    assert_eq!(terminal.stand.model.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn an_answer_is_shown_while_it_comes() {
+    let script = "when\n  say chunk=4 \"The first half of it, \"\n  delay 60s\n  say \"and the rest.\"\n";
+    let terminal = Terminal::start(script);
+    terminal.say("go");
+    let screen = terminal.wait_for("The first half of it,");
+    assert!(!screen.contains("the rest"), "{screen}");
+}
+
+#[test]
+fn a_call_is_one_line_with_its_title_and_result() {
+    let script = "when turn=1\n  call Bash {\"command\": \"seq 1 40\", \"description\": \"Count to forty\"}\nwhen\n  say \"Counted.\"\n";
+    let terminal = Terminal::with(Stand::new(script), &["--dangerously-skip-permissions"], USUAL);
+    terminal.say("count");
+    let screen = terminal.wait_settled("Counted.");
+    expect![[r"
+        decurion: all permission checks but deny rules are skipped
+
+        > count
+
+        ● $ seq 1 40
+          └ 1
+            2
+            3
+            … 37 more lines (ctrl+o to see)
+
+        ● Counted.
+    "]]
+    .assert_eq(&talk(&screen));
+}
+
+#[test]
+fn a_resize_wraps_anew_and_loses_nothing() {
+    let words: Vec<String> = (1..60).map(|number| format!("word{number}")).collect();
+    let script = format!("when\n  say \"{} end.\"\n", words.join(" "));
+    let terminal = Terminal::with(Stand::new(&script), &[], (40, 24));
+    terminal.say("many words");
+    let narrow = terminal.wait_for("end.");
+    assert!(narrow.lines().all(|row| row.chars().count() <= 40), "{narrow}");
+    terminal.resize(100, 24);
+    let wide = terminal.wait_until("wide lines", |screen| {
+        screen.lines().any(|row| row.chars().count() > 80 && row.contains("word1 word2"))
+    });
+    let said = |screen: &str| -> Vec<String> {
+        screen
+            .split_whitespace()
+            .filter(|word| word.starts_with("word") && *word != "words")
+            .map(str::to_owned)
+            .collect()
+    };
+    assert_eq!(said(&wide), words, "{wide}");
+    // What went up before stays as it was; below it all is there at the new width.
+    assert!(said(&terminal.scrollback()).ends_with(&words));
+    terminal.resize(40, 10);
+    let small =
+        terminal.wait_until("narrow lines", |screen| screen.lines().all(|row| row.chars().count() <= 40));
+    assert!(small.contains("end."), "{small}");
+}
+
+#[test]
+fn the_conversation_is_in_the_scrollback_of_the_normal_screen() {
+    let script = "when text=/prompt (\\d+)/\n  say \"answer $1, which\\n\\nhas a few\\n\\nlines\"\n";
+    let terminal = Terminal::with(Stand::new(script), &[], (60, 12));
+    for number in 1..=6 {
+        terminal.say(&format!("prompt {number}"));
+        terminal.wait_for(&format!("answer {number},"));
+    }
+    terminal.wait_until("the end of it", |screen| screen.contains("\n  lines\n\n>") && !screen.contains('◌'));
+    assert_eq!(terminal.fact("alternate_on"), "0");
+    let all = talk(&terminal.scrollback());
+    let rows: Vec<&str> = all.lines().map(str::trim).filter(|row| !row.is_empty()).collect();
+    let said = |number| {
+        [
+            format!("> prompt {number}"),
+            format!("● answer {number}, which"),
+            "has a few".into(),
+            "lines".into(),
+        ]
+    };
+    assert_eq!(rows, (1..=6).flat_map(said).collect::<Vec<_>>(), "{all}");
+    assert!(!terminal.screen().contains("answer 1"), "it should have gone up");
+}
+
+#[test]
+fn nothing_that_a_model_or_a_tool_says_commands_the_terminal() {
+    let script = "when turn=1
+  say \"\\u001b]0;owned\\u0007before \\u001b[2J\\u001b[Hafter\"
+  call Bash {\"command\": \"printf '\\\\033]0;owned\\\\007\\\\033[31mred\\\\033[2J'\", \"description\": \"\\u001b]0;owned\\u0007print\"}
+when
+  say \"Done.\"\n";
+    let terminal = Terminal::with(Stand::new(script), &["--dangerously-skip-permissions"], USUAL);
+    terminal.say("go");
+    let screen = terminal.wait_for("Done.");
+    assert!(screen.contains("before") && screen.contains("after"), "{screen}");
+    assert!(!terminal.fact("pane_title").contains("owned"));
+}
+
+#[test]
+fn a_failure_is_told_once() {
+    let terminal = Terminal::start("when\n  fail 400 \"this cannot be\"\n");
+    terminal.say("go");
+    let screen = terminal.wait_settled("this cannot be");
+    assert_eq!(screen.matches("this cannot be").count(), 1, "{screen}");
+}
