@@ -521,6 +521,8 @@ async fn ask(
         asked_by,
         blocked,
         suggestions: would_do(bench, ready, name, &seen),
+        // The session knows, when it takes the question on.
+        behind: false,
         elicitation: None,
     };
     let waiting = WaitReason::Permission { question: question.id };

@@ -106,6 +106,7 @@ impl Elicitor {
             intent: Intent::titled(format!("MCP server {server} {what}")),
             reason: format!("MCP server {server:?} {what}{others}: {}", elicitation.message),
             suggestions: Vec::new(),
+            behind: false,
             elicitation: Some(Box::new(elicitation)),
         }
     }

@@ -978,6 +978,7 @@ impl Owner {
             // It is on record again, so that whoever attached since sees it.
             ask.question.id = self.tree.parked.remove(&asker).unwrap_or(ask.question.id);
         }
+        ask.question.behind = ask.question.agent.as_ref().is_some_and(|agent| self.is_behind(agent));
         let event = Event::Asked { question: Box::new(ask.question.clone()) };
         if self.session.journal.write(&ask.who, vec![event]).await.is_ok() {
             let until = self.session.parts.answer_timeout.map(|patience| Instant::now() + patience);

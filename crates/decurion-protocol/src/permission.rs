@@ -333,6 +333,10 @@ pub struct Question {
     /// Rules that would allow this and little else, to be offered with an answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suggestions: Vec<Rule>,
+    /// Whether it comes from the background: rules of its answer are then for the asker and all below it, unless the
+    /// answer says otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub behind: bool,
     /// What an MCP server asks for, where that is the question; else it is whether the call may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elicitation: Option<Box<Elicitation>>,

@@ -4,7 +4,7 @@
 use decurion_protocol::choice::{Chosen, Subject, answered};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    Answer, ElicitationAction, Elicited, Mode, PermissionUpdate, Private, Question, Rule, Verdict, Wanted,
+    Answer, ElicitationAction, Elicited, Mode, PermissionUpdate, Private, Question, Rule, Wanted,
 };
 use serde_json::{Map, Value};
 
@@ -62,8 +62,9 @@ fn offered(words: impl Into<String>, what: What) -> Offered {
     Offered { words: words.into(), details: String::new(), what }
 }
 
-fn allow(rules: Vec<Rule>) -> Answer {
-    Answer::Allow { input: None, rules, everywhere: false }
+/// Leave for the call, and rules to remember: for everybody, or for the asker and those below it.
+fn allow(rules: Vec<Rule>, everywhere: bool) -> What {
+    What::Answer(Answer::Allow { input: None, rules, everywhere }, Vec::new())
 }
 
 /// The steps of a question.
@@ -91,25 +92,29 @@ pub fn steps(question: &Question) -> Vec<Step> {
 
 /// Whether a call may run, the safest answer last.
 fn leave(question: &Question) -> Vec<Offered> {
-    let mut offers = vec![offered("Yes, this once", What::Answer(allow(Vec::new()), Vec::new()))];
+    let mut offers = vec![offered("Yes, this once", allow(Vec::new(), false))];
     // Only all of them together would have let it go ahead.
     let rules = &question.suggestions;
     if !rules.is_empty() {
         let names: Vec<String> = rules.iter().map(|rule| one_line(&rule.to_string())).collect();
         let names = names.join(", ");
-        let words = format!("Yes, and for the rest of this session: {names}");
-        offers.push(offered(words, What::Answer(allow(rules.clone()), Vec::new())));
         let kept = rules.iter().map(|rule| Rule { source: RuleSource::LocalSettings, ..rule.clone() });
-        let update = PermissionUpdate::AddRules { behavior: Verdict::Allow, rules: kept.collect() };
+        if question.behind {
+            let words = format!("Yes, and for this agent and those below it: {names}");
+            offers.push(offered(words, allow(rules.clone(), false)));
+        }
+        let words = format!("Yes, and for the rest of this session: {names}");
+        offers.push(offered(words, allow(rules.clone(), true)));
         let words = format!("Yes, and always in this project: {names}");
-        offers.push(offered(words, What::Answer(allow(Vec::new()), vec![update])));
+        offers.push(offered(words, allow(kept.collect(), true)));
     }
     offers.push(offered("No, and say what to do instead (esc)", What::Refuse));
     offers
 }
 
 fn plan() -> Vec<Offered> {
-    let mode = |mode| What::Answer(allow(Vec::new()), vec![PermissionUpdate::SetMode { mode }]);
+    let yes = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
+    let mode = |mode| What::Answer(yes.clone(), vec![PermissionUpdate::SetMode { mode }]);
     vec![
         offered("Yes, and edit files without asking", mode(Mode::AcceptEdits)),
         offered("Yes, and ask before each change", mode(Mode::Default)),

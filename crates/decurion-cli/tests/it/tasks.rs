@@ -414,6 +414,7 @@ fn asked(id: &str, agent: Option<&str>) -> Event {
         intent: Intent { overlap: Overlap::Together, ..Intent::titled("$ rm x") },
         reason: "no rule allows it".into(),
         suggestions: Vec::new(),
+        behind: false,
         elicitation: None,
     };
     Event::Asked { question: Box::new(question) }

@@ -1,5 +1,6 @@
 //! Who gets a key while a question is open: a script of events and keys, and what is asked of the session.
 
+use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Answer, Command, Request};
 use decurion_tui::app::{App, Effect, Input};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -154,6 +155,28 @@ fn all_rules_of_a_call_are_taken_together() {
     let sent = press(&mut app, KeyCode::Char('2'));
     let [Command::Answer { answer: Answer::Allow { rules, .. }, .. }] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!(rules.len(), 2);
+}
+
+#[test]
+fn an_answer_holds_for_whom_its_words_say_it_does() {
+    let allowed = |behind: bool, number: char| {
+        let mut events = asked(None, &[], "Bash", &command("make"), &["make"]);
+        events.last_mut().unwrap().1["question"]["behind"] = json!(behind);
+        let mut app = app(&events, SIZE);
+        live(&mut app);
+        match &press(&mut app, KeyCode::Char(number))[..] {
+            [Command::Answer { answer: Answer::Allow { rules, everywhere, .. }, .. }] => {
+                Some((rules.iter().map(|rule| rule.source).collect::<Vec<_>>(), *everywhere))
+            }
+            _ => None,
+        }
+    };
+    let (session, file) = (vec![RuleSource::Session], vec![RuleSource::LocalSettings]);
+    let (once, for_all, always) = ((vec![], false), (session.clone(), true), (file, true));
+    let from_front = ['1', '2', '3', '4'].map(|number| allowed(false, number));
+    assert_eq!(from_front, [Some(once.clone()), Some(for_all.clone()), Some(always.clone()), None]);
+    let from_behind = ['1', '2', '3', '4', '5'].map(|number| allowed(true, number));
+    assert_eq!(from_behind, [Some(once), Some((session, false)), Some(for_all), Some(always), None]);
 }
 
 #[test]

@@ -482,7 +482,8 @@ pub fn asked(
     rules: &[&str],
 ) -> Vec<Happens> {
     let mut events = agents();
-    let suggestions: Vec<Value> = rules.iter().map(|rule| json!({"tool": tool, "specifier": rule})).collect();
+    let suggestions: Vec<Value> =
+        rules.iter().map(|rule| json!({"tool": tool, "specifier": rule, "source": "session"})).collect();
     let question = json!({"id": uuid::Uuid::nil(), "agent": agent, "path": path, "call": "q", "tool": tool, "input": input,
         "intent": Intent::titled(format!("{tool} something")), "reason": "no rule allows this", "suggestions": suggestions});
     events.push((agent, json!({"type": "asked", "question": question})));

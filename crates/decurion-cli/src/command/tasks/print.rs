@@ -197,6 +197,7 @@ mod tests {
             intent: Intent::titled("MCP server s asks"),
             reason: "Who?".into(),
             suggestions: Vec::new(),
+            behind: false,
             elicitation: Some(Box::new(Elicitation {
                 server: "s".into(),
                 message: "Who?".into(),

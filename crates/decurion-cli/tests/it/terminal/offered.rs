@@ -74,3 +74,56 @@ fn two_commands_in_one_are_one_answer_with_both_rules() {
     // It was for this session.
     assert!(!terminal.stand.home.work().join(".decurion/settings.local.json").exists());
 }
+
+/// A terminal where an agent in the background is asked about; the root does the same when it is told to.
+fn asked_from_behind() -> (Terminal, Vec<String>) {
+    let script = "when agent=main text=/begin/
+  call Agent {\"description\": \"leave\", \"prompt\": \"Leave it.\", \"subagent_type\": \"general-purpose\", \"run_in_background\": true}
+when agent=main text=/again/
+  call Bash {\"command\": \"touch pear.txt\", \"description\": \"Leave it too\"}
+when agent=main result=/./
+  say \"The main agent is done.\"
+when agent=main
+  say \"It was told.\"
+when turn=1
+  call Bash {\"command\": \"touch pear.txt\", \"description\": \"Leave it\"}
+when
+  say \"Left.\"
+";
+    let stand = Stand::new(script);
+    assert!(stand.run(&["trust", "--yes"]).ending.is_success());
+    let terminal = Terminal::with(stand, &[], (140, 30));
+    terminal.say("begin");
+    let offers = offers(&terminal.wait_for("No, and say what to do instead"));
+    (terminal, offers)
+}
+
+#[test]
+fn an_agent_in_the_background_is_given_what_the_words_of_the_answer_say() {
+    let (terminal, offers) = asked_from_behind();
+    let rule = "Bash(touch pear.txt)";
+    let [agent, session, always] =
+        ["for this agent and those below it", "for the rest of this session", "always in this project"]
+            .map(|whom| format!("Yes, and {whom}: {rule}"));
+    assert_eq!(offers, [ONCE_OR_NOT[0], &agent, &session, &always, ONCE_OR_NOT[1]]);
+    terminal.keys("2");
+    terminal.wait_settled("It was told.");
+    // The root was given nothing.
+    terminal.say("again");
+    terminal.wait_for("? main wants to use Bash");
+}
+
+#[test]
+fn what_is_always_allowed_to_an_agent_in_the_background_is_allowed_to_all() {
+    let (terminal, _) = asked_from_behind();
+    terminal.keys("4");
+    terminal.wait_settled("It was told.");
+    let kept = || super::text_of(terminal.stand.home.work().join(".decurion/settings.local.json"));
+    terminal.wait_that("the rule in a file", || kept().contains("\"Bash(touch pear.txt)\""));
+    std::fs::remove_file(terminal.stand.home.work().join("pear.txt")).unwrap();
+    terminal.say("again");
+    terminal.wait_until("the end without a question", |screen| {
+        screen.matches("The main agent is done.").count() == 2 && !screen.contains('◌')
+    });
+    assert!(terminal.stand.home.work().join("pear.txt").exists());
+}
