@@ -245,7 +245,13 @@ impl App {
     /// Once: what is written goes, or the turn. Twice: the program.
     pub(super) fn leave_key(&mut self) -> Vec<Effect> {
         if matches!(self.open, Open::List(Topic::Leaving, _)) {
-            return vec![Effect::Leave(Farewell::Close)];
+            // Whoever presses it once more than needed has not said that the work may go.
+            if self.leave_pressed {
+                return vec![Effect::Leave(Farewell::Close)];
+            }
+            self.leave_pressed = true;
+            self.known.hint = Some("press again to stop it and leave".to_owned());
+            return Vec::new();
         }
         if self.leave_pressed {
             self.known.hint = None;
@@ -255,7 +261,7 @@ impl App {
         }
         self.page = None;
         self.leave_pressed = true;
-        self.known.hint = Some("press ctrl+c again to leave".to_owned());
+        self.known.hint = Some("press again to leave".to_owned());
         if !self.composer.is_empty() {
             self.composer.take();
             self.end_proposals();

@@ -60,6 +60,25 @@ fn a_prompt_that_only_the_session_knows_of_is_done_first() {
     assert_eq!(after(&mut app, reply(*id)), []);
 }
 
+/// Whoever presses the key that leaves once too often loses no work by it.
+#[test]
+fn what_works_in_the_background_is_stopped_by_no_key_that_was_meant_to_leave() {
+    let mut app = crate::screens::app(&crate::screens::agents(), (80, 24));
+    let mut press = || {
+        let mut effects = app.update(Input::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+        effects.retain(|effect| matches!(effect, Effect::Leave(_)));
+        let shown = app.live(jiff::Timestamp::from_second(100).unwrap()).0;
+        (effects, shown.iter().map(|line| format!("{line}\n")).collect::<String>())
+    };
+    let (effects, shown) = press();
+    assert!(effects.is_empty() && shown.contains("press again to leave"), "{shown}");
+    let (effects, shown) = press();
+    assert!(effects.is_empty() && shown.contains("still at work"), "{shown}");
+    let (effects, shown) = press();
+    assert!(effects.is_empty() && shown.contains("press again to stop it and leave"), "{shown}");
+    assert_eq!(press().0, [Effect::Leave(Farewell::Close)]);
+}
+
 fn reply(request: RequestId) -> Value {
     json!({"type": "replied", "request": request, "reply": {"reply": "done", "value": []}})
 }
