@@ -135,8 +135,8 @@ fn is_installed(folder: &Path, pins: &str) -> bool {
     std::fs::read_to_string(folder.join(MARKER)).is_ok_and(|installed| installed == pins)
 }
 
-/// A folder of things to test with, beside the folders of binaries.
-fn beside_binaries(name: &str) -> PathBuf {
+/// A folder of binaries, or of things to test with beside those.
+fn in_target(name: &str) -> PathBuf {
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
     tidy::root().join(target).join(name)
 }
@@ -156,7 +156,7 @@ fn install_installers() -> Result<()> {
 
 /// Installs both SDKs where they are not there yet or others are.
 fn install_sdks() -> Result<()> {
-    let folder = beside_binaries("sdk");
+    let folder = in_target("sdk");
     if is_installed(&folder, &sdks()) {
         return Ok(());
     }
@@ -189,7 +189,7 @@ fn install_sdks() -> Result<()> {
 
 /// Installs the servers where they are not there yet or others are.
 fn install_servers() -> Result<()> {
-    let folder = beside_binaries("mcp-servers");
+    let folder = in_target("mcp-servers");
     if is_installed(&folder, &servers()) {
         return Ok(());
     }
@@ -228,7 +228,7 @@ fn driver(name: &str, args: &[String]) -> Result<()> {
         step("the program alone", "cargo", &["build", "--release", "-p", "decurion-cli"])?;
     }
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    step(name, &format!("target/release/{name}"), &args)
+    step(name, &in_target("release").join(name).to_string_lossy(), &args)
 }
 
 fn realmodel(args: &[String]) -> Result<()> {
