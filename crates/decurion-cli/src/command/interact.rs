@@ -37,7 +37,7 @@ use decurion_tui::{Ended, Showing, Signal};
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
 
-use super::run::{Answer, Work, open_door};
+use super::run::{Answer, Work, heard, open_door};
 use crate::clock::SystemClock;
 use crate::crash;
 use crate::report::{Failure, note};
@@ -373,8 +373,6 @@ fn keys(state: Option<&Utf8Path>) -> Result<Keymap, Failure> {
 /// Signals as the front end knows them. With a keeper, those that the terminal sends to both of us come from it alone.
 pub fn signals(kept: bool) -> std::io::Result<mpsc::Receiver<Signal>> {
     use tokio::signal::unix::{SignalKind, signal};
-    // A file that may not grow fails one write, which is waited out; it must not end the program.
-    drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
     let stop = SignalKind::from_raw(rustix::process::Signal::TSTP.as_raw());
     let (interrupt, suspend) = if kept {
         drop(signal(SignalKind::interrupt())?);
@@ -383,22 +381,10 @@ pub fn signals(kept: bool) -> std::io::Result<mpsc::Receiver<Signal>> {
     } else {
         (SignalKind::interrupt(), stop)
     };
-    let (sender, receiver) = mpsc::channel(4);
-    for (kind, meaning) in [
+    heard([
         (interrupt, Signal::Interrupt),
         (suspend, Signal::Suspend),
         (SignalKind::terminate(), Signal::Terminate),
         (SignalKind::hangup(), Signal::Hangup),
-    ] {
-        let mut stream = signal(kind)?;
-        let sender = sender.clone();
-        tokio::spawn(async move {
-            while stream.recv().await.is_some() {
-                if sender.send(meaning).await.is_err() {
-                    return;
-                }
-            }
-        });
-    }
-    Ok(receiver)
+    ])
 }

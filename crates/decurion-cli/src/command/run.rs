@@ -24,6 +24,7 @@ use decurion_serve::{
     ListedPlugin, Patience, Progress, Signal, StreamJson, WantedPlugin,
 };
 use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::interact::Surroundings;
@@ -546,15 +547,21 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
 
 /// Signals as they come.
 pub fn signals() -> std::io::Result<mpsc::Receiver<Signal>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    // A file that may not grow fails one write, which is waited out; it must not end the program.
-    drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
-    let (sender, receiver) = mpsc::channel(4);
-    for (kind, meaning) in [
+    heard([
         (SignalKind::interrupt(), Signal::Interrupt),
         (SignalKind::terminate(), Signal::Terminate),
         (SignalKind::hangup(), Signal::Hangup),
-    ] {
+    ])
+}
+
+/// These signals from now on, each as what it means here.
+pub fn heard<Meaning: Copy + Send + 'static>(
+    kinds: impl IntoIterator<Item = (SignalKind, Meaning)>,
+) -> std::io::Result<mpsc::Receiver<Meaning>> {
+    // A file that may not grow fails one write, which is waited out; it must not end the program.
+    drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
+    let (sender, receiver) = mpsc::channel(4);
+    for (kind, meaning) in kinds {
         let mut stream = signal(kind)?;
         let sender = sender.clone();
         tokio::spawn(async move {
