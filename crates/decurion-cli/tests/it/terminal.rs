@@ -204,6 +204,11 @@ impl Terminal {
         self.wait_until(what, |_| is_so());
     }
 
+    /// Lets those go on who wait for the file `go` in the home folder.
+    pub fn go(&self) {
+        std::fs::write(self.stand.home.home().join("go"), "").unwrap();
+    }
+
     /// The process that runs in it, which waits for the one that works.
     pub fn keeper(&self) -> i32 {
         self.tmux.pid().unwrap()
@@ -237,6 +242,19 @@ impl Terminal {
         self.tmux.code().unwrap().unwrap()
     }
 }
+
+/// An agent in the background that stands still until a file is there.
+const BEHIND: &str = "when agent=main turn=1
+  call Agent {\"description\": \"look around\", \"prompt\": \"Look.\", \"subagent_type\": \"Explore\", \"run_in_background\": true}
+when agent=main turn=2
+  say \"It looks.\"
+when agent=main
+  say \"It has reported.\"
+when agent=Explore turn=1
+  call Bash {\"command\": \"while [ ! -e $HOME/go ]; do sleep 0.02; done\", \"description\": \"Stand still\"}
+when
+  say \"Nothing here.\"
+";
 
 /// Writes a file in the folder that the program works in.
 fn put(stand: &Stand, path: &str, text: &str) {

@@ -5,16 +5,14 @@ use std::time::Duration;
 
 use decurion_engine::AgentSettings;
 use decurion_protocol::{
-    Answer, Block, Clock, Command, Envelope, Event, Link, Origin, Outcome, Place as _, QuestionId, Reply,
-    RuleSet, SessionId, SessionRequest, Start, TaskId, TaskState,
+    Clock, Command, Envelope, Event, Origin, Outcome, RuleSet, SessionId, TaskId, TaskState,
 };
 use decurion_testkit::faults::ledger::Ledger;
-use decurion_testkit::stage::{Plain, Stage, render, send};
+use decurion_testkit::stage::{Plain, Stage};
 use expect_test::expect;
-use futures_util::StreamExt as _;
 use jiff::Timestamp;
 
-use crate::support::{stage, with_processes};
+use crate::support::{Playing, stage, with_processes};
 
 /// An agent whose first calls must be allowed by a person.
 const ASKING: &str = r#"
@@ -29,112 +27,13 @@ when
   say "heard"
 "#;
 
-/// In the tests' time.
-const DAY: Duration = Duration::from_secs(24 * 3600);
-
-/// A session, and what was seen of it.
-struct Playing {
-    link: Link,
-    events: Vec<Arc<Envelope>>,
-    asked: u64,
-    open: Vec<QuestionId>,
-}
-
 impl Playing {
-    async fn open(stage: &Stage) -> Self {
-        let playing = Self::with(stage, stage.request.clone()).await;
-        send(&playing.link, 1, Command::Prompt { blocks: vec![Block::text("go")] }).await;
-        playing
-    }
-
-    async fn with(stage: &Stage, request: SessionRequest) -> Self {
-        let link = stage.engine().open(request).await.unwrap();
-        Self { link, events: Vec::new(), asked: 100, open: Vec::new() }
-    }
-
-    async fn again(stage: &Stage, session: SessionId) -> Self {
-        let start = Start::Resume { id: session, at: None };
-        Self::with(stage, SessionRequest { start, ..stage.request.clone() }).await
-    }
-
-    async fn until<T>(&mut self, mut wanted: impl FnMut(&Envelope) -> Option<T>) -> T {
-        loop {
-            let next = tokio::time::timeout(DAY, self.link.events.next()).await.ok().flatten();
-            let envelope = next.unwrap_or_else(|| panic!("nothing more happens:\n{}", self.log()));
-            self.saw(&envelope);
-            if let Some(found) = wanted(&envelope) {
-                return found;
-            }
-        }
-    }
-
-    async fn task(&mut self) -> TaskId {
-        self.until(|envelope| match &envelope.event {
-            Event::TaskOpened { record } => Some(record.task.clone()),
-            _ => None,
-        })
-        .await
-    }
-
-    /// The next question that was not looked at yet.
-    async fn question(&mut self) -> QuestionId {
-        while self.open.is_empty() {
-            self.until(|envelope| matches!(envelope.event, Event::Asked { .. }).then_some(())).await;
-        }
-        self.open.remove(0)
-    }
-
-    fn saw(&mut self, envelope: &Arc<Envelope>) {
-        self.events.push(Arc::clone(envelope));
-        if let Event::Asked { question } = &envelope.event {
-            self.open.push(question.id);
-        }
-    }
-
-    async fn ask(&mut self, command: Command) -> Result<serde_json::Value, String> {
-        self.asked += 1;
-        let id = self.asked;
-        send(&self.link, id, command).await;
-        self.until(|envelope| match &envelope.event {
-            Event::Replied { request, reply } if request.0 == id => Some(match reply {
-                Reply::Done { value } => Ok(value.clone()),
-                Reply::Refused { reason } => Err(reason.clone()),
-            }),
-            _ => None,
-        })
-        .await
-    }
-
-    async fn allow(&mut self, question: QuestionId) {
-        let answer = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
-        let command = Command::Answer { question, answer, updates: Vec::new(), by: "test".into() };
-        self.ask(command).await.unwrap();
-    }
-
     async fn pause(&mut self, task: &TaskId, tree: bool) -> Result<serde_json::Value, String> {
         self.ask(Command::Pause { task: task.clone(), tree }).await
     }
 
     async fn go_on(&mut self, task: &TaskId, tree: bool) -> Result<serde_json::Value, String> {
         self.ask(Command::Continue { task: task.clone(), tree }).await
-    }
-
-    /// All that happens by itself in a day, until nothing more does.
-    async fn settle(&mut self) {
-        let day = Duration::from_secs(24 * 3600);
-        while let Ok(Some(envelope)) = tokio::time::timeout(day, self.link.events.next()).await {
-            self.saw(&envelope);
-        }
-    }
-
-    /// Lets the session come to its end.
-    async fn finish(mut self) -> String {
-        self.ask(Command::Finish).await.unwrap();
-        self.log()
-    }
-
-    fn log(&self) -> String {
-        render(&self.events)
     }
 }
 

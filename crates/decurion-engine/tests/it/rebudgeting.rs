@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decurion_protocol::{
-    Answer, Block, Command, Envelope, Event, Limits, Link, Money, Outcome, Place as _, QuestionId, Reply,
-    RuleSet, SessionRequest, Start, TaskId,
+    Answer, Command, Envelope, Event, Limits, Money, Outcome, QuestionId, RuleSet, SessionRequest, Start,
+    TaskId,
 };
 use decurion_testkit::stage::{Plain, Stage, render, send};
 use expect_test::expect;
-use futures_util::StreamExt as _;
 
-use crate::support::stage;
+use crate::support::{Playing, stage};
 
 /// An agent that asks before each of its calls and would go on for ever; every turn of it takes 1,000 tokens.
 fn endless(inputs: &str) -> Stage {
@@ -42,52 +41,14 @@ when
     stage
 }
 
-struct Playing {
-    link: Link,
-    events: Vec<Arc<Envelope>>,
-    asked: u64,
-    tasks: Vec<TaskId>,
-}
-
 impl Playing {
-    async fn open(stage: &Stage) -> Self {
-        let playing = Self::with(stage, stage.request.clone()).await;
-        send(&playing.link, 1, Command::Prompt { blocks: vec![Block::text("go")] }).await;
-        playing
-    }
-
-    async fn with(stage: &Stage, request: SessionRequest) -> Self {
-        let link = stage.engine().open(request).await.unwrap();
-        Self { link, events: Vec::new(), asked: 100, tasks: Vec::new() }
-    }
-
-    async fn until<T>(&mut self, mut wanted: impl FnMut(&Envelope) -> Option<T>) -> T {
-        loop {
-            let day = Duration::from_secs(24 * 3600);
-            let next = tokio::time::timeout(day, self.link.events.next()).await.ok().flatten();
-            let envelope = next.unwrap_or_else(|| panic!("nothing more happens:\n{}", render(&self.events)));
-            self.events.push(Arc::clone(&envelope));
-            if let Event::TaskOpened { record } = &envelope.event {
-                self.tasks.push(record.task.clone());
-            }
-            if let Some(found) = wanted(&envelope) {
-                return found;
-            }
-        }
-    }
-
-    async fn ask(&mut self, command: Command) -> Result<serde_json::Value, String> {
-        self.asked += 1;
-        let id = self.asked;
-        send(&self.link, id, command).await;
-        self.until(|envelope| match &envelope.event {
-            Event::Replied { request, reply } if request.0 == id => Some(match reply {
-                Reply::Done { value } => Ok(value.clone()),
-                Reply::Refused { reason } => Err(reason.clone()),
-            }),
+    /// Which task was opened as the so-manieth.
+    fn opened(&self, nth: usize) -> TaskId {
+        let task = |envelope: &Arc<Envelope>| match &envelope.event {
+            Event::TaskOpened { record } => Some(record.task.clone()),
             _ => None,
-        })
-        .await
+        };
+        self.events.iter().filter_map(task).nth(nth).expect("a task")
     }
 
     async fn rebudget(&mut self, task: &TaskId, limits: Limits) -> Result<serde_json::Value, String> {
@@ -95,7 +56,7 @@ impl Playing {
     }
 
     /// The next question, or how the agent ended instead.
-    async fn question(&mut self) -> Result<QuestionId, Outcome> {
+    async fn question_or_end(&mut self) -> Result<QuestionId, Outcome> {
         self.until(|envelope| match &envelope.event {
             Event::Asked { question } => Some(Ok(question.id)),
             Event::RunEnded { outcome, .. } if envelope.agent.is_some() => Some(Err(outcome.clone())),
@@ -104,7 +65,7 @@ impl Playing {
         .await
     }
 
-    async fn allow(&mut self, question: QuestionId) {
+    async fn let_go(&mut self, question: QuestionId) {
         let answer = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
         let command = Command::Answer { question, answer, updates: Vec::new(), by: "test".into() };
         send(&self.link, 2, command).await;
@@ -114,8 +75,8 @@ impl Playing {
     async fn end(&mut self) -> (usize, Outcome) {
         let mut turns = 0;
         loop {
-            match self.question().await {
-                Ok(question) => self.allow(question).await,
+            match self.question_or_end().await {
+                Ok(question) => self.let_go(question).await,
                 Err(outcome) => return (turns, outcome),
             }
             turns += 1;
@@ -135,17 +96,17 @@ fn tokens(most: u64) -> Limits {
 async fn turns_are_raised_and_lowered_while_an_agent_works() {
     let raised = endless(", \"prompt\": \"p\", \"max_turns\": 2");
     let mut playing = Playing::open(&raised).await;
-    let first = playing.question().await.unwrap();
-    playing.allow(first).await;
+    let first = playing.question_or_end().await.unwrap();
+    playing.let_go(first).await;
     // It was told that this turn is its last.
-    let second = playing.question().await.unwrap();
-    let task = playing.tasks[0].clone();
+    let second = playing.question_or_end().await.unwrap();
+    let task = playing.opened(0);
     let told = playing.rebudget(&task, turns(4)).await.unwrap();
     assert_eq!(
         told,
         serde_json::json!({"turns": 4, "money": null, "tokens": null, "seconds": null, "spawns": null})
     );
-    playing.allow(second).await;
+    playing.let_go(second).await;
     let (more, outcome) = playing.end().await;
     assert_eq!(
         (more, &outcome),
@@ -166,10 +127,10 @@ async fn turns_are_raised_and_lowered_while_an_agent_works() {
 
     let lowered = endless(", \"prompt\": \"p\", \"max_turns\": 50");
     let mut playing = Playing::open(&lowered).await;
-    let first = playing.question().await.unwrap();
-    let task = playing.tasks[0].clone();
+    let first = playing.question_or_end().await.unwrap();
+    let task = playing.opened(0);
     playing.rebudget(&task, turns(2)).await.unwrap();
-    playing.allow(first).await;
+    playing.let_go(first).await;
     assert_eq!(playing.end().await.0, 1, "{}", render(&playing.events));
 }
 
@@ -181,8 +142,8 @@ async fn tokens_and_money_are_given_up_to_what_is_left_above() {
     stage.request.limits =
         Limits { tokens: Some(40_000), money: Some(Money::from_dollars(1.0)), ..Limits::default() };
     let mut playing = Playing::open(&stage).await;
-    let first = playing.question().await.unwrap();
-    let (outer, inner) = (playing.tasks[0].clone(), playing.tasks[1].clone());
+    let first = playing.question_or_end().await.unwrap();
+    let (outer, inner) = (playing.opened(0), playing.opened(1));
     let name = |text: String| text.replace(outer.as_str(), "OUTER").replace(inner.as_str(), "INNER");
     let mut log = String::new();
     for (task, limits) in [
@@ -213,7 +174,7 @@ async fn tokens_and_money_are_given_up_to_what_is_left_above() {
         ! nothing is to change: give turns, money, tokens, seconds or spawns
     "#]].assert_eq(&log);
     // What was given can be spent, and no more.
-    playing.allow(first).await;
+    playing.let_go(first).await;
     let (turns, outcome) = playing.end().await;
     assert!(matches!(&outcome, Outcome::OutOfBudget { budget, .. } if budget == "tokens"), "{outcome:?}");
     assert!((20..30).contains(&turns), "{turns}");
@@ -223,17 +184,17 @@ async fn tokens_and_money_are_given_up_to_what_is_left_above() {
 async fn time_is_given_to_one_that_waits() {
     let stage = endless(", \"prompt\": \"p\", \"budget\": {\"seconds\": 100}");
     let mut playing = Playing::open(&stage).await;
-    let first = playing.question().await.unwrap();
-    let task = playing.tasks[0].clone();
+    let first = playing.question_or_end().await.unwrap();
+    let task = playing.opened(0);
     tokio::time::advance(Duration::from_secs(90)).await;
     let limits = Limits { seconds: Some(1_000), ..Limits::default() };
     playing.rebudget(&task, limits).await.unwrap();
     tokio::time::advance(Duration::from_secs(300)).await;
-    playing.allow(first).await;
-    assert!(playing.question().await.is_ok(), "{}", render(&playing.events));
+    playing.let_go(first).await;
+    assert!(playing.question_or_end().await.is_ok(), "{}", render(&playing.events));
     let limits = Limits { seconds: Some(1), ..Limits::default() };
     playing.rebudget(&task, limits).await.unwrap();
-    let outcome = playing.question().await.unwrap_err();
+    let outcome = playing.question_or_end().await.unwrap_err();
     assert!(matches!(&outcome, Outcome::OutOfBudget { budget, .. } if budget == "time"), "{outcome:?}");
 }
 
@@ -242,8 +203,8 @@ async fn what_was_given_is_there_after_any_crash_and_for_one_that_goes_on() {
     let first = endless(", \"prompt\": \"p\", \"run_in_background\": true, \"max_turns\": 1");
     let mut playing = Playing::open(&first).await;
     let session = playing.link.session;
-    playing.question().await.unwrap();
-    let task = playing.tasks[0].clone();
+    playing.question_or_end().await.unwrap();
+    let task = playing.opened(0);
     playing.rebudget(&task, turns(3)).await.unwrap();
     let record = first.recorded(session);
     let given =

@@ -1,11 +1,20 @@
 //! What several of these tests begin with. Takes a script, gives a stage on which agents can be started; talks to a session
 //! on it.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use decurion_engine::AgentSettings;
 use decurion_exec::{Guard, GuardProgram};
-use decurion_protocol::{AgentDefinition, AgentSource, Block, Command, Event, Link, SessionRequest, Start};
-use decurion_testkit::stage::{Stage, send};
+use decurion_protocol::{
+    AgentDefinition, AgentSource, Answer, Block, Command, Envelope, Event, Link, Place as _, QuestionId,
+    Reply, SessionId, SessionRequest, Start, TaskId,
+};
+use decurion_testkit::stage::{Stage, render, send};
 use futures_util::StreamExt as _;
+
+/// In the tests' time.
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A stage with the usual settings of agents.
 pub fn stage(script: &str) -> Stage {
@@ -50,5 +59,103 @@ pub fn worker() -> AgentDefinition {
         prompt: "You do a part of the work.".into(),
         source: AgentSource::User,
         ..AgentDefinition::default()
+    }
+}
+
+/// A session, and what was seen of it.
+pub struct Playing {
+    pub link: Link,
+    pub events: Vec<Arc<Envelope>>,
+    asked: u64,
+    /// Questions that were not looked at yet.
+    pub open: Vec<QuestionId>,
+}
+
+impl Playing {
+    pub async fn open(stage: &Stage) -> Self {
+        let playing = Self::with(stage, stage.request.clone()).await;
+        prompt(&playing.link, "go").await;
+        playing
+    }
+
+    pub async fn with(stage: &Stage, request: SessionRequest) -> Self {
+        let link = stage.engine().open(request).await.unwrap();
+        Self { link, events: Vec::new(), asked: 100, open: Vec::new() }
+    }
+
+    pub async fn again(stage: &Stage, session: SessionId) -> Self {
+        let start = Start::Resume { id: session, at: None };
+        Self::with(stage, SessionRequest { start, ..stage.request.clone() }).await
+    }
+
+    pub async fn until<T>(&mut self, mut wanted: impl FnMut(&Envelope) -> Option<T>) -> T {
+        loop {
+            let next = tokio::time::timeout(DAY, self.link.events.next()).await.ok().flatten();
+            let envelope = next.unwrap_or_else(|| panic!("nothing more happens:\n{}", self.log()));
+            self.saw(&envelope);
+            if let Some(found) = wanted(&envelope) {
+                return found;
+            }
+        }
+    }
+
+    pub async fn task(&mut self) -> TaskId {
+        self.until(|envelope| match &envelope.event {
+            Event::TaskOpened { record } => Some(record.task.clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    /// The next question that was not looked at yet.
+    pub async fn question(&mut self) -> QuestionId {
+        while self.open.is_empty() {
+            self.until(|envelope| matches!(envelope.event, Event::Asked { .. }).then_some(())).await;
+        }
+        self.open.remove(0)
+    }
+
+    fn saw(&mut self, envelope: &Arc<Envelope>) {
+        self.events.push(Arc::clone(envelope));
+        if let Event::Asked { question } = &envelope.event {
+            self.open.push(question.id);
+        }
+    }
+
+    pub async fn ask(&mut self, command: Command) -> Result<serde_json::Value, String> {
+        self.asked += 1;
+        let id = self.asked;
+        send(&self.link, id, command).await;
+        self.until(|envelope| match &envelope.event {
+            Event::Replied { request, reply } if request.0 == id => Some(match reply {
+                Reply::Done { value } => Ok(value.clone()),
+                Reply::Refused { reason } => Err(reason.clone()),
+            }),
+            _ => None,
+        })
+        .await
+    }
+
+    pub async fn allow(&mut self, question: QuestionId) {
+        let answer = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
+        let command = Command::Answer { question, answer, updates: Vec::new(), by: "test".into() };
+        self.ask(command).await.unwrap();
+    }
+
+    /// All that happens by itself in a day, until nothing more does.
+    pub async fn settle(&mut self) {
+        while let Ok(Some(envelope)) = tokio::time::timeout(DAY, self.link.events.next()).await {
+            self.saw(&envelope);
+        }
+    }
+
+    /// Lets the session come to its end.
+    pub async fn finish(mut self) -> String {
+        self.ask(Command::Finish).await.unwrap();
+        self.log()
+    }
+
+    pub fn log(&self) -> String {
+        render(&self.events)
     }
 }

@@ -1,24 +1,7 @@
 //! Leaving while something works: it is stopped, waited for, or goes on without a terminal. And processes that die.
 
-use super::{Terminal, USUAL, kill};
+use super::{BEHIND, Terminal, USUAL, kill};
 use crate::stand::Stand;
-
-/// An agent in the background that stands still until a file is there.
-const BEHIND: &str = "when agent=main turn=1
-  call Agent {\"description\": \"look around\", \"prompt\": \"Look.\", \"subagent_type\": \"Explore\", \"run_in_background\": true}
-when agent=main turn=2
-  say \"It looks.\"
-when agent=main
-  say \"It has reported.\"
-when agent=Explore turn=1
-  call Bash {\"command\": \"while [ ! -e $HOME/go ]; do sleep 0.02; done\", \"description\": \"Stand still\"}
-when
-  say \"Nothing here.\"
-";
-
-fn go(terminal: &Terminal) {
-    std::fs::write(terminal.stand.home.home().join("go"), "").unwrap();
-}
 
 /// An agent works in the background, and somebody wants to leave.
 fn leaving() -> Terminal {
@@ -66,7 +49,7 @@ fn escape_stays_and_so_does_the_work() {
     let terminal = leaving();
     terminal.keys("Escape");
     terminal.wait_gone("Still at work");
-    go(&terminal);
+    terminal.go();
     terminal.wait_for("It has reported.");
 }
 
@@ -84,7 +67,7 @@ fn what_works_is_waited_for_if_that_is_wanted() {
     let terminal = leaving();
     terminal.keys("Down Enter");
     terminal.wait_gone("Still at work");
-    go(&terminal);
+    terminal.go();
     assert_eq!(terminal.ended(), 0);
     assert!(terminal.scrollback().contains("It has reported."), "{}", terminal.scrollback());
     all_gone(&terminal);
@@ -104,7 +87,7 @@ fn what_is_kept_is_attached_to_and_seen_live() {
     assert!(listed(&terminal).is_some());
     let again = terminal.beside(&["attach", &session[..8]]);
     again.wait_for("look around  $ while");
-    go(&terminal);
+    terminal.go();
     again.wait_for("It has reported.");
     again.keys("C-d");
     assert_eq!(again.ended(), 0);
@@ -114,7 +97,7 @@ fn what_is_kept_is_attached_to_and_seen_live() {
 #[test]
 fn what_is_kept_ends_by_itself_with_its_result_on_record() {
     let (terminal, session) = kept();
-    go(&terminal);
+    terminal.go();
     all_gone(&terminal);
     assert_eq!(listed(&terminal), None);
     let again = terminal.beside(&["--resume", &session]).ready();
@@ -128,7 +111,7 @@ fn a_session_that_lives_elsewhere_is_not_opened_twice() {
     assert_ne!(second.ended(), 0);
     assert!(second.screen().contains("decurion attach"), "{}", second.screen());
     assert!(listed(&terminal).is_some(), "it ended the other one");
-    go(&terminal);
+    terminal.go();
     all_gone(&terminal);
 }
 
@@ -161,7 +144,7 @@ when
     terminal.wait_for("keep it");
     terminal.keys("Enter");
     assert_eq!(terminal.ended(), 0);
-    go(&terminal);
+    terminal.go();
     terminal
         .wait_that("a question on the list", || listed(&terminal).is_some_and(|row| row["questions"] == 1));
     let attached = terminal.beside(&["attach"]);
@@ -186,7 +169,7 @@ fn kept_work_whose_record_is_taken_away_ends() {
     terminal.keys("Enter");
     assert_eq!(terminal.ended(), 0);
     std::fs::remove_dir_all(terminal.stand.home.state()).unwrap();
-    go(&terminal);
+    terminal.go();
     all_gone(&terminal);
 }
 
@@ -283,7 +266,7 @@ fn what_is_kept_waits_for_room_on_a_full_disk_and_then_goes_on() {
     let attached = terminal.beside(&["attach"]);
     attached.wait_for("look around  $ while");
     limit_files(process, Some(1));
-    go(&terminal);
+    terminal.go();
     attached.wait_for("look around  cannot write its tran");
     // Why it waits is told to whoever looks at that moment, and is neither on this list nor told later.
     assert_eq!(listed(&terminal).expect("it ended")["working"], 1);

@@ -69,7 +69,7 @@ when
     terminal.say("go");
     terminal.wait_fact("pane_title", |title| title == "● work");
     assert_eq!(terminal.fact("window_bell_flag"), "0");
-    std::fs::write(terminal.stand.home.home().join("go"), "").unwrap();
+    terminal.go();
     terminal.wait_settled("It is over.");
     terminal.wait_fact("window_bell_flag", |rung| rung == "1");
 }

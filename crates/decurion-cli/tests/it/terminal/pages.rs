@@ -32,10 +32,6 @@ fn chosen() -> Terminal {
     terminal
 }
 
-fn go(terminal: &Terminal) {
-    std::fs::write(terminal.stand.home.home().join("go"), "").unwrap();
-}
-
 #[test]
 fn the_whole_conversation_shows_what_is_folded_and_leaves_the_terminal_alone() {
     let script = "when turn=1\n  call Bash {\"command\": \"seq 1 40\"}\nwhen\n  say \"Counted.\"\n";
@@ -66,7 +62,7 @@ fn an_agent_is_watched_and_told_something_which_its_next_request_carries() {
     terminal.keys("Enter");
     terminal.wait_gone("tell it: count");
     terminal.wait_recorded("count the pears too");
-    go(&terminal);
+    terminal.go();
     let page = terminal.wait_for("Nothing here.");
     assert!(page.contains("it went") && page.contains("count the pears too"), "{page}");
     terminal.keys("Escape Escape");
@@ -100,7 +96,7 @@ fn one_agent_goes_to_the_background_from_the_tree() {
     terminal.keys("b");
     terminal.wait_for("We need not wait.");
     terminal.keys("Escape");
-    go(&terminal);
+    terminal.go();
     terminal.wait_for("It has reported.");
 }
 
@@ -109,7 +105,7 @@ fn an_agent_is_held_and_goes_on() {
     let terminal = chosen();
     terminal.keys("p");
     terminal.wait_for("‖ Explore");
-    go(&terminal);
+    terminal.go();
     // Its call ends and it asks nothing: the tree is still, and so it is safe to look.
     terminal.wait_that("the end of its call", || {
         !terminal
@@ -157,7 +153,7 @@ fn an_agent_gets_another_budget_from_the_tree() {
     terminal.write("1 turns");
     terminal.keys("Enter");
     terminal.wait_for("its budget is now: 1 turns");
-    go(&terminal);
+    terminal.go();
     terminal.wait_for("It stopped at its limit (turns)");
 }
 

@@ -3,10 +3,6 @@
 use super::{Terminal, put_in};
 use crate::stand::Stand;
 
-fn go(terminal: &Terminal) {
-    std::fs::write(terminal.stand.home.home().join("go"), "").unwrap();
-}
-
 /// Waits until no command is left that waits for the file.
 #[track_caller]
 fn calls_over(terminal: &Terminal) {
@@ -44,7 +40,7 @@ when
     };
     terminal.wait_until("all three held", is_held);
     let asked = terminal.stand.model.requests().len();
-    go(&terminal);
+    terminal.go();
     calls_over(&terminal);
     assert!(is_held(&terminal.screen()), "{}", terminal.screen());
     assert_eq!(terminal.stand.model.requests().len(), asked, "somebody went on");
@@ -85,7 +81,7 @@ when
     terminal.wait_gone("> @Explore");
     terminal.say(&format!("{second} mind the wasps"));
     terminal.wait_gone(&format!("> {second}"));
-    go(&terminal);
+    terminal.go();
     terminal
         .wait_until("both over", |screen| screen.contains("Somebody has reported.") && !screen.contains('◌'));
     let told = |who: &str| {

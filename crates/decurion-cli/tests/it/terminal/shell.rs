@@ -153,5 +153,5 @@ when
     terminal.keys("C-d");
     let screen = terminal.wait_for("stop it");
     assert!(!screen.contains("keep it"), "{screen}");
-    std::fs::write(terminal.stand.home.home().join("go"), "").unwrap();
+    terminal.go();
 }

@@ -19,7 +19,7 @@ when
     terminal.wait_for("while [");
     terminal.keys("C-b");
     terminal.wait_for("It goes on by itself.");
-    std::fs::write(terminal.stand.home.home().join("go"), "").unwrap();
+    terminal.go();
     terminal.wait_for("Heard of its end.");
 }
 
@@ -41,7 +41,7 @@ when
     terminal.wait_for("look around  $ while");
     terminal.keys("C-b");
     terminal.wait_for("We need not wait.");
-    std::fs::write(terminal.stand.home.home().join("go"), "").unwrap();
+    terminal.go();
     terminal.wait_for("It has reported.");
 }
 

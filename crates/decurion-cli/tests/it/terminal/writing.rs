@@ -1,6 +1,6 @@
 //! More of the prompt: what is proposed, what is kept, other ways to write, and to whom.
 
-use super::{Terminal, USUAL, put, text_of};
+use super::{BEHIND, Terminal, USUAL, put, text_of};
 use crate::stand::Stand;
 
 const ANY: &str = "when text=/(.+)$/\n  say \"I heard: $1\"\n";
@@ -147,31 +147,20 @@ when
     terminal.wait_gone("> the second");
     terminal.say("the third after all");
     terminal.wait_for("next: the third after all");
-    std::fs::write(terminal.stand.home.home().join("go"), "").unwrap();
+    terminal.go();
     terminal.wait_settled("Heard the third.");
     assert!(!terminal.last_request("main").contains("the second"));
 }
 
 #[test]
 fn a_live_agent_is_told_something_by_its_kind() {
-    let script = "when agent=main turn=1
-  call Agent {\"description\": \"look around\", \"prompt\": \"Look.\", \"subagent_type\": \"Explore\", \"run_in_background\": true}
-when agent=main turn=2
-  say \"It looks.\"
-when agent=main
-  say \"It has reported.\"
-when agent=Explore turn=1
-  call Bash {\"command\": \"while [ ! -e $HOME/go ]; do sleep 0.02; done\", \"description\": \"Stand still\"}
-when
-  say \"Nothing here.\"
-";
-    let terminal = Terminal::with(Stand::new(script), &["--dangerously-skip-permissions"], USUAL);
+    let terminal = Terminal::with(Stand::new(BEHIND), &["--dangerously-skip-permissions"], USUAL);
     terminal.say("look");
     terminal.wait_for("It looks.");
     terminal.wait_for("look around  $ while");
     terminal.say("@Explore mind the pears");
     terminal.wait_recorded("mind the pears");
-    std::fs::write(terminal.stand.home.home().join("go"), "").unwrap();
+    terminal.go();
     terminal.wait_for("It has reported.");
     let requests = terminal.stand.model.requests();
     let to = |agent: bool| {
