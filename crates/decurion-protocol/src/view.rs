@@ -295,9 +295,10 @@ impl SessionView {
         self.tasks.iter().fold(self.root.cost, |sum, task| sum.plus(task.worker.cost))
     }
 
-    /// Whether somebody waits for a task that could go on without.
+    /// Whether the root waits for a task that could go on without.
     pub fn has_foreground(&self) -> bool {
-        self.tasks.iter().any(|task| task.state.attention() == Some(Attention::Foreground))
+        let is_waited_for = |task: &TaskView| task.state.attention() == Some(Attention::Foreground);
+        self.tasks.iter().any(|task| task.record.parent.is_none() && is_waited_for(task))
     }
 
     /// Whether a task is not over and not at rest.

@@ -231,8 +231,8 @@ impl Terminal {
     /// The request that the model was asked last, whole, by the agent with this path.
     pub fn last_request(&self, agent: &str) -> String {
         let requests = self.stand.model.requests();
-        let last = requests.iter().rfind(|request| request.agent == agent);
-        last.map(|request| String::from_utf8_lossy(&request.body).into_owned()).unwrap_or_default()
+        let last = requests.iter().rfind(|request| request.agent == agent).expect("it asked the model");
+        String::from_utf8_lossy(&last.body).into_owned()
     }
 
     /// Waits until the program has ended; gives its exit code.

@@ -394,26 +394,26 @@ impl Owner {
         }
     }
 
-    /// Ends the wait for foreground tasks: one, by its id or its call's, or all. Gives how many.
+    /// Ends the wait for foreground tasks: one, by its id or its call's, or all that the root waits for. Gives how many.
+    /// Whoever works below goes on with what it waits for itself: its work would end with it.
     pub async fn background(&mut self, target: Option<&str>) -> Result<usize, String> {
         if self.session.parts.agent_settings.background == BackgroundChoice::Never {
             return Err("background tasks are switched off".to_owned());
         }
-        let wanted = |task: &str, call: Option<&str>| {
-            target.is_none_or(|target| target == task || Some(target) == call)
+        let wanted = |of: Option<&AgentId>, task: &str, call: Option<&str>| {
+            target.map_or(of.is_none(), |target| target == task || Some(target) == call)
         };
         let agents: Vec<TaskId> = self
             .tree
             .tasks
             .rows()
             .filter(|row| row.is_alive() && row.is_foreground())
-            .filter(|row| {
-                wanted(
-                    row.record.task.as_str(),
-                    row.record.call.as_ref().map(decurion_protocol::CallId::as_str),
-                )
+            .map(|row| &row.record)
+            .filter(|record| {
+                let call = record.call.as_ref().map(decurion_protocol::CallId::as_str);
+                wanted(record.parent.as_ref(), record.task.as_str(), call)
             })
-            .map(|row| row.record.task.clone())
+            .map(|record| record.task.clone())
             .collect();
         let mut count = 0;
         for task in agents {
@@ -425,7 +425,8 @@ impl Owner {
         }
         for shell in self.tree.shells.all() {
             // It may have ended while another was put on record.
-            if !wanted("", Some(shell.call.as_str())) || !self.tree.shells.has(&shell) {
+            let of = shell.desk.who.agent.as_ref();
+            if !wanted(of, "", Some(shell.call.as_str())) || !self.tree.shells.has(&shell) {
                 continue;
             }
             let (call, command) = (shell.call.clone(), shell.command.clone());

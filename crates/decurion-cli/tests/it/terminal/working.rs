@@ -42,7 +42,12 @@ when
     terminal.keys("C-b");
     terminal.wait_for("We need not wait.");
     terminal.go();
-    terminal.wait_for("It has reported.");
+    terminal.wait_settled("It has reported.");
+    // The agent went on waiting for its own command, and heard of its end.
+    let requests = terminal.stand.model.requests();
+    let last = requests.iter().rfind(|request| request.agent != "main").expect("it asked the model");
+    let heard = String::from_utf8_lossy(&last.body);
+    assert!(!heard.contains("sent to the background"), "{heard}");
 }
 
 #[test]
@@ -59,7 +64,8 @@ when
 ";
     let terminal = Terminal::with(Stand::new(script), &["--dangerously-skip-permissions"], USUAL);
     terminal.say("go");
-    terminal.wait_for("I begin");
+    terminal
+        .wait_until("that it goes on", |screen| screen.contains("I begin") && screen.contains("◌ writes"));
     terminal.keys("Escape");
     terminal.wait_for("stopped by an interrupt");
     terminal.say("again");
