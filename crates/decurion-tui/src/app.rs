@@ -598,6 +598,10 @@ impl App {
         if let Some(effects) = self.page_key(action) {
             return effects;
         }
+        // This key stays, whoever else asks something.
+        if action == Action::Interrupt && std::mem::take(&mut self.leaving) {
+            return Vec::new();
+        }
         if let Some(effects) = self.question_key(action) {
             return effects;
         }

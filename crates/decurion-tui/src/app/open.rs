@@ -410,7 +410,6 @@ impl App {
             "keep" => vec![Effect::Leave(Farewell::Keep)],
             "wait" => {
                 self.leaving = true;
-                self.known.hint = Some("leaves as soon as all is done; esc stays".to_owned());
                 self.leave_if_done()
             }
             _ => vec![Effect::Leave(Farewell::Close)],

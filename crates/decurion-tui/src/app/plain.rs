@@ -126,7 +126,7 @@ impl App {
             let waiting = self.view.questions.len();
             let (step, marked) = (asked.picked.step, &asked.marked);
             // No answer is the one that an empty line would give.
-            let chosen = usize::MAX;
+            let chosen = None;
             let (rows, question) = (usize::MAX, &self.named(question));
             let mut lines = Asking { theme, columns, rows, step, chosen, marked, waiting }.lines(question);
             lines.push(Line::raw(match self.wants() {

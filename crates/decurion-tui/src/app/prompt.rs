@@ -52,7 +52,7 @@ impl App {
         match action {
             Action::Submit => return self.submit(),
             Action::Newline => self.composer.insert("\n"),
-            Action::Interrupt => return self.escape(),
+            Action::Interrupt => return self.interrupt(),
             Action::Leave => return self.leave_key(),
             Action::EndOfInput if self.composer.is_empty() => return self.leave(),
             Action::EndOfInput => self.composer.edit(Edit::Delete(Motion::Right)),
@@ -223,14 +223,6 @@ impl App {
         all.extend([session.as_str(), "-o", file]);
         self.say("info", format!("writing {file}"));
         program(Purpose::Say, &all)
-    }
-
-    /// Closes what is under way here, or ends the turn.
-    fn escape(&mut self) -> Vec<Effect> {
-        if std::mem::take(&mut self.leaving) {
-            return Vec::new();
-        }
-        self.interrupt()
     }
 
     /// Ends the turn under way; with nothing under way it does nothing.

@@ -1,5 +1,7 @@
 //! The screen as lines: what is finished, and what stands below it and changes.
 
+use std::borrow::Cow;
+
 use decurion_protocol::Question;
 use jiff::Timestamp;
 use ratatui::text::{Line, Span};
@@ -95,11 +97,18 @@ impl App {
         if let Some((asked, question)) = self.shown_question() {
             let (theme, columns) = (&self.theme, self.columns);
             let waiting = self.view.questions.len();
-            let (step, chosen, marked) = (asked.picked.step, asked.chosen, &asked.marked);
+            let (step, marked) = (asked.picked.step, &asked.marked);
+            let chosen = self.would_answer().then_some(asked.chosen);
             // Nobody decides about what is not in sight: the rest gives way.
             let room = self.rows.saturating_sub(4);
             let question = &self.named(question);
-            let asking = Asking { theme, columns, rows: room, step, chosen, marked, waiting }.lines(question);
+            let asking = Asking { theme, columns, rows: room, step, chosen, marked, waiting };
+            if !matches!(self.open, Open::Nothing) && !self.would_answer() {
+                // It gives way itself to what has the keys.
+                lines.push(asking.in_a_line(question));
+                return self.with_writing(lines, &self.composer, "> ");
+            }
+            let asking = asking.lines(question);
             if self.would_answer() || lines.len() + asking.len() > room {
                 let rest = room.saturating_sub(asking.len());
                 let from = lines.len().saturating_sub(rest);
@@ -121,11 +130,14 @@ impl App {
     }
 
     fn status(&self) -> Vec<Line<'static>> {
-        if let Some(vim) = self.vim.as_ref().filter(|_| self.known.hint.is_none()) {
-            let known = status::Known { lead: vim.label(), ..self.known.clone() };
-            return status::lines(&self.view, &known, &self.theme, self.columns);
+        let mut known = Cow::Borrowed(&self.known);
+        if self.leaving && known.hint.is_none() {
+            known.to_mut().hint = Some("leaves as soon as all is done; esc stays".to_owned());
         }
-        status::lines(&self.view, &self.known, &self.theme, self.columns)
+        if let Some(vim) = self.vim.as_ref().filter(|_| known.hint.is_none()) {
+            known.to_mut().lead = vim.label();
+        }
+        status::lines(&self.view, &known, &self.theme, self.columns)
     }
 
     /// A question whose asker has names that people know.
@@ -140,9 +152,10 @@ impl App {
     /// What is being said and done.
     fn coming(&self) -> Vec<Line<'static>> {
         let mut lines = coming::lines(&self.conversation, &self.theme, self.columns);
-        if lines.is_empty() && self.is_busy() {
-            let words = crate::view::agents::busy(&self.view.root);
-            lines.push(Line::styled(format!("◌ {words}"), self.theme.faint));
+        // A call that is under way has its own line; besides that, one says that it works, also while it writes.
+        if self.is_busy() && self.conversation.calling().is_empty() {
+            let words = format!("◌ {}", crate::view::agents::busy(&self.view.root));
+            lines.push(Line::styled(cut(&words, self.columns).into_owned(), self.theme.faint));
         }
         // Half of the screen at most: the rest of it is above, or comes when it is finished.
         let most = (self.rows / 2).max(1);

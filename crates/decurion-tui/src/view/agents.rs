@@ -189,9 +189,14 @@ pub fn waiting(reason: &WaitReason) -> String {
     match reason {
         WaitReason::Model => "waits for the model".to_owned(),
         WaitReason::Retry { attempt, of, delay_ms, error, rate_limited, .. } => {
-            let what = if *rate_limited { "rate limit".to_owned() } else { one_line(error) };
             let tries = of.map_or_else(|| format!("try {attempt}"), |of| format!("try {attempt} of {of}"));
-            format!("{what}, {tries} in {}", duration(*delay_ms))
+            let tries = format!("{tries} in {}", duration(*delay_ms));
+            // What is long comes last, where it may be cut.
+            if *rate_limited {
+                format!("rate limit, {tries}")
+            } else {
+                format!("{tries}: {}", one_line(error))
+            }
         }
         WaitReason::Turn { ahead } => format!("waits for its turn, {ahead} ahead"),
         WaitReason::Disk { error } => format!("cannot write its transcript: {}", one_line(error)),

@@ -33,8 +33,8 @@ pub struct Asking<'a> {
     pub rows: usize,
     /// Which of its steps is shown.
     pub step: usize,
-    /// Which of the answers is chosen.
-    pub chosen: usize,
+    /// Which of the answers is chosen; none where keys are not for the question.
+    pub chosen: Option<usize>,
     /// Those that are marked, where several can be chosen.
     pub marked: &'a BTreeSet<usize>,
     /// How many questions wait, this one included.
@@ -46,7 +46,8 @@ impl Asking<'_> {
     pub fn lines(&self, question: &Question) -> Vec<Line<'static>> {
         crate::fuse::pass("question");
         let subject = question.subject();
-        let mut lines = self.shortened(self.head(question), (self.rows / 6).max(2));
+        let head = wrap(self.head(question), self.columns, "  ");
+        let mut lines = self.shortened(head, (self.rows / 6).max(2));
         let before = self.shortened(self.before_answers(question), (self.rows / 4).max(1));
         // Who asks, what would be done and the answer that is chosen are in sight, however many answers there are.
         let least = if matches!(subject, Subject::Call | Subject::Plan(_)) { LEAST_LINES } else { 0 };
@@ -66,6 +67,11 @@ impl Asking<'_> {
         lines.extend(before);
         lines.extend(answers);
         lines
+    }
+
+    /// That somebody asks, where there is no room for more.
+    pub fn in_a_line(&self, question: &Question) -> Line<'static> {
+        Line::styled(cut(&self.head(question).to_string(), self.columns).into_owned(), self.theme.asking)
     }
 
     /// Why it is asked, and what is asked in the step.
@@ -122,7 +128,7 @@ impl Asking<'_> {
         }
         // A line above and one below say what is missing.
         let room = most.saturating_sub(2).max(1);
-        let chosen = self.chosen.min(answers.len() - 1);
+        let chosen = self.chosen.unwrap_or(0).min(answers.len() - 1);
         let (mut from, mut to, mut used) = (chosen, chosen + 1, answers[chosen].len());
         loop {
             if to < answers.len() && used + answers[to].len() <= room {
@@ -141,11 +147,23 @@ impl Asking<'_> {
         };
         let (above, below) = (missing(from, "↑"), missing(answers.len() - to, "↓"));
         let shown: Vec<Line<'static>> = answers.into_iter().skip(from).take(to - from).flatten().collect();
-        above.into_iter().chain(self.shortened(shown, room)).chain(below).collect()
+        above.into_iter().chain(self.begun(shown, room)).chain(below).collect()
+    }
+
+    /// The beginning of an answer for which there is not enough room, so that nobody gives one unseen.
+    fn begun(&self, mut lines: Vec<Line<'static>>, most: usize) -> Vec<Line<'static>> {
+        if lines.len() > most {
+            lines.truncate(most);
+            if let Some(last) = lines.last_mut() {
+                let room = self.columns.saturating_sub(2);
+                *last = Line::styled(format!("{} …", cut(&last.to_string(), room)), last.style);
+            }
+        }
+        lines
     }
 
     /// Who asks, by the path of agents from the root, and how many more wait.
-    fn head(&self, question: &Question) -> Vec<Line<'static>> {
+    fn head(&self, question: &Question) -> Line<'static> {
         let asker =
             if question.path.is_empty() { "the main agent".to_owned() } else { question.path.join(" › ") };
         let what = match question.subject() {
@@ -165,7 +183,7 @@ impl Asking<'_> {
         if self.waiting > 1 {
             spans.push(Span::styled(format!("  (1 of {})", self.waiting), self.theme.asking));
         }
-        wrap(Line::from(spans), self.columns, "  ")
+        Line::from(spans)
     }
 
     /// What would be done.
@@ -237,7 +255,7 @@ impl Asking<'_> {
     }
 
     fn choice(&self, at: usize, words: &str) -> Vec<Line<'static>> {
-        let is_chosen = at == self.chosen;
+        let is_chosen = self.chosen == Some(at);
         let style = if is_chosen { self.theme.accent } else { Style::default() };
         let mark = if is_chosen { "❯" } else { " " };
         wrap(Line::styled(format!("{mark} {}. {words}", at + 1), style), self.columns, "     ")

@@ -136,6 +136,57 @@ fn who_asks_what_and_the_chosen_answer_are_in_sight_however_much_there_is() {
 }
 
 #[test]
+fn in_the_smallest_terminal_the_answer_that_enter_gives_is_in_sight() {
+    for (columns, rows) in [(44, 10), (44, 8), (30, 8), (20, 8), (20, 6)] {
+        let mut app =
+            app(&asked(None, &[], "Bash", &command("touch narrow"), &["touch narrow"]), (columns, rows));
+        for (at, words) in ["Yes", "Yes, and", "Yes, and", "No"].iter().enumerate() {
+            let lines = app.live(jiff::Timestamp::from_second(100).unwrap()).0;
+            app.drawn_once();
+            let from = lines.len().saturating_sub(usize::from(rows));
+            let screen: String = lines[from..].iter().map(|line| format!("{line}\n")).collect();
+            let answer = format!("❯ {}. {words}", at + 1);
+            assert!(screen.contains(&answer), "{columns}x{rows}, {answer}:\n{screen}");
+            press(&mut app, KeyCode::Down);
+        }
+    }
+}
+
+#[test]
+fn a_question_gives_way_to_what_has_the_keys() {
+    let mut app = app(&asked(None, &[], "Bash", &command("make"), &["make"]), (80, 9));
+    live(&mut app);
+    let control = KeyEvent::new(KeyCode::Char('d'), KeyModifiers::CONTROL);
+    app.update(Input::Key(control));
+    let screen = live(&mut app);
+    assert!(screen.contains("still at work") && screen.contains("❯ wait"), "{screen}");
+    assert_eq!(screen.matches('❯').count(), 1, "{screen}");
+    assert!(
+        screen.contains("? the main agent wants to use Bash") && !screen.contains("this once"),
+        "{screen}"
+    );
+    // Below what is being written it is whole, and takes no key.
+    press(&mut app, KeyCode::Esc);
+    write(&mut app, "a draft");
+    let screen = live(&mut app);
+    assert!(screen.contains("1. Yes, this once") && !screen.contains('❯'), "{screen}");
+}
+
+#[test]
+fn whoever_waits_to_leave_stays_by_one_key_whatever_is_asked() {
+    let mut app = app(&asked(None, &[], "Bash", &command("make"), &["make"]), SIZE);
+    live(&mut app);
+    app.update(Input::Key(KeyEvent::new(KeyCode::Char('d'), KeyModifiers::CONTROL)));
+    assert_eq!(press(&mut app, KeyCode::Char('1')), []);
+    // Also after another key.
+    press(&mut app, KeyCode::Down);
+    assert!(live(&mut app).contains("leaves as soon as all is done; esc stays"));
+    assert_eq!(press(&mut app, KeyCode::Esc), []);
+    let screen = live(&mut app);
+    assert!(!screen.contains("leaves as soon") && screen.contains("❯ 2. Yes"), "{screen}");
+}
+
+#[test]
 fn a_servers_many_words_do_not_hide_that_it_is_a_server() {
     let mut events = elicited(
         &json!({"mode": "form", "schema": {"type": "object", "properties": {"name": {"type": "string"}}}}),
