@@ -402,7 +402,8 @@ impl App {
                     self.write_again(line);
                 }
             }
-            (Waits::Prompt(_) | Waits::Told(..), Reply::Done { .. }) => {}
+            (Waits::Prompt(_), Reply::Done { .. }) => {}
+            (Waits::Told(agent, text), Reply::Done { .. }) => self.was_told(&agent, &text),
             (Waits::Told(agent, text), Reply::Refused { reason }) => {
                 self.say("warning", reason.clone());
                 self.tell_again(&agent, &text);
@@ -440,10 +441,22 @@ impl App {
         Vec::new()
     }
 
+    /// Tells an agent something.
+    fn tell(&mut self, agent: AgentId, text: String) -> Effect {
+        self.ask_for(Waits::Told(agent.clone(), text.clone()), Command::Tell { agent, text })
+    }
+
+    /// Says that an agent was told something, which it hears at its next step.
+    fn was_told(&mut self, agent: &AgentId, text: &str) {
+        let task = self.view.task(&agent.clone().into());
+        let name = task.map_or_else(|| agent.to_string(), crate::view::agents::name);
+        self.say("info", format!("told {name}: {text}"));
+    }
+
     /// Gives back what an agent was to be told, where it was written, or in the prompt if that is closed.
     fn tell_again(&mut self, agent: &AgentId, text: &str) {
         match self.page.as_mut().filter(|page| page.agent_id() == Some(agent)) {
-            Some(page) => page.words.put_before(text),
+            Some(page) => page.not_told(text),
             None => self.composer.put_before(&format!("@{agent} {text}")),
         }
     }
@@ -619,8 +632,7 @@ impl App {
             Turned::Passed => return None,
             Turned::Told(text) => {
                 let agent = page.agent_id()?.clone();
-                let told = Waits::Told(agent.clone(), text.clone());
-                return Some(vec![self.ask_for(told, Command::Tell { agent, text })]);
+                return Some(vec![self.tell(agent, text)]);
             }
         }
         Some(Vec::new())

@@ -1,7 +1,7 @@
 //! A page that takes the whole screen: a conversation with all that is folded, one agent's as it goes on, or a text.
 //! Takes items and keys; gives the rows in sight. It is drawn beside the terminal's own buffer, which it leaves alone.
 
-use decurion_protocol::{AgentId, Envelope};
+use decurion_protocol::{AgentId, Envelope, Event};
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
 
@@ -54,6 +54,8 @@ struct Following {
     items: Vec<Item>,
     /// What came while its past was looked up.
     early: Option<Vec<Envelope>>,
+    /// What it was told and has not heard yet.
+    told: Vec<String>,
 }
 
 impl Page {
@@ -71,8 +73,8 @@ impl Page {
     /// An agent's, whose past is still to come.
     pub fn agent(title: String, agent: AgentId) -> Self {
         let conversation = Conversation::of(Some(agent.clone()));
-        let early = Some(Vec::new());
-        Self::new(title, Of::Agent(Box::new(Following { agent, conversation, items: Vec::new(), early })))
+        let (items, early, told) = (Vec::new(), Some(Vec::new()), Vec::new());
+        Self::new(title, Of::Agent(Box::new(Following { agent, conversation, items, early, told })))
     }
 
     /// A text, from its beginning.
@@ -112,6 +114,14 @@ impl Page {
         }
     }
 
+    /// The agent that it shows was not told this after all: it is written again.
+    pub fn not_told(&mut self, text: &str) {
+        if let Of::Agent(following) = &mut self.of {
+            following.told.retain(|told| told != text);
+        }
+        self.words.put_before(text);
+    }
+
     /// Takes what happened before; what came meanwhile follows it, once.
     pub fn past(&mut self, past: &[Envelope]) {
         let Of::Agent(following) = &mut self.of else { return };
@@ -139,7 +149,11 @@ impl Page {
             Action::PageUp => self.back = self.back.saturating_add(page),
             Action::Submit if self.agent_id().is_some() => {
                 let text = self.words.take();
-                return if text.trim().is_empty() { Turned::Stays } else { Turned::Told(text) };
+                let Of::Agent(following) = &mut self.of else { return Turned::Stays };
+                if !text.trim().is_empty() {
+                    following.told.push(text.clone());
+                    return Turned::Told(text);
+                }
             }
             Action::Edit(edit) if self.agent_id().is_some() => self.words.edit(edit),
             Action::Newline if self.agent_id().is_some() => self.words.insert("\n"),
@@ -235,7 +249,12 @@ impl Page {
         if following.early.is_some() {
             return vec![Line::styled("its record is being read …", theme.faint)];
         }
-        coming::lines(&following.conversation, theme, columns)
+        let mut lines = coming::lines(&following.conversation, theme, columns);
+        lines.extend(following.told.iter().map(|text| {
+            let words = format!("  told, and heard at its next step: {}", one_line(text));
+            Line::styled(cut(&words, columns).into_owned(), theme.faint)
+        }));
+        lines
     }
 }
 
@@ -254,6 +273,10 @@ pub enum Turned {
 
 impl Following {
     fn take(&mut self, envelope: &Envelope) {
+        if let Event::Message { message, .. } = &envelope.event {
+            let heard = message.text();
+            self.told.retain(|text| !heard.contains(text.as_str()));
+        }
         self.conversation.take(envelope);
         self.items.extend(self.conversation.take_finished());
     }

@@ -1,7 +1,7 @@
 //! The prompt: keys that write it, and what becomes of it when it is sent.
 
 use decurion_protocol::view::TaskView;
-use decurion_protocol::{Block, Command, LineId, Mode, Start};
+use decurion_protocol::{AgentId, Block, Command, LineId, Mode, Start};
 use ratatui::crossterm::event::KeyEvent;
 use uuid::Uuid;
 
@@ -22,7 +22,7 @@ enum Addressed {
     /// The session's own agent.
     Session,
     /// One of its agents, which is told.
-    Agent(Command),
+    Agent(AgentId, String),
     /// Nobody can tell which of these.
     Several(String),
 }
@@ -115,7 +115,7 @@ impl App {
             Typed::Prompt => {
                 match self.addressed(&text) {
                     Addressed::Session => {}
-                    Addressed::Agent(command) => return vec![self.ask("tell", command)],
+                    Addressed::Agent(agent, words) => return vec![self.tell(agent, words)],
                     Addressed::Several(names) => {
                         self.say("warning", format!("several are meant; name one by its id: {names}"));
                         self.composer.set(&text);
@@ -162,9 +162,9 @@ impl App {
             self.view.tasks().iter().filter(fits).map(|task| task.record.task.as_str()).collect();
         match fitting[..] {
             [] => Addressed::Session,
-            [one] => one.parse().map_or(Addressed::Session, |agent| {
-                Addressed::Agent(Command::Tell { agent, text: words.trim().to_owned() })
-            }),
+            [one] => one
+                .parse()
+                .map_or(Addressed::Session, |agent| Addressed::Agent(agent, words.trim().to_owned())),
             _ => Addressed::Several(fitting.iter().map(|id| format!("@{id}")).collect::<Vec<_>>().join(", ")),
         }
     }

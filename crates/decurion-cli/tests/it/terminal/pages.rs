@@ -61,12 +61,15 @@ fn an_agent_is_watched_and_told_something_which_its_next_request_carries() {
     terminal.wait_for("tell it: count the pears too");
     terminal.keys("Enter");
     terminal.wait_gone("tell it: count");
+    terminal.wait_for("told, and heard at its next step: count the pears too");
     terminal.wait_recorded("count the pears too");
     terminal.go();
     let page = terminal.wait_for("Nothing here.");
     assert!(page.contains("it went") && page.contains("count the pears too"), "{page}");
+    assert!(!page.contains("at its next step"), "{page}");
     terminal.keys("Escape Escape");
-    terminal.wait_for("It found nothing.");
+    terminal.wait_settled("It found nothing.");
+    assert!(terminal.scrollback().contains("told Explore · look around: count the pears too"));
     let requests = terminal.stand.model.requests();
     let told = requests.iter().rfind(|request| request.agent != "main");
     let told = String::from_utf8_lossy(&told.unwrap().body).into_owned();

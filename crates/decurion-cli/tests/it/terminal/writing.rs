@@ -159,6 +159,7 @@ fn a_live_agent_is_told_something_by_its_kind() {
     terminal.wait_for("It looks.");
     terminal.wait_for("look around  $ while");
     terminal.say("@Explore mind the pears");
+    terminal.wait_for("told Explore · look around: mind the pears");
     terminal.wait_recorded("mind the pears");
     terminal.go();
     terminal.wait_for("It has reported.");
