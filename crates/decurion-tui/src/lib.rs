@@ -431,7 +431,7 @@ impl Window<'_> {
         fuse::pass("repaint");
         let size = Terminal::size();
         // Counted at the width at which they were drawn.
-        let from = self.app.item_of_line(self.screen.owned(size));
+        let from = self.app.place_of_line(self.screen.owned(size));
         self.app.resize(size);
         (self.drawn, self.dirty) = (Some(Instant::now()), false);
         if let Some((page, cursor)) = self.app.page() {

@@ -10,6 +10,7 @@ use super::App;
 use super::open::{Open, Tasks};
 use crate::commands;
 use crate::composer::Composer;
+use crate::conversation::Item;
 use crate::screen::Cursor;
 use crate::text::{cut, one_line, wrap};
 use crate::view::agents::Panel;
@@ -24,6 +25,20 @@ const COMPOSER_ROWS: usize = 10;
 /// How many prompts that wait are shown.
 const SHOWN_SENT: usize = 3;
 
+/// Where a line begins, whatever the width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The item that it stands in.
+    item: usize,
+    /// How many letters of the item stand above it.
+    letters: usize,
+}
+
+/// How many letters a line has; signs come and go with the width.
+fn letters(line: &Line<'_>) -> usize {
+    line.spans.iter().flat_map(|span| span.content.chars()).filter(|sign| sign.is_alphanumeric()).count()
+}
+
 impl App {
     /// The lines that are finished since this was asked last.
     pub fn finished(&mut self) -> Vec<Line<'static>> {
@@ -34,28 +49,47 @@ impl App {
     /// The last of all finished lines, about so many: for a screen on which nothing is drawn yet.
     pub fn all_finished(&mut self, most: usize) -> Vec<Line<'static>> {
         self.drawn = self.items.len();
-        self.lines_of(self.item_of_line(most))
+        self.lines_of(self.place_of_line(most).item)
     }
 
-    /// The item that the line stands in which is so many lines before the end of what is drawn, at this width.
-    pub fn item_of_line(&self, lines: usize) -> usize {
-        let (mut from, mut count) = (self.drawn, 0);
-        while from > 0 && count < lines {
-            from -= 1;
-            count += item::lines(&self.items[from], &self.theme, self.columns, Fold::Folded).len();
+    /// Where the line begins that is so many lines before the end of what is drawn, at this width.
+    pub fn place_of_line(&self, lines: usize) -> Place {
+        let (mut item, mut count, mut first) = (self.drawn, 0, Vec::new());
+        while item > 0 && count < lines {
+            item -= 1;
+            first = self.lines_of_item(item);
+            count += first.len();
         }
-        from
+        let above = first.iter().take(count.saturating_sub(lines));
+        Place { item, letters: above.map(letters).sum() }
     }
 
-    /// The finished lines from an item on: for a screen that is drawn again.
-    pub fn finished_from(&mut self, item: usize) -> Vec<Line<'static>> {
+    /// The finished lines from there on, at this width: for a screen that is drawn again. Of an item whose beginning has
+    /// gone up, what is above stays there and is not said again.
+    pub fn finished_from(&mut self, place: Place) -> Vec<Line<'static>> {
         self.drawn = self.items.len();
-        self.lines_of(item.min(self.drawn))
+        let Some(item) = (place.item < self.drawn).then_some(place.item) else { return Vec::new() };
+        let (mut lines, mut above) = (self.lines_of_item(item), 0);
+        // What is only cut at another width has other letters there.
+        if matches!(self.items[item], Item::Said { .. } | Item::Prompt(_)) {
+            let mut is_above = |line: &Line<'static>| {
+                let before = above;
+                above += letters(line);
+                before < place.letters && above <= place.letters
+            };
+            let gone = lines.iter().take_while(|line| is_above(line)).count();
+            lines.drain(..gone);
+        }
+        lines.extend(self.lines_of(item + 1));
+        lines
+    }
+
+    fn lines_of_item(&self, item: usize) -> Vec<Line<'static>> {
+        item::lines(&self.items[item], &self.theme, self.columns, Fold::Folded)
     }
 
     fn lines_of(&self, from: usize) -> Vec<Line<'static>> {
-        let items = self.items[from..].iter();
-        items.flat_map(|item| item::lines(item, &self.theme, self.columns, Fold::Folded)).collect()
+        (from..self.items.len()).flat_map(|item| self.lines_of_item(item)).collect()
     }
 
     /// The page over everything, if one is open: its rows, and where the cursor is.

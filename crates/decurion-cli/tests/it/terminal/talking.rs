@@ -126,6 +126,33 @@ fn a_resize_wraps_anew_and_loses_nothing() {
 }
 
 #[test]
+fn resizes_do_not_repeat_a_long_answer_above_the_screen() {
+    let items: Vec<String> = (1..=60).map(|number| format!("{number}. pear{number}.")).collect();
+    let script = format!("when\n  say \"{}\"\n", items.join("\\n"));
+    let terminal = Terminal::with(Stand::new(&script), &[], (100, 30));
+    terminal.say("many");
+    terminal.wait_settled("pear60.");
+    // As wide as it is drawn; a row that the terminal has broken itself begins at its edge.
+    terminal.write(&"x".repeat(200));
+    let is_drawn = |columns: u16| {
+        let row = format!("\n> {}\n", "x".repeat(usize::from(columns) - 2));
+        terminal.wait_until("this width", |screen| screen.contains(&row) && !screen.contains("\nx"));
+    };
+    is_drawn(100);
+    for (columns, rows) in [(60, 20), (110, 35), (100, 30)] {
+        terminal.resize(columns, rows);
+        is_drawn(columns);
+    }
+    let all = terminal.scrollback();
+    let counts: Vec<usize> = (1..=60).map(|number| all.matches(&format!(" pear{number}.")).count()).collect();
+    // A row that was half above may stand there and on the screen, once for each resize.
+    assert!(
+        counts.iter().all(|count| *count >= 1) && counts.iter().sum::<usize>() <= 63,
+        "{counts:?}\n{all}"
+    );
+}
+
+#[test]
 fn the_conversation_is_in_the_scrollback_of_the_normal_screen() {
     let script = "when text=/prompt (\\d+)/\n  say \"answer $1, which\\n\\nhas a few\\n\\nlines\"\n";
     let terminal = Terminal::with(Stand::new(script), &[], (60, 12));
