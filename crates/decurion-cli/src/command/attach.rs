@@ -121,12 +121,16 @@ pub fn list(json: bool) -> Result<u8, Failure> {
     for hello in &all {
         let view = recorded(&archive, hello.session);
         let counts = view.standings();
+        // The session's own agent is one of them.
+        let root = &view.root;
+        let working =
+            counts.working + usize::from(root.began.is_some() && root.ended.is_none() && root.asks == 0);
         let title = title(&archive, hello);
         if json {
             say!(
                 "{}",
                 json!({"session": hello.session, "pid": hello.pid, "cwd": hello.cwd, "title": title,
-                    "working": counts.working, "waiting": counts.waiting, "questions": view.questions.len()})
+                    "working": working, "waiting": counts.waiting, "questions": view.questions.len()})
             );
             continue;
         }
@@ -134,7 +138,7 @@ pub fn list(json: bool) -> Result<u8, Failure> {
             0 => String::new(),
             count => format!(", {count} asked"),
         };
-        say!("{}  {:>7}  {} working{asks}  {}  {title}", hello.session, hello.pid, counts.working, hello.cwd);
+        say!("{}  {:>7}  {working} working{asks}  {}  {title}", hello.session, hello.pid, hello.cwd);
     }
     if all.is_empty() && !json {
         say!("no session is live");

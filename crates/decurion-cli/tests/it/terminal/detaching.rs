@@ -28,8 +28,9 @@ fn kept() -> (Terminal, String) {
     assert_eq!(terminal.ended(), 0);
     let screen = terminal.screen();
     assert!(screen.contains("it goes on in the background: decurion attach"), "{screen}");
+    // The agent; the turn that began it is over as soon as that is on record.
+    terminal.wait_that("one at work", || listed(&terminal).expect("no session is listed")["working"] == 1);
     let row = listed(&terminal).expect("no session is listed");
-    assert_eq!(row["working"], 1, "{row}");
     let session = row["session"].as_str().unwrap().to_owned();
     (terminal, session)
 }
@@ -156,6 +157,15 @@ when
     attached.keys("C-d");
     assert_eq!(attached.ended(), 0);
     all_gone(&terminal);
+}
+
+#[test]
+fn a_turn_under_way_is_on_the_list() {
+    let terminal = Terminal::start("when\n  say \"I begin\"\n  stall\n");
+    assert_eq!(listed(&terminal).expect("no session is listed")["working"], 0);
+    terminal.say("go");
+    terminal.wait_for("I begin");
+    assert_eq!(listed(&terminal).expect("no session is listed")["working"], 1);
 }
 
 #[test]
