@@ -188,6 +188,9 @@ impl App {
         let mut lines = coming::lines(&self.conversation, &self.theme, self.columns);
         // A call that is under way has its own line; besides that, one says that it works, also while it writes.
         if self.is_busy() && self.conversation.calling().is_empty() {
+            if !lines.is_empty() {
+                lines.push(Line::default());
+            }
             let words = format!("◌ {}", crate::view::agents::busy(&self.view.root));
             lines.push(Line::styled(cut(&words, self.columns).into_owned(), self.theme.faint));
         }
