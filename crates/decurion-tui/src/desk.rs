@@ -5,6 +5,7 @@ use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{AgentId, Envelope};
 use serde_json::Value;
 
+use crate::app::Farewell;
 use crate::commands::Topic;
 
 /// The program around the front end.
@@ -17,6 +18,9 @@ pub trait Desk: Send + Sync {
     fn end_editor(&self, how: EditorEnd);
     /// Stops this program until the shell lets it go on. False where there is no shell that could.
     fn suspend(&self) -> bool;
+    /// Whether the session can be left so, or why it stays. What takes its place is at hand by then, where the session
+    /// itself could not be had again.
+    fn let_go<'a>(&'a self, farewell: &'a Farewell) -> BoxFuture<'a, Result<(), String>>;
     /// Does something that takes a while.
     fn run(&self, errand: Errand) -> BoxFuture<'static, Result<Fruit, String>>;
 }

@@ -136,6 +136,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::app::Farewell;
     use crate::desk::Fruit;
     use crate::history::History;
     use crate::keymap::Keymap;
@@ -167,6 +168,10 @@ mod tests {
 
         fn suspend(&self) -> bool {
             false
+        }
+
+        fn let_go<'a>(&'a self, _farewell: &'a Farewell) -> BoxFuture<'a, Result<(), String>> {
+            Box::pin(async { Ok(()) })
         }
 
         fn run(&self, _errand: Errand) -> BoxFuture<'static, Result<Fruit, String>> {

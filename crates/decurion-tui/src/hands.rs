@@ -13,6 +13,8 @@ use crate::desk::{Desk, Draft};
 pub(crate) enum Wish {
     /// End the program, or what it shows.
     Leave(Farewell),
+    /// Stay, though somebody wanted to leave, and say why.
+    Stay(String),
     /// Let somebody write in an editor.
     Edit(Draft),
     /// Hold the program.
@@ -48,7 +50,10 @@ impl Hands {
                     let _ = sender.send(Input::Done(purpose, fruit)).await;
                 });
             }
-            Effect::Leave(farewell) => return Some(Wish::Leave(farewell)),
+            Effect::Leave(farewell) => {
+                let gone = self.desk.let_go(&farewell).await;
+                return Some(gone.map_or_else(Wish::Stay, |()| Wish::Leave(farewell)));
+            }
             Effect::Edit(text) => return Some(Wish::Edit(Draft::Text(text))),
             Effect::EditFile(path) => return Some(Wish::Edit(Draft::File(path))),
             Effect::Suspend => return Some(Wish::Suspend),

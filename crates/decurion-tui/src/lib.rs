@@ -321,6 +321,7 @@ impl Window<'_> {
         match self.hands.take(effect).await {
             None => {}
             Some(Wish::Leave(farewell)) => return Ok(Going::Over(Over::Left(farewell))),
+            Some(Wish::Stay(reason)) => self.app.say("warning", reason),
             Some(Wish::Edit(draft)) => return self.edit(draft).await,
             Some(Wish::Suspend) => self.suspend()?,
             Some(Wish::Repaint) => self.repaint()?,

@@ -77,6 +77,7 @@ impl Talk<'_> {
             match self.hands.take(effect).await {
                 None | Some(Wish::Repaint) => {}
                 Some(Wish::Leave(farewell)) => over = Some(Over::Left(farewell)),
+                Some(Wish::Stay(reason)) => self.app.say("warning", reason),
                 Some(Wish::Call) => ring()?,
                 Some(Wish::Suspend) => self.suspend(),
                 Some(Wish::Edit(draft)) => {

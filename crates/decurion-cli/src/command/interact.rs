@@ -3,11 +3,13 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `exits.rs` | how a session can be left, and for what |
 //! | `first.rs` | what is asked before anything is shown: a model, trust |
 //! | `kept.rs` | a session that goes on without a terminal |
 //! | `program.rs` | what this program does for the front end |
 //! | `prompts.rs` | prompts kept for later sessions |
 
+mod exits;
 pub mod first;
 mod kept;
 mod program;
@@ -16,7 +18,7 @@ mod prompts;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use camino::Utf8Path;
@@ -41,6 +43,7 @@ use super::run::{Answer, Work, heard, open_door};
 use crate::clock::SystemClock;
 use crate::crash;
 use crate::report::{Failure, note};
+use exits::{Exits, following, open};
 use program::Program;
 use prompts::Prompts;
 
@@ -92,7 +95,7 @@ pub struct Surroundings<'a> {
 }
 
 /// Opens the session and shows it until somebody leaves.
-pub async fn run(answer: Answer, place: &dyn Place, around: Surroundings<'_>) -> Result<u8, Failure> {
+pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>) -> Result<u8, Failure> {
     let mut signals =
         signals(around.leash.is_some()).map_err(|error| Failure::failed(format!("no signals: {error}")))?;
     let Answer { request, work, agents, skills, prompts, state, known, windows, .. } = answer;
@@ -112,76 +115,69 @@ pub async fn run(answer: Answer, place: &dyn Place, around: Surroundings<'_>) ->
     let (shades, mut draft) = look(&around);
     let screen = Screening { around: &around, state: state.as_deref(), library, windows, shades };
     let mut lines = around.plain.then(Lines::of_stdin);
-    let (mut request, mut is_first) = (request, true);
-    let (mut before, mut refused): (Option<SessionId>, Option<String>) = (None, None);
+    let mut request = request;
+    let mut link = open(&*place, request.clone()).await?;
+    let mut words: Option<(&str, String)> = None;
     loop {
-        let link = match (open(place, request.clone()).await, before.take()) {
-            (Ok(link), _) => link,
-            // The session that was left is taken up again, and says why.
-            (Err(failure), Some(session)) => {
-                refused = Some(failure.message.clone());
-                request.start = Start::Resume { id: session, at: None };
-                continue;
-            }
-            (Err(failure), None) => return Err(failure),
-        };
         let door = state.as_deref().and_then(|state| open_door(state, request.cwd.clone(), &link));
+        let session = link.session;
+        let exits = Arc::new(Exits {
+            place: Arc::clone(&place),
+            request: request.clone(),
+            session,
+            state: around.loaded.paths.state.clone(),
+            door: door.as_ref().map(|door| door.path().to_owned()),
+            next: Mutex::default(),
+        });
         let is_new = matches!(request.start, Start::New { .. });
-        let mut showing =
-            screen.showing(link, &request.cwd, is_new, Owner::Ours { keeps: door.is_some() })?;
+        let mut showing = screen.showing(link, &request.cwd, is_new, Owner::Ours(Arc::clone(&exits)))?;
         showing.app.draft(&std::mem::take(&mut draft));
-        if let Some(words) = words_for(&request.start).filter(|_| !is_first) {
-            showing.app.say("info", words);
+        if let Some((level, words)) = words.take() {
+            showing.app.say(level, words);
         }
-        is_first = false;
-        if let Some(reason) = refused.take() {
-            showing.app.say("error", reason);
-        }
-        let session = showing.link.session;
         let commands = showing.link.commands.clone();
         // Once the record is read: what comes of it is news.
         if let Some(command) = first.take() {
             let _ = commands.send(Request { id: RequestId(0), command }).await;
         }
         let shown = AssertUnwindSafe(show(showing, lines.as_mut(), &mut signals)).catch_unwind().await;
-        let Ok(ended) = shown else { return Err(broken(commands, door, session).await) };
+        let Ok(ended) = shown else { return Err(broken(commands, door, &exits).await) };
         crash::tell();
         let ended = ended.map_err(|error| Failure::failed(format!("the terminal: {error}")))?;
-        let code = match ended {
-            Ended::Kept(link, view) => {
-                let Some(leash) = around.leash else { return Ok(0) };
-                return kept::go_on(link, door, leash, session, signals, *view).await;
-            }
-            Ended::Next(next) => {
-                draft = next.draft;
-                before = Some(session);
-                // A new one has no record that says how it goes on.
-                if matches!(next.start, Start::New { .. }) {
-                    request.mode = Some(next.mode);
-                    request.model = next.model.or(request.model);
-                }
-                request = SessionRequest { start: next.start, worktree: None, ..request };
-                None
-            }
-            Ended::Left => Some(0),
-            Ended::Over => {
-                note(
-                    "the session ended by itself: its record cannot be written any more, or somebody closed it",
-                );
-                Some(1)
-            }
-            Ended::By(Signal::Interrupt) => Some(130),
-            Ended::By(Signal::Hangup) => Some(129),
-            Ended::By(_) => Some(143),
-        };
+        if let Ended::Kept(link, view) = ended {
+            let Some(leash) = around.leash else { return Ok(0) };
+            return kept::go_on(link, door, leash, session, signals, *view).await;
+        }
         if let Some(door) = door {
             door.finish().await;
         }
-        if let Some(code) = code {
-            say_goodbye(session, &screen, code);
-            return Ok(code);
-        }
+        let Ended::Next(next) = ended else { return Ok(say_goodbye(&ended, &exits)) };
+        request = following(request, &next);
+        draft = next.draft;
+        (link, words) = succeed(&exits, &mut request).await?;
     }
+}
+
+/// The session that takes the place of another, and what is said first in it. Where it does not open, the one that was
+/// left is taken up again, and says why.
+async fn succeed(
+    exits: &Exits,
+    request: &mut SessionRequest,
+) -> Result<(Link, Option<(&'static str, String)>), Failure> {
+    let opened = match exits.next() {
+        Some(link) => Ok(link),
+        None => open(&*exits.place, request.clone()).await,
+    };
+    let failure = match opened {
+        Ok(link) => {
+            let words = words_for(&request.start);
+            return Ok((link, words.map(|words| ("info", words.to_owned()))));
+        }
+        Err(failure) => failure,
+    };
+    request.start = Start::Resume { id: exits.session, at: None };
+    let link = open(&*exits.place, request.clone()).await?;
+    Ok((link, Some(("error", failure.message))))
 }
 
 /// What is said where one session takes the place of another.
@@ -198,7 +194,7 @@ fn words_for(start: &Start) -> Option<&'static str> {
 
 /// The screen itself failed: the session is ended as if somebody had left, so that its record is closed and nothing it
 /// began goes on.
-async fn broken(commands: mpsc::Sender<Request>, door: Option<Listener>, session: SessionId) -> Failure {
+async fn broken(commands: mpsc::Sender<Request>, door: Option<Listener>, exits: &Exits) -> Failure {
     let command = Command::Close { reason: "a fault in the program".to_owned() };
     if commands.send(Request { id: RequestId(u64::MAX), command }).await.is_ok() {
         let _ = tokio::time::timeout(GOODBYE, commands.closed()).await;
@@ -208,23 +204,26 @@ async fn broken(commands: mpsc::Sender<Request>, door: Option<Listener>, session
     }
     crash::tell();
     Failure::failed("it ended by a fault in the program; all that was recorded is there")
-        .hint(format!("decurion --resume {session} goes on with this session"))
+        .hint(format!("decurion --resume {} goes on with this session", exits.session))
 }
 
-/// Where to find the session again.
-fn say_goodbye(session: SessionId, screen: &Screening<'_>, code: u8) {
+/// Says how it ended, and where to find the session again; gives the exit code.
+fn say_goodbye(ended: &Ended, exits: &Exits) -> u8 {
+    let code = match ended {
+        Ended::Left | Ended::Kept(..) | Ended::Next(_) => 0,
+        Ended::Over => {
+            note("the session ended by itself: its record cannot be written any more, or somebody closed it");
+            1
+        }
+        Ended::By(Signal::Interrupt) => 130,
+        Ended::By(Signal::Hangup) => 129,
+        Ended::By(_) => 143,
+    };
     // A terminal that is gone reads nothing.
-    if code != 129 && screen.state.is_some() {
-        note(format!("decurion --resume {session} goes on with this session"));
+    if code != 129 && exits.state.is_some() {
+        note(format!("decurion --resume {} goes on with this session", exits.session));
     }
-}
-
-async fn open(place: &dyn Place, request: SessionRequest) -> Result<Link, Failure> {
-    place.open(request).await.map_err(|error| {
-        let held = matches!(error, decurion_protocol::PlaceError::Held { .. });
-        let failure = Failure::from(error);
-        if held { failure.hint("decurion attach shows it here too") } else { failure }
-    })
+    code
 }
 
 /// Shows a session in a terminal, or as plain lines that answer to those of a person.
@@ -240,13 +239,9 @@ pub async fn show(
 }
 
 /// Whose process a session is in.
-#[derive(Clone, Copy, Debug)]
 pub enum Owner {
-    /// Ours.
-    Ours {
-        /// Whether it can go on without a terminal, which takes a door to come back through.
-        keeps: bool,
-    },
+    /// Ours, with the ways out of it.
+    Ours(Arc<Exits>),
     /// Another's.
     Others,
 }
@@ -255,7 +250,7 @@ pub enum Owner {
 pub struct Screening<'a> {
     /// The terminal.
     pub around: &'a Surroundings<'a>,
-    /// The state folder.
+    /// The state folder; none where nothing is kept.
     pub state: Option<&'a Utf8Path>,
     /// What can be named.
     pub library: Library,
@@ -276,8 +271,10 @@ impl Screening<'_> {
     ) -> Result<Showing, Failure> {
         let loaded = self.around.loaded;
         let prompts = Prompts::new(self.state, cwd);
+        // Whoever keeps nothing of this session has keys and earlier sessions all the same.
+        let state = loaded.paths.state.as_deref();
         let history = decurion_tui::history::History::new(prompts.earlier());
-        let mut app = App::new(Theme::new(self.shades), keys(self.state)?, history, Terminal::size());
+        let mut app = App::new(Theme::new(self.shades), keys(state)?, history, Terminal::size());
         app.library = self.library.clone();
         let known = &mut app.known;
         known.windows.clone_from(&self.windows);
@@ -285,16 +282,24 @@ impl Screening<'_> {
         known.can_bypass =
             loaded.settings.permissions.default_mode == decurion_protocol::Mode::BypassPermissions;
         known.has_own = program::status_command(loaded).is_some();
-        match owner {
-            Owner::Ours { keeps: true } if self.around.leash.is_some() => known.home = Home::Kept,
-            Owner::Ours { .. } => {}
-            Owner::Others => known.home = Home::Others,
-        }
+        let exits = match owner {
+            Owner::Ours(exits) => {
+                // To go on without a terminal takes a door to come back through.
+                if self.around.leash.is_some() && exits.door.is_some() {
+                    known.home = Home::Kept;
+                }
+                Some(exits)
+            }
+            Owner::Others => {
+                known.home = Home::Others;
+                None
+            }
+        };
         app.set_vim(loaded.settings.editor_mode.as_deref() == Some("vim"));
-        let past = if is_new { Vec::new() } else { past(self.state, link.session) };
+        let past = if is_new { Vec::new() } else { past(state, link.session) };
         let taken = past.last().map_or(0, |envelope| envelope.seq);
         app.recall(&past);
-        let desk = Arc::new(Program::new(loaded, self.around.environment, prompts, link.session));
+        let desk = Arc::new(Program::new(loaded, self.around.environment, prompts, (link.session, exits)));
         Ok(Showing { link, app, taken, desk, clock: Arc::new(SystemClock::new()) })
     }
 }

@@ -77,7 +77,7 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
             let (answer, engine) = session.prepare(prompt, None)?;
             let plain = args.plain || environment.get("TERM").is_none_or(|term| term == "dumb");
             let around = Surroundings { loaded: &loaded, environment: &environment, plain, leash };
-            Box::pin(super::interact::run(answer, &engine, around)).await
+            Box::pin(super::interact::run(answer, Arc::new(engine), around)).await
         })?;
     }
     let finish = block_on(async {

@@ -31,6 +31,7 @@ mod shell;
 mod tables;
 mod talking;
 mod theme;
+mod unkept;
 mod working;
 mod writing;
 

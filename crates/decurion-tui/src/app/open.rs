@@ -5,7 +5,7 @@ use std::path::Path;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::view::Standing;
 use decurion_protocol::{
-    Command, Inspected, LineId, PermissionUpdate, ResumeAt, Rule, SessionId, Start, TaskId, Verdict,
+    Command, Inspected, LineId, PermissionUpdate, ResumeAt, Rewound, Rule, SessionId, Start, TaskId, Verdict,
 };
 use serde_json::Value;
 
@@ -434,9 +434,14 @@ impl App {
         if !self.can_go() {
             return Vec::new();
         }
+        let draft = self.composer.text();
+        vec![self.leave_for(start, draft)]
+    }
+
+    /// Nothing is changed here: it may turn out that this session stays.
+    fn leave_for(&self, start: Start, draft: String) -> Effect {
         let (mode, model) = (self.view.mode, self.view.root.model.clone());
-        let next = Next { start, draft: self.composer.take(), mode, model };
-        vec![Effect::Leave(Farewell::Next(Box::new(next)))]
+        Effect::Leave(Farewell::Next(Box::new(Next { start, draft, mode, model })))
     }
 
     /// Back to before a prompt: the conversation, the files, or both.
@@ -457,8 +462,18 @@ impl App {
 
     /// What was put back; then the conversation, where that is wanted too.
     pub(super) fn rewound(&mut self, then: Option<LineId>, value: &Value) -> Vec<Effect> {
-        let files = value["files"].as_array().or(value["filesChanged"].as_array()).map_or(0, Vec::len);
-        self.say("info", format!("{files} file(s) are as they were before that prompt"));
+        let rewound = serde_json::from_value::<Rewound>(value.clone()).unwrap_or_default();
+        if rewound.error.is_some() {
+            // Why is said by the session.
+            if then.is_some() {
+                self.say("info", "the conversation stays where it is too");
+            }
+            return Vec::new();
+        }
+        match rewound.files.len() {
+            0 => self.say("info", "no file has changed since that prompt"),
+            files => self.say("info", format!("{files} file(s) are as they were before that prompt")),
+        }
         then.map(|line| self.go_back(line)).unwrap_or_default()
     }
 
@@ -470,11 +485,11 @@ impl App {
         if !self.can_go() {
             return Vec::new();
         }
-        self.composer.set(&prompt.text);
-        self.go_to(match prompt.before {
+        let start = match prompt.before {
             Some(before) => Start::Resume { id: session, at: Some(ResumeAt { line: before, drops: None }) },
             None => Start::New { id: None },
-        })
+        };
+        vec![self.leave_for(start, prompt.text)]
     }
 
     /// Goes on with the latest session but this, from a list of them.

@@ -14,9 +14,11 @@ use decurion_exec::{Capture, CaptureBounds, Guard, Launch, Output, Stdin};
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{AgentId, SessionId};
 use decurion_store::{Archive, Found};
+use decurion_tui::app::Farewell;
 use decurion_tui::desk::{Desk, Draft, EditorEnd, Errand, Fruit};
 use serde_json::Value;
 
+use super::exits::Exits;
 use super::prompts::{Pen, Prompts};
 use crate::wire;
 
@@ -39,6 +41,8 @@ const INSTRUCTIONS: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
 pub struct Program {
     shared: Arc<Shared>,
     prompts: Pen,
+    /// The ways out of the session, where it is in this process.
+    exits: Option<Arc<Exits>>,
 }
 
 /// What a program printed.
@@ -62,12 +66,12 @@ struct Shared {
 }
 
 impl Program {
-    /// For this session.
+    /// For this session, with the ways out of it where it is in this process.
     pub fn new(
         loaded: &Arc<Loaded>,
         environment: &Environment,
         prompts: Prompts,
-        session: SessionId,
+        (session, exits): (SessionId, Option<Arc<Exits>>),
     ) -> Self {
         let editor = environment.get("VISUAL").or(environment.get("EDITOR")).unwrap_or("vi").to_owned();
         let shared = Shared {
@@ -79,7 +83,7 @@ impl Program {
             front: Front::default(),
             session,
         };
-        Self { shared: Arc::new(shared), prompts: Pen::new(prompts) }
+        Self { shared: Arc::new(shared), prompts: Pen::new(prompts), exits }
     }
 }
 
@@ -106,6 +110,15 @@ impl Desk for Program {
 
     fn suspend(&self) -> bool {
         foreground::stop_group()
+    }
+
+    fn let_go<'a>(&'a self, farewell: &'a Farewell) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            match &self.exits {
+                Some(exits) => exits.take(farewell).await,
+                None => Ok(()),
+            }
+        })
     }
 
     fn run(&self, errand: Errand) -> BoxFuture<'static, Result<Fruit, String>> {

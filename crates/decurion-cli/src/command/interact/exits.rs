@@ -1,0 +1,87 @@
+//! The ways out of a session. Takes how somebody wants to leave it; gives why that cannot be, or what comes next, opened
+//! already where this session could not be had again: nobody loses a conversation to one that does not open.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use camino::Utf8PathBuf;
+use decurion_protocol::{Link, Place, SessionId, SessionRequest, Start};
+use decurion_store::{Archive, Found};
+use decurion_tui::app::{Farewell, Next};
+
+use crate::report::Failure;
+
+/// The ways out of one session.
+pub struct Exits {
+    /// Where sessions are opened.
+    pub place: Arc<dyn Place>,
+    /// How this one was opened.
+    pub request: SessionRequest,
+    /// Which it is.
+    pub session: SessionId,
+    /// The state folder.
+    pub state: Option<Utf8PathBuf>,
+    /// The socket through which anybody could come back to it.
+    pub door: Option<Utf8PathBuf>,
+    /// What takes its place, where that was opened before it was let go.
+    pub next: Mutex<Option<Link>>,
+}
+
+impl Exits {
+    /// Whether somebody can leave so, or why not.
+    pub async fn take(&self, farewell: &Farewell) -> Result<(), String> {
+        match farewell {
+            Farewell::Close | Farewell::Keep => Ok(()),
+            Farewell::Next(next) => self.turn_to(next).await,
+        }
+    }
+
+    /// Whether the session can be had again by its id.
+    pub fn is_on_record(&self) -> bool {
+        let found = self.state.as_deref().and_then(|state| Archive::new(state).find(self.session, &[]));
+        matches!(found, Some(Found::Ours(_)))
+    }
+
+    /// What takes its place, if that is open already.
+    pub fn next(&self) -> Option<Link> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    async fn turn_to(&self, next: &Next) -> Result<(), String> {
+        if self.is_on_record() {
+            return Ok(());
+        }
+        match &next.start {
+            Start::Resume { id, .. } if *id == self.session => {
+                return Err("no transcript of this session is kept: there is no going back in it".to_owned());
+            }
+            Start::Fork { from, .. } if *from == self.session => {
+                return Err("no transcript of this session is kept: it cannot be forked".to_owned());
+            }
+            Start::New { .. } | Start::Resume { .. } | Start::Fork { .. } => {}
+        }
+        let opened = open(&*self.place, following(self.request.clone(), next)).await;
+        let link = opened.map_err(|failure| failure.message)?;
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(link);
+        Ok(())
+    }
+}
+
+/// What is asked for to open the session that takes the place of another.
+pub fn following(before: SessionRequest, next: &Next) -> SessionRequest {
+    let mut request = SessionRequest { start: next.start.clone(), worktree: None, ..before };
+    // A new one has no record that says how it goes on.
+    if matches!(next.start, Start::New { .. }) {
+        request.mode = Some(next.mode);
+        request.model = next.model.clone().or(request.model);
+    }
+    request
+}
+
+/// Opens a session.
+pub async fn open(place: &dyn Place, request: SessionRequest) -> Result<Link, Failure> {
+    place.open(request).await.map_err(|error| {
+        let held = matches!(error, decurion_protocol::PlaceError::Held { .. });
+        let failure = Failure::from(error);
+        if held { failure.hint("decurion attach shows it here too") } else { failure }
+    })
+}

@@ -1,0 +1,84 @@
+//! A session of which no transcript is kept, or none any more: what would need one is refused, nothing is promised, and
+//! the conversation stays.
+
+use super::{Terminal, USUAL};
+use crate::stand::Stand;
+
+const ANY: &str = "when text=/(.+)$/\n  say \"I heard: $1\"\n";
+
+/// Begins a second session beside one that lives, keeping nothing; something was asked in both.
+fn beside_another() -> (Terminal, Terminal) {
+    let first = Terminal::start(ANY);
+    first.say("peel the pomegranate");
+    first.wait_settled("I heard: peel the pomegranate");
+    let unkept = first.beside(&["--no-session-persistence"]).ready();
+    unkept.say("count the kumquats");
+    unkept.wait_settled("I heard: count the kumquats");
+    (first, unkept)
+}
+
+/// Asks one thing more: the model still knows what was said before.
+#[track_caller]
+fn goes_on(terminal: &Terminal, before: &str) {
+    terminal.say("one thing more");
+    terminal.wait_settled("I heard: one thing more");
+    let request = terminal.last_request("main");
+    assert!(request.contains(before), "the conversation is lost: {request}");
+}
+
+#[test]
+fn there_is_no_way_back_and_no_copy_and_the_conversation_stays() {
+    let (_first, unkept) = beside_another();
+    unkept.say("sort the quinces");
+    unkept.wait_settled("I heard: sort the quinces");
+    unkept.say("/fork");
+    unkept.wait_for("no transcript of this session is kept: it cannot be forked");
+    unkept.say("/rewind");
+    unkept.wait_for("Back to before which prompt?");
+    unkept.keys("c");
+    let screen = unkept.wait_for("no transcript of this session is kept: there is no going back in it");
+    assert!(!screen.contains("> sort the quinces\n─"), "it is written again: {screen}");
+    goes_on(&unkept, "count the kumquats");
+}
+
+#[test]
+fn files_that_are_not_put_back_leave_the_conversation_where_it_is() {
+    let home = decurion_testkit::proc::Home::new().unwrap();
+    let notes = crate::stand::file_in(&home, "notes.txt");
+    let script = format!(
+        "when text=/write (\\w+)$/\n  call Write {{\"file_path\": \"{notes}\", \"content\": \"$1\\n\"}}\n\
+         when result=/./\n  say \"Written.\"\nwhen text=/(.+)$/\n  say \"I heard: $1\"\n"
+    );
+    let told = ["--no-session-persistence", "--permission-mode", "acceptEdits"];
+    let terminal = Terminal::with(Stand::in_home(home, &script), &told, USUAL);
+    terminal.say("please write kumquat");
+    terminal.wait_settled("Written.");
+    terminal.say("/rewind");
+    terminal.wait_for("Back to before which prompt?");
+    terminal.keys("Enter");
+    let screen = terminal.wait_for("the conversation stays where it is too");
+    assert!(screen.contains("files were not put back: "), "{screen}");
+    assert!(!screen.contains("are as they were"), "{screen}");
+    goes_on(&terminal, "please write kumquat");
+}
+
+#[test]
+fn a_session_that_does_not_open_costs_nothing() {
+    let (first, unkept) = beside_another();
+    unkept.say("/resume");
+    unkept.wait_for("❯ peel the pomegranate");
+    unkept.keys("Enter");
+    unkept.wait_for("is held by");
+    goes_on(&unkept, "count the kumquats");
+    // Once it is free, it opens.
+    first.keys("C-d");
+    assert_eq!(first.ended(), 0);
+    unkept.say("/resume");
+    unkept.wait_for("❯ peel the pomegranate");
+    unkept.keys("Enter");
+    unkept.wait_for("I heard: peel the pomegranate");
+    unkept.say("and now");
+    unkept.wait_settled("I heard: and now");
+    let request = unkept.last_request("main");
+    assert!(request.contains("pomegranate") && !request.contains("kumquats"), "{request}");
+}
