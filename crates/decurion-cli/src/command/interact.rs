@@ -170,7 +170,7 @@ async fn succeed(
     };
     let failure = match opened {
         Ok(link) => {
-            let words = words_for(&request.start);
+            let words = words_for(&request.start, exits.is_on_record());
             return Ok((link, words.map(|words| ("info", words.to_owned()))));
         }
         Err(failure) => failure,
@@ -181,9 +181,10 @@ async fn succeed(
 }
 
 /// What is said where one session takes the place of another.
-fn words_for(start: &Start) -> Option<&'static str> {
+fn words_for(start: &Start, is_on_record: bool) -> Option<&'static str> {
     match start {
-        Start::New { .. } => Some("a new session; the one above stays on record (/resume)"),
+        Start::New { .. } if is_on_record => Some("a new session; the one above stays on record (/resume)"),
+        Start::New { .. } => Some("a new session; of the one above no transcript is kept"),
         Start::Fork { .. } => {
             Some("a copy: what is said from here on is not in the session that it was made of")
         }
@@ -203,6 +204,9 @@ async fn broken(commands: mpsc::Sender<Request>, door: Option<Listener>, exits: 
         door.finish().await;
     }
     crash::tell();
+    if !exits.is_on_record() {
+        return Failure::failed("it ended by a fault in the program, and no transcript of it is kept");
+    }
     Failure::failed("it ended by a fault in the program; all that was recorded is there")
         .hint(format!("decurion --resume {} goes on with this session", exits.session))
 }
@@ -220,7 +224,7 @@ fn say_goodbye(ended: &Ended, exits: &Exits) -> u8 {
         Ended::By(_) => 143,
     };
     // A terminal that is gone reads nothing.
-    if code != 129 && exits.state.is_some() {
+    if code != 129 && exits.is_on_record() {
         note(format!("decurion --resume {} goes on with this session", exits.session));
     }
     code

@@ -82,3 +82,30 @@ fn a_session_that_does_not_open_costs_nothing() {
     let request = unkept.last_request("main");
     assert!(request.contains("pomegranate") && !request.contains("kumquats"), "{request}");
 }
+
+#[test]
+fn nothing_is_said_to_be_on_record_that_is_not() {
+    let terminal = Terminal::with(Stand::new(ANY), &["--no-session-persistence"], USUAL);
+    terminal.say("count the kumquats");
+    terminal.wait_settled("I heard: count the kumquats");
+    terminal.say("/clear");
+    let screen = terminal.wait_for("a new session; of the one above no transcript is kept");
+    assert!(!screen.contains("stays on record"), "{screen}");
+    terminal.keys("C-d");
+    assert_eq!(terminal.ended(), 0);
+    assert!(!terminal.screen().contains("--resume"), "{}", terminal.screen());
+}
+
+#[test]
+fn a_record_that_was_taken_away_is_not_promised() {
+    let terminal = Terminal::start(ANY);
+    terminal.say("count the kumquats");
+    terminal.wait_settled("I heard: count the kumquats");
+    std::fs::remove_dir_all(terminal.stand.home.state()).unwrap();
+    terminal.say("/fork");
+    terminal.wait_for("no transcript of this session is kept: it cannot be forked");
+    goes_on(&terminal, "count the kumquats");
+    terminal.keys("C-d");
+    assert_eq!(terminal.ended(), 0);
+    assert!(!terminal.screen().contains("--resume"), "{}", terminal.screen());
+}
