@@ -30,7 +30,8 @@ impl Exits {
     /// Whether somebody can leave so, or why not.
     pub async fn take(&self, farewell: &Farewell) -> Result<(), String> {
         match farewell {
-            Farewell::Close | Farewell::Keep => Ok(()),
+            Farewell::Close => Ok(()),
+            Farewell::Keep => self.keep(),
             Farewell::Next(next) => self.turn_to(next).await,
         }
     }
@@ -44,6 +45,18 @@ impl Exits {
     /// What takes its place, if that is open already.
     pub fn next(&self) -> Option<Link> {
         self.next.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn keep(&self) -> Result<(), String> {
+        match &self.door {
+            Some(door) if door.symlink_metadata().is_ok() => Ok(()),
+            Some(door) => Err(format!(
+                "it cannot be kept, because nobody could come back to it: its socket is gone: {door}"
+            )),
+            None => {
+                Err("it cannot be kept, because nobody could come back to it: it has no socket".to_owned())
+            }
+        }
     }
 
     async fn turn_to(&self, next: &Next) -> Result<(), String> {

@@ -1,7 +1,7 @@
 //! A session of which no transcript is kept, or none any more: what would need one is refused, nothing is promised, and
 //! the conversation stays.
 
-use super::{Terminal, USUAL};
+use super::{BEHIND, Terminal, USUAL};
 use crate::stand::Stand;
 
 const ANY: &str = "when text=/(.+)$/\n  say \"I heard: $1\"\n";
@@ -108,4 +108,19 @@ fn a_record_that_was_taken_away_is_not_promised() {
     terminal.keys("C-d");
     assert_eq!(terminal.ended(), 0);
     assert!(!terminal.screen().contains("--resume"), "{}", terminal.screen());
+}
+
+#[test]
+fn work_to_which_nobody_could_come_back_is_not_kept() {
+    let terminal = Terminal::with(Stand::new(BEHIND), &["--dangerously-skip-permissions"], USUAL);
+    terminal.say("look");
+    terminal.wait_for("look around  $ while");
+    terminal.wait_recorded("It looks.");
+    std::fs::remove_dir_all(terminal.stand.home.state()).unwrap();
+    terminal.keys("C-d");
+    terminal.wait_for("keep it");
+    terminal.keys("Enter");
+    terminal.wait_for("it cannot be kept, because nobody could come back to it");
+    terminal.go();
+    terminal.wait_for("It has reported.");
 }
