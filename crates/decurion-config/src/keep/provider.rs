@@ -8,10 +8,12 @@ use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Value, json};
 
 use super::{KeepError, lock, place, placed, text, write};
+use crate::check::is_base_url;
 use crate::edit::{self, EditError};
 use crate::origin::Layer;
 use crate::paths::Paths;
 use crate::record;
+use crate::schema::Shape;
 use crate::secret::Secret;
 
 /// What is to be known of it.
@@ -22,11 +24,22 @@ pub struct NewProvider {
     /// What it speaks.
     pub kind: &'static str,
     /// Where it is, if not where such providers are.
-    pub address: Option<String>,
+    pub address: Option<BaseUrl>,
     /// Its key.
     pub key: Option<Secret>,
     /// Its model, if not the usual one.
     pub model: Option<String>,
+}
+
+/// An address that the settings take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BaseUrl(String);
+
+impl BaseUrl {
+    /// The address, or what was expected.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if is_base_url(text) { Ok(Self(text.to_owned())) } else { Err(Shape::Url.expected()) }
+    }
 }
 
 /// Writes a provider into the user's settings, as the one that is used. What else is there stays as it is written; a link
@@ -53,7 +66,7 @@ fn with(text: &str, provider: &NewProvider) -> Result<String, EditError> {
     let mut text = edit::set(text, &["providers", name], &json!({}))?;
     let declared = [
         ("kind", Some(provider.kind.to_owned())),
-        ("baseUrl", provider.address.clone()),
+        ("baseUrl", provider.address.as_ref().map(|address| address.0.clone())),
         ("apiKeyFile", provider.key.is_some().then(|| key_file(provider))),
     ];
     for (key, value) in declared {

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::Barrier;
 
 use camino::Utf8Path;
-use decurion_config::{Auth, Keeper, NewProvider, Paths, Secret, Trust, keep_provider};
+use decurion_config::{Auth, BaseUrl, Keeper, NewProvider, Paths, Secret, Trust, keep_provider};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Mode, PermissionUpdate, Rule, Verdict};
 use expect_test::expect;
@@ -295,7 +295,7 @@ fn a_provider_joins_what_is_written_and_a_link_stays_one() {
     fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).unwrap();
     fs::create_dir(stage.home.join(".decurion")).unwrap();
     symlink(&real, &link).unwrap();
-    let address = Some("http://new".to_owned());
+    let address = Some(BaseUrl::parse("http://new").unwrap());
     let model = Some("pear".to_owned());
     let new = NewProvider { name: "openai", kind: "openai", address, key: None, model };
     assert_eq!(keep_new(&stage, &new), USERS);

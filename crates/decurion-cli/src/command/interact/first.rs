@@ -3,10 +3,12 @@
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
-use decurion_config::{Candidate, Loaded, NewProvider, Paths, Secret, Trust, TrustState, keep_provider};
+use decurion_config::{
+    BaseUrl, Candidate, Loaded, NewProvider, Paths, Secret, Trust, TrustState, keep_provider,
+};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
-use crate::report::{Failure, note};
+use crate::report::{Failure, note, visible};
 
 /// What somebody without a model wants.
 pub enum Begin {
@@ -33,18 +35,35 @@ pub fn choose(paths: &Paths, candidates: &[Candidate]) -> Result<Begin, Failure>
     say!("  2  a key for OpenAI, or another server that speaks its protocol");
     say!("  3  a server on this machine (Ollama, llama.cpp); nothing answered at {}", tried.join(", "));
     say!("  4  see it work first: a demo, offline, without a key\n");
-    match asked("Which (1-4, enter to leave)? ")?.as_str() {
-        "1" => provider(paths, "anthropic", "anthropic", None),
-        "2" => {
-            let address = asked("Its address (enter for https://api.openai.com/v1): ")?;
-            provider(paths, "openai", "openai", Some(address).filter(|address| !address.is_empty()))
+    loop {
+        return match asked("Which (1-4, enter to leave)? ")?.as_str() {
+            "1" => provider(paths, "anthropic", "anthropic", None),
+            "2" => provider(paths, "openai", "openai", address()?),
+            "3" => {
+                asked("Start it (for example `ollama serve`), then press enter: ")?;
+                Ok(Begin::LookAgain)
+            }
+            "4" => Ok(Begin::Demo),
+            "" => Ok(Begin::Leave),
+            other => {
+                say!("There is no {} among them.", visible(other));
+                continue;
+            }
+        };
+    }
+}
+
+/// Asks where a server is until that can be kept: settings that cannot be read would be the end of every later start.
+fn address() -> Result<Option<BaseUrl>, Failure> {
+    loop {
+        let given = asked("Its address (enter for https://api.openai.com/v1): ")?;
+        if given.is_empty() {
+            return Ok(None);
         }
-        "3" => {
-            asked("Start it (for example `ollama serve`), then press enter: ")?;
-            Ok(Begin::LookAgain)
+        match BaseUrl::parse(&given) {
+            Ok(address) => return Ok(Some(address)),
+            Err(expected) => say!("That is not {expected}: {}", visible(&given)),
         }
-        "4" => Ok(Begin::Demo),
-        _ => Ok(Begin::Leave),
     }
 }
 
@@ -52,7 +71,7 @@ fn provider(
     paths: &Paths,
     name: &'static str,
     kind: &'static str,
-    address: Option<String>,
+    address: Option<BaseUrl>,
 ) -> Result<Begin, Failure> {
     let key = secret("The key (it is not shown; enter to leave): ")?;
     if key.is_empty() && address.is_none() {

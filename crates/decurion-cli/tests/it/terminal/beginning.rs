@@ -58,6 +58,24 @@ fn another_server_is_named_and_answers() {
 }
 
 #[test]
+fn what_cannot_be_kept_is_asked_for_again() {
+    let terminal = unconfigured();
+    terminal.say("7");
+    terminal.wait_for("There is no 7 among them.");
+    terminal.say("2");
+    terminal.wait_for("Its address (enter for");
+    terminal.say("localhost:8080/v1");
+    terminal.wait_for("That is not an http or https address without user, query or fragment: localhost");
+    terminal.say(&terminal.stand.model.openai_url());
+    terminal.wait_for("The key (it is not shown");
+    assert!(!settings(&terminal).exists());
+    terminal.say("sk-any");
+    terminal.wait_for("Its model");
+    terminal.say("pear-1");
+    terminal.wait_for("asks before it acts");
+}
+
+#[test]
 fn a_server_that_was_started_meanwhile_is_found() {
     let terminal = unconfigured();
     terminal.say("3");
