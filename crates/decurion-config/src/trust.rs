@@ -78,6 +78,8 @@ impl Part {
 pub enum PartKind {
     /// It runs commands at certain moments.
     Hook,
+    /// It runs a command for the line at the bottom of the terminal.
+    StatusLine,
     /// It starts a server.
     Server,
     /// It lets calls go ahead without a question.
@@ -99,6 +101,7 @@ impl PartKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Hook => "hooks",
+            Self::StatusLine => "status line",
             Self::Server => "servers",
             Self::AllowRule => "allow rules",
             Self::Mode => "permission mode",
@@ -239,7 +242,8 @@ fn collect<'a>(
 
 fn part_kind(path: &str) -> PartKind {
     match path {
-        "hooks" | "statusLine" => PartKind::Hook,
+        "hooks" => PartKind::Hook,
+        "statusLine" => PartKind::StatusLine,
         "mcpServers" | "enableAllProjectMcpServers" | "enabledMcpjsonServers" => PartKind::Server,
         "permissions.allow" => PartKind::AllowRule,
         "permissions.defaultMode" | "permissions.dontAsk" => PartKind::Mode,

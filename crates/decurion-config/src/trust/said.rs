@@ -18,7 +18,7 @@ pub(crate) fn lines(kind: PartKind, key: &str, value: &Value) -> Vec<(String, St
             lines
         }
         // In a head they stand by their events; in settings each event is a part.
-        (PartKind::Hook, Value::Object(events)) => {
+        (PartKind::Hook, Value::Object(events)) if key == HOOKS => {
             for (event, hooks) in events {
                 lines.push(("at".to_owned(), event.clone()));
                 leaves("hooks", hooks, &mut lines);
@@ -34,6 +34,8 @@ pub(crate) fn lines(kind: PartKind, key: &str, value: &Value) -> Vec<(String, St
     }
 }
 
+/// The key of a definition under which hooks stand by their events.
+const HOOKS: &str = "hooks";
 /// The key of a definition under which servers stand by name, or lists of such.
 const DECLARED: &str = "mcpServers";
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use decurion_config::{PartKind, Trust, TrustState};
+use expect_test::expect;
 
 use crate::stage::Stage;
 
@@ -104,6 +105,35 @@ fn parts_are_counted_by_what_they_mean() {
         (PartKind::Setting, 1),
     ];
     assert_eq!(counts.into_iter().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_part_says_what_is_written_there() {
+    let stage = Stage::new().file(
+        "project/.claude/settings.json",
+        r#"{"statusLine": {"type": "command", "command": "echo pear"},
+            "hooks": {"Stop": [{"hooks": [{"type": "command", "command": "echo plum"}]}]}}"#,
+    );
+    let loaded = stage.load();
+    let said: String = loaded
+        .project_parts
+        .parts()
+        .iter()
+        .flat_map(|part| {
+            let head = format!("{}: {}\n", part.kind.name(), part.key);
+            let lines = part.said.iter().map(|(what, written)| format!("  {what} {written}\n"));
+            std::iter::once(head).chain(lines).collect::<Vec<_>>()
+        })
+        .collect();
+    expect![[r"
+        status line: statusLine
+          type command
+          command echo pear
+        hooks: hooks.Stop
+          type command
+          command echo plum
+    "]]
+    .assert_eq(&said);
 }
 
 #[test]
