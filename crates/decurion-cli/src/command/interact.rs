@@ -131,6 +131,11 @@ pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>
         });
         let is_new = matches!(request.start, Start::New { .. });
         let mut showing = screen.showing(link, &request.cwd, is_new, Owner::Ours(Arc::clone(&exits)))?;
+        // Nothing is on record of it before the first prompt, which nobody should send without knowing.
+        let usual = around.loaded.settings.permissions.default_mode;
+        if let Some(mode) = request.mode.or(is_new.then_some(usual)) {
+            showing.app.view.mode = mode;
+        }
         showing.app.draft(&std::mem::take(&mut draft));
         if let Some((level, words)) = words.take() {
             showing.app.say(level, words);

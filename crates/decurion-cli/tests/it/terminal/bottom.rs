@@ -28,6 +28,16 @@ when agent=Explore
 }
 
 #[test]
+fn the_mode_is_told_before_the_first_prompt() {
+    let terminal = Terminal::with(Stand::new(ANY), &["--permission-mode", "plan"], USUAL);
+    let screen = terminal.wait_for("plans, changes nothing");
+    assert!(!screen.contains("I heard"), "{screen}");
+    // The next one is the next of this.
+    terminal.keys("BTab");
+    terminal.wait_for("asks before it acts");
+}
+
+#[test]
 fn a_command_of_ones_own_takes_its_place_and_is_told_what_is_so() {
     let stand = Stand::new(ANY);
     let own = r#"{"statusLine": {"type": "command", "command": "tee $HOME/told; echo; echo 'MY OWN LINE'"}}"#;
