@@ -36,7 +36,7 @@ use crate::list::List;
 use crate::lists;
 use crate::page::{Page, Turned};
 use crate::theme::Theme;
-use crate::view::status::Known;
+use crate::view::status::{Known, Own};
 
 use completing::Completing;
 use open::Open;
@@ -568,9 +568,9 @@ impl App {
     fn status_came(&mut self, fruit: Result<Fruit, String>) -> Vec<Effect> {
         self.status.asked = false;
         self.known.own = match fruit {
-            Ok(Fruit::Text(text)) => Some(text),
-            Ok(_) => None,
-            Err(reason) => Some(format!("status line: {reason}")),
+            Ok(Fruit::Text(text)) => Own::Says(text),
+            Ok(_) => Own::Nothing,
+            Err(reason) => Own::Failed(reason),
         };
         self.ask_status()
     }

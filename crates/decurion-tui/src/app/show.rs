@@ -171,7 +171,7 @@ impl App {
         if let Some(vim) = self.vim.as_ref().filter(|_| known.hint.is_none()) {
             known.to_mut().lead = vim.label();
         }
-        status::lines(&self.view, &known, &self.theme, self.columns)
+        status::lines(&self.view, &known, &self.theme, (self.columns, self.rows))
     }
 
     /// A question whose asker has names that people know.

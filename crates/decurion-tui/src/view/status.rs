@@ -1,5 +1,5 @@
-//! The line at the bottom. Takes the session as it stands; gives model, mode, cost, context and how many are at work, as
-//! much of it as fits, what matters most first.
+//! The lines at the bottom. Takes the session as it stands and what a person's own status line says; gives model, mode,
+//! cost, context and how many are at work, as much of it as fits, what matters most first.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,19 @@ pub struct Known {
     /// Whether a person has a status line of their own.
     pub has_own: bool,
     /// What it says.
-    pub own: Option<String>,
+    pub own: Own,
+}
+
+/// A person's own status line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Own {
+    /// Not there, or not yet.
+    #[default]
+    Nothing,
+    /// What it says.
+    Says(String),
+    /// Why it says nothing.
+    Failed(String),
 }
 
 /// In whose process a session is.
@@ -60,15 +72,37 @@ impl Known {
 
 /// How many lines a person's own status may take.
 const OWN_LINES: usize = 3;
+/// And at most which part of the rows: a low terminal has to show the prompt too.
+const OWN_PART: usize = 4;
 
-/// The line, or a person's own in its place.
-pub fn lines(view: &SessionView, known: &Known, theme: &Theme, columns: usize) -> Vec<Line<'static>> {
+/// The line, or a person's own in place of its facts, on a terminal of this size. What somebody must know who is about to
+/// send a prompt, nobody's line hides: that not everything is asked about, who works, and what waits.
+pub fn lines(
+    view: &SessionView,
+    known: &Known,
+    theme: &Theme,
+    (columns, rows): (usize, usize),
+) -> Vec<Line<'static>> {
+    let usual = || line(view, known, theme, columns);
+    if known.hint.is_some() || !view.questions.is_empty() {
+        return vec![usual()];
+    }
     match &known.own {
-        Some(own) if known.hint.is_none() && view.questions.is_empty() => {
-            let line = |line: &str| Line::styled(cut(&one_line(line), columns).into_owned(), theme.faint);
-            own.lines().take(OWN_LINES).map(line).collect()
+        Own::Nothing => vec![usual()],
+        Own::Failed(reason) => {
+            let words = format!("status line: {}", one_line(reason));
+            vec![Line::styled(cut(&words, columns).into_owned(), theme.faint), usual()]
         }
-        _ => vec![line(view, known, theme, columns)],
+        Own::Says(own) => {
+            let line = |line: &str| Line::styled(cut(&one_line(line), columns).into_owned(), theme.faint);
+            let most = OWN_LINES.min(rows / OWN_PART).max(1);
+            let mut lines: Vec<Line<'static>> = own.lines().take(most).map(line).collect();
+            let duties = duties(view, known, theme, view.mode != Mode::Default);
+            if !duties.is_empty() {
+                lines.push(fitting(duties, theme, columns));
+            }
+            lines
+        }
     }
 }
 
@@ -111,9 +145,16 @@ pub fn line(view: &SessionView, known: &Known, theme: &Theme, columns: usize) ->
     if let Some(hint) = &known.hint {
         return Line::styled(cut(&one_line(hint), columns).into_owned(), theme.warning);
     }
+    let mut parts = duties(view, known, theme, true);
+    parts.extend(others(view, known, theme));
+    fitting(parts, theme, columns)
+}
+
+/// As many of these as fit, the first of them first.
+fn fitting(parts: Vec<(String, Style)>, theme: &Theme, columns: usize) -> Line<'static> {
     let mut spans: Vec<Span<'static>> = Vec::new();
     let mut used = 0;
-    for (words, style) in parts(view, known, theme) {
+    for (words, style) in parts {
         let gap = if spans.is_empty() { "" } else { " · " };
         let wide = width(gap) + width(&words);
         if used + wide > columns {
@@ -128,8 +169,8 @@ pub fn line(view: &SessionView, known: &Known, theme: &Theme, columns: usize) ->
     Line::from(spans)
 }
 
-/// What there is to say, what matters most first.
-fn parts(view: &SessionView, known: &Known, theme: &Theme) -> Vec<(String, Style)> {
+/// What is told whoever has written the rest of the line, what matters most first.
+fn duties(view: &SessionView, known: &Known, theme: &Theme, with_mode: bool) -> Vec<(String, Style)> {
     let mut parts = Vec::new();
     let counts = view.standings();
     let asking = view.questions.len();
@@ -140,7 +181,9 @@ fn parts(view: &SessionView, known: &Known, theme: &Theme) -> Vec<(String, Style
         let words = if asking == 1 { "1 question".to_owned() } else { format!("{asking} questions") };
         parts.push((words, theme.asking));
     }
-    parts.push((mode_words(view.mode).to_owned(), mode_style(view.mode, theme)));
+    if with_mode {
+        parts.push((mode_words(view.mode).to_owned(), mode_style(view.mode, theme)));
+    }
     if counts.working + counts.waiting + counts.asking > 0 {
         let mut words = format!("{} working", counts.working);
         if counts.waiting > 0 {
@@ -151,6 +194,12 @@ fn parts(view: &SessionView, known: &Known, theme: &Theme) -> Vec<(String, Style
     if view.queued > 0 {
         parts.push((format!("{} queued", view.queued), theme.accent));
     }
+    parts
+}
+
+/// The facts, which a person may want told in other words.
+fn others(view: &SessionView, known: &Known, theme: &Theme) -> Vec<(String, Style)> {
+    let mut parts = Vec::new();
     if let Some(model) = &view.root.model {
         let name = model.rsplit('/').next().unwrap_or(model);
         parts.push((one_line(name), theme.faint));

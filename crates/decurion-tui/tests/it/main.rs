@@ -1,6 +1,7 @@
 //! The terminal front end through its public face: what is drawn, as text.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::needless_raw_string_hashes, missing_docs)]
 
+mod bottom;
 mod code;
 mod deciding;
 mod diff;

@@ -72,9 +72,32 @@ fn a_command_that_fails_is_told_and_nothing_else_suffers() {
         r#"{"statusLine": {"type": "command", "command": "exit 3"}}"#,
     );
     let terminal = Terminal::with(stand, &[], USUAL);
-    terminal.wait_for("status line: the command ended with 3");
+    let screen = terminal.wait_for("status line: the command ended with 3");
+    assert!(screen.contains("asks before it acts"), "{screen}");
     terminal.say("hello");
     terminal.wait_settled("I heard: hello");
+}
+
+#[test]
+fn a_line_of_ones_own_does_not_hide_that_nothing_is_asked_about() {
+    let stand = Stand::new(ANY);
+    put_in(
+        &stand.home.state(),
+        "settings.json",
+        r#"{"permissions": {"defaultMode": "bypassPermissions"},
+            "statusLine": {"type": "command", "command": "echo MY OWN LINE"}}"#,
+    );
+    let terminal = Terminal::with(stand, &[], USUAL);
+    let both = |mode: &str| {
+        terminal.wait_until(mode, |screen| screen.contains("MY OWN LINE") && screen.contains(mode))
+    };
+    both("asks about nothing");
+    // The mode in which all is asked about needs no word.
+    terminal.keys("BTab");
+    terminal.wait_gone("asks about nothing");
+    terminal.keys("BTab");
+    let screen = both("edits without asking");
+    assert!(!screen.contains("claude-"), "{screen}");
 }
 
 #[test]
