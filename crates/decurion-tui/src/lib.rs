@@ -20,6 +20,7 @@ mod keys;
 pub mod list;
 pub mod lists;
 pub mod page;
+pub mod paint;
 pub mod plain;
 pub mod screen;
 pub mod steps;

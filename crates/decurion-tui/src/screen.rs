@@ -336,7 +336,7 @@ fn bytes_of(line: &Line<'_>, columns: usize) -> String {
 
 /// The sequence that sets a style and nothing of the one before.
 fn escape(style: Style) -> String {
-    let mut codes = vec![0u8];
+    let mut codes = vec!["0".to_owned()];
     let modifiers = [
         (Modifier::BOLD, 1),
         (Modifier::DIM, 2),
@@ -346,16 +346,18 @@ fn escape(style: Style) -> String {
         (Modifier::CROSSED_OUT, 9),
     ];
     codes.extend(
-        modifiers.iter().filter(|(modifier, _)| style.add_modifier.contains(*modifier)).map(|(_, code)| code),
+        modifiers
+            .iter()
+            .filter(|(modifier, _)| style.add_modifier.contains(*modifier))
+            .map(|(_, code)| code.to_string()),
     );
     codes.extend(style.fg.and_then(|color| color_code(color, 30)));
     codes.extend(style.bg.and_then(|color| color_code(color, 40)));
-    let codes: Vec<String> = codes.iter().map(ToString::to_string).collect();
     format!("\x1b[{}m", codes.join(";"))
 }
 
-/// The code of one of the terminal's own sixteen colours.
-fn color_code(color: Color, base: u8) -> Option<u8> {
+/// The code of a colour: of one of the terminal's own sixteen, or of one that a person's own program wants.
+fn color_code(color: Color, base: u8) -> Option<String> {
     let (index, bright) = match color {
         Color::Black => (0, false),
         Color::Red => (1, false),
@@ -373,9 +375,11 @@ fn color_code(color: Color, base: u8) -> Option<u8> {
         Color::LightMagenta => (5, true),
         Color::LightCyan => (6, true),
         Color::White => (7, true),
-        _ => return None,
+        Color::Indexed(index) => return Some(format!("{};5;{index}", base + 8)),
+        Color::Rgb(red, green, blue) => return Some(format!("{};2;{red};{green};{blue}", base + 8)),
+        Color::Reset => return None,
     };
-    Some(base + index + if bright { 60 } else { 0 })
+    Some((base + index + if bright { 60 } else { 0 }).to_string())
 }
 
 #[cfg(test)]
@@ -472,6 +476,8 @@ mod tests {
         let line = Line::from(vec![Span::raw("a\x1b[2Jb\u{9b}"), Span::styled("red", style)]);
         assert_eq!(bytes_of(&line, 80), "a[2Jb\x1b[0;1;91mred\x1b[0m");
         assert_eq!(bytes_of(&line, 2), "a[");
+        let other = Style::new().fg(Color::Indexed(208)).bg(Color::Rgb(1, 2, 3));
+        assert_eq!(bytes_of(&Line::styled("x", other), 80), "\x1b[0;38;5;208;48;2;1;2;3mx\x1b[0m");
     }
 
     #[test]

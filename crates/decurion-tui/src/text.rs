@@ -170,6 +170,30 @@ pub fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{}…", &text[..fits.map_or(text.len(), |(at, _)| at)]))
 }
 
+/// The same for a line with styles.
+pub fn cut_line(line: Line<'static>, columns: usize) -> Line<'static> {
+    if line.width() <= columns {
+        return line;
+    }
+    let mut room = columns;
+    let mut spans = Vec::new();
+    for span in line.spans {
+        // What fits exactly is cut all the same: something follows, or it would not be too wide.
+        let is_last = span.width() >= room;
+        let text = if is_last {
+            cut(&format!("{}…", span.content), room).into_owned()
+        } else {
+            span.content.into()
+        };
+        room -= width(&text).min(room);
+        spans.push(Span::styled(text, span.style));
+        if is_last {
+            break;
+        }
+    }
+    Line { spans, style: line.style, alignment: line.alignment }
+}
+
 /// Breaks a line into those that fit, at spaces where that is possible. Every line but the first begins with `hang`.
 pub fn wrap(line: Line<'static>, columns: usize, hang: &str) -> Vec<Line<'static>> {
     let columns = columns.max(1);
@@ -366,5 +390,19 @@ mod tests {
         assert_eq!(cut("日本語", 5), "日本…");
         assert_eq!(cut("日本語", 4), "日…");
         assert_eq!(cut("x", 0), "");
+        let parts = || Line::from(vec![Span::raw("one "), Span::raw("日本"), Span::raw(" two")]);
+        let table = [
+            (12, "one 日本 two"),
+            (11, "one 日本 t…"),
+            (8, "one 日…"),
+            (7, "one 日…"),
+            (5, "one …"),
+            (4, "one…"),
+            (1, "…"),
+            (0, ""),
+        ];
+        for (columns, seen) in table {
+            assert_eq!(cut_line(parts(), columns).to_string(), seen, "{columns}");
+        }
     }
 }

@@ -17,6 +17,8 @@ pub enum Shades {
 /// A style for each role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Theme {
+    /// What the terminal can show, for colours that are not of a role.
+    pub shades: Shades,
     /// What a person wrote.
     pub prompt: Style,
     /// What stands in the background: hints, times, folded text.
@@ -70,6 +72,7 @@ impl Theme {
         };
         // The sixteen colours of the terminal itself: they follow its own palette, also over a slow line.
         Self {
+            shades,
             prompt: bold,
             faint,
             accent: color(Color::LightCyan, Color::Blue).add_modifier(Modifier::BOLD),

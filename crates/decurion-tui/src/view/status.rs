@@ -10,7 +10,8 @@ use ratatui::text::{Line, Span};
 use serde_json::{Value, json};
 
 use super::agents::{money, tokens};
-use crate::text::{cut, one_line, width};
+use crate::paint;
+use crate::text::{cut, cut_line, one_line, width};
 use crate::theme::Theme;
 
 /// What is known besides the session.
@@ -94,9 +95,9 @@ pub fn lines(
             vec![Line::styled(cut(&words, columns).into_owned(), theme.faint), usual()]
         }
         Own::Says(own) => {
-            let line = |line: &str| Line::styled(cut(&one_line(line), columns).into_owned(), theme.faint);
             let most = OWN_LINES.min(rows / OWN_PART).max(1);
-            let mut lines: Vec<Line<'static>> = own.lines().take(most).map(line).collect();
+            let own = paint::lines(own, theme, theme.faint, most);
+            let mut lines: Vec<Line<'static>> = own.into_iter().map(|line| cut_line(line, columns)).collect();
             let duties = duties(view, known, theme, view.mode != Mode::Default);
             if !duties.is_empty() {
                 lines.push(fitting(duties, theme, columns));

@@ -96,3 +96,9 @@ fn a_question_and_a_hint_are_told_in_its_place() {
     (app.known.own, app.known.hint) = (own, Some("press again to leave".to_owned()));
     assert_eq!(bottom(&app), "press again to leave\n");
 }
+
+#[test]
+fn its_colours_are_seen_and_what_else_it_sends_is_made_visible() {
+    let own = Own::Says("\u{1b}[31mred\u{1b}[0m\u{1b}[2J and what does not fit".to_owned());
+    assert_eq!(shown(&[], Mode::Default, &own, (20, 24)), "red␛[2J and what do…\n");
+}

@@ -101,6 +101,27 @@ fn a_line_of_ones_own_does_not_hide_that_nothing_is_asked_about() {
 }
 
 #[test]
+fn colours_of_ones_own_are_seen_unless_nobody_wants_any() {
+    let own = r#"{"statusLine": {"type": "command",
+        "command": "printf 'L1 \\033[31mred\\033[0m \\033[1;38;5;208morange\\033[0m \\033[2Jend'"}}"#;
+    let seen =
+        |wants_none: bool| {
+            let stand = Stand::new(ANY);
+            put_in(&stand.home.state(), "settings.json", own);
+            let terminal = Terminal::as_told(stand, USUAL, |program| {
+                if wants_none { program.env("NO_COLOR", "1") } else { program }
+            });
+            terminal.wait_for("L1 red orange ␛[2Jend");
+            let coloured = terminal.coloured();
+            coloured.lines().find(|row| row.contains("L1 ")).unwrap().to_owned()
+        };
+    let row = seen(false);
+    assert!(row.contains("[31m") && row.contains("[38;5;208m"), "{row:?}");
+    let row = seen(true);
+    assert!(!row.contains("31m") && !row.contains("208"), "{row:?}");
+}
+
+#[test]
 fn a_folder_that_nobody_trusts_puts_no_command_there() {
     let stand = Stand::new(ANY);
     // That of the person's own comes in its place, and so it is known when one could be there.
