@@ -3,7 +3,7 @@
 
 use std::io::{self, BufRead as _, Write as _};
 
-use decurion_protocol::{Clock, Link};
+use decurion_protocol::{Clock, Command, Link, Request};
 use futures_util::StreamExt as _;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::text::Line;
@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::app::{App, Effect, Input, Wants};
+use crate::commands::{self, Typed};
 use crate::editing::{Beside, Edited, Signals, is_known};
 use crate::hands::{Hands, Wish};
 use crate::{Ended, NO_SHELL, Over, Showing, Signal, TWICE, conclude};
@@ -100,6 +101,10 @@ impl Talk<'_> {
         if let Some(text) = app.take_draft() {
             app.say("info", format!("what was written, and not sent: {text}"));
         }
+        // There is no line at the bottom in which it could stand for a moment.
+        if let Some(hint) = app.known.hint.take() {
+            app.say("info", hint);
+        }
         self.printer.print(&app.finished())?;
         let asked = app.plain(clock.date());
         self.printer.decide(&asked, app.wants(), app.is_resting() && !self.is_over)
@@ -172,13 +177,12 @@ fn type_line(app: &mut App, line: &str) -> Vec<Effect> {
             press(app, KeyCode::Enter)
         }
         // Without a word nothing is decided: it is asked again.
-        Wants::Answer { marked: false } if word.is_empty() => Vec::new(),
-        Wants::Answer { .. } if number.is_some() => app.answer_number(number.unwrap_or_default()),
-        // Nor with a letter, which could mean anything.
-        Wants::Answer { .. } if letter.is_some() => Vec::new(),
+        Wants::Answer { marked: Some(0) | None } if word.is_empty() => Vec::new(),
         Wants::Answer { .. } | Wants::Choice { chosen: true } if word.is_empty() => {
             press(app, KeyCode::Enter)
         }
+        // Nor with words, which could mean anything, unless they are a command.
+        Wants::Answer { .. } if !is_command(word) => app.answer_line(word),
         Wants::Choice { .. } if word.is_empty() || word == "q" => {
             app.close_open();
             Vec::new()
@@ -189,18 +193,35 @@ fn type_line(app: &mut App, line: &str) -> Vec<Effect> {
             Vec::new()
         }
         Wants::Reading if word.is_empty() || word == "q" => press(app, KeyCode::Esc),
-        wants => match letter.filter(|_| !matches!(wants, Wants::Prompt | Wants::Reading)) {
-            Some(letter) => press(app, KeyCode::Char(letter)),
-            None => prompt(app, line),
-        },
+        Wants::Choice { .. } if letter.is_some() => press(app, KeyCode::Char(letter.unwrap_or_default())),
+        Wants::Choice { .. } if is_command(word) => {
+            app.close_open();
+            prompt(app, line)
+        }
+        Wants::Choice { .. } => {
+            app.say("warning", "that is no number and no letter of those above (q closes it)");
+            Vec::new()
+        }
+        Wants::Answer { .. } | Wants::Prompt | Wants::Reading => prompt(app, line),
     }
+}
+
+/// Whether a line says what to do whatever is asked.
+fn is_command(line: &str) -> bool {
+    matches!(commands::typed(line), Typed::Ours(..) | Typed::Shell(_))
 }
 
 /// A line that is a prompt, or is told to the agent whose conversation is open. What else is open goes.
 fn prompt(app: &mut App, line: &str) -> Vec<Effect> {
     app.close_reading();
+    let waits = app.would_wait();
     let mut effects = app.update(Input::Paste(line.to_owned()));
     effects.extend(app.update(Input::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE))));
+    let is_prompt =
+        |effect: &Effect| matches!(effect, Effect::Send(Request { command: Command::Submit { .. }, .. }));
+    if waits && effects.iter().any(is_prompt) {
+        app.say("info", "queued: it is sent when the agent is done with what it does now");
+    }
     effects
 }
 

@@ -1,11 +1,14 @@
 //! The screen without a screen: what a front end of plain lines asks of it. Takes numbers and lines instead of keys; gives
 //! what is waited for, and numbered lines that say how to answer.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use ratatui::text::Line;
 
 use super::open::{Open, Tasks};
 use super::{App, Effect, Farewell};
+use crate::steps::steps;
 use crate::view::agents::Panel;
 use crate::view::question::Asking;
 
@@ -14,10 +17,10 @@ use crate::view::question::Asking;
 pub enum Wants {
     /// A prompt.
     Prompt,
-    /// The number of an answer; `marked` where an empty line takes those that are marked.
+    /// The number of an answer, or of several, of which an empty line takes those that are marked.
     Answer {
-        /// Whether some are.
-        marked: bool,
+        /// How many are; none where only one can be chosen.
+        marked: Option<usize>,
     },
     /// A number or a letter for what is open; `chosen` once a number was given.
     Choice {
@@ -39,7 +42,10 @@ impl App {
         if let Some(asked) = self.asked.as_ref().filter(|_| self.answers()) {
             return match asked.note {
                 Some(_) => Wants::Words,
-                None => Wants::Answer { marked: !asked.marked.is_empty() },
+                None => {
+                    let several = self.offered().is_some_and(|(_, several)| several);
+                    Wants::Answer { marked: several.then_some(asked.marked.len()) }
+                }
             };
         }
         match &self.open {
@@ -53,14 +59,41 @@ impl App {
         }
     }
 
+    /// How many answers there are to choose from, and whether several can be.
+    fn offered(&self) -> Option<(usize, bool)> {
+        let (asked, question) = self.shown_question()?;
+        let step = steps(question).into_iter().nth(asked.picked.step)?;
+        Some((step.offers.len(), step.several))
+    }
+
+    /// Answers with the number in a line, or marks those of all numbers in it where several can be. A line that holds
+    /// anything else decides nothing, and is told so.
+    pub fn answer_line(&mut self, line: &str) -> Vec<Effect> {
+        let Some((offers, several)) = self.offered() else { return Vec::new() };
+        let number = |word: &str| word.parse().ok().filter(|number| (1..=offers).contains(number));
+        let words = line.split([',', ' ']).filter(|word| !word.is_empty());
+        let numbers: Option<BTreeSet<usize>> = words.map(number).collect();
+        match numbers.filter(|numbers| numbers.len() == 1 || several && !numbers.is_empty()) {
+            // In their order: what is to be written comes last, with the others marked.
+            Some(numbers) => numbers.into_iter().flat_map(|number| self.answer_number(number)).collect(),
+            None => {
+                self.say("warning", format!("that is not the number of an answer (1 to {offers})"));
+                Vec::new()
+            }
+        }
+    }
+
+    /// Whether a prompt that is sent now waits for its turn.
+    pub fn would_wait(&self) -> bool {
+        self.is_busy() || !self.sent.is_empty()
+    }
+
     /// Chooses a row of what is open by its number, from 1 on. What can only be chosen is done at once.
     pub fn choose_number(&mut self, number: usize) -> Vec<Effect> {
         let at = number.wrapping_sub(1);
         match &mut self.open {
-            Open::Tasks(tasks) => {
-                if let Some((_, task)) = self.view.rows().get(at) {
-                    tasks.chosen = Some(task.record.task.clone());
-                }
+            Open::Tasks(tasks) if at < self.view.rows().len() => {
+                tasks.chosen = self.view.rows().get(at).map(|(_, task)| task.record.task.clone());
             }
             Open::List(_, list) if at < list.rows.len() => {
                 (list.chosen, list.picked) = (at, true);
@@ -68,7 +101,7 @@ impl App {
                     return self.open_key(crate::keymap::Action::Submit).unwrap_or_default();
                 }
             }
-            _ => {}
+            _ => self.say("warning", format!("nothing above has the number {number}")),
         }
         Vec::new()
     }
@@ -131,7 +164,10 @@ impl App {
             let mut lines = Asking { theme, columns, rows, step, chosen, marked, waiting }.lines(question);
             lines.push(Line::raw(match self.wants() {
                 Wants::Words => "write it in one line",
-                Wants::Answer { marked: true } => "a number marks; an empty line takes all that are marked",
+                Wants::Answer { marked: Some(0) } => "type the numbers of all that you want, such as 1,2",
+                Wants::Answer { marked: Some(_) } => {
+                    "an empty line takes all that are marked; a number marks one more, or no more"
+                }
                 _ => "type a number to answer",
             }));
             return lines;

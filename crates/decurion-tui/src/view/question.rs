@@ -115,7 +115,8 @@ impl Asking<'_> {
             }
             answers.push(lines);
         }
-        if step.several {
+        // Where none is chosen, nobody has these keys.
+        if step.several && self.chosen < step.offers.len() {
             answers.push(self.sentence("space marks, enter takes all that are marked", self.theme.faint));
         }
         answers

@@ -50,6 +50,91 @@ fn a_terminal_that_can_do_nothing_gets_plain_lines() {
     talks(&terminal);
 }
 
+/// Waits until the screen shows this text so many times.
+#[track_caller]
+fn wait_times(terminal: &Terminal, text: &str, times: usize) -> String {
+    terminal.wait_until(&format!("{text} {times} times"), |screen| screen.matches(text).count() == times)
+}
+
+#[test]
+fn words_at_a_question_or_a_list_decide_nothing_and_are_no_prompt() {
+    let terminal = Terminal::with(Stand::new(SCRIPT), &["--plain"], (80, 100));
+    terminal.say("make it");
+    let how = "type a number to answer";
+    wait_times(&terminal, how, 1);
+    let not_one = "that is not the number of an answer (1 to 2)";
+    for (times, words) in (1..).zip(["yes please", "9", "1,2", "y"]) {
+        terminal.say(words);
+        wait_times(&terminal, not_one, times);
+        wait_times(&terminal, how, times + 1);
+    }
+    // A command is what it says, as far as there is room for it.
+    terminal.say("/cost");
+    terminal.wait_for("this session has cost");
+    terminal.say("/permissions");
+    terminal.wait_for("what you asked for is ready");
+    terminal.say("1");
+    terminal.wait_for("It was allowed.");
+    terminal.say("/permissions");
+    terminal.wait_for("no rules: whatever may change something");
+    terminal.say("close it");
+    terminal.wait_for("that is no number and no letter of those above (q closes it)");
+    terminal.say("7");
+    terminal.wait_for("nothing above has the number 7");
+    terminal.say("q");
+    terminal.say("goodbye");
+    terminal.wait_for("I heard: goodbye");
+    let asked = terminal.last_request("main");
+    assert!(asked.contains("goodbye"), "{asked}");
+    assert!(!asked.contains("yes please") && !asked.contains("close it"), "{asked}");
+    assert_eq!(super::text_of(terminal.stand.home.effects()), "ran\n");
+}
+
+#[test]
+fn several_answers_are_several_numbers() {
+    let script = "when turn=1
+  call AskUserQuestion {\"questions\": [{\"question\": \"Which fruit?\", \"header\": \"Fruit\", \"multiSelect\": true, \"options\": [{\"label\": \"pears\", \"description\": \"P\"}, {\"label\": \"plums\", \"description\": \"Q\"}, {\"label\": \"figs\", \"description\": \"R\"}]}]}
+when
+  say \"Bought.\"
+";
+    let terminal = Terminal::with(Stand::new(script), &["--plain"], (80, 60));
+    terminal.say("buy");
+    let screen = terminal.wait_for("type the numbers of all that you want, such as 1,2");
+    assert!(!screen.contains("space marks"), "{screen}");
+    terminal.say("1, 3");
+    terminal.wait_for("an empty line takes all that are marked");
+    let screen = wait_times(&terminal, "[x]", 2);
+    assert!(screen.contains("[x] pears") && screen.contains("[x] figs"), "{screen}");
+    // One too many: it goes again.
+    terminal.say("2 3");
+    wait_times(&terminal, "[x]", 4);
+    terminal.keys("Enter");
+    terminal.wait_for("Bought.");
+    let asked = terminal.last_request("main");
+    assert!(asked.contains("pears, plums"), "{asked}");
+}
+
+#[test]
+fn a_prompt_that_waits_says_so() {
+    let script = "when text=/hello/
+  call Bash {\"command\": \"while [ ! -e $HOME/go ]; do sleep 0.02; done\", \"description\": \"Wait\"}
+when result=/./
+  say \"I waited.\"
+when text=/(.+)$/
+  say \"I heard: $1\"
+";
+    let arguments = ["--plain", "--dangerously-skip-permissions"];
+    let terminal = Terminal::with(Stand::new(script), &arguments, USUAL);
+    terminal.say("hello");
+    terminal.wait_recorded("call_started");
+    terminal.say("and then");
+    let screen = terminal.wait_for("queued: it is sent when the agent is done");
+    assert!(!screen.contains("I waited."), "{screen}");
+    terminal.go();
+    terminal.wait_for("I heard: and then");
+    assert_eq!(terminal.scrollback().matches("queued").count(), 1);
+}
+
 #[test]
 fn nothing_is_coloured_where_nobody_wants_colours() {
     let script = "when turn=1
