@@ -40,13 +40,11 @@ impl App {
             return Wants::Reading;
         }
         if let Some(asked) = self.asked.as_ref().filter(|_| self.answers()) {
-            return match asked.note {
-                Some(_) => Wants::Words,
-                None => {
-                    let several = self.offered().is_some_and(|(_, several)| several);
-                    Wants::Answer { marked: several.then_some(asked.marked.len()) }
-                }
-            };
+            if asked.note.is_some() {
+                return Wants::Words;
+            }
+            let several = self.offered().is_some_and(|(_, several)| several);
+            return Wants::Answer { marked: several.then_some(asked.marked.len()) };
         }
         match &self.open {
             Open::Nothing => Wants::Prompt,
@@ -73,14 +71,13 @@ impl App {
         let number = |word: &str| word.parse().ok().filter(|number| (1..=offers).contains(number));
         let words = line.split([',', ' ']).filter(|word| !word.is_empty());
         let numbers: Option<BTreeSet<usize>> = words.map(number).collect();
-        match numbers.filter(|numbers| numbers.len() == 1 || several && !numbers.is_empty()) {
-            // In their order: what is to be written comes last, with the others marked.
-            Some(numbers) => numbers.into_iter().flat_map(|number| self.answer_number(number)).collect(),
-            None => {
-                self.say("warning", format!("that is not the number of an answer (1 to {offers})"));
-                Vec::new()
-            }
-        }
+        let numbers = numbers.filter(|numbers| numbers.len() == 1 || several && !numbers.is_empty());
+        let Some(numbers) = numbers else {
+            self.say("warning", format!("that is not the number of an answer (1 to {offers})"));
+            return Vec::new();
+        };
+        // In their order: what is to be written comes last, with the others marked.
+        numbers.into_iter().flat_map(|number| self.answer_number(number)).collect()
     }
 
     /// Whether a prompt that is sent now waits for its turn.

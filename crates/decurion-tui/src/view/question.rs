@@ -116,7 +116,7 @@ impl Asking<'_> {
             answers.push(lines);
         }
         // Where none is chosen, nobody has these keys.
-        if step.several && self.chosen < step.offers.len() {
+        if step.several && self.chosen.is_some() {
             answers.push(self.sentence("space marks, enter takes all that are marked", self.theme.faint));
         }
         answers
