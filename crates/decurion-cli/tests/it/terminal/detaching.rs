@@ -221,7 +221,7 @@ fn an_agent_whose_process_died_goes_on_when_its_session_does() {
 fn a_keeper_that_is_killed_takes_its_worker_along_where_the_terminal_stays() {
     let terminal = Terminal::in_shell(BEHIND);
     terminal.say("$D --dangerously-skip-permissions");
-    terminal.wait_for("asks before it acts");
+    terminal.wait_for("asks about nothing");
     terminal.say("look");
     terminal.wait_for("look around  $ while");
     let line = |pid: &i32| super::text_of(format!("/proc/{pid}/cmdline"));
