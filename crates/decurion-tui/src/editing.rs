@@ -71,6 +71,7 @@ impl Beside<'_, '_> {
                 Some(signal) = signals.more.recv() => match signal {
                     Signal::Terminate | Signal::Hangup => {
                         end(desk, &mut editing, signal).await;
+                        give_back(app, draft, None);
                         return Edited::By(signal);
                     }
                     // They are about the screen, and wait until there is one.
@@ -86,6 +87,7 @@ impl Beside<'_, '_> {
             }
         };
         if is_over {
+            give_back(app, draft, written.ok());
             return Edited::SessionOver;
         }
         if let Err(error) = &written {
@@ -103,6 +105,13 @@ impl Beside<'_, '_> {
         }
         effects.extend(replies.into_iter().flat_map(|reply| app.update(Input::Event(reply))));
         Edited::Done(effects)
+    }
+}
+
+/// Puts a prompt back from which it was taken, with what an editor has made of it: it is not lost with the session.
+fn give_back(app: &mut App, draft: Draft, written: Option<String>) {
+    if let Draft::Text(before) = draft {
+        app.update(Input::Edited(written.unwrap_or(before)));
     }
 }
 
@@ -263,8 +272,9 @@ mod tests {
             }
             let mut signals = Signals::new(&mut signals);
             let beside = Beside { app: &mut app, link: &mut link, signals: &mut signals, taken: 0 };
-            let edited = beside.edit(&desk, Draft::Text(String::new())).await;
+            let edited = beside.edit(&desk, Draft::Text("half a thought".to_owned())).await;
             assert!(matches!(edited, Edited::By(by) if by == signal));
+            assert_eq!(app.take_draft().as_deref(), Some("half a thought"));
             assert_eq!(*desk.told.lock().unwrap(), [first, EditorEnd::Kill]);
             // What is about the screen is heeded by whoever draws it next.
             assert_eq!(signals.recv().await, Some(Signal::Suspend));

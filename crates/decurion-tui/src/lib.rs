@@ -132,6 +132,12 @@ pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::
         dirty: true,
     };
     let ended = window.live().await;
+    // Where another session takes this one's place, it has that too.
+    if !matches!(ended, Ok(Over::Left(Farewell::Next(_))))
+        && let Some(draft) = window.app.say_draft()
+    {
+        window.hands.desk.remember(&draft);
+    }
     // What cannot be drawn any more is left: work that is to be kept goes on also if the terminal dies just now.
     let _ = match ended {
         // A terminal that is gone shows nothing, or is a shell's again.

@@ -98,9 +98,7 @@ impl Talk<'_> {
     /// Prints what is finished, and what must be decided.
     fn print(&mut self, clock: &dyn Clock) -> io::Result<()> {
         let app = &mut self.app;
-        if let Some(text) = app.take_draft() {
-            app.say("info", format!("what was written, and not sent: {text}"));
-        }
+        app.say_draft();
         // There is no line at the bottom in which it could stand for a moment.
         if let Some(hint) = app.known.hint.take() {
             app.say("info", hint);

@@ -2,11 +2,12 @@
 //! as its own would, or lists them all. The process that has a session keeps it: leaving here ends nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::{Environment, LoadRequest, Paths, Plugins};
 use decurion_engine::{Definitions as _, Library as _};
-use decurion_protocol::{SessionId, SessionView};
+use decurion_protocol::{Command, SessionId, SessionView};
 use decurion_serve::socket::{ConnectError, Hello, LiveSessions};
 use decurion_store::{Archive, Found};
 use decurion_tui::plain::Lines;
@@ -21,6 +22,9 @@ use crate::library::Shelf;
 use crate::models::Configured;
 use crate::report::{Failure, note};
 use crate::wire;
+
+/// How long a session may take to answer before it counts as one that only takes long.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// Shows a session of another process.
 pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
@@ -59,18 +63,29 @@ pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
             Ended::By(Signal::Hangup) => 129,
             Ended::By(_) => 143,
             Ended::Left | Ended::Over | Ended::Kept(..) | Ended::Next(..) => {
-                said(&live, hello.session).await;
+                if goes_on(&live, hello.session).await {
+                    note(format!("it goes on: decurion attach {}", hello.session));
+                } else {
+                    say_over(&state, hello.session);
+                }
                 0
             }
         })
     })?
 }
 
-/// Says whether the session goes on without us.
-async fn said(live: &LiveSessions, session: SessionId) {
-    match live.attach(session).await {
-        Ok(_) => note(format!("it goes on: decurion attach {session}")),
-        Err(_) => note(format!("the session is over: decurion --resume {session} goes on with it")),
+/// Whether the session goes on without us. Its socket may be there for a moment longer than the session: what counts is
+/// that somebody answers; one who takes long is there.
+async fn goes_on(live: &LiveSessions, session: SessionId) -> bool {
+    let Ok(mut attached) = live.attach(session).await else { return false };
+    let answer = tokio::time::timeout(ANSWER_WITHIN, attached.ask(Command::Tasks)).await;
+    !matches!(answer, Ok(None))
+}
+
+fn say_over(state: &Utf8Path, session: SessionId) {
+    note("its owner has left: the session is over");
+    if let Some(Found::Ours(_)) = Archive::new(state).find(session, &[]) {
+        note(format!("decurion --resume {session} goes on with it"));
     }
 }
 

@@ -129,6 +129,13 @@ impl App {
         Some(self.composer.take()).filter(|text| !text.trim().is_empty())
     }
 
+    /// Says what was written and not sent, where the prompt is not drawn, or not any more; gives it.
+    pub fn say_draft(&mut self) -> Option<String> {
+        let draft = self.take_draft()?;
+        self.say("info", format!("what was written, and not sent: {draft}"));
+        Some(draft)
+    }
+
     /// Nobody will type any more: leaves as soon as all that was asked for is done.
     pub fn leave_when_done(&mut self) -> Vec<Effect> {
         self.leaving = true;

@@ -38,6 +38,42 @@ fn control_d_in_an_empty_prompt_leaves_and_the_conversation_stays() {
 }
 
 #[test]
+fn what_was_written_in_an_attached_terminal_outlives_the_session() {
+    let owner = Terminal::start(ANY);
+    owner.say("hello");
+    owner.wait_settled("Yes.");
+    let attached = owner.beside(&["attach"]);
+    attached.wait_settled("Yes.");
+    attached.write("half a thought");
+    attached.wait_for("> half a thought");
+    owner.keys("C-d");
+    assert_eq!(owner.ended(), 0);
+    assert_eq!(attached.ended(), 0);
+    let screen = attached.screen();
+    assert!(screen.contains("what was written, and not sent: half a thought"), "{screen}");
+    assert!(screen.contains("its owner has left: the session is over"), "{screen}");
+    assert!(screen.contains("decurion --resume "), "{screen}");
+    let again = owner.beside(&["--continue"]).ready();
+    again.keys("Up");
+    again.wait_for("> half a thought");
+}
+
+#[test]
+fn what_was_written_when_somebody_ended_the_program_is_kept() {
+    let terminal = Terminal::start(ANY);
+    terminal.write("half a thought");
+    terminal.wait_for("> half a thought");
+    let worker = rustix::process::Pid::from_raw(terminal.worker()).unwrap();
+    rustix::process::kill_process(worker, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(terminal.ended(), 143);
+    let screen = terminal.screen();
+    assert!(screen.contains("what was written, and not sent: half a thought"), "{screen}");
+    let again = terminal.beside(&[]).ready();
+    again.keys("Up");
+    again.wait_for("> half a thought");
+}
+
+#[test]
 fn control_z_gives_the_terminal_to_the_shell_and_fg_comes_back() {
     let terminal = Terminal::in_shell(ANY);
     terminal.say("$D");
