@@ -36,6 +36,7 @@ use crate::list::List;
 use crate::lists;
 use crate::page::{Page, Turned};
 use crate::theme::Theme;
+use crate::view::item::Fold;
 use crate::view::status::{Known, Own};
 
 use completing::Completing;
@@ -61,6 +62,8 @@ pub struct App {
     keymap: Keymap,
     columns: usize,
     rows: usize,
+    /// How what is finished is shown.
+    fold: Fold,
     conversation: Conversation,
     /// What is finished, for when all is drawn again.
     items: Vec<Item>,
@@ -162,6 +165,7 @@ impl App {
             keymap,
             columns: usize::from(size.0),
             rows: usize::from(size.1),
+            fold: Fold::Folded,
             conversation: Conversation::of(None),
             items: Vec::new(),
             dropped: 0,

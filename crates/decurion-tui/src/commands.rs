@@ -6,6 +6,8 @@
 pub enum Name {
     /// The keys and commands.
     Help,
+    /// The whole conversation.
+    Transcript,
     /// Agents and commands at work.
     Tasks,
     /// Leave.
@@ -70,6 +72,7 @@ pub enum Topic {
 /// All of them, with other names for the same and a few words for the help.
 const TABLE: &[(&str, &[&str], Name, &str)] = &[
     ("help", &[], Name::Help, "keys and commands"),
+    ("transcript", &[], Name::Transcript, "the whole conversation, with everything that is folded"),
     ("tasks", &["bashes"], Name::Tasks, "agents and commands at work: look, steer, pause, stop, background"),
     ("agents", &[], Name::List(Topic::Agents), "the agents there are: look, explain, check, write one"),
     ("resume", &[], Name::List(Topic::Sessions), "go on with an earlier session"),

@@ -70,6 +70,11 @@ impl Page {
         Self::new("conversation", Of::Root)
     }
 
+    /// Whether it is that.
+    pub fn is_root(&self) -> bool {
+        matches!(self.of, Of::Root)
+    }
+
     /// An agent's, whose past is still to come.
     pub fn agent(title: String, agent: AgentId) -> Self {
         let conversation = Conversation::of(Some(agent.clone()));

@@ -14,6 +14,7 @@ use crate::app::{App, Effect, Input, Wants};
 use crate::commands::{self, Typed};
 use crate::editing::{Beside, Edited, Signals, is_known};
 use crate::hands::{Hands, Wish};
+use crate::text::without_sequences;
 use crate::{Ended, NO_SHELL, Over, Showing, Signal, TWICE, conclude};
 
 /// How many lines of the past are printed at the beginning.
@@ -25,7 +26,8 @@ pub async fn run(
     signals: &mut mpsc::Receiver<Signal>,
     typed: &mut Lines,
 ) -> io::Result<Ended> {
-    let Showing { link, app, taken, desk, clock } = showing;
+    let Showing { link, mut app, taken, desk, clock } = showing;
+    app.be_plain();
     let (errands, fruits) = mpsc::channel(64);
     let hands = Hands { commands: link.commands.clone(), desk, errands };
     let signals = Signals::new(signals);
@@ -104,6 +106,7 @@ impl Talk<'_> {
             app.say("info", hint);
         }
         self.printer.print(&app.finished())?;
+        self.printer.print(&app.take_reading())?;
         let asked = app.plain(clock.date());
         self.printer.decide(&asked, app.wants(), app.is_resting() && !self.is_over)
     }
@@ -160,8 +163,37 @@ enum Going {
     Over(Over),
 }
 
-/// What a line means: a prompt, or an answer to what is asked or open.
+/// What a line means: a key, a prompt, or an answer to what is asked or open.
 fn type_line(app: &mut App, line: &str) -> Vec<Effect> {
+    if let Some(letter) = control_letter(line) {
+        return app.update(Input::Key(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL)));
+    }
+    let text: String = without_sequences(line).chars().filter(|letter| !is_key(*letter)).collect();
+    if text != line {
+        app.say("warning", "keys that are no text were left out of this line");
+        // Without them it is no empty line, which would decide something.
+        if text.trim().is_empty() {
+            return Vec::new();
+        }
+    }
+    take_line(app, &text)
+}
+
+/// The letter of the one key with control held that a line consists of, which does what it does elsewhere.
+fn control_letter(line: &str) -> Option<char> {
+    let mut letters = line.chars();
+    let letter = letters.next().filter(|letter| letters.next().is_none() && is_key(*letter))?;
+    let letter = char::from_u32(u32::from(letter) + 0x60)?;
+    letter.is_ascii_lowercase().then_some(letter)
+}
+
+/// Whether a character is a key and no text.
+fn is_key(letter: char) -> bool {
+    letter.is_control() && letter != '\t'
+}
+
+/// What a line of text means.
+fn take_line(app: &mut App, line: &str) -> Vec<Effect> {
     let word = line.trim();
     let press = |app: &mut App, code| app.update(Input::Key(KeyEvent::new(code, KeyModifiers::NONE)));
     let number = word.parse::<usize>().ok();
@@ -200,6 +232,7 @@ fn type_line(app: &mut App, line: &str) -> Vec<Effect> {
             app.say("warning", "that is no number and no letter of those above (q closes it)");
             Vec::new()
         }
+        Wants::Prompt if word == "?" => press(app, KeyCode::Char('?')),
         Wants::Answer { .. } | Wants::Prompt | Wants::Reading => prompt(app, line),
     }
 }

@@ -10,6 +10,7 @@ use super::open::{Open, Tasks};
 use super::{App, Effect, Farewell};
 use crate::steps::steps;
 use crate::view::agents::Panel;
+use crate::view::item::Fold;
 use crate::view::question::Asking;
 
 /// What the next line that is typed is about.
@@ -34,6 +35,24 @@ pub enum Wants {
 }
 
 impl App {
+    /// From here on what is finished is printed for somebody who has lines instead of keys.
+    pub fn be_plain(&mut self) {
+        self.fold = Fold::Printed;
+    }
+
+    /// What somebody wants to read who cannot turn pages, all of it at once: the help, or the whole conversation.
+    pub fn take_reading(&mut self) -> Vec<Line<'static>> {
+        if matches!(self.open, Open::Help(_)) {
+            self.open = Open::Nothing;
+            return self.whole_help();
+        }
+        let Some(mut page) = self.page.take_if(|page| page.is_root()) else { return Vec::new() };
+        let mut lines = vec![Line::raw("the whole conversation:")];
+        lines.extend(page.all((&self.items, self.dropped), &self.theme, self.columns));
+        lines.push(Line::raw("that was the whole conversation"));
+        lines
+    }
+
     /// What the next line is about.
     pub fn wants(&self) -> Wants {
         if self.page.is_some() {

@@ -173,6 +173,7 @@ impl App {
     fn run(&mut self, command: Name, rest: &str) -> Vec<Effect> {
         match command {
             Name::Help => self.open = Open::Help(0),
+            Name::Transcript => self.page = Some(Page::root()),
             Name::Tasks => self.open_tasks(),
             Name::Quit => return self.leave(),
             Name::Cost => self.say("info", crate::view::status::costs(&self.view)),

@@ -14,7 +14,7 @@ use crate::conversation::Item;
 use crate::screen::Cursor;
 use crate::text::{cut, one_line, wrap};
 use crate::view::agents::Panel;
-use crate::view::item::{self, Fold};
+use crate::view::item;
 use crate::view::question::Asking;
 use crate::view::{coming, status};
 
@@ -85,7 +85,7 @@ impl App {
     }
 
     fn lines_of_item(&self, item: usize) -> Vec<Line<'static>> {
-        item::lines(&self.items[item], &self.theme, self.columns, Fold::Folded)
+        item::lines(&self.items[item], &self.theme, self.columns, self.fold)
     }
 
     fn lines_of(&self, from: usize) -> Vec<Line<'static>> {
@@ -254,25 +254,10 @@ impl App {
         lines
     }
 
+    /// The help from a line on, as much of it as fits.
     fn help(&self, from: usize) -> Vec<Line<'static>> {
-        let keys = self.keymap.help();
-        // Keys stand in a column of their own where there is room for one.
-        let wide = if self.columns < 60 { 0 } else { 24 };
-        let row = |(key, words): (String, &str)| {
-            let key = Span::styled(format!("{key:<wide$} "), self.theme.accent);
-            let line = Line::from(vec![key, Span::raw(words.to_owned())]);
-            wrap(line, self.columns.max(1), "  ")
-        };
         let most = self.rows.saturating_sub(7).max(1);
-        let others = [
-            ("!", "run a command in the shell; what it prints joins the conversation"),
-            ("#", "keep a line in the instructions that every session here reads"),
-            ("@", "name a file, or an agent to tell it something"),
-        ];
-        let others = others.map(|(key, words)| row((key.to_owned(), words)));
-        let names = commands::all().map(|(name, words)| row((format!("/{name}"), words)));
-        let rows = keys.into_iter().map(row).chain(others).chain(names);
-        let rows: Vec<Line<'static>> = rows.flatten().collect();
+        let rows = self.whole_help();
         let from = from.min(rows.len().saturating_sub(most));
         let below = rows.len() - from - most.min(rows.len() - from);
         let mut lines: Vec<Line<'static>> = rows.into_iter().skip(from).take(most).collect();
@@ -283,6 +268,26 @@ impl App {
         };
         lines.push(Line::styled(cut(&foot, self.columns).into_owned(), self.theme.faint));
         lines
+    }
+
+    /// All keys, signs and commands.
+    pub(super) fn whole_help(&self) -> Vec<Line<'static>> {
+        let keys = self.keymap.help();
+        // Keys stand in a column of their own where there is room for one.
+        let wide = if self.columns < 60 { 0 } else { 24 };
+        let row = |(key, words): (String, &str)| {
+            let key = Span::styled(format!("{key:<wide$} "), self.theme.accent);
+            let line = Line::from(vec![key, Span::raw(words.to_owned())]);
+            wrap(line, self.columns.max(1), "  ")
+        };
+        let others = [
+            ("!", "run a command in the shell; what it prints joins the conversation"),
+            ("#", "keep a line in the instructions that every session here reads"),
+            ("@", "name a file, or an agent to tell it something"),
+        ];
+        let others = others.map(|(key, words)| row((key.to_owned(), words)));
+        let names = commands::all().map(|(name, words)| row((format!("/{name}"), words)));
+        keys.into_iter().map(row).chain(others).chain(names).flatten().collect()
     }
 
     /// The prompt below these lines, and the status below it.

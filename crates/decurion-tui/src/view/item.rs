@@ -14,16 +14,31 @@ const FOLDED: usize = 3;
 const FOLDED_PROMPT: usize = 20;
 /// How many lines of a change are shown folded.
 const FOLDED_CHANGE: usize = 24;
-/// How what is folded is seen.
-const HINT: &str = " (ctrl+o to see)";
 
 /// How much of an item is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
     /// What a reader needs at a glance.
     Folded,
+    /// The same, for somebody who has lines instead of keys.
+    Printed,
     /// Everything that is kept.
     Open,
+}
+
+impl Fold {
+    fn is_folded(self) -> bool {
+        self != Self::Open
+    }
+
+    /// How what is folded is seen.
+    fn hint(self) -> &'static str {
+        match self {
+            Self::Folded => " (ctrl+o to see)",
+            Self::Printed => " (/transcript to see)",
+            Self::Open => "",
+        }
+    }
 }
 
 /// The lines of an item, with an empty one above it where it stands apart.
@@ -65,12 +80,12 @@ fn marked(mark: Span<'static>, lines: Vec<Line<'static>>) -> Vec<Line<'static>> 
 fn prompt(text: &str, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
     let text = visible(text);
     let all = text.lines().count();
-    let most = if fold == Fold::Folded && all > FOLDED_PROMPT { FOLDED_PROMPT / 2 } else { all };
+    let most = if fold.is_folded() && all > FOLDED_PROMPT { FOLDED_PROMPT / 2 } else { all };
     let lines = text.lines().take(most);
     let lines = lines.flat_map(|line| wrap(Line::styled(line.to_owned(), theme.prompt), room(columns), ""));
     let mut lines: Vec<Line<'static>> = lines.collect();
     if all > most {
-        let words = format!("… {} more lines{HINT}", all - most);
+        let words = format!("… {} more lines{}", all - most, fold.hint());
         lines.push(Line::styled(cut(&words, room(columns)).into_owned(), theme.faint));
     }
     marked(Span::styled("> ", theme.accent), lines)
@@ -98,7 +113,7 @@ fn room(columns: usize) -> usize {
 }
 
 fn thought(text: &str, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<'static>> {
-    if fold == Fold::Folded {
+    if fold.is_folded() {
         return Vec::new();
     }
     let text = plain(text);
@@ -113,7 +128,7 @@ fn call(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Line<
     let taken: usize = counts.iter().map(Span::width).sum::<usize>() + usize::from(!counts.is_empty());
     let title = one_line(&called.title);
     let title = match fold {
-        Fold::Folded => cut(&title, room(columns).saturating_sub(taken).max(8)).into_owned(),
+        Fold::Folded | Fold::Printed => cut(&title, room(columns).saturating_sub(taken).max(8)).into_owned(),
         Fold::Open => title,
     };
     let mut spans = vec![Span::raw(title)];
@@ -131,27 +146,26 @@ fn result(called: &Called, theme: &Theme, columns: usize, fold: Fold) -> Vec<Lin
     let room = columns.saturating_sub(4).max(1);
     let mark = Span::styled("  └ ", theme.faint);
     if let Some(change) = &called.change {
-        let (most, hint) = if fold == Fold::Folded { (FOLDED_CHANGE, HINT) } else { (usize::MAX, "") };
-        return marked(Span::raw("    "), change.lines(theme, room, most, hint));
+        let most = if fold.is_folded() { FOLDED_CHANGE } else { usize::MAX };
+        return marked(Span::raw("    "), change.lines(theme, room, most, fold.hint()));
     }
     let style = if called.failed { theme.error } else { theme.faint };
-    let in_short = summary(called).filter(|_| fold == Fold::Folded && !called.failed);
+    let in_short = summary(called).filter(|_| fold.is_folded() && !called.failed);
     if let Some(words) = in_short {
         return marked(mark, vec![Line::styled(cut(&words, room).into_owned(), style)]);
     }
     let text = plain(&called.output);
     let all: Vec<&str> = text.trim_end().lines().collect();
-    let most = if fold == Fold::Folded { FOLDED } else { usize::MAX };
+    let most = if fold.is_folded() { FOLDED } else { usize::MAX };
     let shown = all.iter().take(most).flat_map(|line| match fold {
-        Fold::Folded => vec![Line::styled(cut(line, room).into_owned(), style)],
+        Fold::Folded | Fold::Printed => vec![Line::styled(cut(line, room).into_owned(), style)],
         Fold::Open => wrap(Line::styled((*line).to_owned(), style), room, ""),
     });
     let mut shown: Vec<Line<'static>> = shown.collect();
     let kept = all.len().min(most);
     if called.lines > kept {
         let missing = called.lines - kept;
-        let hint = if fold == Fold::Folded { HINT } else { "" };
-        let words = format!("… {missing} more lines{hint}");
+        let words = format!("… {missing} more lines{}", fold.hint());
         shown.push(Line::styled(cut(&words, room).into_owned(), theme.faint));
     }
     if shown.is_empty() {

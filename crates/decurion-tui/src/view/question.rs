@@ -55,12 +55,15 @@ impl Asking<'_> {
         let answers = self.in_sight(self.answers(question), self.rows.saturating_sub(taken + least).max(1));
         let room = self.rows.saturating_sub(taken + answers.len() + 1).max(1);
         match subject {
-            Subject::Call => lines.extend(self.bounded(self.subject(question, room), room.min(MOST_LINES))),
+            Subject::Call => {
+                let most = self.at_most(room, MOST_LINES);
+                lines.extend(self.bounded(self.subject(question, room), most));
+            }
             Subject::Plan(plan) => {
                 // Made visible first: whoever agrees sees what else stands there.
                 let plan = visible(&plan);
                 let all = markdown::lines(&plan, self.theme, self.columns.saturating_sub(2).max(1));
-                lines.extend(self.bounded(all, room.min(MOST_PLAN)));
+                lines.extend(self.bounded(all, self.at_most(room, MOST_PLAN)));
             }
             Subject::Choices(_) | Subject::Elicitation => {}
         }
@@ -72,6 +75,11 @@ impl Asking<'_> {
     /// That somebody asks, where there is no room for more.
     pub fn in_a_line(&self, question: &Question) -> Line<'static> {
         Line::styled(cut(&self.head(question).to_string(), self.columns).into_owned(), self.theme.asking)
+    }
+
+    /// So many lines at most; without an end where nothing has to fit, since nobody turns pages there.
+    fn at_most(&self, room: usize, most: usize) -> usize {
+        if self.rows == usize::MAX { room } else { room.min(most) }
     }
 
     /// Why it is asked, and what is asked in the step.

@@ -136,6 +136,65 @@ when text=/(.+)$/
 }
 
 #[test]
+fn all_that_is_folded_and_all_help_can_be_read() {
+    let script = "when turn=1\n  say \"I heard one.\"\nwhen\n  say \"I heard two.\"\n";
+    let terminal = Terminal::with(Stand::new(script), &["--plain"], (80, 24));
+    let is_row = |number: &str| terminal.scrollback().lines().any(|row| row.trim() == number);
+    terminal.say("!seq 1 30");
+    terminal.wait_for("… 27 more lines (/transcript to see)");
+    assert!(!is_row("17"));
+    terminal.say("/transcript");
+    wait_times(&terminal, "that was the whole conversation", 1);
+    assert!(is_row("17") && is_row("30"), "{}", terminal.scrollback());
+    // It is over at once: the next line is a prompt.
+    terminal.say("hello");
+    terminal.wait_for("I heard one.");
+    // The key does what it does elsewhere, and is no prompt.
+    terminal.keys("C-o Enter");
+    let twice = || terminal.scrollback().matches("that was the whole conversation").count() == 2;
+    terminal.wait_that("the conversation again", twice);
+    terminal.say("/help");
+    terminal.wait_for("/quit");
+    let all = terminal.scrollback();
+    assert!(all.contains("the next permission mode") && all.contains("/doctor"), "{all}");
+    assert!(!all.contains("any other key closes"), "{all}");
+    terminal.say("bye");
+    terminal.wait_for("I heard two.");
+    assert_eq!(terminal.stand.model.requests().len(), 2);
+}
+
+#[test]
+fn keys_are_no_part_of_a_prompt() {
+    let terminal = Terminal::with(Stand::new(SCRIPT), &["--plain"], USUAL);
+    terminal.write("left");
+    terminal.keys("Up");
+    terminal.say(" right");
+    terminal.wait_for("keys that are no text were left out of this line");
+    terminal.wait_for("I heard: left right");
+    assert!(!terminal.last_request("main").contains("\\u001b"));
+    // Alone they are nothing at all.
+    terminal.keys("Up Enter");
+    wait_times(&terminal, "were left out", 2);
+    terminal.say("hello");
+    terminal.wait_for("I heard: hello");
+    assert_eq!(terminal.stand.model.requests().len(), 2);
+}
+
+#[test]
+fn a_long_command_is_asked_about_whole() {
+    let script = "when
+  call Bash {\"command\": \"cat > $EFFECTS <<E\\n$(seq 60)\\nE\"}
+";
+    let lines: Vec<String> = (1..=60).map(|number| format!("row {number}")).collect();
+    let script = script.replace("$(seq 60)", &lines.join("\\n"));
+    let terminal = Terminal::with(Stand::new(&script), &["--plain"], (80, 24));
+    terminal.say("go");
+    terminal.wait_for("type a number to answer");
+    let all = terminal.scrollback();
+    assert!(lines.iter().all(|line| all.contains(line)) && !all.contains("ctrl+o"), "{all}");
+}
+
+#[test]
 fn nothing_is_coloured_where_nobody_wants_colours() {
     let script = "when turn=1
   say \"# A *plan*\\n\\n```rust\\nfn main() {}\\n```\"
