@@ -1,13 +1,17 @@
 //! The same session as plain lines, for screen readers and terminals that can do nothing else. Takes lines that a person
 //! types; prints what is finished and, once, whatever must be decided. Nothing moves and nothing is drawn again.
 
-use std::io::{self, BufRead as _, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::sync::Arc;
 
 use decurion_protocol::{Clock, Command, Link, Request};
 use futures_util::StreamExt as _;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::text::Line;
-use tokio::sync::mpsc;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use crate::app::{App, Effect, Input, Wants};
@@ -32,8 +36,19 @@ pub async fn run(
     let hands = Hands { commands: link.commands.clone(), desk, errands };
     let signals = Signals::new(signals);
     let printer = Printer::default();
-    let mut talk =
-        Talk { link, app, taken, hands, fruits, signals, printer, is_over: false, interrupted: None };
+    let terminal = typed.terminal();
+    let mut talk = Talk {
+        link,
+        app,
+        taken,
+        hands,
+        fruits,
+        signals,
+        terminal,
+        printer,
+        is_over: false,
+        interrupted: None,
+    };
     let over = talk.live(&*clock, typed).await?;
     Ok(conclude(over, talk.link, talk.app).await)
 }
@@ -46,6 +61,7 @@ struct Talk<'a> {
     hands: Hands,
     fruits: mpsc::Receiver<Input>,
     signals: Signals<'a>,
+    terminal: Arc<Semaphore>,
     printer: Printer,
     /// Whether nobody types any more.
     is_over: bool,
@@ -85,6 +101,7 @@ impl Talk<'_> {
                 Some(Wish::Suspend) => self.suspend(),
                 Some(Wish::Edit(draft)) => {
                     let Self { app, link, signals, taken, .. } = self;
+                    let _editors = self.terminal.acquire().await;
                     let beside = Beside { app, link, signals, taken: *taken };
                     match beside.edit(&*self.hands.desk, draft).await {
                         Edited::Done(later) => effects.extend(later),
@@ -259,23 +276,30 @@ fn prompt(app: &mut App, line: &str) -> Vec<Effect> {
 /// The lines of standard input. There is one reader in a process, however many sessions follow each other: whoever holds
 /// it gets the next line.
 pub struct Lines {
-    /// Asks for a line, so that an editor has the terminal while nobody waits for one.
+    /// Asks for a line: nothing is read that nobody waits for.
     ask: std::sync::mpsc::Sender<()>,
     read: mpsc::Receiver<String>,
     is_asked: bool,
+    terminal: Arc<Semaphore>,
 }
 
 impl Lines {
     /// Begins to read. The thread ends with the program.
     pub fn of_stdin() -> Self {
-        Self::of(|| {
+        let terminal = Arc::new(Semaphore::new(1));
+        let runtime = Handle::current();
+        let shared = Arc::clone(&terminal);
+        let is_terminal = io::stdin().is_terminal();
+        let lines = Self::of(move || {
+            let _ours = is_terminal.then(|| until_typed(&shared, &runtime));
             let mut bytes = Vec::new();
             let read = io::stdin().lock().read_until(b'\n', &mut bytes);
             read.is_ok_and(|count| count > 0).then(|| {
                 let text = String::from_utf8_lossy(&bytes);
                 text.trim_end_matches(['\n', '\r']).to_owned()
             })
-        })
+        });
+        Self { terminal, ..lines }
     }
 
     /// What this gives, line by line, to its end.
@@ -292,7 +316,12 @@ impl Lines {
         };
         // Without a thread nothing can be typed, and the receiver says so by its end.
         let _ = std::thread::Builder::new().name("lines".to_owned()).spawn(thread);
-        Self { ask, read: lines, is_asked: false }
+        Self { ask, read: lines, is_asked: false, terminal: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// Whoever holds the one permit has the terminal: nothing is read of it meanwhile.
+    fn terminal(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.terminal)
     }
 
     /// The next one; none at the end. Whoever gives up waiting loses none.
@@ -305,6 +334,23 @@ impl Lines {
         let line = self.read.recv().await;
         self.is_asked = false;
         line
+    }
+}
+
+/// Waits until a line was typed that is for us. To wait in a read would not do: one that is under way takes what is typed
+/// for an editor, and one that begins while that has the terminal stops the program.
+fn until_typed<'a>(terminal: &'a Semaphore, runtime: &Handle) -> Option<SemaphorePermit<'a>> {
+    let stdin = io::stdin();
+    let is_typed = |limit: Option<&Timespec>| {
+        // Where that cannot be told, the read will say why.
+        !matches!(poll(&mut [PollFd::new(&stdin, PollFlags::IN)], limit), Ok(0) | Err(Errno::INTR))
+    };
+    loop {
+        while !is_typed(None) {}
+        let ours = runtime.block_on(terminal.acquire()).ok();
+        if is_typed(Some(&Timespec::default())) {
+            return ours;
+        }
     }
 }
 

@@ -63,16 +63,38 @@ fn the_program_ends_when_it_is_told_to_and_its_editor_with_it() {
     }
 }
 
-#[test]
-fn plain_lines_end_with_their_editor_too() {
-    let terminal = with_editor(WAITS_PLAINLY, "--plain");
+/// A new agent is being written in this editor, beside plain lines.
+fn with_editor_beside_lines(script: &str) -> Terminal {
+    let terminal = with_editor(script, "--plain");
     terminal.wait_until("a prompt", |screen| screen.lines().last().is_some_and(|row| row.trim() == ">"));
     terminal.say("/agents");
     terminal.wait_for("general");
     terminal.say("n");
     terminal.wait_for("name of the new agent");
     terminal.say("vintner");
+    editor(&terminal);
+    terminal
+}
+
+#[test]
+fn plain_lines_end_with_their_editor_too() {
+    let terminal = with_editor_beside_lines(WAITS_PLAINLY);
     ends(&terminal, Signal::TERM, 143);
+}
+
+#[test]
+fn what_is_typed_in_an_editor_beside_plain_lines_is_the_editors() {
+    let terminal =
+        with_editor_beside_lines("echo $$ > $HOME/editor; read words; echo \"$words\" > $HOME/got\n");
+    terminal.say("for the editor");
+    let got = || text_of(terminal.stand.home.home().join("got"));
+    terminal.wait_that("what was typed there", || got() == "for the editor\n");
+    terminal.wait_for("nothing wrong");
+    terminal.say("q");
+    terminal.wait_until("a prompt", |screen| screen.lines().last().is_some_and(|row| row.trim() == ">"));
+    terminal.say("for the model");
+    terminal.wait_for("Yes.");
+    assert!(!terminal.last_request("main").contains("for the editor"));
 }
 
 #[test]
