@@ -27,6 +27,10 @@ const RETRY_EVERY: Duration = Duration::from_secs(2);
 /// How many waiting writes are gathered into one.
 const GATHER_AT_MOST: usize = 512;
 
+/// What is told where somebody took the files away.
+const GONE: &str = "the transcript of this session was taken away: nothing that is said is on record any more, and it \
+    cannot be resumed";
+
 /// What "written" means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
@@ -133,6 +137,8 @@ impl Journal {
             durability: options.durability,
             give_up_after: options.give_up_after,
             unsynced_since: None,
+            run: None,
+            told_gone: false,
             lost: Arc::clone(&lost),
         };
         let door = if options.here {
@@ -286,6 +292,10 @@ struct Writer {
     durability: Durability,
     give_up_after: Option<Duration>,
     unsynced_since: Option<Instant>,
+    /// Whose event was written last.
+    run: Option<RunId>,
+    /// Whether it was told that the files are gone.
+    told_gone: bool,
     lost: Arc<OnceLock<JournalLost>>,
 }
 
@@ -338,6 +348,7 @@ impl Writer {
                 Job::Sync { done } => {
                     self.commit(std::mem::take(&mut batch), std::mem::take(&mut waiting));
                     self.sync();
+                    self.look();
                     let _ = done.send(());
                 }
                 Job::Read { work } => {
@@ -380,8 +391,9 @@ impl Writer {
         }
     }
 
-    fn show(&self, envelope: Envelope) -> Arc<Envelope> {
+    fn show(&mut self, envelope: Envelope) -> Arc<Envelope> {
         self.seq.store(envelope.seq, Ordering::Relaxed);
+        self.run = Some(envelope.run);
         let envelope = Arc::new(envelope);
         self.live.send(&envelope);
         envelope
@@ -421,6 +433,17 @@ impl Writer {
             event: Event::Waiting { reason },
             ..first.clone()
         }));
+    }
+
+    /// Tells, once, that the files were taken away. Only where a turn ends: no write shows it.
+    fn look(&mut self) {
+        let Some(run) = self.run.filter(|_| !self.told_gone && self.store.is_gone()) else { return };
+        self.told_gone = true;
+        let (level, text) = ("warning".to_owned(), GONE.to_owned());
+        let notice = self.envelope(&Who { run, agent: None }, Event::Notice { level, text }, 0);
+        if self.write_until_done(std::slice::from_ref(&notice)).is_ok() {
+            self.show(notice);
+        }
     }
 
     fn sync(&mut self) {

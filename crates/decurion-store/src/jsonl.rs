@@ -544,6 +544,12 @@ impl Journal for SessionWriter {
         self.last_seq
     }
 
+    fn is_gone(&self) -> bool {
+        // A file without a name takes all that is written to it.
+        let found = self.project.stat(&self.root.name);
+        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+
     fn held_bytes(&self) -> usize {
         self.backlog_bytes + self.targets().map(|target| target.pending.len()).sum::<usize>()
     }

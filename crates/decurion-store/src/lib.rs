@@ -75,6 +75,11 @@ pub trait Journal: Send {
     /// The highest `seq` accepted so far; 0 before the first.
     fn last_seq(&self) -> u64;
 
+    /// Whether what is written goes nowhere that anybody could read it again, though no write fails.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
     /// Bytes that could not be written yet.
     fn held_bytes(&self) -> usize;
 
