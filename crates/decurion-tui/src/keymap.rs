@@ -133,8 +133,24 @@ pub enum KeymapError {
     #[error(transparent)]
     Key(#[from] UnknownKey),
     /// No such action.
-    #[error("no action has this name: {0:?}; `decurion --help` and the key `?` list them")]
+    #[error("no action has this name: {0:?}; the names are {names}", names = names())]
     Action(String),
+}
+
+/// The names of all actions.
+fn names() -> String {
+    TABLE.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(", ")
+}
+
+/// An action in the help.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Helped {
+    /// Its keys; empty where it has none.
+    pub keys: String,
+    /// Its name, as a person's file has it.
+    pub name: &'static str,
+    /// What it does, in a few words.
+    pub words: &'static str,
 }
 
 /// Which key does what.
@@ -185,8 +201,8 @@ impl Keymap {
         }
     }
 
-    /// Every action that has a key: the keys, and what it does.
-    pub fn help(&self) -> Vec<(String, &'static str)> {
+    /// Every action, also one whose keys were taken from it.
+    pub fn help(&self) -> Vec<Helped> {
         let keys_of = |action: Action| {
             let mut keys: Vec<String> = self
                 .actions
@@ -197,8 +213,12 @@ impl Keymap {
             keys.sort_by_key(|key| (key.len(), key.clone()));
             keys.join(", ")
         };
-        let rows = TABLE.iter().map(|(_, action, _, words)| (keys_of(*action), *words));
-        rows.filter(|(keys, _)| !keys.is_empty()).collect()
+        let helped = |(name, action, _, words): &(&'static str, Action, _, &'static str)| Helped {
+            keys: keys_of(*action),
+            name,
+            words,
+        };
+        TABLE.iter().map(helped).collect()
     }
 }
 
@@ -323,7 +343,18 @@ mod tests {
         keymap.bind("ctrl+c", None).unwrap();
         let pressed = |letter| key(KeyCode::Char(letter), KeyModifiers::CONTROL);
         assert_eq!((keymap.action(&pressed('q')), keymap.action(&pressed('c'))), (Some(Action::Leave), None));
-        assert_eq!(keymap.bind("ctrl+x", Some("fly")), Err(KeymapError::Action("fly".into())));
-        assert!(keymap.help().iter().any(|(keys, words)| keys == "ctrl+q" && words.contains("twice leaves")));
+        let wrong = keymap.bind("ctrl+x", Some("fly")).unwrap_err();
+        assert_eq!(wrong, KeymapError::Action("fly".into()));
+        let help = keymap.help();
+        let leave = help.iter().find(|helped| helped.name == "leave").unwrap();
+        assert!(leave.keys == "ctrl+q" && leave.words.contains("twice leaves"), "{leave:?}");
+        // Whoever reads why it is wrong reads what is right, and each of that can be bound.
+        let wrong = wrong.to_string();
+        let (_, names) = wrong.split_once("the names are ").unwrap();
+        let names: Vec<&str> = names.split(", ").collect();
+        assert_eq!(names, help.iter().map(|helped| helped.name).collect::<Vec<_>>());
+        for name in names {
+            keymap.bind("ctrl+x", Some(name)).unwrap();
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::commands;
 use crate::composer::Composer;
 use crate::conversation::Item;
 use crate::screen::Cursor;
-use crate::text::{cut, one_line, wrap};
+use crate::text::{cut, one_line, width, wrap};
 use crate::view::agents::Panel;
 use crate::view::item;
 use crate::view::question::Asking;
@@ -274,20 +274,32 @@ impl App {
     pub(super) fn whole_help(&self) -> Vec<Line<'static>> {
         let keys = self.keymap.help();
         // Keys stand in a column of their own where there is room for one.
-        let wide = if self.columns < 60 { 0 } else { 24 };
-        let row = |(key, words): (String, &str)| {
+        let widest = keys.iter().map(|helped| width(&helped.keys)).max().unwrap_or_default();
+        let wide = if self.columns < 60 { 0 } else { widest.min(self.columns / 2) };
+        let hang = " ".repeat((wide + 1).max(2));
+        let row = |key: &str, words: &str, name: &str| {
             let key = Span::styled(format!("{key:<wide$} "), self.theme.accent);
-            let line = Line::from(vec![key, Span::raw(words.to_owned())]);
-            wrap(line, self.columns.max(1), "  ")
+            let line = Line::from(vec![
+                key,
+                Span::raw(words.to_owned()),
+                Span::styled(name.to_owned(), self.theme.faint),
+            ]);
+            wrap(line, self.columns.max(1), &hang)
         };
+        let keys = keys.into_iter().map(|helped| {
+            let key = if helped.keys.is_empty() { "(no key)" } else { &helped.keys };
+            row(key, helped.words, &format!(" · {}", helped.name))
+        });
         let others = [
             ("!", "run a command in the shell; what it prints joins the conversation"),
             ("#", "keep a line in the instructions that every session here reads"),
             ("@", "name a file, or an agent to tell it something"),
         ];
-        let others = others.map(|(key, words)| row((key.to_owned(), words)));
-        let names = commands::all().map(|(name, words)| row((format!("/{name}"), words)));
-        keys.into_iter().map(row).chain(others).chain(names).flatten().collect()
+        let others = others.map(|(key, words)| row(key, words, ""));
+        let names = commands::all().map(|(name, words)| row(&format!("/{name}"), words, ""));
+        let foot = "the words behind the dots are the names of the actions in keys.json";
+        let foot = wrap(Line::styled(foot, self.theme.faint), self.columns.max(1), "");
+        keys.chain(others).chain(names).chain([foot]).flatten().collect()
     }
 
     /// The prompt below these lines, and the status below it.

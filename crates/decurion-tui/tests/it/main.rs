@@ -5,6 +5,7 @@ mod bottom;
 mod code;
 mod deciding;
 mod diff;
+mod help;
 mod leaving;
 mod markdown;
 mod popup;

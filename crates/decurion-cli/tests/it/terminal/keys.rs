@@ -28,7 +28,7 @@ fn keys_are_what_a_file_says() {
 #[test]
 fn a_wrong_file_of_keys_is_told_with_its_name() {
     for (text, reason) in [
-        (r#"{"ctrl+q": "fly"}"#, "no action has this name: \"fly\""),
+        (r#"{"ctrl+q": "fly"}"#, "no action has this name: \"fly\"; the names are submit, newline, "),
         (r#"{"hyper+q": "leave"}"#, "not a key: \"hyper+q\""),
         ("{", "EOF"),
     ] {
