@@ -22,7 +22,7 @@ use std::process::Command;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, waitpid};
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use crate::{foreground, limits, sys};
 
@@ -32,7 +32,12 @@ pub enum Ending {
     /// With this code.
     Exited(u8),
     /// By this signal. What it drew may still be there.
-    Killed(i32),
+    Killed {
+        /// Which.
+        signal: i32,
+        /// Whether it had the terminal to itself then.
+        held: bool,
+    },
     /// Not at all: it goes on without a terminal.
     WentOn,
 }
@@ -94,9 +99,12 @@ pub fn keep(program: &OsStr, arguments: &[OsString]) -> io::Result<Ending> {
         let mut ready = [PollFd::new(&signals, PollFlags::IN)];
         let _ = poll(&mut ready, None);
     };
-    if let Some(terminal) = terminal {
-        give_back(&terminal);
-    }
+    let Some(terminal) = terminal else { return Ok(ending) };
+    let ending = match ending {
+        Ending::Killed { signal, .. } => Ending::Killed { signal, held: is_held(&terminal) },
+        ending => ending,
+    };
+    give_back(&terminal);
     Ok(ending)
 }
 
@@ -122,7 +130,14 @@ fn pass_on(signal: i32) -> Passed {
 /// How the child ended, if it did.
 fn ended(status: WaitStatus) -> Option<Ending> {
     let exited = status.exit_status().map(|code| Ending::Exited(u8::try_from(code).unwrap_or(1)));
-    exited.or_else(|| status.terminating_signal().map(Ending::Killed))
+    let killed = |signal| Ending::Killed { signal, held: false };
+    exited.or_else(|| status.terminating_signal().map(killed))
+}
+
+/// Whether somebody reads every key of the terminal, where nobody did before.
+fn is_held(before: &Termios) -> bool {
+    let reads_lines = |terminal: &Termios| terminal.local_modes.contains(LocalModes::ICANON);
+    reads_lines(before) && tcgetattr(io::stdin()).is_ok_and(|now| !reads_lines(&now))
 }
 
 /// Lets the terminal be as it was, where the child did not.

@@ -124,7 +124,6 @@ pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::
         keys: Keys::new()?,
         fruits,
         later: VecDeque::new(),
-        title: String::new(),
         interrupted: None,
         normal: Terminal::size(),
         resized: None,
@@ -196,8 +195,6 @@ struct Window<'a> {
     fruits: mpsc::Receiver<Input>,
     /// What is to be done since an editor was open.
     later: VecDeque<Effect>,
-    /// What the terminal's title says.
-    title: String,
     /// When somebody outside wanted an interrupt last.
     interrupted: Option<Instant>,
     /// The size at which the normal buffer was drawn.
@@ -398,7 +395,7 @@ impl Window<'_> {
             self.resized = Some((now, now));
             return Ok(());
         }
-        self.entitle()?;
+        self.terminal.title(&self.app.title())?;
         (self.drawn, self.dirty) = (Some(Instant::now()), false);
         if let Some((page, cursor)) = self.app.page() {
             return self.screen.page(&page, cursor);
@@ -411,15 +408,6 @@ impl Window<'_> {
         let (live, cursor) = self.app.live(self.clock.date());
         self.screen.draw(&finished, &live, cursor)?;
         self.app.drawn_once();
-        Ok(())
-    }
-
-    fn entitle(&mut self) -> io::Result<()> {
-        let title = self.app.title();
-        if title != self.title {
-            self.terminal.title(&title)?;
-            self.title = title;
-        }
         Ok(())
     }
 

@@ -21,18 +21,26 @@ const MOST_PIECES: usize = 64;
 /// bracketed paste, wrapping, a cursor, no colours.
 pub const RESET: &[u8] = b"\x1b[?2026l\x1b[?47l\x1b[?2004l\x1b[?7h\x1b[?25h\x1b[0m";
 
+/// Puts the window's title aside.
+const SAVE_TITLE: &[u8] = b"\x1b[22;0t";
+/// Has it again. A terminal that has put none aside is left with none, rather than with ours.
+pub const OLD_TITLE: &[u8] = b"\x1b]0;\x07\x1b[23;0t";
+
 /// Whether the terminal is ours now: it is given back once.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The terminal while it is ours.
-pub struct Terminal(());
+pub struct Terminal {
+    /// What its title says.
+    title: String,
+}
 
 impl Terminal {
     /// Takes it over. It is given back when this is dropped, also by a panic on its way out; one that is caught below,
     /// such as an agent's, leaves it ours.
     pub fn take() -> io::Result<Self> {
         hold()?;
-        Ok(Self(()))
+        Ok(Self { title: String::new() })
     }
 
     /// Gives it back for a while.
@@ -43,7 +51,8 @@ impl Terminal {
     /// Has it again. Whoever had it meanwhile may not have put it back, and may have had no time to.
     pub fn go_on(&self) -> io::Result<()> {
         io::stdout().write_all(RESET)?;
-        hold()
+        hold()?;
+        self.put_title()
     }
 
     /// Its columns and rows; something usual where it does not say.
@@ -60,10 +69,18 @@ impl Terminal {
     }
 
     /// Names the window.
-    pub fn title(&self, title: &str) -> io::Result<()> {
+    pub fn title(&mut self, title: &str) -> io::Result<()> {
         let title: String = title.chars().filter(|letter| !letter.is_control()).take(80).collect();
+        if title == self.title {
+            return Ok(());
+        }
+        self.title = title;
+        self.put_title()
+    }
+
+    fn put_title(&self) -> io::Result<()> {
         let mut out = io::stdout();
-        write!(out, "\x1b]0;{title}\x07")?;
+        write!(out, "\x1b]0;{}\x07", self.title)?;
         out.flush()
     }
 }
@@ -160,6 +177,7 @@ impl Drop for Terminal {
 fn hold() -> io::Result<()> {
     TAKEN.store(true, Ordering::SeqCst);
     enable_raw_mode()?;
+    io::stdout().write_all(SAVE_TITLE)?;
     execute!(io::stdout(), EnableBracketedPaste)
 }
 
@@ -168,7 +186,9 @@ fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         // Shown, wrapping, and nothing held back for one update.
         let _ = io::stdout().write_all(RESET);
+        let _ = io::stdout().write_all(OLD_TITLE);
         let _ = io::stdout().flush();
+        // Last: whoever finds the terminal still raw knows that the rest is not done.
         let _ = disable_raw_mode();
     }
 }

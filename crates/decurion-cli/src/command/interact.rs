@@ -61,10 +61,12 @@ pub fn keep() -> Result<u8, Failure> {
     match ended {
         keeper::Ending::Exited(code) => Ok(code),
         keeper::Ending::WentOn => Ok(0),
-        keeper::Ending::Killed(signal) => {
+        keeper::Ending::Killed { signal, held } => {
             let mut out = std::io::stdout();
+            let title = if held { terminal::OLD_TITLE } else { b"" };
             let _ = out
                 .write_all(terminal::RESET)
+                .and_then(|()| out.write_all(title))
                 .and_then(|()| out.write_all(b"\r\n"))
                 .and_then(|()| out.flush());
             if !is_wish(signal) {

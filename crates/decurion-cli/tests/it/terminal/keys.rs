@@ -73,3 +73,61 @@ when
     terminal.wait_settled("It is over.");
     terminal.wait_fact("window_bell_flag", |rung| rung == "1");
 }
+
+/// A shell whose window has a title of its own, with one more put aside, and this line in it.
+fn titled(line: &str) -> Terminal {
+    let terminal = Terminal::in_shell("when\n  say \"I begin\"\n  stall\n");
+    terminal.say(r"printf '\033]0;another\007\033[22;0t\033]0;my own title\007'");
+    terminal.wait_fact("pane_title", |title| title == "my own title");
+    terminal.say(line);
+    terminal
+}
+
+/// The title is what it was before.
+#[track_caller]
+fn is_back(terminal: &Terminal) {
+    terminal.wait_fact("pane_title", |title| title == "my own title");
+}
+
+#[test]
+fn the_shell_has_its_title_again() {
+    let terminal = titled("$D");
+    terminal.wait_fact("pane_title", |title| title == "work");
+    terminal.keys("C-z");
+    terminal.wait_for("Stopped");
+    is_back(&terminal);
+    terminal.say("fg");
+    terminal.wait_fact("pane_title", |title| title == "work");
+    terminal.keys("C-c C-c");
+    is_back(&terminal);
+}
+
+#[test]
+fn the_title_of_work_goes_where_the_work_is_left_or_killed() {
+    for is_kept in [true, false] {
+        let terminal = titled("exec $D");
+        terminal.wait_fact("pane_title", |title| title == "work");
+        terminal.say("go");
+        terminal.wait_for("I begin");
+        terminal.wait_fact("pane_title", |title| title == "● work");
+        if is_kept {
+            terminal.keys("C-d");
+            terminal.wait_for("keep it");
+            terminal.keys("Enter");
+        } else {
+            terminal.kill_worker();
+        }
+        assert_eq!(terminal.ended(), if is_kept { 0 } else { 137 });
+        is_back(&terminal);
+    }
+}
+
+#[test]
+fn plain_lines_leave_the_title_alone() {
+    let terminal = titled("exec $D --plain");
+    terminal.wait_until("a prompt", |screen| screen.lines().last().is_some_and(|row| row.trim() == ">"));
+    assert_eq!(terminal.fact("pane_title"), "my own title");
+    terminal.kill_worker();
+    assert_eq!(terminal.ended(), 137);
+    assert_eq!(terminal.fact("pane_title"), "my own title");
+}
