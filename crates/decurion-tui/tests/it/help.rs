@@ -16,7 +16,7 @@ fn help(columns: u16) -> String {
     app.update(Input::Key(KeyEvent::new(KeyCode::Char('?'), KeyModifiers::NONE)));
     let lines = app.live(jiff::Timestamp::UNIX_EPOCH).0;
     assert!(lines.iter().all(|line| line.width() <= usize::from(columns)));
-    let lines = lines.iter().map(ToString::to_string).skip_while(|line| line.is_empty());
+    let lines = lines.iter().map(ToString::to_string).skip_while(String::is_empty);
     lines.take_while(|line| !line.starts_with('!')).map(|line| line + "\n").collect()
 }
 
