@@ -366,12 +366,18 @@ impl Called {
             tool: tool.to_owned(),
             title,
             failed: output.is_error,
-            lines: text.lines().count(),
+            lines: read_lines(output).unwrap_or_else(|| text.lines().count()),
             output: cut(&text, MOST_OUTPUT).to_owned(),
             change: output.structured.as_ref().and_then(Change::reported),
             duration_ms,
         }
     }
+}
+
+/// How many lines of a file were read, as people count them: the model is also told that nothing is behind the last.
+fn read_lines(output: &ToolOutput) -> Option<usize> {
+    let content = &output.structured.as_ref().filter(|told| told["type"] == "text")?["file"]["content"];
+    content.as_str().map(|content| content.lines().count())
 }
 
 /// A prompt as it was typed: of a person's own command the model reads more than that.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::needless_raw_string_hashes, missing_docs)]
 
 mod bottom;
+mod calls;
 mod code;
 mod deciding;
 mod diff;
