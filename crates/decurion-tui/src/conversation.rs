@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use decurion_protocol::{
     AgentId, Block, CallId, Delta, Envelope, Event, Message, Origin, Outcome, Role, ShellLine, ToolOutput,
 };
+use serde_json::Value;
 
 pub use crate::view::diff::{Change, Hunk};
 use crate::view::markdown::settled;
@@ -95,7 +96,9 @@ pub struct Conversation {
     /// Whether the answer that comes was heard from its beginning.
     from_start: bool,
     calling: Vec<Calling>,
-    /// Calls that were refused and have no result yet, with their tools.
+    /// Calls that were asked about and not begun, and what they are about.
+    asked: Vec<(CallId, String)>,
+    /// Calls that were refused and have no result yet, and what they were about.
     refused: Vec<(CallId, String)>,
     /// What went wrong, as it was told before the end that says it again.
     told: String,
@@ -155,7 +158,14 @@ impl Conversation {
             }),
             Event::CallProgress { call, text } => self.progress(call, text),
             // Its result, which follows, says why.
-            Event::CallRefused { call, tool, .. } => self.refused.push((call.clone(), tool.clone())),
+            Event::CallRefused { call, tool, input, .. } => {
+                let asked = self.asked.iter().find(|(asked, _)| asked == call);
+                let title = asked.map_or_else(|| title_of(tool, input), |(_, title)| title.clone());
+                self.refused.push((call.clone(), title));
+            }
+            Event::Asked { question } if question.elicitation.is_none() => {
+                self.asked.push((question.call.clone(), question.intent.title.clone()));
+            }
             Event::CallEnded { call, tool, output, duration_ms, .. } => {
                 let title = self.close(call, tool);
                 self.push(Item::Call(Box::new(Called::new(tool, title, output, *duration_ms))));
@@ -305,10 +315,11 @@ impl Conversation {
 
     /// A call is over: what it was about.
     fn close(&mut self, call: &CallId, tool: &str) -> String {
+        self.asked.retain(|(asked, _)| asked != call);
         if let Some(at) = self.refused.iter().position(|(refused, _)| refused == call) {
-            let (_, tool) = self.refused.swap_remove(at);
+            let (_, title) = self.refused.swap_remove(at);
             self.calling.retain(|calling| calling.call != *call);
-            return format!("{tool} was refused");
+            return format!("refused: {title}");
         }
         let at = self.calling.iter().position(|calling| calling.call == *call);
         at.map_or_else(|| tool.to_owned(), |at| self.calling.remove(at).title)
@@ -323,6 +334,7 @@ impl Conversation {
 
     fn end(&mut self, outcome: &Outcome) {
         self.calling.clear();
+        self.asked.clear();
         self.refused.clear();
         self.break_off();
         let (told, replies) = (std::mem::take(&mut self.told), std::mem::take(&mut self.replies));
@@ -371,6 +383,16 @@ impl Called {
             change: output.structured.as_ref().and_then(Change::reported),
             duration_ms,
         }
+    }
+}
+
+/// What a call that was never looked at is about, as far as its input tells.
+fn title_of(tool: &str, input: &Value) -> String {
+    let about = ["command", "file_path", "notebook_path", "url", "pattern", "description"];
+    match about.iter().find_map(|member| input[*member].as_str()) {
+        Some(command) if tool == "Bash" => format!("$ {command}"),
+        Some(about) => format!("{tool} {about}"),
+        None => tool.to_owned(),
     }
 }
 

@@ -47,7 +47,7 @@ fn a_command_that_nobody_can_read_is_allowed_once_or_not_at_all() {
     terminal.keys("2");
     terminal.wait_for("\ntell it:");
     terminal.keys("Enter");
-    terminal.wait_for("Bash was refused");
+    terminal.wait_for("refused: $ $(cat command) --all");
 }
 
 #[test]
