@@ -38,6 +38,8 @@ pub(crate) enum Shape {
     Word(&'static [&'static str]),
     /// A permission mode.
     Mode,
+    /// How a terminal looks.
+    Theme,
     /// A whole number between these, both included.
     Integer(u64, u64),
     /// A number between these, both included.
@@ -79,6 +81,7 @@ impl Shape {
             Self::Url => "an http or https address without user, query or fragment".to_owned(),
             Self::Word(words) => format!("one of {}", words.join(", ")),
             Self::Mode => "one of default, acceptEdits, plan, bypassPermissions, dontAsk, bubble".to_owned(),
+            Self::Theme => format!("one of {}", THEMES.join(", ")),
             Self::Integer(least, most) => format!("a whole number from {least} to {most}"),
             Self::Number(least, most) => format!("a number from {least} to {most}"),
             Self::Texts | Self::AddedTexts => "a list of texts".to_owned(),
@@ -94,6 +97,10 @@ impl Shape {
         }
     }
 }
+
+/// The themes: by the terminal's background, on a dark or a light one (with the ecosystem's variants), or no colours.
+pub(crate) const THEMES: &[&str] =
+    &["auto", "dark", "light", "dark-ansi", "light-ansi", "dark-daltonized", "light-daltonized", "none"];
 
 /// Finds a key in a table.
 pub(crate) fn find<'a>(keys: &'a [Key], name: &str) -> Option<&'a Key> {
@@ -161,7 +168,7 @@ pub(crate) static KEYS: &[Key] = &[
     ours("skills", Shape::Object(SKILLS), WhenTrusted),
     // How it looks at a terminal.
     shared("statusLine", Shape::Opaque, WhenTrusted),
-    shared("theme", Shape::Text, Never),
+    shared("theme", Shape::Theme, Never),
     shared("editorMode", Shape::Text, Never),
     // How much.
     ours("limits", Shape::Object(LIMITS), WhenTrusted),

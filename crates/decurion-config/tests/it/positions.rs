@@ -13,6 +13,16 @@ fn a_wrong_value_is_named_with_file_line_column_and_key() {
             "{\"durability\": \"forever\"}",
             "1:16: durability: expected one of process, power, found \"forever\"",
         ),
+        (
+            "{\"theme\": \"purple\"}",
+            "1:11: theme: expected one of auto, dark, light, dark-ansi, light-ansi, dark-daltonized, light-daltonized, \
+             none, found \"purple\"",
+        ),
+        (
+            "{\"theme\": 3}",
+            "1:11: theme: expected one of auto, dark, light, dark-ansi, light-ansi, dark-daltonized, \
+             light-daltonized, none, found a number",
+        ),
         ("{\"permissions\": []}", "1:17: permissions: expected an object, found a list"),
         (
             "{\"permissions\": {\"allow\": \"Read\"}}",
@@ -141,15 +151,17 @@ fn repeated_keys_are_named() {
 fn what_the_ecosystem_allows_and_we_do_not_know_is_left_out() {
     let stage = Stage::new().file(
         "home/.claude/settings.json",
-        "{\"permissions\": {\"allow\": [\"Read\", \"Bash(\"], \"defaultMode\": \"auto\"}}",
+        "{\"permissions\": {\"allow\": [\"Read\", \"Bash(\"], \"defaultMode\": \"auto\"},\n\"theme\": \"custom:mine\"}",
     );
     let loaded = stage.load();
+    assert_eq!(loaded.settings.theme, None);
     assert_eq!(loaded.rules.set.allow.len(), 1);
     assert_eq!(
         stage.warnings(&loaded),
         [
             "home/.claude/settings.json:1:36: permissions.allow[1]: this rule is ignored: a rule's `(` is not closed",
             "home/.claude/settings.json:1:61: permissions.defaultMode: a mode that is not known here is ignored",
+            "home/.claude/settings.json:2:10: theme: a theme that is not known here is ignored",
         ]
     );
 }
