@@ -25,7 +25,7 @@ use camino::Utf8Path;
 use decurion_config::{Environment, Loaded};
 use decurion_exec::keeper::{self, Leash};
 use decurion_protocol::{
-    Command, Envelope, Link, Place, Request, RequestId, SessionId, SessionRequest, Start,
+    Command, Envelope, Event, Link, Mode, Place, Request, RequestId, SessionId, SessionRequest, Start,
 };
 use decurion_serve::socket::Listener;
 use decurion_store::{Archive, Found};
@@ -133,9 +133,7 @@ pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>
         });
         let is_new = matches!(request.start, Start::New { .. });
         let mut showing = screen.showing(link, &request.cwd, is_new, Owner::Ours(Arc::clone(&exits)))?;
-        // Nothing is on record of it before the first prompt, which nobody should send without knowing.
-        let usual = around.loaded.settings.permissions.default_mode;
-        if let Some(mode) = request.mode.or(is_new.then_some(usual)) {
+        if let Some(mode) = request.mode {
             showing.app.view.mode = mode;
         }
         showing.app.draft(&std::mem::take(&mut draft));
@@ -290,8 +288,7 @@ impl Screening<'_> {
         let known = &mut app.known;
         known.windows.clone_from(&self.windows);
         crate::wire::SANDBOX.clone_into(&mut known.sandbox);
-        known.can_bypass =
-            loaded.settings.permissions.default_mode == decurion_protocol::Mode::BypassPermissions;
+        known.can_bypass = loaded.settings.permissions.default_mode == Mode::BypassPermissions;
         known.has_own = program::status_command(loaded).is_some();
         let exits = match owner {
             Owner::Ours(exits) => {
@@ -310,9 +307,21 @@ impl Screening<'_> {
         let past = if is_new { Vec::new() } else { past(state, link.session) };
         let taken = past.last().map_or(0, |envelope| envelope.seq);
         app.recall(&past);
+        // Only the next run puts it on record, and nobody should send a prompt without knowing.
+        if !app.known.attached() {
+            app.view.mode = changed_mode(&past).unwrap_or(loaded.settings.permissions.default_mode);
+        }
         let desk = Arc::new(Program::new(loaded, self.around.environment, prompts, (link.session, exits)));
         Ok(Showing { link, app, taken, desk, clock: Arc::new(SystemClock::new()) })
     }
+}
+
+/// The mode that somebody changed to last. That of a run is over with it.
+fn changed_mode(past: &[Envelope]) -> Option<Mode> {
+    past.iter().rev().find_map(|envelope| match envelope.event {
+        Event::ModeChanged { mode } if envelope.agent.is_none() => Some(mode),
+        _ => None,
+    })
 }
 
 /// What is on record of a session.

@@ -38,6 +38,25 @@ fn the_mode_is_told_before_the_first_prompt() {
 }
 
 #[test]
+fn the_mode_of_a_session_that_goes_on_is_that_of_now() {
+    let terminal = Terminal::start(ANY);
+    terminal.say("hello");
+    terminal.wait_settled("I heard: hello");
+    terminal.keys("C-d");
+    assert_eq!(terminal.ended(), 0);
+    put_in(&terminal.stand.home.state(), "settings.json", r#"{"permissions": {"defaultMode": "plan"}}"#);
+    let again = terminal.beside(&["--continue"]);
+    again.wait_for("plans, changes nothing");
+    // What somebody chose in it stays chosen.
+    again.keys("BTab");
+    again.wait_for("asks before it acts");
+    again.keys("C-d");
+    assert_eq!(again.ended(), 0);
+    let once_more = terminal.beside(&["--continue"]);
+    once_more.wait_for("asks before it acts");
+}
+
+#[test]
 fn a_command_of_ones_own_takes_its_place_and_is_told_what_is_so() {
     let stand = Stand::new(ANY);
     let own = r#"{"statusLine": {"type": "command", "command": "tee $HOME/told; echo; echo 'MY OWN LINE'"}}"#;
