@@ -8,7 +8,7 @@ use crate::error::{ConfigError, Warning, WarningKind};
 use crate::jsonc::{Document, Kind, Member, Node};
 use crate::origin::{Family, Layer, Origin, Sources};
 use crate::redact::Redactor;
-use crate::schema::{self, KEYS, Key, MOVED, Shape, THEMES};
+use crate::schema::{self, KEYS, Key, MOVED, Shape};
 use crate::secret::{self, Secret};
 use crate::shell_env;
 
@@ -163,7 +163,7 @@ impl Check<'_> {
             Shape::MatchersEach => false,
             Shape::Opaque => matches!(node.kind, Kind::Object(_)),
             Shape::Mode => return self.mode(node),
-            Shape::Theme => return self.theme(node),
+            Shape::Look(known) => return self.look(node, known),
             Shape::Secret => return self.secret(&node).map(Some),
             Shape::TextOrTexts if node.text().is_some_and(is_plain_text) => {
                 let (at, source) = (node.at, node.source);
@@ -208,17 +208,17 @@ impl Check<'_> {
         }
     }
 
-    fn theme(&mut self, node: Node) -> Result<Option<Node>, ConfigError> {
+    fn look(&mut self, node: Node, known: &'static [&'static str]) -> Result<Option<Node>, ConfigError> {
         match node.text() {
-            Some(theme) if THEMES.contains(&theme) => Ok(Some(node)),
+            Some(word) if known.contains(&word) => Ok(Some(node)),
             // The ecosystem has more of them, also a person's own.
             Some(_) if self.family == Family::Shared => {
                 let origin = self.sources.origin(&node);
-                let text = format!("{}: a theme that is not known here is ignored", self.path);
+                let text = format!("{}: what is not known here is ignored", self.path);
                 self.warn(WarningKind::Ignored, origin, text);
                 Ok(None)
             }
-            _ => Err(self.wrong(&node, &Shape::Theme.expected())),
+            _ => Err(self.wrong(&node, &Shape::Look(known).expected())),
         }
     }
 

@@ -38,8 +38,8 @@ pub(crate) enum Shape {
     Word(&'static [&'static str]),
     /// A permission mode.
     Mode,
-    /// How a terminal looks.
-    Theme,
+    /// How a terminal looks or feels: one of these words. The ecosystem's files may have others.
+    Look(&'static [&'static str]),
     /// A whole number between these, both included.
     Integer(u64, u64),
     /// A number between these, both included.
@@ -79,9 +79,8 @@ impl Shape {
             Self::Bool => "true or false".to_owned(),
             Self::Text | Self::Secret => "a text that is not empty".to_owned(),
             Self::Url => "an http or https address without user, query or fragment".to_owned(),
-            Self::Word(words) => format!("one of {}", words.join(", ")),
+            Self::Word(words) | Self::Look(words) => format!("one of {}", words.join(", ")),
             Self::Mode => "one of default, acceptEdits, plan, bypassPermissions, dontAsk, bubble".to_owned(),
-            Self::Theme => format!("one of {}", THEMES.join(", ")),
             Self::Integer(least, most) => format!("a whole number from {least} to {most}"),
             Self::Number(least, most) => format!("a number from {least} to {most}"),
             Self::Texts | Self::AddedTexts => "a list of texts".to_owned(),
@@ -99,7 +98,7 @@ impl Shape {
 }
 
 /// The themes: by the terminal's background, on a dark or a light one (with the ecosystem's variants), or no colours.
-pub(crate) const THEMES: &[&str] =
+const THEMES: &[&str] =
     &["auto", "dark", "light", "dark-ansi", "light-ansi", "dark-daltonized", "light-daltonized", "none"];
 
 /// Finds a key in a table.
@@ -168,8 +167,8 @@ pub(crate) static KEYS: &[Key] = &[
     ours("skills", Shape::Object(SKILLS), WhenTrusted),
     // How it looks at a terminal.
     shared("statusLine", Shape::Opaque, WhenTrusted),
-    shared("theme", Shape::Theme, Never),
-    shared("editorMode", Shape::Text, Never),
+    shared("theme", Shape::Look(THEMES), Never),
+    shared("editorMode", Shape::Look(&["normal", "vim"]), Never),
     // How much.
     ours("limits", Shape::Object(LIMITS), WhenTrusted),
     shared("bashOutputMaxChars", Shape::Integer(1, 10_000_000), WhenTrusted),

@@ -23,6 +23,7 @@ fn a_wrong_value_is_named_with_file_line_column_and_key() {
             "1:11: theme: expected one of auto, dark, light, dark-ansi, light-ansi, dark-daltonized, \
              light-daltonized, none, found a number",
         ),
+        ("{\"editorMode\": \"vi\"}", "1:16: editorMode: expected one of normal, vim, found \"vi\""),
         ("{\"permissions\": []}", "1:17: permissions: expected an object, found a list"),
         (
             "{\"permissions\": {\"allow\": \"Read\"}}",
@@ -161,7 +162,7 @@ fn what_the_ecosystem_allows_and_we_do_not_know_is_left_out() {
         [
             "home/.claude/settings.json:1:36: permissions.allow[1]: this rule is ignored: a rule's `(` is not closed",
             "home/.claude/settings.json:1:61: permissions.defaultMode: a mode that is not known here is ignored",
-            "home/.claude/settings.json:2:10: theme: a theme that is not known here is ignored",
+            "home/.claude/settings.json:2:10: theme: what is not known here is ignored",
         ]
     );
 }
