@@ -319,6 +319,8 @@ fn is_own(sequence: &str, kind: Kind) -> bool {
     match last {
         "h" => matches!(parameters, "?2026" | "?25" | "?7" | "?2004" | "?1049"),
         "l" => matches!(parameters, "?2026" | "?25" | "?7" | "?2004" | "?1049" | "?47"),
+        // The window's title is put aside, and there again.
+        "t" => matches!(parameters, "22;0" | "23;0"),
         // What kind of terminal it is, asked once.
         "c" => parameters.is_empty(),
         "A" | "B" | "C" => parameters.parse::<u16>().is_ok(),
