@@ -21,8 +21,10 @@ use std::process::Command;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, waitpid};
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpgrp, getpid, getppid, kill_process, waitpid,
+};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 
 use crate::{foreground, limits, sys};
 
@@ -137,7 +139,9 @@ fn ended(status: WaitStatus) -> Option<Ending> {
 /// Whether somebody reads every key of the terminal, where nobody did before.
 fn is_held(before: &Termios) -> bool {
     let reads_lines = |terminal: &Termios| terminal.local_modes.contains(LocalModes::ICANON);
-    reads_lines(before) && tcgetattr(io::stdin()).is_ok_and(|now| !reads_lines(&now))
+    // An editor has a group of its own.
+    let is_ours = tcgetpgrp(io::stdin()).is_ok_and(|front| front == getpgrp());
+    is_ours && reads_lines(before) && tcgetattr(io::stdin()).is_ok_and(|now| !reads_lines(&now))
 }
 
 /// Lets the terminal be as it was, where the child did not.

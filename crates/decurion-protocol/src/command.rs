@@ -72,7 +72,8 @@ pub enum Command {
     },
     /// Stop waiting for foreground tasks; they go on.
     Background {
-        /// Which, by its own id or that of the call that began it; none is all of them.
+        /// Which, by its own id or that of the call that began it; none is all that the root waits
+        /// for.
         target: Option<String>,
     },
     /// End a task.

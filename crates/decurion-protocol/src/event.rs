@@ -342,6 +342,20 @@ impl Event {
         Self::HookEnded { hook, stdout, stderr, exit_code: None, ending: HookEnding::Cancelled }
     }
 
+    /// The mode that the session is in from here on, where that changes.
+    pub fn mode(&self) -> Option<Mode> {
+        match self {
+            Self::ModeChanged { mode } => Some(*mode),
+            Self::RightsChanged { updates, only: None } => {
+                updates.iter().rev().find_map(|update| match update {
+                    PermissionUpdate::SetMode { mode } => Some(*mode),
+                    _ => None,
+                })
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the journal keeps it. Everything else is shown and forgotten.
     pub fn is_durable(&self) -> bool {
         match self {

@@ -125,7 +125,9 @@ impl SessionView {
     pub fn take(&mut self, envelope: &Envelope) {
         match &envelope.event {
             Event::SessionOpened { info } => self.info = Some((**info).clone()),
-            Event::ModeChanged { mode } if envelope.agent.is_none() => self.mode = *mode,
+            Event::ModeChanged { .. } | Event::RightsChanged { .. } if envelope.agent.is_none() => {
+                self.mode = envelope.event.mode().unwrap_or(self.mode);
+            }
             Event::Quiet { quiet, queued } => (self.at_work, self.queued) = (!quiet, *queued),
             Event::Asked { question } => self.ask(question),
             Event::Answered { question, .. } => self.let_go(|open| open.id == *question),

@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use decurion_protocol::view::SessionView;
 use decurion_protocol::{
-    AgentId, Block, Command, Envelope, Event, Limits, LineId, Message, Origin, QuestionId, Reply, Request,
-    RequestId, Role, TaskOutputEnd,
+    AgentId, Block, Command, Envelope, Event, Limits, LineId, Message, Mode, Origin, QuestionId, Reply,
+    Request, RequestId, Role, TaskOutputEnd,
 };
 use ratatui::crossterm::event::KeyEvent;
 
@@ -89,6 +89,8 @@ pub struct App {
     requests: u64,
     /// The commands whose replies somebody waits for.
     waited: Vec<(u64, Waits)>,
+    /// The mode that was asked for last and is not in force yet.
+    wanted: Option<Mode>,
     /// Whether the program ends as soon as nobody works.
     leaving: bool,
     /// Whether the session was asked whether anybody works.
@@ -131,6 +133,8 @@ enum Waits {
     Output,
     /// To tell what an agent may use now.
     Budget,
+    /// To go on from this mode, or to tell why not.
+    Mode(Mode),
     /// To leave if nobody works then either.
     Leaving,
     /// To write a prompt again that was not taken.
@@ -183,6 +187,7 @@ impl App {
             answered: Vec::new(),
             requests: 0,
             waited: Vec::new(),
+            wanted: None,
             leaving: false,
             asked_to_leave: false,
             leave_pressed: false,
@@ -411,6 +416,12 @@ impl App {
             (Waits::Told(agent, text), Reply::Refused { reason }) => {
                 self.say("warning", reason.clone());
                 self.tell_again(&agent, &text);
+            }
+            (Waits::Mode(mode), reply) => {
+                self.wanted.take_if(|wanted| *wanted == mode);
+                if let Reply::Refused { reason } = reply {
+                    self.say("warning", format!("mode: {reason}"));
+                }
             }
             (Waits::Leaving, _) => {
                 if self.leaving && self.is_done() {

@@ -22,7 +22,7 @@ pub enum Action {
     Leave,
     /// Leave where nothing is written; else delete ahead.
     EndOfInput,
-    /// Put all foreground work into the background.
+    /// Put all that the main agent waits for into the background.
     Background,
     /// The next permission mode.
     Mode,

@@ -417,7 +417,10 @@ impl Window<'_> {
         let size = Terminal::size();
         if size.0 == self.screen.size().0 && self.screen.set_rows(size.1) {
             self.app.resize(size);
-            self.normal = size;
+            // Below a page it may be of another width still.
+            if self.normal.0 == size.0 {
+                self.normal = size;
+            }
             return self.draw();
         }
         self.repaint()
@@ -426,8 +429,7 @@ impl Window<'_> {
     fn repaint(&mut self) -> io::Result<()> {
         fuse::pass("repaint");
         let size = Terminal::size();
-        // Counted at the width at which they were drawn.
-        let from = self.app.place_of_line(self.screen.owned(size));
+        let from = self.app.place_of_line(self.screen.owned(size), usize::from(self.normal.0));
         self.app.resize(size);
         (self.drawn, self.dirty) = (Some(Instant::now()), false);
         if let Some((page, cursor)) = self.app.page() {

@@ -1,7 +1,7 @@
 //! A page that takes the whole screen: a conversation with all that is folded, one agent's as it goes on, or a text.
 //! Takes items and keys; gives the rows in sight. It is drawn beside the terminal's own buffer, which it leaves alone.
 
-use decurion_protocol::{AgentId, Envelope, Event};
+use decurion_protocol::{AgentId, Envelope, Event, Role};
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
 
@@ -121,8 +121,10 @@ impl Page {
 
     /// The agent that it shows was not told this after all: it is written again.
     pub fn not_told(&mut self, text: &str) {
-        if let Of::Agent(following) = &mut self.of {
-            following.told.retain(|told| told != text);
+        if let Of::Agent(following) = &mut self.of
+            && let Some(at) = following.told.iter().rposition(|told| told == text)
+        {
+            following.told.remove(at);
         }
         self.words.put_before(text);
     }
@@ -278,9 +280,13 @@ pub enum Turned {
 
 impl Following {
     fn take(&mut self, envelope: &Envelope) {
-        if let Event::Message { message, .. } = &envelope.event {
-            let heard = message.text();
-            self.told.retain(|text| !heard.contains(text.as_str()));
+        match &envelope.event {
+            Event::Message { message, .. } if message.role == Role::User => {
+                let heard = message.text();
+                self.told.retain(|text| !heard.contains(text.as_str()));
+            }
+            Event::RunEnded { .. } => self.told.clear(),
+            _ => {}
         }
         self.conversation.take(envelope);
         self.items.extend(self.conversation.take_finished());

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::app::{App, Effect, Input, Wants};
 use crate::commands::{self, Typed};
+use crate::desk::Draft;
 use crate::editing::{Beside, Edited, Signals, is_known};
 use crate::hands::{Hands, Wish};
 use crate::text::without_sequences;
@@ -49,7 +50,8 @@ pub async fn run(
         is_over: false,
         interrupted: None,
     };
-    let over = talk.live(&*clock, typed).await?;
+    // A terminal that takes no more lines is gone.
+    let over = talk.live(&*clock, typed).await.unwrap_or(Over::By(Signal::Hangup));
     Ok(conclude(over, talk.link, talk.app).await)
 }
 
@@ -102,9 +104,16 @@ impl Talk<'_> {
                 Some(Wish::Edit(draft)) => {
                     let Self { app, link, signals, taken, .. } = self;
                     let _editors = self.terminal.acquire().await;
+                    let is_prompt = matches!(draft, Draft::Text(_));
                     let beside = Beside { app, link, signals, taken: *taken };
                     match beside.edit(&*self.hands.desk, draft).await {
-                        Edited::Done(later) => effects.extend(later),
+                        Edited::Done(later) => {
+                            effects.extend(later);
+                            // There is no prompt to look at it once more.
+                            if let Some(text) = app.take_draft().filter(|_| is_prompt) {
+                                effects.extend(prompt(app, &text));
+                            }
+                        }
                         Edited::By(signal) => return Ok(Some(Over::By(signal))),
                         Edited::SessionOver => return Ok(Some(Over::Session)),
                     }
@@ -117,7 +126,9 @@ impl Talk<'_> {
     /// Prints what is finished, and what must be decided.
     fn print(&mut self, clock: &dyn Clock) -> io::Result<()> {
         let app = &mut self.app;
-        app.say_draft();
+        if let Some(draft) = app.say_draft() {
+            self.hands.desk.remember(&draft);
+        }
         // There is no line at the bottom in which it could stand for a moment.
         if let Some(hint) = app.known.hint.take() {
             app.say("info", hint);

@@ -58,12 +58,12 @@ pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
         let ended = show(showing, lines.as_mut(), &mut signals)
             .await
             .map_err(|error| Failure::failed(format!("the terminal: {error}")))?;
-        Ok(match ended {
+        Ok(match &ended {
             Ended::By(Signal::Interrupt) => 130,
             Ended::By(Signal::Hangup) => 129,
             Ended::By(_) => 143,
             Ended::Left | Ended::Over | Ended::Kept(..) | Ended::Next(..) => {
-                if goes_on(&live, hello.session).await {
+                if goes_on(&live, hello.session, matches!(ended, Ended::Over)).await {
                     note(format!("it goes on: decurion attach {}", hello.session));
                 } else {
                     say_over(&state, hello.session);
@@ -75,11 +75,11 @@ pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
 }
 
 /// Whether the session goes on without us. Its socket may be there for a moment longer than the session: what counts is
-/// that somebody answers; one who takes long is there.
-async fn goes_on(live: &LiveSessions, session: SessionId) -> bool {
+/// that somebody answers. One who takes long is there, unless the session has left us.
+async fn goes_on(live: &LiveSessions, session: SessionId, has_left: bool) -> bool {
     let Ok(mut attached) = live.attach(session).await else { return false };
     let answer = tokio::time::timeout(ANSWER_WITHIN, attached.ask(Command::Tasks)).await;
-    !matches!(answer, Ok(None))
+    answer.map_or(!has_left, |answer| answer.is_some())
 }
 
 fn say_over(state: &Utf8Path, session: SessionId) {

@@ -25,7 +25,7 @@ use camino::Utf8Path;
 use decurion_config::{Environment, Loaded};
 use decurion_exec::keeper::{self, Leash};
 use decurion_protocol::{
-    Command, Envelope, Event, Link, Mode, Place, Request, RequestId, SessionId, SessionRequest, Start,
+    Command, Envelope, Link, Mode, Place, Request, RequestId, SessionId, SessionRequest, Start,
 };
 use decurion_serve::socket::Listener;
 use decurion_store::{Archive, Found};
@@ -133,9 +133,6 @@ pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>
         });
         let is_new = matches!(request.start, Start::New { .. });
         let mut showing = screen.showing(link, &request.cwd, is_new, Owner::Ours(Arc::clone(&exits)))?;
-        if let Some(mode) = request.mode {
-            showing.app.view.mode = mode;
-        }
         showing.app.draft(&std::mem::take(&mut draft));
         if let Some((level, words)) = words.take() {
             showing.app.say(level, words);
@@ -157,9 +154,9 @@ pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>
             door.finish().await;
         }
         let Ended::Next(next) = ended else { return Ok(say_goodbye(&ended, &exits)) };
-        request = following(request, &next);
+        request = following(request, session, &next);
         draft = next.draft;
-        (link, words) = succeed(&exits, &mut request).await?;
+        (link, words) = succeed(&exits, &mut request, next.mode).await?;
     }
 }
 
@@ -168,6 +165,7 @@ pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>
 async fn succeed(
     exits: &Exits,
     request: &mut SessionRequest,
+    mode: Mode,
 ) -> Result<(Link, Option<(&'static str, String)>), Failure> {
     let opened = match exits.next() {
         Some(link) => Ok(link),
@@ -181,6 +179,7 @@ async fn succeed(
         Err(failure) => failure,
     };
     request.start = Start::Resume { id: exits.session, at: None };
+    request.mode = Some(mode);
     let link = open(&*exits.place, request.clone()).await?;
     Ok((link, Some(("error", failure.message))))
 }
@@ -308,20 +307,21 @@ impl Screening<'_> {
         let taken = past.last().map_or(0, |envelope| envelope.seq);
         app.recall(&past);
         // Only the next run puts it on record, and nobody should send a prompt without knowing.
-        if !app.known.attached() {
-            app.view.mode = changed_mode(&past).unwrap_or(loaded.settings.permissions.default_mode);
+        if let Some(exits) = &exits {
+            app.view.mode = in_force(&exits.request, &past, loaded.settings.permissions.default_mode);
         }
         let desk = Arc::new(Program::new(loaded, self.around.environment, prompts, (link.session, exits)));
         Ok(Showing { link, app, taken, desk, clock: Arc::new(SystemClock::new()) })
     }
 }
 
-/// The mode that somebody changed to last. That of a run is over with it.
-fn changed_mode(past: &[Envelope]) -> Option<Mode> {
-    past.iter().rev().find_map(|envelope| match envelope.event {
-        Event::ModeChanged { mode } if envelope.agent.is_none() => Some(mode),
-        _ => None,
-    })
+/// The mode that a session is in which is opened so: the one that is asked for, or that somebody changed to last, where it
+/// may still be had. That of a run is over with it.
+fn in_force(request: &SessionRequest, past: &[Envelope], usual: Mode) -> Mode {
+    let mut own = past.iter().rev().filter(|envelope| envelope.agent.is_none());
+    let recorded = own.find_map(|envelope| envelope.event.mode());
+    let is_to_be_had = |mode: &Mode| *mode != Mode::BypassPermissions || request.bypass;
+    request.mode.or(recorded.filter(is_to_be_had)).unwrap_or(usual)
 }
 
 /// What is on record of a session.

@@ -205,6 +205,15 @@ impl Terminal {
         self.wait_until(what, |_| is_so());
     }
 
+    /// Takes the state folder away, whatever is being written there at that moment.
+    pub fn lose_state(&self) {
+        let state = self.stand.home.state();
+        self.wait_that("no state folder", || {
+            let _ = std::fs::remove_dir_all(&state);
+            !state.exists()
+        });
+    }
+
     /// Lets those go on who wait for the file `go` in the home folder.
     pub fn go(&self) {
         std::fs::write(self.stand.home.home().join("go"), "").unwrap();

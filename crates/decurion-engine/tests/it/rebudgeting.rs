@@ -65,7 +65,7 @@ impl Playing {
         .await
     }
 
-    async fn let_go(&mut self, question: QuestionId) {
+    async fn allow_unheard(&mut self, question: QuestionId) {
         let answer = Answer::Allow { input: None, rules: Vec::new(), everywhere: false };
         let command = Command::Answer { question, answer, updates: Vec::new(), by: "test".into() };
         send(&self.link, 2, command).await;
@@ -76,7 +76,7 @@ impl Playing {
         let mut turns = 0;
         loop {
             match self.question_or_end().await {
-                Ok(question) => self.let_go(question).await,
+                Ok(question) => self.allow_unheard(question).await,
                 Err(outcome) => return (turns, outcome),
             }
             turns += 1;
@@ -97,7 +97,7 @@ async fn turns_are_raised_and_lowered_while_an_agent_works() {
     let raised = endless(", \"prompt\": \"p\", \"max_turns\": 2");
     let mut playing = Playing::open(&raised).await;
     let first = playing.question_or_end().await.unwrap();
-    playing.let_go(first).await;
+    playing.allow_unheard(first).await;
     // It was told that this turn is its last.
     let second = playing.question_or_end().await.unwrap();
     let task = playing.opened(0);
@@ -106,7 +106,7 @@ async fn turns_are_raised_and_lowered_while_an_agent_works() {
         told,
         serde_json::json!({"turns": 4, "money": null, "tokens": null, "seconds": null, "spawns": null})
     );
-    playing.let_go(second).await;
+    playing.allow_unheard(second).await;
     let (more, outcome) = playing.end().await;
     assert_eq!(
         (more, &outcome),
@@ -130,7 +130,7 @@ async fn turns_are_raised_and_lowered_while_an_agent_works() {
     let first = playing.question_or_end().await.unwrap();
     let task = playing.opened(0);
     playing.rebudget(&task, turns(2)).await.unwrap();
-    playing.let_go(first).await;
+    playing.allow_unheard(first).await;
     assert_eq!(playing.end().await.0, 1, "{}", render(&playing.events));
 }
 
@@ -174,7 +174,7 @@ async fn tokens_and_money_are_given_up_to_what_is_left_above() {
         ! nothing is to change: give turns, money, tokens, seconds or spawns
     "#]].assert_eq(&log);
     // What was given can be spent, and no more.
-    playing.let_go(first).await;
+    playing.allow_unheard(first).await;
     let (turns, outcome) = playing.end().await;
     assert!(matches!(&outcome, Outcome::OutOfBudget { budget, .. } if budget == "tokens"), "{outcome:?}");
     assert!((20..30).contains(&turns), "{turns}");
@@ -190,7 +190,7 @@ async fn time_is_given_to_one_that_waits() {
     let limits = Limits { seconds: Some(1_000), ..Limits::default() };
     playing.rebudget(&task, limits).await.unwrap();
     tokio::time::advance(Duration::from_secs(300)).await;
-    playing.let_go(first).await;
+    playing.allow_unheard(first).await;
     assert!(playing.question_or_end().await.is_ok(), "{}", render(&playing.events));
     let limits = Limits { seconds: Some(1), ..Limits::default() };
     playing.rebudget(&task, limits).await.unwrap();

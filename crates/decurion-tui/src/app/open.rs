@@ -17,6 +17,7 @@ use crate::keymap::Action;
 use crate::list::{List, Offer, Picked, Row};
 use crate::page::Page;
 use crate::text::one_line;
+use crate::view::item::Fold;
 use crate::view::status::Home;
 
 /// What is open.
@@ -410,6 +411,10 @@ impl App {
             "keep" => vec![Effect::Leave(Farewell::Keep)],
             "wait" => {
                 self.leaving = true;
+                // Where no line at the bottom says so all the while.
+                if self.fold == Fold::Printed {
+                    self.say("info", "it leaves as soon as all is done");
+                }
                 self.leave_if_done()
             }
             _ => vec![Effect::Leave(Farewell::Close)],

@@ -284,13 +284,15 @@ impl App {
     }
 
     fn next_mode(&mut self) -> Vec<Effect> {
-        let mode = match self.view.mode {
+        // From what was asked for already, where that is not in force yet.
+        let mode = match self.wanted.unwrap_or(self.view.mode) {
             Mode::Default | Mode::Bubble => Mode::AcceptEdits,
             Mode::AcceptEdits => Mode::Plan,
             Mode::Plan if self.known.can_bypass => Mode::BypassPermissions,
             _ => Mode::Default,
         };
-        vec![self.ask("mode", Command::SetMode { mode })]
+        self.wanted = Some(mode);
+        vec![self.ask_for(Waits::Mode(mode), Command::SetMode { mode })]
     }
 
     /// Up and down go through the rows of the prompt, and beyond them through earlier ones.

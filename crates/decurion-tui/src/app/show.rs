@@ -10,7 +10,6 @@ use super::App;
 use super::open::{Open, Tasks};
 use crate::commands;
 use crate::composer::Composer;
-use crate::conversation::Item;
 use crate::screen::Cursor;
 use crate::text::{cut, one_line, width, wrap};
 use crate::view::agents::Panel;
@@ -32,6 +31,8 @@ pub struct Place {
     item: usize,
     /// How many letters of the item stand above it.
     letters: usize,
+    /// How many it has.
+    of: usize,
 }
 
 /// How many letters a line has; signs come and go with the width.
@@ -49,19 +50,20 @@ impl App {
     /// The last of all finished lines, about so many: for a screen on which nothing is drawn yet.
     pub fn all_finished(&mut self, most: usize) -> Vec<Line<'static>> {
         self.drawn = self.items.len();
-        self.lines_of(self.place_of_line(most).item)
+        self.lines_of(self.place_of_line(most, self.columns).item)
     }
 
-    /// Where the line begins that is so many lines before the end of what is drawn, at this width.
-    pub fn place_of_line(&self, lines: usize) -> Place {
+    /// Where the line begins that is so many lines before the end of what is drawn, at the width that it was drawn at.
+    pub fn place_of_line(&self, lines: usize, columns: usize) -> Place {
         let (mut item, mut count, mut first) = (self.drawn, 0, Vec::new());
         while item > 0 && count < lines {
             item -= 1;
-            first = self.lines_of_item(item);
+            first = self.lines_of_item(item, columns);
             count += first.len();
         }
-        let above = first.iter().take(count.saturating_sub(lines));
-        Place { item, letters: above.map(letters).sum() }
+        let above = count.saturating_sub(lines);
+        let sum = |lines: &[Line<'static>]| lines.iter().map(letters).sum();
+        Place { item, letters: sum(&first[..above]), of: sum(&first) }
     }
 
     /// The finished lines from there on, at this width: for a screen that is drawn again. Of an item whose beginning has
@@ -69,9 +71,9 @@ impl App {
     pub fn finished_from(&mut self, place: Place) -> Vec<Line<'static>> {
         self.drawn = self.items.len();
         let Some(item) = (place.item < self.drawn).then_some(place.item) else { return Vec::new() };
-        let (mut lines, mut above) = (self.lines_of_item(item), 0);
-        // What is only cut at another width has other letters there.
-        if matches!(self.items[item], Item::Said { .. } | Item::Prompt(_)) {
+        let (mut lines, mut above) = (self.lines_of_item(item, self.columns), 0);
+        // What is cut or laid out otherwise at another width has other letters there, and is said again.
+        if lines.iter().map(letters).sum::<usize>() == place.of {
             let mut is_above = |line: &Line<'static>| {
                 let before = above;
                 above += letters(line);
@@ -84,12 +86,12 @@ impl App {
         lines
     }
 
-    fn lines_of_item(&self, item: usize) -> Vec<Line<'static>> {
-        item::lines(&self.items[item], &self.theme, self.columns, self.fold)
+    fn lines_of_item(&self, item: usize, columns: usize) -> Vec<Line<'static>> {
+        item::lines(&self.items[item], &self.theme, columns, self.fold)
     }
 
     fn lines_of(&self, from: usize) -> Vec<Line<'static>> {
-        (from..self.items.len()).flat_map(|item| self.lines_of_item(item)).collect()
+        (from..self.items.len()).flat_map(|item| self.lines_of_item(item, self.columns)).collect()
     }
 
     /// The page over everything, if one is open: its rows, and where the cursor is.

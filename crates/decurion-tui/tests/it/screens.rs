@@ -1059,3 +1059,36 @@ fn no_terminal_is_too_small_and_nothing_commands_it() {
         }
     }
 }
+
+/// What is drawn again at another width, of an answer whose last lines are on the screen.
+fn drawn_again(text: &str, (before, after): (u16, u16), lines: usize) -> (String, String) {
+    let events = [said("user", "prompt", &json!("Tell me.")), said("assistant", "model", &json!(text))];
+    let mut app = app(&events, (before, 50));
+    let shown = |lines: Vec<Line<'static>>| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    let mut all = app.finished();
+    let on_screen = all.split_off(all.len() - lines);
+    let place = app.place_of_line(lines, usize::from(before));
+    app.resize((after, 50));
+    (shown(on_screen), shown(app.finished_from(place)))
+}
+
+#[test]
+fn what_is_drawn_again_begins_where_the_screen_did() {
+    let text: String = (1..=40).map(|number| format!("- pear {number} and a few more words\n")).collect();
+    let (before, after) = drawn_again(&text, (80, 40), 5);
+    assert_eq!(before, after);
+    assert!(before.contains("pear 36 ") && !before.contains("pear 35 "), "{before}");
+}
+
+#[test]
+fn a_table_that_is_laid_out_otherwise_is_drawn_whole() {
+    let row = |number: u32| format!("| pear{number}. | {} |\n", "long words in a cell ".repeat(3));
+    let rows: String = (1..=30).map(row).collect();
+    let text = format!("| the name of the fruit | what is known of it |\n|---|---|\n{rows}");
+    let (before, after) = drawn_again(&text, (12, 120), 40);
+    for number in 1..=30 {
+        let name = format!("pear{number}.");
+        assert!(!before.contains(&name) || after.contains(&name), "{name}\n{before}\n{after}");
+    }
+    assert!(after.contains("the name of the fruit"), "{after}");
+}

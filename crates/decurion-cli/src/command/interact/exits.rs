@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use camino::Utf8PathBuf;
-use decurion_protocol::{Link, Place, SessionId, SessionRequest, Start};
+use decurion_protocol::{Link, Mode, Place, SessionId, SessionRequest, Start};
 use decurion_store::{Archive, Found};
 use decurion_tui::app::{Farewell, Next};
 
@@ -72,19 +72,25 @@ impl Exits {
             }
             Start::New { .. } | Start::Resume { .. } | Start::Fork { .. } => {}
         }
-        let opened = open(&*self.place, following(self.request.clone(), next)).await;
+        let opened = open(&*self.place, following(self.request.clone(), self.session, next)).await;
         let link = opened.map_err(|failure| failure.message)?;
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(link);
         Ok(())
     }
 }
 
-/// What is asked for to open the session that takes the place of another.
-pub fn following(before: SessionRequest, next: &Next) -> SessionRequest {
-    let mut request = SessionRequest { start: next.start.clone(), worktree: None, ..before };
-    // A new one has no record that says how it goes on.
+/// What is asked for to open the session that takes the place of this one. The mode goes on with the conversation, and in
+/// a new one; another session has its own. Whoever has started the program without checks may choose that later too.
+pub fn following(before: SessionRequest, session: SessionId, next: &Next) -> SessionRequest {
+    let bypass = before.bypass || before.mode == Some(Mode::BypassPermissions);
+    let mut request = SessionRequest { start: next.start.clone(), worktree: None, bypass, ..before };
+    let goes_on = match next.start {
+        Start::New { .. } => true,
+        Start::Resume { id, .. } => id == session,
+        Start::Fork { from, .. } => from == session,
+    };
+    request.mode = goes_on.then_some(next.mode);
     if matches!(next.start, Start::New { .. }) {
-        request.mode = Some(next.mode);
         request.model = next.model.clone().or(request.model);
     }
     request

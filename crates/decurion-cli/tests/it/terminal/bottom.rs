@@ -57,6 +57,46 @@ fn the_mode_of_a_session_that_goes_on_is_that_of_now() {
 }
 
 #[test]
+fn the_mode_that_was_asked_for_last_is_that_of_the_next_process_too() {
+    let terminal = Terminal::start(ANY);
+    terminal.say("hello");
+    terminal.wait_settled("I heard: hello");
+    terminal.keys("BTab BTab");
+    terminal.wait_for("plans, changes nothing");
+    terminal.keys("C-d");
+    assert_eq!(terminal.ended(), 0);
+    let again = terminal.beside(&["--continue", "--permission-mode", "acceptEdits"]);
+    again.wait_for("edits without asking");
+    again.say("once more");
+    again.wait_settled("I heard: once more");
+    again.keys("C-d");
+    assert_eq!(again.ended(), 0);
+    terminal.beside(&["--continue"]).wait_for("edits without asking");
+}
+
+#[test]
+fn a_conversation_that_goes_on_elsewhere_goes_on_in_the_mode_it_is_in() {
+    let script = "when text=/write/\n  call Write {\"file_path\": \"made.txt\", \"content\": \"pears\"}\nwhen\n  say \"Yes.\"\n";
+    let terminal = Terminal::with(Stand::new(script), &["--permission-mode", "acceptEdits"], USUAL);
+    terminal.wait_for("edits without asking");
+    terminal.keys("BTab BTab");
+    terminal.wait_for("asks before it acts");
+    terminal.say("hello");
+    terminal.wait_settled("Yes.");
+    for leads in ["/fork", "/clear"] {
+        terminal.say(leads);
+        terminal.wait_for(if leads == "/fork" {
+            "a copy: what is said"
+        } else {
+            "a new session; the one above"
+        });
+        terminal.wait_for("asks before it acts");
+    }
+    terminal.say("write");
+    terminal.wait_for("wants to use Write");
+}
+
+#[test]
 fn a_command_of_ones_own_takes_its_place_and_is_told_what_is_so() {
     let stand = Stand::new(ANY);
     let own = r#"{"statusLine": {"type": "command", "command": "tee $HOME/told; echo; echo 'MY OWN LINE'"}}"#;

@@ -178,7 +178,7 @@ fn kept_work_whose_record_is_taken_away_ends() {
     terminal.wait_for("keep it");
     terminal.keys("Enter");
     assert_eq!(terminal.ended(), 0);
-    std::fs::remove_dir_all(terminal.stand.home.state()).unwrap();
+    terminal.lose_state();
     terminal.go();
     all_gone(&terminal);
 }

@@ -87,7 +87,7 @@ fn the_files_alone_go_back() {
 #[test]
 fn with_the_record_taken_away_neither_goes_back() {
     let terminal = twice();
-    std::fs::remove_dir_all(terminal.stand.home.state()).unwrap();
+    terminal.lose_state();
     terminal.keys("Enter");
     terminal.wait_for("the conversation stays where it is too");
     assert_eq!(notes_of(&terminal), "kumquat\n");

@@ -125,6 +125,37 @@ fn a_resize_wraps_anew_and_loses_nothing() {
     assert!(small.contains("end."), "{small}");
 }
 
+/// Waits until a prompt of many letters is drawn at this width; a row that the terminal has broken itself begins at its
+/// edge.
+fn is_drawn(terminal: &Terminal, columns: u16) {
+    let row = format!("\n> {}\n", "x".repeat(usize::from(columns) - 2));
+    terminal.wait_until("this width", |screen| screen.contains(&row) && !screen.contains("\nx"));
+}
+
+#[test]
+fn a_resize_below_a_page_loses_nothing() {
+    let words = "and some more words that take a place ".repeat(2);
+    let items: Vec<String> = (1..=40).map(|number| format!("{number}. pear{number}. {words}")).collect();
+    let script = format!("when\n  say \"{}\"\n", items.join("\\n"));
+    let terminal = Terminal::with(Stand::new(&script), &[], (120, 30));
+    terminal.say("many");
+    terminal.wait_settled("pear40.");
+    terminal.write(&"x".repeat(200));
+    is_drawn(&terminal, 120);
+    terminal.keys("C-o");
+    terminal.wait_fact("alternate_on", |on| on == "1");
+    terminal.resize(60, 30);
+    let rows = |screen: &str| screen.lines().map(|row| row.chars().count()).max();
+    terminal.wait_until("the page at this width", |screen| {
+        screen.contains("q or esc back") && rows(screen).is_some_and(|most| most <= 60)
+    });
+    terminal.keys("Escape");
+    is_drawn(&terminal, 60);
+    let all = terminal.scrollback();
+    let missing: Vec<u16> = (1..=40).filter(|number| !all.contains(&format!(" pear{number}."))).collect();
+    assert!(missing.is_empty(), "{missing:?}\n{all}");
+}
+
 #[test]
 fn resizes_do_not_repeat_a_long_answer_above_the_screen() {
     let items: Vec<String> = (1..=60).map(|number| format!("{number}. pear{number}.")).collect();
@@ -132,16 +163,11 @@ fn resizes_do_not_repeat_a_long_answer_above_the_screen() {
     let terminal = Terminal::with(Stand::new(&script), &[], (100, 30));
     terminal.say("many");
     terminal.wait_settled("pear60.");
-    // As wide as it is drawn; a row that the terminal has broken itself begins at its edge.
     terminal.write(&"x".repeat(200));
-    let is_drawn = |columns: u16| {
-        let row = format!("\n> {}\n", "x".repeat(usize::from(columns) - 2));
-        terminal.wait_until("this width", |screen| screen.contains(&row) && !screen.contains("\nx"));
-    };
-    is_drawn(100);
+    is_drawn(&terminal, 100);
     for (columns, rows) in [(60, 20), (110, 35), (100, 30)] {
         terminal.resize(columns, rows);
-        is_drawn(columns);
+        is_drawn(&terminal, columns);
     }
     let all = terminal.scrollback();
     let counts: Vec<usize> = (1..=60).map(|number| all.matches(&format!(" pear{number}.")).count()).collect();

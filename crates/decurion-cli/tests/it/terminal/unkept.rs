@@ -101,7 +101,7 @@ fn a_record_that_was_taken_away_is_not_promised() {
     let terminal = Terminal::start(ANY);
     terminal.say("count the kumquats");
     terminal.wait_settled("I heard: count the kumquats");
-    std::fs::remove_dir_all(terminal.stand.home.state()).unwrap();
+    terminal.lose_state();
     terminal.say("/fork");
     terminal.wait_for("no transcript of this session is kept: it cannot be forked");
     goes_on(&terminal, "count the kumquats");
@@ -121,7 +121,7 @@ fn work_to_which_nobody_could_come_back_is_not_kept() {
     terminal.say("look");
     terminal.wait_for("look around  $ while");
     terminal.wait_recorded("It looks.");
-    std::fs::remove_dir_all(terminal.stand.home.state()).unwrap();
+    terminal.lose_state();
     terminal.keys("C-d");
     terminal.wait_for("keep it");
     terminal.keys("Enter");
