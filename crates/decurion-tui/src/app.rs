@@ -95,8 +95,8 @@ pub struct App {
     leaving: bool,
     /// Whether the session was asked whether anybody works.
     asked_to_leave: bool,
-    /// Whether one more key leaves.
-    leave_pressed: bool,
+    /// What the key that leaves did before, where one more press leaves.
+    leave_pressed: Option<Pressed>,
     status: Status,
 }
 
@@ -120,6 +120,17 @@ struct Prompted {
     text: String,
     /// Which item it is, counted from the first.
     item: usize,
+}
+
+/// What the key that leaves did when it was pressed first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pressed {
+    /// It took away what was written.
+    Emptied,
+    /// It ended the turn, if there was one.
+    Interrupted,
+    /// It said that what works would be stopped.
+    Warned,
 }
 
 /// What a reply is waited for.
@@ -190,7 +201,7 @@ impl App {
             wanted: None,
             leaving: false,
             asked_to_leave: false,
-            leave_pressed: false,
+            leave_pressed: None,
             status: Status::default(),
         }
     }
@@ -270,6 +281,12 @@ impl App {
 
     /// Takes what came in.
     pub fn update(&mut self, input: Input) -> Vec<Effect> {
+        let effects = self.take_in(input);
+        self.heed_writing();
+        effects
+    }
+
+    fn take_in(&mut self, input: Input) -> Vec<Effect> {
         match input {
             Input::Key(key) => {
                 crate::fuse::pass("key");
@@ -621,7 +638,7 @@ impl App {
         }
         let Some(action) = self.keymap.action(key) else { return Vec::new() };
         if action != Action::Leave {
-            (self.known.hint, self.leave_pressed) = (None, false);
+            (self.known.hint, self.leave_pressed) = (None, None);
         }
         if let Some(effects) = self.page_key(action) {
             return effects;

@@ -315,14 +315,16 @@ impl Conversation {
 
     /// A call is over: what it was about.
     fn close(&mut self, call: &CallId, tool: &str) -> String {
-        self.asked.retain(|(asked, _)| asked != call);
+        let asked = self.asked.iter().position(|(asked, _)| asked == call);
+        let asked = asked.map(|at| self.asked.swap_remove(at).1);
         if let Some(at) = self.refused.iter().position(|(refused, _)| refused == call) {
             let (_, title) = self.refused.swap_remove(at);
             self.calling.retain(|calling| calling.call != *call);
             return format!("refused: {title}");
         }
         let at = self.calling.iter().position(|calling| calling.call == *call);
-        at.map_or_else(|| tool.to_owned(), |at| self.calling.remove(at).title)
+        let begun = at.map(|at| self.calling.remove(at).title);
+        begun.or(asked).unwrap_or_else(|| tool.to_owned())
     }
 
     /// No more of what is being said will come, or be looked at: what there is of it is finished.

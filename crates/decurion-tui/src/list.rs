@@ -192,6 +192,13 @@ impl List {
     /// The list as lines, so many at most.
     pub fn lines(&self, theme: &Theme, columns: usize, most: usize) -> Vec<Line<'static>> {
         crate::fuse::pass("list");
+        // Where there is no room, what enter would take is in sight.
+        if most < 4 && self.writing.is_none() && !self.rows.is_empty() {
+            let count = format!(" {}/{}", self.chosen + 1, self.rows.len());
+            let name = one_line(&self.rows[self.chosen.min(self.rows.len() - 1)].name);
+            let row = cut(&format!("❯ {name}"), columns.saturating_sub(width(&count))).into_owned();
+            return vec![Line::styled(format!("{row}{count}"), theme.accent)];
+        }
         let mut lines = vec![Line::styled(cut(&one_line(&self.title), columns).into_owned(), theme.heading)];
         if self.rows.is_empty() {
             lines.extend(wrap(Line::styled(self.empty.clone(), theme.faint), columns, ""));

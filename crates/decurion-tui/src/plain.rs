@@ -76,6 +76,9 @@ impl Talk<'_> {
         self.printer.print(&self.app.all_finished(PAST))?;
         let mut effects = self.app.begin();
         loop {
+            if self.is_over {
+                effects.extend(self.app.refuse_all());
+            }
             let over = self.do_all(&mut effects).await?;
             self.print(clock)?;
             if let Some(over) = over {

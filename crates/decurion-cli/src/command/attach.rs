@@ -64,7 +64,10 @@ pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
             Ended::By(_) => 143,
             Ended::Left | Ended::Over | Ended::Kept(..) | Ended::Next(..) => {
                 if goes_on(&live, hello.session, matches!(ended, Ended::Over)).await {
-                    note(format!("it goes on: decurion attach {}", hello.session));
+                    let id = hello.session;
+                    note(format!(
+                        "it goes on: decurion attach {id} while somebody works or looks, decurion --resume {id} later"
+                    ));
                 } else {
                     say_over(&state, hello.session);
                 }

@@ -6,7 +6,7 @@ use ratatui::crossterm::event::KeyEvent;
 use uuid::Uuid;
 
 use super::open::{Open, program};
-use super::{App, Effect, Farewell, Waits};
+use super::{App, Effect, Farewell, Pressed, Waits};
 use crate::commands::{self, Name, Topic, Typed};
 use crate::composer::vim::Took;
 use crate::composer::{Edit, Motion};
@@ -239,23 +239,24 @@ impl App {
     pub(super) fn leave_key(&mut self) -> Vec<Effect> {
         if matches!(self.open, Open::List(Topic::Leaving, _)) {
             // Whoever presses it once more than needed has not said that the work may go.
-            if self.leave_pressed {
+            if self.leave_pressed == Some(Pressed::Warned) {
                 return vec![Effect::Leave(Farewell::Close)];
             }
-            self.leave_pressed = true;
+            self.leave_pressed = Some(Pressed::Warned);
             self.known.hint = Some("press again to stop it and leave".to_owned());
             return Vec::new();
         }
-        if self.leave_pressed {
+        if self.leave_pressed.is_some() {
             self.known.hint = None;
             let effects = self.leave();
-            self.leave_pressed = false;
+            self.leave_pressed = None;
             return effects;
         }
         self.page = None;
-        self.leave_pressed = true;
+        self.leave_pressed = Some(Pressed::Interrupted);
         self.known.hint = Some("press again to leave".to_owned());
         if !self.composer.is_empty() {
+            self.leave_pressed = Some(Pressed::Emptied);
             self.composer.take();
             self.end_proposals();
             return Vec::new();
@@ -266,7 +267,8 @@ impl App {
     /// Leaves; where something still works, asks first what becomes of it.
     pub(super) fn leave(&mut self) -> Vec<Effect> {
         // A second press of the key that ends the turn has that behind it.
-        let has_work = if self.leave_pressed { self.view.has_work() } else { self.has_any_work() };
+        let is_ended = self.leave_pressed == Some(Pressed::Interrupted);
+        let has_work = if is_ended { self.view.has_work() } else { self.has_any_work() };
         if !self.known.attached() && has_work {
             self.page = None;
             return self.list(Topic::Leaving);

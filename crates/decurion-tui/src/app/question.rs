@@ -3,9 +3,12 @@
 
 use std::collections::BTreeSet;
 
+use decurion_protocol::choice::Subject;
 use decurion_protocol::{
     Answer, Command, ElicitationAction, Elicited, PermissionUpdate, Question, QuestionId,
 };
+
+use serde_json::Value;
 
 use super::open::Open;
 use super::{App, Effect, Waits};
@@ -13,6 +16,10 @@ use crate::composer::{Composer, Edit};
 use crate::keymap::Action;
 use crate::page::Page;
 use crate::steps::{Picked, Reached, Step, What, steps};
+use crate::view::item::Fold;
+
+/// What the model is told where nobody is left to ask.
+const NOBODY: &str = "The user's input is over: nobody can answer.";
 
 /// An answer that is being chosen.
 pub(super) struct Asked {
@@ -30,6 +37,8 @@ pub(super) struct Asked {
     /// Whether somebody turned to it. A question that comes while somebody writes or looks at something takes no key
     /// that was not meant for it.
     pub turned_to: bool,
+    /// Whether something was written since it is shown: whoever writes goes on writing.
+    pub written_over: bool,
 }
 
 /// Words that belong to an answer.
@@ -54,6 +63,7 @@ impl Asked {
             note: None,
             seen: false,
             turned_to: false,
+            written_over: false,
         };
         asked.begin_step(question);
         asked
@@ -103,7 +113,27 @@ impl App {
     /// Whether keys answer the question as soon as it is in sight, which is how it is drawn.
     pub(super) fn would_answer(&self) -> bool {
         let is_free = self.composer.is_empty() && matches!(self.open, Open::Nothing);
-        self.asked.as_ref().is_some_and(|asked| is_free || asked.turned_to)
+        self.asked.as_ref().is_some_and(|asked| is_free && !asked.written_over || asked.turned_to)
+    }
+
+    /// Takes note that something is being written, where that is seen and is not yet sent.
+    pub(super) fn heed_writing(&mut self) {
+        if let Some(asked) = self.asked.as_mut().filter(|_| !self.composer.is_empty()) {
+            asked.written_over = self.fold != Fold::Printed;
+        }
+    }
+
+    /// Nobody will answer any more: what is asked is refused.
+    pub fn refuse_all(&mut self) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        while let Some((_, question)) = self.shown_question() {
+            let answer = match question.elicitation {
+                Some(_) => Answer::Elicited(Elicited::plain(ElicitationAction::Cancel)),
+                None => Answer::Deny { message: NOBODY.to_owned(), interrupt: false },
+            };
+            effects.extend(self.answer(answer, Vec::new()));
+        }
+        effects
     }
 
     /// A key while a question is shown; none if it is not for that.
@@ -141,8 +171,9 @@ impl App {
             }
             // The whole of what is asked, where it is cut.
             Action::Transcript => {
+                let question = self.named(question);
                 let title = format!("{} wants to use {}", question.path.join(" › "), question.tool);
-                self.page = Some(Page::text(title, whole(question)));
+                self.page = Some(Page::text(title, whole(&question)));
             }
             // Somebody writes: what follows is for the prompt.
             Action::Edit(_) | Action::Newline => {
@@ -260,12 +291,16 @@ impl App {
     }
 }
 
-/// Everything that a call would be given, and every answer.
+/// Everything that a call would be given, why it is asked, and every answer.
 fn whole(question: &Question) -> String {
-    let mut text = match question.input["command"].as_str() {
-        Some(command) if question.tool == "Bash" => command.to_owned(),
-        _ => serde_json::to_string_pretty(&question.input).unwrap_or_default(),
+    let mut text = match (question.subject(), &question.input) {
+        (Subject::Plan(plan), _) => plan,
+        (_, Value::Object(members)) => members.iter().map(member).collect::<Vec<_>>().join("\n"),
+        _ => String::new(),
     };
+    if question.subject() == Subject::Call {
+        text.push_str(&format!("\n\nwhy: {}", question.reason));
+    }
     for step in steps(question) {
         text.push_str("\n\n");
         text.push_str(&step.title);
@@ -277,6 +312,15 @@ fn whole(question: &Question) -> String {
         }
     }
     text
+}
+
+/// One thing that a call would be given; a text as it is.
+fn member((name, value): (&String, &Value)) -> String {
+    match value.as_str() {
+        Some(text) if text.contains('\n') => format!("{name}:\n{text}"),
+        Some(text) => format!("{name}: {text}"),
+        None => format!("{name}: {value}"),
+    }
 }
 
 impl Asked {

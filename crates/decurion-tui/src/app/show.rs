@@ -21,6 +21,8 @@ use crate::view::{coming, status};
 const PANEL_ROWS: usize = 8;
 /// How many rows a prompt may take.
 const COMPOSER_ROWS: usize = 10;
+/// A terminal with fewer rows shows what is to be decided, and little else.
+const LOW: usize = 12;
 /// How many prompts that wait are shown.
 const SHOWN_SENT: usize = 3;
 
@@ -136,7 +138,7 @@ impl App {
             let (step, marked) = (asked.picked.step, &asked.marked);
             let chosen = self.would_answer().then_some(asked.chosen);
             // Nobody decides about what is not in sight: the rest gives way.
-            let room = self.rows.saturating_sub(4);
+            let room = self.rows.saturating_sub(if self.rows < LOW { 2 } else { 4 });
             let question = &self.named(question);
             let asking = Asking { theme, columns, rows: room, step, chosen, marked, waiting };
             if !matches!(self.open, Open::Nothing) && !self.would_answer() {
@@ -212,6 +214,9 @@ impl App {
             Line::styled(cut(&words, self.columns).into_owned(), self.theme.faint)
         });
         let mut lines: Vec<Line<'static>> = shown.collect();
+        if let Some(more) = self.sent.len().checked_sub(SHOWN_SENT).filter(|more| *more > 0) {
+            lines.push(Line::styled(format!("  … and {more} more"), self.theme.faint));
+        }
         if !lines.is_empty() {
             lines.push(Line::styled("  (↑ takes them back)", self.theme.faint));
         }
@@ -222,7 +227,7 @@ impl App {
     pub(super) fn panel(&self, now: Timestamp) -> Vec<Line<'static>> {
         let (theme, columns) = (&self.theme, self.columns);
         let usual = PANEL_ROWS.min(self.rows / 3);
-        let most = self.rows.saturating_sub(8).max(1);
+        let most = self.rows.saturating_sub(if self.rows < LOW { 4 } else { 8 }).max(1);
         match &self.open {
             Open::Nothing => {
                 Panel { theme, columns, most: usual, now, chosen: None, all: false }.lines(&self.view)
@@ -246,6 +251,7 @@ impl App {
             lines.push(Line::styled("no agent and no command was started yet", theme.faint));
         }
         let foot = match &tasks.budget {
+            None if self.rows < LOW => return lines,
             Some(budget) => format!("its budget (10 turns, $2, 100k tokens): {}", budget.raw()),
             None => {
                 "↑↓ · enter look, steer · x stop · p pause, go on (P with all below) · b background · $ budget · r resume · esc"

@@ -79,7 +79,7 @@ impl Panel<'_> {
         let count = |standing: Standing| rows.iter().filter(|(_, task)| task.standing() == standing).count();
         let mut words = Vec::new();
         if hidden > 0 {
-            words.push(format!("{hidden} more at work"));
+            words.push(if self.all { format!("{hidden} more") } else { format!("{hidden} more at work") });
         }
         let (done, failed) = (count(Standing::Done), count(Standing::Failed));
         if !self.all && done > 0 {

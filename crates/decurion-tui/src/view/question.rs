@@ -19,6 +19,8 @@ use super::markdown;
 const MOST_LINES: usize = 40;
 /// How many of them there is always room for, the last of which may say that there are more.
 const LEAST_LINES: usize = 3;
+/// With fewer lines each part has only its beginning.
+const LOW: usize = 8;
 /// How many lines of a plan are shown.
 const MOST_PLAN: usize = 60;
 
@@ -47,6 +49,9 @@ impl Asking<'_> {
         crate::fuse::pass("question");
         let subject = question.subject();
         let head = wrap(self.head(question), self.columns, "  ");
+        if self.rows < LOW {
+            return self.in_few_lines(question, head);
+        }
         let mut lines = self.shortened(head, (self.rows / 6).max(2));
         let before = self.shortened(self.before_answers(question), (self.rows / 4).max(1));
         // Who asks, what would be done and the answer that is chosen are in sight, however many answers there are.
@@ -69,6 +74,21 @@ impl Asking<'_> {
         }
         lines.extend(before);
         lines.extend(answers);
+        lines
+    }
+
+    /// The beginning of each: who asks, what would be done or is asked, and the answer that is chosen.
+    fn in_few_lines(&self, question: &Question, head: Vec<Line<'static>>) -> Vec<Line<'static>> {
+        let mut lines = self.begun(head, 1);
+        let room = self.rows.saturating_sub(2).max(1);
+        let about = match question.subject() {
+            Subject::Call => self.bounded(self.subject(question, room), usize::MAX - 1),
+            Subject::Plan(plan) => self.text(&plan, "  ", self.columns),
+            Subject::Choices(_) | Subject::Elicitation => self.before_answers(question),
+        };
+        lines.extend(self.begun(about, room));
+        let room = self.rows.saturating_sub(lines.len()).max(1);
+        lines.extend(self.in_sight(self.answers(question), room));
         lines
     }
 
@@ -117,7 +137,10 @@ impl Asking<'_> {
                 (true, false, What::Label(_)) => "[ ] ",
                 _ => "",
             };
-            let mut lines = self.choice(at, &format!("{mark}{}", one_line(&offered.words)));
+            let words = one_line(&offered.words);
+            // Plain lines have no such key.
+            let words = if self.rows == usize::MAX { words.trim_end_matches(" (esc)") } else { &words };
+            let mut lines = self.choice(at, &format!("{mark}{words}"));
             if !offered.details.is_empty() {
                 lines.extend(self.indented(&offered.details));
             }
@@ -135,9 +158,14 @@ impl Asking<'_> {
         if answers.iter().map(Vec::len).sum::<usize>() <= most {
             return answers.into_iter().flatten().collect();
         }
+        let chosen = self.chosen.unwrap_or(0).min(answers.len() - 1);
+        if most < 3 {
+            let line = answers[chosen].first().cloned().unwrap_or_default();
+            let words = cut(&line.to_string(), self.columns.saturating_sub(3)).into_owned();
+            return vec![Line::styled(format!("{words} ↑↓"), line.style)];
+        }
         // A line above and one below say what is missing.
         let room = most.saturating_sub(2).max(1);
-        let chosen = self.chosen.unwrap_or(0).min(answers.len() - 1);
         let (mut from, mut to, mut used) = (chosen, chosen + 1, answers[chosen].len());
         loop {
             if to < answers.len() && used + answers[to].len() <= room {

@@ -147,6 +147,10 @@ fn in_the_smallest_terminal_the_answer_that_enter_gives_is_in_sight() {
             let screen: String = lines[from..].iter().map(|line| format!("{line}\n")).collect();
             let answer = format!("❯ {}. {words}", at + 1);
             assert!(screen.contains(&answer), "{columns}x{rows}, {answer}:\n{screen}");
+            assert!(
+                screen.contains("? the main") && screen.contains("$ touch"),
+                "{columns}x{rows}:\n{screen}"
+            );
             press(&mut app, KeyCode::Down);
         }
     }
@@ -184,6 +188,47 @@ fn whoever_waits_to_leave_stays_by_one_key_whatever_is_asked() {
     assert_eq!(press(&mut app, KeyCode::Esc), []);
     let screen = live(&mut app);
     assert!(!screen.contains("leaves as soon") && screen.contains("❯ 2. Yes"), "{screen}");
+}
+
+#[test]
+fn in_the_smallest_terminal_what_enter_takes_of_a_list_is_in_sight() {
+    for (columns, rows) in [(44, 10), (30, 8), (20, 6)] {
+        let mut app = app(&asked(None, &[], "Bash", &command("make"), &["make"]), (columns, rows));
+        app.update(Input::Key(KeyEvent::new(KeyCode::Char('d'), KeyModifiers::CONTROL)));
+        let lines = app.live(jiff::Timestamp::from_second(100).unwrap()).0;
+        let from = lines.len().saturating_sub(usize::from(rows));
+        let screen: String = lines[from..].iter().map(|line| format!("{line}\n")).collect();
+        assert!(screen.contains("❯ wait"), "{columns}x{rows}:\n{screen}");
+    }
+}
+
+#[test]
+fn a_question_over_which_something_was_written_takes_no_key_by_itself() {
+    let mut app = app(&asked(None, &[], "Bash", &command("make"), &["make"]), SIZE);
+    live(&mut app);
+    write(&mut app, "abc");
+    app.update(Input::Key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL)));
+    assert!(live(&mut app).contains("tab to answer it"));
+    assert_eq!(write(&mut app, "2 things"), []);
+    assert!(live(&mut app).contains("> 2 things"));
+    // Sent, it is still not turned to.
+    assert!(matches!(press(&mut app, KeyCode::Enter)[..], [Command::Submit { .. }]));
+    live(&mut app);
+    assert_eq!(write(&mut app, "1"), []);
+    live(&mut app);
+    press(&mut app, KeyCode::Tab);
+    assert!(allows(&press(&mut app, KeyCode::Char('1'))));
+}
+
+#[test]
+fn all_of_a_question_is_on_its_page() {
+    let input = json!({"file_path": "/work/notes.txt", "content": "one\ntwo\n"});
+    let mut app = app(&asked(Some("a1"), &["main", "a1"], "Write", &input, &["notes.txt"]), SIZE);
+    live(&mut app);
+    app.update(Input::Key(KeyEvent::new(KeyCode::Char('o'), KeyModifiers::CONTROL)));
+    let page: String = app.page().unwrap().0.iter().map(|line| format!("{line}\n")).collect();
+    assert!(page.contains("Explore · find all callers") && page.contains("content:\none\ntwo\n"), "{page}");
+    assert!(page.contains("why: no rule allows this"), "{page}");
 }
 
 #[test]

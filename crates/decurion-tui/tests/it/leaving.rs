@@ -79,6 +79,21 @@ fn what_works_in_the_background_is_stopped_by_no_key_that_was_meant_to_leave() {
     assert_eq!(press().0, [Effect::Leave(Farewell::Close)]);
 }
 
+/// The first press took only what was written: the turn goes on, and is asked about.
+#[test]
+fn a_turn_is_asked_about_where_the_first_press_took_a_draft() {
+    let mut app = App::new(Theme::new(Shades::None), Keymap::default(), History::default(), (80, 24));
+    app.update(Input::Paste("go".to_owned()));
+    app.update(Input::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE)));
+    app.update(Input::Paste("a draft".to_owned()));
+    let leave = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!(app.update(Input::Key(leave)), []);
+    assert_eq!(app.update(Input::Key(leave)), []);
+    let shown = app.live(jiff::Timestamp::from_second(100).unwrap()).0;
+    let shown: String = shown.iter().map(|line| format!("{line}\n")).collect();
+    assert!(shown.contains("still at work"), "{shown}");
+}
+
 fn reply(request: RequestId) -> Value {
     json!({"type": "replied", "request": request, "reply": {"reply": "done", "value": []}})
 }

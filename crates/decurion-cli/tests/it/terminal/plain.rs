@@ -91,6 +91,19 @@ fn words_at_a_question_or_a_list_decide_nothing_and_are_no_prompt() {
 }
 
 #[test]
+fn what_is_asked_when_the_input_is_over_is_refused() {
+    let script = "when text=/make it/ turn=1\n  call Bash {\"command\": \"echo ran >> $EFFECTS\", \"description\": \"Leave a mark\"}\n\
+        when result=/nobody can answer/\n  say \"Then not.\"\n";
+    let terminal = Terminal::with(Stand::new(script), &["--plain"], USUAL);
+    terminal.say("make it");
+    terminal.wait_for("type a number to answer");
+    terminal.keys("C-d");
+    assert_eq!(terminal.ended(), 0);
+    let all = terminal.scrollback();
+    assert!(all.contains("Then not.") && !terminal.stand.home.effects().exists(), "{all}");
+}
+
+#[test]
 fn several_answers_are_several_numbers() {
     let script = "when turn=1
   call AskUserQuestion {\"questions\": [{\"question\": \"Which fruit?\", \"header\": \"Fruit\", \"multiSelect\": true, \"options\": [{\"label\": \"pears\", \"description\": \"P\"}, {\"label\": \"plums\", \"description\": \"Q\"}, {\"label\": \"figs\", \"description\": \"R\"}]}]}
