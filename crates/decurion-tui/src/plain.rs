@@ -113,7 +113,7 @@ impl Talk<'_> {
                         Edited::Done(later) => {
                             effects.extend(later);
                             // There is no prompt to look at it once more.
-                            if let Some(text) = app.take_draft().filter(|_| is_prompt) {
+                            if is_prompt && let Some(text) = app.take_draft() {
                                 effects.extend(prompt(app, &text));
                             }
                         }

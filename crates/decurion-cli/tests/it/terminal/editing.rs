@@ -63,6 +63,16 @@ fn the_program_ends_when_it_is_told_to_and_its_editor_with_it() {
     }
 }
 
+#[test]
+fn a_prompt_that_is_written_in_an_editor_beside_plain_lines_is_sent() {
+    let terminal = with_editor("echo 'count the pears' > \"$1\"\n", "--plain");
+    terminal.wait_until("a prompt", |screen| screen.lines().last().is_some_and(|row| row.trim() == ">"));
+    // The terminal takes such a key for itself, unless it is told that it is a letter.
+    terminal.keys("C-v C-g Enter");
+    terminal.wait_for("Yes.");
+    assert!(terminal.last_request("main").contains("count the pears"));
+}
+
 /// A new agent is being written in this editor, beside plain lines.
 fn with_editor_beside_lines(script: &str) -> Terminal {
     let terminal = with_editor(script, "--plain");
