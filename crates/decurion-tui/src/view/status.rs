@@ -185,7 +185,7 @@ fn duties(view: &SessionView, known: &Known, theme: &Theme, with_mode: bool) -> 
     if with_mode {
         parts.push((mode_words(view.mode).to_owned(), mode_style(view.mode, theme)));
     }
-    if counts.working + counts.waiting + counts.asking > 0 {
+    if counts.working + counts.waiting > 0 {
         let mut words = format!("{} working", counts.working);
         if counts.waiting > 0 {
             words.push_str(&format!(", {} waiting", counts.waiting));

@@ -94,7 +94,9 @@ when
     assert!(stand.run(&["trust", "--yes"]).ending.is_success());
     let terminal = Terminal::with(stand, &[], (140, 30));
     terminal.say("begin");
-    let offers = offers(&terminal.wait_for("No, and say what to do instead"));
+    let screen = terminal.wait_for("No, and say what to do instead");
+    assert!(!screen.contains("0 working"), "{screen}");
+    let offers = offers(&screen);
     (terminal, offers)
 }
 
