@@ -222,7 +222,7 @@ fn a_question_over_which_something_was_written_takes_no_key_by_itself() {
 
 #[test]
 fn all_of_a_question_is_on_its_page() {
-    let input = json!({"file_path": "/work/notes.txt", "content": "one\ntwo\n"});
+    let input = json!({"file_path": "notes.txt", "content": "one\ntwo\n"});
     let mut app = app(&asked(Some("a1"), &["main", "a1"], "Write", &input, &["notes.txt"]), SIZE);
     live(&mut app);
     app.update(Input::Key(KeyEvent::new(KeyCode::Char('o'), KeyModifiers::CONTROL)));
