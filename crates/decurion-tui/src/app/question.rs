@@ -18,6 +18,8 @@ use crate::page::Page;
 use crate::steps::{Picked, Reached, Step, What, steps};
 use crate::view::item::Fold;
 
+/// What the model is told where a person wants neither the call nor the turn.
+const UNWANTED: &str = "The user does not want this call, and wants you to stop and wait.";
 /// What the model is told where nobody is left to ask.
 const NOBODY: &str = "The user's input is over: nobody can answer.";
 
@@ -127,10 +129,7 @@ impl App {
     pub fn refuse_all(&mut self) -> Vec<Effect> {
         let mut effects = Vec::new();
         while let Some((_, question)) = self.shown_question() {
-            let answer = match question.elicitation {
-                Some(_) => Answer::Elicited(Elicited::plain(ElicitationAction::Cancel)),
-                None => Answer::Deny { message: NOBODY.to_owned(), interrupt: false },
-            };
+            let answer = refusal(question, NOBODY, false);
             effects.extend(self.answer(answer, Vec::new()));
         }
         effects
@@ -161,12 +160,7 @@ impl App {
                 return Some(self.answer_number(digit as usize - '0' as usize));
             }
             Action::Interrupt => {
-                let message = "The user does not want this call, and wants you to stop and wait.".to_owned();
-                let answer = if question.elicitation.is_some() {
-                    Answer::Elicited(Elicited::plain(ElicitationAction::Cancel))
-                } else {
-                    Answer::Deny { message, interrupt: true }
-                };
+                let answer = refusal(question, UNWANTED, true);
                 return Some(self.answer(answer, Vec::new()));
             }
             // The whole of what is asked, where it is cut.
@@ -288,6 +282,14 @@ impl App {
         if let Some(at) = self.answered.iter().position(|asked| asked.question == question) {
             self.asked = Some(self.answered.remove(at));
         }
+    }
+}
+
+/// No, to whatever is asked.
+fn refusal(question: &Question, message: &str, interrupt: bool) -> Answer {
+    match question.elicitation {
+        Some(_) => Answer::Elicited(Elicited::plain(ElicitationAction::Cancel)),
+        None => Answer::Deny { message: message.to_owned(), interrupt },
     }
 }
 
