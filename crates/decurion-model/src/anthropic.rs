@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 use decurion_protocol::{Block, Delta, Message, Role, ToolContent, Usage};
+use futures_core::future::BoxFuture;
 use futures_core::stream::BoxStream;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
@@ -73,8 +74,9 @@ impl Anthropic {
                 .map_err(|_| ModelError::Misconfigured { detail: format!("not a header name: {name:?}") })?;
             headers.insert(parsed, header_value(name, value)?);
         }
-        let url = format!("{}/v1/messages", settings.base_url.trim_end_matches('/'));
-        Ok(Self { endpoint: Endpoint::new(http, &url, headers, secrets)? })
+        let base = settings.base_url.trim_end_matches('/');
+        let (url, models) = (format!("{base}/v1/messages"), format!("{base}/v1/models?limit=1000"));
+        Ok(Self { endpoint: Endpoint::new(http, &url, &models, headers, secrets)? })
     }
 }
 
@@ -85,6 +87,10 @@ impl ModelProvider for Anthropic {
 
     fn stream(&self, request: ModelRequest) -> BoxStream<'static, Result<ModelEvent, ModelError>> {
         self.endpoint.stream(Dialect::Anthropic, request)
+    }
+
+    fn models(&self) -> BoxFuture<'static, Result<Vec<String>, ModelError>> {
+        self.endpoint.models()
     }
 }
 

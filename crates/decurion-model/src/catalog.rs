@@ -100,6 +100,25 @@ impl Catalog {
         known.map(|(_, _, model)| *model)
     }
 
+    /// The model to use at a server of this dialect where none is named.
+    pub fn default_model(dialect: Dialect) -> &'static str {
+        let row = DEFAULTS.iter().find(|(known, _)| *known == dialect);
+        row.map_or("", |(_, model)| model)
+    }
+
+    /// The model to use of those that a server lists, where none is named: the usual one, or the only one that can
+    /// hold a conversation. None where there is a choice, which is a person's.
+    pub fn choose(dialect: Dialect, listed: &[String]) -> Option<&str> {
+        let usual = Self::default_model(dialect);
+        if let Some(usual) = listed.iter().find(|id| same_model(id, usual)) {
+            return Some(usual);
+        }
+        match conversational(listed).as_slice() {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
     /// Whether a word is an alias somewhere, so that it cannot be meant as a model's name.
     pub fn is_alias(&self, word: &str) -> bool {
         let own = self.aliases.iter().any(|known| known.alias.eq_ignore_ascii_case(word));
@@ -127,6 +146,15 @@ impl ModelInfo {
         ];
         Money(parts.iter().fold(0, |sum: u64, (count, each)| sum.saturating_add(count.saturating_mul(*each))))
     }
+}
+
+/// Those of these models that can hold a conversation, as far as their ids tell.
+pub fn conversational(listed: &[String]) -> Vec<&str> {
+    let converses = |id: &&str| {
+        let id = id.to_ascii_lowercase();
+        !OTHER_USES.iter().any(|part| id.contains(part))
+    };
+    listed.iter().map(String::as_str).filter(converses).collect()
 }
 
 /// Whether two names mean the same model: dates and the like at the end make no difference.
@@ -211,6 +239,24 @@ const BUILTIN: &[Row] = &[
     row("gpt-4o-mini", 128_000, 16_384, (150, 600, 75, 150)),
 ];
 
+/// The model where none is named. OpenAI's must take function tools in Chat Completions.
+const DEFAULTS: &[(Dialect, &str)] =
+    &[(Dialect::Anthropic, "claude-sonnet-5-5"), (Dialect::OpenAiChat, "gpt-5.4")];
+
+/// Parts of the ids of models that do something other than converse.
+const OTHER_USES: &[&str] = &[
+    "embed",
+    "rerank",
+    "whisper",
+    "tts",
+    "transcribe",
+    "dall-e",
+    "image",
+    "moderation",
+    "realtime",
+    "audio",
+];
+
 /// Provider, alias, model.
 const BUILTIN_ALIASES: &[(&str, &str, &str)] = &[
     ("anthropic", "opus", "claude-opus-5-5"),
@@ -267,6 +313,26 @@ mod tests {
         let local = catalog.model(Dialect::OpenAiChat, "qwen3-coder:30b");
         assert_eq!((local.window, local.price), (128_000, None));
         assert_eq!(local.cost(&Usage { input_tokens: 5, ..Usage::default() }), Money(0));
+    }
+
+    #[test]
+    fn of_a_list_the_usual_model_or_the_only_conversational_one_is_chosen() {
+        let choose = |ids: &[&str]| {
+            let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
+            Catalog::choose(Dialect::OpenAiChat, &ids).map(str::to_owned)
+        };
+        assert_eq!(choose(&["qwen3-coder"]).as_deref(), Some("qwen3-coder"));
+        assert_eq!(choose(&["nomic-embed-text", "qwen3", "whisper-1"]).as_deref(), Some("qwen3"));
+        assert_eq!(choose(&["gpt-4o", "gpt-5.4-2026-03-05"]).as_deref(), Some("gpt-5.4-2026-03-05"));
+        assert_eq!(choose(&["llama", "qwen"]), None);
+        assert_eq!(choose(&[]), None);
+    }
+
+    #[test]
+    fn every_default_model_is_in_the_catalog() {
+        for (dialect, model) in DEFAULTS {
+            assert!(Catalog::builtin().model(*dialect, model).price.is_some(), "{model}");
+        }
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub enum ModelError {
         said: Said,
     },
     /// The credentials are missing, wrong or not enough: a person must act.
-    #[error("the provider did not accept our credentials (status {status}): {said}")]
+    #[error("{}: {said}", refusal(*.status))]
     Unauthorized {
         /// 401, 402 or 403.
         status: u16,
@@ -87,7 +87,7 @@ pub enum ModelError {
         request_id: Option<String>,
     },
     /// What came is not a reply: try again a few times.
-    #[error("the provider's answer makes no sense: {said}")]
+    #[error("malformed response from the provider: {said}")]
     Malformed {
         /// What was wrong with it.
         said: Said,
@@ -248,8 +248,8 @@ impl fmt::Display for Said {
 impl fmt::Display for UnreachableCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Dns => "the provider's name could not be resolved",
-            Self::Connect => "could not connect to the provider",
+            Self::Dns => "cannot resolve the provider's host name (are you online?)",
+            Self::Connect => "cannot connect to the provider",
             Self::Tls => "no secure connection to the provider",
             Self::Proxy => "the proxy did not connect us to the provider",
         })
@@ -263,6 +263,16 @@ impl fmt::Display for StallKind {
             Self::Content => "the provider sent nothing of substance",
             Self::Turn => "the reply did not end",
         })
+    }
+}
+
+/// What a refused request means, and what to check.
+fn refusal(status: u16) -> String {
+    match status {
+        401 => "authentication failed (401), check your API key".to_owned(),
+        402 => "payment required (402)".to_owned(),
+        403 => "access denied (403), check what your API key may do".to_owned(),
+        _ => format!("no credit or quota left ({status})"),
     }
 }
 

@@ -10,13 +10,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use futures_core::stream::BoxStream;
 use futures_util::{FutureExt, StreamExt, TryStreamExt};
 use reqwest::header::{HeaderMap, HeaderValue};
 use reqwest::{Body, Client, ClientBuilder, Url};
 
 use crate::reply::{self, Response};
-use crate::{Dialect, ModelError, ModelEvent, ModelRequest, RequestTag, Said, UnreachableCause};
+use crate::{Dialect, ModelError, ModelEvent, ModelRequest, RequestTag, Said, StallKind, UnreachableCause};
+
+/// How long the list of a server's models may take.
+const LIST_TIME: Duration = Duration::from_secs(20);
 
 /// How connections are made.
 #[derive(Clone, Debug)]
@@ -69,6 +73,16 @@ impl Http {
         let slot = if secure { &inner.secure } else { &inner.plain };
         slot.get_or_init(|| if secure { inner.secure() } else { inner.plain() }).clone()
     }
+
+    /// What it means that a request to this address got no response.
+    fn not_sent(&self, url: &Url, error: &reqwest::Error) -> ModelError {
+        let error = unreachable_or_reset(url, error);
+        let needs_secure = matches!(error, ModelError::Unreachable { cause: UnreachableCause::Tls, .. });
+        if needs_secure && url.scheme() == "http" {
+            self.inner.plain_needs_secure.store(true, Ordering::Relaxed);
+        }
+        error
+    }
 }
 
 impl Inner {
@@ -119,7 +133,10 @@ fn misconfigured(error: &(dyn Error + 'static)) -> ModelError {
 /// One address with its headers.
 pub(crate) struct Endpoint {
     http: Http,
+    /// Where conversations go.
     url: Url,
+    /// Where the list of models is.
+    models: Url,
     headers: HeaderMap,
     redaction: Redaction,
 }
@@ -128,18 +145,21 @@ impl Endpoint {
     pub fn new(
         http: Http,
         url: &str,
+        models: &str,
         mut headers: HeaderMap,
         secrets: Vec<Secret>,
     ) -> Result<Self, ModelError> {
         let redaction = Redaction::new(secrets);
         let wrong = |reason: String| ModelError::Misconfigured { detail: redaction.clean(&reason, MAX_TEXT) };
-        let url = Url::parse(url).map_err(|error| wrong(format!("the address {url:?}: {error}")))?;
+        let parse =
+            |url: &str| Url::parse(url).map_err(|error| wrong(format!("the address {url:?}: {error}")));
+        let (url, models) = (parse(url)?, parse(models)?);
         if !matches!(url.scheme(), "http" | "https") {
             return Err(wrong(format!("the address is neither http nor https: {url}")));
         }
         headers.insert("content-type", HeaderValue::from_static("application/json"));
         headers.insert("accept", HeaderValue::from_static("text/event-stream"));
-        Ok(Self { http, url, headers, redaction })
+        Ok(Self { http, url, models, headers, redaction })
     }
 
     /// Sends a request and reads its reply. Nothing happens before the stream is polled.
@@ -163,6 +183,25 @@ impl Endpoint {
         };
         open.flatten_stream().boxed()
     }
+
+    /// Asks the server for its models. Nothing happens before the future is polled.
+    pub fn models(&self) -> BoxFuture<'static, Result<Vec<String>, ModelError>> {
+        let (http, url, redaction) = (self.http.clone(), self.models.clone(), self.redaction.clone());
+        let mut headers = self.headers.clone();
+        headers.insert("accept", HeaderValue::from_static("application/json"));
+        let asked = async move {
+            let sending = http.client(&url)?.get(url.clone()).headers(headers).send();
+            let response = sending.await.map_err(|error| http.not_sent(&url, &error))?;
+            reply::models(received(response)).await
+        };
+        let late =
+            |_| ModelError::Stalled { what: StallKind::FirstEvent, after: LIST_TIME, request_id: None };
+        async move {
+            let listed = tokio::time::timeout(LIST_TIME, asked).await.map_err(late).flatten();
+            listed.map_err(|error| redaction.clean_error(error))
+        }
+        .boxed()
+    }
 }
 
 async fn send(
@@ -172,21 +211,19 @@ async fn send(
     request: ModelRequest,
 ) -> Result<Response, ModelError> {
     let client = http.client(&url)?;
-    let plain = url.scheme() == "http";
+    let target = url.clone();
     let body = Body::wrap(request.body());
     let length = request.len();
     let sending = client.post(url).headers(headers).header("content-length", length).body(body).send();
-    let response = sending.await.map_err(|error| {
-        let error = unreachable_or_reset(&error);
-        if plain && matches!(error, ModelError::Unreachable { cause: UnreachableCause::Tls, .. }) {
-            http.inner.plain_needs_secure.store(true, Ordering::Relaxed);
-        }
-        error
-    })?;
+    let response = sending.await.map_err(|error| http.not_sent(&target, &error))?;
+    Ok(received(response))
+}
+
+fn received(response: reqwest::Response) -> Response {
     let status = response.status().as_u16();
     let headers = response.headers().clone();
     let body = response.bytes_stream().map_err(|error| ModelError::reset(chain(&error))).boxed();
-    Ok(Response { status, headers, body })
+    Response { status, headers, body }
 }
 
 /// The headers by which a server can tell who asks: scripts and logs of local servers use them.
@@ -211,8 +248,8 @@ pub(crate) fn seed(request: &ModelRequest) -> u64 {
     hash
 }
 
-/// What a failure to get a response means.
-fn unreachable_or_reset(error: &reqwest::Error) -> ModelError {
+/// What a failure to get a response from this address means.
+fn unreachable_or_reset(url: &Url, error: &reqwest::Error) -> ModelError {
     let detail = chain(error);
     if error.is_builder() {
         return ModelError::Misconfigured { detail };
@@ -229,7 +266,11 @@ fn unreachable_or_reset(error: &reqwest::Error) -> ModelError {
     } else {
         return ModelError::reset(detail);
     };
-    ModelError::Unreachable { cause, detail }
+    // What the libraries call their own layers says nothing to a person.
+    let reason = detail.trim_start_matches("no connection: ").trim_start_matches("client error (Connect): ");
+    let host = url.host_str().unwrap_or_default();
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    ModelError::Unreachable { cause, detail: format!("{host}{port}: {reason}") }
 }
 
 /// Whether TLS is among the causes; an I/O error hides what it wraps from its own chain.

@@ -26,6 +26,7 @@ pub use request::{
     ToolSchema, WireHead, WireMessage,
 };
 
+pub use futures_core::future::BoxFuture;
 pub use futures_core::stream::BoxStream;
 
 /// A model somewhere. One request, one attempt: an implementation never retries and never waits for a
@@ -39,4 +40,8 @@ pub trait ModelProvider: Send + Sync {
     fn dialect(&self) -> Dialect;
     /// Sends the request and gives what comes back.
     fn stream(&self, request: ModelRequest) -> BoxStream<'static, Result<ModelEvent, ModelError>>;
+    /// Asks which models there are, one attempt; the ids as the provider lists them.
+    fn models(&self) -> BoxFuture<'static, Result<Vec<String>, ModelError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
 }

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 use decurion_protocol::{Block, Delta, Message, Role, ToolContent, Usage};
+use futures_core::future::BoxFuture;
 use futures_core::stream::BoxStream;
 use reqwest::header::{HeaderMap, HeaderName};
 use serde::Deserialize;
@@ -50,8 +51,9 @@ impl OpenAiChat {
                 .map_err(|_| ModelError::Misconfigured { detail: format!("not a header name: {name:?}") })?;
             headers.insert(parsed, header_value(name, value)?);
         }
-        let url = format!("{}/chat/completions", settings.base_url.trim_end_matches('/'));
-        Ok(Self { endpoint: Endpoint::new(http, &url, headers, secrets)? })
+        let base = settings.base_url.trim_end_matches('/');
+        let (url, models) = (format!("{base}/chat/completions"), format!("{base}/models"));
+        Ok(Self { endpoint: Endpoint::new(http, &url, &models, headers, secrets)? })
     }
 }
 
@@ -62,6 +64,10 @@ impl ModelProvider for OpenAiChat {
 
     fn stream(&self, request: ModelRequest) -> BoxStream<'static, Result<ModelEvent, ModelError>> {
         self.endpoint.stream(Dialect::OpenAiChat, request)
+    }
+
+    fn models(&self) -> BoxFuture<'static, Result<Vec<String>, ModelError>> {
+        self.endpoint.models()
     }
 }
 
@@ -84,7 +90,9 @@ pub(crate) fn write_head(head: &Head) -> WireHead {
     if let Some(temperature) = head.temperature {
         member("temperature", &temperature.into());
     }
-    if let Some(effort) = &head.effort {
+    if !head.tools.is_empty() && refuses_effort_with_tools(&head.model) {
+        member("reasoning_effort", &"none".into());
+    } else if let Some(effort) = &head.effort {
         // What is above `high` is a word of few servers, and the others refuse it.
         let known = if matches!(effort.as_str(), "max" | "xhigh") { "high" } else { effort.as_str() };
         member("reasoning_effort", &known.into());
@@ -118,6 +126,29 @@ pub(crate) fn write_head(head: &Head) -> WireHead {
         suffix: Bytes::from_static(b"]}"),
         opened: !system.is_empty(),
     }
+}
+
+/// OpenAI's reasoning models take `max_completion_tokens` and refuse `max_tokens`; other servers know the latter.
+pub fn usual_limit_field(model: &str) -> OutputLimitField {
+    let o_series = model.strip_prefix('o').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    if o_series || gpt_version(model).is_some_and(|version| version >= (5, 0)) {
+        OutputLimitField::MaxCompletionTokens
+    } else {
+        OutputLimitField::MaxTokens
+    }
+}
+
+/// From gpt-5.2 on, Chat Completions takes function tools only without reasoning effort; some of these models have
+/// one unless `none` is asked for.
+fn refuses_effort_with_tools(model: &str) -> bool {
+    gpt_version(model).is_some_and(|version| version >= (5, 2))
+}
+
+/// The version in an id such as `gpt-5.4-mini` or `gpt-5-2025-08-07`; none for `gpt-4o` and `gpt-oss`.
+fn gpt_version(model: &str) -> Option<(u32, u32)> {
+    let version = model.strip_prefix("gpt-")?.split('-').next()?;
+    let (major, minor) = version.split_once('.').unwrap_or((version, "0"));
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 pub(crate) fn write_message(message: &Message) -> WireMessage {

@@ -23,6 +23,8 @@ use crate::{
 
 /// The most of a body that is not a stream, and of raw bytes in the debug log.
 const MAX_ERROR_BODY: usize = 64 * 1024;
+/// The longest list of models that is read.
+const MAX_LIST: usize = 4 * 1024 * 1024;
 /// How long an error body may take: the status is known by then and matters more.
 const ERROR_BODY_TIME: Duration = Duration::from_secs(10);
 /// How long the end of a finished stream may take before its connection is given up.
@@ -149,6 +151,30 @@ fn is_stream(response: &Response) -> bool {
     let kind = header(&response.headers, "content-type").unwrap_or_default().to_ascii_lowercase();
     let other = ["text/html", "application/json", "application/xml", "text/xml", "image/"];
     (200..300).contains(&response.status) && !other.iter().any(|other| kind.starts_with(other))
+}
+
+/// The ids in a list of models, as both dialects and the servers that speak them give it.
+pub(crate) async fn models(response: Response) -> Result<Vec<String>, ModelError> {
+    let Response { status, headers, mut body } = response;
+    let mut text: Vec<u8> = Vec::new();
+    while let Some(chunk) = body.next().await {
+        text.extend_from_slice(&chunk?);
+        if text.len() > MAX_LIST {
+            return Err(ModelError::malformed(format!("the list of models is longer than {MAX_LIST} bytes")));
+        }
+    }
+    if !(200..300).contains(&status) {
+        return Err(classify(status, &headers, &text));
+    }
+    let list: Option<Value> = serde_json::from_slice(&text).ok();
+    let data = list.as_ref().and_then(|list| list.get("data")?.as_array());
+    let data = data.ok_or_else(|| {
+        let said = read_error(&text).message;
+        ModelError::malformed(format!(
+            "a list of models was asked for and this came (status {status}): {said}"
+        ))
+    })?;
+    Ok(data.iter().filter_map(|model| model.get("id")?.as_str()).map(str::to_owned).collect())
 }
 
 /// Reads what there is of a body that is no stream and says what it means.

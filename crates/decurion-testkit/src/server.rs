@@ -65,6 +65,10 @@ pub struct Settings {
     pub gate: Option<u32>,
     /// Each reply to an agent below the root is held until [`FakeModel::let_through`] gives it leave.
     pub hold: bool,
+    /// The ids in its list of models.
+    pub models: Vec<String>,
+    /// The only key it accepts; none accepts every key, and no key.
+    pub key: Option<String>,
 }
 
 /// Where answers come from.
@@ -79,7 +83,17 @@ pub enum Answers {
 impl Settings {
     /// Checks and keeps everything, writes nothing.
     pub fn new(answers: Answers) -> Self {
-        Self { answers, validate: true, keep: true, log: None, bodies: None, gate: None, hold: false }
+        Self {
+            answers,
+            validate: true,
+            keep: true,
+            log: None,
+            bodies: None,
+            gate: None,
+            hold: false,
+            models: vec!["test-model".to_owned()],
+            key: None,
+        }
     }
 }
 
@@ -373,6 +387,10 @@ async fn respond(request: Request<Incoming>, shared: &Shared, reset: Arc<Notify>
             return refuse(&asked, &error);
         }
     };
+    if let Some(error) = asked.wrong_key(shared.settings.key.as_deref()) {
+        shared.record(&asked, &Answered::Refused(error.clone()));
+        return refuse(&asked, &error);
+    }
     let Some(dialect) = asked.dialect else { return other(&asked, shared) };
     let under_way = shared.tally.enter(asked.agent());
     match answer(&asked, dialect, shared) {
@@ -477,7 +495,7 @@ fn other(asked: &Asked, shared: &Shared) -> Response<Body> {
     let (status, body) = match (&asked.method, path) {
         // Looking does not count as a request.
         (&Method::GET, "/peak") => return json_response(200, &shared.tally.load().json()),
-        (&Method::GET, "/v1/models" | "/models") => (200, models()),
+        (&Method::GET, "/v1/models" | "/models") => (200, models(&shared.settings.models)),
         (&Method::POST, "/v1/messages/count_tokens") => (200, json!({"input_tokens": asked.body.len() / 4})),
         _ => {
             let error =
@@ -489,13 +507,13 @@ fn other(asked: &Asked, shared: &Shared) -> Response<Body> {
     json_response(status, &body)
 }
 
-fn models() -> Value {
-    let model = |id: &str| {
+fn models(ids: &[String]) -> Value {
+    let model = |id: &String| {
         json!({"id": id, "type": "model", "object": "model", "display_name": id, "created": 0, "owned_by": "test",
                "created_at": "2026-01-01T00:00:00Z"})
     };
-    json!({"object": "list", "data": [model("test-model")], "has_more": false, "first_id": "test-model",
-           "last_id": "test-model"})
+    json!({"object": "list", "data": ids.iter().map(model).collect::<Vec<_>>(), "has_more": false,
+           "first_id": ids.first(), "last_id": ids.last()})
 }
 
 fn refuse(asked: &Asked, error: &ApiError) -> Response<Body> {
@@ -542,6 +560,21 @@ impl Asked {
 
     fn agent(&self) -> &str {
         header(&self.headers, "x-decurion-agent").unwrap_or("main")
+    }
+
+    /// The refusal of a key that is not the one that is accepted, in the words of either provider.
+    fn wrong_key(&self, accepted: Option<&str>) -> Option<ApiError> {
+        let accepted = accepted?;
+        let key = header(&self.headers, "x-api-key");
+        let token = header(&self.headers, "authorization").and_then(|value| value.strip_prefix("Bearer "));
+        if key == Some(accepted) || token == Some(accepted) {
+            return None;
+        }
+        Some(ApiError::unauthorized(match (key, token) {
+            (Some(_), _) => "invalid x-api-key",
+            (None, Some(_)) => "Incorrect API key provided",
+            (None, None) => "You didn't provide an API key",
+        }))
     }
 
     fn headers_of_interest(&self) -> Vec<(String, String)> {

@@ -31,7 +31,7 @@ impl ApiError {
         Self { status: 400, kind: "invalid_request_error", message: message.into() }
     }
 
-    fn unauthorized(message: &str) -> Self {
+    pub(crate) fn unauthorized(message: &str) -> Self {
         Self { status: 401, kind: "authentication_error", message: message.into() }
     }
 

@@ -355,34 +355,34 @@ fn broken_anthropic_streams() {
     let delta = json!({"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"x"}});
     wrong(
         std::slice::from_ref(&delta),
-        &expect!["the provider's answer makes no sense: an event of a block that is not open, index Some(0)"],
+        &expect!["malformed response from the provider: an event of a block that is not open, index Some(0)"],
     );
     wrong(
         &[start(), delta],
-        &expect!["the provider's answer makes no sense: an event of a block that is not open, index Some(0)"],
+        &expect!["malformed response from the provider: an event of a block that is not open, index Some(0)"],
     );
-    wrong(&[start(), start()], &expect!["the provider's answer makes no sense: the message starts twice"]);
+    wrong(&[start(), start()], &expect!["malformed response from the provider: the message starts twice"]);
     wrong(
         &text(0, "x"),
-        &expect!["the provider's answer makes no sense: a block starts out of order, index 0"],
+        &expect!["malformed response from the provider: a block starts out of order, index 0"],
     );
     wrong(
         &[vec![start()], text(1, "x"), text(1, "y")].concat(),
-        &expect!["the provider's answer makes no sense: a block starts out of order, index 1"],
+        &expect!["malformed response from the provider: a block starts out of order, index 1"],
     );
     wrong(
         &end("end_turn"),
-        &expect!["the provider's answer makes no sense: the message changes before it starts"],
+        &expect!["malformed response from the provider: the message changes before it starts"],
     );
     wrong(
         &[json!({"type":"message_stop"})],
-        &expect!["the provider's answer makes no sense: the message stops before it starts"],
+        &expect!["malformed response from the provider: the message stops before it starts"],
     );
     let mut mixed = text(0, "x");
     mixed[1]["delta"] = json!({"type":"input_json_delta","partial_json":"{"});
     wrong(
         &[vec![start()], mixed].concat(),
-        &expect!["the provider's answer makes no sense: a input_json_delta in a block of another kind"],
+        &expect!["malformed response from the provider: a input_json_delta in a block of another kind"],
     );
     wrong(
         &[start(), json!({"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}})],
@@ -402,7 +402,7 @@ fn broken_anthropic_streams() {
         a,
         "data: {\"type\":\n\n",
         &expect![
-            "the provider's answer makes no sense: an event that cannot be read: EOF while parsing a value at line 1 column 8"
+            "malformed response from the provider: an event that cannot be read: EOF while parsing a value at line 1 column 8"
         ],
     );
     row(
@@ -430,12 +430,12 @@ fn a_flood_is_cut_off() {
             break error;
         }
     };
-    expect!["the provider's answer makes no sense: the reply is longer than 8388608 bytes"]
+    expect!["malformed response from the provider: the reply is longer than 8388608 bytes"]
         .assert_eq(&error.to_string());
     let mut decoder = decurion_model::reply::StreamDecoder::new(CHAT, 0);
     let pings = ": ping\n\n".repeat(100_000);
     let error = (0..200).find_map(|_| decoder.feed(pings.as_bytes(), &mut out).err()).unwrap();
-    expect!["the provider's answer makes no sense: the stream is longer than 67108864 bytes"]
+    expect!["malformed response from the provider: the stream is longer than 67108864 bytes"]
         .assert_eq(&error.to_string());
 }
 
@@ -573,18 +573,18 @@ fn oddities_of_chat_streams() {
     row(
         c,
         "data: [DONE]\n\n",
-        &expect!["the provider's answer makes no sense: the stream is done before it starts"],
+        &expect!["malformed response from the provider: the stream is done before it starts"],
     );
     row(
         c,
         &chat(&[piece(Some(0), Some("x"), None, &json!("{}"))], ""),
-        &expect!["the provider's answer makes no sense: a call without a tool's name"],
+        &expect!["malformed response from the provider: a call without a tool's name"],
     );
     row(
         c,
         "data: <html>\n\n",
         &expect![
-            "the provider's answer makes no sense: a chunk that cannot be read: expected value at line 1 column 1"
+            "malformed response from the provider: a chunk that cannot be read: expected value at line 1 column 1"
         ],
     );
 }

@@ -108,7 +108,7 @@ async fn read_request(socket: &mut TcpStream) -> Option<String> {
         let whole = String::from_utf8_lossy(&text).into_owned();
         if let Some((head, body)) = whole.split_once("\r\n\r\n") {
             let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-            if body.len() >= length.unwrap().parse().unwrap() {
+            if body.len() >= length.map_or(0, |length| length.parse().unwrap()) {
                 return Some(whole);
             }
         }
@@ -309,7 +309,7 @@ async fn what_a_server_says_instead_of_a_reply() {
     ))
     .await;
     assert!(matches!(error, ModelError::Malformed { .. }));
-    expect!["the provider's answer makes no sense: a stream was asked for and this came (status 200): Please log in"].assert_eq(&error.to_string());
+    expect!["malformed response from the provider: a stream was asked for and this came (status 200): Please log in"].assert_eq(&error.to_string());
     let error = error_of(plain(
         "200 OK",
         "application/json",
@@ -350,7 +350,7 @@ async fn a_key_is_never_in_an_error() {
     let body =
         format!(r#"{{"error":{{"type":"authentication_error","message":"invalid x-api-key: {KEY}"}}}}"#);
     let error = error_of(plain("401 X", "application/json", &body)).await;
-    expect!["the provider did not accept our credentials (status 401): invalid x-api-key: [redacted]"]
+    expect!["authentication failed (401), check your API key: invalid x-api-key: [redacted]"]
         .assert_eq(&error.to_string());
     assert!(!format!("{error:?} {:?}", Secret::new(KEY)).contains(KEY));
     let page = error_of(plain("500 X", "text/plain", &format!("{} {KEY}", "long ".repeat(10_000)))).await;
@@ -377,6 +377,12 @@ async fn connections_that_cannot_be_made_say_which_part_failed() {
     };
     assert_eq!(cause(format!("http://{closed}")).await, UnreachableCause::Connect);
     assert_eq!(cause("http://nobody.invalid".into()).await, UnreachableCause::Dns);
+    let said = |error: ModelError| error.to_string();
+    let refused = said(anthropic(&format!("http://{closed}")).models().await.unwrap_err());
+    assert!(refused.starts_with(&format!("cannot connect to the provider: {closed}: ")), "{refused}");
+    let unknown = said(chat("http://nobody.invalid").models().await.unwrap_err());
+    let expected = "cannot resolve the provider's host name (are you online?): nobody.invalid: ";
+    assert!(unknown.starts_with(expected), "{unknown}");
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
@@ -393,6 +399,42 @@ async fn connections_that_cannot_be_made_say_which_part_failed() {
     };
     assert!(matches!(wrong("ftp://x"), ModelError::Misconfigured { .. }));
     assert!(matches!(wrong("not an address"), ModelError::Misconfigured { .. }));
+}
+
+#[tokio::test]
+async fn a_server_lists_its_models() {
+    let list = r#"{"object":"list","data":[{"id":"one"},{"id":"maker/two"},{"name":"no id"}]}"#;
+    for is_chat in [true, false] {
+        let server = serve(vec![plain("200 OK", "application/json", list)]).await;
+        let listed =
+            if is_chat { chat(&server.url).models().await } else { anthropic(&server.url).models().await };
+        assert_eq!(listed, Ok(vec!["one".to_owned(), "maker/two".to_owned()]));
+    }
+    for (status, kind, body, expected) in [
+        (
+            "401 X",
+            "application/json",
+            r#"{"error":{"message":"Incorrect API key provided","code":"invalid_api_key"}}"#,
+            "authentication failed (401), check your API key: Incorrect API key provided",
+        ),
+        (
+            "404 X",
+            "text/plain",
+            "404 page not found",
+            "the provider rejected the request (status 404): 404 page not found",
+        ),
+        (
+            "200 OK",
+            "text/html",
+            "<html><title>Welcome</title></html>",
+            "malformed response from the provider: a list of models was asked for and this came (status 200): a web page \
+          titled \"Welcome\"",
+        ),
+    ] {
+        let server = serve(vec![plain(status, kind, body)]).await;
+        let error = chat(&server.url).models().await.unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    }
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use decurion_model::openai_chat::usual_limit_field;
 use decurion_model::{
     Dialect, Head, ModelRequest, OutputLimitField, RequestTag, Thinking, ToolSchema, WireMessage,
 };
@@ -94,6 +95,40 @@ fn conversation() -> Vec<Message> {
             ],
         },
     ]
+}
+
+/// OpenAI refuses tools together with reasoning effort from gpt-5.2 on, and some models have one unless told otherwise.
+#[test]
+fn newer_models_of_openai_are_asked_without_effort_where_there_are_tools() {
+    let effort = |model: &str, tools: bool| {
+        let mut head = Head { model: model.into(), effort: Some("high".into()), ..rich_head() };
+        if !tools {
+            head.tools.clear();
+        }
+        let text = String::from_utf8(Dialect::OpenAiChat.head(&head).prefix.to_vec()).unwrap();
+        let at = text.find("\"reasoning_effort\":\"").unwrap() + "\"reasoning_effort\":\"".len();
+        text[at..].split('"').next().unwrap().to_owned()
+    };
+    for (model, tools, expected) in [
+        ("gpt-5.4", true, "none"),
+        ("gpt-5.4-mini-2026-03-17", true, "none"),
+        ("gpt-6.1-terra", true, "none"),
+        ("gpt-5.4", false, "high"),
+        ("gpt-5", true, "high"),
+        ("openai/gpt-5.4", true, "high"),
+        ("qwen3", true, "high"),
+    ] {
+        assert_eq!(effort(model, tools), expected, "{model} {tools}");
+    }
+    for (model, field) in [
+        ("gpt-5.4", OutputLimitField::MaxCompletionTokens),
+        ("o3-mini", OutputLimitField::MaxCompletionTokens),
+        ("gpt-4o", OutputLimitField::MaxTokens),
+        ("gpt-oss:20b", OutputLimitField::MaxTokens),
+        ("olmo", OutputLimitField::MaxTokens),
+    ] {
+        assert_eq!(usual_limit_field(model), field, "{model}");
+    }
 }
 
 #[test]

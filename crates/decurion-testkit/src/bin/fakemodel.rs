@@ -104,13 +104,12 @@ impl Options {
         };
         // Nobody can ask this process for what it was sent, so it keeps nothing.
         Ok(Settings {
-            answers,
             validate: !self.no_validate,
             keep: false,
             log: self.log,
             bodies: self.bodies,
             gate: self.gate,
-            hold: false,
+            ..Settings::new(answers)
         })
     }
 }

@@ -189,8 +189,8 @@ fn unreachable(options: &Options) -> Report {
     };
     let proxy = vec![("HTTPS_PROXY", closed.clone()), ("NO_PROXY", String::new())];
     let ways: Vec<Way> = vec![
-        ("refused", "could not connect", closed.clone(), Vec::new()),
-        ("no such name", "could not be resolved", "http://no-such-host.invalid".into(), Vec::new()),
+        ("refused", "cannot connect", closed.clone(), Vec::new()),
+        ("no such name", "cannot resolve", "http://no-such-host.invalid".into(), Vec::new()),
         ("no TLS", "no secure connection", plain.model.url().replace("http://", "https://"), Vec::new()),
         ("proxy", "the proxy", "https://provider.example".into(), proxy),
     ];

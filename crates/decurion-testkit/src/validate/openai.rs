@@ -18,6 +18,7 @@ pub(super) fn check(headers: &HeaderMap, body: &Value) -> Checked {
     };
     check_members(body)?;
     check_settings(body)?;
+    check_reasoning(body)?;
     let tools = check_tools(body)?;
     check_tool_choice(body, &tools)?;
     let Some(messages) = body.get("messages").and_then(Value::as_array) else {
@@ -129,6 +130,29 @@ fn check_settings(body: &Map<String, Value>) -> Checked {
         && !value.as_f64().is_some_and(|degrees| (0.0..=2.0).contains(&degrees))
     {
         return bad("Invalid 'temperature': expected a number between 0 and 2.");
+    }
+    Ok(())
+}
+
+/// What OpenAI's reasoning models refuse: the old limit of a reply, and effort beside function tools.
+fn check_reasoning(body: &Map<String, Value>) -> Checked {
+    let model = body.get("model").and_then(Value::as_str).unwrap_or_default();
+    let is_of = |families: &[&str]| families.iter().any(|family| model.starts_with(family));
+    if is_of(&["gpt-5", "gpt-6", "o1", "o3", "o4"]) && body.contains_key("max_tokens") {
+        return bad(
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+        );
+    }
+    let has_tools = body.get("tools").and_then(Value::as_array).is_some_and(|tools| !tools.is_empty());
+    let without_effort = body.get("reasoning_effort").and_then(Value::as_str) == Some("none");
+    if has_tools
+        && !without_effort
+        && is_of(&["gpt-5.2", "gpt-5.3", "gpt-5.4", "gpt-5.5", "gpt-5.6", "gpt-6"])
+    {
+        return bad(format!(
+            "Function tools with reasoning_effort are not supported for {model} in /v1/chat/completions. To use \
+             function tools, use /v1/responses or set reasoning_effort to 'none'."
+        ));
     }
     Ok(())
 }
