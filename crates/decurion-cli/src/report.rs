@@ -108,7 +108,7 @@ impl From<ConfigError> for Failure {
 impl From<NoProvider> for Failure {
     fn from(error: NoProvider) -> Self {
         match error {
-            NoProvider::Unusable { .. } => Self::usage(error.to_string()),
+            NoProvider::Unusable { .. } | NoProvider::Unknown { .. } => Self::usage(error.to_string()),
             NoProvider::Nothing { candidates } => {
                 let tried: Vec<&str> = candidates.iter().map(|local| local.base_url.as_str()).collect();
                 Self::usage("no model provider is configured; there are three ways to get one:")

@@ -110,13 +110,36 @@ pub enum NoProvider {
         candidates: Vec<Candidate>,
     },
     /// Do what the reason says about this one provider.
-    #[error("the model provider cannot be used, {reason}: {name}")]
+    #[error("the model provider {name:?} cannot be used: {reason}")]
     Unusable {
         /// The provider.
         name: String,
         /// Why.
         reason: String,
     },
+    /// Declare the provider that the model's name begins with, or name one that there is.
+    #[error("no provider {name:?} for the model {model:?}; {}", hint(.name, .model, .known))]
+    Unknown {
+        /// What the model's name begins with.
+        name: String,
+        /// The model's name.
+        model: String,
+        /// The providers that can be used, the default one first.
+        known: Vec<String>,
+    },
+}
+
+/// What to do about a model's name that begins with no provider.
+fn hint(name: &str, model: &str, known: &[String]) -> String {
+    let declare =
+        format!("declare \"providers\": {{\"{name}\": {{\"kind\": …, \"baseUrl\": …}}}} in the settings");
+    match known {
+        [] => declare,
+        [default, ..] => format!(
+            "the known ones are {}; {declare}, or write {default}/{model} if that is a model of {default:?}",
+            known.join(", ")
+        ),
+    }
 }
 
 /// All providers that can be used.
@@ -162,26 +185,50 @@ impl Providers {
         self.key_variables.iter().map(String::as_str)
     }
 
-    /// Which provider serves a model name: `scripted:FILE`, `provider/model`, or a name for the default
-    /// provider. A slash alone proves nothing, since servers have models with slashes in their names.
+    /// Which provider serves a model name: `scripted:FILE`, `provider/model`, or a name for the default provider. What
+    /// stands before the first slash is binding: a name that is meant for one server must never be sent to another.
+    /// Ids that hold a slash themselves are written behind their provider (`router/maker/model`), or are among the
+    /// `models` that a provider declares.
     pub fn choose(&self, model: Option<&str>) -> Result<Choice<'_>, NoProvider> {
         if let Some(file) = model.and_then(|model| model.strip_prefix("scripted:")) {
             return Ok(Choice::Scripted { file: file.to_owned() });
         }
-        if let Some((name, rest)) = model.and_then(|model| model.split_once('/')) {
-            if let Some(provider) = self.get(name) {
-                return Ok(Choice::Provider { provider, model: Some(rest.to_owned()) });
-            }
-            let default_is_builtin = self.default_provider().is_none_or(|it| is_builtin(&it.name));
-            if let Some((name, reason)) = self.unusable.iter().find(|(unusable, _)| unusable == name)
-                && default_is_builtin
-            {
-                return Err(NoProvider::Unusable { name: name.clone(), reason: reason.clone() });
-            }
+        if let Some(whole) = model
+            && let Some((name, rest)) = whole.split_once('/')
+        {
+            let (provider, id) = self.prefixed(whole, name, rest)?;
+            return Ok(Choice::Provider { provider, model: Some(id.to_owned()) });
         }
         let provider = self.require_default()?;
         let model = model.map(str::to_owned).or_else(|| provider.models.first().cloned());
         Ok(Choice::Provider { provider, model })
+    }
+
+    /// The provider of a name with a slash in it, and what that provider calls the model.
+    fn prefixed<'n>(
+        &self,
+        whole: &'n str,
+        name: &str,
+        rest: &'n str,
+    ) -> Result<(&ProviderConfig, &'n str), NoProvider> {
+        let declares = |provider: &&ProviderConfig| provider.models.iter().any(|model| model == whole);
+        if let Some(provider) = self.get(name) {
+            return Ok((provider, if declares(&provider) { whole } else { rest }));
+        }
+        if let Some((name, reason)) = self.unusable.iter().find(|(unusable, _)| unusable == name) {
+            return Err(NoProvider::Unusable { name: name.clone(), reason: reason.clone() });
+        }
+        let all = || self.default_provider().into_iter().chain(&self.list);
+        if let Some(provider) = all().find(declares) {
+            return Ok((provider, whole));
+        }
+        let mut known: Vec<String> = Vec::new();
+        all().for_each(|provider| {
+            if !known.contains(&provider.name) {
+                known.push(provider.name.clone());
+            }
+        });
+        Err(NoProvider::Unknown { name: name.to_owned(), model: whole.to_owned(), known })
     }
 
     fn default_provider(&self) -> Option<&ProviderConfig> {
@@ -199,7 +246,8 @@ impl Providers {
             None => Err(NoProvider::Nothing { candidates: self.candidates.clone() }),
             Some(name) => {
                 let reason = self.unusable.iter().find(|(unusable, _)| unusable == name);
-                let reason = reason.map_or("it is not configured", |(_, reason)| reason).to_owned();
+                let reason =
+                    reason.map_or("it is not declared in the settings", |(_, reason)| reason).to_owned();
                 Err(NoProvider::Unusable { name: name.clone(), reason })
             }
         }
@@ -229,11 +277,24 @@ impl Providers {
                 Err(reason) => providers.unusable.push((member.key.clone(), reason)),
             }
         }
+        providers.declare_variable_model(tree, sources);
         let variables = providers.key_variables.iter().map(String::as_str).chain(CREDENTIALS.iter().copied());
         providers.secrets.extend(
             variables.filter_map(|name| environment.get(name)).map(|value| Secret::new(value.trim())),
         );
         providers
+    }
+}
+
+impl Providers {
+    /// `OPENAI_MODEL` and `ANTHROPIC_MODEL` name a model as their provider calls it, slashes and all.
+    fn declare_variable_model(&mut self, tree: &Node, sources: &Sources) {
+        let Some(node) = tree.get("model") else { return };
+        let (Some(name), Some(model)) = (variable_provider(node, sources), node.text()) else { return };
+        let Some(provider) = self.list.iter_mut().find(|provider| provider.name == name) else { return };
+        if model.contains('/') && !provider.models.iter().any(|known| known == model) {
+            provider.models.push(model.to_owned());
+        }
     }
 }
 
@@ -249,18 +310,19 @@ fn collect_secrets(provider: &Node, secrets: &mut Vec<Secret>) {
     );
 }
 
-fn is_builtin(name: &str) -> bool {
-    name == "anthropic" || name == "openai"
-}
-
 /// The provider that settings name, or the one whose variable names the model.
 fn default_name(tree: &Node, sources: &Sources) -> Option<String> {
     if let Some(name) = tree.get("provider").and_then(Node::text) {
         return Some(name.to_owned());
     }
-    match sources.get(tree.get("model")?.source).place {
-        Place::Variable("ANTHROPIC_MODEL") => Some("anthropic".to_owned()),
-        Place::Variable("OPENAI_MODEL") => Some("openai".to_owned()),
+    variable_provider(tree.get("model")?, sources).map(str::to_owned)
+}
+
+/// The provider whose variable a model comes from.
+fn variable_provider(model: &Node, sources: &Sources) -> Option<&'static str> {
+    match sources.get(model.source).place {
+        Place::Variable("ANTHROPIC_MODEL") => Some("anthropic"),
+        Place::Variable("OPENAI_MODEL") => Some("openai"),
         _ => None,
     }
 }
@@ -293,7 +355,7 @@ impl Decide<'_> {
         let auth = self.auth(name, kind, node).map_err(|reason| self.unusable(member, &reason))?;
         // The built-in ones are in the list only if someone uses them.
         if auth == Auth::None && self.sources.layer_of(address) == Layer::Default {
-            return Err("it has no key".to_owned());
+            return Err(format!("it has no key (set {}_API_KEY)", name.to_uppercase()));
         }
         let base_url = address.text().unwrap_or_default().trim_end_matches('/').to_owned();
         self.warn_clear_text(member, &base_url, &auth);

@@ -110,12 +110,12 @@ fn declared_providers_say_where_their_key_is() {
         assert!(warnings.contains(words), "{words}\n{warnings}");
     }
     assert_eq!(chosen(&loaded, None), "router a/b");
-    assert_eq!(
-        chosen(&loaded, Some("unset/m")),
-        "router unset/m",
-        "the default server may have models with slashes in their names"
-    );
+    let unset =
+        "the model provider \"unset\" cannot be used: the variable that holds its key is not set (NOT_SET)";
+    assert_eq!(chosen(&loaded, Some("unset/m")), unset);
     assert_eq!(chosen(&loaded, Some("local/qwen/3")), "local qwen/3");
+    assert_eq!(chosen(&loaded, Some("router/maker/model")), "router maker/model");
+    assert_eq!(chosen(&loaded, Some("a/b")), "router a/b", "a declared id may hold a slash");
     assert_eq!(chosen(&loaded, Some("scripted:a/b.script")), "script a/b.script");
 }
 
@@ -131,7 +131,7 @@ fn the_default_provider_is_the_one_that_was_meant() {
         (&[("DECURION_PROVIDER", "openai")], "{}", Some("gpt"), "openai gpt"),
         (&[("OPENAI_MODEL", "gpt")], "{}", Some("gpt"), "openai gpt"),
         (&[("ANTHROPIC_MODEL", "opus"), ("OPENAI_MODEL", "gpt")], "{}", Some("opus"), "anthropic opus"),
-        (&[], r#"{"provider": "none"}"#, Some("x"), "the model provider cannot be used, it is not configured: none"),
+        (&[], r#"{"provider": "none"}"#, Some("x"), "the model provider \"none\" cannot be used: it is not declared in the settings"),
     ];
     for (variables, json, model, expected) in rows {
         let mut stage = both().file("home/.decurion/settings.json", json);
@@ -141,8 +141,34 @@ fn the_default_provider_is_the_one_that_was_meant() {
         assert_eq!(chosen(&stage.load(), *model), *expected, "{variables:?} {json}");
     }
     let one = Stage::new().variable("ANTHROPIC_API_KEY", "key-a").load();
-    assert_eq!(chosen(&one, Some("openai/gpt")), "the model provider cannot be used, it has no key: openai");
-    assert_eq!(chosen(&one, Some("qwen/qwen3")), "anthropic qwen/qwen3");
+    assert_eq!(
+        chosen(&one, Some("openai/gpt")),
+        "the model provider \"openai\" cannot be used: it has no key (set OPENAI_API_KEY)"
+    );
+}
+
+#[test]
+fn a_prefix_that_names_no_provider_is_an_error_and_never_the_default_provider() {
+    let both = Stage::new().variable("ANTHROPIC_API_KEY", "key-a").variable("OPENAI_API_KEY", "key-o").load();
+    assert_eq!(
+        chosen(&both, Some("local/qwen")),
+        "no provider \"local\" for the model \"local/qwen\"; the known ones are anthropic, openai; declare \
+         \"providers\": {\"local\": {\"kind\": …, \"baseUrl\": …}} in the settings, or write anthropic/local/qwen if that \
+         is a model of \"anthropic\""
+    );
+    let nothing = Stage::new().load();
+    assert!(chosen(&nothing, Some("local/qwen")).starts_with("no provider \"local\""));
+}
+
+#[test]
+fn a_providers_own_variable_names_a_model_as_that_provider_calls_it() {
+    let server = || Stage::new().variable("OPENAI_BASE_URL", "http://localhost:1/v1");
+    for model in ["maker/qwen", "openai/gpt-x"] {
+        let loaded = server().variable("OPENAI_MODEL", model).load();
+        assert_eq!(chosen(&loaded, loaded.settings.model.as_deref()), format!("openai {model}"));
+    }
+    let loaded = server().load();
+    assert_eq!(chosen(&loaded, Some("openai/openai/gpt-x")), "openai openai/gpt-x");
 }
 
 #[test]
