@@ -7,17 +7,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use decurion_config::{Auth, Choice, Loaded, ProviderConfig, ProviderKind};
 use decurion_engine::{Model, Models};
 use decurion_model::anthropic::{Anthropic, AnthropicKey, AnthropicSettings};
-use decurion_model::catalog::{Alias, Catalog, ModelInfo, Price};
+use decurion_model::catalog::{self, Alias, Catalog, ModelInfo, Price};
 use decurion_model::http::{Http, HttpSettings, Secret};
-use decurion_model::openai_chat::{OpenAiChat, OpenAiChatSettings};
+use decurion_model::openai_chat::{self, OpenAiChat, OpenAiChatSettings};
 use decurion_model::script::Script;
 use decurion_model::scripted::ScriptedProvider;
-use decurion_model::{Gateway, GatewaySettings, Head, ModelProvider, OutputLimitField};
+use decurion_model::{Dialect, Gateway, GatewaySettings, Head, ModelError, ModelProvider, OutputLimitField};
+
+use crate::report::{Failure, note};
 
 /// The most tokens asked for in one reply unless the settings say otherwise.
 const USUAL_OUTPUT: u64 = 32_000;
-/// The model asked for where nobody names one, as an alias.
-const USUAL_MODEL: &str = "sonnet";
+/// Where OpenAI's own models are.
+const OPENAI: &str = "https://api.openai.com/v1";
+/// What stands for "the provider's default model" where no model is named and the provider has none.
+const UNNAMED: &str = "default";
+/// How many models of a server a message names.
+const NAMED_MODELS: usize = 5;
 
 /// The models of this configuration.
 pub struct Configured {
@@ -27,7 +33,18 @@ pub struct Configured {
     /// One per provider or script, made when first used.
     gateways: Mutex<HashMap<String, Arc<Gateway>>>,
     embedded: Option<&'static str>,
-    default: String,
+    /// The model that was named, if any was.
+    named: Option<String>,
+    /// What a server was asked about its models, by provider: the one to use, or why there is none.
+    asked: HashMap<String, Result<String, String>>,
+}
+
+/// What a name comes to.
+enum Found<'a> {
+    /// A model.
+    Model(Arc<Model>),
+    /// An alias that this provider does not map.
+    Unmapped(&'a ProviderConfig),
 }
 
 impl Configured {
@@ -35,14 +52,66 @@ impl Configured {
     pub fn new(loaded: Arc<Loaded>, model: Option<&str>) -> Self {
         let mut catalog = Catalog::builtin();
         extend(&mut catalog, &loaded);
-        let default = model.or(loaded.settings.model.as_deref()).unwrap_or(USUAL_MODEL).to_owned();
+        let named = model.or(loaded.settings.model.as_deref()).map(str::to_owned);
         let connect_timeout = loaded.providers.list().iter().find_map(|provider| provider.timeouts.connect);
         let usual = HttpSettings::default();
         let http = Http::new(HttpSettings {
             connect_timeout: connect_timeout.unwrap_or(usual.connect_timeout),
             ..usual
         });
-        Self { loaded, catalog, http, gateways: Mutex::default(), embedded: None, default }
+        let asked = HashMap::new();
+        Self { loaded, catalog, http, gateways: Mutex::default(), embedded: None, named, asked }
+    }
+
+    /// Asks the server of the session's own model which models it has, where that is needed to choose one: none is
+    /// named, or an alias that means nothing there, at an address of which nothing is known.
+    pub async fn ask_server(&mut self) -> Result<(), Failure> {
+        let name = self.named.clone();
+        let provider = match name.as_deref() {
+            None => match self.loaded.providers.choose(None)? {
+                Choice::Provider { provider, .. } => provider,
+                Choice::Scripted { .. } => return Ok(()),
+            },
+            Some(name) => match self.find(name).map_err(Failure::usage)? {
+                Found::Unmapped(provider) => provider,
+                Found::Model(_) => return Ok(()),
+            },
+        };
+        if self.default_model(provider).is_ok() {
+            return Ok(());
+        }
+        let (key, listed) = (provider.name.clone(), self.list(provider).await);
+        let chosen = match listed {
+            Ok(listed) => choose_listed(provider, &listed),
+            Err(error) => Err(format!("its models cannot be listed: {error}")),
+        };
+        self.asked.insert(key, chosen);
+        Ok(())
+    }
+
+    /// Asks a provider for its models.
+    pub async fn list(&self, provider: &ProviderConfig) -> Result<Vec<String>, ModelError> {
+        self.provider(provider)?.models().await
+    }
+
+    /// The model of this provider where none is named.
+    pub fn default_model(&self, provider: &ProviderConfig) -> Result<String, String> {
+        if let Some(first) = provider.models.first() {
+            return Ok(first.clone());
+        }
+        if let Some(asked) = self.asked.get(&provider.name) {
+            return asked.clone();
+        }
+        let is_known = match (provider.name.as_str(), provider.kind) {
+            // A gateway in front of Anthropic's models has them by their names.
+            ("anthropic", ProviderKind::Anthropic) => true,
+            ("openai", ProviderKind::OpenAi) => provider.base_url == OPENAI,
+            _ => false,
+        };
+        if is_known {
+            return Ok(Catalog::default_model(dialect(provider.kind)).to_owned());
+        }
+        Err(format!("no default model is known for the provider {:?}", provider.name))
     }
 
     /// The same with a script that is part of the program, under the name `scripted:demo`.
@@ -66,6 +135,12 @@ impl Configured {
                 .filter(|alias| self.catalog.resolve(&provider.name, alias).is_some())
                 .for_each(&mut add);
             provider.models.iter().for_each(|model| add(model));
+            let has_aliases = self.catalog.resolve(&provider.name, "sonnet").is_some();
+            if let (false, Ok(id)) =
+                (has_aliases || !provider.models.is_empty(), self.default_model(provider))
+            {
+                add(&format!("{}/{id}", provider.name));
+            }
         }
         self.loaded.settings.models.aliases.keys().for_each(|alias| add(alias));
         names
@@ -78,32 +153,82 @@ impl Configured {
         windows.map(|model| (model.name.clone(), model.info.window)).collect()
     }
 
-    fn provider_model(&self, provider: &ProviderConfig, name: Option<&str>) -> Result<Arc<Model>, String> {
-        let name = name.unwrap_or(USUAL_MODEL);
-        let id = self.model_id(provider, name)?;
+    fn provider_model(&self, provider: &ProviderConfig, id: String) -> Result<Arc<Model>, String> {
         let gateway = self.gateway(&provider.name, || self.connect(provider))?;
         Ok(Arc::new(self.model(format!("{}/{id}", provider.name), id, gateway, provider)))
     }
 
-    /// What a provider calls a model. An alias that means nothing there falls back to its first model.
-    fn model_id(&self, provider: &ProviderConfig, name: &str) -> Result<String, String> {
-        let aliases = &self.loaded.settings.models;
-        if let Some(id) = aliases.alias(&provider.name, name) {
-            return Ok(id.to_owned());
-        }
-        if let Some(id) = self.catalog.resolve(&provider.name, name) {
-            return Ok(id.to_owned());
-        }
-        if !self.catalog.is_alias(name) {
-            return Ok(name.to_owned());
-        }
-        provider.models.first().cloned().ok_or_else(|| {
+    /// What a name comes to: a model, or an alias that its provider does not map.
+    fn find(&self, name: &str) -> Result<Found<'_>, String> {
+        let choose = |name: &str| self.loaded.providers.choose(Some(name)).map_err(|error| error.to_string());
+        let (provider, name) = match choose(name)? {
+            Choice::Scripted { file } => return self.scripted(&file).map(Found::Model),
+            Choice::Provider { provider, model } => (provider, model.unwrap_or_default()),
+        };
+        let settings = &self.loaded.settings.models;
+        let own = settings.provider_aliases.get(&provider.name).and_then(|aliases| aliases.get(&name));
+        let id = match (own, settings.aliases.get(&name), self.catalog.resolve(&provider.name, &name)) {
+            (Some(id), _, _) => id.clone(),
+            // An alias for all providers stands for a whole name, whose prefix is binding like any other's.
+            (None, Some(other), _) => match choose(other)? {
+                Choice::Scripted { file } => return self.scripted(&file).map(Found::Model),
+                Choice::Provider { model, .. } if !other.contains('/') => model.unwrap_or_default(),
+                Choice::Provider { provider, model } => {
+                    return self.provider_model(provider, model.unwrap_or_default()).map(Found::Model);
+                }
+            },
+            (None, None, Some(id)) => id.to_owned(),
+            (None, None, None) if self.catalog.is_alias(&name) => return Ok(Found::Unmapped(provider)),
+            (None, None, None) => name,
+        };
+        self.provider_model(provider, id).map(Found::Model)
+    }
+
+    /// The model of the session's own agent, and what a person should know about the choice.
+    fn find_main(&self, name: &str) -> Result<(Arc<Model>, Option<String>), String> {
+        let provider = if name == UNNAMED {
+            match self.loaded.providers.choose(None).map_err(|error| error.to_string())? {
+                Choice::Provider { provider, .. } => provider,
+                Choice::Scripted { file } => return Ok((self.scripted(&file)?, None)),
+            }
+        } else {
+            match self.find(name)? {
+                Found::Model(model) => return Ok((model, None)),
+                Found::Unmapped(provider) => provider,
+            }
+        };
+        let id = self.default_model(provider).map_err(|reason| no_default(provider, &reason))?;
+        let model = self.provider_model(provider, id)?;
+        let remark = (name != UNNAMED).then(|| {
             format!(
-                "the alias {name:?} means no model of the provider {:?}; name a model with --model, or map the \
-                 alias under \"models\": {{\"aliases\": …}} in the settings",
-                provider.name
+                "{name:?} is not a model of the provider {:?}; using {} (choose with --model, or map {name:?} under \
+                 \"models\": {{\"aliases\": …}} in the settings)",
+                provider.name, model.id
             )
-        })
+        });
+        Ok((model, remark))
+    }
+
+    /// Models to change to when the session's own stays overloaded, as their provider calls them. Only that provider is
+    /// asked then, so a model of another one is an error; an alias that the provider does not map is left out.
+    pub fn fallback(&self, names: &str) -> Result<Option<String>, Failure> {
+        let (main, _) = self.main(&self.default_name()).map_err(Failure::usage)?;
+        let provider = |model: &Model| model.name.strip_suffix(&model.id).map(str::to_owned);
+        let mut ids: Vec<String> = Vec::new();
+        for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            let wrong = |reason: String| Failure::usage(format!("the fallback model {name:?}: {reason}"));
+            match self.find(name).map_err(wrong)? {
+                Found::Model(model) if provider(&model) == provider(&main) => ids.push(model.id.clone()),
+                Found::Model(_) => {
+                    return Err(wrong(format!("it is not of the same provider as {}", main.name)));
+                }
+                Found::Unmapped(provider) => note(format!(
+                    "the fallback model {name:?} is left out: it is not a model of the provider {:?}",
+                    provider.name
+                )),
+            }
+        }
+        Ok(Some(ids.join(",")).filter(|ids| !ids.is_empty()))
     }
 
     fn model(&self, name: String, id: String, gateway: Arc<Gateway>, provider: &ProviderConfig) -> Model {
@@ -112,7 +237,8 @@ impl Configured {
         let output = self.loaded.settings.limits.max_output_tokens.map_or(USUAL_OUTPUT, u64::from);
         let output_limit_field = match provider.max_tokens_field.as_deref() {
             Some("max_completion_tokens") => OutputLimitField::MaxCompletionTokens,
-            _ => OutputLimitField::MaxTokens,
+            Some(_) => OutputLimitField::MaxTokens,
+            None => openai_chat::usual_limit_field(&id),
         };
         let head = Head {
             model: id.clone(),
@@ -139,12 +265,17 @@ impl Configured {
     }
 
     fn connect(&self, config: &ProviderConfig) -> Result<Arc<Gateway>, String> {
-        let wrong = |error: decurion_model::ModelError| format!("provider {:?}: {error}", config.name);
+        let provider =
+            self.provider(config).map_err(|error| format!("provider {:?}: {error}", config.name))?;
+        Ok(Arc::new(Gateway::new(provider, gateway_settings(config))))
+    }
+
+    fn provider(&self, config: &ProviderConfig) -> Result<Arc<dyn ModelProvider>, ModelError> {
         let headers: Vec<(String, String)> =
             config.headers.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
         let base_url = config.base_url.clone();
         let http = self.http.clone();
-        let provider: Arc<dyn ModelProvider> = match config.kind {
+        Ok(match config.kind {
             ProviderKind::Anthropic => {
                 let key = match &config.auth {
                     Auth::ApiKey(secret) => AnthropicKey::ApiKey(Secret::new(secret.expose())),
@@ -152,7 +283,7 @@ impl Configured {
                     Auth::None => AnthropicKey::None,
                 };
                 let settings = AnthropicSettings { base_url, key, betas: config.betas.clone(), headers };
-                Arc::new(Anthropic::new(http, settings).map_err(wrong)?)
+                Arc::new(Anthropic::new(http, settings)?)
             }
             ProviderKind::OpenAi => {
                 let key = match &config.auth {
@@ -160,10 +291,9 @@ impl Configured {
                     Auth::None => None,
                 };
                 let settings = OpenAiChatSettings { base_url, key, headers };
-                Arc::new(OpenAiChat::new(http, settings).map_err(wrong)?)
+                Arc::new(OpenAiChat::new(http, settings)?)
             }
-        };
-        Ok(Arc::new(Gateway::new(provider, gateway_settings(config))))
+        })
     }
 
     fn scripted(&self, file: &str) -> Result<Arc<Model>, String> {
@@ -187,14 +317,54 @@ impl Configured {
 
 impl Models for Configured {
     fn resolve(&self, name: &str) -> Result<Arc<Model>, String> {
-        match self.loaded.providers.choose(Some(name)).map_err(|error| error.to_string())? {
-            Choice::Scripted { file } => self.scripted(&file),
-            Choice::Provider { provider, model } => self.provider_model(provider, model.as_deref()),
+        if name == UNNAMED {
+            return self.find_main(name).map(|(model, _)| model);
+        }
+        match self.find(name)? {
+            Found::Model(model) => Ok(model),
+            Found::Unmapped(provider) => {
+                Err(format!("{name:?} is not a model of the provider {:?}", provider.name))
+            }
         }
     }
 
+    fn main(&self, name: &str) -> Result<(Arc<Model>, Option<String>), String> {
+        self.find_main(name)
+    }
+
     fn default_name(&self) -> String {
-        self.default.clone()
+        self.named.clone().unwrap_or_else(|| UNNAMED.to_owned())
+    }
+}
+
+/// The one of a server's models to use where none is named.
+fn choose_listed(provider: &ProviderConfig, listed: &[String]) -> Result<String, String> {
+    if let Some(id) = Catalog::choose(dialect(provider.kind), listed) {
+        return Ok(id.to_owned());
+    }
+    let usable = catalog::conversational(listed);
+    let some: Vec<&str> = usable.iter().take(NAMED_MODELS).copied().collect();
+    Err(match usable.len() {
+        0 => format!("the server at {} lists no model", provider.base_url),
+        count => {
+            format!("the server at {} has {count} models, such as {}", provider.base_url, some.join(", "))
+        }
+    })
+}
+
+/// That a provider has no default model, why, and what to do.
+fn no_default(provider: &ProviderConfig, reason: &str) -> String {
+    format!(
+        "no default model for the provider {:?}: {reason}; choose one with --model, or set \"model\": \"{}/…\" in the \
+         settings",
+        provider.name, provider.name
+    )
+}
+
+fn dialect(kind: ProviderKind) -> Dialect {
+    match kind {
+        ProviderKind::Anthropic => Dialect::Anthropic,
+        ProviderKind::OpenAi => Dialect::OpenAiChat,
     }
 }
 
@@ -214,7 +384,7 @@ fn gateway_settings(config: &ProviderConfig) -> GatewaySettings {
 fn extend(catalog: &mut Catalog, loaded: &Loaded) {
     let models = &loaded.settings.models;
     let entries = models.catalogue.iter().map(|(name, entry)| {
-        let usual = catalog.model(decurion_model::Dialect::Anthropic, name);
+        let usual = catalog.model(Dialect::Anthropic, name);
         let nano = |dollars: Option<f64>, usual: u64| dollars.map_or(usual, nano_dollars_per_token);
         let known = usual.price.unwrap_or_default();
         let priced = entry.input_price.is_some() || entry.output_price.is_some() || usual.price.is_some();

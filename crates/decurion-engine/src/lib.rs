@@ -289,7 +289,8 @@ impl Engine {
         let own = |spec: &RunSpec| spec.session_model.clone().unwrap_or_else(|| spec.model.clone());
         let model_name = request.model.clone().or_else(|| recorded.map(own));
         let model_name = model_name.unwrap_or_else(|| parts.models.default_name());
-        let model = parts.models.resolve(&model_name).map_err(PlaceError::Model)?;
+        // Whoever made the request has said which model an alias came to.
+        let (model, _) = parts.models.main(&model_name).map_err(PlaceError::Model)?;
         spec::check_limits(&request.limits, &model)?;
         let recorded_head = recorded
             .zip(files)

@@ -59,6 +59,11 @@ impl Model {
 pub trait Models: Send + Sync {
     /// The model of this name: an alias, an id, or `provider/model`. The error is for a person.
     fn resolve(&self, name: &str) -> Result<Arc<Model>, String>;
+    /// The same for the session's own agent, which an alias that its provider does not map leaves with that provider's
+    /// default model; with what a person should know about the choice.
+    fn main(&self, name: &str) -> Result<(Arc<Model>, Option<String>), String> {
+        self.resolve(name).map(|model| (model, None))
+    }
     /// The model to use when nobody names one.
     fn default_name(&self) -> String;
 }

@@ -74,7 +74,7 @@ impl Folded {
     /// Nothing yet. The dialect is that of the model asked for, or else of the one on record.
     fn new(parts: &Parts, request: &SessionRequest) -> Self {
         let name = request.model.clone().unwrap_or_else(|| parts.models.default_name());
-        let dialect = parts.models.resolve(&name).map(|model| model.dialect);
+        let dialect = parts.models.main(&name).map(|(model, _)| model.dialect);
         Self {
             context: Context::new(dialect.unwrap_or(decurion_model::Dialect::Anthropic)),
             spec: None,

@@ -1158,7 +1158,10 @@ impl Owner {
             Some(ThinkingChange::AtMost(tokens)) => self.set_thinking(Some(tokens)),
             None => {}
         }
-        let Some(model) = model else { return self.reply(id, done()) };
+        let Some((model, remark)) = model else { return self.reply(id, done()) };
+        if let Some(remark) = remark {
+            self.warn(remark).await;
+        }
         let value = serde_json::json!({"model": model.name});
         // Whoever chooses a model while a command has its own means the session's.
         if self.own_model.is_some() {
@@ -1171,13 +1174,13 @@ impl Owner {
 
     /// The model of this name, if the session can use it. A model of another dialect reads the conversation again from
     /// the record.
-    fn resolved(&self, name: &str) -> Result<Arc<Model>, String> {
+    fn resolved(&self, name: &str) -> Result<(Arc<Model>, Option<String>), String> {
         let first =
             || self.session.request.model.clone().unwrap_or_else(|| self.session.parts.models.default_name());
         let name = if name == "default" { first() } else { name.to_owned() };
-        let model = self.session.parts.models.resolve(&name)?;
+        let (model, remark) = self.session.parts.models.main(&name)?;
         spec::check_limits(&self.session.request.limits, &model).map_err(|error| error.to_string())?;
-        Ok(model)
+        Ok((model, remark))
     }
 
     /// How much the model of the next turn may think; whoever speaks to it keeps that within what it takes.

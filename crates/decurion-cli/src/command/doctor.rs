@@ -1,15 +1,21 @@
 //! `decurion doctor`: what this installation has. Takes nothing, prints facts and what to do about them.
 
-use decurion_config::{LoadRequest, ProviderKind};
+use std::sync::Arc;
+
+use decurion_config::{Choice, LoadRequest, Loaded, ProviderKind};
+use decurion_engine::Models as _;
+use decurion_model::ModelError;
 use serde_json::{Value, json};
 
+use crate::command::run::block_on;
+use crate::models::Configured;
 use crate::report::Failure;
 use crate::{discover, wire};
 
 /// Prints the facts.
 pub fn run(json: bool) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
-    let loaded = decurion_config::load(&LoadRequest::new(cwd, environment))?;
+    let loaded = Arc::new(decurion_config::load(&LoadRequest::new(cwd, environment))?);
     let providers: Vec<Value> = loaded
         .providers
         .list()
@@ -24,10 +30,13 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         .collect();
     let local = discover::find(loaded.providers.candidates());
     let state = loaded.paths.prepare();
+    let (model, problem) = block_on(model(&loaded))?;
     let facts = json!({
         "version": wire::VERSION,
         "providers": providers,
         "local": local.as_ref().map(|local| json!({"name": local.name, "url": local.base_url, "model": local.model})),
+        "model": model,
+        "model_problem": problem,
         "state": loaded.paths.state,
         "state_problem": state.as_ref().err().map(ToString::to_string),
         "project": loaded.paths.root,
@@ -43,4 +52,27 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         }
     }
     Ok(0)
+}
+
+/// The model that a session would use, and what is wrong with it or with its provider.
+async fn model(loaded: &Arc<Loaded>) -> (Option<String>, Option<String>) {
+    let mut models = Configured::new(Arc::clone(loaded), None);
+    let provider = match loaded.choice() {
+        Ok(Choice::Provider { provider, .. }) => provider,
+        Ok(Choice::Scripted { .. }) => return (Some(models.default_name()), None),
+        Err(error) => return (None, Some(error.to_string())),
+    };
+    let unusable = match models.list(provider).await {
+        // A server that lists nothing may still converse.
+        Ok(_) | Err(ModelError::Rejected { .. }) => None,
+        Err(error) => Some(format!("provider {:?}: {error}", provider.name)),
+    };
+    let decided = match models.ask_server().await {
+        Ok(()) => models.main(&models.default_name()),
+        Err(failure) => Err(failure.message),
+    };
+    match decided {
+        Ok((model, remark)) => (Some(model.name.clone()), unusable.or(remark)),
+        Err(problem) => (None, Some(problem)),
+    }
 }

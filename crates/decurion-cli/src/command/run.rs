@@ -12,7 +12,7 @@ use decurion_config::{
 };
 use decurion_engine::permission::Undecided;
 use decurion_engine::prompt::MAIN_PROMPT;
-use decurion_engine::{Definitions as _, Engine, Library, child};
+use decurion_engine::{Definitions as _, Engine, Library, Models as _, child};
 use decurion_exec::keeper::Leash;
 use decurion_protocol::{
     AgentDefinition, AgentSource, Block, Command, Limits, LineId, Link, Mode, Money, Outcome, Persistence,
@@ -74,7 +74,7 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
         }
         return block_on(async {
             let session = Prepared { args, loaded: &loaded, environment: &environment, wanted: None };
-            let (answer, engine) = session.prepare(prompt, None)?;
+            let (answer, engine) = Box::pin(session.prepare(prompt, None)).await?;
             let plain = args.plain || environment.get("TERM").is_none_or(|term| term == "dumb");
             let around = Surroundings { loaded: &loaded, environment: &environment, plain, leash };
             Box::pin(super::interact::run(answer, Arc::new(engine), around)).await
@@ -204,12 +204,12 @@ struct Prepared<'a> {
 impl Prepared<'_> {
     /// Decides it, opens the session and answers.
     async fn answer(&self, prompt: Option<String>, input: Option<Box<HostInput>>) -> Result<Finish, Failure> {
-        let (answer, engine) = self.prepare(prompt, input)?;
+        let (answer, engine) = Box::pin(self.prepare(prompt, input)).await?;
         Box::pin(answer.run(&engine)).await
     }
 
     /// Decides it.
-    fn prepare(
+    async fn prepare(
         &self,
         prompt: Option<String>,
         input: Option<Box<HostInput>>,
@@ -235,8 +235,7 @@ impl Prepared<'_> {
         request.checkpoints = matches!(work, Work::Interactive(_))
             || is_on(environment, "CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING");
         equip(&mut request, &*shelf);
-        let model = request.model.as_deref().or(loaded.settings.model.as_deref());
-        let models = Arc::new(Configured::new(Arc::clone(loaded), model));
+        let models = Arc::new(models_of(loaded, &mut request).await?);
         let agents = live.all();
         let flags = servers::Flags::of(args).led(wanted);
         let servers = servers::load(loaded, environment, &flags, &plugins)?;
@@ -804,6 +803,22 @@ fn session_request(
         entrypoint: entrypoint.to_owned(),
         cwd,
     })
+}
+
+/// The models of a session, its own one decided, which may take asking a server what it has.
+async fn models_of(loaded: &Arc<Loaded>, request: &mut SessionRequest) -> Result<Configured, Failure> {
+    let mut models = Configured::new(Arc::clone(loaded), request.model.as_deref());
+    // A session that goes on has its model on record.
+    if matches!(request.start, Start::New { .. }) || request.model.is_some() {
+        models.ask_server().await?;
+        if let (_, Some(remark)) = models.main(&models.default_name()).map_err(Failure::usage)? {
+            note(remark);
+        }
+    }
+    if let Some(names) = &request.fallback_model {
+        request.fallback_model = models.fallback(names)?;
+    }
+    Ok(models)
 }
 
 /// Whether the model thinks, as the flags say.

@@ -10,6 +10,7 @@ mod hosting;
 mod hosts_gone;
 mod led;
 mod long_hooks;
+mod models;
 mod questions;
 mod sdk;
 mod sdk_examples;

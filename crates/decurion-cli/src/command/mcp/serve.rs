@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use decurion_config::{FlagSettings, LoadRequest, Loaded, Plugins, rules};
-use decurion_engine::Definitions as _;
 use decurion_engine::agent_tools;
 use decurion_engine::permission::{self, Around, Policy};
 use decurion_engine::trail::Trails;
+use decurion_engine::{Definitions as _, Models as _};
 use decurion_protocol::{
     AgentDefinition, Intent, Limits, Mode, Persistence, Place, RuleSet, SessionRequest, Start, Verdict,
 };
@@ -55,21 +55,35 @@ pub fn run(model: Option<&str>, mode: Option<&str>, allowed: &[String]) -> Resul
     let declared = servers::load(&loaded, &environment, &Flags::default(), &plugins)?;
     declared.announce();
     let mcp = declared.into_parts(&loaded, &environment);
-    let models = Arc::new(Configured::new(Arc::clone(&loaded), model));
+    let mut models = Configured::new(Arc::clone(&loaded), model);
+    block_on(models.ask_server())??;
+    if let (_, Some(remark)) = models.main(&models.default_name()).map_err(Failure::usage)? {
+        note(remark);
+    }
+    let fallback = match loaded.settings.fallback_model.first() {
+        Some(names) => models.fallback(names)?,
+        None => None,
+    };
+    let models = Arc::new(models);
     let shelf = Arc::new(Shelf::new(&loaded, &plugins));
     let agents = Arc::clone(&live) as Arc<_>;
     let hooks = wire::hooks(&loaded, &plugins);
     let undecided = wire::undecided(&loaded);
     let given = wire::Given { models, agents, mcp: Some(mcp), library: shelf, hooks, undecided };
     let engine = wire::engine(&loaded, &environment, given);
-    let offer = offer(loaded, live, Arc::new(engine));
+    let offer = offer(loaded, live, Arc::new(engine), fallback);
     let lines = Lines::to(std::io::stdout())
         .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
     block_on(offer.serve(tokio::io::BufReader::new(tokio::io::stdin()), lines))?;
     Ok(0)
 }
 
-fn offer(loaded: Arc<Loaded>, live: Arc<Live>, place: Arc<dyn Place>) -> McpServe {
+fn offer(
+    loaded: Arc<Loaded>,
+    live: Arc<Live>,
+    place: Arc<dyn Place>,
+    fallback_model: Option<String>,
+) -> McpServe {
     let ours = agent_tools::all(&live.all(), &wire::agent_settings(&loaded));
     let ours: Vec<Arc<dyn Tool>> =
         ours.into_iter().filter(|tool| OFFERED.contains(&tool.spec().name.as_str())).collect();
@@ -99,7 +113,8 @@ fn offer(loaded: Arc<Loaded>, live: Arc<Live>, place: Arc<dyn Place>) -> McpServ
             let known: Vec<String> = live.all().iter().map(|definition| definition.name.clone()).collect();
             format!("Agent type '{name}' not found. The types are: {}", known.join(", "))
         })?;
-        Ok(request(&loaded, &definition, input))
+        let fallback_model = fallback_model.clone();
+        Ok(SessionRequest { fallback_model, ..request(&loaded, &definition, input) })
     });
     McpServe { place, tools, session, version: wire::VERSION.to_owned() }
 }
@@ -162,7 +177,7 @@ fn request(loaded: &Loaded, definition: &AgentDefinition, input: &Value) -> Sess
         model: input["model"].as_str().map(str::to_owned).or_else(|| definition.model.clone()).filter(named),
         thinking: None,
         effort: None,
-        fallback_model: loaded.settings.fallback_model.first().cloned(),
+        fallback_model: None,
         mode: definitions::mode(definition, loaded),
         allow: Vec::new(),
         deny: Vec::new(),
