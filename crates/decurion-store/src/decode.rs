@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::blob;
 use crate::folder::Folder;
 use crate::line::{SYNTHETIC_MODEL, VERSION};
+use crate::mend;
 
 /// `,"crc":"` + 8 + `"}`.
 const SEAL_LENGTH: usize = 8 + 8 + 2;
@@ -36,6 +37,8 @@ pub(crate) struct Trailer {
 pub(crate) enum Checked {
     /// One of ours, unharmed.
     Ours(Trailer),
+    /// One of ours that was changed after it was written: JSON with our members and a wrong checksum.
+    Edited(Claimed),
     /// A whole JSON object that some other program added.
     Foreign(Value),
     /// Blank.
@@ -44,7 +47,21 @@ pub(crate) enum Checked {
     Bad,
 }
 
-/// Tells our own unharmed lines from others. Only a line without our seal is parsed here.
+/// What an edited line says of itself. It may be wrong, so that its place in the file counts for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claimed {
+    pub(crate) run: Option<RunId>,
+    pub(crate) seq: Option<u64>,
+}
+
+/// A line without what editors, other systems and a loss of power put around it: a byte order mark, a
+/// carriage return, NULs where a lost line was.
+pub(crate) fn bare(line: &[u8]) -> &[u8] {
+    let line = &line[line.iter().take_while(|byte| **byte == 0).count()..];
+    line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii_end()
+}
+
+/// Tells our own unharmed lines from others. Takes a [`bare`] line; only one without our seal is parsed here.
 pub(crate) fn check(line: &[u8]) -> Checked {
     if let Some(covered) = covered(line) {
         return match trailer(covered) {
@@ -55,9 +72,12 @@ pub(crate) fn check(line: &[u8]) -> Checked {
     if line.iter().all(u8::is_ascii_whitespace) {
         return Checked::Empty;
     }
-    // A number with our names on it and no seal is a line of ours that lost it.
     match serde_json::from_slice::<Value>(line) {
-        Ok(value) if value.is_object() && value.get("ordinal").is_none() => Checked::Foreign(value),
+        Ok(value) if value.get("ordinal").is_some() || value.get("crc").is_some() => {
+            let run = value.get("run").and_then(|run| RunId::deserialize(run).ok());
+            Checked::Edited(Claimed { run, seq: value.get("seq").and_then(Value::as_u64) })
+        }
+        Ok(value) if value.is_object() => Checked::Foreign(value),
         _ => Checked::Bad,
     }
 }
@@ -102,22 +122,42 @@ pub(crate) fn is_of_file(line: &[u8], agents_file: bool) -> bool {
     memchr::memmem::find(head, br#","agentId":"#).is_none()
 }
 
-/// The lines that a lost line end ran together, if that is what happened: each ends with our seal and the
-/// next begins right after it, which cannot happen inside one JSON text.
+/// The lines that a lost line end ran together, if that is what happened: whole JSON texts one after the
+/// other, and behind them whatever does not parse.
 pub(crate) fn split_joined(line: &[u8]) -> Vec<&[u8]> {
     let mut parts = Vec::new();
     let mut start = 0;
-    for at in memchr::memmem::find_iter(line, br#""}{""#) {
-        let end = at + 2;
-        if end - start > SEAL_LENGTH && covered(&line[start..end]).is_some() {
-            parts.push(&line[start..end]);
-            start = end;
+    let mut texts = serde_json::Deserializer::from_slice(line).into_iter::<de::IgnoredAny>();
+    while let Some(Ok(_)) = texts.next() {
+        let end = texts.byte_offset();
+        // Anything but objects is no line of anybody: numbers in garbage are not.
+        if line[start..end].trim_ascii_start().first() != Some(&b'{') {
+            break;
         }
+        parts.push(line[start..end].trim_ascii_start());
+        start = end;
     }
-    if start > 0 {
+    if start > 0 && !bare(&line[start..]).is_empty() {
         parts.push(&line[start..]);
     }
-    parts
+    if parts.len() > 1 { parts } else { Vec::new() }
+}
+
+/// How many bytes at the end of a last line without a line end are a record whose rest is missing: all of it, what
+/// comes behind whole ones that ran together, or nothing where it lost only its end.
+pub(crate) fn unfinished(line: &[u8]) -> usize {
+    let text = bare(line);
+    match check(text) {
+        Checked::Empty if line.contains(&0) => line.len(),
+        Checked::Bad => match split_joined(text).last() {
+            None => line.len(),
+            Some(last) if check(bare(last)) == Checked::Bad => {
+                last.len() + line.len() - line.trim_ascii_end().len()
+            }
+            Some(_) => 0,
+        },
+        _ => 0,
+    }
 }
 
 /// What one unharmed line of ours says.
@@ -135,16 +175,19 @@ pub(crate) struct Part {
     pub(crate) envelope: Envelope,
     pub(crate) index: usize,
     pub(crate) count: usize,
+    /// Whether its number is only claimed, or guessed from its place.
+    pub(crate) edited: bool,
 }
 
 impl Part {
     /// Adds the next line; false when it does not belong.
     pub(crate) fn join(&mut self, next: Self) -> bool {
-        let fits = self.envelope.seq == next.envelope.seq
-            && self.count == next.count
-            && self.index + 1 == next.index;
-        if !fits {
+        let same = self.envelope.seq == next.envelope.seq || self.edited || next.edited;
+        if !same || self.count != next.count || self.index + 1 != next.index {
             return false;
+        }
+        if !next.edited {
+            (self.envelope.seq, self.edited) = (next.envelope.seq, false);
         }
         let joined = match (&mut self.envelope.event, next.envelope.event) {
             (
@@ -185,35 +228,36 @@ pub(crate) struct Decoder<'a> {
     pub(crate) missing_blobs: &'a mut u64,
     /// The run of a line that does not say.
     pub(crate) run: RunId,
+    /// The date of a line that does not say.
+    pub(crate) date: Timestamp,
 }
 
 impl Decoder<'_> {
     /// Reads a line that passed [`check`].
     pub(crate) fn decode(&mut self, line: &[u8], trailer: Trailer) -> Decoded {
-        let Ok(raw) = serde_json::from_slice::<RawLine<'_>>(line) else {
-            return self.decode_spilled(line, trailer);
+        let event = match serde_json::from_slice::<RawLine<'_>>(line) {
+            Ok(raw) if raw.blobs.is_none() => self.event(raw, trailer),
+            _ => None,
         };
-        if raw.blobs.is_some() {
-            return self.decode_spilled(line, trailer);
-        }
-        raw.into_event(trailer, trailer.run.unwrap_or(self.run), self.structured).unwrap_or(Decoded::Nonsense)
+        event.or_else(|| self.decode_unusual(line, trailer)).unwrap_or(Decoded::Nonsense)
     }
 
-    fn decode_spilled(&mut self, line: &[u8], trailer: Trailer) -> Decoded {
-        let Ok(mut record) = serde_json::from_slice::<Value>(line) else { return Decoded::Nonsense };
+    /// A line whose large strings are in files, or of which not every member is as we write it: what a person
+    /// or a later version changed costs the member, not the line.
+    fn decode_unusual(&mut self, line: &[u8], trailer: Trailer) -> Option<Decoded> {
+        let mut record: Value = serde_json::from_slice(line).ok()?;
         let names: Vec<String> =
             record.get("blobs").and_then(|names| Vec::deserialize(names).ok()).unwrap_or_default();
-        if names.is_empty() {
-            return Decoded::Nonsense;
+        if !names.is_empty() {
+            *self.missing_blobs += blob::resolve(&mut record, &names, self.session) as u64;
         }
-        *self.missing_blobs += blob::resolve(&mut record, &names, self.session) as u64;
-        let Ok(whole) = serde_json::to_vec(&record) else { return Decoded::Nonsense };
-        match serde_json::from_slice::<RawLine<'_>>(&whole) {
-            Ok(raw) => raw
-                .into_event(trailer, trailer.run.unwrap_or(self.run), self.structured)
-                .unwrap_or(Decoded::Nonsense),
-            Err(_) => Decoded::Nonsense,
-        }
+        mend::line(&mut record, self.date, line);
+        let whole = serde_json::to_vec(&record).ok()?;
+        self.event(serde_json::from_slice(&whole).ok()?, trailer)
+    }
+
+    fn event(&self, raw: RawLine<'_>, trailer: Trailer) -> Option<Decoded> {
+        raw.into_event(trailer, trailer.run.unwrap_or(self.run), self.structured)
     }
 }
 
@@ -317,7 +361,7 @@ impl RawLine<'_> {
         };
         let envelope = Envelope { seq: trailer.seq, at, agent, run, event };
         Some(match count {
-            Some(count) if count != 1 => Decoded::Part(Part { envelope, index, count }),
+            Some(count) if count != 1 => Decoded::Part(Part { envelope, index, count, edited: false }),
             _ => Decoded::Whole(envelope),
         })
     }

@@ -224,7 +224,7 @@ impl Index {
             report.lines += 1;
             let known = match span {
                 Span::Whole { start, end } => index.line(&lines.buffer[start..end], offset),
-                Span::Torn | Span::TooLong => None,
+                Span::Torn { .. } | Span::TooLong => None,
             };
             report.skipped += u64::from(known.is_none());
             offset = lines.consumed;

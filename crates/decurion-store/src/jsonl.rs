@@ -214,15 +214,15 @@ impl SessionWriter {
         let folders = Folders::open(paths, true).map_err(failed)?;
         let lock = folders.lock(paths, now)?;
         let file = folders.project.file(&name, How::AppendExisting).map_err(missing)?;
-        let tail = tail::find(&file).map_err(failed)?;
-        let moved = tail::cut(&folders.project, &name, &file, &tail).map_err(failed)?;
+        let mut tail = tail::find(&file).map_err(failed)?;
+        let moved = tail::cut(&folders.project, &name, &file, &mut tail).map_err(failed)?;
         let root = Target::new(name, disk.adopt(file), tail);
         let mut writer = Self::assemble(disk, paths, info, folders, lock, root).map_err(failed)?;
         writer.last_seq = tail.seq;
-        let torn = writer.mend_agents().map_err(failed)? + tail.torn;
+        let torn = writer.mend_agents().map_err(failed)? + if moved { tail.torn } else { 0 };
         let mut report = read::replay(paths, options, sink).map_err(failed)?;
         report.torn_bytes += torn;
-        report.torn_moved = moved || torn > tail.torn;
+        report.torn_moved = torn > 0;
         report.last_seq = report.last_seq.max(writer.last_seq);
         writer.last_seq = report.last_seq;
         Ok((writer, report))
@@ -271,9 +271,10 @@ impl SessionWriter {
                 continue;
             }
             let file = folder.file(&name, How::AppendExisting)?;
-            let tail = tail::find(&file)?;
-            tail::cut(&folder, &name, &file, &tail)?;
-            torn += tail.torn;
+            let mut tail = tail::find(&file)?;
+            if tail::cut(&folder, &name, &file, &mut tail)? {
+                torn += tail.torn;
+            }
             self.last_seq = self.last_seq.max(tail.seq);
         }
         Ok(torn)
@@ -398,8 +399,8 @@ impl SessionWriter {
         }
         let name = agent_name(agent);
         let file = folder.file(&name, How::Append)?;
-        let tail = tail::find(&file)?;
-        tail::cut(folder, &name, &file, &tail)?;
+        let mut tail = tail::find(&file)?;
+        tail::cut(folder, &name, &file, &mut tail)?;
         if tail == Tail::default() && !self.new_names.contains(&Place::Subagents) {
             self.new_names.push(Place::Subagents);
         }
@@ -606,7 +607,8 @@ impl Target {
             file: Some(file),
             length: tail.length,
             end: FileEnd { ordinal: tail.ordinal, ..FileEnd::default() },
-            pending: Vec::new(),
+            // The last line of the file lost its end.
+            pending: if tail.is_open { vec![b'\n'] } else { Vec::new() },
             written: 0,
             synced: tail.length,
             unsynced: Vec::new(),

@@ -23,6 +23,7 @@ pub mod listing;
 pub mod lock;
 mod manifests;
 pub mod memory;
+mod mend;
 pub mod output;
 pub mod read;
 mod tail;

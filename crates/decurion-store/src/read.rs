@@ -13,7 +13,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::decode::{Checked, Decoded, Decoder, Part, Trailer, check, is_of_file, split_joined};
+use crate::decode::{
+    Checked, Claimed, Decoded, Decoder, Part, Trailer, bare, check, is_of_file, split_joined, unfinished,
+};
 use crate::folder::{Folder, How};
 use crate::layout::{PROJECTS, SUBAGENTS, SessionPaths, agent_name, agent_of};
 
@@ -56,6 +58,8 @@ pub struct ReplayReport {
     pub lines: u64,
     /// Events given out.
     pub events: u64,
+    /// Lines that were changed after they were written, given out as they are now.
+    pub edited: u64,
     /// Damaged lines passed over.
     pub skipped: u64,
     /// Lines that another program added, given out as unknown events.
@@ -68,7 +72,7 @@ pub struct ReplayReport {
     pub duplicates: u64,
     /// Large strings whose blob is gone; a sentence stands in their place.
     pub missing_blobs: u64,
-    /// Bytes after the last whole record.
+    /// Bytes of a record at the end whose rest is missing.
     pub torn_bytes: u64,
     /// Whether those bytes were moved to a side file. Only opening for writing does that.
     pub torn_moved: bool,
@@ -86,8 +90,10 @@ impl ReplayReport {
 
     /// One line for a person, if there is something to say.
     pub fn problems(&self) -> Option<String> {
+        let torn = if self.torn_moved { "moved to a .torn file" } else { "passed over" };
         let counts = [
-            (self.torn_bytes, "bytes of an unfinished record cut off"),
+            (self.torn_bytes, &*format!("bytes of an unfinished record {torn}")),
+            (self.edited, "lines were edited"),
             (self.skipped, "damaged lines skipped"),
             (self.incomplete, "incomplete messages left out"),
             (self.gaps, "lines missing"),
@@ -105,6 +111,7 @@ impl ReplayReport {
     fn add(&mut self, other: &Self) {
         self.lines += other.lines;
         self.events += other.events;
+        self.edited += other.edited;
         self.skipped += other.skipped;
         self.foreign += other.foreign;
         self.incomplete += other.incomplete;
@@ -233,6 +240,7 @@ struct Mark {
     offset: u64,
     ordinal: u64,
     seq: u64,
+    sealed: (u64, u64),
     date: Timestamp,
     run: RunId,
     /// The number of the event that comes here, if somebody has looked.
@@ -314,19 +322,27 @@ struct FileReplay {
     /// Lines that a lost line end ran together, waiting to be read.
     joined: Vec<Vec<u8>>,
     last_ordinal: u64,
+    /// The count and the highest number of the unharmed lines: those of edited ones tell nothing.
+    sealed: (u64, u64),
     last_date: Timestamp,
     /// The run that the next lines of the chain share until one says otherwise.
     run: RunId,
-    agents_file: bool,
-    /// Where the last whole record ends, and how many damaged lines came after it.
+    /// The agent whose file it is.
+    agent: Option<AgentId>,
+    /// Where the last record ends that was read.
     whole_end: u64,
-    skipped_since: u64,
+    /// Where the record begins whose lines are unharmed and not all there yet.
+    unfinished: Option<u64>,
+    /// How many bytes of an unfinished record ran together with whole ones.
+    torn_end: u64,
+    /// Whether the line that is read now ran together with others.
+    is_joined: bool,
 }
 
 impl FileReplay {
     fn new(lines: LineReader, options: &ReplayOptions) -> Self {
         Self {
-            agents_file: agent_of(&lines.name).is_some(),
+            agent: agent_of(&lines.name),
             lines,
             report: ReplayReport::default(),
             structured: options.structured,
@@ -340,6 +356,7 @@ impl FileReplay {
                 offset: 0,
                 ordinal: 0,
                 seq: 0,
+                sealed: (0, 0),
                 date: Timestamp::UNIX_EPOCH,
                 run: RunId(Uuid::nil()),
                 coming: None,
@@ -347,17 +364,20 @@ impl FileReplay {
             group: None,
             joined: Vec::new(),
             last_ordinal: 0,
+            sealed: (0, 0),
             last_date: Timestamp::UNIX_EPOCH,
             run: RunId(Uuid::nil()),
             whole_end: 0,
-            skipped_since: 0,
+            unfinished: None,
+            torn_end: 0,
+            is_joined: false,
         }
     }
 
     /// Goes on where an earlier reader has stopped.
     fn go_to(&mut self, mark: Mark) -> io::Result<()> {
         self.lines.go_to(mark.offset)?;
-        (self.whole_end, self.last_ordinal) = (mark.offset, mark.ordinal);
+        (self.whole_end, self.last_ordinal, self.sealed) = (mark.offset, mark.ordinal, mark.sealed);
         (self.report.last_seq, self.last_date, self.run) = (mark.seq, mark.date, mark.run);
         (self.given, self.coming) = (mark, mark.coming);
         Ok(())
@@ -394,6 +414,7 @@ impl FileReplay {
                 offset: self.whole_end,
                 ordinal: self.last_ordinal,
                 seq: self.report.last_seq,
+                sealed: self.sealed,
                 date: self.last_date,
                 run: self.run,
                 coming: None,
@@ -405,6 +426,7 @@ impl FileReplay {
         self.mark();
         while !self.is_over {
             if let Some(line) = self.joined.pop() {
+                self.is_joined = true;
                 if let Some(envelope) = self.line(&line, session) {
                     return Ok(Some(envelope));
                 }
@@ -415,14 +437,13 @@ impl FileReplay {
                 return Ok(None);
             };
             self.report.lines += 1;
+            self.is_joined = false;
             // The buffer leaves its owner while the line is read from it, so that nothing is copied.
             let buffer = std::mem::take(&mut self.lines.buffer);
             let envelope = match span {
                 Span::Whole { start, end } => self.line(&buffer[start..end], session),
-                Span::Torn | Span::TooLong => {
-                    self.skipped_since += 1;
-                    None
-                }
+                Span::Torn { start, end } => self.last_line(&buffer[start..end], session),
+                Span::TooLong => self.skip(),
             };
             self.lines.buffer = buffer;
             if envelope.is_some() {
@@ -433,11 +454,17 @@ impl FileReplay {
     }
 
     fn line(&mut self, line: &[u8], session: Option<&Folder>) -> Option<Envelope> {
-        // A power loss may leave NULs where a line should have been, and the next line right behind them.
-        let line = &line[line.iter().take_while(|byte| **byte == 0).count()..];
+        let is_nulls = line.contains(&0);
+        let line = bare(line);
         match check(line) {
-            Checked::Empty => None,
+            // A line was here once.
+            Checked::Empty if is_nulls => self.skip(),
+            Checked::Empty => {
+                self.unfinished = None;
+                None
+            }
             Checked::Ours(trailer) => self.ours(line, trailer, session),
+            Checked::Edited(claimed) => self.edited(line, claimed, session),
             Checked::Foreign(value) => {
                 self.whole();
                 self.report.foreign += 1;
@@ -446,13 +473,37 @@ impl FileReplay {
             Checked::Bad => {
                 let parts = split_joined(line);
                 if parts.is_empty() {
-                    self.skipped_since += 1;
-                } else {
-                    self.joined.extend(parts.iter().rev().map(|part| part.to_vec()));
+                    return self.skip();
                 }
+                self.joined.extend(parts.iter().rev().map(|part| part.to_vec()));
                 None
             }
         }
+    }
+
+    /// The last line where it has no end: it lost only that, or it is unfinished.
+    fn last_line(&mut self, line: &[u8], session: Option<&Folder>) -> Option<Envelope> {
+        let torn = unfinished(line);
+        let (whole, _) = line.split_at(line.len() - torn);
+        if whole.is_empty() {
+            self.unfinished.get_or_insert(self.lines.line_start);
+            return None;
+        }
+        self.torn_end = torn as u64;
+        self.line(whole, session)
+    }
+
+    /// A line that was changed. Its place in the file tells where it belongs where its own numbers cannot be right; what
+    /// follows an edit is never taken for a repetition of it.
+    fn edited(&mut self, line: &[u8], claimed: Claimed, session: Option<&Folder>) -> Option<Envelope> {
+        let last = self.report.last_seq;
+        let least = if self.group.is_some() { last } else { last + 1 };
+        let seq = claimed.seq.filter(|seq| *seq >= least).unwrap_or(last + 1);
+        // It was there before whoever writes now began.
+        let seq = self.until.map_or(seq, |until| seq.min(until));
+        let trailer = Trailer { run: claimed.run, seq, ordinal: self.last_ordinal + 1 };
+        self.last_ordinal = trailer.ordinal;
+        self.decode(line, trailer, true, session)
     }
 
     fn ours(&mut self, line: &[u8], trailer: Trailer, session: Option<&Folder>) -> Option<Envelope> {
@@ -461,16 +512,27 @@ impl FileReplay {
             return None;
         }
         // Both numbers must have been seen: a new event is never taken for an old one.
-        if trailer.ordinal <= self.last_ordinal && trailer.seq <= self.report.last_seq {
+        if trailer.ordinal <= self.sealed.0 && trailer.seq <= self.sealed.1 {
             self.whole();
             self.report.duplicates += 1;
             return None;
         }
         self.report.gaps += trailer.ordinal.saturating_sub(self.last_ordinal + 1);
         self.last_ordinal = trailer.ordinal;
+        self.sealed = (trailer.ordinal, self.sealed.1.max(trailer.seq));
+        self.decode(line, trailer, false, session)
+    }
+
+    fn decode(
+        &mut self,
+        line: &[u8],
+        trailer: Trailer,
+        edited: bool,
+        session: Option<&Folder>,
+    ) -> Option<Envelope> {
         self.report.last_seq = self.report.last_seq.max(trailer.seq);
         if let Some(run) = trailer.run
-            && is_of_file(line, self.agents_file)
+            && is_of_file(line, self.agent.is_some())
         {
             self.run = run;
         }
@@ -483,28 +545,49 @@ impl FileReplay {
             session,
             missing_blobs: &mut self.report.missing_blobs,
             run: self.run,
+            date: self.last_date,
         };
-        match decoder.decode(line, trailer) {
+        let mut decoded = decoder.decode(line, trailer);
+        if edited
+            && let (Decoded::Whole(envelope) | Decoded::Part(Part { envelope, .. }), Some(agent)) =
+                (&mut decoded, &self.agent)
+        {
+            envelope.agent = Some(agent.clone());
+        }
+        self.report.edited += u64::from(edited && !matches!(decoded, Decoded::Nonsense));
+        match decoded {
             Decoded::Whole(envelope) => {
                 self.drop_group();
                 Some(self.give(envelope))
             }
-            Decoded::Part(part) => self.part(part),
+            Decoded::Part(part) => self.part(if edited { self.placed(part) } else { part }),
             Decoded::Nonsense => {
                 self.drop_group();
-                self.skipped_since += 1;
-                self.whole();
-                None
+                self.skip()
             }
         }
+    }
+
+    /// An edited line of several, with the place that it has by those before it.
+    fn placed(&self, part: Part) -> Part {
+        let (index, count) = match &self.group {
+            Some(group) if part.index > 0 && group.index + 1 < group.count => (group.index + 1, group.count),
+            Some(_) => (part.index, part.count),
+            None => (0, part.count),
+        };
+        Part { index, count, edited: true, ..part }
     }
 
     fn part(&mut self, part: Part) -> Option<Envelope> {
         let ends = part.is_whole();
         if part.index == 0 {
             self.drop_group();
-            self.group = Some(part);
+            let begins = (!part.edited && !self.is_joined).then_some(self.lines.line_start);
+            (self.group, self.unfinished) = (Some(part), begins);
             return None;
+        }
+        if part.edited {
+            self.unfinished = None;
         }
         if let Some(mut group) = self.group.take()
             && group.join(part)
@@ -550,18 +633,29 @@ impl FileReplay {
         }
     }
 
-    /// Everything up to here is whole: what was damaged before it is in the middle, not a torn end.
+    /// Everything up to here is whole.
     fn whole(&mut self) {
         self.whole_end = self.lines.consumed;
-        self.report.skipped += std::mem::take(&mut self.skipped_since);
+        self.unfinished = None;
+    }
+
+    /// Passes over a damaged line.
+    fn skip(&mut self) -> Option<Envelope> {
+        self.report.skipped += 1;
+        self.whole();
+        None
     }
 
     fn finish(&mut self) {
-        // An unfinished record at the end is a torn one, counted by its bytes.
-        self.group = None;
         self.report.bytes = self.lines.consumed;
-        self.report.torn_bytes = self.lines.consumed - self.whole_end;
-        self.skipped_since = 0;
+        if let Some(start) = self.unfinished {
+            // An unfinished record at the end is a torn one, counted by its bytes.
+            self.group = None;
+            self.report.torn_bytes = self.lines.consumed - start;
+        } else {
+            self.drop_group();
+            self.report.torn_bytes = self.torn_end;
+        }
     }
 }
 
@@ -570,7 +664,7 @@ pub(crate) enum Span {
     /// A line and its end.
     Whole { start: usize, end: usize },
     /// The last line, which has no end.
-    Torn,
+    Torn { start: usize, end: usize },
     /// A line longer than any may be.
     TooLong,
 }
@@ -588,7 +682,8 @@ pub(crate) struct LineReader {
     filled: usize,
     /// Where in the file the next read begins.
     offset: u64,
-    /// Where in the file the last line given out ends.
+    /// Where in the file the last line given out begins and ends.
+    line_start: u64,
     pub(crate) consumed: u64,
 }
 
@@ -615,6 +710,7 @@ impl LineReader {
             start: 0,
             filled: 0,
             offset: 0,
+            line_start: 0,
             consumed: 0,
         })
     }
@@ -632,6 +728,7 @@ impl LineReader {
     /// The next line, none at the end of the file.
     pub(crate) fn next(&mut self) -> io::Result<Option<Span>> {
         let mut searched = self.start;
+        self.line_start = self.consumed;
         loop {
             if let Some(at) = memchr::memchr(b'\n', &self.buffer[searched..self.filled]) {
                 let (start, end) = (self.start, searched + at);
@@ -645,10 +742,10 @@ impl LineReader {
             self.make_room();
             searched = self.filled;
             if self.fill()? == 0 {
-                let left = self.filled - self.start;
-                self.start = self.filled;
-                self.consumed += left as u64;
-                return Ok((left > 0).then_some(Span::Torn));
+                let (start, end) = (self.start, self.filled);
+                self.start = end;
+                self.consumed += (end - start) as u64;
+                return Ok((end > start).then_some(Span::Torn { start, end }));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The end of a file. Takes a transcript that may have been cut anywhere, gives where its last whole record
-//! ends, and moves what comes after it out of the way before anything is added.
+//! ends, and moves an unfinished one out of the way before anything is added. Nothing else is ever cut, and
+//! nothing is cut that is not kept.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -7,75 +8,133 @@ use std::os::unix::fs::FileExt;
 
 use serde::Deserialize;
 
-use crate::decode::{Checked, Trailer, check, split_joined};
+use crate::decode::{Checked, bare, check, split_joined, unfinished};
 use crate::folder::{Folder, How};
 use crate::read::LONGEST_LINE;
 
 /// How much is looked at in one step backwards.
 const CHUNK: usize = 64 << 10;
-/// How much of a torn end is kept in the side file.
-const TORN_LIMIT: u64 = 64 << 20;
-
 /// What the end of a file says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tail {
-    /// Where the last whole record ends.
+    /// Where the unfinished record begins that may be cut; the end of the file if there is none.
     pub(crate) length: u64,
     /// The count of the file's last line.
     pub(crate) ordinal: u64,
     /// The last `seq` in the file.
     pub(crate) seq: u64,
-    /// Bytes after the last whole record.
+    /// Bytes of the unfinished record.
     pub(crate) torn: u64,
+    /// Whether the last line needs an end before anything is added.
+    pub(crate) is_open: bool,
 }
 
-/// Looks at the end of a file, from the back, only as far as needed.
+/// Looks at the end of a file, from the back, only as far as needed. Only the last record may be unfinished: lines that
+/// are wrong and have an end stay where they are.
 pub(crate) fn find(file: &File) -> io::Result<Tail> {
     let total = file.metadata()?.len();
-    let mut tail = Tail::default();
-    let mut end = newline_before(file, total)?.map_or(0, |at| at + 1);
     let mut line = Vec::new();
-    while end > 0 {
-        let start = newline_before(file, end - 1)?.map_or(0, |at| at + 1);
-        match look(file, start, end - 1, &mut line)? {
-            Look::Whole(trailer) => {
-                tail.length = tail.length.max(end);
-                (tail.ordinal, tail.seq) = (trailer.ordinal, trailer.seq);
-                break;
-            }
-            // Part of a record whose rest is missing; kept in place only if something whole follows it.
-            Look::Part(trailer) if tail.length > 0 => {
-                (tail.ordinal, tail.seq) = (trailer.ordinal, trailer.seq);
-                break;
-            }
-            Look::Foreign => tail.length = tail.length.max(end),
-            Look::Part(_) | Look::Nothing => {}
+    let lines_end = newline_before(file, total)?.map_or(0, |at| at + 1);
+    let (mut length, mut is_open) = (total, lines_end < total);
+    while length > lines_end {
+        let end = lines_end + whole_beginning(file, lines_end, length, &mut line)?;
+        if end == length {
+            break;
         }
-        end = start;
+        length = end;
+        is_open = end > lines_end;
     }
-    tail.torn = total - tail.length;
+    let mut tail = Tail { length, torn: total - length, is_open, ..Tail::default() };
+    if length == lines_end {
+        tail.length = before_parts(file, lines_end, &mut line)?;
+        tail.torn = total - tail.length;
+    }
+    number(file, &mut tail, &mut line)?;
     Ok(tail)
 }
 
-/// Moves a torn end to `<name>.torn` and cuts the file; gives whether it could be kept. A damaged end is cut
-/// even where there is no room to keep it, because nothing may be added behind it.
-pub(crate) fn cut(folder: &Folder, name: &str, file: &File, tail: &Tail) -> io::Result<bool> {
+/// How much of a last line without an end is whole: all of it, the records that another one was torn behind, or
+/// nothing. One that is longer than any may be is no unfinished record, and stays.
+fn whole_beginning(file: &File, start: u64, end: u64, line: &mut Vec<u8>) -> io::Result<u64> {
+    if !read(file, start, end, line)? {
+        return Ok(end - start);
+    }
+    let is_part = matches!(check(bare(line)), Checked::Ours(_)) && is_unfinished(bare(line));
+    let torn = if is_part { line.len() } else { unfinished(line) };
+    Ok((line.len() - torn) as u64)
+}
+
+/// Where the record begins whose rest is missing at `end`, if there is one.
+fn before_parts(file: &File, mut end: u64, line: &mut Vec<u8>) -> io::Result<u64> {
+    while end > 0 {
+        let start = newline_before(file, end - 1)?.map_or(0, |at| at + 1);
+        let is_part = read(file, start, end - 1, line)?
+            && matches!(check(bare(line)), Checked::Ours(_))
+            && is_unfinished(bare(line));
+        if !is_part {
+            break;
+        }
+        end = start;
+    }
+    Ok(end)
+}
+
+/// Finds the numbers of the last line. Those of an edited line may be wrong, so that lines are counted from the last
+/// one that is unharmed.
+fn number(file: &File, tail: &mut Tail, line: &mut Vec<u8>) -> io::Result<()> {
+    let (mut end, mut since) = (tail.length, 0);
+    let mut claimed = 0;
+    while end > 0 {
+        let start = newline_before(file, end - 1)?.map_or(0, |at| at + 1);
+        if read(file, start, end, line)? {
+            let mut parts = split_joined(bare(line));
+            if parts.is_empty() {
+                parts.push(line);
+            }
+            for part in parts.into_iter().rev() {
+                match check(bare(part)) {
+                    Checked::Ours(trailer) => {
+                        tail.ordinal = trailer.ordinal + since;
+                        tail.seq = claimed.max(trailer.seq + since);
+                        return Ok(());
+                    }
+                    Checked::Edited(said) => {
+                        claimed = claimed.max(said.seq.unwrap_or(0));
+                        since += 1;
+                    }
+                    Checked::Bad => since += 1,
+                    Checked::Empty if part.contains(&0) => since += 1,
+                    Checked::Foreign(_) | Checked::Empty => {}
+                }
+            }
+        }
+        end = start;
+    }
+    (tail.ordinal, tail.seq) = (since, claimed.max(since));
+    Ok(())
+}
+
+/// Moves an unfinished record to `<name>.torn` and cuts the file; gives whether that was done. Where the side file
+/// cannot take all of it, it stays, and gets an end, so that what is added behind it is a line of its own.
+pub(crate) fn cut(folder: &Folder, name: &str, file: &File, tail: &mut Tail) -> io::Result<bool> {
     if tail.torn == 0 {
         return Ok(false);
     }
-    let kept = keep(folder, name, file, tail);
-    if let Err(error) = &kept {
-        tracing::warn!(file = name, %error, "the torn end of a transcript could not be kept");
+    if let Err(error) = keep(folder, name, file, tail) {
+        tracing::warn!(file = name, %error, "the torn end of a transcript cannot be moved; it stays");
+        tail.length += tail.torn;
+        tail.is_open = true;
+        return Ok(false);
     }
     file.set_len(tail.length)?;
-    Ok(kept.is_ok())
+    Ok(true)
 }
 
 fn keep(folder: &Folder, name: &str, file: &File, tail: &Tail) -> io::Result<()> {
     let base = name.strip_suffix(".jsonl").unwrap_or(name);
     let mut side = folder.file(&format!("{base}.torn"), How::Append)?;
     let mut buffer = vec![0; CHUNK];
-    let (mut at, end) = (tail.length, tail.length + tail.torn.min(TORN_LIMIT));
+    let (mut at, end) = (tail.length, tail.length + tail.torn);
     while at < end {
         let want = buffer.len().min(usize::try_from(end - at).unwrap_or(usize::MAX));
         file.read_exact_at(&mut buffer[..want], at)?;
@@ -86,34 +145,15 @@ fn keep(folder: &Folder, name: &str, file: &File, tail: &Tail) -> io::Result<()>
     side.sync_data()
 }
 
-enum Look {
-    Whole(Trailer),
-    Part(Trailer),
-    Foreign,
-    Nothing,
-}
-
-fn look(file: &File, start: u64, end: u64, line: &mut Vec<u8>) -> io::Result<Look> {
+/// Reads a piece of a file; false if it is longer than a line may be.
+fn read(file: &File, start: u64, end: u64, line: &mut Vec<u8>) -> io::Result<bool> {
     let length = match usize::try_from(end - start) {
         Ok(length) if length <= LONGEST_LINE => length,
-        _ => return Ok(Look::Nothing),
+        _ => return Ok(false),
     };
     line.resize(length, 0);
     file.read_exact_at(line, start)?;
-    let mut line = &line[line.iter().take_while(|byte| **byte == 0).count()..];
-    let mut checked = check(line);
-    if checked == Checked::Bad
-        && let Some(last) = split_joined(line).last()
-    {
-        line = last;
-        checked = check(line);
-    }
-    Ok(match checked {
-        Checked::Ours(trailer) if is_unfinished(line) => Look::Part(trailer),
-        Checked::Ours(trailer) => Look::Whole(trailer),
-        Checked::Foreign(_) => Look::Foreign,
-        Checked::Empty | Checked::Bad => Look::Nothing,
-    })
+    Ok(true)
 }
 
 /// Whether more lines of the same record should follow this one.

@@ -56,6 +56,36 @@ fn a_session_is_continued_resumed_and_forked() {
     assert_eq!(lines(&stand, &["sessions", "list"]).len(), 3);
 }
 
+/// What a person's editor or `sed` makes of a transcript.
+type Edit = fn(String) -> String;
+
+#[test]
+fn an_edited_transcript_keeps_its_conversation() {
+    let edits: [(&str, Edit); 4] = [
+        ("line ends of another system", |text| text.replace('\n', "\r\n")),
+        ("a project that moved", |text| text.replace("\"cwd\":\"", "\"cwd\":\"/moved")),
+        ("line ends lost", |text| text.replace('\n', "")),
+        ("a byte order mark, and no end of the last line", |text| format!("\u{feff}{}", text.trim_end())),
+    ];
+    for (name, edit) in edits {
+        let stand = Stand::new(COUNTING);
+        ask(&stand, "first", &["--session-id", ID]);
+        ask(&stand, "second", &["--resume", ID]);
+        let path = stand.written().into_iter().find(|path| path.ends_with(format!("{ID}.jsonl"))).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let edited = edit(text.clone());
+        std::fs::write(&path, &edited).unwrap();
+        let run = finished(stand.decurion().args(["-p", "third", "--resume", ID]));
+        assert_eq!(run.ending.code(), 0, "{name}: {run:?}");
+        let told = run.errors.contains("lines were edited");
+        assert_eq!(told, edited.contains("/moved"), "{name}: {}", run.errors);
+        assert_eq!(last_messages(&stand).len(), 5, "{name}");
+        assert_eq!(run.lines.last().map(String::as_str), Some("first turn=3"), "{name}");
+        let now = std::fs::read_to_string(&path).unwrap();
+        assert!(now.starts_with(&edited), "nothing is cut: {name}");
+    }
+}
+
 #[test]
 fn a_session_goes_on_from_an_earlier_message() {
     let stand = Stand::new(COUNTING);

@@ -7,6 +7,7 @@ mod archive;
 mod blobs;
 mod conformance;
 mod damaged;
+mod edited;
 mod golden;
 mod import;
 mod leases;
