@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use decurion_config::agents::{AgentOrigin, Severity};
 use decurion_config::{AgentRequest, Agents, Loaded, LoadedAgent, Plugins};
 use decurion_engine::Definitions;
-use decurion_engine::permission::effective_mode;
+use decurion_engine::permission::{denied_type, effective_mode};
 use decurion_protocol::{AgentDefinition, HookDeclaration, Mode};
 
 use crate::args::RunArgs;
@@ -108,7 +108,14 @@ pub fn main_agent(
 ) -> Result<Option<Arc<AgentDefinition>>, Failure> {
     let Some(name) = args.agent.as_deref().or(loaded.settings.agent.as_deref()) else { return Ok(None) };
     if let Some(definition) = live.find(name) {
-        return Ok(Some(definition));
+        return match denied_type(&loaded.rules.set, &definition.name) {
+            Some(rule) => {
+                let text =
+                    format!("--agent: the settings deny agents of this type: {}, by {rule}", definition.name);
+                Err(Failure::usage(text).hint("`decurion agents list` shows which types are denied"))
+            }
+            None => Ok(Some(definition)),
+        };
     }
     let reason = live.problem(name).unwrap_or_else(|| format!("there is no agent of this name: {name}"));
     Err(Failure::usage(format!("--agent: {reason}")).hint("`decurion agents list` shows all there are"))

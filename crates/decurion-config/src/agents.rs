@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_protocol::permission::{Rule, RuleSet};
+use decurion_protocol::agent::type_behind;
 use decurion_protocol::{AgentDefinition, AgentSource};
 use serde::Serialize;
 
@@ -212,7 +212,7 @@ impl Agents {
     /// The definition that counts under a name, without regard to case.
     pub fn get(&self, name: &str) -> Option<&LoadedAgent> {
         let find = |name: &str| self.active().find(|agent| agent.definition.name.eq_ignore_ascii_case(name));
-        find(name).or_else(|| find(builtin::alias(name)))
+        find(name).or_else(|| find(type_behind(name)))
     }
 
     /// Those that count, from the highest place to the lowest.
@@ -272,19 +272,6 @@ fn is_in_same_folder(one: &AgentOrigin, other: &AgentOrigin) -> bool {
         _ => None,
     };
     folder(one).is_some() && folder(one) == folder(other)
-}
-
-/// The rule that forbids an agent: `Agent(name)`, or `Agent` alone.
-pub fn denied<'a>(name: &str, rules: &'a RuleSet) -> Option<&'a Rule> {
-    let means = |rule: &&Rule| {
-        matches!(rule.tool.as_str(), "Agent" | "Task" | "*")
-            && rule.specifier.as_ref().is_none_or(|specifier| {
-                specifier.split(',').map(str::trim).any(|one| {
-                    builtin::alias(one).eq_ignore_ascii_case(name) || one.eq_ignore_ascii_case(name)
-                })
-            })
-    };
-    rules.deny.iter().find(means)
 }
 
 /// Longer than any file a person wrote.
@@ -421,14 +408,14 @@ impl Loader<'_> {
 
     fn builtins(&mut self) {
         for name in &self.request.disabled {
-            let is = |known: &str| known.eq_ignore_ascii_case(builtin::alias(name));
+            let is = |known: &str| known.eq_ignore_ascii_case(type_behind(name));
             if !is("fork") && !builtin::ALL.iter().any(|(known, _)| is(known)) {
                 let text = format!("`agents.disabled` in the settings names no built-in agent: {name}");
                 self.problem(Severity::Warning, &AgentOrigin::Builtin, None, text);
             }
         }
         for (name, text) in builtin::ALL {
-            let is_off = |off: &String| builtin::alias(off).eq_ignore_ascii_case(name);
+            let is_off = |off: &String| type_behind(off).eq_ignore_ascii_case(name);
             if self.request.disabled.iter().any(is_off) {
                 continue;
             }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use decurion_protocol::AgentDefinition;
+use decurion_protocol::{AgentDefinition, RuleSet};
 use decurion_tools::{Tool, ToolContext};
 
 use crate::child::{AgentSettings, BackgroundChoice};
@@ -17,9 +17,13 @@ pub mod task_output;
 pub mod task_stop;
 pub mod worktree;
 
-/// The tools, told of these definitions.
-pub fn all(definitions: &[Arc<AgentDefinition>], settings: &AgentSettings) -> Vec<Arc<dyn Tool>> {
-    let agent = Arc::new(agent::Agent::new(definitions, settings));
+/// The tools, told of those of these definitions that the rules do not deny.
+pub fn all(
+    definitions: &[Arc<AgentDefinition>],
+    settings: &AgentSettings,
+    rules: &RuleSet,
+) -> Vec<Arc<dyn Tool>> {
+    let agent = Arc::new(agent::Agent::new(definitions, settings, rules));
     if settings.background == BackgroundChoice::Never {
         return vec![agent];
     }

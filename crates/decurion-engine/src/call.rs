@@ -11,9 +11,9 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_model::event::unparsed_input;
 use decurion_protocol::{
-    Answer, AskedBy, CallId, Changes, Decision, Denial, Envelope, Event, HookEvent, Intent, LineId, OwnRules,
-    PermissionUpdate, Question, QuestionId, Rule, RunSpec, ToolContent, ToolOutput, Verdict, WaitReason,
-    Worktree,
+    AgentId, Answer, AskedBy, CallId, Changes, Decision, Denial, Envelope, Event, HookEvent, Intent, LineId,
+    OwnRules, PermissionUpdate, Question, QuestionId, Rule, RunSpec, TaskState, ToolContent, ToolOutput,
+    Verdict, WaitReason, Worktree,
 };
 use decurion_tools::mcp::Elicit;
 use decurion_tools::set::CallError;
@@ -170,7 +170,7 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
     }
     let permit = permit(bench, &ready, &name, said.permission).await?;
     let mut ready = ready;
-    let mut finished = match decide_again(bench, &mut ready, &name, permit) {
+    let mut finished = match decide_again(bench, &mut ready, &name, permit).await {
         Permit::Granted { decision, input, seen, under } => {
             let rules = OpenRules::new(policy(bench, &under), *seen);
             let rules = rules.confined(Confinement::of(&bench.spec), &bench.ports.root);
@@ -277,7 +277,7 @@ async fn permit(
 ) -> Result<Permit, JournalLost> {
     let rights = bench.ports.rights.borrow().clone();
     let policy = policy(bench, &rights);
-    let seen = Box::new(with_real_paths(&ready.intent));
+    let seen = Box::new(seen_by_rules(bench, name, &ready.call.input, &ready.intent).await);
     let mut decision = decide_under_grants(bench, &policy, name, &ready.call.input, &seen);
     // What is not what was approved is for a person to look at; a hook may only refuse it.
     let lets = |hook: &HookPermission| matches!(hook, HookPermission::Allow { .. });
@@ -336,7 +336,7 @@ async fn permit(
 
 /// What a hook or a person changed is another call: the rules that deny hold for it too, and it is what goes
 /// on record.
-fn decide_again(bench: &Bench<'_>, ready: &mut Ready, name: &str, permit: Permit) -> Permit {
+async fn decide_again(bench: &Bench<'_>, ready: &mut Ready, name: &str, permit: Permit) -> Permit {
     let Permit::Granted { decision, input: Some(input), under, .. } = permit else { return permit };
     let refused = |reason: String| {
         let decision = Decision { verdict: Verdict::Deny, reason, rule: None };
@@ -346,7 +346,7 @@ fn decide_again(bench: &Bench<'_>, ready: &mut Ready, name: &str, permit: Permit
         Ok(intent) => ready.intent = intent,
         Err(error) => return refused(format!("the changed input does not fit: {error}")),
     }
-    let seen = Box::new(with_real_paths(&ready.intent));
+    let seen = Box::new(seen_by_rules(bench, name, &input, &ready.intent).await);
     let policy = policy(bench, &under);
     let again = decide_under_grants(bench, &policy, name, &input, &seen);
     if again.verdict == Verdict::Deny {
@@ -443,7 +443,7 @@ pub async fn inline_permit(
         return Err(reason);
     }
     let permit = permit(bench, &ready, &name, said.permission).await.map_err(|lost| lost.to_string())?;
-    match decide_again(bench, &mut ready, &name, permit) {
+    match decide_again(bench, &mut ready, &name, permit).await {
         Permit::Granted { input, seen, under, .. } => {
             let rules = OpenRules::new(policy(bench, &under), *seen);
             let rules = rules.confined(Confinement::of(&bench.spec), &bench.ports.root);
@@ -460,6 +460,30 @@ pub fn denied_agent(bench: &Bench<'_>, kind: &str) -> Option<String> {
     let policy = policy(bench, &bench.ports.rights.borrow());
     let decision = decide_under_grants(bench, &policy, "Agent", &Value::Null, &intent);
     (decision.verdict == Verdict::Deny).then_some(decision.reason)
+}
+
+/// What rules are asked about: the call with the places that its paths lead to, and with the type of the agent that it
+/// continues.
+async fn seen_by_rules(bench: &Bench<'_>, name: &str, input: &Value, intent: &Intent) -> Intent {
+    let mut intent = with_real_paths(intent);
+    if let Some(kind) = continued_type(bench, name, input).await {
+        intent.agent = Some(kind);
+    }
+    intent
+}
+
+/// The type of the earlier agent that a call starts again: by `resume`, or by a message to one that has ended.
+async fn continued_type(bench: &Bench<'_>, name: &str, input: &Value) -> Option<String> {
+    let text = |key: &str| input.get(key).and_then(Value::as_str);
+    let (named, by_message) = match name {
+        "Agent" => (text("resume")?, false),
+        "SendMessage" => (text("to")?, true),
+        _ => return None,
+    };
+    let task = named.parse::<AgentId>().ok()?.into();
+    let looked = bench.ports.desk.wish(|answer| Wish::Look { task, answer }).await??;
+    let ended = matches!(looked.view.borrow().state, TaskState::Ended(_) | TaskState::Idle);
+    looked.record.agent_type.filter(|_| ended || !by_message)
 }
 
 /// The rules see the paths as named and as what they lead to.

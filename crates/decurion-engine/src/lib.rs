@@ -72,7 +72,7 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::link::{BoxFuture, Subscribe};
 use decurion_protocol::{
-    AgentDefinition, Event, Link, Mode, PermissionUpdate, Place, PlaceError, RunSpec, SessionId,
+    AgentDefinition, Event, Link, Mode, PermissionUpdate, Place, PlaceError, RuleSet, RunSpec, SessionId,
     SessionRequest, SessionSummary, Skill, Start, Worktree,
 };
 use decurion_store::SessionFiles;
@@ -295,7 +295,7 @@ impl Engine {
         let recorded_head = recorded
             .zip(files)
             .and_then(|(spec, files)| serde_json::from_slice(&files.get_head(&spec.head).ok()?).ok());
-        let all = self.all_tools(servers, &model, request.answers);
+        let all = self.all_tools(servers, &model, request);
         let mut made = spec::root_head(request, recorded_head.as_ref(), &all, &model)?;
         if servers.is_some() {
             // A server's tools are known when it is; until then nobody can say that there is no such tool.
@@ -316,10 +316,16 @@ impl Engine {
 
     /// Every tool there is, those of the engine told of the agents and skills as they are now; those that ask a person
     /// where somebody answers.
-    fn all_tools(&self, servers: Option<&SessionServers>, model: &Model, answers: bool) -> Arc<ToolSet> {
+    fn all_tools(
+        &self,
+        servers: Option<&SessionServers>,
+        model: &Model,
+        request: &SessionRequest,
+    ) -> Arc<ToolSet> {
         let parts = &self.parts;
-        let mut ours = own_tools(parts, &parts.agents.all(), &parts.library.skills(), model);
-        if answers {
+        let rules = spec::rules(&parts.rules, &request.allow, &request.deny);
+        let mut ours = own_tools(parts, &parts.agents.all(), &parts.library.skills(), model, &rules);
+        if request.answers {
             ours.extend(agent_tools::asking());
         }
         if ours.is_empty() && servers.is_none() {
@@ -466,6 +472,7 @@ impl Engine {
             opening_note,
             git_status,
             skills: if recorded { Vec::new() } else { parts.library.skills() },
+            told_rules: Arc::clone(&rights.rules),
             rights,
             hooks,
             source,
@@ -503,9 +510,11 @@ fn own_tools(
     agents: &[Arc<AgentDefinition>],
     skills: &[Arc<Skill>],
     model: &Model,
+    rules: &RuleSet,
 ) -> Vec<Arc<dyn Tool>> {
     let settings = &parts.agent_settings;
-    let mut ours = if settings.max_depth == 0 { Vec::new() } else { agent_tools::all(agents, settings) };
+    let mut ours =
+        if settings.max_depth == 0 { Vec::new() } else { agent_tools::all(agents, settings, rules) };
     let budget = skill::listing_budget(parts.skill_listing_chars, model.info.window);
     if parts.worktrees.is_some() {
         ours.extend(agent_tools::worktree::both());

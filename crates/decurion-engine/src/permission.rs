@@ -18,6 +18,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::agent::type_names;
 use decurion_protocol::intent::{ShellCommand, WideTouch};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Rule, RuleSet, Touch, Verdict};
@@ -149,7 +150,8 @@ pub(crate) struct Question<'a> {
 /// Decides about one call.
 pub fn decide(policy: &Policy, tool: &str, input: &Value, intent: &Intent) -> Decision {
     let question = Question { policy, tool: canonical(tool), input, intent };
-    let decision = question.refused_by_grant().unwrap_or_else(|| match question.class() {
+    let refused = question.refused_by_grant().or_else(|| question.revival_forbidden());
+    let decision = refused.unwrap_or_else(|| match question.class() {
         Class::Shell => shell::decide(&question),
         Class::Read | Class::Write => question.decide_paths(),
         Class::Web => question.decide_web(),
@@ -158,6 +160,15 @@ pub fn decide(policy: &Policy, tool: &str, input: &Value, intent: &Intent) -> De
         }
     });
     finish(policy, doubted(policy, intent, decision))
+}
+
+/// The rule that denies agents of this type, under whichever of its names.
+pub fn denied_type<'r>(rules: &'r RuleSet, kind: &str) -> Option<&'r Rule> {
+    let mut intent = Intent::titled("");
+    intent.agent = Some(kind.to_owned());
+    let policy = Policy::new(Mode::BypassPermissions, Arc::default(), Around::default());
+    let question = Question { policy: &policy, tool: AGENT, input: &Value::Null, intent: &intent };
+    rules.deny.iter().find(|rule| question.forbidden(rule) == commands::Match::Yes)
 }
 
 /// What would be called is not what was approved: no rule that was made for that allows this.
@@ -283,10 +294,13 @@ fn add_wide(command: &mut ShellCommand, trails: &Trails, names: &dyn Fn(&Utf8Pat
     }
 }
 
+/// The tool that starts agents.
+const AGENT: &str = "Agent";
+
 /// The name rules know a tool by.
 fn canonical(tool: &str) -> &str {
     match tool {
-        "Task" => "Agent",
+        "Task" => AGENT,
         tool => tool,
     }
 }
@@ -381,6 +395,23 @@ impl Question<'_> {
         Some(decision(Verdict::Deny, Some(rule), format!("not one of this agent's tools: {}", self.tool)))
     }
 
+    /// A message to an agent that has ended starts it again: what forbids its type, or asks about it, holds for the
+    /// message. Which tools the sender has does not matter here.
+    fn revival_forbidden(&self) -> Option<Decision> {
+        self.intent.agent.as_ref().filter(|_| self.tool == "SendMessage")?;
+        let start = Question { tool: AGENT, policy: self.policy, input: self.input, intent: self.intent };
+        let grant = &self.policy.grant;
+        let limits = |rules: &&[Rule]| rules.iter().any(|rule| canonical(&rule.tool) == AGENT);
+        if grant.only.as_deref().filter(limits).is_some_and(|rules| !start.granted(rules)) {
+            return Some(deny("not one of the agents that this agent may start"));
+        }
+        let by_grant = start.first_forbidding(&grant.except).filter(|(_, how)| *how == commands::Match::Yes);
+        if let Some((rule, _)) = by_grant {
+            return Some(decision(Verdict::Deny, Some(rule), format!("denied by {rule}")));
+        }
+        start.forbidden_first().filter(|decision| decision.verdict != Verdict::Allow)
+    }
+
     fn granted(&self, rules: &[Rule]) -> bool {
         let named: Vec<&Rule> = rules.iter().filter(|rule| canonical(&rule.tool) == self.tool).collect();
         if named.is_empty() {
@@ -411,9 +442,11 @@ impl Question<'_> {
                             .is_some_and(|specifier| web::covers(specifier, &address.host, false))
                     })
             }),
-            _ => named
-                .iter()
-                .any(|rule| rule.specifier.as_deref().is_some_and(|specifier| self.name_covered(specifier))),
+            _ => named.iter().any(|rule| {
+                rule.specifier
+                    .as_deref()
+                    .is_some_and(|specifier| self.name_covered(specifier, Reading::Narrow))
+            }),
         }
     }
 
@@ -431,7 +464,10 @@ impl Question<'_> {
             },
             _ => {
                 let named = tool_matches(&rule.tool, self.tool, Reading::Wide)
-                    && rule.specifier.as_deref().is_none_or(|specifier| self.name_covered(specifier));
+                    && rule
+                        .specifier
+                        .as_deref()
+                        .is_none_or(|specifier| self.name_covered(specifier, Reading::Wide));
                 if named { Match::Yes } else { Match::No }
             }
         }
@@ -646,26 +682,38 @@ impl Question<'_> {
         self.undecided(format!("it talks to a host that no rule names: {}", address.host))
     }
 
-    /// Whether a specifier names what this call is about: an agent's type, a skill.
-    fn name_covered(&self, specifier: &str) -> bool {
+    /// The type of the agent that the call starts. Of one that it continues, the caller looks it up; until then it is
+    /// not known.
+    fn agent_type(&self) -> Option<&str> {
         let text = |key: &str| self.input.get(key).and_then(Value::as_str);
-        let name = match self.class() {
-            Class::Agent => {
-                self.intent.agent.as_deref().or_else(|| text("subagent_type")).unwrap_or("general-purpose")
+        let named = self.intent.agent.as_deref();
+        match text("resume") {
+            Some(_) => named,
+            None => named.or_else(|| text("subagent_type")).or(Some("general-purpose")),
+        }
+    }
+
+    /// Whether a specifier names what this call is about: an agent's type, a skill.
+    fn name_covered(&self, specifier: &str, reading: Reading) -> bool {
+        let text = |key: &str| self.input.get(key).and_then(Value::as_str);
+        let names = match self.class() {
+            Class::Agent => self.agent_type().map(|name| type_names(name.trim())).unwrap_or_default(),
+            Class::Skill => {
+                let name = text("skill").or_else(|| text("command")).unwrap_or("");
+                vec![name.trim().trim_start_matches('/')]
             }
-            Class::Skill => text("skill").or_else(|| text("command")).unwrap_or("").trim_start_matches('/'),
             _ => return specifier == "*",
         };
-        specifier.split(',').map(str::trim).any(|wanted| {
-            let wanted = wanted.trim_start_matches('/');
-            match wanted.strip_suffix(":*").or_else(|| wanted.strip_suffix(" *")) {
-                Some(prefix) => {
-                    name == prefix
-                        || name.starts_with(&format!("{prefix} "))
-                        || name.starts_with(&format!("{prefix}:"))
+        specifier.split(',').map(|wanted| wanted.trim().trim_start_matches('/')).any(|wanted| {
+            let covers = |name: &&str| match reading {
+                // Definitions and skills are looked up without regard to case, so what forbids them is read so.
+                Reading::Wide => {
+                    let (wanted, name) = (wanted.to_ascii_lowercase(), name.to_ascii_lowercase());
+                    name_matches(&wanted, &name) || glob::text_matches(&wanted, &name)
                 }
-                None => wanted.eq_ignore_ascii_case(name.trim()),
-            }
+                Reading::Narrow => name_matches(wanted, name),
+            };
+            names.iter().any(covers)
         })
     }
 
@@ -688,7 +736,10 @@ impl Question<'_> {
         }
         for rule in &self.policy.rules.allow {
             let named = tool_matches(&rule.tool, self.tool, Reading::Narrow)
-                && rule.specifier.as_deref().is_none_or(|specifier| self.name_covered(specifier));
+                && rule
+                    .specifier
+                    .as_deref()
+                    .is_none_or(|specifier| self.name_covered(specifier, Reading::Narrow));
             if named && class != Class::Ask {
                 return decision(Verdict::Allow, Some(rule), format!("allowed by {rule}"));
             }
@@ -708,6 +759,17 @@ impl Question<'_> {
             )),
             _ => self.undecided("no rule allows this tool"),
         }
+    }
+}
+
+/// Whether a name in a rule, which may end in `:*`, covers the name of an agent type or a skill.
+fn name_matches(wanted: &str, name: &str) -> bool {
+    match wanted.strip_suffix(":*").or_else(|| wanted.strip_suffix(" *")) {
+        Some(prefix) => {
+            let rest = name.strip_prefix(prefix);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', ':']))
+        }
+        None => wanted.eq_ignore_ascii_case(name),
     }
 }
 

@@ -9,6 +9,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::Guard;
 use decurion_model::catalog::ModelInfo;
 use decurion_model::{Dialect, Gateway, Head, RequestTag, WireHead};
+use decurion_protocol::agent::type_behind;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     AgentDefinition, AgentId, CallId, Clock, HookDeclaration, LineId, Mode, Money, PermissionUpdate,
@@ -73,9 +74,11 @@ pub trait Definitions: Send + Sync {
     /// All of them, those that win first.
     fn all(&self) -> Vec<Arc<AgentDefinition>>;
 
-    /// The one that a name means, without regard to case.
+    /// The one that a name means, without regard to case; aliases stand for what they are aliases of.
     fn find(&self, name: &str) -> Option<Arc<AgentDefinition>> {
-        self.all().into_iter().find(|definition| definition.name.eq_ignore_ascii_case(name))
+        let all = self.all();
+        let named = |name: &str| all.iter().find(|one| one.name.eq_ignore_ascii_case(name)).cloned();
+        named(name).or_else(|| named(type_behind(name)))
     }
 
     /// The hooks that a definition declares for its own agents.

@@ -11,7 +11,7 @@ use decurion_model::{Head, RequestClass, RequestTag, Thinking, WireHead};
 use decurion_protocol::size::size_of;
 use decurion_protocol::{
     AgentDefinition, AgentId, Answer, Block, Command, ElicitationAction, Elicited, Event, LineId, Mode,
-    Outcome, OwnRules, PermissionUpdate, Persistence, QuestionId, Reply, Request, RequestId, RunId,
+    Outcome, OwnRules, PermissionUpdate, Persistence, QuestionId, Reply, Request, RequestId, RuleSet, RunId,
     SessionId, SessionRequest, Skill, ThinkingChange, Totals, Worktree,
 };
 use decurion_store::SessionFiles;
@@ -101,6 +101,8 @@ pub struct Session {
     pub git_status: Option<String>,
     /// The agents that its tools were told of.
     pub agents: Vec<Arc<AgentDefinition>>,
+    /// The rules in force when its tools were told of them: denied agents are left out.
+    pub told_rules: Arc<RuleSet>,
     /// The skills that its tools were told of.
     pub skills: Vec<Arc<Skill>>,
     /// Its tasks so far.
@@ -731,10 +733,12 @@ impl Owner {
         let (now, skills) = (session.parts.agents.all(), session.parts.library.skills());
         let same = |(old, new): (&Arc<AgentDefinition>, &Arc<AgentDefinition>)| old == new;
         let same_agents = now.len() == session.agents.len() && session.agents.iter().zip(&now).all(same);
-        if same_agents && session.skills == skills {
+        let rules = Arc::clone(&self.rights.borrow().rules);
+        if same_agents && session.skills == skills && rules.deny == session.told_rules.deny {
             return;
         }
-        let fresh = own_tools(&session.parts, &now, &skills, &session.model);
+        let fresh = own_tools(&session.parts, &now, &skills, &session.model, &rules);
+        session.told_rules = rules;
         let tools = spec::with_tools(&session.tools, &fresh);
         let mut head = (*session.head).clone();
         spec::describe_again(&mut head, &tools);

@@ -196,6 +196,9 @@ impl Owner {
         let unknown = || format!("No agent found with ID: {to}");
         let row = self.tree.tasks.row(&to.clone().into()).filter(|row| row.is_agent()).ok_or_else(unknown)?;
         let alive = row.is_alive();
+        if !alive {
+            self.check_type(row.record.agent_type.as_deref().unwrap_or_default())?;
+        }
         let (parent, above) = self.hearer(from.as_ref(), to);
         let mail = Box::new(Mail { from, to: Some(to.clone()), text });
         let who = self.who.clone();

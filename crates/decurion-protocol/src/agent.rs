@@ -128,3 +128,24 @@ pub enum AgentSource {
     /// The administrator.
     Managed,
 }
+
+/// Other names of built-in types, used where no definition has that name itself.
+const TYPE_ALIASES: &[(&str, &str)] = &[("claude-code-guide", "guide")];
+
+/// The type that a name stands for: the name itself unless it is an alias.
+pub fn type_behind(name: &str) -> &str {
+    TYPE_ALIASES.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(name)).map_or(name, |(_, name)| name)
+}
+
+/// Every name under which a rule may mean this type: the name, the type behind it and that type's aliases. Letter case
+/// does not matter, as in the look-up of definitions.
+pub fn type_names(name: &str) -> Vec<&str> {
+    let behind = type_behind(name);
+    let aliases = TYPE_ALIASES.iter().filter(|(_, of)| of.eq_ignore_ascii_case(behind));
+    [name, behind].into_iter().chain(aliases.map(|(alias, _)| *alias)).collect()
+}
+
+/// Whether two names mean the same type.
+pub fn is_same_type(one: &str, other: &str) -> bool {
+    type_names(one).iter().any(|name| name.eq_ignore_ascii_case(other))
+}

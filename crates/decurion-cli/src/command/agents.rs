@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
-use decurion_config::agents::{denied, to_markdown};
+use decurion_config::agents::to_markdown;
 use decurion_config::{AgentRequest, Agents, LoadRequest, Loaded, LoadedAgent, Plugins, Severity, Skills};
+use decurion_engine::permission::denied_type;
 use decurion_protocol::{AgentDefinition, AgentSource};
 use decurion_serve::progress::one_line;
 use decurion_tools::Tool;
@@ -120,7 +121,7 @@ fn row(agent: &LoadedAgent, loaded: &Loaded) -> Value {
         "origin": agent.origin,
         "active": agent.shadowed_by.is_none(),
         "shadowed_by": agent.shadowed_by,
-        "denied_by": denied(&definition.name, &loaded.rules.set).map(ToString::to_string),
+        "denied_by": denied_type(&loaded.rules.set, &definition.name).map(ToString::to_string),
         "hidden": definition.hidden,
         "model": definition.model,
         "permission_mode": definition.mode,
@@ -147,7 +148,7 @@ fn remarks(agent: &LoadedAgent, loaded: &Loaded) -> String {
     if let Some(by) = &agent.shadowed_by {
         remarks.push(format!("[not used: {by} comes first]"));
     }
-    if let Some(rule) = denied(&definition.name, &loaded.rules.set) {
+    if let Some(rule) = denied_type(&loaded.rules.set, &definition.name) {
         remarks.push(format!("[denied by {rule}]"));
     }
     if definition.hidden {

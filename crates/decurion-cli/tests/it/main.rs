@@ -4,6 +4,7 @@
 mod agents;
 mod agents_stream;
 mod bad_input;
+mod denied_types;
 mod equipment;
 mod exit_codes;
 mod hosting;

@@ -14,11 +14,3 @@ pub(crate) const ALL: &[(&str, &str)] = &[
 
 /// The one that no file may replace: what it does is the engine's.
 pub(crate) const FORK: &str = "fork";
-
-/// Other names of definitions, used where no definition has that name itself.
-const ALIASES: &[(&str, &str)] = &[("claude-code-guide", "guide")];
-
-/// The name that a name stands for.
-pub(crate) fn alias(name: &str) -> &str {
-    ALIASES.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(name)).map_or(name, |(_, name)| name)
-}

@@ -5,12 +5,12 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use camino::Utf8PathBuf;
-use decurion_config::agents::{denied, to_markdown};
+use decurion_config::agents::to_markdown;
 use decurion_config::{
     AgentFolder, AgentRequest, Agents, LoadRequest, Loaded, PartKind, PluginPlace, Severity, Trust,
     TrustMode, load,
 };
-use decurion_protocol::permission::{Mode, Rule, RuleSet, RuleSource};
+use decurion_protocol::permission::Mode;
 use decurion_protocol::{AgentSource, Money};
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
@@ -801,27 +801,6 @@ fn named_files_are_checked_where_they_stand() {
         elsewhere/c/d.md:1: error: there is no `description`, so nobody would know when to use it
         elsewhere/none.md: error: there is no such file
     "#]].assert_eq(&shown(&stage, &Agents::check(&request(&stage.load()), &paths)));
-}
-
-#[test]
-fn deny_rules_name_agents() {
-    let rules = |text: &str| RuleSet {
-        deny: vec![Rule::parse(text, RuleSource::UserSettings).unwrap()],
-        ..RuleSet::default()
-    };
-    for (rule, name, expected) in [
-        ("Agent(Explore)", "Explore", true),
-        ("Agent(explore)", "Explore", true),
-        ("Task(Explore)", "Explore", true),
-        ("Agent", "Explore", true),
-        ("Agent(*)", "Explore", true),
-        ("Agent(Plan, Explore)", "Explore", true),
-        ("Agent(claude-code-guide)", "guide", true),
-        ("Agent(Plan)", "Explore", false),
-        ("Bash", "Explore", false),
-    ] {
-        assert_eq!(denied(name, &rules(rule)).is_some(), expected, "{rule}");
-    }
 }
 
 proptest! {

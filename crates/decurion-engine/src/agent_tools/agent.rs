@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{
-    AgentDefinition, Attention, Delivery, Intent, Outcome, TaskRecord, ToolContent, ToolEffect, ToolOutput,
+    AgentDefinition, Attention, Delivery, Intent, Outcome, RuleSet, TaskRecord, ToolContent, ToolEffect,
+    ToolOutput,
 };
 use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSpec, typed};
 use serde_json::{Value, json};
@@ -13,7 +14,9 @@ use serde_json::{Value, json};
 use super::{NO_SESSION, desk};
 use crate::child::{AgentInput, AgentSettings, BackgroundChoice, ISOLATION};
 use crate::desk::{Spawned, Spawning, Wish};
+use crate::fork;
 use crate::notice;
+use crate::permission::denied_type;
 use crate::task::{Ending, TaskView};
 
 const NAME: &str = "Agent";
@@ -28,11 +31,12 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// The tool, told of these definitions.
-    pub fn new(definitions: &[Arc<AgentDefinition>], settings: &AgentSettings) -> Self {
+    /// The tool, told of those of these definitions that the rules do not deny.
+    pub fn new(definitions: &[Arc<AgentDefinition>], settings: &AgentSettings, rules: &RuleSet) -> Self {
         let background = settings.background == BackgroundChoice::Model;
-        let mut description =
-            include_str!("agent.md").trim_end().replace("{agents}", &list(definitions, settings.forks));
+        let mut description = include_str!("agent.md")
+            .trim_end()
+            .replace("{agents}", &list(definitions, settings.forks, rules));
         if background {
             description = format!("{description}\n{}", include_str!("agent_background.md"));
         }
@@ -66,8 +70,20 @@ impl Agent {
     }
 }
 
+/// The types that a model may be told of: neither hidden nor denied.
+pub fn offered_types<'a>(
+    definitions: &'a [Arc<AgentDefinition>],
+    forks: bool,
+    rules: &RuleSet,
+) -> Vec<&'a str> {
+    let shown = definitions.iter().filter(|definition| !definition.hidden);
+    let names = shown.map(|definition| definition.name.as_str()).chain(forks.then_some(fork::NAME));
+    names.filter(|name| denied_type(rules, name).is_none()).collect()
+}
+
 /// One line per definition.
-fn list(definitions: &[Arc<AgentDefinition>], forks: bool) -> String {
+fn list(definitions: &[Arc<AgentDefinition>], forks: bool, rules: &RuleSet) -> String {
+    let offered = offered_types(definitions, forks, rules);
     let line = |definition: &Arc<AgentDefinition>| {
         let tools = match (&definition.tools.only, definition.tools.except.is_empty()) {
             (Some(only), _) if !only.iter().any(|name| name == "*") => only.join(", "),
@@ -78,9 +94,10 @@ fn list(definitions: &[Arc<AgentDefinition>], forks: bool) -> String {
         let description = definition.description.trim().replace('\n', " ");
         format!("- {}: {description} (tools: {tools}{sees})", definition.name)
     };
-    let shown: Vec<String> = definitions.iter().filter(|definition| !definition.hidden).map(line).collect();
+    let is_offered = |name: &str| offered.contains(&name);
+    let shown = definitions.iter().filter(|one| !one.hidden && is_offered(&one.name)).map(line);
     let fork = "- fork: a copy of yourself with this whole conversation, for a side task that needs it (tools: yours; sees the conversation)";
-    shown.into_iter().chain(forks.then(|| fork.to_owned())).collect::<Vec<_>>().join("\n")
+    shown.chain(is_offered(fork::NAME).then(|| fork.to_owned())).collect::<Vec<_>>().join("\n")
 }
 
 fn schema(background: bool) -> Value {

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 
 use camino::Utf8PathBuf;
 use decurion_model::Head;
+use decurion_protocol::agent::is_same_type;
 use decurion_protocol::{
-    AgentId, Attention, Block, Delivery, Envelope, Event, Intent, Limits, Message, Mode, Money, Opening,
-    Origin, Outcome, ReleaseStep, RunSpec, StartStep, Step, TaskId, TaskRecord, TaskState, ToolSelection,
-    Verdict, Worktree,
+    AgentId, Attention, Block, Delivery, Envelope, Event, Limits, Message, Money, Opening, Origin, Outcome,
+    ReleaseStep, RunSpec, StartStep, Step, TaskId, TaskRecord, TaskState, ToolSelection, Worktree,
 };
 use decurion_store::{Lease, LeaseState};
 
@@ -20,14 +20,13 @@ use crate::desk::{Desk, ModeStep, Spawned, Spawning};
 use crate::journal::Who;
 use crate::kit::Kit;
 use crate::mcp::OwnServers;
-use crate::permission::{Around, Policy, decide};
+use crate::permission::denied_type;
 use crate::ports::{Model, new_run};
 use crate::run::belongs;
 use crate::session::Owner;
 use crate::spawn::{Carried, LastReply, Said};
 use crate::spec;
 use crate::task::{Row, TaskTable};
-use crate::trail::Trails;
 use crate::worktree::{Made, WorktreeError, Worktrees};
 
 use super::Outfit;
@@ -53,8 +52,7 @@ impl Owner {
         let (record, alive) = (row.record.clone(), row.is_alive());
         let row = (row.view.subscribe(), row.spec.clone());
         self.check_resume(&spawning.desk, &agent, record.agent_type.as_deref())?;
-        let same =
-            |kind: &String| record.agent_type.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(kind));
+        let same = |kind: &String| record.agent_type.as_ref().is_some_and(|own| is_same_type(own, kind));
         if spawning.input.subagent_type.as_ref().is_some_and(|kind| !same(kind)) {
             return Err(format!(
                 "Agent {agent} is of type {}: leave `subagent_type` out, or give that.",
@@ -133,6 +131,7 @@ impl Owner {
     ) -> Result<Spawned, String> {
         let gone = || format!("Agent {agent} has no usable transcript and cannot go on.");
         let task: TaskId = agent.clone().into();
+        self.check_type(record.agent_type.as_deref().unwrap_or_default())?;
         let old = self.tree.tasks.row(&task).and_then(|row| row.spec.clone()).ok_or_else(gone)?;
         let model = self.session.parts.models.resolve(&old.model)?;
         let files = self.session.files.clone();
@@ -343,20 +342,16 @@ impl Owner {
         {
             return Err(format!("Agent {agent} is not one of yours; only its own line can go on with it."));
         }
-        let rules = Arc::clone(&self.rights.borrow().rules);
-        let around = Around {
-            cwd: desk.now().cwd.clone(),
-            root: self.session.request.cwd.clone(),
-            directories: Vec::new(),
-            home: None,
-            checkout: None,
-            trails: Trails::default(),
-        };
-        let mut intent = Intent::titled("");
-        intent.agent = kind.map(str::to_owned);
-        let policy = Policy::new(Mode::BypassPermissions, rules, around);
-        let decision = decide(&policy, "Agent", &serde_json::Value::Null, &intent);
-        if decision.verdict == Verdict::Deny { Err(decision.reason) } else { Ok(()) }
+        kind.map_or(Ok(()), |kind| self.check_type(kind))
+    }
+
+    /// Why no agent of this type may be started or continued, if a rule denies it: asked by every way in, after the name
+    /// was resolved to its definition.
+    pub(super) fn check_type(&self, kind: &str) -> Result<(), String> {
+        match denied_type(&self.rights.borrow().rules, kind) {
+            Some(rule) => Err(format!("denied by {rule}")),
+            None => Ok(()),
+        }
     }
 
     /// The tools and the head that were recorded; shared by all agents with the same.
@@ -490,6 +485,9 @@ impl Owner {
         folding: Option<Folding>,
     ) -> Option<Outcome> {
         let spec = self.tree.tasks.row(&record.task).and_then(|row| row.spec.clone());
+        if let Err(error) = self.check_type(record.agent_type.as_deref().unwrap_or_default()) {
+            return Some(Outcome::Failed { error });
+        }
         // Where it worked may be gone, or another's by now, and that is worth more than that it is lost.
         if let Some(Err(error)) = spec.map(|spec| self.worktree_again(&spec)) {
             return Some(Outcome::Failed { error });

@@ -15,6 +15,7 @@ use decurion_protocol::{
 use decurion_tools::Tool;
 use futures_util::FutureExt as _;
 
+use crate::agent_tools::agent::offered_types;
 use crate::budget::AccountId;
 use crate::child::{self, Because};
 use crate::context::{Context, Prefix};
@@ -46,6 +47,7 @@ impl Owner {
     /// Decides what can be decided about a child before anything is acquired for it.
     pub(super) fn draft(&mut self, mut spawning: Spawning) -> Result<Draft, String> {
         let definition = self.definition(spawning.input.subagent_type.as_deref().unwrap_or_default())?;
+        self.check_type(&definition.name)?;
         let is_fork = definition.name == fork::NAME;
         let mut remarks = Vec::new();
         inherit_rules(&mut spawning);
@@ -117,12 +119,7 @@ impl Owner {
         if forks && name.eq_ignore_ascii_case(fork::NAME) {
             return Ok(Arc::new(fork::definition()));
         }
-        let known: Vec<&str> = all
-            .iter()
-            .filter(|definition| !definition.hidden)
-            .map(|definition| definition.name.as_str())
-            .chain(forks.then_some(fork::NAME))
-            .collect();
+        let known = offered_types(&all, forks, &self.rights.borrow().rules);
         Err(format!("Agent type '{name}' not found. The types are: {}", known.join(", ")))
     }
 

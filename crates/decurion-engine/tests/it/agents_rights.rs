@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use decurion_engine::permission::denied_type;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    Answer, Command, Event, Limits, Mode, Money, PermissionUpdate, Place as _, Reply, Rule, Verdict,
+    AgentDefinition, AgentSource, Answer, Command, Event, Limits, Mode, Money, PermissionUpdate, Place as _,
+    Reply, Rule, RuleSet, SessionRequest, Start, Verdict,
 };
 use decurion_testkit::stage::{Plain, Stage, UNPRICED, send};
 use futures_util::StreamExt as _;
 
-use crate::support::stage;
+use crate::support::{Playing, stage};
 
 /// Plays a script in which calls are asked about; each question is answered with a rule for all of them. Gives
 /// who asked, in order.
@@ -137,4 +139,157 @@ async fn forks_can_be_switched_off() {
     let on = stage(script);
     assert!(on.log("go").await.contains("begin  #1"));
     assert!(String::from_utf8(on.requests()[0].clone()).unwrap().contains("- fork:"));
+}
+
+fn defined(name: &str) -> Arc<AgentDefinition> {
+    let (name, source) = (name.to_owned(), AgentSource::User);
+    let (description, prompt) = (format!("is {name}"), "You do a part of the work.".to_owned());
+    Arc::new(AgentDefinition { name, description, prompt, source, ..AgentDefinition::default() })
+}
+
+/// A stage with these types, on which this rule denies.
+fn denying(script: &str, rule: &str) -> Stage {
+    let mut stage = stage(script);
+    stage.agents = ["general-purpose", "Explore", "guide", "plug:reviewer", "plugged"].map(defined).to_vec();
+    stage.rules.deny.extend((!rule.is_empty()).then(|| Rule::parse(rule, RuleSource::UserSettings).unwrap()));
+    stage
+}
+
+/// Which rules deny which names: each row a rule, what is called, and whether the rule denies it.
+const DENIALS: &[(&str, &str, bool)] = &[
+    ("Agent(guide)", "claude-code-guide", true),
+    ("Agent(guide)", "Claude-Code-Guide", true),
+    ("Agent(guide)", "GUIDE", true),
+    ("Agent(claude-code-guide)", "guide", true),
+    ("Agent(CLAUDE-CODE-GUIDE)", "Guide", true),
+    ("Task(claude-code-guide)", "guide", true),
+    ("Task(guide)", "claude-code-guide", true),
+    ("Agent(Plan, claude-code-guide)", "guide", true),
+    ("Agent(claude-*)", "guide", true),
+    ("Agent(plug:*)", "plug:reviewer", true),
+    ("Agent(plug:*)", "PLUG:reviewer", true),
+    ("Agent(PLUG:*)", "plug:Reviewer", true),
+    ("Task(Plug:*)", "plug:reviewer", true),
+    ("Agent(plug:rev*)", "PLUG:REVIEWER", true),
+    ("Agent(Explore)", "eXPLORE", true),
+    ("Agent(fork)", "FORK", true),
+    ("Agent(*)", "guide", true),
+    ("Agent(plug:*)", "plugged", false),
+    ("Agent(Explore)", "guide", false),
+    ("Agent(general-purpose)", "Explore", false),
+    ("Skill(guide)", "guide", false),
+];
+
+#[tokio::test(start_paused = true)]
+async fn deny_rule_covers_every_name_of_an_agent_type() {
+    for (rule, called, denied) in DENIALS {
+        let script = format!(
+            "when agent=main turn=1\n  call Agent {{\"description\": \"d\", \"prompt\": \"p\", \"subagent_type\": \"{called}\"}}\nwhen\n  say \"done\"\n"
+        );
+        let log = denying(&script, rule).log("go").await;
+        assert_eq!(log.contains("refuse Agent"), *denied, "{rule} {called}: {log}");
+        assert_eq!(log.contains("begin  #1"), !*denied, "{rule} {called}: {log}");
+        let rule = Rule::parse(rule, RuleSource::UserSettings).unwrap();
+        let rules = RuleSet { deny: vec![rule.clone()], ..RuleSet::default() };
+        assert_eq!(denied_type(&rules, called).is_some(), *denied, "{rule} {called}");
+    }
+}
+
+/// What continues an earlier agent: by `resume`, also under the alias that it was started by, or by a message.
+const CONTINUES: [&str; 5] = [
+    r#"Agent {"description": "d", "prompt": "once more", "resume": "$1"}"#,
+    r#"Agent {"description": "d", "prompt": "once more", "resume": "$1", "subagent_type": "claude-code-guide"}"#,
+    r#"Agent {"description": "d", "prompt": "once more", "resume": "$1", "subagent_type": "GUIDE"}"#,
+    r#"Task {"description": "d", "prompt": "once more", "resume": "$1"}"#,
+    r#"SendMessage {"to": "$1", "message": "once more"}"#,
+];
+
+/// Starts a guide by its alias, opens the session again under this rule, and continues the guide. Gives the log of that.
+async fn continued_under(rule: &str, verdict: Verdict, call: &str) -> String {
+    let script = format!(
+        r#"
+when agent=guide text="once more"
+  say "went on"
+when agent=guide
+  say "first"
+when agent=main turn=1
+  call Agent {{"description": "d", "prompt": "p", "subagent_type": "claude-code-guide"}}
+when agent=main text=/again (\w+)/
+  call {call}
+when agent=main
+  say "done"
+"#
+    );
+    let mut stage = denying(&script, "");
+    let first = stage.play("go").await;
+    let id = first.events.iter().find_map(|envelope| match &envelope.event {
+        Event::TaskOpened { record } => Some(record.task.clone()),
+        _ => None,
+    });
+    let rule = Rule::parse(rule, RuleSource::UserSettings).unwrap();
+    if verdict == Verdict::Deny { &mut stage.rules.deny } else { &mut stage.rules.ask }.push(rule);
+    let request =
+        SessionRequest { start: Start::Resume { id: first.session, at: None }, ..stage.request.clone() };
+    let prompt = format!("again {}", id.unwrap());
+    let played = stage.play_all(request, &[&prompt]).await.unwrap();
+    decurion_testkit::stage::render(&played.events)
+}
+
+#[tokio::test(start_paused = true)]
+async fn continuing_an_agent_is_judged_by_its_own_type() {
+    for call in CONTINUES {
+        for rule in ["Agent(guide)", "Agent(claude-code-guide)", "Task(GUIDE)", "Agent(g*)"] {
+            let log = continued_under(rule, Verdict::Deny, call).await;
+            assert!(log.contains(&format!("denied by {rule}")), "{rule} {call}: {log}");
+            assert!(!log.contains("went on"), "{rule} {call}: {log}");
+            // Whoever is to be asked is not there.
+            let log = continued_under(rule, Verdict::Ask, call).await;
+            assert!(log.contains(&format!("{rule} asks")), "{rule} {call}: {log}");
+            assert!(!log.contains("went on"), "{rule} {call}: {log}");
+        }
+        // The type that calls mean which name none is not the one that goes on.
+        let log = continued_under("Agent(general-purpose)", Verdict::Deny, call).await;
+        assert!(log.contains("went on"), "{call}: {log}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn person_cannot_continue_an_agent_of_a_denied_type() {
+    let script = "when agent=guide text=\"once more\"\n  say \"went on\"\nwhen agent=guide\n  say \"first\"\nwhen agent=main turn=1\n  call Agent {\"description\": \"d\", \"prompt\": \"p\", \"subagent_type\": \"guide\"}\nwhen agent=main\n  say \"done\"\n";
+    let mut stage = denying(script, "");
+    let first = stage.play("go").await;
+    let id = first.events.iter().find_map(|envelope| envelope.agent.clone()).unwrap();
+    stage.rules.deny.push(Rule::parse("Agent(claude-code-guide)", RuleSource::UserSettings).unwrap());
+    let mut playing = Playing::again(&stage, first.session).await;
+    send(&playing.link, 7, Command::Tell { agent: id, text: "once more".into() }).await;
+    let reply = playing.until(|envelope| match &envelope.event {
+        Event::Replied { request, reply } if request.0 == 7 => Some(format!("{reply:?}")),
+        _ => None,
+    });
+    let reply = reply.await;
+    assert!(reply.contains("denied by Agent(claude-code-guide)"), "{reply}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn denied_types_are_not_offered_to_the_model() {
+    let script = "when agent=main turn=1\n  call Agent {\"description\": \"d\", \"prompt\": \"p\", \"subagent_type\": \"none\"}\nwhen\n  say \"done\"\n";
+    for (rule, gone) in [
+        ("Agent(claude-code-guide)", "guide"),
+        ("Task(EXPLORE)", "Explore"),
+        ("Agent(PLUG:*)", "plug:reviewer"),
+        ("Agent(fork)", "fork"),
+    ] {
+        for of_call in [false, true] {
+            let mut stage = denying(script, if of_call { "" } else { rule });
+            let denied = of_call.then(|| Rule::parse(rule, RuleSource::Command).unwrap());
+            stage.request.deny.extend(denied);
+            stage.play("go").await;
+            let [first, second] = [0, 1].map(|at| String::from_utf8(stage.requests()[at].clone()).unwrap());
+            assert!(!first.contains(&format!("- {gone}: ")), "{rule}: {first}");
+            assert!(first.contains("- general-purpose: ") && first.contains("- plugged: "), "{first}");
+            let (_, known) = second.split_once("The types are: ").unwrap();
+            let known = known.split('"').next().unwrap();
+            assert!(!known.split(", ").any(|name| name == gone), "{rule}: {known}");
+        }
+    }
 }

@@ -84,7 +84,7 @@ fn offer(
     place: Arc<dyn Place>,
     fallback_model: Option<String>,
 ) -> McpServe {
-    let ours = agent_tools::all(&live.all(), &wire::agent_settings(&loaded));
+    let ours = agent_tools::all(&live.all(), &wire::agent_settings(&loaded), &loaded.rules.set);
     let ours: Vec<Arc<dyn Tool>> =
         ours.into_iter().filter(|tool| OFFERED.contains(&tool.spec().name.as_str())).collect();
     let listed = |tool: &Arc<dyn Tool>| {
@@ -110,7 +110,8 @@ fn offer(
         }
         let name = input["subagent_type"].as_str().unwrap_or(USUAL);
         let definition = live.find(name).ok_or_else(|| {
-            let known: Vec<String> = live.all().iter().map(|definition| definition.name.clone()).collect();
+            let all = live.all();
+            let known = agent_tools::agent::offered_types(&all, false, &loaded.rules.set);
             format!("Agent type '{name}' not found. The types are: {}", known.join(", "))
         })?;
         let fallback_model = fallback_model.clone();
