@@ -14,7 +14,11 @@ pub fn load(loaded: &Loaded) -> Vec<Instructions> {
     for warning in problems.iter().chain(&found.warnings) {
         note(warning);
     }
-    found.files.into_iter().map(|file| Instructions { path: file.path, text: file.text }).collect()
+    found
+        .files
+        .into_iter()
+        .map(|file| Instructions { path: file.path, imported_by: file.imported_by, text: file.text })
+        .collect()
 }
 
 /// The branch of the repository that holds this folder, read from its files: no process is started.

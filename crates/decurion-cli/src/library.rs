@@ -118,6 +118,10 @@ impl Library for Shelf {
         for warning in found.warnings {
             tracing::warn!("{warning}");
         }
-        found.files.into_iter().map(|file| Instructions { path: file.path, text: file.text }).collect()
+        found
+            .files
+            .into_iter()
+            .map(|file| Instructions { path: file.path, imported_by: file.imported_by, text: file.text })
+            .collect()
     }
 }

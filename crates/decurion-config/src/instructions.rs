@@ -38,6 +38,8 @@ const MOST_IMPORTS: usize = 200;
 pub struct InstructionFile {
     /// Where it is.
     pub path: Utf8PathBuf,
+    /// The file that imports it; none for one that is read because of where it stands.
+    pub imported_by: Option<Utf8PathBuf>,
     /// What it says.
     pub text: String,
 }
@@ -147,7 +149,7 @@ impl<'a> Reader<'a> {
     fn own(&mut self) {
         if let Some(folder) = &self.request.managed {
             for name in NAMES {
-                self.file(&folder.join(name), Whose::Managed, 0);
+                self.file(&folder.join(name), Whose::Managed, None, 0);
             }
         }
         if !self.request.layers.contains(&Layer::User) {
@@ -157,7 +159,7 @@ impl<'a> Reader<'a> {
         for folder in &self.request.user {
             let before = self.found.files.len();
             for name in NAMES {
-                self.file(&folder.join(name), Whose::User, 0);
+                self.file(&folder.join(name), Whose::User, None, 0);
             }
             if self.found.files.len() > before {
                 break;
@@ -180,18 +182,18 @@ impl<'a> Reader<'a> {
         let layers = &self.request.layers;
         if layers.contains(&Layer::Project) {
             for name in NAMES.iter().chain(&INNER) {
-                self.file(&folder.join(name), Whose::Repository, 0);
+                self.file(&folder.join(name), Whose::Repository, None, 0);
             }
         }
         if layers.contains(&Layer::Local) {
             for name in LOCAL {
-                self.file(&folder.join(name), Whose::Repository, 0);
+                self.file(&folder.join(name), Whose::Repository, None, 0);
             }
         }
     }
 
     /// Reads a file and what it imports, if it is there and was not read yet.
-    fn file(&mut self, path: &Utf8Path, whose: Whose, depth: usize) {
+    fn file(&mut self, path: &Utf8Path, whose: Whose, from: Option<&Utf8Path>, depth: usize) {
         let Ok(real) = path.canonicalize_utf8() else { return };
         let outside = whose == Whose::Repository && !real.starts_with(&self.inside);
         if outside && depth == 0 && !self.may_leave(path, "link", 1, &real) {
@@ -212,7 +214,8 @@ impl<'a> Reader<'a> {
         }
         self.left = self.left.saturating_sub(text.len());
         let imports = imports(&text);
-        self.found.files.push(InstructionFile { path: path.to_owned(), text });
+        let imported_by = from.map(Utf8Path::to_owned);
+        self.found.files.push(InstructionFile { path: path.to_owned(), imported_by, text });
         for (line, target) in imports.into_iter().take(MOST_IMPORTS) {
             self.import(path, whose, line, &target, depth);
         }
@@ -245,7 +248,7 @@ impl<'a> Reader<'a> {
         // What a user imports from a repository is the repository's word, not the user's.
         let own = from.canonicalize_utf8().is_ok_and(|from| from.starts_with(&self.inside));
         let whose = if inside && !own { Whose::Repository } else { whose };
-        self.file(&path, whose, depth + 1);
+        self.file(&path, whose, Some(from), depth + 1);
     }
 
     /// Whether the user agreed that a repository's file brings in something from outside: from exactly there,

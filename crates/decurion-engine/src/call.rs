@@ -35,6 +35,7 @@ use crate::permission::{Around, Policy, add_real_paths, decide, is_inside, sugge
 use crate::ports::{Ask, Ports, new_line};
 use crate::rules::{OpenRules, around};
 use crate::trail::Trails;
+use crate::withheld::Withheld;
 use crate::{asking, checkpoint, mcp, prompted, shell, skill};
 
 /// A call as the model asked for it.
@@ -390,6 +391,13 @@ fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
     let policy = Policy::new(mode, rules, around);
     let undecided = child::undecided(rights.undecided, &bench.ports.desk.modes);
     Policy { undecided, ..policy }
+}
+
+/// What the run may not be told of files, by the rules now.
+pub fn withheld(bench: &Bench<'_>) -> Withheld {
+    let rules = policy(bench, &bench.ports.rights.borrow()).rules;
+    let (root, around) = (&bench.ports.root, &bench.around);
+    Withheld::new(&rules, root, &around.cwd, bench.spec.worktree.as_deref(), around.home.as_deref())
 }
 
 /// Where rules count from: for a run in a checkout of its own, the folder there that the session's own is.

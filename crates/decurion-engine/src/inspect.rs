@@ -14,7 +14,6 @@ use serde_json::Value;
 use crate::agent_tools::task_output;
 use crate::context::{Context, estimate};
 use crate::mcp::{self, SessionServers};
-use crate::ports::Parts;
 use crate::run::refold_root;
 use crate::session::{Owner, Session};
 use crate::skill;
@@ -140,7 +139,7 @@ fn frame(session: &Session) -> ContextUse {
         model: model.id.clone(),
         window,
         compacts_at: compaction.automatic.then(|| room * compaction.at_percent / 100),
-        parts: around(&session.head, &session.parts, session),
+        parts: around(&session.head, session),
         ..ContextUse::default()
     }
 }
@@ -172,7 +171,7 @@ fn part(kind: ContextKind, name: &str, of: &str, tokens: u64) -> ContextPart {
 }
 
 /// The parts of a head, and the instruction files that stand at the beginning of the conversation.
-fn around(head: &Head, parts: &Arc<Parts>, session: &Session) -> Vec<ContextPart> {
+fn around(head: &Head, session: &Session) -> Vec<ContextPart> {
     let system = head.system.iter().map(String::len).sum();
     let mut all = vec![part(ContextKind::System, "", "", estimate(system))];
     let custom = session.agents.iter().filter(|one| one.source != AgentSource::Builtin && !one.hidden);
@@ -206,7 +205,7 @@ fn around(head: &Head, parts: &Arc<Parts>, session: &Session) -> Vec<ContextPart
         all.extend(agents);
     }
     all.extend(
-        parts
+        session
             .instructions
             .iter()
             .map(|one| part(ContextKind::Memory, one.path.as_str(), "", estimate(one.text.len()))),

@@ -64,6 +64,7 @@ pub mod task;
 pub mod trail;
 mod tree;
 mod turn;
+mod withheld;
 pub mod worktree;
 
 use std::io;
@@ -100,6 +101,7 @@ use skill::SkillTool;
 use spec::HeadAndTools;
 use spill::SpillInto;
 use tree::Tree;
+use withheld::Withheld;
 use worktree::{Made, Wanted, WorktreeError, Worktrees};
 
 /// Where a session begins or goes on.
@@ -186,6 +188,7 @@ impl Engine {
         let without = made.as_ref().is_some_and(|made| made.without);
         let ground = Ground { cwd, git_status, worktree: made.map(|made| made.worktree), without };
         let session = self.session(opened, request, prepared, servers, ground, &host)?;
+        first.extend(session.left_out.iter().map(|text| warning(text)));
         let link_events = session.journal.subscribe();
         let journal = session.journal.clone();
         journal
@@ -324,7 +327,8 @@ impl Engine {
     ) -> Arc<ToolSet> {
         let parts = &self.parts;
         let rules = spec::rules(&parts.rules, &request.allow, &request.deny);
-        let mut ours = own_tools(parts, &parts.agents.all(), &parts.library.skills(), model, &rules);
+        let mut ours =
+            own_tools(parts, &parts.agents.all(), &parts.library.skills(), model, (&rules, &request.cwd));
         if request.answers {
             ours.extend(agent_tools::asking());
         }
@@ -431,6 +435,9 @@ impl Engine {
             answers: request.answers,
         };
         permits.renew(&mut rights);
+        let withheld =
+            Withheld::new(&rights.rules, &request.cwd, &cwd, worktree.as_ref(), parts.home.as_deref());
+        let (instructions, mut left_out) = withheld.split(&parts.instructions);
         let mut opening_note = prompt::opening_note(&prompt::Scene {
             cwd: &cwd,
             directories: &directories,
@@ -438,7 +445,7 @@ impl Engine {
             git_status: git_status.as_deref(),
             machine: &parts.machine,
             date: parts.clock.date(),
-            instructions: &parts.instructions,
+            instructions: &instructions,
         });
         if let Some(worktree) = &worktree {
             opening_note = format!("{opening_note}\n\n{}", prompt::in_worktree(worktree, without));
@@ -451,6 +458,10 @@ impl Engine {
             Start::Fork { .. } => "fork",
         };
         let recorded = opened.folded.spec.is_some();
+        if recorded {
+            // Its conversation has begun already.
+            left_out.clear();
+        }
         let tree = Tree::new(opened.folded.tasks, opened.folded.parked);
         let journal = start_journal(parts, opened.journal)?.branched(opened.folded.branches);
         Ok(Session {
@@ -473,6 +484,8 @@ impl Engine {
             git_status,
             skills: if recorded { Vec::new() } else { parts.library.skills() },
             told_rules: Arc::clone(&rights.rules),
+            instructions,
+            left_out,
             rights,
             hooks,
             source,
@@ -510,7 +523,7 @@ fn own_tools(
     agents: &[Arc<AgentDefinition>],
     skills: &[Arc<Skill>],
     model: &Model,
-    rules: &RuleSet,
+    (rules, root): (&RuleSet, &Utf8Path),
 ) -> Vec<Arc<dyn Tool>> {
     let settings = &parts.agent_settings;
     let mut ours =
@@ -519,7 +532,10 @@ fn own_tools(
     if parts.worktrees.is_some() {
         ours.extend(agent_tools::worktree::both());
     }
-    if let Some(tool) = SkillTool::new(skills, &parts.library, budget) {
+    let withheld = Withheld::new(rules, root, root, None, parts.home.as_deref());
+    let may_tell = |skill: &&Arc<Skill>| withheld.standing(&skill.path).is_none();
+    let skills: Vec<Arc<Skill>> = skills.iter().filter(may_tell).cloned().collect();
+    if let Some(tool) = SkillTool::new(&skills, &parts.library, budget) {
         ours.push(Arc::new(tool));
     }
     ours
@@ -534,11 +550,14 @@ fn shared(definition: &AgentDefinition, what: &str) -> PlaceError {
     ))
 }
 
+fn warning(text: &str) -> Event {
+    Event::Notice { level: "warning".to_owned(), text: text.to_owned() }
+}
+
 /// What is recorded before the first run.
 fn first_events(opened: &Opened) -> Vec<Event> {
     let begun = Event::SessionOpened { info: Box::new(opened.info.clone()) };
-    let notice = |text: &String| Event::Notice { level: "warning".to_owned(), text: text.clone() };
-    let notices = opened.notices.iter().map(notice);
+    let notices = opened.notices.iter().map(|text| warning(text));
     std::iter::once(begun).chain(opened.branched.clone()).chain(notices).collect()
 }
 

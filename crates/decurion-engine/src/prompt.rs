@@ -141,7 +141,7 @@ mod tests {
             git_status: None,
             machine: "Platform: a stage",
             date: Timestamp::from_second(1_800_000_000).unwrap(),
-            instructions: &[Instructions { path: "/w/AGENTS.md".into(), text }],
+            instructions: &[Instructions { path: "/w/AGENTS.md".into(), imported_by: None, text }],
         };
         expect![[r#"
             <environment>

@@ -17,8 +17,8 @@ use decurion_protocol::{
 use decurion_tools::alias;
 
 use crate::budget::{Amount, Budget, Exhausted, Reservation};
-use crate::call::Call;
-use crate::calls::answer;
+use crate::call::{self, Call};
+use crate::calls::{answer, bench};
 use crate::compact::compact;
 use crate::context::{Context, OpenCall};
 use crate::desk::{MayEnd, Wish};
@@ -720,13 +720,17 @@ async fn conclude(run: &Run, progress: &mut Progress) -> Result<Option<Outcome>,
 async fn instruct(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Result<(), JournalLost> {
     let mut told: Vec<Instructions> = Vec::new();
     let cwd = run.ports.desk.now().cwd.clone();
+    let withheld = call::withheld(&bench(run, &progress.context));
+    let mut left_out: Vec<Event> = Vec::new();
     for path in saw {
         // The files of one folder have the same instructions.
         let Some(folder) = path.parent() else { continue };
         if !progress.folders.insert(folder.to_owned()) {
             continue;
         }
-        for instructions in run.ports.library.nested(&cwd, path) {
+        let (readable, denied) = withheld.split(&run.ports.library.nested(&cwd, path));
+        left_out.extend(denied.into_iter().map(|text| Event::Notice { level: "warning".to_owned(), text }));
+        for instructions in readable {
             let known = &progress.context.state().instructed;
             // An instruction file that was read is known.
             let is_known = known.contains(&instructions.path)
@@ -736,6 +740,9 @@ async fn instruct(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Re
                 told.push(instructions);
             }
         }
+    }
+    if !left_out.is_empty() {
+        run.ports.journal.write(&run.ports.who, left_out).await?;
     }
     if told.is_empty() {
         return Ok(());
@@ -750,6 +757,7 @@ async fn offer(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Resul
         return Ok(());
     }
     let mut told: Vec<Arc<Skill>> = Vec::new();
+    let withheld = call::withheld(&bench(run, &progress.context));
     let now = run.ports.desk.now();
     // Patterns count from the project's own folder, so a file in a checkout is the one that it stands for.
     let at_home =
@@ -762,7 +770,7 @@ async fn offer(run: &Run, progress: &mut Progress, saw: &[Utf8PathBuf]) -> Resul
         for skill in run.ports.library.concerning(&cwd, &at_home(path)) {
             let state = progress.context.state();
             let is_known = state.offered.contains(&skill.name) || told.contains(&skill);
-            if skill.invocable.by_model() && !is_known {
+            if skill.invocable.by_model() && !is_known && withheld.standing(&skill.path).is_none() {
                 told.push(skill);
             }
         }

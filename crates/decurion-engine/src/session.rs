@@ -37,7 +37,7 @@ use crate::listing;
 use crate::mcp::{self, SessionServers};
 use crate::permission::{Around, Policy};
 use crate::permits::{Change, Keep};
-use crate::ports::{Ask, Equipment, Model, Parts, Ports, Shared, new_line, new_run};
+use crate::ports::{Ask, Equipment, Instructions, Model, Parts, Ports, Shared, new_line, new_run};
 use crate::rewind::Rewind;
 use crate::run::{Progress, Run, record, refold};
 use crate::skill::slash::{self, Typed};
@@ -103,6 +103,10 @@ pub struct Session {
     pub agents: Vec<Arc<AgentDefinition>>,
     /// The rules in force when its tools were told of them: denied agents are left out.
     pub told_rules: Arc<RuleSet>,
+    /// The instruction files that its conversation begins with.
+    pub instructions: Vec<Instructions>,
+    /// Instruction files that were left out, and why.
+    pub left_out: Vec<String>,
     /// The skills that its tools were told of.
     pub skills: Vec<Arc<Skill>>,
     /// Its tasks so far.
@@ -737,7 +741,7 @@ impl Owner {
         if same_agents && session.skills == skills && rules.deny == session.told_rules.deny {
             return;
         }
-        let fresh = own_tools(&session.parts, &now, &skills, &session.model, &rules);
+        let fresh = own_tools(&session.parts, &now, &skills, &session.model, (&rules, &session.request.cwd));
         session.told_rules = rules;
         let tools = spec::with_tools(&session.tools, &fresh);
         let mut head = (*session.head).clone();

@@ -15,15 +15,14 @@ use std::sync::Arc;
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    AgentDefinition, Block, Event, HookEvent, Intent, OwnRules, Rule, SessionId, Skill, SkillKind,
-    ToolEffect, ToolOutput,
+    Block, Event, HookEvent, Intent, OwnRules, Rule, SessionId, Skill, SkillKind, ToolEffect, ToolOutput,
 };
 use decurion_tools::{InputError, Surroundings, Tool, ToolContext, ToolSet, ToolSpec, typed};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::agent_tools::agent;
-use crate::call::{Bench, Call, denied_agent, inline_permit};
+use crate::call::{Bench, Call, denied_agent, inline_permit, withheld};
 use crate::child::AgentInput;
 use crate::context::Context;
 use crate::ports::Library;
@@ -129,7 +128,7 @@ pub async fn run(bench: &Bench<'_>, call: &Call, cx: &ToolContext, input: &Value
         return ToolOutput::usage_error(unknown(&**library, name));
     };
     let args = args.unwrap_or_default();
-    let body = match library.body(&skill) {
+    let body = match body(bench, &skill) {
         Ok(body) => body,
         Err(reason) => return ToolOutput::error(format!("The skill {name} cannot be read: {reason}")),
     };
@@ -307,6 +306,14 @@ async fn forked(bench: &Bench<'_>, cx: &ToolContext, skill: &Skill, prompt: Stri
     agent::start(cx, input, bench.ports.equipment.result_chars).await
 }
 
+/// The text of a skill, unless a rule forbids to read the file that it is a link to. The error is for the model.
+pub fn body(bench: &Bench<'_>, skill: &Skill) -> Result<String, String> {
+    match withheld(bench).standing(&skill.path) {
+        Some(reason) => Err(format!("{}: {reason}", skill.path)),
+        None => bench.ports.library.body(skill),
+    }
+}
+
 /// The skills that a definition names, in its agent's opening.
 #[derive(Default)]
 pub struct Preloaded {
@@ -319,10 +326,11 @@ pub struct Preloaded {
 }
 
 /// Reads the skills that a definition names.
-pub fn preload(library: &dyn Library, definition: &AgentDefinition, session: SessionId) -> Preloaded {
+pub fn preload(bench: &Bench<'_>) -> Preloaded {
+    let (library, session) = (&bench.ports.library, bench.spec.session);
     let mut read = Preloaded::default();
-    for name in &definition.equipment.skills {
-        let found = library.find(name).and_then(|skill| Some((library.body(&skill).ok()?, skill)));
+    for name in &bench.spec.definition.equipment.skills {
+        let found = library.find(name).and_then(|skill| Some((body(bench, &skill).ok()?, skill)));
         match found {
             Some((body, skill)) => {
                 let text = preloaded(&skill, &body, session);

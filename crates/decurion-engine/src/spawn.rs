@@ -304,8 +304,7 @@ fn preload(living: &Run, context: &Context, first: bool, events: &mut Vec<Event>
     if !first || definition.equipment.skills.is_empty() {
         return None;
     }
-    let skill::Preloaded { texts, hooked, missing } =
-        skill::preload(&*living.ports.library, definition, living.spec.session);
+    let skill::Preloaded { texts, hooked, missing } = skill::preload(&bench(living, context));
     let mut note = format!("{} loaded", texts.len());
     if !texts.is_empty() {
         let blocks = (texts.into_iter().map(Block::text).collect(), new_line());
@@ -415,7 +414,7 @@ async fn command(living: &Run, context: &Context, prompt: &[Block]) -> Heard {
         Typed::Prompt(name, args) => return servers_prompt(living, context, prompt, &name, &args).await,
         Typed::Command(skill, args) => (skill, args),
     };
-    let body = match library.body(&skill) {
+    let body = match skill::body(&bench(living, context), &skill) {
         Ok(body) => body,
         Err(reason) => return Heard::Mistaken(format!("/{} cannot be read: {reason}", skill.name)),
     };

@@ -24,6 +24,7 @@ mod tasks;
 mod terminal;
 mod thirty_turns;
 mod traces;
+mod withheld;
 mod worktrees;
 
 /// A test file that is not named above would never run.

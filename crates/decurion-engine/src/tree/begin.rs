@@ -33,6 +33,7 @@ use crate::spawn::{Beginning, Carried, Left, Said, live, opening};
 use crate::spec;
 use crate::structured::StructuredOutput;
 use crate::task::Ending;
+use crate::withheld::Withheld;
 use crate::worktree::Made;
 
 use super::Outfit;
@@ -384,6 +385,10 @@ impl Owner {
         }
         let parts = &self.session.parts;
         let note = (!is_fork).then(|| {
+            let (root, home) = (&self.session.request.cwd, parts.home.as_deref());
+            let rules = self.rights.borrow().rules_for("", &[&spec.own_rules]);
+            let withheld = Withheld::new(&rules, root, &spawning.cwd, spec.worktree.as_deref(), home);
+            let (instructions, _) = withheld.split(&parts.instructions);
             prompt::opening_note(&prompt::Scene {
                 cwd: &spawning.cwd,
                 directories: &spec.directories,
@@ -395,7 +400,7 @@ impl Owner {
                 git_status: self.session.git_status.as_deref().filter(|_| spec.worktree.is_none()),
                 machine: &parts.machine,
                 date: parts.clock.date(),
-                instructions: &parts.instructions,
+                instructions: &instructions,
             })
         });
         Said { note, prompt, skills, ..Said::default() }

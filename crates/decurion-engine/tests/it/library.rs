@@ -62,6 +62,7 @@ impl Library for Shelf {
         let below = |folder: &&str| file.starts_with(cwd.join(folder));
         let told = |(folder, text): (&&str, &&str)| Instructions {
             path: cwd.join(folder).join("AGENTS.md"),
+            imported_by: None,
             text: (*text).to_owned(),
         };
         self.nested.iter().filter(|(folder, _)| below(folder)).map(told).collect()

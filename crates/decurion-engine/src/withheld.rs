@@ -1,0 +1,112 @@
+//! Files that the program itself puts before a model: instruction files, what they import, and the texts of skills.
+//! Takes the deny rules and where they count from, gives what a rule forbids to read; that is left out.
+
+use std::sync::Arc;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::{Access, Intent, Mode, Rule, RuleSet, Verdict, Worktree};
+use serde_json::Value;
+
+use crate::confine::Confinement;
+use crate::permission::{Around, Policy, decide, normal};
+use crate::ports::Instructions;
+use crate::trail::Trails;
+
+/// The deny rules about files, counted from every folder that they hold in.
+pub struct Withheld {
+    policies: Vec<Policy>,
+    trails: Trails,
+}
+
+impl Withheld {
+    /// The rules of a session in `root`, for a run that works in `cwd`. In a worktree a rule holds there and in every
+    /// checkout that it was made from.
+    pub fn new(
+        rules: &RuleSet,
+        root: &Utf8Path,
+        cwd: &Utf8Path,
+        worktree: Option<&Worktree>,
+        home: Option<&Utf8Path>,
+    ) -> Self {
+        let trails = Trails::on_disk();
+        // A rule that denies a tool as a whole is about what the model may call, not about a file.
+        let deny: Vec<Rule> = rules.deny.iter().filter(|rule| rule.specifier.is_some()).cloned().collect();
+        if deny.is_empty() {
+            return Self { policies: Vec::new(), trails };
+        }
+        let rules = Arc::new(RuleSet { deny, ..RuleSet::default() });
+        let policy = |root: Utf8PathBuf| {
+            let (cwd, home) = (cwd.to_owned(), home.map(Utf8Path::to_owned));
+            let around =
+                Around { cwd, root, home, directories: Vec::new(), checkout: None, trails: trails.clone() };
+            Policy::new(Mode::BypassPermissions, Arc::clone(&rules), around)
+        };
+        Self { policies: roots(root, worktree).into_iter().map(policy).collect(), trails }
+    }
+
+    /// Why a file that some text names is left out: a rule forbids to read it under this name or where it leads.
+    pub fn named(&self, path: &Utf8Path) -> Option<String> {
+        let path = normal(path);
+        self.denied(std::iter::once(path.clone()).chain(self.places(&path)))
+    }
+
+    /// The same for a file that is read because of where it stands, such as `AGENTS.md`: only where its links lead is
+    /// judged, since a rule about reading files is not meant to switch instructions off.
+    pub fn standing(&self, path: &Utf8Path) -> Option<String> {
+        self.denied(self.places(&normal(path)).into_iter())
+    }
+
+    /// The instructions that may be told, and for each of the others why it is left out. What a file that is left out
+    /// imports is left out with it.
+    pub fn split(&self, all: &[Instructions]) -> (Vec<Instructions>, Vec<String>) {
+        let (mut told, mut left_out) = (Vec::new(), Vec::new());
+        let mut gone: Vec<&Utf8Path> = Vec::new();
+        for one in all {
+            let reason = match &one.imported_by {
+                Some(from) if gone.contains(&from.as_path()) => {
+                    Some(format!("it is imported by a file that is left out, {from}"))
+                }
+                Some(_) => self.named(&one.path),
+                None => self.standing(&one.path),
+            };
+            match reason {
+                Some(reason) => {
+                    gone.push(&one.path);
+                    left_out.push(format!("{}: left out of the instructions: {reason}", normal(&one.path)));
+                }
+                None => told.push(one.clone()),
+            }
+        }
+        (told, left_out)
+    }
+
+    fn places(&self, path: &Utf8Path) -> Vec<Utf8PathBuf> {
+        if self.policies.is_empty() {
+            return Vec::new();
+        }
+        self.trails.of(path).iter().map(|step| step.name.clone()).collect()
+    }
+
+    fn denied(&self, names: impl Iterator<Item = Utf8PathBuf>) -> Option<String> {
+        let intent = names.fold(Intent::titled(""), |intent, name| intent.touching(name, Access::Read));
+        if intent.touches.is_empty() {
+            return None;
+        }
+        let asked = self.policies.iter().map(|policy| decide(policy, "Read", &Value::Null, &intent));
+        asked.into_iter().find(|decision| decision.verdict != Verdict::Allow).map(|decision| decision.reason)
+    }
+}
+
+/// The folders that the rules of a session count from.
+fn roots(root: &Utf8Path, worktree: Option<&Worktree>) -> Vec<Utf8PathBuf> {
+    let mut roots = vec![root.to_owned()];
+    if let Some(worktree) = worktree {
+        let bounds = Confinement::new(worktree.path.clone(), worktree.origins().cloned().collect());
+        roots.extend(bounds.translated(root));
+        roots.extend(bounds.twins(root));
+        roots.push(worktree.home(root));
+    }
+    roots.sort();
+    roots.dedup();
+    roots
+}
