@@ -278,23 +278,51 @@ fn is_model_unknown(said: &Said) -> bool {
         || (text.contains("model") && absent.iter().any(|absent| text.contains(absent)) && !kind.is_empty())
 }
 
+/// Kinds by which providers name a conversation that is too long.
+const TOO_LONG_KINDS: [&str; 5] = [
+    "context_length_exceeded",
+    "exceed_context_size_error",
+    "model_max_prompt_tokens_exceeded",
+    "request_too_large",
+    "string_above_max_length",
+];
+
+/// What providers say where a conversation is too long, in lower case.
+const TOO_LONG_WORDS: [&str; 24] = [
+    "prompt is too long",
+    "prompt too long",
+    "input is too long",
+    "input too long",
+    "prompt exceeds max length",
+    "maximum context length",
+    "exceeded max context length",
+    "context length exceeded",
+    "exceed context limit",
+    "exceeds the context",
+    "exceed the context",
+    "exceeded the context",
+    "context window exceeds limit",
+    "context window exceeded",
+    "context window is full",
+    "exceeds the available context size",
+    "larger context length",
+    "longer than the maximum model length",
+    "maximum prompt length",
+    "exceeds the maximum number of tokens",
+    "exceeded model token limit",
+    "tokens + `max_new_tokens`",
+    "reduce the length of the messages",
+    "too many tokens",
+];
+
+/// Whether the provider says that the conversation does not fit. A limit of the output alone is something else: a
+/// shorter conversation would not help.
 fn is_too_long(said: &Said) -> bool {
     let kind = said.kind.as_deref().unwrap_or_default();
     let text = said.message.to_lowercase();
-    let words = [
-        "prompt is too long",
-        "input is too long",
-        "maximum context length",
-        "context length exceeded",
-        "exceed context limit",
-        "exceeds the context",
-        "exceed the context",
-        "context window",
-        "exceeds the available context size",
-        "too many tokens",
-    ];
-    matches!(kind, "context_length_exceeded" | "exceed_context_size_error")
-        || words.iter().any(|word| text.contains(word))
+    let about_output =
+        text.contains("max_tokens is too large") || text.contains("max_completion_tokens' is too large");
+    TOO_LONG_KINDS.contains(&kind) || !about_output && TOO_LONG_WORDS.iter().any(|word| text.contains(word))
 }
 
 /// The error object of either dialect, or what else the text says.

@@ -615,3 +615,87 @@ fn what_came_goes_back_unchanged() {
         .assert_eq(std::str::from_utf8(&message.bytes).unwrap());
     assert!(log(&events).contains("0 signature EqQB=="));
 }
+
+/// What providers say where a conversation is too long.
+const TOO_LONG: [(u16, &str, &str); 20] = [
+    (400, "invalid_request_error", "prompt is too long: 208310 tokens > 200000 maximum"),
+    (
+        400,
+        "invalid_request_error",
+        "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, decrease input length or `max_tokens` and try again",
+    ),
+    (413, "request_too_large", "Request exceeds the maximum size"),
+    (413, "", "<html><head><title>413 Request Entity Too Large</title></head></html>"),
+    (400, "context_length_exceeded", "Your input exceeds the context window of this model."),
+    (
+        400,
+        "",
+        "This model's maximum context length is 128000 tokens. However, your messages resulted in 130000 tokens.",
+    ),
+    (400, "string_above_max_length", "Invalid 'messages[1].content': string too long."),
+    (400, "", "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."),
+    (400, "ValidationException", "Input is too long for requested model."),
+    (400, "", "Please reduce the length of the messages or completion."),
+    (400, "", "The decoder prompt (length 40000) is longer than the maximum model length of 32768."),
+    (400, "exceed_context_size_error", "the request exceeds the available context size, try increasing it"),
+    (500, "", "the request exceeds the available context size. try increasing the context size"),
+    (400, "", "prompt too long; exceeded max context length by 712 tokens"),
+    (400, "", "This model's maximum prompt length is 131072 but the request contains 537812 tokens."),
+    (400, "", "too many tokens: total number of tokens in the prompt cannot exceed 4081"),
+    (
+        422,
+        "validation",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 4000",
+    ),
+    (400, "model_max_prompt_tokens_exceeded", "prompt token count of 140000 exceeds the limit of 128000"),
+    (400, "", "Your request exceeded model token limit: 262144 (requested: 291351)"),
+    (400, "1261", "Prompt exceeds max length"),
+];
+
+/// What they say where it is not, though the words are close.
+const NOT_TOO_LONG: [(u16, &str, &str); 8] = [
+    (400, "invalid_request_error", "Your credit balance is too low to access the Anthropic API."),
+    (400, "invalid_request_error", "The long context window beta is not available for this subscription."),
+    (
+        400,
+        "invalid_request_error",
+        "max_tokens: 64000 > 32000, which is the maximum allowed number of output tokens",
+    ),
+    (
+        400,
+        "invalid_value",
+        "max_tokens is too large: 64000. This model supports at most 16384 completion tokens.",
+    ),
+    (
+        400,
+        "BadRequestError",
+        "'max_tokens' or 'max_completion_tokens' is too large: 32000. This model's maximum context length is 8192 tokens and your request has 200 input tokens (32000 > 8192 - 200).",
+    ),
+    (
+        400,
+        "invalid_function_parameters",
+        "Invalid schema for function 'f': string is too long in 'description'",
+    ),
+    (400, "unsupported_parameter", "Unsupported parameter: 'max_tokens' is not supported with this model."),
+    (400, "content_filter", "The response was filtered due to the prompt triggering the content policy."),
+];
+
+#[test]
+fn only_what_is_about_the_length_of_the_conversation_is_too_long() {
+    let classify = |(status, kind, message): (u16, &str, &str)| {
+        let body = match kind {
+            "" if message.starts_with('<') => message.to_owned(),
+            "" => json!({"error": {"message": message}}).to_string(),
+            kind => json!({"type": "error", "error": {"type": kind, "message": message}}).to_string(),
+        };
+        decurion_model::reply::classify(status, &reqwest::header::HeaderMap::new(), body.as_bytes())
+    };
+    for row in TOO_LONG {
+        let error = classify(row);
+        assert!(matches!(error, ModelError::TooLong { .. }), "{row:?}: {error:?}");
+    }
+    for row in NOT_TOO_LONG {
+        let error = classify(row);
+        assert!(matches!(error, ModelError::Rejected { .. }), "{row:?}: {error:?}");
+    }
+}
