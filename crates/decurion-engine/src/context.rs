@@ -49,7 +49,8 @@ pub struct Context {
     fill: Fill,
     /// What the last reply used.
     last_usage: Option<Usage>,
-    media: Media,
+    /// What is replaced by a remark when it is applied.
+    omitted: HashSet<Omittable>,
     /// What its lines have told.
     delivered: HashSet<Delivery>,
 }
@@ -62,7 +63,6 @@ pub struct Prefix {
     ids: HashSet<CallId>,
     kept: RunState,
     fill: Fill,
-    media: Media,
     /// The message whose calls delegate.
     delegating: Message,
     /// The last record that belongs to it.
@@ -72,7 +72,7 @@ pub struct Prefix {
 impl Prefix {
     /// The bytes of its messages in a request.
     pub fn bytes(&self) -> u64 {
-        self.sealed.iter().map(|sealed| sealed.wire.bytes.len() as u64).sum()
+        self.sealed.iter().map(|sealed| sealed.wire.len()).sum()
     }
 
     /// The delegating message reduced to one of its calls. Reasoning stays, since providers want it back.
@@ -99,15 +99,53 @@ pub struct OpenCall {
     pub started: bool,
 }
 
-/// What is done with images and documents.
+/// Whether a request holds the images and documents of the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Media {
-    /// There was none yet.
-    None,
-    /// There was one.
-    Present,
-    /// They are replaced by a remark.
+pub enum Media {
+    /// It does.
+    Sent,
+    /// A remark stands in the place of each.
     LeftOut,
+}
+
+/// A part of a call that may be large, and that a conversation can do without.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Omittable {
+    /// Its result.
+    Result(CallId),
+    /// Its input.
+    Input(CallId),
+}
+
+/// A message as bytes, and the same without its images and documents if it holds any.
+#[derive(Clone, Debug)]
+struct Encoded {
+    whole: WireMessage,
+    plain: Option<WireMessage>,
+}
+
+impl Encoded {
+    fn new(dialect: Dialect, message: &Message) -> Self {
+        let plain = without_media(message).map(|plain| dialect.message(&plain));
+        Self { whole: dialect.message(message), plain }
+    }
+
+    fn get(&self, media: Media) -> &WireMessage {
+        match (media, &self.plain) {
+            (Media::LeftOut, Some(plain)) => plain,
+            _ => &self.whole,
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.whole.bytes.len() as u64
+    }
+
+    fn drop_media(&mut self) {
+        if let Some(plain) = self.plain.take() {
+            self.whole = plain;
+        }
+    }
 }
 
 /// What a run keeps between its calls, rebuilt from their effects.
@@ -141,10 +179,12 @@ impl RunState {
 
 #[derive(Clone, Debug)]
 struct Sealed {
-    wire: WireMessage,
+    wire: Encoded,
     line: Option<LineId>,
     prompt: bool,
     start: Start,
+    /// The parts of it that can be omitted, with their bytes.
+    omittable: Vec<(Omittable, u64)>,
 }
 
 /// Whether a conversation can begin with a message.
@@ -153,7 +193,7 @@ enum Start {
     /// It can.
     Whole,
     /// It answers calls, so only with what else it says.
-    Without(WireMessage),
+    Without(Encoded),
     /// It is the model's, or nothing but answers.
     No,
 }
@@ -166,7 +206,7 @@ struct Open {
     answers: HashMap<CallId, Block>,
     line: Option<LineId>,
     prompt: bool,
-    encoded: Option<WireMessage>,
+    encoded: Option<Encoded>,
 }
 
 /// How full the window is: what the provider counted last, and the bytes that came since.
@@ -195,7 +235,7 @@ impl Context {
             kept: RunState::default(),
             fill: Fill::default(),
             last_usage: None,
-            media: Media::None,
+            omitted: HashSet::new(),
             delivered: HashSet::new(),
         }
     }
@@ -208,7 +248,6 @@ impl Context {
             // Where it works is its own to say: it may have a checkout of its own.
             kept: RunState { skills: Vec::new(), cwd: None, moved_untold: false, ..prefix.kept.clone() },
             fill: prefix.fill,
-            media: prefix.media,
             ..Self::new(prefix.dialect)
         }
     }
@@ -231,7 +270,6 @@ impl Context {
             ids,
             kept: self.kept.clone(),
             fill: self.fill,
-            media: self.media,
             delegating: open.message.clone(),
             through,
         })
@@ -308,6 +346,7 @@ impl Context {
                 self.compact(*line, summary, kept);
                 self.leaf = Some(*line);
             }
+            Event::MediaOmitted { .. } => self.drop_media(),
             _ => {}
         }
     }
@@ -353,33 +392,27 @@ impl Context {
     }
 
     /// The messages of the next request. Always one that a provider accepts.
-    pub fn request(&mut self) -> Vec<WireMessage> {
+    pub fn request(&mut self, media: Media) -> Vec<WireMessage> {
         self.end_with_user();
         let dialect = self.dialect;
-        let mut messages: Vec<WireMessage> = self.sealed.iter().map(|sealed| sealed.wire.clone()).collect();
-        messages.extend(self.open.as_mut().map(|open| open.encode(dialect)));
+        let mut messages = self.sealed_messages(media);
+        messages.extend(self.open.as_mut().map(|open| open.encode(dialect).get(media).clone()));
         messages
     }
 
     /// The same with one more thing said at the end, which does not join the conversation.
-    pub fn request_with(&mut self, last: Block) -> Vec<WireMessage> {
+    pub fn request_with(&mut self, last: Block, media: Media) -> Vec<WireMessage> {
         self.end_with_user();
-        let mut messages: Vec<WireMessage> = self.sealed.iter().map(|sealed| sealed.wire.clone()).collect();
-        if let Some(open) = &self.open {
-            let mut message = open.with_answers();
-            message.blocks.push(last);
-            messages.push(self.dialect.message(&message));
-        }
+        let mut messages = self.sealed_messages(media);
+        messages.extend(self.open_with(last, media));
         messages
     }
 
     /// The same with a text behind what the provider's cache is to keep.
-    pub fn request_reminding(&mut self, text: &str) -> Vec<WireMessage> {
-        let mut messages = self.request();
-        if let (Some(open), Some(last)) = (&self.open, messages.last_mut()) {
-            let mut message = open.with_answers();
-            message.blocks.push(Block::text(text));
-            let reminding = self.dialect.message(&message);
+    pub fn request_reminding(&mut self, text: &str, media: Media) -> Vec<WireMessage> {
+        let mut messages = self.request(media);
+        if let (Some(reminding), Some(last)) = (self.open_with(Block::text(text), media), messages.last_mut())
+        {
             // Up to the mark both are the same bytes, unless the dialect writes one text in another way.
             let same = reminding.bytes.get(..last.cut) == last.bytes.get(..last.cut);
             let cut = if same && last.cut < last.bytes.len() { last.cut } else { reminding.bytes.len() };
@@ -388,15 +421,94 @@ impl Context {
         messages
     }
 
-    /// A fresh fold that leaves images and documents out, for a provider that rejected one of them.
+    /// Like [`Context::request_with`], of the newest messages only: as many as take at most so many bytes and can
+    /// begin a conversation. Gives them and how many older ones are missing.
+    pub fn request_within(&mut self, most: u64, last: Block, media: Media) -> (Vec<WireMessage>, usize) {
+        self.end_with_user();
+        let Some(open) = self.open_with(last, media) else { return (Vec::new(), 0) };
+        let mut left = most.saturating_sub(open.bytes.len() as u64);
+        let mut from = None;
+        for (index, sealed) in self.sealed.iter().enumerate().rev() {
+            let bytes = sealed.wire.get(media).bytes.len() as u64;
+            if bytes > left && from.is_some() {
+                break;
+            }
+            left = left.saturating_sub(bytes);
+            if !matches!(sealed.start, Start::No) {
+                from = Some(index);
+            }
+        }
+        let from = from.unwrap_or_default();
+        let mut messages = self.sealed_messages(media).split_off(from.min(self.sealed.len()));
+        if let (Some(Sealed { start: Start::Without(wire), .. }), Some(first)) =
+            (self.sealed.get(from), messages.first_mut())
+        {
+            *first = wire.get(media).clone();
+        }
+        messages.push(open);
+        (messages, from)
+    }
+
+    fn sealed_messages(&self, media: Media) -> Vec<WireMessage> {
+        self.sealed.iter().map(|sealed| sealed.wire.get(media).clone()).collect()
+    }
+
+    /// The last message with one more thing said in it.
+    fn open_with(&self, last: Block, media: Media) -> Option<WireMessage> {
+        let mut message = self.open.as_ref()?.with_answers();
+        message.blocks.push(last);
+        Some(Encoded::new(self.dialect, &message).get(media).clone())
+    }
+
+    /// An empty conversation that replaces these parts by a remark as they come.
     #[must_use]
-    pub fn without_media(dialect: Dialect) -> Self {
-        Self { media: Media::LeftOut, ..Self::new(dialect) }
+    pub fn omitting(dialect: Dialect, omitted: HashSet<Omittable>) -> Self {
+        Self { omitted, ..Self::new(dialect) }
+    }
+
+    /// The parts that the conversation can do without and their bytes: results, oldest first, then inputs.
+    pub fn omittable(&self) -> Vec<(Omittable, u64)> {
+        let open = self.open.iter().flat_map(Open::omittable);
+        let mut all: Vec<_> =
+            self.sealed.iter().flat_map(|sealed| sealed.omittable.clone()).chain(open).collect();
+        all.sort_by_key(|(part, _)| matches!(part, Omittable::Input(_)));
+        all
+    }
+
+    /// The bytes of its messages in a request.
+    pub fn bytes(&mut self, media: Media) -> u64 {
+        self.request(media).iter().map(|message| message.bytes.len() as u64).sum()
+    }
+
+    /// Whether there is more in it than what was said last.
+    pub fn has_history(&self) -> bool {
+        !self.sealed.is_empty()
     }
 
     /// Whether an image or document is in the conversation.
     pub fn has_media(&self) -> bool {
-        self.media == Media::Present
+        self.sealed.iter().any(|sealed| sealed.wire.plain.is_some())
+            || self.open.as_ref().is_some_and(|open| without_media(&open.with_answers()).is_some())
+    }
+
+    /// Leaves the images and documents so far out from now on.
+    fn drop_media(&mut self) {
+        for sealed in &mut self.sealed {
+            sealed.wire.drop_media();
+            if let Start::Without(wire) = &mut sealed.start {
+                wire.drop_media();
+            }
+        }
+        let Some(open) = &mut self.open else { return };
+        open.encoded = None;
+        if let Some(plain) = without_media(&open.message) {
+            open.message = plain;
+        }
+        for answer in open.answers.values_mut() {
+            if let Some(plain) = block_without_media(answer) {
+                *answer = plain;
+            }
+        }
     }
 
     /// Calls of the last assistant message that have no result, and whether their intent is on record.
@@ -441,12 +553,12 @@ impl Context {
 
     /// About how many tokens the messages are, from their bytes.
     pub fn messages_estimated(&self) -> u64 {
-        let sealed: usize = self.sealed.iter().map(|sealed| sealed.wire.bytes.len()).sum();
-        let open = self
+        let sealed: u64 = self.sealed.iter().map(|sealed| sealed.wire.len()).sum();
+        let open: u64 = self
             .open
             .as_ref()
             .map_or(0, |open| open.message.blocks.iter().chain(open.answers.values()).map(weight).sum());
-        estimate(sealed) + open.div_ceil(BYTES_PER_TOKEN)
+        sealed.div_ceil(BYTES_PER_TOKEN) + open.div_ceil(BYTES_PER_TOKEN)
     }
 
     /// What the last reply used, by its provider's count.
@@ -463,13 +575,13 @@ impl Context {
     pub fn tail(&mut self, most_bytes: u64) -> Vec<LineId> {
         let dialect = self.dialect;
         let open = self.open.as_mut().map(|open| {
-            let bytes = open.encode(dialect).bytes.len() as u64;
+            let bytes = open.encode(dialect).len();
             (open.line, open.prompt, bytes)
         });
         let all: Vec<(Option<LineId>, bool, u64)> = self
             .sealed
             .iter()
-            .map(|sealed| (sealed.line, sealed.prompt, sealed.wire.bytes.len() as u64))
+            .map(|sealed| (sealed.line, sealed.prompt, sealed.wire.len()))
             .chain(open)
             .collect();
         let Some(start) = all.iter().rposition(|(_, prompt, _)| *prompt) else { return Vec::new() };
@@ -502,7 +614,7 @@ impl Context {
                 }
                 block if is_blank(block) => {}
                 block => {
-                    let block = self.admit(block.clone());
+                    let block = block.clone();
                     self.fill.bytes_since += weight(&block);
                     let open = self.user(line);
                     open.prompt |= prompt;
@@ -533,8 +645,9 @@ impl Context {
                 }
                 _ => {}
             }
-            self.fill.bytes_since += weight(block);
-            blocks.push(block.clone());
+            let block = self.admit(block.clone());
+            self.fill.bytes_since += weight(&block);
+            blocks.push(block);
         }
         // Providers refuse a message that ends with reasoning: where it was cut, that led to nothing.
         while matches!(blocks.last(), Some(Block::Thinking { .. })) {
@@ -558,29 +671,35 @@ impl Context {
             return;
         }
         let content = match content {
-            ToolContent::Blocks(blocks) if !blocks.is_empty() => {
-                ToolContent::Blocks(blocks.into_iter().map(|block| self.admit(block)).collect())
-            }
-            ToolContent::Text(text) if !text.is_empty() => ToolContent::Text(text),
-            ToolContent::Blocks(_) | ToolContent::Text(_) => ToolContent::from("(no output)"),
+            content if content.is_empty() => ToolContent::from("(no output)"),
+            content => content,
         };
-        let block = Block::ToolResult { id: call.clone(), content, is_error };
+        let block = self.admit(Block::ToolResult { id: call.clone(), content, is_error });
         self.fill.bytes_since += weight(&block);
         let open = self.user(line);
         open.encoded = None;
         open.answers.insert(call.clone(), block);
     }
 
-    /// Lets a block in, or its replacement.
-    fn admit(&mut self, block: Block) -> Block {
-        if !matches!(block, Block::Image { .. } | Block::Document { .. }) {
+    /// Lets a block in, or what stands in the place of a part that is omitted.
+    fn admit(&self, block: Block) -> Block {
+        if self.omitted.is_empty() {
             return block;
         }
-        if self.media == Media::LeftOut {
-            return Block::text("[An image or document was left out: the provider rejected it.]");
+        let bytes = weight(&block);
+        match block {
+            Block::ToolResult { id, is_error, .. }
+                if self.omitted.contains(&Omittable::Result(id.clone())) =>
+            {
+                let content = ToolContent::Text(format!("[This result of {bytes} bytes is left out here.]"));
+                Block::ToolResult { id, content, is_error }
+            }
+            Block::ToolUse { id, name, .. } if self.omitted.contains(&Omittable::Input(id.clone())) => {
+                let input = serde_json::json!({"left_out": format!("an input of {bytes} bytes")});
+                Block::ToolUse { id, name, input }
+            }
+            block => block,
         }
-        self.media = Media::Present;
-        block
     }
 
     fn effects(&mut self, effects: &[ToolEffect]) {
@@ -646,7 +765,8 @@ impl Context {
         if let Some(mut open) = self.open.take() {
             let wire = open.encode(self.dialect);
             let start = open.start(self.dialect);
-            self.sealed.push(Sealed { wire, line: open.line, prompt: open.prompt, start });
+            let omittable = open.omittable();
+            self.sealed.push(Sealed { wire, line: open.line, prompt: open.prompt, start, omittable });
         }
     }
 
@@ -661,15 +781,15 @@ impl Context {
             self.open = Some(start);
         } else {
             let read = Message::assistant(vec![Block::text(SUMMARY_READ)]);
-            let wire = self.dialect.message(&read);
-            let read = Sealed { wire, line: None, prompt: false, start: Start::No };
-            let wire = start.encode(self.dialect);
-            let start = Sealed { wire, line: Some(line), prompt: false, start: Start::Whole };
+            let sealed =
+                |wire, line, start| Sealed { wire, line, prompt: false, start, omittable: Vec::new() };
+            let read = sealed(Encoded::new(self.dialect, &read), None, Start::No);
+            let start = sealed(start.encode(self.dialect), Some(line), Start::Whole);
             self.sealed.splice(0..0, [start, read]);
             self.open = last;
         }
-        let sealed: u64 = self.sealed.iter().map(|sealed| sealed.wire.bytes.len() as u64).sum();
-        let open = self.open.as_mut().map_or(0, |open| open.encode(self.dialect).bytes.len() as u64);
+        let sealed: u64 = self.sealed.iter().map(|sealed| sealed.wire.len()).sum();
+        let open = self.open.as_mut().map_or(0, |open| open.encode(self.dialect).len());
         self.fill = Fill { counted: 0, bytes_since: sealed + open };
     }
 
@@ -708,14 +828,14 @@ impl Open {
         Self { message, asked, answers: HashMap::new(), line, prompt: false, encoded: None }
     }
 
-    fn encode(&mut self, dialect: Dialect) -> WireMessage {
+    fn encode(&mut self, dialect: Dialect) -> Encoded {
         if let Some(encoded) = &self.encoded {
             return encoded.clone();
         }
         let encoded = if self.message.role == Role::User && !self.asked.is_empty() {
-            dialect.message(&self.with_answers())
+            Encoded::new(dialect, &self.with_answers())
         } else {
-            dialect.message(&self.message)
+            Encoded::new(dialect, &self.message)
         };
         self.encoded = Some(encoded.clone());
         encoded
@@ -725,8 +845,21 @@ impl Open {
         match (self.message.role, self.asked.is_empty(), self.message.blocks.is_empty()) {
             (Role::Assistant, _, _) | (Role::User, false, true) => Start::No,
             (Role::User, true, _) => Start::Whole,
-            (Role::User, false, false) => Start::Without(dialect.message(&self.message)),
+            (Role::User, false, false) => Start::Without(Encoded::new(dialect, &self.message)),
         }
+    }
+
+    /// The parts of it that can be omitted, with their bytes.
+    fn omittable(&self) -> Vec<(Omittable, u64)> {
+        let results = self.asked.iter().filter_map(|id| {
+            let answer = self.answers.get(id)?;
+            Some((Omittable::Result(id.clone()), weight(answer)))
+        });
+        let inputs = self.message.blocks.iter().filter_map(|block| match block {
+            Block::ToolUse { id, .. } => Some((Omittable::Input(id.clone()), weight(block))),
+            _ => None,
+        });
+        results.chain(inputs).collect()
     }
 
     fn with_answers(&self) -> Message {
@@ -738,6 +871,34 @@ impl Open {
         let answers =
             self.asked.iter().map(|id| self.answers.get(id).cloned().unwrap_or_else(|| missing(id)));
         Message { role: Role::User, blocks: answers.chain(self.message.blocks.iter().cloned()).collect() }
+    }
+}
+
+const MEDIA_LEFT_OUT: &str = "[An image or document was left out: the provider rejected it.]";
+
+/// A message without its images and documents; none if it holds none.
+fn without_media(message: &Message) -> Option<Message> {
+    let plain: Vec<_> = message.blocks.iter().map(block_without_media).collect();
+    if plain.iter().all(Option::is_none) {
+        return None;
+    }
+    let blocks = plain.into_iter().zip(&message.blocks);
+    let blocks = blocks.map(|(plain, block)| plain.unwrap_or_else(|| block.clone())).collect();
+    Some(Message { role: message.role, blocks })
+}
+
+/// The same for a block, also one that holds others.
+fn block_without_media(block: &Block) -> Option<Block> {
+    match block {
+        Block::Image { .. } | Block::Document { .. } => Some(Block::text(MEDIA_LEFT_OUT)),
+        Block::ToolResult { id, content: ToolContent::Blocks(blocks), is_error }
+            if blocks.iter().any(|block| matches!(block, Block::Image { .. } | Block::Document { .. })) =>
+        {
+            let inner = without_media(&Message { role: Role::User, blocks: blocks.clone() })?;
+            let content = ToolContent::Blocks(inner.blocks);
+            Some(Block::ToolResult { id: id.clone(), content, is_error: *is_error })
+        }
+        _ => None,
     }
 }
 

@@ -19,8 +19,8 @@ use decurion_tools::alias;
 use crate::budget::{Amount, Budget, Exhausted, Reservation};
 use crate::call::{self, Call};
 use crate::calls::{answer, bench};
-use crate::compact::compact;
-use crate::context::{Context, OpenCall};
+use crate::compact::{Trigger, Unsummarised, compact};
+use crate::context::{Context, Media, OpenCall};
 use crate::desk::{MayEnd, Wish};
 use crate::hooked::{Hooked, MOST_BLOCKS};
 use crate::journal::JournalLost;
@@ -79,6 +79,8 @@ pub struct Progress {
     /// Whether the next reply continues the last.
     continues: bool,
     repaired: Repair,
+    /// How full the window was when no summary could be had, until the conversation is shortened.
+    unsummarised: Option<u64>,
     /// The last round's calls and results, and how often in a row they were the same.
     repeated: Option<((u64, u64), u32)>,
     /// The limits under which it was told that its budget ends, if it was.
@@ -97,10 +99,11 @@ pub struct Progress {
 }
 
 /// What was already tried with a request that the provider rejected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Repair {
     Nothing,
-    Refolded,
+    /// It is sent without images and documents, because of this error.
+    WithoutMedia(String),
     Compacted,
 }
 
@@ -113,6 +116,14 @@ pub enum Stop {
 }
 
 impl Progress {
+    /// Whether its next request holds images and documents.
+    pub fn media(&self) -> Media {
+        match self.repaired {
+            Repair::WithoutMedia(_) => Media::LeftOut,
+            Repair::Nothing | Repair::Compacted => Media::Sent,
+        }
+    }
+
     /// What it has said last.
     pub fn said(&self) -> &str {
         &self.said
@@ -133,6 +144,7 @@ impl Progress {
             said: String::new(),
             continues: false,
             repaired: Repair::Nothing,
+            unsummarised: None,
             repeated: None,
             warned: None,
             blocks: 0,
@@ -199,8 +211,11 @@ pub async fn run(run: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Res
             Some(budget) => warn(run, progress, budget).await?,
             None => encourage(run, progress).await?,
         }
-        if is_full(run, &progress.context) {
-            compact(run, progress, "auto", None).await?;
+        if is_full(run, progress) {
+            let before = progress.context.tokens();
+            let compacted = compact(run, progress, Trigger::Estimate, None).await?;
+            // Without a summary the conversation stays as it is, and the provider decides whether it fits.
+            progress.unsummarised = compacted.is_err().then_some(before);
         }
         let reply = match ask(run, progress).await {
             Ok(reply) => reply,
@@ -212,7 +227,6 @@ pub async fn run(run: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Res
             },
         };
         progress.turns += 1;
-        progress.repaired = Repair::Nothing;
         let calls = record_reply(run, progress, reply).await?;
         if calls.is_empty() {
             match finish(run, progress).await? {
@@ -342,12 +356,19 @@ fn out_of_budget(progress: &Progress, budget: &str) -> Outcome {
     Outcome::OutOfBudget { budget: budget.to_owned(), partial: progress.said.clone() }
 }
 
-/// Whether the conversation should be shortened before the next request.
-fn is_full(run: &Run, context: &Context) -> bool {
-    let model = &run.ports.model;
-    let window = model.info.window;
-    let room = window.saturating_sub(run.ports.head.max_output_tokens.min(window / 2));
-    run.ports.compaction.automatic && context.tokens() > room * run.ports.compaction.at_percent / 100
+/// Whether the conversation should be shortened before the next request. After an attempt that failed, only once it
+/// has grown.
+fn is_full(run: &Run, progress: &Progress) -> bool {
+    let compaction = &run.ports.compaction;
+    let limit = room(run) * compaction.at_percent / 100;
+    let grown = progress.unsummarised.map_or(0, |before| before + run.ports.model.info.window / 20);
+    compaction.automatic && progress.context.tokens() > limit.max(grown)
+}
+
+/// How many tokens a request may hold so that the longest reply still fits the window.
+pub(crate) fn room(run: &Run) -> u64 {
+    let window = run.ports.model.info.window;
+    window.saturating_sub(run.ports.head.max_output_tokens.min(window / 2))
 }
 
 /// Why there is no reply.
@@ -361,8 +382,8 @@ enum Refusal {
 /// One request: reserved, sent, settled.
 async fn ask(run: &Run, progress: &mut Progress) -> Result<Reply, Refusal> {
     let messages = match &run.spec.definition.reminder {
-        None => progress.context.request(),
-        Some(text) => progress.context.request_reminding(text),
+        None => progress.context.request(progress.media()),
+        Some(text) => progress.context.request_reminding(text, progress.media()),
     };
     let mut request = request(run, run.ports.wire_head.clone(), messages);
     let (held, output) = reserve(run, request.len()).map_err(Refusal::Budget)?;
@@ -476,23 +497,25 @@ pub(crate) fn settle(run: &Run, progress: &mut Progress, held: Held, reply: Opti
     entry.max_output = model.info.max_output;
 }
 
-/// What to do about a request that failed for good: shorten or repair the conversation and go on, or end.
+/// What to do about a request that failed for good: shorten the conversation if it is too long, try once without
+/// images and documents, or end. Any other refusal leaves the conversation as it is.
 async fn recover(run: &Run, progress: &mut Progress, error: ModelError) -> Result<Option<Outcome>, Stop> {
-    match (&error, progress.repaired) {
+    match (&error, &progress.repaired) {
         (ModelError::Rejected { .. }, Repair::Nothing) if progress.context.has_media() => {
-            let empty = Context::without_media(run.ports.model.dialect);
-            if let Some(context) = refold(run, empty).await {
-                progress.context = context;
-            }
-            progress.repaired = Repair::Refolded;
+            progress.repaired = Repair::WithoutMedia(error.to_string());
             Ok(None)
         }
-        (ModelError::TooLong { .. } | ModelError::Rejected { .. }, Repair::Nothing | Repair::Refolded)
-            if progress.turns > 0 || progress.context.tokens() > run.ports.model.info.window / 4 =>
+        (ModelError::TooLong { .. }, Repair::Nothing | Repair::WithoutMedia(_))
+            if progress.context.has_history() =>
         {
-            compact(run, progress, "auto", None).await?;
+            let compacted = compact(run, progress, Trigger::Overflow, None).await?;
             progress.repaired = Repair::Compacted;
-            Ok(None)
+            match compacted {
+                Ok(()) => Ok(None),
+                Err(Unsummarised::Model(error)) => fail(run, progress, &error).await.map(Some),
+                Err(Unsummarised::Budget(exhausted)) => Ok(Some(out_of_budget(progress, exhausted.word()))),
+                Err(Unsummarised::Empty) => fail(run, progress, &error).await.map(Some),
+            }
         }
         _ => fail(run, progress, &error).await.map(Some),
     }
@@ -588,11 +611,24 @@ async fn record_reply(run: &Run, progress: &mut Progress, reply: Reply) -> Resul
         })
         .collect();
     let parent = progress.context.leaf();
-    let event = Event::Message { message, lines, parent, meta: Box::new(meta) };
-    let written = run.ports.journal.write(&run.ports.who, vec![event]).await?;
+    let mut events = match std::mem::replace(&mut progress.repaired, Repair::Nothing) {
+        Repair::WithoutMedia(error) => media_omitted(error),
+        Repair::Nothing | Repair::Compacted => Vec::new(),
+    };
+    events.push(Event::Message { message, lines, parent, meta: Box::new(meta) });
+    let written = run.ports.journal.write(&run.ports.who, events).await?;
     take_in(progress, &written);
-    progress.replied_at = written.first().map_or(0, |envelope| envelope.seq);
+    progress.replied_at = written.last().map_or(0, |envelope| envelope.seq);
     Ok(calls)
+}
+
+/// What is on record where a request was accepted only without images and documents.
+fn media_omitted(error: String) -> Vec<Event> {
+    let text = format!(
+        "images and documents so far are left out of the conversation, because the provider rejected the request \
+         with them: {error}"
+    );
+    vec![Event::MediaOmitted { error }, Event::Notice { level: "warning".to_owned(), text }]
 }
 
 /// Asks the hooks whether the run may end. Gives what to do instead: go on, or end otherwise.

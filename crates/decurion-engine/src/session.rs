@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::approval::{Approvals, Heard, Rights};
 use crate::budget::{AccountId, Budget};
-use crate::compact::compact;
+use crate::compact::{Trigger, compact};
 use crate::context::Context;
 use crate::desk::{Desk, Links, Sent, Wish};
 use crate::hook::Hooks;
@@ -1312,8 +1312,9 @@ fn worst(endings: &[Outcome]) -> Option<&Outcome> {
 /// Shortens the conversation because someone asked.
 async fn shorten(run: Run, context: Context, instructions: Option<String>, used: (u32, Duration)) -> Left {
     let mut progress = Progress::new(&run, context);
-    let outcome = match compact(&run, &mut progress, "manual", instructions.as_deref()).await {
-        Ok(()) => Outcome::Completed { report: "The conversation was shortened.".into(), limit: None },
+    let outcome = match compact(&run, &mut progress, Trigger::Manual, instructions.as_deref()).await {
+        Ok(Ok(())) => Outcome::Completed { report: "The conversation was shortened.".into(), limit: None },
+        Ok(Err(unsummarised)) => Outcome::Failed { error: unsummarised.to_string() },
         Err(lost) => Outcome::Failed { error: lost.to_string() },
     };
     // As at the end of every run: whoever reads of it may act on it.

@@ -213,6 +213,12 @@ pub enum Event {
         /// The number of the record that holds it.
         through: u64,
     },
+    /// The images and documents so far are left out of later requests: the provider rejected a request with them and
+    /// accepted it without.
+    MediaOmitted {
+        /// How the provider rejected them.
+        error: String,
+    },
     /// Something a person should know; kept in the transcript.
     Notice {
         /// `info`, `warning` or `error`.

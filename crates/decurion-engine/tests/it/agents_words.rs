@@ -171,7 +171,7 @@ when agent=main
 #[tokio::test(start_paused = true)]
 async fn a_child_shortened_without_a_summary_keeps_its_own_prompts_only() {
     let stage = stage(
-        "when agent=worker turn=1\n  call Echo {\"text\": \"a\"}\nwhen agent=worker\n  fail 400\nwhen turn=1\n  call Agent {\"description\": \"d\", \"prompt\": \"look\", \"subagent_type\": \"worker\"}\nwhen\n  say \"done\"\n",
+        "when agent=worker first=\"could not be summarised\"\n  say \"so\"\nwhen agent=worker match=\"about to be shortened\"\n  say \" \"\nwhen agent=worker turn=1\n  call Echo {\"text\": \"a\"}\nwhen agent=worker\n  fail 400 \"prompt is too long\"\nwhen turn=1\n  call Agent {\"description\": \"d\", \"prompt\": \"look\", \"subagent_type\": \"worker\"}\nwhen\n  say \"done\"\n",
     );
     stage.play("said to the root").await;
     let mut bodies = stage.requests().into_iter().map(|body| String::from_utf8(body).unwrap());

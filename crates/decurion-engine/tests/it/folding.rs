@@ -1,7 +1,7 @@
 //! For any script: folding the journal gives the live conversation at every prefix, and any prefix, also one
 //! with any record removed, yields a request that the provider's own rules accept.
 
-use decurion_engine::context::Context;
+use decurion_engine::context::{Context, Media};
 use decurion_model::{Dialect, Head, ModelRequest};
 use decurion_protocol::{Envelope, Event, Role};
 use decurion_testkit::stage::Stage;
@@ -60,7 +60,7 @@ fn script(turns: &[Vec<Step>]) -> String {
 
 fn body(dialect: Dialect, context: &mut Context) -> Vec<u8> {
     let head = Head { model: "scripted".into(), max_output_tokens: 10, ..Head::default() };
-    ModelRequest::new(Arc::new(dialect.head(&head)), context.request()).segments().concat()
+    ModelRequest::new(Arc::new(dialect.head(&head)), context.request(Media::Sent)).segments().concat()
 }
 
 fn valid(dialect: Dialect, context: &mut Context) -> Result<(), String> {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use decurion_engine::context::Context;
+use decurion_engine::context::{Context, Media};
 use decurion_model::{Dialect, Head, ModelRequest, ToolSchema};
 use decurion_protocol::{
     Block, CallId, Decision, Event, Intent, LineId, Message, MessageMeta, Origin, ToolContent, ToolOutput,
@@ -70,7 +70,7 @@ fn check(dialect: Dialect, context: &mut Context) -> Result<(), String> {
     let schema = json!({"type": "object"});
     let tool = ToolSchema { name: "Echo".into(), description: "says it again".into(), input_schema: schema };
     let head = Head { model: "m".into(), max_output_tokens: 10, tools: vec![tool], ..Head::default() };
-    let request = ModelRequest::new(Arc::new(dialect.head(&head)), context.request());
+    let request = ModelRequest::new(Arc::new(dialect.head(&head)), context.request(Media::Sent));
     let body: Value =
         serde_json::from_slice(&request.segments().concat()).map_err(|error| error.to_string())?;
     let checked = match dialect {
