@@ -312,6 +312,13 @@ pub struct SdkArgs {
     pub debug_to_stderr: bool,
 }
 
+impl RunArgs {
+    /// Whether the session is one that there was before.
+    pub fn resumes(&self) -> bool {
+        self.resume.is_some() || self.r#continue
+    }
+}
+
 impl SdkArgs {
     /// A lock that is asked for and cannot be put on: going on without it would be worse than not to begin.
     pub fn unlockable(&self) -> Option<&'static str> {

@@ -13,6 +13,7 @@ pub mod permissions;
 pub mod plugin;
 pub mod run;
 pub mod sessions;
+mod startable;
 pub mod tasks;
 pub mod trace;
 pub mod trust;

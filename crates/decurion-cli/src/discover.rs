@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
 use decurion_config::Candidate;
+use decurion_model::catalog;
 use serde_json::Value;
 
 /// A server that answered.
@@ -51,5 +52,7 @@ fn first_model(base_url: &str) -> Option<String> {
     let start = body.find('{')?;
     let end = body.rfind('}')?;
     let list: Value = serde_json::from_str(body.get(start..=end)?).ok()?;
-    list["data"].as_array()?.first()?["id"].as_str().map(str::to_owned)
+    let ids = list["data"].as_array()?.iter().filter_map(|model| model["id"].as_str());
+    let ids: Vec<String> = ids.map(str::to_owned).collect();
+    catalog::conversational(&ids).first().map(|id| (*id).to_owned())
 }

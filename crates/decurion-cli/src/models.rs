@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use decurion_config::{Auth, Choice, Loaded, ProviderConfig, ProviderKind};
 use decurion_engine::{Model, Models};
@@ -12,14 +13,20 @@ use decurion_model::http::{Http, HttpSettings, Secret};
 use decurion_model::openai_chat::{self, OpenAiChat, OpenAiChatSettings};
 use decurion_model::script::Script;
 use decurion_model::scripted::ScriptedProvider;
-use decurion_model::{Dialect, Gateway, GatewaySettings, Head, ModelError, ModelProvider, OutputLimitField};
+use decurion_model::{
+    Dialect, Gateway, GatewaySettings, Head, ModelError, ModelProvider, ModelRequest, OutputLimitField,
+    StallKind,
+};
+use decurion_protocol::Message;
+use futures_util::StreamExt as _;
 
 use crate::report::{Failure, note};
 
 /// The most tokens asked for in one reply unless the settings say otherwise.
 const USUAL_OUTPUT: u64 = 32_000;
-/// Where OpenAI's own models are.
-const OPENAI: &str = "https://api.openai.com/v1";
+/// The most tokens of a reply that only shows that a model answers, and how long that may take.
+const SMALLEST_REPLY: u64 = 16;
+const ANSWER_TIME: Duration = Duration::from_secs(60);
 /// What stands for "the provider's default model" where no model is named and the provider has none.
 const UNNAMED: &str = "default";
 /// How many models of a server a message names.
@@ -80,18 +87,13 @@ impl Configured {
         if self.default_model(provider).is_ok() {
             return Ok(());
         }
-        let (key, listed) = (provider.name.clone(), self.list(provider).await);
+        let (key, listed) = (provider.name.clone(), list(&self.http, provider).await);
         let chosen = match listed {
             Ok(listed) => choose_listed(provider, &listed),
             Err(error) => Err(format!("its models cannot be listed: {error}")),
         };
         self.asked.insert(key, chosen);
         Ok(())
-    }
-
-    /// Asks a provider for its models.
-    pub async fn list(&self, provider: &ProviderConfig) -> Result<Vec<String>, ModelError> {
-        self.provider(provider)?.models().await
     }
 
     /// The model of this provider where none is named.
@@ -105,7 +107,7 @@ impl Configured {
         let is_known = match (provider.name.as_str(), provider.kind) {
             // A gateway in front of Anthropic's models has them by their names.
             ("anthropic", ProviderKind::Anthropic) => true,
-            ("openai", ProviderKind::OpenAi) => provider.base_url == OPENAI,
+            ("openai", ProviderKind::OpenAi) => provider.base_url == provider.kind.usual_address(),
             _ => false,
         };
         if is_known {
@@ -266,34 +268,8 @@ impl Configured {
 
     fn connect(&self, config: &ProviderConfig) -> Result<Arc<Gateway>, String> {
         let provider =
-            self.provider(config).map_err(|error| format!("provider {:?}: {error}", config.name))?;
+            connected(&self.http, config).map_err(|error| format!("provider {:?}: {error}", config.name))?;
         Ok(Arc::new(Gateway::new(provider, gateway_settings(config))))
-    }
-
-    fn provider(&self, config: &ProviderConfig) -> Result<Arc<dyn ModelProvider>, ModelError> {
-        let headers: Vec<(String, String)> =
-            config.headers.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
-        let base_url = config.base_url.clone();
-        let http = self.http.clone();
-        Ok(match config.kind {
-            ProviderKind::Anthropic => {
-                let key = match &config.auth {
-                    Auth::ApiKey(secret) => AnthropicKey::ApiKey(Secret::new(secret.expose())),
-                    Auth::Bearer(secret) => AnthropicKey::Bearer(Secret::new(secret.expose())),
-                    Auth::None => AnthropicKey::None,
-                };
-                let settings = AnthropicSettings { base_url, key, betas: config.betas.clone(), headers };
-                Arc::new(Anthropic::new(http, settings)?)
-            }
-            ProviderKind::OpenAi => {
-                let key = match &config.auth {
-                    Auth::ApiKey(secret) | Auth::Bearer(secret) => Some(Secret::new(secret.expose())),
-                    Auth::None => None,
-                };
-                let settings = OpenAiChatSettings { base_url, key, headers };
-                Arc::new(OpenAiChat::new(http, settings)?)
-            }
-        })
     }
 
     fn scripted(&self, file: &str) -> Result<Arc<Model>, String> {
@@ -337,6 +313,61 @@ impl Models for Configured {
     }
 }
 
+/// A provider of this configuration; nothing is sent yet.
+fn connected(http: &Http, config: &ProviderConfig) -> Result<Arc<dyn ModelProvider>, ModelError> {
+    let headers: Vec<(String, String)> =
+        config.headers.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
+    let base_url = config.base_url.clone();
+    let http = http.clone();
+    Ok(match config.kind {
+        ProviderKind::Anthropic => {
+            let key = match &config.auth {
+                Auth::ApiKey(secret) => AnthropicKey::ApiKey(Secret::new(secret.expose())),
+                Auth::Bearer(secret) => AnthropicKey::Bearer(Secret::new(secret.expose())),
+                Auth::None => AnthropicKey::None,
+            };
+            let settings = AnthropicSettings { base_url, key, betas: config.betas.clone(), headers };
+            Arc::new(Anthropic::new(http, settings)?)
+        }
+        ProviderKind::OpenAi => {
+            let key = match &config.auth {
+                Auth::ApiKey(secret) | Auth::Bearer(secret) => Some(Secret::new(secret.expose())),
+                Auth::None => None,
+            };
+            let settings = OpenAiChatSettings { base_url, key, headers };
+            Arc::new(OpenAiChat::new(http, settings)?)
+        }
+    })
+}
+
+/// Asks a provider for its models.
+pub async fn list(http: &Http, config: &ProviderConfig) -> Result<Vec<String>, ModelError> {
+    connected(http, config)?.models().await
+}
+
+/// Whether a model answers, found out with the smallest request there is.
+pub async fn answers(http: &Http, config: &ProviderConfig, id: &str) -> Result<(), ModelError> {
+    let provider = connected(http, config)?;
+    let head = Head {
+        model: id.to_owned(),
+        max_output_tokens: SMALLEST_REPLY,
+        output_limit_field: openai_chat::usual_limit_field(id),
+        ..Head::default()
+    };
+    let dialect = dialect(config.kind);
+    let messages = vec![dialect.message(&Message::user("hi"))];
+    let mut reply = provider.stream(ModelRequest::new(Arc::new(dialect.head(&head)), messages));
+    // That it is accepted is answer enough; dropping the stream ends the rest.
+    match tokio::time::timeout(ANSWER_TIME, reply.next()).await {
+        Ok(Some(Err(error))) => Err(error),
+        Ok(Some(Ok(_))) => Ok(()),
+        Ok(None) => Err(ModelError::Empty { request_id: None }),
+        Err(_) => {
+            Err(ModelError::Stalled { what: StallKind::FirstEvent, after: ANSWER_TIME, request_id: None })
+        }
+    }
+}
+
 /// The one of a server's models to use where none is named.
 fn choose_listed(provider: &ProviderConfig, listed: &[String]) -> Result<String, String> {
     if let Some(id) = Catalog::choose(dialect(provider.kind), listed) {
@@ -361,7 +392,7 @@ fn no_default(provider: &ProviderConfig, reason: &str) -> String {
     )
 }
 
-fn dialect(kind: ProviderKind) -> Dialect {
+pub fn dialect(kind: ProviderKind) -> Dialect {
     match kind {
         ProviderKind::Anthropic => Dialect::Anthropic,
         ProviderKind::OpenAi => Dialect::OpenAiChat,

@@ -46,11 +46,16 @@ impl Failure {
 
     /// Prints it and gives its exit code.
     pub fn report(self) -> ExitCode {
+        self.print();
+        ExitCode::from(self.code)
+    }
+
+    /// Prints it.
+    pub fn print(&self) {
         note(&self.message);
         for hint in &self.hints {
             let _ = writeln!(std::io::stderr(), "  {hint}");
         }
-        ExitCode::from(self.code)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 
 use crate::origin::Origin;
 
@@ -107,6 +107,21 @@ pub enum ConfigError {
         /// The path with the bad bytes replaced.
         path: String,
     },
+}
+
+impl ConfigError {
+    /// The file to mend, where it is one.
+    pub fn file(&self) -> Option<&Utf8Path> {
+        match self {
+            Self::Syntax { origin, .. } | Self::Value { origin, .. } | Self::Rule { origin, .. } => {
+                origin.file()
+            }
+            Self::Unreadable { file, .. } | Self::NotAFile { file } | Self::TooLarge { file, .. } => {
+                Some(file)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What kind of thing a [`Warning`] is about.

@@ -155,6 +155,11 @@ impl Origin {
         Self { layer: Layer::Project, place: Place::File(file.to_owned()), at }
     }
 
+    /// Settings of the user's that are not written yet.
+    pub(crate) fn of_user_settings() -> Self {
+        Self { layer: Layer::User, place: Place::Builtin, at: None }
+    }
+
     /// Another place in the same text.
     pub(crate) fn at(&self, position: Position) -> Self {
         Self { at: self.at.map(|_| position), ..self.clone() }

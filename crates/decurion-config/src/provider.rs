@@ -23,6 +23,24 @@ pub enum ProviderKind {
     OpenAi,
 }
 
+impl ProviderKind {
+    /// The word for it in the settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::OpenAi => "openai",
+        }
+    }
+
+    /// Where the provider is that this dialect is named after.
+    pub fn usual_address(self) -> &'static str {
+        match self {
+            Self::Anthropic => "https://api.anthropic.com",
+            Self::OpenAi => "https://api.openai.com/v1",
+        }
+    }
+}
+
 /// How requests say who they are from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Auth {
@@ -533,6 +551,16 @@ mod tests {
             ("a b", None),
         ] {
             assert_eq!(ollama_address(text).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_usual_addresses_are_those_of_the_defaults() {
+        let defaults = include_str!("defaults.jsonc");
+        for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi] {
+            let declared =
+                format!(r#""{0}": {{ "kind": "{0}", "baseUrl": "{1}" }}"#, kind.name(), kind.usual_address());
+            assert!(defaults.contains(&declared), "{declared}");
         }
     }
 

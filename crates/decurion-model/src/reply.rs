@@ -164,7 +164,11 @@ pub(crate) async fn models(response: Response) -> Result<Vec<String>, ModelError
         }
     }
     if !(200..300).contains(&status) {
-        return Err(classify(status, &headers, &text));
+        return Err(match classify(status, &headers, &text) {
+            // No model was asked for: there is no list at this address.
+            ModelError::ModelNotFound { said } => ModelError::Rejected { status, said },
+            error => error,
+        });
     }
     let list: Option<Value> = serde_json::from_slice(&text).ok();
     let data = list.as_ref().and_then(|list| list.get("data")?.as_array());

@@ -29,8 +29,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Shows a session of another process.
 pub fn run(args: &AttachArgs) -> Result<u8, Failure> {
     if !super::interact::first::somebody() {
-        return Err(Failure::usage("standard input and output are no terminal")
-            .hint("decurion tasks shows and steers a session without one"));
+        return Err(
+            Failure::usage("not a terminal").hint("`decurion tasks` shows and steers a session without one")
+        );
     }
     let (cwd, environment) = wire::surroundings()?;
     let paths = Paths::discover(&cwd, &environment)?;

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use decurion_config::{Choice, LoadRequest, Loaded, ProviderKind};
+use decurion_config::{Choice, LoadRequest, Loaded};
 use decurion_engine::Models as _;
 use decurion_model::ModelError;
+use decurion_model::http::Http;
 use serde_json::{Value, json};
 
 use crate::command::run::block_on;
-use crate::models::Configured;
+use crate::models::{self, Configured};
 use crate::report::Failure;
 use crate::{discover, wire};
 
@@ -20,13 +21,9 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         .providers
         .list()
         .iter()
-        .map(|provider| {
-            let kind = match provider.kind {
-                ProviderKind::Anthropic => "anthropic",
-                ProviderKind::OpenAi => "openai",
-            };
-            json!({"name": provider.name, "kind": kind, "url": provider.base_url})
-        })
+        .map(
+            |provider| json!({"name": provider.name, "kind": provider.kind.name(), "url": provider.base_url}),
+        )
         .collect();
     let local = discover::find(loaded.providers.candidates());
     let state = loaded.paths.prepare();
@@ -62,7 +59,7 @@ async fn model(loaded: &Arc<Loaded>) -> (Option<String>, Option<String>) {
         Ok(Choice::Scripted { .. }) => return (Some(models.default_name()), None),
         Err(error) => return (None, Some(error.to_string())),
     };
-    let unusable = match models.list(provider).await {
+    let unusable = match models::list(&Http::default(), provider).await {
         // A server that lists nothing may still converse.
         Ok(_) | Err(ModelError::Rejected { .. }) => None,
         Err(error) => Some(format!("provider {:?}: {error}", provider.name)),

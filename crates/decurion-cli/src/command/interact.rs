@@ -8,12 +8,14 @@
 //! | `kept.rs` | a session that goes on without a terminal |
 //! | `program.rs` | what this program does for the front end |
 //! | `prompts.rs` | prompts kept for later sessions |
+//! | `setup.rs` | setting up a provider that works |
 
 mod exits;
 pub mod first;
 mod kept;
 mod program;
 mod prompts;
+mod setup;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::{
-    Environment, FlagSettings, LoadRequest, Loaded, NoProvider, Plugins, TrustMode, TrustState, rules,
+    Environment, FlagSettings, LoadRequest, Loaded, Plugins, TrustMode, TrustState, rules,
 };
 use decurion_engine::permission::Undecided;
 use decurion_engine::prompt::MAIN_PROMPT;
-use decurion_engine::{Definitions as _, Engine, Library, Models as _, child};
+use decurion_engine::{Definitions as _, Engine, Library, child};
 use decurion_exec::keeper::Leash;
 use decurion_protocol::{
     AgentDefinition, AgentSource, Block, Command, Limits, LineId, Link, Mode, Money, Outcome, Persistence,
@@ -30,12 +30,12 @@ use tokio::sync::mpsc;
 use super::interact::Surroundings;
 use super::interact::first::{self, Begin};
 use super::sessions::named;
+use super::startable::{Trouble, models_of, startable};
 use crate::args::{InputFormat, OutputFormat, PermissionPrompts, RunArgs};
 use crate::known::CommandLine;
 use crate::library::Shelf;
-use crate::models::Configured;
 use crate::report::{Failure, note, visible};
-use crate::{crash, debug_log, definitions, discover, servers, wire};
+use crate::{crash, debug_log, definitions, servers, wire};
 
 /// The longest prompt taken from standard input.
 const MOST_INPUT: u64 = 16 << 20;
@@ -45,8 +45,8 @@ pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     let hosted = args.input_format == InputFormat::StreamJson;
     let interactive = !args.print && !hosted;
     if interactive && !(std::io::stdin().is_terminal() && std::io::stdout().is_terminal()) {
-        return Err(Failure::usage("standard input and output are no terminal")
-            .hint("decurion -p \"…\" answers a prompt and exits; decurion demo shows how it works"));
+        return Err(Failure::usage("not a terminal")
+            .hint("use `decurion -p \"…\"` for non-interactive runs; `decurion demo` shows how it works"));
     }
     let leash = match args.kept_by {
         None if interactive => return super::interact::keep(),
@@ -100,10 +100,10 @@ fn decide(
     cwd: Utf8PathBuf,
     environment: &Environment,
 ) -> Result<(Arc<Loaded>, Option<String>), Failure> {
-    let mut loaded = Arc::new(load(args, cwd.clone(), environment)?);
+    let mut loaded = load(args, cwd.clone(), environment)?;
     let is_asked = !args.print && args.input_format == InputFormat::Text && first::somebody();
     if is_asked && first::trust(&loaded)? {
-        loaded = Arc::new(load(args, cwd, environment)?);
+        loaded = load(args, cwd, environment)?;
     }
     announce(&loaded);
     if let Some(flag) = args.sdk.unlockable() {
@@ -180,8 +180,7 @@ async fn greeted(patience: Patience) -> (Option<Box<HostInput>>, Option<Initiali
 /// How long a session waits for what its program wants of it. One that is taken up again may have agents that go on by
 /// themselves; only programs that introduce themselves, as the Agent SDKs do, hold that up.
 fn patience(args: &RunArgs, environment: &Environment) -> Patience {
-    let is_new = args.resume.is_none() && !args.r#continue;
-    if is_new || sdk(environment).is_some() || args.sdk.await_initialize {
+    if !args.resumes() || sdk(environment).is_some() || args.sdk.await_initialize {
         Patience::Long
     } else {
         Patience::Short
@@ -606,7 +605,7 @@ pub fn conclude(finish: &Finish, format: OutputFormat) -> u8 {
     finish.outcome.exit_code()
 }
 
-fn load(args: &RunArgs, cwd: Utf8PathBuf, environment: &Environment) -> Result<Loaded, Failure> {
+fn load(args: &RunArgs, cwd: Utf8PathBuf, environment: &Environment) -> Result<Arc<Loaded>, Failure> {
     let split = |lists: &[String]| lists.iter().flat_map(|list| rules::split_rules(list)).collect();
     let flags = FlagSettings {
         settings: args.settings.clone(),
@@ -619,25 +618,25 @@ fn load(args: &RunArgs, cwd: Utf8PathBuf, environment: &Environment) -> Result<L
     };
     let trust = if args.trust_folder { TrustMode::Granted } else { TrustMode::Recorded };
     let request = LoadRequest { flags, trust, ..LoadRequest::new(cwd, environment.clone()) };
-    let loaded = decurion_config::load(&request)?;
-    match loaded.choice() {
-        Ok(_) => Ok(loaded),
-        // Nothing is configured: a server on this machine will do.
-        Err(NoProvider::Nothing { candidates }) => {
-            if let Some(local) = discover::find(&candidates) {
-                note(format!("using {} at {} with the model {}", local.name, local.base_url, local.model));
-                return Ok(decurion_config::load(&with_local(request, &local))?);
+    let is_asked = !args.print && args.input_format == InputFormat::Text && first::somebody();
+    loop {
+        let trouble = match startable(&request, is_asked && !args.resumes()) {
+            Ok(loaded) => return Ok(loaded),
+            Err(trouble) => trouble,
+        };
+        let begin = match &trouble {
+            _ if !is_asked => Begin::Leave,
+            Trouble::Unreadable { own_file: Some(file), failure } => first::correct(file, failure)?,
+            Trouble::NoModel { paths, candidates, problem } => {
+                first::choose(paths, candidates, problem.as_ref())?
             }
-            if args.print || args.input_format == InputFormat::StreamJson {
-                return Err(NoProvider::Nothing { candidates }.into());
-            }
-            match first::choose(&loaded.paths, &candidates)? {
-                Begin::Configured | Begin::LookAgain => load(args, request.cwd, environment),
-                Begin::Demo => std::process::exit(i32::from(super::demo::run(false)?)),
-                Begin::Leave => Err(NoProvider::Nothing { candidates }.into()),
-            }
+            Trouble::Unreadable { own_file: None, .. } | Trouble::Elsewhere(_) => Begin::Leave,
+        };
+        match begin {
+            Begin::LookAgain => {}
+            Begin::Demo => std::process::exit(i32::from(super::demo::run(false)?)),
+            Begin::Leave => return Err(trouble.into_failure(is_asked)),
         }
-        Err(error) => Err(error.into()),
     }
 }
 
@@ -652,16 +651,6 @@ fn directory(cwd: &Utf8Path, given: &Utf8Path) -> Vec<String> {
     let mut both = vec![real.to_string()];
     both.extend((plain && named != real).then(|| named.to_string()));
     both
-}
-
-/// The same request with a local server as its provider.
-fn with_local(mut request: LoadRequest, local: &discover::Local) -> LoadRequest {
-    request.environment = request.environment.with([
-        ("OPENAI_BASE_URL", local.base_url.as_str()),
-        ("OPENAI_API_KEY", "none"),
-        ("OPENAI_MODEL", local.model.as_str()),
-    ]);
-    request
 }
 
 fn permission_mode(args: &RunArgs) -> Result<Option<Mode>, Failure> {
@@ -803,22 +792,6 @@ fn session_request(
         entrypoint: entrypoint.to_owned(),
         cwd,
     })
-}
-
-/// The models of a session, its own one decided, which may take asking a server what it has.
-async fn models_of(loaded: &Arc<Loaded>, request: &mut SessionRequest) -> Result<Configured, Failure> {
-    let mut models = Configured::new(Arc::clone(loaded), request.model.as_deref());
-    // A session that goes on has its model on record.
-    if matches!(request.start, Start::New { .. }) || request.model.is_some() {
-        models.ask_server().await?;
-        if let (_, Some(remark)) = models.main(&models.default_name()).map_err(Failure::usage)? {
-            note(remark);
-        }
-    }
-    if let Some(names) = &request.fallback_model {
-        request.fallback_model = models.fallback(names)?;
-    }
-    Ok(models)
 }
 
 /// Whether the model thinks, as the flags say.

@@ -145,6 +145,23 @@ fn a_prefix_that_names_no_provider_sends_nothing_from_any_setting() {
 }
 
 #[test]
+fn a_failed_start_names_the_setting_its_file_and_what_to_do() {
+    let stand = Stand::new(ANY);
+    settings(&stand, &json!({"model": "local/qwen"}));
+    let run = stand.run(&["-p", "hi"]);
+    let place = format!("\"model\" is set in {}:1:", stand.home.state().join("settings.json").display());
+    for needle in [place.as_str(), "change it there, or choose another model with --model"] {
+        assert!(run.errors.contains(needle), "{needle}: {}", run.errors);
+    }
+    let stand = serving(ANY, &["pear-1", "plum-2"]);
+    settings(&stand, &json!({"model": "sonnet"}));
+    let run = openai(&stand, &[]);
+    for needle in ["no default model", "pear-1, plum-2", "\"model\" is set in "] {
+        assert!(run.errors.contains(needle), "{needle}: {}", run.errors);
+    }
+}
+
+#[test]
 fn an_agents_model_of_an_unknown_provider_is_an_error_to_its_parent() {
     let by_definition = r#"{"general-purpose": {"description": "d", "prompt": "p", "model": "local/qwen"}}"#;
     let rows: &[(&str, &[&str], &str)] =

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use super::{KeepError, lock, place, placed, text, write};
 use crate::check::is_base_url;
 use crate::edit::{self, EditError};
-use crate::origin::Layer;
+use crate::origin::{Layer, Origin};
 use crate::paths::Paths;
+use crate::provider::{Auth, ProviderConfig, ProviderKind, Timeouts};
 use crate::record;
 use crate::schema::Shape;
 use crate::secret::Secret;
@@ -22,13 +23,36 @@ pub struct NewProvider {
     /// Its name in the settings, which is also that of its key's file.
     pub name: &'static str,
     /// What it speaks.
-    pub kind: &'static str,
+    pub kind: ProviderKind,
     /// Where it is, if not where such providers are.
     pub address: Option<BaseUrl>,
     /// Its key.
     pub key: Option<Secret>,
-    /// Its model, if not the usual one.
+    /// The model to use, as the provider calls it.
     pub model: Option<String>,
+}
+
+impl NewProvider {
+    /// The provider as it would be loaded from the settings, to be tried before it is kept.
+    pub fn config(&self) -> ProviderConfig {
+        let address = self.address.as_ref().map_or(self.kind.usual_address(), |address| &address.0);
+        ProviderConfig {
+            name: self.name.to_owned(),
+            kind: self.kind,
+            base_url: address.trim_end_matches('/').to_owned(),
+            auth: match (&self.key, self.kind) {
+                (None, _) => Auth::None,
+                (Some(key), ProviderKind::Anthropic) => Auth::ApiKey(key.clone()),
+                (Some(key), ProviderKind::OpenAi) => Auth::Bearer(key.clone()),
+            },
+            headers: Vec::new(),
+            betas: Vec::new(),
+            models: Vec::new(),
+            timeouts: Timeouts::default(),
+            max_tokens_field: None,
+            origin: Origin::of_user_settings(),
+        }
+    }
 }
 
 /// An address that the settings take.
@@ -65,7 +89,7 @@ fn with(text: &str, provider: &NewProvider) -> Result<String, EditError> {
     let name = provider.name;
     let mut text = edit::set(text, &["providers", name], &json!({}))?;
     let declared = [
-        ("kind", Some(provider.kind.to_owned())),
+        ("kind", Some(provider.kind.name().to_owned())),
         ("baseUrl", provider.address.as_ref().map(|address| address.0.clone())),
         ("apiKeyFile", provider.key.is_some().then(|| key_file(provider))),
     ];

@@ -5,7 +5,9 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::Barrier;
 
 use camino::Utf8Path;
-use decurion_config::{Auth, BaseUrl, Keeper, NewProvider, Paths, Secret, Trust, keep_provider};
+use decurion_config::{
+    Auth, BaseUrl, Keeper, NewProvider, Paths, ProviderKind, Secret, Trust, keep_provider,
+};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Mode, PermissionUpdate, Rule, Verdict};
 use expect_test::expect;
@@ -248,7 +250,7 @@ const USERS: &str = "home/.decurion/settings.json";
 
 fn anthropic(key: &str) -> NewProvider {
     let key = Some(Secret::new(key)).filter(|key| !key.expose().is_empty());
-    NewProvider { name: "anthropic", kind: "anthropic", address: None, key, model: None }
+    NewProvider { name: "anthropic", kind: ProviderKind::Anthropic, address: None, key, model: None }
 }
 
 /// What was said about a provider.
@@ -297,7 +299,7 @@ fn a_provider_joins_what_is_written_and_a_link_stays_one() {
     symlink(&real, &link).unwrap();
     let address = Some(BaseUrl::parse("http://new").unwrap());
     let model = Some("pear".to_owned());
-    let new = NewProvider { name: "openai", kind: "openai", address, key: None, model };
+    let new = NewProvider { name: "openai", kind: ProviderKind::OpenAi, address, key: None, model };
     assert_eq!(keep_new(&stage, &new), USERS);
     assert!(link.is_symlink());
     expect![[r#"

@@ -3,18 +3,16 @@
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
-use decurion_config::{
-    BaseUrl, Candidate, Loaded, NewProvider, Paths, Secret, Trust, TrustState, keep_provider,
-};
+use camino::Utf8Path;
+use decurion_config::{Candidate, Loaded, Paths, ProviderKind, Trust, TrustState};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
-use crate::report::{Failure, note, visible};
+use super::setup;
+use crate::report::{Failure, visible};
 
-/// What somebody without a model wants.
+/// What a person without a working model wants.
 pub enum Begin {
-    /// A provider was written into the settings.
-    Configured,
-    /// A server on this machine was started meanwhile: look again.
+    /// Settings were written, a server was started or a file was changed meanwhile: look again.
     LookAgain,
     /// To see it work first.
     Demo,
@@ -27,72 +25,61 @@ pub fn somebody() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
 
-/// Asks which model to use.
-pub fn choose(paths: &Paths, candidates: &[Candidate]) -> Result<Begin, Failure> {
+/// Asks which model to use; `problem` says why the one that is configured cannot be, if one is.
+pub fn choose(paths: &Paths, candidates: &[Candidate], problem: Option<&Failure>) -> Result<Begin, Failure> {
     let tried: Vec<&str> = candidates.iter().map(|local| local.base_url.as_str()).collect();
-    say!("Welcome to Decurion. It needs a model, and none is configured yet.\n");
-    say!("  1  a key for Anthropic");
-    say!("  2  a key for OpenAI, or another server that speaks its protocol");
+    match problem {
+        None => say!("Welcome to Decurion. No model is configured yet. Choose one:\n"),
+        Some(problem) => {
+            problem.print();
+            say!("\nSet up a model again:\n");
+        }
+    }
+    say!("  1  Anthropic, with an API key");
+    say!("  2  OpenAI, or another server that speaks its protocol");
     say!("  3  a server on this machine (Ollama, llama.cpp); nothing answered at {}", tried.join(", "));
     say!("  4  see it work first: a demo, offline, without a key\n");
     loop {
-        return match asked("Which (1-4, enter to leave)? ")?.as_str() {
-            "1" => provider(paths, "anthropic", "anthropic", None),
-            "2" => provider(paths, "openai", "openai", address()?),
+        let Some(answer) = ask("Choose 1–4 (Enter to quit): ")? else { return Ok(Begin::Leave) };
+        let is_saved = match answer.as_str() {
+            "1" => setup::provider(paths, ProviderKind::Anthropic)?,
+            "2" => setup::provider(paths, ProviderKind::OpenAi)?,
             "3" => {
-                asked("Start it (for example `ollama serve`), then press enter: ")?;
-                Ok(Begin::LookAgain)
+                let started = ask("Start it (for example `ollama serve`), then press Enter: ")?;
+                return Ok(if started.is_some() { Begin::LookAgain } else { Begin::Leave });
             }
-            "4" => Ok(Begin::Demo),
-            "" => Ok(Begin::Leave),
+            "4" => return Ok(Begin::Demo),
+            "" => return Ok(Begin::Leave),
             other => {
-                say!("There is no {} among them.", visible(other));
+                say!("{:?} isn't one of the options.", visible(other));
                 continue;
             }
         };
+        if is_saved {
+            return Ok(Begin::LookAgain);
+        }
+        say!("Nothing was saved.");
     }
 }
 
-/// Asks where a server is until that can be kept: settings that cannot be read would be the end of every later start.
-fn address() -> Result<Option<BaseUrl>, Failure> {
-    loop {
-        let given = asked("Its address (enter for https://api.openai.com/v1): ")?;
-        if given.is_empty() {
-            return Ok(None);
+/// Asks what to do about settings of the user's that cannot be read.
+pub fn correct(file: &Utf8Path, problem: &Failure) -> Result<Begin, Failure> {
+    problem.print();
+    say!("\nCorrect {file} in another terminal or an editor.");
+    let answer = ask("Enter to try again, m to move the file aside and set up again, q to quit: ")?;
+    match answer.as_deref() {
+        Some("") => Ok(Begin::LookAgain),
+        Some("m") => {
+            let free = |path: &String| !Utf8Path::new(path).exists();
+            let aside = (1..1_000).map(|count| format!("{file}.broken{count}")).find(free);
+            let aside = aside.ok_or_else(|| Failure::failed(format!("too many broken copies of {file}")))?;
+            std::fs::rename(file, &aside)
+                .map_err(|error| Failure::failed(format!("cannot move {file} to {aside}: {error}")))?;
+            say!("Moved to {aside}.");
+            Ok(Begin::LookAgain)
         }
-        match BaseUrl::parse(&given) {
-            Ok(address) => return Ok(Some(address)),
-            Err(expected) => say!("That is not {expected}: {}", visible(&given)),
-        }
+        _ => Ok(Begin::Leave),
     }
-}
-
-fn provider(
-    paths: &Paths,
-    name: &'static str,
-    kind: &'static str,
-    address: Option<BaseUrl>,
-) -> Result<Begin, Failure> {
-    let key = secret("The key (it is not shown; enter to leave): ")?;
-    if key.is_empty() && address.is_none() {
-        return Ok(Begin::Leave);
-    }
-    let model = asked("Its model (enter for the usual one): ")?;
-    if paths.state.is_none() {
-        return Err(Failure::usage("there is no home folder").hint("set DECURION_HOME"));
-    }
-    paths.prepare().map_err(|problem| Failure::failed(problem.to_string()))?;
-    let key = (!key.is_empty()).then(|| Secret::new(key));
-    let about_key =
-        if key.is_some() { "; the key is in a file beside it that only you can read" } else { "" };
-    let provider =
-        NewProvider { name, kind, address, key, model: Some(model).filter(|model| !model.is_empty()) };
-    let file = keep_provider(paths, &provider).map_err(|error| {
-        Failure::usage(format!("the provider is not kept: {error}"))
-            .hint("mend that file, or add \"providers\" to it yourself; README.md shows how")
-    })?;
-    note(format!("kept in {file}{about_key}"));
-    Ok(Begin::Configured)
 }
 
 /// Shows what this folder's files would do and asks whether they may. A no changes nothing, and is asked again next time.
@@ -103,7 +90,7 @@ pub fn trust(loaded: &Loaded) -> Result<bool, Failure> {
     say!("The files of this folder would run programs or widen what is allowed{since}:\n");
     super::super::trust::show(&loaded.project_parts);
     say!("");
-    let answer = asked("Trust them (y), or go on without (enter)? ")?;
+    let answer = ask("Trust them (y), or go on without (enter)? ")?.unwrap_or_default();
     if !matches!(answer.to_ascii_lowercase().as_str(), "y" | "yes") {
         return Ok(false);
     }
@@ -114,18 +101,18 @@ pub fn trust(loaded: &Loaded) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// A line from the terminal.
-fn asked(question: &str) -> Result<String, Failure> {
-    let gone = |error: std::io::Error| Failure::failed(format!("nobody answers: {error}"));
+/// A line from the terminal; none at the end of input.
+pub fn ask(question: &str) -> Result<Option<String>, Failure> {
+    let gone = |error: std::io::Error| Failure::failed(format!("the terminal cannot be read: {error}"));
     let mut out = std::io::stdout();
     out.write_all(question.as_bytes()).and_then(|()| out.flush()).map_err(gone)?;
     let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line).map_err(gone)?;
-    Ok(line.trim().to_owned())
+    let count = std::io::stdin().lock().read_line(&mut line).map_err(gone)?;
+    Ok((count > 0).then(|| line.trim().to_owned()))
 }
 
 /// The same without showing what is typed.
-fn secret(question: &str) -> Result<String, Failure> {
+pub fn ask_hidden(question: &str) -> Result<Option<String>, Failure> {
     let stdin = std::io::stdin();
     let before = tcgetattr(&stdin).ok();
     if let Some(before) = &before {
@@ -133,7 +120,7 @@ fn secret(question: &str) -> Result<String, Failure> {
         hidden.local_modes.remove(LocalModes::ECHO);
         let _ = tcsetattr(&stdin, OptionalActions::Flush, &hidden);
     }
-    let answer = asked(question);
+    let answer = ask(question);
     if let Some(before) = &before {
         let _ = tcsetattr(&stdin, OptionalActions::Flush, before);
     }

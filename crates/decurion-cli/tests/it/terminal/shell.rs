@@ -101,7 +101,7 @@ fn control_z_where_there_is_no_shell_says_so() {
 fn control_z_at_the_first_question_stops_and_fg_comes_back() {
     let terminal = Terminal::in_shell(ANY);
     terminal.say(FIRST_START);
-    terminal.wait_for("Which (1-4");
+    terminal.wait_for("Choose 1–4");
     terminal.keys("C-z");
     terminal.wait_for("Stopped");
     terminal.say("clear; fg; echo \"came back with $?\"");
@@ -117,7 +117,7 @@ fn control_z_at_the_first_question_stops_and_fg_comes_back() {
 fn control_c_at_the_first_question_leaves_without_a_word() {
     let terminal = Terminal::in_shell(ANY);
     terminal.say(FIRST_START);
-    terminal.wait_for("Which (1-4");
+    terminal.wait_for("Choose 1–4");
     terminal.keys("C-c");
     terminal.wait_for("^C");
     terminal.say("echo \"left with $?\"");
