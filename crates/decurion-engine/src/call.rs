@@ -33,6 +33,7 @@ use crate::hooked::{Hooked, HookedCall};
 use crate::journal::JournalLost;
 use crate::permission::{Around, Policy, add_real_paths, decide, is_inside, suggest};
 use crate::ports::{Ask, Ports, new_line};
+use crate::repository::{Standing, add_repositories};
 use crate::rules::{OpenRules, around};
 use crate::trail::Trails;
 use crate::withheld::Withheld;
@@ -305,7 +306,7 @@ async fn permit(
         {
             let decision = with_hook(decision, result.permission, name);
             let changed =
-                ready.tool.intent(input, &bench.around).map(|intent| Box::new(with_real_paths(&intent)));
+                ready.tool.intent(input, &bench.around).map(|intent| Box::new(looked_at(bench, &intent)));
             return Ok(Permit::Granted {
                 decision,
                 input: result.updated_input,
@@ -473,7 +474,7 @@ pub fn denied_agent(bench: &Bench<'_>, kind: &str) -> Option<String> {
 /// What rules are asked about: the call with the places that its paths lead to, and with the type of the agent that it
 /// continues.
 async fn seen_by_rules(bench: &Bench<'_>, name: &str, input: &Value, intent: &Intent) -> Intent {
-    let mut intent = with_real_paths(intent);
+    let mut intent = looked_at(bench, intent);
     if let Some(kind) = continued_type(bench, name, input).await {
         intent.agent = Some(kind);
     }
@@ -494,10 +495,13 @@ async fn continued_type(bench: &Bench<'_>, name: &str, input: &Value) -> Option<
     looked.record.agent_type.filter(|_| ended || !by_message)
 }
 
-/// The rules see the paths as named and as what they lead to.
-fn with_real_paths(intent: &Intent) -> Intent {
+/// The rules see the paths as named and as what they lead to, and what git would find where it is called.
+fn looked_at(bench: &Bench<'_>, intent: &Intent) -> Intent {
     let mut intent = intent.clone();
     add_real_paths(&mut intent, &Trails::on_disk());
+    let trusted = bench.ports.rights.borrow().trusted;
+    let trusted = trusted.then_some(&*bench.ports.root);
+    add_repositories(&mut intent, Standing { cwd: &bench.around.cwd, trusted, looks: true });
     intent
 }
 
@@ -575,7 +579,7 @@ async fn ask(
         Some((Answer::Allow { input, .. }, under)) => {
             // What a person changed is taken as it is now.
             let changed = input.as_ref().and_then(|input| ready.tool.intent(input, &bench.around).ok());
-            let now = Box::new(with_real_paths(changed.as_ref().unwrap_or(&ready.intent)));
+            let now = Box::new(looked_at(bench, changed.as_ref().unwrap_or(&ready.intent)));
             // An answer may take days; a command goes by its links when it runs, not when it was asked about.
             if changed.is_none() && now != seen {
                 let reason = "a link that it goes by was changed since it was asked about".to_owned();

@@ -22,9 +22,6 @@ const MOST_CHARS: usize = 200;
 /// How much is read of what git prints, and of its configuration.
 const MOST_BYTES: usize = 256 << 10;
 
-/// Marks of a configuration that makes git run programs for what is asked here, or that is elsewhere.
-const RUNS: [&str; 7] = ["[filter", "fsmonitor", "[include", "gpg", "sshcommand", "promisor", "partialclone"];
-
 /// Marks of one that makes git run programs when it fills, compares or merges checkouts.
 const RUNS_FOR_FILES: [&str; 5] = ["[filter", "[include", "promisor", "partialclone", "driver"];
 /// How many folders of submodules are looked through.
@@ -43,7 +40,8 @@ pub async fn status(
     cwd: &Utf8Path,
     trusted: bool,
 ) -> Option<String> {
-    if !trusted && runs_programs(cwd) {
+    let root = trusted.then_some(cwd);
+    if crate::repository::doubt(cwd, crate::repository::Purpose::Look, root).is_some() {
         return None;
     }
     let all = async {
@@ -130,14 +128,6 @@ async fn read(pipe: tokio::net::unix::pipe::Receiver) -> Option<String> {
     }
 }
 
-/// Whether a repository's own configuration could make git run something. What cannot be read might.
-fn runs_programs(cwd: &Utf8Path) -> bool {
-    let Some((own, common)) = folders(cwd) else { return true };
-    [common.join("config"), common.join("config.worktree"), own.join("config.worktree")]
-        .iter()
-        .any(|file| has_mark(file, &RUNS))
-}
-
 /// Whether git would run programs of a repository's own configuration, or of its checkouts' and submodules', when
 /// it fills, compares or merges checkouts. What cannot be read might.
 pub(crate) fn runs_for_files(common: &Utf8Path) -> bool {
@@ -216,21 +206,10 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_runs_programs_is_seen() {
+    fn a_configuration_that_runs_programs_for_files_is_seen() {
         let folder = tempfile::tempdir().unwrap();
         let top = Utf8Path::from_path(folder.path()).unwrap();
-        assert!(runs_programs(&top.join("nowhere")) || top.join(".git").exists());
         std::fs::create_dir_all(top.join(".git")).unwrap();
-        std::fs::create_dir_all(top.join("below")).unwrap();
-        for (config, expected) in [
-            ("[core]\n\tbare = false\n[remote \"origin\"]\n\turl = x\n", false),
-            ("[core]\n\tFSMonitor = ./run\n", true),
-            ("[Filter \"x\"]\n\tclean = ./run\n", true),
-            ("[include]\n\tpath = ../config\n", true),
-        ] {
-            std::fs::write(top.join(".git/config"), config).unwrap();
-            assert_eq!(runs_programs(&top.join("below")), expected, "{config}");
-        }
         let git = top.join(".git");
         let filter = "[filter \"x\"]\n\tsmudge = ./run\n";
         for (file, config, expected) in [

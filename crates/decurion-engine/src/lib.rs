@@ -49,6 +49,7 @@ mod permits;
 pub mod ports;
 pub mod prompt;
 mod prompted;
+pub mod repository;
 mod resume;
 mod rewind;
 mod rules;

@@ -117,6 +117,11 @@ impl Trails {
         Self { ground: Some(ground), known: Arc::default() }
     }
 
+    /// Whether anything is looked at.
+    pub fn looks(&self) -> bool {
+        self.ground.is_some()
+    }
+
     /// The links on the way of a path, in the order they are met; none where it is the place itself.
     pub fn of(&self, path: &Utf8Path) -> Arc<[Step]> {
         let Some(ground) = &self.ground else { return Arc::default() };

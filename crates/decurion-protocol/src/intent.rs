@@ -124,6 +124,9 @@ pub struct ShellCommand {
     /// Code for an interpreter other than the shell, given in the command's own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// For a call of git: the folders in which it may begin to look for its repository.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repositories: Vec<Utf8PathBuf>,
     /// The command that would run this one, where another does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inside: Option<Inside>,

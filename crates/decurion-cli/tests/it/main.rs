@@ -13,6 +13,7 @@ mod led;
 mod long_hooks;
 mod models;
 mod questions;
+mod repositories;
 mod sdk;
 mod sdk_examples;
 mod sdk_guide;

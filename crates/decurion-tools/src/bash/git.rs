@@ -1,5 +1,7 @@
 //! Questions that git can be asked. Takes the arguments of `git`; says whether this call of it only shows
-//! something.
+//! something, and where it would look for its repository.
+
+use camino::Utf8PathBuf;
 
 use super::expand::Field;
 use super::program::{Call, Flags, Kind, Parsed, parse};
@@ -130,6 +132,36 @@ mod concat_flags {
 /// Options of git itself that change nothing.
 const GLOBAL: [&str; 5] =
     ["--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--no-replace-objects"];
+
+/// Where a call of git may begin to look for its repository, from the directories the shell may be in; the error is
+/// why that is not known.
+pub(crate) fn places(arguments: &[Field], directories: &[Utf8PathBuf]) -> Result<Vec<Utf8PathBuf>, String> {
+    let unknown = || "which repository git would use is not known".to_owned();
+    let mut directories = directories.to_vec();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let text = argument.known().ok_or_else(unknown)?;
+        match text {
+            "-C" => {
+                let place = rest.next().and_then(Field::known).ok_or_else(unknown)?;
+                // Behind a link `..` is another place than the text says; what looks there follows it.
+                directories = directories.iter().map(|directory| directory.join(place)).collect();
+            }
+            "-c" | "--namespace" | "--super-prefix" | "--config-env" | "--attr-source" => {
+                rest.next();
+            }
+            _ if ["--git-dir", "--work-tree", "--bare", "--exec-path"]
+                .iter()
+                .any(|flag| text.starts_with(flag)) =>
+            {
+                return Err(format!("it says itself which repository git uses, by {text}"));
+            }
+            _ if text.starts_with('-') => {}
+            _ => break,
+        }
+    }
+    Ok(directories)
+}
 
 /// Judges one call of git.
 pub(crate) fn judge(arguments: &[Field]) -> Call {
@@ -307,7 +339,9 @@ fn config(arguments: &[Field]) -> Call {
     let asks = parsed.saw(&["--list", "l", "--get", "--get-all", "--get-regexp", "--get-urlmatch"]);
     match words.as_slice() {
         [] | [Some(_), Some(_)] if asks => Call::harmless(),
-        [Some("list" | "get"), ..] | [Some(_)] => Call::harmless(),
+        [Some("list" | "get"), ..] => Call::harmless(),
+        // A name has a dot; other words are commands, and `edit` starts an editor.
+        [Some(name)] if name.contains('.') => Call::harmless(),
         _ => Call::other("it may change the settings of git"),
     }
 }

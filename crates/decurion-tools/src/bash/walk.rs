@@ -632,11 +632,8 @@ impl<'a> Walker<'a> {
         }
         let call = if trusted {
             let call = judge(&name, self.here(&name, &arguments), false);
-            if name == "git"
-                && call.kind == Kind::Reads
-                && self.state.directories != [self.around.cwd.clone()]
-            {
-                // Another directory may be a repository whose settings run programs.
+            let inside = |directory: &Utf8PathBuf| self.is_inside(directory);
+            if name == "git" && call.kind == Kind::Reads && !self.state.directories.iter().all(inside) {
                 Call::other("git runs in another directory")
             } else {
                 call
@@ -891,6 +888,10 @@ impl<'a> Walker<'a> {
             let name = assign.split('=').next().unwrap_or("");
             variable::is_harmless(name) || (job.fields.is_empty() && !variable::is_dangerous(name))
         });
+        let repositories = self.repositories(&job).unwrap_or_else(|doubt| {
+            job.doubt.get_or_insert(doubt);
+            Vec::new()
+        });
         let doubt = job.doubt.take().or(call.doubt);
         let known = doubt.is_none() && tame;
         let because = call.because.or_else(|| (!tame).then(|| "it sets variables for a program".to_owned()));
@@ -921,8 +922,18 @@ impl<'a> Walker<'a> {
             leads: Vec::new(),
             climbs: job.climbs,
             code,
+            repositories,
             inside: job.inside,
         });
+    }
+
+    /// Where a call of git may begin to look for its repository.
+    fn repositories(&self, job: &Job) -> Result<Vec<Utf8PathBuf>, String> {
+        let program = job.fields.first().and_then(Field::known).map(|program| path::program(program).0);
+        match program.as_deref() {
+            Some("git") => super::git::places(&job.fields[1..], &self.state.directories),
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// Operands that could be paths.

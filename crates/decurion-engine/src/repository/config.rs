@@ -1,0 +1,200 @@
+//! A repository's own configuration, read strictly. Takes the text of one file; gives what matters of it, or why it
+//! could make git run a program.
+//!
+//! The list is of what is harmless: what is not on it may name a program, now or in a later git. What git itself
+//! and common tools write into a clone is on it.
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+/// What is known of a repository's settings.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    /// Where the hooks may be, if that is said; relative to the checkout.
+    pub hooks: Vec<Utf8PathBuf>,
+    /// How many bytes the name of an object has, if that is said.
+    pub hash: Option<usize>,
+}
+
+/// Names that are harmless whatever their value, by section. A `*` stands for every name.
+const HARMLESS: &[(&str, &str)] = &[
+    (
+        "core",
+        "repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks autocrlf eol \
+         safecrlf quotepath abbrev compression loosecompression bigfilethreshold untrackedcache sharedrepository \
+         protecthfs protectntfs longpaths fscache preloadindex commitgraph multipackindex trustctime checkstat \
+         whitespace commentchar hidedotfiles sparsecheckout sparsecheckoutcone usereplacerefs fsyncobjectfiles fsync \
+         deltabasecachelimit packedgitlimit packedgitwindowsize splitindex",
+    ),
+    ("user", "name email signingkey useconfigonly"),
+    ("author", "name email"),
+    ("committer", "name email"),
+    ("init", "defaultbranch"),
+    ("pull", "rebase ff"),
+    ("push", "default autosetupremote followtags"),
+    ("fetch", "prune prunetags parallel writecommitgraph showforcedupdates output"),
+    ("rebase", "autosquash autostash updaterefs"),
+    ("merge", "conflictstyle ff renames"),
+    ("rerere", "enabled autoupdate"),
+    ("gc", "auto autodetach autopacklimit pruneexpire reflogexpire reflogexpireunreachable"),
+    ("maintenance", "auto strategy"),
+    ("feature", "manyfiles experimental"),
+    ("index", "version threads skiphash sparse recordendofindexentries recordoffsettable"),
+    ("pack", "threads windowmemory packsizelimit writereverseindex usesparse"),
+    ("commit", "gpgsign verbose status"),
+    ("tag", "gpgsign sort"),
+    ("status", "showuntrackedfiles short branch relativepaths aheadbehind renames renamelimit showstash"),
+    (
+        "diff",
+        "renames renamelimit algorithm mnemonicprefix noprefix colormoved colormovedws context interhunkcontext \
+         indentheuristic wordregex relative statgraphwidth suppressblankempty",
+    ),
+    ("log", "date decorate abbrevcommit follow showroot"),
+    ("grep", "linenumber column fullname patterntype extendedregexp"),
+    ("blame", "date coloring showroot showemail"),
+    ("branch", "sort autosetupmerge autosetuprebase"),
+    ("checkout", "defaultremote guess"),
+    ("http", "postbuffer version sslverify extraheader lowspeedlimit lowspeedtime"),
+    ("lfs", "repositoryformatversion"),
+    ("remote", "pushdefault"),
+    ("submodule", "active fetchjobs"),
+    ("color", "*"),
+    ("advice", "*"),
+];
+
+/// The same for sections with a name of their own (`[remote "origin"]`).
+const HARMLESS_NAMED: &[(&str, &str)] = &[
+    (
+        "remote",
+        "url fetch pushurl push tagopt mirror prune prunetags skipfetchall skipdefaultupdate followremotehead gh-resolved",
+    ),
+    (
+        "branch",
+        "remote merge rebase pushremote description vscode-merge-base gh-merge-base github-pr-owner-number \
+         base",
+    ),
+    ("submodule", "url active path branch ignore fetchrecursesubmodules shallow"),
+    ("diff", "xfuncname funcname binary wordregex"),
+    ("http", "extraheader sslverify"),
+    ("lfs", "access locksverify"),
+    ("color", "*"),
+];
+
+/// Settings that are harmless with these very values. They are what `git lfs install --local` and `git clone` write.
+const HARMLESS_VALUES: &[(&str, &[&str])] = &[
+    ("filter.lfs.clean", &["git-lfs clean -- %f"]),
+    ("filter.lfs.smudge", &["git-lfs smudge -- %f"]),
+    ("filter.lfs.process", &["git-lfs filter-process"]),
+    ("filter.lfs.required", &["true", "false"]),
+    ("core.fsmonitor", &["true", "false"]),
+    ("blame.ignorerevsfile", &[".git-blame-ignore-revs"]),
+    ("extensions.worktreeconfig", &["true", "false"]),
+    ("extensions.refstorage", &["files", "reftable"]),
+];
+
+impl Settings {
+    /// Adds what a file says; the error is what in it could run a program, or is not understood. `top` is the
+    /// checkout and `own` the folder of git for it.
+    pub fn read(&mut self, text: &str, top: &Utf8Path, own: &Utf8Path) -> Result<(), String> {
+        let mut section = (String::new(), None);
+        for line in text.strip_prefix('\u{feff}').unwrap_or(text).split('\n') {
+            let line = line.strip_suffix('\r').unwrap_or(line);
+            let odd = || format!("a line of its settings is not understood: {:.60}", line.escape_debug());
+            // What goes on in the next line could hide a setting there.
+            if line.ends_with('\\') || line.chars().any(|c| c.is_control() && c != '\t') {
+                return Err(odd());
+            }
+            let line = line.trim_matches([' ', '\t']);
+            if line.is_empty() || line.starts_with(['#', ';']) {
+                continue;
+            }
+            if line.starts_with('[') {
+                section = header(line).ok_or_else(odd)?;
+                continue;
+            }
+            let (name, value) = line.split_once('=').unwrap_or((line, "true"));
+            let name = name.trim_end_matches([' ', '\t']).to_ascii_lowercase();
+            if section.0.is_empty() || !is_name(&name) {
+                return Err(odd());
+            }
+            let value = value.trim_matches([' ', '\t']);
+            self.setting(&section, &name, value, (top, own))?;
+        }
+        Ok(())
+    }
+
+    fn setting(
+        &mut self,
+        (section, named): &(String, Option<String>),
+        name: &str,
+        value: &str,
+        (top, own): (&Utf8Path, &Utf8Path),
+    ) -> Result<(), String> {
+        let key = match named {
+            Some(named) => format!("{section}.{named}.{name}"),
+            None => format!("{section}.{name}"),
+        };
+        let refused = || Err(format!("its settings have {}, which may name a program", key.escape_debug()));
+        match key.as_str() {
+            "extensions.objectformat" => {
+                let hash = match value {
+                    "sha1" => 20,
+                    "sha256" => 32,
+                    _ => return refused(),
+                };
+                return if *self.hash.get_or_insert(hash) == hash { Ok(()) } else { refused() };
+            }
+            "core.hookspath" if is_plain_path(value) => {
+                self.hooks.push(value.into());
+                return Ok(());
+            }
+            // In a nested repository it says where that is checked out.
+            "core.worktree" if leads_to(own, value, top) => return Ok(()),
+            // `!` before it would be a command.
+            _ if section == "submodule" && name == "update" && named.is_some() => {
+                let known = ["checkout", "rebase", "merge", "none"].contains(&value);
+                return if known { Ok(()) } else { refused() };
+            }
+            _ => {}
+        }
+        let with_value = HARMLESS_VALUES.iter().any(|(known, values)| {
+            *known == key && values.iter().any(|known| *known == value || format!("\"{known}\"") == value)
+        });
+        let list = if named.is_some() { HARMLESS_NAMED } else { HARMLESS };
+        let by_name = list.iter().any(|(known, names)| {
+            known == section && (*names == "*" || names.split_ascii_whitespace().any(|known| known == name))
+        });
+        if with_value || by_name { Ok(()) } else { refused() }
+    }
+}
+
+/// `[section]` or `[section "name"]`.
+fn header(line: &str) -> Option<(String, Option<String>)> {
+    let inner = line.strip_prefix('[')?.strip_suffix(']')?;
+    let (section, named) = match inner.split_once('"') {
+        None => (inner, None),
+        Some((section, rest)) => {
+            let named = rest.strip_suffix('"')?;
+            let section = section.strip_suffix([' ', '\t'])?.trim_end_matches([' ', '\t']);
+            if named.contains(['"', '\\']) {
+                return None;
+            }
+            (section, Some(named.to_owned()))
+        }
+    };
+    is_name(section).then(|| (section.to_ascii_lowercase(), named))
+}
+
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+}
+
+/// Whether a value is the path that it looks like, without quotes, comments and what git puts in for a mark.
+fn is_plain_path(value: &str) -> bool {
+    !value.is_empty() && value.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
+}
+
+fn leads_to(from: &Utf8Path, value: &str, place: &Utf8Path) -> bool {
+    let target = from.join(value).canonicalize_utf8();
+    is_plain_path(value) && matches!((target, place.canonicalize_utf8()), (Ok(a), Ok(b)) if a == b)
+}
