@@ -138,6 +138,7 @@ pub fn worktrees(loaded: &Loaded, environment: &Environment, processes: Option<G
         trusted: loaded.trust.is_trusted().then(|| loaded.paths.root.clone()),
     };
     let leases = Leases::new(loaded.paths.state.clone()?);
+    let leases = leases.synced(settings.durability == settings::Durability::Power);
     let git = Git::new(processes?, &shell);
     Some(Worktrees::new(git, leases, worktree, Arc::new(SystemClock::new())))
 }

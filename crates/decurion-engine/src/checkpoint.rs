@@ -10,7 +10,6 @@ use decurion_tools::restore::{Held, TRACKED};
 use decurion_tools::{PathRules, Surroundings, ToolLimits};
 
 use crate::call::Bench;
-use crate::journal::Durability;
 
 /// A file of more bytes is not kept.
 pub const MOST_KEPT: u64 = 16 << 20;
@@ -20,8 +19,6 @@ pub const MOST_KEPT: u64 = 16 << 20;
 pub struct Keeper {
     /// The session's files; none where it has none.
     pub files: Option<Arc<SessionFiles>>,
-    /// Whether they must survive a loss of power.
-    pub durability: Durability,
     /// What tools may take and give.
     pub limits: Arc<ToolLimits>,
 }
@@ -33,7 +30,7 @@ impl Keeper {
         let Some(files) = &self.files else {
             return FileBefore::NotKept { reason: "this session keeps no files".to_owned() };
         };
-        match files.put_checkpoint(content, self.durability == Durability::Power) {
+        match files.put_checkpoint(content) {
             Ok(hash) => FileBefore::Kept { hash, mode },
             Err(error) => FileBefore::NotKept { reason: format!("it could not be written: {error}") },
         }

@@ -23,13 +23,17 @@ use crate::live::Live;
 /// How long what is written may stay unsynced.
 const SYNC_WITHIN: Duration = Duration::from_millis(200);
 /// How often a write that failed is tried again: the one poll in the program.
-const RETRY_EVERY: Duration = Duration::from_secs(2);
+pub const RETRY_EVERY: Duration = Duration::from_secs(2);
 /// How many waiting writes are gathered into one.
 const GATHER_AT_MOST: usize = 512;
 
 /// What is told where somebody took the files away.
 const GONE: &str = "the transcript of this session was taken away: nothing that is said is on record any more, and it \
     cannot be resumed";
+
+/// What is told once where the disk does not sync, and nobody waits for that.
+const UNSYNCED: &str = "the disk does not confirm that the transcript is stored; a loss of power could lose the last \
+    records, and syncing is tried again";
 
 /// What "written" means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +55,8 @@ pub struct JournalOptions {
     pub last_seq: u64,
     /// When to stop trying to write; none is never.
     pub give_up_after: Option<Duration>,
+    /// How often a write that failed is tried again.
+    pub retry_every: Duration,
     /// Whether each job is done where it is asked for, rather than on a thread of its own: where time is
     /// simulated, a thread would let it run on.
     pub here: bool,
@@ -136,9 +142,11 @@ impl Journal {
             clock: Arc::clone(&options.clock),
             durability: options.durability,
             give_up_after: options.give_up_after,
+            retry_every: options.retry_every,
             unsynced_since: None,
             run: None,
             told_gone: false,
+            told_unsynced: false,
             lost: Arc::clone(&lost),
         };
         let door = if options.here {
@@ -291,11 +299,14 @@ struct Writer {
     clock: Arc<dyn Clock>,
     durability: Durability,
     give_up_after: Option<Duration>,
+    retry_every: Duration,
     unsynced_since: Option<Instant>,
     /// Whose event was written last.
     run: Option<RunId>,
     /// Whether it was told that the files are gone.
     told_gone: bool,
+    /// Whether it was told that the disk does not sync.
+    told_unsynced: bool,
     lost: Arc<OnceLock<JournalLost>>,
 }
 
@@ -381,10 +392,6 @@ impl Writer {
             }
             return;
         }
-        self.unsynced_since.get_or_insert_with(Instant::now);
-        if self.durability == Durability::Power {
-            self.sync();
-        }
         let mut written = batch.into_iter().map(|envelope| self.show(envelope));
         for (count, done) in waiting {
             let _ = done.send(Ok(written.by_ref().take(count).collect()));
@@ -399,6 +406,7 @@ impl Writer {
         envelope
     }
 
+    /// Puts a batch on record as durably as was asked for; while the disk refuses that, waits and says so.
     fn write_until_done(&mut self, batch: &[Envelope]) -> Result<(), JournalLost> {
         if let Some(lost) = self.lost.get() {
             return Err(lost.clone());
@@ -406,24 +414,39 @@ impl Writer {
         let started = Instant::now();
         let mut told = false;
         let kept = on_record(batch);
+        let mut rest = &kept[..];
         loop {
-            let Err(error) = self.store.append(&kept) else {
+            let Err((error, can_wait)) = self.try_once(&mut rest) else {
                 if told {
                     self.tell(batch, None);
                 }
                 return Ok(());
             };
             let give_up = self.give_up_after.is_some_and(|limit| started.elapsed() >= limit);
-            if give_up || !can_wait(&error) {
-                let lost = JournalLost(Arc::from(error.to_string()));
+            if give_up || !can_wait {
+                let lost = JournalLost(Arc::from(error));
                 return Err(self.lost.get_or_init(|| lost).clone());
             }
             if !told {
-                self.tell(batch, Some(WaitReason::Disk { error: error.to_string() }));
+                self.tell(batch, Some(WaitReason::Disk { error }));
                 told = true;
             }
-            std::thread::sleep(RETRY_EVERY);
+            std::thread::sleep(self.retry_every);
         }
+    }
+
+    /// Hands over what is left of a batch, and syncs it where it must survive a loss of power; or says what the disk
+    /// said, and whether trying again can help.
+    fn try_once(&mut self, rest: &mut &[Envelope]) -> Result<(), (String, bool)> {
+        self.store.append(rest).map_err(|error| (error.to_string(), can_wait(&error)))?;
+        *rest = &[];
+        self.unsynced_since.get_or_insert_with(Instant::now);
+        if self.durability == Durability::Power {
+            let failed = |error| (format!("the transcript cannot be synced: {error}"), true);
+            self.store.sync().map_err(failed)?;
+            self.unsynced_since = None;
+        }
+        Ok(())
     }
 
     fn tell(&self, batch: &[Envelope], reason: Option<WaitReason>) {
@@ -437,21 +460,35 @@ impl Writer {
 
     /// Tells, once, that the files were taken away. Only where a turn ends: no write shows it.
     fn look(&mut self) {
-        let Some(run) = self.run.filter(|_| !self.told_gone && self.store.is_gone()) else { return };
-        self.told_gone = true;
-        let (level, text) = ("warning".to_owned(), GONE.to_owned());
+        if !self.told_gone && self.store.is_gone() {
+            self.told_gone = self.warn(GONE.to_owned());
+        }
+    }
+
+    /// Puts a warning on record and shows it; false where nothing is on record yet that it could be about.
+    fn warn(&mut self, text: String) -> bool {
+        let Some(run) = self.run else { return false };
+        let level = "warning".to_owned();
         let notice = self.envelope(&Who { run, agent: None }, Event::Notice { level, text }, 0);
         if self.write_until_done(std::slice::from_ref(&notice)).is_ok() {
             self.show(notice);
         }
+        true
     }
 
+    /// Syncs what is written, where nobody waits for that. What fails is tried again later; the store rewrites what is
+    /// in doubt.
     fn sync(&mut self) {
-        // A failed sync leaves the time set, so that it is tried again; the store rewrites what is in doubt.
-        self.unsynced_since = match self.store.sync() {
-            Ok(()) => None,
-            Err(_) => Some(Instant::now()),
+        let Err(error) = self.store.sync() else {
+            self.unsynced_since = None;
+            return;
         };
+        if !self.told_unsynced && self.durability == Durability::Process {
+            // Before the notice, which is written by the same way.
+            self.told_unsynced = true;
+            self.told_unsynced = self.warn(format!("{UNSYNCED}: {error}"));
+        }
+        self.unsynced_since = Some(Instant::now());
     }
 }
 
@@ -459,6 +496,7 @@ impl Writer {
 #[allow(clippy::unwrap_used)] // a test fails by panicking
 mod tests {
     use decurion_store::{MemoryJournal, Record, ReplayReport, SyncJob, Synced};
+    use futures_util::StreamExt as _;
     use uuid::Uuid;
 
     use super::*;
@@ -528,29 +566,130 @@ mod tests {
         }
     }
 
+    fn options(durability: Durability) -> JournalOptions {
+        JournalOptions {
+            clock: Arc::new(NoTime),
+            durability,
+            last_seq: 0,
+            give_up_after: None,
+            retry_every: Duration::from_millis(1),
+            here: false,
+        }
+    }
+
+    fn who() -> Who {
+        Who { run: RunId(Uuid::nil()), agent: None }
+    }
+
+    fn notice() -> Vec<Event> {
+        vec![Event::Notice { level: "info".to_owned(), text: "x".to_owned() }]
+    }
+
+    /// Files on a disk that does not sync while it is told not to.
+    struct Unsynced {
+        inner: MemoryJournal,
+        refuses: Arc<std::sync::atomic::AtomicBool>,
+        /// How far the files are on the device.
+        synced: Arc<AtomicU64>,
+    }
+
+    impl decurion_store::Journal for Unsynced {
+        fn append(&mut self, batch: &[Envelope]) -> Result<(), WriteError> {
+            self.inner.append(batch)
+        }
+        fn sync(&mut self) -> std::io::Result<()> {
+            if self.refuses.load(Ordering::SeqCst) {
+                return Err(std::io::Error::other("no such luck"));
+            }
+            self.synced.store(self.inner.last_seq(), Ordering::SeqCst);
+            Ok(())
+        }
+        fn begin_sync(&mut self) -> std::io::Result<Option<SyncJob>> {
+            self.inner.begin_sync()
+        }
+        fn end_sync(&mut self, synced: Synced) -> std::io::Result<()> {
+            self.inner.end_sync(synced)
+        }
+        fn last_seq(&self) -> u64 {
+            self.inner.last_seq()
+        }
+        fn held_bytes(&self) -> usize {
+            self.inner.held_bytes()
+        }
+        fn since(&self, seq: u64, sink: &mut dyn FnMut(Envelope)) -> std::io::Result<ReplayReport> {
+            self.inner.since(seq, sink)
+        }
+        fn record(&self) -> Arc<dyn Record> {
+            self.inner.record()
+        }
+    }
+
+    fn unsynced(durability: Durability) -> (Journal, Arc<std::sync::atomic::AtomicBool>, Arc<AtomicU64>) {
+        let (refuses, synced) = (Arc::default(), Arc::default());
+        let inner = MemoryJournal::default();
+        let store = Unsynced { inner, refuses: Arc::clone(&refuses), synced: Arc::clone(&synced) };
+        (Journal::start(Box::new(store), options(durability)).unwrap(), refuses, synced)
+    }
+
+    #[tokio::test]
+    async fn nothing_is_shown_that_power_could_take_back() {
+        let (journal, refuses, synced) = unsynced(Durability::Power);
+        let mut seen = journal.subscribe();
+        journal.write(&who(), notice()).await.unwrap();
+        let next = |seen: Option<Arc<Envelope>>| seen.unwrap().event.clone();
+        assert!(matches!(next(seen.next().await), Event::Notice { .. }));
+        refuses.store(true, Ordering::SeqCst);
+        let writing = tokio::spawn({
+            let journal = journal.clone();
+            async move { journal.write(&who(), notice()).await.unwrap()[0].seq }
+        });
+        let Event::Waiting { reason: Some(WaitReason::Disk { error }) } = next(seen.next().await) else {
+            panic!("what is shown first is that the disk is waited for")
+        };
+        assert!(error.contains("cannot be synced: no such luck"), "{error}");
+        assert_eq!((journal.seq(), writing.is_finished(), synced.load(Ordering::SeqCst)), (1, false, 1));
+        refuses.store(false, Ordering::SeqCst);
+        assert_eq!(writing.await.unwrap(), 2);
+        assert_eq!(synced.load(Ordering::SeqCst), 2, "it is on the device before anybody hears of it");
+        assert_eq!(next(seen.next().await), Event::Waiting { reason: None });
+        assert!(matches!(next(seen.next().await), Event::Notice { .. }));
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_does_not_sync_is_told_once() {
+        let (journal, refuses, _) = unsynced(Durability::Process);
+        let mut seen = journal.subscribe();
+        refuses.store(true, Ordering::SeqCst);
+        for _ in 0..3 {
+            journal.write(&who(), notice()).await.unwrap();
+            journal.sync().await;
+        }
+        journal.publish(&who(), Event::Waiting { reason: None });
+        let mut warnings = Vec::new();
+        while let Some(Event::Notice { level, text }) = seen.next().await.map(|seen| seen.event.clone()) {
+            warnings.extend((level == "warning").then_some(text));
+        }
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].ends_with("no such luck"), "{warnings:?}");
+    }
+
     #[tokio::test]
     async fn nobody_who_writes_waits_for_one_who_reads() {
         let (open, gate) = mpsc::channel();
         let gate = Arc::new(Gate(Mutex::new(gate)));
-        let options = JournalOptions {
-            clock: Arc::new(NoTime),
-            durability: Durability::Process,
-            last_seq: 0,
-            give_up_after: None,
-            here: false,
-        };
-        let journal =
-            Journal::start(Box::new(Slow { inner: MemoryJournal::default(), gate }), options).unwrap();
-        let who = Who { run: RunId(Uuid::nil()), agent: None };
-        let notice = || vec![Event::Notice { level: "info".to_owned(), text: "x".to_owned() }];
-        journal.write(&who, notice()).await.unwrap();
+        let journal = Journal::start(
+            Box::new(Slow { inner: MemoryJournal::default(), gate }),
+            options(Durability::Process),
+        )
+        .unwrap();
+        journal.write(&who(), notice()).await.unwrap();
         let take = |seen: &mut Vec<u64>, envelope: Envelope| seen.push(envelope.seq);
         let reading = tokio::spawn({
             let journal = journal.clone();
             async move { journal.read_root(Vec::new(), take).await }
         });
         tokio::task::yield_now().await;
-        journal.write(&who, notice()).await.unwrap();
+        journal.write(&who(), notice()).await.unwrap();
         open.send(()).unwrap();
         assert_eq!(reading.await.unwrap(), Some(vec![1]), "what was on record when it was asked for");
     }

@@ -597,6 +597,7 @@ fn start_journal(parts: &Parts, store: Box<dyn decurion_store::Journal>) -> Resu
         durability: parts.durability,
         last_seq: store.last_seq(),
         give_up_after: parts.journal_patience,
+        retry_every: journal::RETRY_EVERY,
         here: parts.journal_here,
     };
     Journal::start(store, options)
@@ -616,11 +617,7 @@ fn store_head(head: &decurion_model::Head, files: Option<&SessionFiles>) -> Resu
 }
 
 fn equipment(parts: &Parts, files: Option<&Arc<SessionFiles>>, checkpoints: bool) -> Arc<Equipment> {
-    let keeper = checkpoint::Keeper {
-        files: files.cloned(),
-        durability: parts.durability,
-        limits: Arc::clone(&parts.tool_limits),
-    };
+    let keeper = checkpoint::Keeper { files: files.cloned(), limits: Arc::clone(&parts.tool_limits) };
     let spill_into = Arc::new(SpillInto {
         files: files.cloned(),
         limit: parts.tool_limits.spill_bytes,

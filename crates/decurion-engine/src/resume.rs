@@ -17,6 +17,7 @@ use decurion_store::{
 
 use crate::branch::{Branches, Part, Search};
 use crate::context::Context;
+use crate::journal::Durability;
 use crate::permits::Permits;
 use crate::ports::{Models, Parts, new_run};
 use crate::task::TaskTable;
@@ -237,7 +238,7 @@ fn create(parts: &Parts, request: &SessionRequest, id: SessionId) -> Result<Open
     }
     let paths = parts.archive.layout().session(&request.cwd, id);
     match SessionWriter::create(&paths, &info, parts.clock.date()) {
-        Ok(writer) => opened(Box::new(writer), &paths, Folded::new(parts, request), info, None),
+        Ok(writer) => opened(parts, Box::new(writer), &paths, Folded::new(parts, request), info, None),
         Err(error) if is_unusable(&error) && request.persistence == Persistence::Usual => {
             let notice = format!("no transcript is kept: {error}");
             Ok(in_memory(parts, request, info, Some(notice)))
@@ -269,7 +270,7 @@ fn take_up(
             };
             let wanted = (id, at, writer.last_seq());
             let (folded, branched) = settle(parts, request, folded, wanted, &mut read)?;
-            let opened = opened(Box::new(writer), &paths, folded, info, Some(&report))?;
+            let opened = opened(parts, Box::new(writer), &paths, folded, info, Some(&report))?;
             Ok(Opened { branched, ..opened })
         }
         Some(Found::Foreign(transcript)) => {
@@ -290,7 +291,7 @@ fn take_up(
             let mut writer =
                 SessionWriter::create(&paths, &imported.info, parts.clock.date()).map_err(place_error)?;
             writer.append(&imported.envelopes).map_err(|error| storage(&paths, io::Error::other(error)))?;
-            let opened = opened(Box::new(writer), &paths, folded, imported.info, None)?;
+            let opened = opened(parts, Box::new(writer), &paths, folded, imported.info, None)?;
             Ok(Opened { branched, ..opened })
         }
     }
@@ -339,7 +340,7 @@ fn fork(
     folded.parked.clear();
     // So is whoever waits for an answer there.
     folded.unanswered = None;
-    opened(Box::new(writer), &paths, folded, info, Some(&report))
+    opened(parts, Box::new(writer), &paths, folded, info, Some(&report))
 }
 
 /// What of each record of a session goes into a fork of it: what is part of its conversation now, up to a line if one
@@ -386,6 +387,7 @@ fn what_a_fork_keeps(
 }
 
 fn opened(
+    parts: &Parts,
     journal: Box<dyn Journal>,
     paths: &SessionPaths,
     folded: Folded,
@@ -393,6 +395,7 @@ fn opened(
     report: Option<&ReplayReport>,
 ) -> Result<Opened, PlaceError> {
     let files = SessionFiles::open(paths).map_err(|source| storage(paths, source))?;
+    let files = files.synced(parts.durability == Durability::Power);
     let problems = report.and_then(ReplayReport::problems).map(|problems| format!("transcript: {problems}"));
     let lost = |agent: &AgentId| {
         format!("transcript: that of agent {agent} has lost its end; what is left of it is used")

@@ -1,12 +1,12 @@
 //! Large strings outside their line. Takes a record that is too long, gives it back short with references;
 //! takes such a record and gives back the whole.
 
-use std::fs::File;
 use std::io;
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::disk::{Blob, Disk};
 use crate::folder::{Folder, How};
 use crate::layout::BLOBS;
 
@@ -23,38 +23,74 @@ pub(crate) trait BlobStore {
     fn put(&mut self, text: &str) -> io::Result<String>;
 }
 
-/// The `blobs` folder of a session, and the handles of what was put there and is not synced yet.
+/// The `blobs` folder of a session, and what was put there and is not synced yet.
 pub(crate) struct BlobFolder {
     session: Folder,
     folder: Option<Folder>,
-    pub(crate) unsynced: Vec<File>,
+    pub(crate) unsynced: Vec<Blob>,
+    /// Whether the folder was made, or has names, since somebody took them to sync them.
+    pub(crate) is_new: bool,
+    pub(crate) has_names: bool,
 }
 
-/// More unsynced blobs than this are synced on the spot rather than held open.
+/// More unsynced blobs than this are synced on the spot rather than held.
 const UNSYNCED_LIMIT: usize = 16;
 
 impl BlobFolder {
     pub(crate) fn new(session: Folder) -> Self {
-        Self { session, folder: None, unsynced: Vec::new() }
+        Self { session, folder: None, unsynced: Vec::new(), is_new: false, has_names: false }
+    }
+
+    /// The folder itself, if something was put there.
+    pub(crate) fn folder(&self) -> Option<&Folder> {
+        self.folder.as_ref()
+    }
+
+    /// Keeps a string under the name of its content, for a disk.
+    pub(crate) fn put(&mut self, text: &str, disk: &dyn Disk) -> io::Result<String> {
+        let name = hash(text.as_bytes());
+        if self.unsynced.iter().any(|blob| blob.name == name) {
+            return Ok(name);
+        }
+        if self.folder.is_none() {
+            self.is_new |= !self.session.has(BLOBS);
+            self.folder = Some(self.session.sub(BLOBS, true)?);
+        }
+        let Some(folder) = &self.folder else { return Ok(name) };
+        let file = folder.put_once(&name, text.as_bytes())?;
+        self.has_names = true;
+        let mut file = disk.adopt(file);
+        if self.unsynced.len() < UNSYNCED_LIMIT {
+            self.unsynced.push(Blob {
+                name: name.clone(),
+                bytes: text.as_bytes().to_vec(),
+                file: Some(file),
+            });
+        } else if let Err(error) = file.sync() {
+            // Not to be found whole by the next try, which would believe it.
+            folder.remove(&name)?;
+            return Err(error);
+        }
+        Ok(name)
+    }
+
+    /// Gives each unsynced blob a handle that can be trusted: those whose sync failed are written anew.
+    pub(crate) fn take_unsynced(&mut self, disk: &dyn Disk) -> io::Result<Vec<Blob>> {
+        for blob in self.unsynced.iter_mut().filter(|blob| blob.file.is_none()) {
+            let folder = self.folder.as_ref().ok_or(io::ErrorKind::NotFound)?;
+            blob.file = Some(disk.adopt(folder.replace(&blob.name, &blob.bytes)?));
+            self.has_names = true;
+        }
+        Ok(std::mem::take(&mut self.unsynced))
     }
 }
 
-impl BlobStore for BlobFolder {
+/// A folder of blobs on a disk.
+pub(crate) struct BlobsOn<'a>(pub(crate) &'a mut BlobFolder, pub(crate) &'a dyn Disk);
+
+impl BlobStore for BlobsOn<'_> {
     fn put(&mut self, text: &str) -> io::Result<String> {
-        let name = hash(text.as_bytes());
-        if self.folder.is_none() {
-            self.folder = Some(self.session.sub(BLOBS, true)?);
-        }
-        if let Some(folder) = &self.folder
-            && let Some(file) = folder.put_once(&name, text.as_bytes())?
-        {
-            if self.unsynced.len() < UNSYNCED_LIMIT {
-                self.unsynced.push(file);
-            } else {
-                file.sync_data()?;
-            }
-        }
-        Ok(name)
+        self.0.put(text, self.1)
     }
 }
 

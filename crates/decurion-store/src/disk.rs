@@ -67,21 +67,27 @@ pub(crate) type FileKey = Option<AgentId>;
 #[must_use = "a job that is not run syncs nothing"]
 pub struct SyncJob {
     pub(crate) files: Vec<SyncFile>,
-    /// Content that lines refer to, with no repair but writing the line again.
-    pub(crate) blobs: Vec<File>,
+    /// Content that lines refer to.
+    pub(crate) blobs: Vec<Blob>,
     /// Folders with new names in them.
     pub(crate) folders: Vec<(Place, Folder)>,
 }
 
-/// A folder of a session.
+/// A folder of a session, or one that leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
+    /// The state folder.
+    Home,
+    /// That of all projects.
+    Projects,
     /// The project's.
     Project,
     /// The session's own.
     Session,
     /// That of its agents' files.
     Subagents,
+    /// That of its blobs.
+    Blobs,
 }
 
 pub(crate) struct SyncFile {
@@ -90,11 +96,21 @@ pub(crate) struct SyncFile {
     pub(crate) through: u64,
 }
 
+/// Content in a file of its own that is not known to be on the device, with what it takes to write it anew: after a
+/// failed sync the kernel may have dropped it, and a second sync of the same handle would still succeed.
+pub(crate) struct Blob {
+    pub(crate) name: String,
+    pub(crate) bytes: Vec<u8>,
+    /// None once a sync of it has failed.
+    pub(crate) file: Option<Box<dyn DiskFile>>,
+}
+
 /// What a [`SyncJob`] achieved; goes back to the journal it came from.
 #[must_use = "a journal must hear what was synced"]
 pub struct Synced {
     pub(crate) files: Vec<(FileKey, u64, io::Result<()>)>,
-    pub(crate) blobs: Vec<File>,
+    /// Those that could not be synced.
+    pub(crate) blobs: Vec<Blob>,
     pub(crate) folders: Vec<Place>,
     pub(crate) error: Option<io::Error>,
 }
@@ -103,8 +119,10 @@ impl SyncJob {
     /// Syncs everything in it; blobs before the lines that name them.
     pub fn run(self) -> Synced {
         let mut synced = Synced { files: Vec::new(), blobs: Vec::new(), folders: Vec::new(), error: None };
-        for blob in self.blobs {
-            if let Err(error) = blob.sync_data() {
+        for mut blob in self.blobs {
+            if let Some(mut file) = blob.file.take()
+                && let Err(error) = file.sync()
+            {
                 synced.blobs.push(blob);
                 synced.error = Some(error);
             }

@@ -34,6 +34,10 @@ struct State {
     sync_fault: Option<(usize, usize)>,
     /// What was written since the last good sync; gone when a sync fails.
     rewritten: usize,
+    /// Each handle that a sync of failed, by its number, and those that were synced again.
+    handles: usize,
+    failed: Vec<usize>,
+    trusted: Vec<usize>,
 }
 
 #[derive(Clone, Default)]
@@ -42,11 +46,15 @@ struct FaultyDisk(Arc<Mutex<State>>);
 struct FaultyFile {
     file: File,
     disk: FaultyDisk,
+    /// The same for all twins.
+    handle: usize,
 }
 
 impl Disk for FaultyDisk {
     fn adopt(&self, file: File) -> Box<dyn DiskFile> {
-        Box::new(FaultyFile { file, disk: self.clone() })
+        let mut state = self.0.lock().unwrap();
+        state.handles += 1;
+        Box::new(FaultyFile { file, disk: self.clone(), handle: state.handles })
     }
 }
 
@@ -88,8 +96,17 @@ impl DiskFile for FaultyFile {
         let mut state = self.disk.0.lock().unwrap();
         state.syncs += 1;
         match state.sync_fault {
-            Some((at, tries)) if (at..=at + tries).contains(&state.syncs) => Err(Errno::IO.into()),
-            _ => self.file.sync(),
+            Some((at, tries)) if (at..=at + tries).contains(&state.syncs) => {
+                state.failed.push(self.handle);
+                Err(Errno::IO.into())
+            }
+            _ => {
+                // As the kernel does it: a handle that has told its error says that all is well.
+                if state.failed.contains(&self.handle) {
+                    state.trusted.push(self.handle);
+                }
+                self.file.sync()
+            }
         }
     }
 
@@ -99,7 +116,7 @@ impl DiskFile for FaultyFile {
     }
 
     fn twin(&self) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(Self { file: self.file.try_clone()?, disk: self.disk.clone() }))
+        Ok(Box::new(Self { file: self.file.try_clone()?, disk: self.disk.clone(), handle: self.handle }))
     }
 }
 
@@ -293,6 +310,7 @@ fn after_a_failed_sync_the_end_is_written_again() {
         }
         let state = stage.disk.0.lock().unwrap();
         assert!(state.rewritten > 0, "sync {nth}");
+        assert!(state.trusted.is_empty(), "a handle whose sync failed is never believed again: sync {nth}");
         drop(state);
         assert!(stage.writer.begin_sync().unwrap().is_none(), "all is synced");
         assert_eq!(read(&stage.paths), events);
@@ -314,4 +332,32 @@ fn what_is_appended_during_a_sync_is_synced_by_the_next() {
     stage.writer.sync().unwrap();
     assert!(stage.writer.begin_sync().unwrap().is_none());
     assert_eq!(read(&stage.paths), events);
+}
+
+#[test]
+fn a_blob_whose_sync_failed_is_written_anew() {
+    let text = "x".repeat(2 << 20);
+    for tries in [0, 1, 4] {
+        let mut stage = stage();
+        let message = Message::user(text.as_str());
+        let lines = vec![LineId(Uuid::from_u128(1))];
+        let event = Event::Message { message, lines, parent: None, meta: Box::default() };
+        let envelope = Envelope { seq: 1, agent: None, event, ..events().remove(0) };
+        stage.writer.append(std::slice::from_ref(&envelope)).unwrap();
+        let blobs = stage.paths.folder().join("blobs");
+        let name = std::fs::read_dir(&blobs).unwrap().next().unwrap().unwrap().path();
+        let inode = |path: &std::path::Path| std::os::unix::fs::MetadataExt::ino(&path.metadata().unwrap());
+        let before = inode(&name);
+        stage.disk.0.lock().unwrap().sync_fault = Some((1, tries));
+        let mut failures = 0;
+        while stage.writer.sync().is_err() {
+            failures += 1;
+            assert!(failures < 10);
+        }
+        assert!(failures > 0);
+        assert_ne!(inode(&name), before, "it is another file");
+        assert!(stage.disk.0.lock().unwrap().trusted.is_empty(), "after {tries}");
+        assert!(stage.writer.begin_sync().unwrap().is_none());
+        assert_eq!(read(&stage.paths), [envelope]);
+    }
 }

@@ -90,23 +90,51 @@ impl Folder {
         Ok(bytes)
     }
 
-    /// Writes a file whose name stands for its content: one that is there and whole stays as it is. Gives
-    /// back the handle of what was written.
-    pub(crate) fn put_once(&self, name: &str, bytes: &[u8]) -> io::Result<Option<File>> {
+    /// Writes a file whose name stands for its content: one that is there and whole stays as it is. Gives back a
+    /// handle of what is there.
+    pub(crate) fn put_once(&self, name: &str, bytes: &[u8]) -> io::Result<File> {
         check(name)?;
-        // A power loss can leave the name with nothing behind it; then it is written again.
-        match self.stat(name) {
-            Ok(stat) if u64::try_from(stat.st_size).is_ok_and(|size| size == bytes.len() as u64) => Ok(None),
-            _ => self.replace(name, bytes).map(Some),
+        // A power loss can leave the name with nothing, or zeros, behind it; then it is written again.
+        let limit = bytes.len() as u64;
+        if self.read(name, limit).is_ok_and(|there| there == bytes) {
+            return self.file(name, How::Read);
         }
+        self.replace(name, bytes)
+    }
+
+    /// The same so that it survives a power loss, the folder's own name in `parent` included. One that could not be
+    /// synced is removed, because the next try would believe it.
+    pub(crate) fn put_once_synced(&self, name: &str, bytes: &[u8], parent: &Self) -> io::Result<()> {
+        let file = self.put_once(name, bytes)?;
+        let synced = file.sync_data().and_then(|()| self.sync()).and_then(|()| parent.sync());
+        if synced.is_err() {
+            self.remove(name)?;
+        }
+        synced
     }
 
     /// Writes a file that is either the old one or the new one, never a part.
     pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<File> {
+        self.replace_with(name, bytes, |_| Ok(()))
+    }
+
+    /// The same so that it survives a power loss.
+    pub(crate) fn replace_synced(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        self.replace_with(name, bytes, File::sync_data)?;
+        self.sync()
+    }
+
+    fn replace_with(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        settle: impl FnOnce(&File) -> io::Result<()>,
+    ) -> io::Result<File> {
         check(name)?;
         let temporary = format!(".{}.tmp", random_word());
         let mut file = self.temporary(&temporary)?;
-        match file.write_all(bytes).and_then(|()| self.rename(&temporary, name)) {
+        let written = file.write_all(bytes).and_then(|()| settle(&file));
+        match written.and_then(|()| self.rename(&temporary, name)) {
             Ok(()) => Ok(file),
             Err(error) => {
                 let _ = self.remove(&temporary);
@@ -115,17 +143,19 @@ impl Folder {
         }
     }
 
-    /// Writes a file that is whole or not there; one that is there stays, which is an error.
-    pub(crate) fn put_new(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+    /// Writes a file that is whole or not there; one that is there stays, which is an error. `synced`, so that it
+    /// survives a power loss.
+    pub(crate) fn put_new(&self, name: &str, bytes: &[u8], synced: bool) -> io::Result<()> {
         check(name)?;
         let temporary = format!(".{}.tmp", random_word());
         let mut file = self.temporary(&temporary)?;
-        let linked = file.write_all(bytes).and_then(|()| {
+        let written = file.write_all(bytes).and_then(|()| if synced { file.sync_data() } else { Ok(()) });
+        let linked = written.and_then(|()| {
             let flags = AtFlags::empty();
             Ok(rustix::fs::linkat(&self.handle, temporary.as_str(), &self.handle, name, flags)?)
         });
         let _ = self.remove(&temporary);
-        linked
+        if synced { linked.and_then(|()| self.sync()) } else { linked }
     }
 
     /// A file that will have another name. Locked, so that one that a dead process left can be told from it.
@@ -197,6 +227,18 @@ impl Folder {
     /// Makes the names in it survive a power loss.
     pub(crate) fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(&self.handle)?)
+    }
+
+    /// Another handle of the same folder, which has something new to sync: what a failed sync dropped is not written
+    /// by the next one of the same handle.
+    pub(crate) fn renewed(&self) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = rustix::fs::openat(&self.handle, ".", flags, Mode::empty())?;
+        let renewed = Self { handle, path: self.path.clone() };
+        let temporary = format!(".{}.tmp", random_word());
+        drop(renewed.temporary(&temporary)?);
+        renewed.remove(&temporary)?;
+        Ok(renewed)
     }
 
     /// Its path, for messages.

@@ -14,7 +14,7 @@ use decurion_protocol::event::SessionInfo;
 use decurion_protocol::{AgentId, Envelope, Event, SessionId};
 use jiff::Timestamp;
 
-use crate::blob::BlobFolder;
+use crate::blob::{BlobFolder, BlobsOn};
 use crate::disk::{Disk, DiskFile, FileKey, Place, RealDisk, SyncFile, SyncJob, Synced};
 use crate::folder::{Folder, How};
 use crate::import::Imported;
@@ -112,6 +112,8 @@ pub struct SessionWriter {
     paths: SessionPaths,
     disk: Box<dyn Disk>,
     encoder: Encoder,
+    home: Folder,
+    projects: Folder,
     project: Folder,
     session: Folder,
     subagents: Option<Folder>,
@@ -128,6 +130,8 @@ pub struct SessionWriter {
     tick: u64,
     /// Folders with names that are not synced yet.
     new_names: Vec<Place>,
+    /// Those of them whose last sync failed.
+    doubtful: Vec<Place>,
     /// Held for the writer's life, and dropped last.
     _lock: Lock,
 }
@@ -241,6 +245,8 @@ impl SessionWriter {
             disk,
             encoder: Encoder::new(info),
             blobs: BlobFolder::new(folders.session.twin()?),
+            home: folders.home,
+            projects: folders.projects,
             project: folders.project,
             session: folders.session,
             subagents: None,
@@ -251,7 +257,8 @@ impl SessionWriter {
             last_seq: 0,
             retrying: false,
             tick: 0,
-            new_names: vec![Place::Project, Place::Session],
+            new_names: vec![Place::Home, Place::Projects, Place::Project, Place::Session],
+            doubtful: Vec::new(),
             _lock: lock,
         })
     }
@@ -327,7 +334,8 @@ impl SessionWriter {
             None => &mut self.root,
         };
         target.used = self.tick;
-        self.encoder.encode(envelope, &mut target.end, &mut target.pending, &mut self.blobs)?;
+        let mut blobs = BlobsOn(&mut self.blobs, &*self.disk);
+        self.encoder.encode(envelope, &mut target.end, &mut target.pending, &mut blobs)?;
         self.last_seq = self.last_seq.max(envelope.seq);
         Ok(())
     }
@@ -389,7 +397,7 @@ impl SessionWriter {
         self.close_oldest();
         if self.subagents.is_none() {
             self.subagents = Some(self.session.sub(SUBAGENTS, true)?);
-            self.new_names.push(Place::Session);
+            self.has_new_name(Place::Session);
         }
         let Some(folder) = &self.subagents else { return Ok(()) };
         if let Some(target) = self.agents.get_mut(agent) {
@@ -401,11 +409,17 @@ impl SessionWriter {
         let file = folder.file(&name, How::Append)?;
         let mut tail = tail::find(&file)?;
         tail::cut(folder, &name, &file, &mut tail)?;
-        if tail == Tail::default() && !self.new_names.contains(&Place::Subagents) {
-            self.new_names.push(Place::Subagents);
-        }
         self.agents.insert(agent.clone(), Target::new(name, self.disk.adopt(file), tail));
+        if tail == Tail::default() {
+            self.has_new_name(Place::Subagents);
+        }
         Ok(())
+    }
+
+    fn has_new_name(&mut self, place: Place) {
+        if !self.new_names.contains(&place) {
+            self.new_names.push(place);
+        }
     }
 
     /// Closes the file that was used longest ago, when there are too many. One with lines that wait stays.
@@ -448,17 +462,61 @@ impl SessionWriter {
         Ok(self.disk.adopt(file))
     }
 
-    /// After a failed sync the kernel may have dropped what it could not write: everything since the last
-    /// good one is written again, to the same place, through a fresh handle.
+    /// A handle of a file whose sync makes everything in it safe. After a failed sync the kernel may have dropped what
+    /// it could not write, and would say that all is well when asked again: then everything since the last good one is
+    /// written again, to the same place, through a fresh handle.
+    fn handle_to_sync(&mut self, key: &FileKey) -> io::Result<Option<SyncFile>> {
+        let Some(target) = self.target_mut(key) else { return Ok(None) };
+        let (through, is_doubtful) = (target.length, target.is_doubtful);
+        let twin = target.file.as_ref().filter(|_| !is_doubtful).map(|file| file.twin()).transpose()?;
+        let file = match twin {
+            Some(file) => file,
+            None if is_doubtful => {
+                let mut fresh = self.reopen(key, How::InPlace)?;
+                let Some(target) = self.target_mut(key) else { return Ok(None) };
+                fresh.write_at(&target.unsynced, target.synced)?;
+                fresh
+            }
+            None => self.reopen(key, How::AppendExisting)?,
+        };
+        Ok(Some(SyncFile { key: key.clone(), file, through }))
+    }
+
+    /// Writes again what a failed sync left in doubt, and syncs that.
     fn rewrite(&mut self, key: &FileKey) -> io::Result<()> {
-        let mut fresh = self.reopen(key, How::InPlace)?;
-        let again = self.reopen(key, How::AppendExisting)?;
-        let Some(target) = self.target_mut(key) else { return Ok(()) };
-        fresh.write_at(&target.unsynced, target.synced)?;
-        fresh.sync()?;
-        target.file = Some(again);
-        target.settle(target.length);
+        let Some(SyncFile { mut file, through, .. }) = self.handle_to_sync(key)? else { return Ok(()) };
+        file.sync()?;
+        if let Some(target) = self.target_mut(key) {
+            target.settle(through);
+        }
         Ok(())
+    }
+
+    /// The folders that have new names, each by a handle whose sync can be trusted.
+    fn folders_to_sync(&mut self) -> io::Result<Vec<(Place, Folder)>> {
+        for (is_new, place) in
+            [(&mut self.blobs.is_new, Place::Session), (&mut self.blobs.has_names, Place::Blobs)]
+        {
+            if std::mem::take(is_new) && !self.new_names.contains(&place) {
+                self.new_names.push(place);
+            }
+        }
+        let mut folders = Vec::with_capacity(self.new_names.len());
+        for place in &self.new_names {
+            let folder = match place {
+                Place::Home => &self.home,
+                Place::Projects => &self.projects,
+                Place::Project => &self.project,
+                Place::Session => &self.session,
+                Place::Subagents => self.subagents.as_ref().unwrap_or(&self.session),
+                Place::Blobs => self.blobs.folder().unwrap_or(&self.session),
+            };
+            let is_doubtful = self.doubtful.contains(place);
+            folders.push((*place, if is_doubtful { folder.renewed()? } else { folder.twin()? }));
+        }
+        self.new_names.clear();
+        self.doubtful.clear();
+        Ok(folders)
     }
 
     fn target_mut(&mut self, key: &FileKey) -> Option<&mut Target> {
@@ -487,50 +545,42 @@ impl Journal for SessionWriter {
                     .map(|(agent, _)| Some(agent.clone())),
             )
             .collect();
-        if keys.is_empty() && self.blobs.unsynced.is_empty() {
+        if keys.is_empty() && self.blobs.unsynced.is_empty() && self.doubtful.is_empty() {
             return Ok(None);
         }
         let mut files = Vec::with_capacity(keys.len());
         for key in keys {
-            let closed = self.target_mut(&key).is_some_and(|target| target.file.is_none());
-            let opened = if closed { Some(self.reopen(&key, How::AppendExisting)?) } else { None };
-            if let Some(target) = self.target_mut(&key) {
-                let through = target.length;
-                let file = match (opened, &target.file) {
-                    (Some(file), _) => file,
-                    (None, Some(file)) => file.twin()?,
-                    (None, None) => continue,
-                };
-                files.push(SyncFile { key, file, through });
+            files.extend(self.handle_to_sync(&key)?);
+        }
+        // Nothing can fail once these are taken, so that none of them is forgotten.
+        let folders = self.folders_to_sync()?;
+        let blobs = match self.blobs.take_unsynced(&*self.disk) {
+            Ok(blobs) => blobs,
+            Err(error) => {
+                self.new_names.extend(folders.into_iter().map(|(place, _)| place));
+                return Err(error);
             }
-        }
-        let blobs = std::mem::take(&mut self.blobs.unsynced);
-        let mut folders = Vec::with_capacity(self.new_names.len());
-        for place in std::mem::take(&mut self.new_names) {
-            let folder = match place {
-                Place::Project => &self.project,
-                Place::Session => &self.session,
-                Place::Subagents => self.subagents.as_ref().unwrap_or(&self.session),
-            };
-            folders.push((place, folder.twin()?));
-        }
+        };
         Ok(Some(SyncJob { files, blobs, folders }))
     }
 
     fn end_sync(&mut self, synced: Synced) -> io::Result<()> {
         let mut failure = synced.error;
         self.blobs.unsynced.extend(synced.blobs);
-        self.new_names.extend(synced.folders);
+        for place in synced.folders {
+            self.has_new_name(place);
+            self.doubtful.push(place);
+        }
         for (key, through, result) in synced.files {
+            let Some(target) = self.target_mut(&key) else { continue };
             let result = match result {
                 Ok(()) => {
-                    if let Some(target) = self.target_mut(&key) {
-                        target.settle(through);
-                    }
+                    target.settle(through);
                     Ok(())
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a sync failed; the end of the file is written again");
+                    (target.is_doubtful, target.file) = (true, None);
                     self.rewrite(&key)
                 }
             };
@@ -596,6 +646,8 @@ struct Target {
     synced: u64,
     /// The bytes from there to `length`.
     unsynced: Vec<u8>,
+    /// Whether a sync failed since then: only what is written again can be synced.
+    is_doubtful: bool,
     /// When it was last used.
     used: u64,
 }
@@ -612,6 +664,7 @@ impl Target {
             written: 0,
             synced: tail.length,
             unsynced: Vec::new(),
+            is_doubtful: false,
             used: 0,
         }
     }
@@ -647,21 +700,25 @@ impl Target {
         let count = count.min(self.unsynced.len());
         self.unsynced.drain(..count);
         self.synced += count as u64;
+        self.is_doubtful = false;
     }
 }
 
 /// The folders a session's files are in.
 struct Folders {
+    home: Folder,
+    projects: Folder,
     project: Folder,
     session: Folder,
 }
 
 impl Folders {
     fn open(paths: &SessionPaths, create: bool) -> io::Result<Self> {
-        let project =
-            Folder::root(paths.home(), create)?.sub(PROJECTS, create)?.sub(paths.project(), create)?;
+        let home = Folder::root(paths.home(), create)?;
+        let projects = home.sub(PROJECTS, create)?;
+        let project = projects.sub(paths.project(), create)?;
         let session = project.sub(&paths.session().to_string(), create)?;
-        Ok(Self { project, session })
+        Ok(Self { home, projects, project, session })
     }
 
     fn lock(&self, paths: &SessionPaths, now: Timestamp) -> Result<Lock, OpenError> {

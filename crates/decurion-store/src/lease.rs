@@ -96,6 +96,8 @@ pub enum LeaseState {
 #[derive(Clone, Debug)]
 pub struct Leases {
     archive: Archive,
+    /// Whether a lease is synced before it counts.
+    synced: bool,
 }
 
 /// A lock that is held until it is dropped or the process is gone.
@@ -171,7 +173,13 @@ impl Mark {
 impl Leases {
     /// Those of this state folder, which need not be there.
     pub fn new(home: impl Into<Utf8PathBuf>) -> Self {
-        Self { archive: Archive::new(home) }
+        Self { archive: Archive::new(home), synced: false }
+    }
+
+    /// The same, where leases are to survive a loss of power.
+    #[must_use]
+    pub fn synced(self, synced: bool) -> Self {
+        Self { synced, ..self }
     }
 
     /// The name of a repository's folder.
@@ -189,18 +197,31 @@ impl Leases {
     pub fn put(&self, lease: &Lease) -> io::Result<()> {
         let (bytes, name) = (serde_json::to_vec(lease)?, file_name(&lease.name)?);
         let folder = self.open(&lease.repository, true)?;
-        match folder.replace(&name, &bytes) {
+        let replace = || {
+            if self.synced {
+                return folder.replace_synced(&name, &bytes).and_then(|()| self.sync_folders());
+            }
+            folder.replace(&name, &bytes).map(drop)
+        };
+        match replace() {
             // Cleared by another process in the moment before it was locked.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => folder.replace(&name, &bytes).map(drop),
-            other => other.map(drop),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => replace(),
+            other => other,
         }
+    }
+
+    /// Makes the folder of a repository's leases survive a power loss.
+    fn sync_folders(&self) -> io::Result<()> {
+        self.root(false)?.sync()?;
+        Folder::root(self.layout().home(), false)?.sync()
     }
 
     /// Writes a new lease; one of this name that is there stays, and that is an error of the kind
     /// `AlreadyExists`.
     pub fn put_new(&self, lease: &Lease) -> io::Result<()> {
         let bytes = serde_json::to_vec(lease)?;
-        self.open(&lease.repository, true)?.put_new(&file_name(&lease.name)?, &bytes)
+        self.open(&lease.repository, true)?.put_new(&file_name(&lease.name)?, &bytes, self.synced)?;
+        if self.synced { self.sync_folders() } else { Ok(()) }
     }
 
     /// Forgets a lease.

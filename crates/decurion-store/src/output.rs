@@ -25,19 +25,27 @@ const CALL_NAME_LIMIT: usize = 48;
 #[derive(Debug)]
 pub struct SessionFiles {
     folder: Folder,
+    /// Whether what later records rely on is synced before it is used.
+    synced: bool,
 }
 
 impl SessionFiles {
     /// Opens the folder of a session in the state folder, making it if needed.
     pub fn open(paths: &SessionPaths) -> io::Result<Self> {
         let project = Folder::root(paths.home(), true)?.sub(PROJECTS, true)?.sub(paths.project(), true)?;
-        Ok(Self { folder: project.sub(&paths.session().to_string(), true)? })
+        Ok(Self { folder: project.sub(&paths.session().to_string(), true)?, synced: false })
     }
 
     /// The same in a folder of the caller's, for a session that keeps no transcript. It should be private:
     /// a name in it cannot be guessed, but whoever may write in it may remove it.
     pub fn in_folder(folder: &Utf8Path) -> io::Result<Self> {
-        Ok(Self { folder: Folder::root(folder, true)? })
+        Ok(Self { folder: Folder::root(folder, true)?, synced: false })
+    }
+
+    /// The same, where heads, checkpoints and what is known of agents are to survive a loss of power.
+    #[must_use]
+    pub fn synced(self, synced: bool) -> Self {
+        Self { synced, ..self }
     }
 
     /// Where these files are.
@@ -47,7 +55,7 @@ impl SessionFiles {
 
     /// Stores a frozen head by its hash; one that is there already stays.
     pub fn put_head(&self, hash: &str, bytes: &[u8]) -> io::Result<()> {
-        self.folder.sub(HEADS, true)?.put_once(named(hash)?, bytes).map(drop)
+        self.put_once(HEADS, named(hash)?, bytes)
     }
 
     /// Gives back a stored head.
@@ -55,16 +63,19 @@ impl SessionFiles {
         self.folder.sub(HEADS, false)?.read(named(hash)?, SMALL_FILE_LIMIT)
     }
 
-    /// Keeps what a file held under the name of that, which is given back; `synced`, so that it also survives a
-    /// loss of power.
-    pub fn put_checkpoint(&self, bytes: &[u8], synced: bool) -> io::Result<String> {
-        let folder = self.folder.sub(CHECKPOINTS, true)?;
+    /// Keeps what a file held under the name of that, which is given back.
+    pub fn put_checkpoint(&self, bytes: &[u8]) -> io::Result<String> {
         let name = hash(bytes);
-        if let Some(file) = folder.put_once(&name, bytes)?.filter(|_| synced) {
-            file.sync_data()?;
-            folder.sync()?;
-        }
+        self.put_once(CHECKPOINTS, &name, bytes)?;
         Ok(name)
+    }
+
+    fn put_once(&self, folder: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let folder = self.folder.sub(folder, true)?;
+        if self.synced {
+            return folder.put_once_synced(name, bytes, &self.folder);
+        }
+        folder.put_once(name, bytes).map(drop)
     }
 
     /// Gives that back, if it is whole.
@@ -78,7 +89,11 @@ impl SessionFiles {
 
     /// Stores what is known of an agent beside its transcript; replaces what was there.
     pub fn put_agent_meta(&self, agent: &AgentId, bytes: &[u8]) -> io::Result<()> {
-        self.folder.sub(SUBAGENTS, true)?.replace(&agent_meta_name(agent), bytes).map(drop)
+        let (folder, name) = (self.folder.sub(SUBAGENTS, true)?, agent_meta_name(agent));
+        if self.synced {
+            return folder.replace_synced(&name, bytes).and_then(|()| self.folder.sync());
+        }
+        folder.replace(&name, bytes).map(drop)
     }
 
     /// Gives that back.
