@@ -18,6 +18,7 @@ use crate::hooked::Hooked;
 use crate::journal::JournalLost;
 use crate::ports::new_line;
 use crate::run::{Progress, Run, belongs, record, refold, request, reserve, room, settle, timed_turn};
+use crate::turn::Reply;
 
 /// How many bytes of conversation are one token, on the low side.
 const BYTES_PER_TOKEN: u64 = 3;
@@ -173,7 +174,7 @@ async fn summarise(
         let stop_reason = progress.totals.stop_reason.clone();
         settle(run, progress, held, reply.as_ref().ok());
         progress.totals.stop_reason = stop_reason;
-        match reply.map(|reply| reply.message.text()) {
+        match reply.as_ref().map(said) {
             Ok(text) if !text.trim().is_empty() => return Ok(Summary { text, omitted, bytes }),
             Ok(_) | Err(ModelError::Empty { .. }) if blank + 1 < TRIES => blank += 1,
             Ok(_) | Err(ModelError::Empty { .. }) => return Err(Unsummarised::Empty),
@@ -183,8 +184,16 @@ async fn summarise(
             Err(ModelError::Rejected { .. }) if media == Media::Sent && progress.context.has_media() => {
                 media = Media::LeftOut;
             }
-            Err(error) => return Err(Unsummarised::Model(error)),
+            Err(error) => return Err(Unsummarised::Model(error.clone())),
         }
+    }
+}
+
+/// The summary that a reply holds; a refusal is none.
+fn said(reply: &Reply) -> String {
+    match reply.meta.stop_reason.as_deref() {
+        Some("refusal") => String::new(),
+        _ => reply.message.text(),
     }
 }
 

@@ -21,6 +21,8 @@ use crate::{agent_tools, prompt, skill};
 
 /// What the model reads where a call has no result on record.
 pub const NO_RESULT: &str = "No result was recorded for this call: it was interrupted before it ended.";
+/// The reason for which a provider stops a reply that it continues when it is sent back.
+pub const PAUSED: &str = "pause_turn";
 /// What stands in for a beginning that is not there.
 const MISSING_START: &str = "(The beginning of this conversation is not available.)";
 /// What the model is told when it is asked to go on with nothing new.
@@ -49,6 +51,8 @@ pub struct Context {
     fill: Fill,
     /// What the last reply used.
     last_usage: Option<Usage>,
+    /// Whether the provider paused the model's last message and continues it when it is sent back.
+    paused: bool,
     /// What is replaced by a remark when it is applied.
     omitted: HashSet<Omittable>,
     /// What its lines have told.
@@ -235,6 +239,7 @@ impl Context {
             kept: RunState::default(),
             fill: Fill::default(),
             last_usage: None,
+            paused: false,
             omitted: HashSet::new(),
             delivered: HashSet::new(),
         }
@@ -305,6 +310,8 @@ impl Context {
             Event::Message { message, lines, meta, .. } => {
                 if meta.origin != Origin::Synthetic {
                     self.message(message, lines, &meta.origin, meta.usage.as_ref());
+                    self.paused =
+                        message.role == Role::Assistant && meta.stop_reason.as_deref() == Some(PAUSED);
                 }
                 match &meta.origin {
                     Origin::Prompt => {
@@ -454,7 +461,12 @@ impl Context {
     }
 
     /// The last message with one more thing said in it.
-    fn open_with(&self, last: Block, media: Media) -> Option<WireMessage> {
+    fn open_with(&mut self, last: Block, media: Media) -> Option<WireMessage> {
+        if self.is_paused() {
+            // What is said now comes after what the provider had begun.
+            self.paused = false;
+            self.end_with_user();
+        }
         let mut message = self.open.as_ref()?.with_answers();
         message.blocks.push(last);
         Some(Encoded::new(self.dialect, &message).get(media).clone())
@@ -752,13 +764,21 @@ impl Context {
 
     fn end_with_user(&mut self) {
         let last_is_model = self.open.as_ref().is_none_or(|open| open.message.role == Role::Assistant);
-        if !last_is_model {
+        if !last_is_model || self.is_paused() {
             return;
         }
         let open = self.user(None);
         if open.asked.is_empty() {
             open.message.blocks.push(Block::text(GO_ON));
         }
+    }
+
+    /// Whether the last message is one that the provider continues by itself: it stopped in the middle of work of its
+    /// own, which is a block that only it knows. After words it would have to be asked.
+    fn is_paused(&self) -> bool {
+        let last = self.open.as_ref().filter(|open| open.message.role == Role::Assistant);
+        let last = last.and_then(|open| open.message.blocks.last());
+        self.paused && matches!(last, Some(Block::Opaque(_)))
     }
 
     fn seal(&mut self) {

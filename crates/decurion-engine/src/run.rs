@@ -20,7 +20,7 @@ use crate::budget::{Amount, Budget, Exhausted, Reservation};
 use crate::call::{self, Call};
 use crate::calls::{answer, bench};
 use crate::compact::{Trigger, Unsummarised, compact};
-use crate::context::{Context, Media, OpenCall};
+use crate::context::{Context, Media, OpenCall, PAUSED};
 use crate::desk::{MayEnd, Wish};
 use crate::hooked::{Hooked, MOST_BLOCKS};
 use crate::journal::JournalLost;
@@ -34,6 +34,8 @@ use crate::turn::{Reply, Waits, turn};
 
 /// How often a model that was cut off or said nothing useful is asked to go on.
 const MOST_NUDGES: u32 = 3;
+/// How often in a row a reply that the provider paused is sent back to be continued.
+const MOST_PAUSES: u32 = 20;
 /// The fewest output tokens worth asking for when money is short.
 const LEAST_OUTPUT: u64 = 256;
 
@@ -65,6 +67,8 @@ pub struct Progress {
     /// Model turns made.
     pub turns: u32,
     nudges: u32,
+    /// How often in a row the provider paused a reply.
+    pauses: u32,
     /// How often no answer came in the shape that was asked for.
     missed: u32,
     began: Duration,
@@ -136,6 +140,7 @@ impl Progress {
             totals: Totals::default(),
             turns: 0,
             nudges: 0,
+            pauses: 0,
             missed: 0,
             began: run.ports.clock.elapsed(),
             before: Duration::ZERO,
@@ -593,6 +598,9 @@ async fn record_reply(run: &Run, progress: &mut Progress, reply: Reply) -> Resul
     meta.cost = meta.usage.as_ref().filter(|_| info.price.is_some()).map(|usage| info.cost(usage));
     meta.timing = progress.timing.take();
     let text = message.text();
+    if meta.stop_reason.as_deref() != Some(PAUSED) {
+        progress.pauses = 0;
+    }
     match std::mem::take(&mut progress.continues) {
         true => progress.said.push_str(&text),
         false if !text.is_empty() => progress.said = text,
@@ -890,18 +898,29 @@ fn tell_progress(run: &Run, progress: &mut Progress, calls: &[Call]) {
     }
 }
 
+/// Whether a reply ended in its middle, so that the next one continues it.
+pub fn is_cut(stop_reason: Option<&str>) -> bool {
+    matches!(stop_reason, Some("max_tokens" | "model_context_window_exceeded" | PAUSED))
+}
+
 /// The model asked for nothing more: the end, unless it was cut off or owes an answer.
 async fn finish(run: &Run, progress: &mut Progress) -> Result<Option<Outcome>, Stop> {
     let owes_shape = run.ports.tools.get(structured::NAME).is_some() && progress.totals.structured.is_none();
-    let nudge = match progress.totals.stop_reason.as_deref() {
+    let stop_reason = progress.totals.stop_reason.as_deref();
+    progress.continues = is_cut(stop_reason);
+    let nudge = match stop_reason {
         Some("refusal") => {
             progress.totals.error = Some(ending::REFUSAL.to_owned());
             let error = "the model refused to answer".to_owned();
             return Ok(Some(Outcome::Failed { error }));
         }
+        Some(PAUSED) => return Ok(paused(progress)),
         Some("max_tokens") => {
-            progress.continues = true;
             "Your reply was cut off at the output limit. Continue exactly where it stopped."
+        }
+        // The window is full now, so that the conversation is shortened before the next request.
+        Some("model_context_window_exceeded") => {
+            "Your reply was cut off because the context window was full. Continue where it stopped."
         }
         _ if owes_shape => {
             if let Some(outcome) = missed(progress) {
@@ -920,4 +939,11 @@ async fn finish(run: &Run, progress: &mut Progress) -> Result<Option<Outcome>, S
     }
     hear(run, progress, vec![Block::text(nudge)], Origin::Note("continue".to_owned())).await?;
     Ok(None)
+}
+
+/// Lets a reply that the provider paused be sent back to be continued; too many pauses end the run.
+fn paused(progress: &mut Progress) -> Option<Outcome> {
+    progress.pauses += 1;
+    let error = format!("the provider paused the reply {MOST_PAUSES} times in a row without ending it");
+    (progress.pauses > MOST_PAUSES).then_some(Outcome::Failed { error })
 }

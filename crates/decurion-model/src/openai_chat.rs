@@ -594,8 +594,9 @@ impl State {
             // Some servers say `stop` after calls too.
             "stop" | "eos" | "" | "tool_calls" | "function_call" if has_calls => "tool_use",
             "stop" | "eos" | "" | "tool_calls" | "function_call" => "end_turn",
-            "length" => "max_tokens",
-            "content_filter" => "refusal",
+            "length" | "max_output_tokens" | "insufficient_system_resource" => "max_tokens",
+            "content_filter" | "safety" | "sensitive" => "refusal",
+            "model_length" => "model_context_window_exceeded",
             other => other,
         };
         self.reply.stop_reason = Some(reason.to_owned());

@@ -600,9 +600,9 @@ impl LastMessage {
         self.message.blocks.iter().any(|block| matches!(block, Block::ToolUse { .. }))
     }
 
-    /// Whether it was cut off at the output limit.
+    /// Whether it was cut off.
     fn is_cut(&self) -> bool {
-        self.stop_reason.as_deref() == Some("max_tokens")
+        crate::run::is_cut(self.stop_reason.as_deref())
     }
 }
 

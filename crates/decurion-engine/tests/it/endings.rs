@@ -88,6 +88,61 @@ async fn a_refusal_is_a_failure() {
     .await;
 }
 
+/// A block of the provider's own work, as it stands at the end of a reply that was paused.
+const OWN_WORK: &str =
+    r#"block {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}"#;
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_reply_is_sent_back_and_continued() {
+    let script =
+        format!("when turn=1\n  say \"one, \"\n  {OWN_WORK}\n  stop pause_turn\nwhen\n  say \"two\"\n");
+    let stage = Stage::new(&script);
+    let played = stage.play("go").await;
+    assert_eq!(played.outcome, Outcome::Completed { report: "one, two".to_owned(), limit: None });
+    let second: serde_json::Value = serde_json::from_slice(&stage.requests()[1]).unwrap();
+    let last = second["messages"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["role"], "assistant", "nothing is said to a reply that the provider continues");
+    assert_eq!(last["content"][1]["type"], "server_tool_use");
+    // After a crash between the two replies it is sent back just so.
+    let paused = played.events.iter().find(|one| is_reply(&one.event)).unwrap().seq;
+    let stage = stage.after_crash_at(paused);
+    let start = decurion_protocol::Start::Resume { id: played.session, at: None };
+    let request = decurion_protocol::SessionRequest { start, ..stage.request.clone() };
+    let resumed = stage.play_all(request, &["hello?"]).await.unwrap();
+    assert_eq!(resumed.outcome, Outcome::Completed { report: "two".to_owned(), limit: None });
+}
+
+fn is_reply(event: &decurion_protocol::Event) -> bool {
+    matches!(event, decurion_protocol::Event::Message { message, .. }
+        if message.role == decurion_protocol::Role::Assistant)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_is_paused_for_ever_is_a_failure() {
+    let stage = Stage::new(&format!("when\n  {OWN_WORK}\n  stop pause_turn\n"));
+    let outcome = stage.play("go").await.outcome;
+    assert!(matches!(&outcome, Outcome::Failed { error } if error.contains("paused")), "{outcome:?}");
+    assert_eq!(stage.requests().len(), 21);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_cut_by_a_full_window_is_not_the_end() {
+    let mut stage = Stage::new(
+        "when match=\"about to be shortened\"\n  say \"SUMMARY\"\nwhen first=\"Summary of the conversation\"\n  say \"and the rest\"\n\
+         when\n  say \"the report begins \"\n  stop model_context_window_exceeded\n  usage input=190000 output=10000\n",
+    );
+    let played = stage.play("go").await;
+    let report = "the report begins and the rest".to_owned();
+    assert_eq!(played.outcome, Outcome::Completed { report, limit: None });
+    // One that never ends is no success.
+    stage = Stage::new("when\n  say \"and\"\n  stop model_context_window_exceeded\n");
+    let outcome = stage.play("go").await.outcome;
+    assert!(
+        matches!(&outcome, Outcome::Failed { error } if error.contains("window was full")),
+        "{outcome:?}"
+    );
+}
+
 fn totals(events: &[std::sync::Arc<decurion_protocol::Envelope>]) -> decurion_protocol::Totals {
     events
         .iter()
