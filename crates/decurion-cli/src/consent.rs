@@ -1,9 +1,10 @@
 //! A person's yes. Takes a question about what was just shown, gives whether it may be done: by an answer on the
 //! terminal, or by `--yes` where nobody sits at one.
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 
 use crate::report::Failure;
+use crate::screen;
 
 /// Asks on the terminal, unless that was answered by the command line.
 pub fn agreed(yes: bool, question: &str) -> Result<(), Failure> {
@@ -11,7 +12,8 @@ pub fn agreed(yes: bool, question: &str) -> Result<(), Failure> {
     if yes {
         return Ok(());
     }
-    eprint!("{question} Type yes: ");
+    let mut out = screen::stderr();
+    let _ = out.write_all(format!("{question} Type yes: ").as_bytes()).and_then(|()| out.flush());
     let mut line = String::new();
     let read = std::io::stdin().read_line(&mut line);
     let said = line.trim().to_ascii_lowercase();

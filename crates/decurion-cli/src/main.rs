@@ -1,5 +1,4 @@
 //! The decurion program. Takes argv, gives an exit code; everything else is wiring.
-#![allow(clippy::print_stdout, clippy::print_stderr)] // output is made here and nowhere else
 
 #[macro_use]
 mod report;
@@ -17,10 +16,12 @@ mod instructions;
 mod known;
 mod library;
 mod models;
+mod screen;
 mod servers;
 mod wire;
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -43,9 +44,13 @@ fn main() -> ExitCode {
             if let Some(failure) = args::surplus(&error, &argv) {
                 return failure.report();
             }
-            let _ = error.print();
-            let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            return ExitCode::from(if is_answer { 0 } else { 2 });
+            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+                let _ = error.print();
+                return ExitCode::SUCCESS;
+            }
+            // It quotes what was typed.
+            let _ = write!(screen::stderr(), "{}", error.render());
+            return ExitCode::from(report::USAGE);
         }
     };
     for flag in passed_over {

@@ -7,6 +7,9 @@ use std::process::ExitCode;
 
 use decurion_config::{ConfigError, NoProvider};
 use decurion_protocol::PlaceError;
+use decurion_protocol::visible::is_hidden;
+
+use crate::screen;
 
 /// Something a person must know before the program ends.
 #[derive(Debug)]
@@ -54,17 +57,13 @@ impl Failure {
     pub fn print(&self) {
         note(&self.message);
         for hint in &self.hints {
-            let _ = writeln!(std::io::stderr(), "  {hint}");
+            let _ = screen::stderr().write_all(format!("  {hint}\n").as_bytes());
         }
     }
 }
 
 /// A stranger's text, fit for a terminal: what would move the cursor, hide text or turn it around is seen.
 pub fn visible(text: &str) -> String {
-    let is_hidden = |character: char| {
-        character.is_control()
-            || matches!(character, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
-    };
     let mut seen = String::with_capacity(text.len());
     for character in text.chars() {
         if is_hidden(character) {
@@ -91,7 +90,7 @@ macro_rules! say {
 /// One line on standard output. A reader that has gone, such as `head`, has seen enough: the program ends as
 /// others do then. An output that cannot be written otherwise is told.
 pub fn line(text: std::fmt::Arguments<'_>) {
-    let Err(error) = writeln!(std::io::stdout().lock(), "{text}") else { return };
+    let Err(error) = screen::stdout().write_all(format!("{text}\n").as_bytes()) else { return };
     if error.kind() == std::io::ErrorKind::BrokenPipe {
         std::process::exit(READER_GONE);
     }
@@ -101,7 +100,7 @@ pub fn line(text: std::fmt::Arguments<'_>) {
 
 /// One line on standard error. A terminal that is gone reads nothing, and that is no reason to fail.
 pub fn note(text: impl Display) {
-    let _ = writeln!(std::io::stderr(), "decurion: {text}");
+    let _ = screen::stderr().write_all(format!("decurion: {text}\n").as_bytes());
 }
 
 impl From<ConfigError> for Failure {

@@ -30,6 +30,7 @@ pub mod step;
 pub mod task;
 pub mod usage;
 pub mod view;
+pub mod visible;
 
 pub use agent::{AgentDefinition, AgentSource, Equipment, ToolSelection};
 pub use answer::{Changes, Ruling};

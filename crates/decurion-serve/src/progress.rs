@@ -4,6 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use decurion_protocol::visible::is_hidden;
 use decurion_protocol::{
     AgentId, Attention, Block, Envelope, Event, Message, Outcome, Role, TaskId, TaskKind, TaskRecord,
     TaskState, ToolContent, ToolOutput, Totals, WaitReason,
@@ -196,7 +197,7 @@ fn cut_line(text: &str, width: usize) -> String {
     let line: String = text
         .chars()
         .map(|character| if character == '\n' || character == '\t' { ' ' } else { character })
-        .filter(|character| !character.is_control())
+        .filter(|character| !is_hidden(*character))
         .take(width + 1)
         .collect();
     if line.chars().count() > width { line.chars().take(width).chain(['…']).collect() } else { line }

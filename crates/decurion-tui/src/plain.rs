@@ -1,5 +1,6 @@
 //! The same session as plain lines, for screen readers and terminals that can do nothing else. Takes lines that a person
 //! types; prints what is finished and, once, whatever must be decided. Nothing moves and nothing is drawn again.
+#![allow(clippy::disallowed_methods)] // every line passes `safe` last
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::sync::Arc;

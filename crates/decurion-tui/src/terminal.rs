@@ -1,5 +1,6 @@
 //! The terminal itself. Takes it over while the program runs, and gives it back however that ends: at the end, on a
 //! panic, while the shell has its turn.
+#![allow(clippy::disallowed_methods)] // what it writes are our own sequences
 
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -18,7 +18,6 @@ mod prompts;
 mod setup;
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -45,6 +44,7 @@ use super::run::{Answer, Work, heard, open_door};
 use crate::clock::SystemClock;
 use crate::crash;
 use crate::report::{Failure, note};
+use crate::screen;
 use exits::{Exits, following, open};
 use program::Program;
 use prompts::Prompts;
@@ -64,13 +64,8 @@ pub fn keep() -> Result<u8, Failure> {
         keeper::Ending::Exited(code) => Ok(code),
         keeper::Ending::WentOn => Ok(0),
         keeper::Ending::Killed { signal, held } => {
-            let mut out = std::io::stdout();
             let title = if held { terminal::OLD_TITLE } else { b"" };
-            let _ = out
-                .write_all(terminal::RESET)
-                .and_then(|()| out.write_all(title))
-                .and_then(|()| out.write_all(b"\r\n"))
-                .and_then(|()| out.flush());
+            let _ = screen::command_terminal(&[terminal::RESET, title, b"\r\n"]);
             if !is_wish(signal) {
                 note(format!("it was killed by signal {signal}; all that was recorded is there"));
                 note("decurion --continue goes on with it");

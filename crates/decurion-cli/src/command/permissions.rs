@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::args::PermissionsCommand;
 use crate::report::Failure;
+use crate::screen;
 
 /// What is written for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub fn run(command: PermissionsCommand) -> Result<u8, Failure> {
         PermissionsCommand::Check { file } => (file, Style::Json),
         PermissionsCommand::Explain { file } => (file, Style::Prose),
     };
-    let output = BufWriter::new(io::stdout().lock());
+    let output = BufWriter::new(screen::stdout());
     let result = match file {
         None => check(io::stdin().lock(), output, style, &Trails::on_disk),
         Some(path) => {

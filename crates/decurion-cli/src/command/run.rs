@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Read as _, Write as _};
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -35,7 +34,7 @@ use crate::args::{InputFormat, OutputFormat, PermissionPrompts, RunArgs};
 use crate::known::CommandLine;
 use crate::library::Shelf;
 use crate::report::{Failure, note, visible};
-use crate::{crash, debug_log, definitions, servers, wire};
+use crate::{crash, debug_log, definitions, screen, servers, wire};
 
 /// The longest prompt taken from standard input.
 const MOST_INPUT: u64 = 16 << 20;
@@ -44,7 +43,7 @@ const MOST_INPUT: u64 = 16 << 20;
 pub fn run(prompt: Option<String>, args: &RunArgs) -> Result<u8, Failure> {
     let hosted = args.input_format == InputFormat::StreamJson;
     let interactive = !args.print && !hosted;
-    if interactive && !(std::io::stdin().is_terminal() && std::io::stdout().is_terminal()) {
+    if interactive && !screen::is_interactive() {
         return Err(Failure::usage("not a terminal")
             .hint("use `decurion -p \"…\"` for non-interactive runs; `decurion demo` shows how it works"));
     }
@@ -163,7 +162,7 @@ fn refuse(greeting: &str, failure: &Failure) {
 /// Prints a line when there is no session. Its reader may be gone, which changes nothing.
 fn print_early(mut line: Vec<u8>) {
     line.push(b'\n');
-    let mut out = std::io::stdout().lock();
+    let mut out = screen::stdout();
     let _ = out.write_all(&line).and_then(|()| out.flush());
 }
 
@@ -281,8 +280,8 @@ impl Prepared<'_> {
                 ..Facts::default()
             },
             progress: match (args.verbose, args.output_format) {
-                (true, OutputFormat::Text) => Progress::Apart(lines(std::io::stderr())?),
-                (false, OutputFormat::Text) => Progress::Warnings(lines(std::io::stderr())?),
+                (true, OutputFormat::Text) => Progress::Apart(lines(screen::stderr())?),
+                (false, OutputFormat::Text) => Progress::Warnings(lines(screen::stderr())?),
                 _ => Progress::Off,
             },
             api_key_source: key_source,
@@ -406,7 +405,7 @@ impl Answer {
             .with_library(listed(&self.skills, &self.plugins))
             .with_replay(self.replay);
         let out = match self.work {
-            Work::Asked(_) | Work::Interactive(_) => lines(std::io::stdout())?,
+            Work::Asked(_) | Work::Interactive(_) => lines(screen::stdout())?,
             Work::Hosted { .. } => watched()?,
         };
         let headless = Headless { link, format: self.format, stream, out, progress: self.progress };
@@ -416,7 +415,7 @@ impl Answer {
             Work::Hosted { input, greeted } => {
                 let (agents, mut commands) = (host_agents(&self.agents), host_commands(&self.skills));
                 commands.extend(self.prompts.iter().flat_map(servers::Prompts::commands));
-                let (known, problems) = (self.known, lines(std::io::stderr())?);
+                let (known, problems) = (self.known, lines(screen::stderr())?);
                 let host = Host { agents, commands, known, problems, greeted };
                 headless.converse(host, *input, &mut signals).await
             }
@@ -526,8 +525,8 @@ fn lines(out: impl std::io::Write + Send + 'static) -> Result<Lines, Failure> {
 
 /// Standard output, told when nobody reads it any more: a host that dies says nothing else.
 fn watched() -> Result<Lines, Failure> {
-    let pipe = std::io::stdout().as_fd().try_clone_to_owned();
-    pipe.and_then(|pipe| Lines::to(std::io::stdout())?.watching(pipe))
+    screen::stdout_descriptor()
+        .and_then(|pipe| Lines::to(screen::stdout())?.watching(pipe))
         .map_err(|error| Failure::failed(format!("cannot watch standard output: {error}")))
 }
 

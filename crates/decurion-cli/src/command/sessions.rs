@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::args::SessionsCommand;
 use crate::report::{Failure, visible};
-use crate::wire;
+use crate::{screen, wire};
 
 /// Lists, shows or exports sessions.
 pub fn run(command: SessionsCommand) -> Result<u8, Failure> {
@@ -140,7 +140,7 @@ fn export(
         |error: std::io::Error| Failure::failed(format!("cannot export {}: {error}", paths.session()));
     let mut out: Box<dyn std::io::Write> = match output {
         Some(path) => Box::new(std::io::BufWriter::new(std::fs::File::create(path).map_err(failed)?)),
-        None => Box::new(std::io::stdout().lock()),
+        None => Box::new(screen::stdout()),
     };
     if json {
         archive.export(paths, &mut out).map_err(failed)?;

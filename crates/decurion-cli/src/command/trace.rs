@@ -12,7 +12,7 @@ use serde_json::json;
 use super::sessions::{find, unreadable};
 use crate::args::TraceArgs;
 use crate::report::{Failure, note};
-use crate::wire;
+use crate::{screen, wire};
 
 /// What stands for standard output.
 const STDOUT: &str = "-";
@@ -139,7 +139,7 @@ fn save(
 ) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("cannot write {target}: {error}"));
     if target == STDOUT {
-        let mut out = BufWriter::new(std::io::stdout().lock());
+        let mut out = BufWriter::new(screen::stdout());
         return match write(&mut out).and_then(|()| out.flush()) {
             // Whoever reads may stop reading.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

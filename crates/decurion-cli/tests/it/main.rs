@@ -6,6 +6,7 @@ mod agents_stream;
 mod bad_input;
 mod denied_types;
 mod equipment;
+mod escapes;
 mod exit_codes;
 mod hosting;
 mod hosts_gone;

@@ -106,7 +106,7 @@ fn settle(link: &OwnedFd, guard: Pid) -> Option<(OwnedFd, OwnedFd)> {
     sys::set_name(c"decurion-reaper");
     let link = sys::place_owned(link, LINK_NUMBER).ok()?;
     // The guard's way to Decurion is not ours; its other low numbers lead nowhere and keep their places.
-    sys::place(std::io::stderr(), 0).ok()?;
+    sys::place(rustix::stdio::stderr(), 0).ok()?;
     sys::close_range(RESERVED.cast_unsigned(), u32::MAX);
     let signals = sys::signal_queue(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP]).ok()?;
     Some((link, signals))

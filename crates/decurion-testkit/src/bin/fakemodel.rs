@@ -1,5 +1,6 @@
 //! The loopback model as a process of its own. Takes options, prints one line of JSON when it is ready, and
 //! answers until it is ended.
+#![allow(clippy::disallowed_methods)] // a program for tests, not part of the product
 
 use std::io::Write as _;
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
 //! The floor under every measurement: the same requests, shells and transcript as the product, and nothing
 //! else. Takes a model's address, plays one conversation (or many at once) and prints what it cost as one
 //! line of JSON.
+#![allow(clippy::disallowed_methods)] // a program for tests, not part of the product
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};

@@ -1,7 +1,7 @@
 //! What is asked before anything is shown: which model to use where none is configured, and whether to trust the folder.
 //! Takes what was found, asks at the terminal in plain lines, gives what was decided.
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::{BufRead as _, Write as _};
 
 use camino::Utf8Path;
 use decurion_config::{Candidate, Loaded, Paths, ProviderKind, Trust, TrustState};
@@ -9,6 +9,7 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 use super::setup;
 use crate::report::{Failure, visible};
+use crate::screen;
 
 /// What a person without a working model wants.
 pub enum Begin {
@@ -22,7 +23,7 @@ pub enum Begin {
 
 /// Whether there is somebody to ask.
 pub fn somebody() -> bool {
-    std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+    screen::is_interactive()
 }
 
 /// Asks which model to use; `problem` says why the one that is configured cannot be, if one is.
@@ -104,7 +105,7 @@ pub fn trust(loaded: &Loaded) -> Result<bool, Failure> {
 /// A line from the terminal; none at the end of input.
 pub fn ask(question: &str) -> Result<Option<String>, Failure> {
     let gone = |error: std::io::Error| Failure::failed(format!("the terminal cannot be read: {error}"));
-    let mut out = std::io::stdout();
+    let mut out = screen::stdout();
     out.write_all(question.as_bytes()).and_then(|()| out.flush()).map_err(gone)?;
     let mut line = String::new();
     let count = std::io::stdin().lock().read_line(&mut line).map_err(gone)?;

@@ -21,7 +21,7 @@ use crate::library::Shelf;
 use crate::models::Configured;
 use crate::report::{Failure, note};
 use crate::servers::{self, Flags};
-use crate::wire;
+use crate::{screen, wire};
 
 /// The tools that are offered.
 const OFFERED: [&str; 3] = ["Agent", "TaskOutput", "TaskStop"];
@@ -72,7 +72,7 @@ pub fn run(model: Option<&str>, mode: Option<&str>, allowed: &[String]) -> Resul
     let given = wire::Given { models, agents, mcp: Some(mcp), library: shelf, hooks, undecided };
     let engine = wire::engine(&loaded, &environment, given);
     let offer = offer(loaded, live, Arc::new(engine), fallback);
-    let lines = Lines::to(std::io::stdout())
+    let lines = Lines::to(screen::stdout())
         .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
     block_on(offer.serve(tokio::io::BufReader::new(tokio::io::stdin()), lines))?;
     Ok(0)

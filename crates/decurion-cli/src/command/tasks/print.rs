@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::overview::{Overview, asker, text};
 use crate::report::{Failure, note};
+use crate::screen;
 
 /// Every task and every open question.
 pub fn list(overview: &Overview, json: bool) -> Result<(), Failure> {
@@ -101,7 +102,7 @@ pub fn line(text: &str) -> Result<(), Failure> {
 
 /// Text on standard output, at once.
 pub fn write(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
+    let mut out = screen::stdout();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .map_err(|error| Failure::failed(format!("cannot print: {error}")))
