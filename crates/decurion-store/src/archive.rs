@@ -1,5 +1,6 @@
 //! What was recorded. Takes the state folder, gives lists of sessions, their files, their events, and copies
-//! under a new id; keeps plans beside them. Reads only, but for [`Archive::fork`] and [`Archive::put_plan`].
+//! under a new id; keeps plans beside them. Reads only, but for [`Archive::fork`], [`Archive::put_plan`] and
+//! [`Archive::discard_empty`].
 
 use std::io::{self, Write};
 
@@ -13,7 +14,7 @@ use crate::layout::{PLANS, PROJECTS, SUBAGENTS, agent_of, slug};
 use crate::read::{project_folder, replay};
 use crate::{
     Journal, Layout, OpenError, ReplayOptions, ReplayReport, Scope, SessionPaths, SessionWriter, WriteError,
-    listing,
+    empty, listing,
 };
 
 /// How many events a copy writes at once.
@@ -52,7 +53,7 @@ impl Archive {
         Ok(folder.path().join(name))
     }
 
-    /// The sessions started in this directory, or all of them; newest first.
+    /// The sessions started in this directory, or all of them, in which something was said; newest first.
     pub fn list(&self, cwd: Option<&Utf8Path>) -> io::Result<Vec<SessionSummary>> {
         let mut all = Vec::new();
         for project in self.projects(cwd)? {
@@ -68,7 +69,7 @@ impl Archive {
         Ok(all)
     }
 
-    /// The session of this directory that was written last. Looks into no more files than it must.
+    /// The session of this directory in which something was said last. Looks into no more files than it must.
     pub fn latest(&self, cwd: &Utf8Path) -> io::Result<Option<SessionSummary>> {
         let mut files = Vec::new();
         for project in self.projects(Some(cwd))? {
@@ -105,6 +106,23 @@ impl Archive {
                 project.has(&name).then(|| Found::Foreign(project.path().join(&name)))
             })
         })
+    }
+
+    /// Whether nothing was said in this session; false where there is none of this id.
+    pub fn is_empty(&self, session: SessionId) -> bool {
+        match self.find(session, &[]) {
+            Some(Found::Ours(paths)) => empty::is_empty(&paths).unwrap_or(false),
+            _ => false,
+        }
+    }
+
+    /// Removes the files of a session in which nothing was said. Gives whether it did: not if something was, nor while
+    /// another process has it.
+    pub fn discard_empty(&self, session: SessionId) -> io::Result<bool> {
+        match self.find(session, &[]) {
+            Some(Found::Ours(paths)) => empty::discard(&paths),
+            _ => Ok(false),
+        }
     }
 
     /// Everything after `seq`, of all files, in order.

@@ -195,6 +195,12 @@ impl Folder {
         Ok(rustix::fs::unlinkat(&self.handle, name, AtFlags::empty())?)
     }
 
+    /// Removes a folder that is empty.
+    pub(crate) fn remove_folder(&self, name: &str) -> io::Result<()> {
+        check(name)?;
+        Ok(rustix::fs::unlinkat(&self.handle, name, AtFlags::REMOVEDIR)?)
+    }
+
     /// Whether there is something of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         check(name).is_ok() && self.stat(name).is_ok()

@@ -11,6 +11,7 @@ pub mod archive;
 mod blob;
 mod decode;
 mod disk;
+mod empty;
 #[cfg(test)]
 mod faults;
 mod folder;

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::empty::is_silent;
 use crate::folder::{Folder, How};
 use crate::layout::session_of;
 
@@ -22,7 +23,7 @@ const TAIL: usize = 16 << 10;
 /// The longest title.
 const TITLE_LIMIT: usize = 120;
 
-/// The summary of the transcript of this name; none where it holds nothing of a session.
+/// The summary of the transcript of this name; none where it holds nothing of a session, or nothing was said in it.
 pub(crate) fn summary(project: &Folder, name: &str) -> Option<SessionSummary> {
     let session = session_of(name)?;
     let file = project.file(name, How::Read).ok()?;
@@ -37,6 +38,9 @@ pub(crate) fn summary(project: &Folder, name: &str) -> Option<SessionSummary> {
         }
     }
     let bytes = u64::try_from(stat.st_size).unwrap_or(0);
+    if !facts.said && bytes <= HEADS[1] as u64 {
+        return None;
+    }
     facts.read_title(&part(&file, bytes.saturating_sub(TAIL as u64), TAIL).ok()?);
     let title = facts.title.or(facts.prompt).unwrap_or_default();
     Some(SessionSummary {
@@ -64,6 +68,8 @@ struct Facts {
     created: Option<Timestamp>,
     prompt: Option<String>,
     title: Option<String>,
+    /// Whether a line is more than what a session writes by itself.
+    said: bool,
 }
 
 /// The members that a summary is made of, on lines of any program.
@@ -100,6 +106,7 @@ impl Facts {
         // The last piece is either empty or cut off.
         let lines = head.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n"));
         for line in lines {
+            self.said = self.said || !is_silent(line);
             if let Ok(line) = serde_json::from_slice::<Line<'_>>(line) {
                 self.line(line);
             }

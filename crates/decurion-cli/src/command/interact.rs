@@ -150,10 +150,16 @@ pub async fn run(answer: Answer, place: Arc<dyn Place>, around: Surroundings<'_>
         if let Some(door) = door {
             door.finish().await;
         }
-        let Ended::Next(next) = ended else { return Ok(say_goodbye(&ended, &exits)) };
+        let Ended::Next(next) = ended else {
+            exits.discard_empty();
+            return Ok(say_goodbye(&ended, &exits));
+        };
         request = following(request, session, &next);
         draft = next.draft;
         (link, words) = succeed(&exits, &mut request, next.mode).await?;
+        if link.session != session {
+            exits.discard_empty();
+        }
     }
 }
 
@@ -170,7 +176,10 @@ async fn succeed(
     };
     let failure = match opened {
         Ok(link) => {
-            let words = words_for(&request.start, exits.is_on_record());
+            let words = match request.start {
+                Start::New { .. } if exits.is_empty() => None,
+                ref start => words_for(start, exits.is_on_record()),
+            };
             return Ok((link, words.map(|words| ("info", words.to_owned()))));
         }
         Err(failure) => failure,
@@ -225,7 +234,7 @@ fn say_goodbye(ended: &Ended, exits: &Exits) -> u8 {
         Ended::By(_) => 143,
     };
     // A terminal that is gone reads nothing.
-    if code != 129 && exits.is_on_record() {
+    if code != 129 && exits.is_on_record() && !exits.is_empty() {
         note(format!("decurion --resume {} goes on with this session", exits.session));
     }
     code

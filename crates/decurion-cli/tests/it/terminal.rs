@@ -32,6 +32,7 @@ mod tables;
 mod talking;
 mod theme;
 mod unkept;
+mod unsaid;
 mod working;
 mod writing;
 

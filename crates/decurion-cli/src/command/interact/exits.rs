@@ -42,6 +42,22 @@ impl Exits {
         matches!(found, Some(Found::Ours(_)))
     }
 
+    /// Whether nothing was said in it.
+    pub fn is_empty(&self) -> bool {
+        self.state.as_deref().is_some_and(|state| Archive::new(state).is_empty(self.session))
+    }
+
+    /// Removes what is on record of a session that was opened and left without a word, unless its id was chosen: the one
+    /// who chose it may come back to it.
+    pub fn discard_empty(&self) {
+        let is_ours = matches!(self.request.start, Start::New { id: None } | Start::Fork { id: None, .. });
+        if let (true, Some(state)) = (is_ours, self.state.as_deref())
+            && let Err(error) = Archive::new(state).discard_empty(self.session)
+        {
+            tracing::warn!(%error, session = %self.session, "an empty session could not be removed");
+        }
+    }
+
     /// What takes its place, if that is open already.
     pub fn next(&self) -> Option<Link> {
         self.next.lock().unwrap_or_else(PoisonError::into_inner).take()
