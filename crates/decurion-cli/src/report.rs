@@ -140,6 +140,8 @@ impl From<PlaceError> for Failure {
             PlaceError::Held { .. } => Self::usage(message)
                 .hint("wait for it to end, or begin a copy with --resume ID --fork-session"),
             PlaceError::Model(_) | PlaceError::Usage(_) => Self::usage(message),
+            PlaceError::Transcript { .. } => Self::usage(message)
+                .hint("check that it is a regular file which you own; other sessions are not affected"),
             PlaceError::Storage { .. } => Self::usage(message)
                 .hint("set DECURION_HOME to a folder you can write, or run with --no-session-persistence"),
         }

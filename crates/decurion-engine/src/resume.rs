@@ -442,5 +442,6 @@ fn place_error(error: OpenError) -> PlaceError {
             PlaceError::Storage { path, source: io::Error::other("its file system has no locks") }
         }
         OpenError::Storage { path, source } => PlaceError::Storage { path, source },
+        OpenError::Transcript { path, source } => PlaceError::Transcript { path, source },
     }
 }

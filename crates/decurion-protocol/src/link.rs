@@ -183,6 +183,14 @@ pub enum PlaceError {
     /// The request contradicts itself or the configuration.
     #[error("{0}")]
     Usage(String),
+    /// The session's own transcript cannot be opened.
+    #[error("cannot open the transcript {path}: {source}")]
+    Transcript {
+        /// Which file.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The state folder cannot be used.
     #[error("cannot use the state folder {path}: {source}")]
     Storage {

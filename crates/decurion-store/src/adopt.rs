@@ -25,7 +25,8 @@ pub fn adopt(paths: &SessionPaths, context: &ImportContext) -> Result<bool, Open
     let failed = |source| storage(paths, source);
     let name = paths.transcript_name();
     let project = project_folder(paths).map_err(failed)?;
-    if !is_foreign(&project, &name).map_err(failed)? {
+    let unreadable = |source| OpenError::Transcript { path: paths.transcript().into_string(), source };
+    if !is_foreign(&project, &name).map_err(unreadable)? {
         return Ok(false);
     }
     let temporary = format!(".{name}.adopted");

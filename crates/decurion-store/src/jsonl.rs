@@ -16,7 +16,7 @@ use jiff::Timestamp;
 
 use crate::blob::{BlobFolder, BlobsOn};
 use crate::disk::{Disk, DiskFile, FileKey, Place, RealDisk, SyncFile, SyncJob, Synced};
-use crate::folder::{Folder, How};
+use crate::folder::{Folder, How, random_word};
 use crate::import::Imported;
 use crate::layout::{PROJECTS, SUBAGENTS, SessionPaths, agent_name, agent_of};
 use crate::line::{Encoder, FileEnd, is_conversation};
@@ -54,6 +54,14 @@ pub enum OpenError {
     NoLocks {
         /// Where.
         path: String,
+    },
+    /// The session's own transcript cannot be opened: the state folder is not to blame.
+    #[error("cannot open the transcript {path}: {source}")]
+    Transcript {
+        /// Where.
+        path: String,
+        /// What the system said.
+        source: io::Error,
     },
     /// The state folder cannot be written: go on in memory, or refuse.
     #[error("cannot use {path}: {source}")]
@@ -209,7 +217,7 @@ impl SessionWriter {
     ) -> Result<(Self, ReplayReport), OpenError> {
         let missing = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => OpenError::Missing(paths.session()),
-            _ => storage(paths, source),
+            _ => OpenError::Transcript { path: paths.transcript().into_string(), source },
         };
         let failed = |source| storage(paths, source);
         let name = paths.transcript_name();
@@ -223,7 +231,7 @@ impl SessionWriter {
         let root = Target::new(name, disk.adopt(file), tail);
         let mut writer = Self::assemble(disk, paths, info, folders, lock, root).map_err(failed)?;
         writer.last_seq = tail.seq;
-        let torn = writer.mend_agents().map_err(failed)? + if moved { tail.torn } else { 0 };
+        let torn = writer.mend_agents() + if moved { tail.torn } else { 0 };
         let mut report = read::replay(paths, options, sink).map_err(failed)?;
         report.torn_bytes += torn;
         report.torn_moved = torn > 0;
@@ -269,22 +277,24 @@ impl SessionWriter {
     }
 
     /// Cuts the unfinished ends of all agents' files and learns the last number used in them; gives the
-    /// bytes cut. An agent's line is written before the session's, so theirs may be the highest.
-    fn mend_agents(&mut self) -> io::Result<u64> {
-        let Ok(folder) = self.session.sub(SUBAGENTS, false) else { return Ok(0) };
+    /// bytes cut. An agent's line is written before the session's, so theirs may be the highest. A file that
+    /// cannot be opened is passed over: whoever reads them all names it.
+    fn mend_agents(&mut self) -> u64 {
+        let Ok(folder) = self.session.sub(SUBAGENTS, false) else { return 0 };
         let mut torn = 0;
-        for name in folder.names()? {
+        for name in folder.names().unwrap_or_default() {
             if agent_of(&name).is_none() {
                 continue;
             }
-            let file = folder.file(&name, How::AppendExisting)?;
-            let mut tail = tail::find(&file)?;
-            if tail::cut(&folder, &name, &file, &mut tail)? {
-                torn += tail.torn;
+            match mend(&folder, &name) {
+                Ok((tail, is_cut)) => {
+                    torn += if is_cut { tail.torn } else { 0 };
+                    self.last_seq = self.last_seq.max(tail.seq);
+                }
+                Err(error) => tracing::warn!(file = name, %error, "an agent's transcript cannot be opened"),
             }
-            self.last_seq = self.last_seq.max(tail.seq);
         }
-        Ok(torn)
+        torn
     }
 
     /// Takes a batch's durable events that are new, or says which one is out of order.
@@ -406,7 +416,7 @@ impl SessionWriter {
             return Ok(());
         }
         let name = agent_name(agent);
-        let file = folder.file(&name, How::Append)?;
+        let file = folder.file(&name, How::Append).or_else(|error| replace_bad(folder, &name, error))?;
         let mut tail = tail::find(&file)?;
         tail::cut(folder, &name, &file, &mut tail)?;
         self.agents.insert(agent.clone(), Target::new(name, self.disk.adopt(file), tail));
@@ -728,6 +738,28 @@ impl Folders {
             LockError::Io(source) => OpenError::Storage { path: paths.lock().into_string(), source },
         })
     }
+}
+
+/// Cuts the unfinished end of an agent's file; gives what its end says, and whether something was cut.
+fn mend(folder: &Folder, name: &str) -> io::Result<(Tail, bool)> {
+    let file = folder.file(name, How::AppendExisting)?;
+    let mut tail = tail::find(&file)?;
+    let is_cut = tail::cut(folder, name, &file, &mut tail)?;
+    Ok((tail, is_cut))
+}
+
+/// Begins an agent's file anew where something else has its name that can never be written: a link, a folder, a file of
+/// another user. That keeps its content under another name. An error of the disk is none of these.
+fn replace_bad(folder: &Folder, name: &str, error: io::Error) -> io::Result<std::fs::File> {
+    use io::ErrorKind::{InvalidInput, IsADirectory, PermissionDenied};
+    let is_link = error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
+    if !is_link && !matches!(error.kind(), InvalidInput | IsADirectory | PermissionDenied) {
+        return Err(error);
+    }
+    let aside = format!("{name}.{}.bad", random_word());
+    tracing::warn!(file = name, %error, aside, "an agent's transcript cannot be written; it is begun anew");
+    folder.rename(name, &aside)?;
+    folder.file(name, How::Append)
 }
 
 fn storage(paths: &SessionPaths, source: io::Error) -> OpenError {

@@ -76,6 +76,8 @@ pub struct ReplayReport {
     pub torn_bytes: u64,
     /// Whether those bytes were moved to a side file. Only opening for writing does that.
     pub torn_moved: bool,
+    /// Files of agents that cannot be read, each with the reason, left out.
+    pub unreadable: Vec<String>,
     /// The highest `seq` seen.
     pub last_seq: u64,
     /// Bytes read.
@@ -104,6 +106,7 @@ impl ReplayReport {
             .iter()
             .filter(|(count, _)| *count > 0)
             .map(|(count, what)| format!("{count} {what}"))
+            .chain(self.unreadable.iter().map(|file| format!("left out {file}")))
             .collect();
         (!words.is_empty()).then(|| words.join(", "))
     }
@@ -120,6 +123,7 @@ impl ReplayReport {
         self.missing_blobs += other.missing_blobs;
         self.torn_bytes += other.torn_bytes;
         self.torn_moved |= other.torn_moved;
+        self.unreadable.extend(other.unreadable.iter().cloned());
         self.last_seq = self.last_seq.max(other.last_seq);
         self.bytes += other.bytes;
     }
@@ -172,28 +176,34 @@ fn merged(
     options: &ReplayOptions,
     sink: &mut dyn FnMut(Envelope),
 ) -> io::Result<ReplayReport> {
-    let mut files = all_files(project, paths, session, options)?;
+    let mut report = ReplayReport::default();
+    let mut files = all_files(project, paths, session, options, &mut report.unreadable)?;
     merge(&mut files, session, &mut |envelope| {
         sink(envelope);
         ControlFlow::Continue(())
     })?;
-    let mut report = ReplayReport::default();
     for file in &files {
         report.add(&file.report);
     }
     Ok(report)
 }
 
-/// The files of a session, the root's first, each at its beginning.
+/// The files of a session, the root's first, each at its beginning. Those of agents that cannot be opened are left
+/// out and named: one bad file is no reason to refuse the session.
 fn all_files(
     project: &Arc<Folder>,
     paths: &SessionPaths,
     session: Option<&Folder>,
     options: &ReplayOptions,
+    unreadable: &mut Vec<String>,
 ) -> io::Result<Vec<FileReplay>> {
     let subagents = session.and_then(|folder| folder.sub(SUBAGENTS, false).ok()).map(Arc::new);
-    let mut names: Vec<String> = match &subagents {
-        Some(folder) => folder.names()?.into_iter().filter(|name| agent_of(name).is_some()).collect(),
+    let mut names: Vec<String> = match subagents.as_ref().map(|folder| folder.names()) {
+        Some(Ok(names)) => names.into_iter().filter(|name| agent_of(name).is_some()).collect(),
+        Some(Err(error)) => {
+            unreadable.push(format!("{SUBAGENTS}: {error}"));
+            Vec::new()
+        }
         None => Vec::new(),
     };
     names.sort_unstable();
@@ -202,8 +212,10 @@ fn all_files(
     let mut files = vec![FileReplay::new(root, options)];
     for name in names {
         if let Some(folder) = &subagents {
-            let lines = LineReader::open(folder, name, SMALL_CHUNK, keep_open)?;
-            files.push(FileReplay::new(lines, options));
+            match LineReader::open(folder, name.clone(), SMALL_CHUNK, keep_open) {
+                Ok(lines) => files.push(FileReplay::new(lines, options)),
+                Err(error) => unreadable.push(format!("{name}: {error}")),
+            }
         }
     }
     Ok(files)
@@ -261,7 +273,7 @@ pub(crate) fn read_on(
     let mut files = if bookmark.root_only {
         vec![FileReplay::new(LineReader::alone(&project, paths.transcript_name())?, &options)]
     } else {
-        all_files(&project, paths, session.as_ref(), &options)?
+        all_files(&project, paths, session.as_ref(), &options, &mut Vec::new())?
     };
     for file in &mut files {
         file.until = Some(until);
@@ -432,7 +444,17 @@ impl FileReplay {
                 }
                 continue;
             }
-            let Some(span) = self.lines.next()? else {
+            let span = match self.lines.next() {
+                Ok(span) => span,
+                // What is left of an agent's file is used; the session's own must be readable.
+                Err(error) if self.agent.is_some() => {
+                    self.report.unreadable.push(format!("the rest of {}: {error}", self.lines.name));
+                    self.is_over = true;
+                    None
+                }
+                Err(error) => return Err(error),
+            };
+            let Some(span) = span else {
                 self.finish();
                 return Ok(None);
             };

@@ -86,6 +86,41 @@ fn an_edited_transcript_keeps_its_conversation() {
     }
 }
 
+/// An agent, then a word.
+const WITH_AGENT: &str = "when agent=main turn=1
+  call Agent {\"description\": \"look\", \"prompt\": \"Look around.\", \"subagent_type\": \"general-purpose\", \"run_in_background\": false}
+when agent=main
+  say \"main is done\"
+when
+  say \"the agent is done\"
+";
+
+#[test]
+fn one_bad_file_of_an_agent_does_not_stop_a_resume() {
+    let stand = Stand::new(WITH_AGENT);
+    ask(&stand, "first", &["--session-id", ID]);
+    let named = |end: &str| {
+        let fits = |path: &std::path::PathBuf| path.to_str().is_some_and(|path| path.ends_with(end));
+        stand.written().into_iter().filter(fits).collect::<Vec<_>>()
+    };
+    let is_agents = |path: &std::path::PathBuf| path.to_str().unwrap().contains("subagents/agent-");
+    let path = named(".jsonl").into_iter().find(is_agents).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("/etc/hostname", &path).unwrap();
+    let run = finished(stand.decurion().args(["-p", "second", "--resume", ID]));
+    assert_eq!((run.ending.code(), run.lines), (0, vec!["main is done".to_owned()]), "{}", run.errors);
+    let name = path.file_name().unwrap().to_str().unwrap();
+    assert!(run.errors.contains(&format!("left out {name}")), "{}", run.errors);
+    // Only the session's own file may refuse, and by its name.
+    let root = named(&format!("{ID}.jsonl")).remove(0);
+    std::fs::rename(&root, root.with_extension("kept")).unwrap();
+    std::os::unix::fs::symlink(root.with_extension("kept"), &root).unwrap();
+    let run = stand.run(&["-p", "third", "--resume", ID]);
+    assert_eq!(run.ending.code(), 2, "{run:?}");
+    assert!(run.errors.contains(root.to_str().unwrap()), "{}", run.errors);
+    assert!(!run.errors.contains("DECURION_HOME"), "{}", run.errors);
+}
+
 #[test]
 fn a_session_goes_on_from_an_earlier_message() {
     let stand = Stand::new(COUNTING);

@@ -106,3 +106,44 @@ fn more_agents_than_open_files() {
     drop(writer);
     assert_eq!(home.resume(1).0.last_seq(), 451);
 }
+
+/// Puts something that is no file there.
+type MakeBad = fn(&camino::Utf8Path);
+
+#[test]
+fn one_bad_file_of_an_agent_is_left_out_and_named() {
+    let make_bad: [(&str, MakeBad); 3] = [
+        ("a link", |path| std::os::unix::fs::symlink("/dev/null", path).unwrap()),
+        ("a folder", |path| std::fs::create_dir(path).unwrap()),
+        ("a pipe", |path| rustix::fs::mkfifoat(rustix::fs::CWD, path.as_std_path(), 0o600.into()).unwrap()),
+    ];
+    for (what, make_bad) in make_bad {
+        let home = Home::new();
+        let mut writer = home.create(1);
+        let events = [
+            envelope(1, opened(1)),
+            of("a1", 2, prompt(1, "look")),
+            of("a2", 3, prompt(2, "look too")),
+            envelope(4, prompt(3, "root")),
+        ];
+        writer.append(&events).unwrap();
+        drop(writer);
+        let path = home.paths(1).agent(&agent("a1"));
+        std::fs::rename(&path, path.with_extension("kept")).unwrap();
+        make_bad(&path);
+        let (read, report) = home.read(1);
+        assert_eq!(read, [&events[..1], &events[2..]].concat(), "{what}");
+        let told = report.problems().unwrap_or_default();
+        assert!(told.starts_with("left out agent-a1.jsonl: "), "{what}: {told}");
+        // The agent may go on: what has its name is put aside, not removed.
+        let (mut writer, ..) = home.resume(1);
+        writer.append(&[of("a1", 5, prompt(5, "again"))]).unwrap();
+        drop(writer);
+        assert_eq!(home.read(1).1.problems(), None, "{what}");
+        let names = std::fs::read_dir(path.parent().unwrap()).unwrap();
+        let aside = |name: String| name.starts_with("agent-a1.jsonl.") && name.strip_suffix(".bad").is_some();
+        let count =
+            names.filter(|name| aside(name.as_ref().unwrap().file_name().into_string().unwrap())).count();
+        assert_eq!(count, 1, "{what}");
+    }
+}
