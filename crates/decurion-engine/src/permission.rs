@@ -254,7 +254,24 @@ pub fn add_real_paths(intent: &mut Intent, trails: &Trails) {
         command.leads = command.mentions.iter().flat_map(|path| names(path)).collect();
         add_wide(command, trails, &names);
         command.climbs = climbs;
+        if command.doubt.is_none() {
+            command.doubt = finds_flags(command, trails);
+        }
     }
+}
+
+/// Why a glob of a command may give it an option: a file is named like one.
+fn finds_flags(command: &ShellCommand, trails: &Trails) -> Option<String> {
+    let program = command.words.get(command.assigned).map_or("", String::as_str);
+    let harmful = || decurion_tools::bash::has_hazards(program);
+    let finds = |glob: &&String| {
+        let parts = paths::special_parts(glob);
+        let Some(part) = parts.first() else { return false };
+        let flag = |name: &str| name.starts_with('-') && glob::component_matches(part, name);
+        trails.holds(&paths::fixed_part(glob), &flag).unwrap_or_else(harmful)
+    };
+    let glob = command.may_find_flags.iter().find(finds)?;
+    Some(format!("a file whose name begins with a dash would be taken for an option, by {glob}"))
 }
 
 fn add_names(touches: &mut Vec<Touch>, names: &dyn Fn(&Utf8Path) -> Vec<Utf8PathBuf>) {

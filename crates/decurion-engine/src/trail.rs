@@ -139,6 +139,15 @@ impl Trails {
         self.of(path).last().map_or_else(|| path.to_owned(), |step| step.name.clone())
     }
 
+    /// Whether a folder holds a name like this. None where that cannot be told: nothing is looked at, or there is too
+    /// much to look at.
+    pub fn holds(&self, folder: &Utf8Path, wanted: &dyn Fn(&str) -> bool) -> Option<bool> {
+        let ground = self.ground.as_ref()?;
+        let entries = ground.entries(folder.as_std_path(), MOST_NAMES + 1);
+        let found = entries.iter().any(|entry| wanted(&entry.name.to_string_lossy()));
+        (found || entries.len() <= MOST_NAMES).then_some(found)
+    }
+
     /// The links that someone comes across who goes down from a folder. None where there is too much to look at.
     pub fn met(&self, folder: &Utf8Path, reach: &Reach<'_>) -> Option<Vec<Utf8PathBuf>> {
         let Some(ground) = &self.ground else { return Some(Vec::new()) };

@@ -68,6 +68,10 @@ pub struct ShellIntent {
     /// Why the text was not wholly understood; then it is asked about, whatever the parts are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
+    /// What in it is more than literal commands one after the other (a loop, an assignment, arithmetic). Such a text
+    /// needs a question, unless a rule names all of it; the commands found in it are there for rules that forbid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_literal: Option<String>,
     /// Whether it changes the shell's directory (`cd`, `pushd`, `popd`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moves: bool,
@@ -127,9 +131,25 @@ pub struct ShellCommand {
     /// For a call of git: the folders in which it may begin to look for its repository.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repositories: Vec<Utf8PathBuf>,
+    /// Options of it that do more than its name says: a rule for its program does not allow these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hazards: Vec<Hazard>,
+    /// Globs among its words that begin with a wildcard: a file whose name begins with a dash would be taken for an
+    /// option. Absolute, like the patterns of `wide`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub may_find_flags: Vec<String>,
     /// The command that would run this one, where another does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inside: Option<Inside>,
+}
+
+/// An option that makes a program run another, or that may be one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hazard {
+    /// Which of the words it is.
+    pub word: usize,
+    /// What it does, for people.
+    pub why: String,
 }
 
 /// How one command is run by another.

@@ -122,7 +122,7 @@ impl Bash {
 /// Commands that change nothing may run beside others.
 fn may_overlap(analysis: &ShellIntent) -> bool {
     let harmless = analysis.commands.iter().all(|command| command.read_only && command.doubt.is_none());
-    harmless && analysis.doubt.is_none() && !analysis.moves
+    harmless && analysis.doubt.is_none() && analysis.not_literal.is_none() && !analysis.moves
 }
 
 /// Whether the shell may end elsewhere than it began. To ask it costs a process, so it is not asked

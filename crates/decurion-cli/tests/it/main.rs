@@ -20,6 +20,7 @@ mod sdk_examples;
 mod sdk_guide;
 mod servers;
 mod sessions;
+mod shell_attacks;
 mod stand;
 mod talk;
 mod tasks;

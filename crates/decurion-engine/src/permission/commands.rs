@@ -53,12 +53,14 @@ pub(crate) fn allows(specifier: &str, command: &ShellCommand) -> Option<Allowed>
         Form::Exact(words) => (words == command.words && !words.is_empty()).then_some(Allowed::Exactly),
         Form::Prefix(words) => {
             let known = (0..words.len()).all(|index| !command.unknown.contains(&index));
-            (!words.is_empty() && known && command.words.starts_with(&words))
+            let named = names_hazards(&words, command);
+            (!words.is_empty() && known && named && command.words.starts_with(&words))
                 .then_some(Allowed::Prefix(words.len()))
         }
         Form::Wildcard(pattern) => {
             // A `*` never stands for the program itself alone: what is fixed must name something.
-            let named = pattern.chars().any(char::is_alphanumeric);
+            let named =
+                pattern.chars().any(char::is_alphanumeric) && names_hazards(&words(&pattern), command);
             let matches = text_matches(&pattern, &rendered(&command.words))
                 || pattern
                     .strip_suffix(" *")
@@ -67,6 +69,14 @@ pub(crate) fn allows(specifier: &str, command: &ShellCommand) -> Option<Allowed>
                 .then_some(Allowed::Prefix(fixed_words(&pattern)))
         }
     }
+}
+
+/// Whether a rule names every option of a command that does more than the program's name says.
+fn names_hazards(words: &[String], command: &ShellCommand) -> bool {
+    command
+        .hazards
+        .iter()
+        .all(|hazard| command.words.get(hazard.word).is_some_and(|word| words.contains(word)))
 }
 
 /// How far a rule that allows reaches.
@@ -305,7 +315,7 @@ pub(crate) fn mentions(specifier: &str, text: &str) -> Match {
     };
     let plain: String = text.chars().filter(|c| !matches!(c, '\'' | '"' | '\\')).collect();
     let tokens: Vec<&str> = plain
-        .split(|c: char| c.is_whitespace() || ";|&()<>`${}".contains(c))
+        .split(|c: char| c.is_whitespace() || ";|&()<>`${}=".contains(c))
         .filter(|token| !token.is_empty())
         .collect();
     let found = tokens.windows(wanted.len().max(1)).any(|window| {

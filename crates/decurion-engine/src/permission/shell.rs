@@ -81,7 +81,7 @@ pub(crate) fn decide(question: &Question<'_>) -> Decision {
             None => decision(Verdict::Allow, Some(rule), format!("allowed by {rule}")),
         };
     }
-    if let Some(doubt) = doubt(shell) {
+    if let Some(doubt) = unclear(shell) {
         return question.undecided(format!("it is not fully understood: {doubt}"));
     }
     let mut used = None;
@@ -111,8 +111,13 @@ fn doubt(shell: &ShellIntent) -> Option<&str> {
     })
 }
 
+/// Why a text as a whole needs a question: it is not understood, or more than literal commands one after the other.
+fn unclear(shell: &ShellIntent) -> Option<&str> {
+    doubt(shell).or(shell.not_literal.as_deref())
+}
+
 fn plan(question: &Question<'_>, shell: &ShellIntent) -> Decision {
-    if let Some(doubt) = doubt(shell) {
+    if let Some(doubt) = unclear(shell) {
         return deny(format!("mode plan changes nothing, and this is not fully understood: {doubt}"));
     }
     for command in &shell.commands {
@@ -170,14 +175,32 @@ fn part<'q>(question: &Question<'q>, shell: &ShellIntent, index: usize) -> Resul
         return touches.map(|()| None);
     }
     match allowed(question, shell, index) {
-        Some((rule, _)) => match touches {
+        Some((rule, _)) => match touches.and_then(|()| no_protected(question, command, rule)) {
             Ok(()) => Ok(Some(rule)),
             Err(reason) => Err(format!("{reason}; {}", beyond(question, command, rule))),
         },
-        None => Err(match &command.because {
+        None => Err(match command.hazards.first().map(|hazard| &hazard.why).or(command.because.as_ref()) {
             Some(because) => format!("{because}, and no rule allows it: {}", command.text),
             None => format!("no rule allows it: {}", command.text),
         }),
+    }
+}
+
+/// Whether nothing that a program is given is a protected path which the rule does not name: it may write there by an
+/// option that is not known, where a redirection would be asked about.
+fn no_protected(question: &Question<'_>, command: &ShellCommand, rule: &Rule) -> Result<(), String> {
+    let specifier = rule.specifier.as_deref().unwrap_or("");
+    // What git does to its own files is judged with its options.
+    let program = command.words.get(command.assigned).and_then(|word| word.rsplit('/').next());
+    let judged = |path: &camino::Utf8PathBuf| command.touches.iter().any(|touch| touch.path == *path);
+    let unnamed = |path: &&camino::Utf8PathBuf| {
+        !judged(path)
+            && paths::protected(path, &question.policy.around)
+                .is_some_and(|part| !specifier.to_lowercase().contains(&part))
+    };
+    match command.mentions.iter().chain(&command.leads).find(unnamed) {
+        Some(path) if program != Some("git") => Err(format!("it is given a protected path: {path}")),
+        _ => Ok(()),
     }
 }
 
@@ -280,7 +303,7 @@ fn wide_allowed(question: &Question<'_>, wide: &WideTouch) -> Result<(), String>
 /// Whether a shell call stays within the commands an agent was given.
 pub(crate) fn granted(question: &Question<'_>, rules: &[&Rule]) -> bool {
     let Some(shell) = &question.intent.shell else { return false };
-    if shell.doubt.is_some() {
+    if unclear(shell).is_some() {
         return false;
     }
     let named = |command: &ShellCommand| {

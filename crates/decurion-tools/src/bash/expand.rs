@@ -1,13 +1,11 @@
-//! What words become. Takes a parsed word and what is known of variables; gives the fields bash would make
-//! of it, each with all the texts it may have, or with none when the text does not tell.
+//! What words become. Takes a parsed word; gives the fields bash would make of it, each with its text, or with
+//! none where the text alone does not tell.
 
-use std::collections::BTreeMap;
-
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8Path;
 
 use super::syntax::{Part, Word};
 
-/// A word gives at most this many fields, and a field has at most this many possible texts.
+/// A word gives at most this many fields.
 const MOST: usize = 64;
 
 /// What a process substitution becomes.
@@ -18,17 +16,15 @@ pub(crate) const PIPE: &str = "/dev/fd/63";
 pub(crate) struct Field {
     /// For people and rules: the text where it is known, else as it is written.
     pub text: String,
-    /// All it may be. Empty: not known.
+    /// Its text. Empty: not known.
     pub options: Vec<Pattern>,
     /// Whether it may turn into several fields, or none.
     pub splits: bool,
-    /// Whether, though not known, it is a list of paths from inside the workspace.
-    pub listed: bool,
-    /// Whether anything in it is an expansion, even one whose value is known.
-    pub dynamic: bool,
+    /// Whether it stands in the command as it is: plain or quoted characters, globs and the user's own `~`.
+    pub literal: bool,
 }
 
-/// One possible text of a field.
+/// The text of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pattern {
     /// The text; in a glob, what is not special has a backslash before it where it could be mistaken.
@@ -37,47 +33,16 @@ pub(crate) struct Pattern {
     pub glob: bool,
 }
 
-/// What a variable may hold.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
-    /// One of these.
-    Known(Vec<Pattern>),
-    /// Paths from inside the workspace.
-    Listed,
-    /// Anything.
-    Unknown,
-}
-
-/// Variables known from the text.
-pub(crate) type Variables = BTreeMap<String, Value>;
-
-/// What expansion needs to know.
-pub(crate) struct Expansion<'a> {
-    /// Variables set in the text.
-    pub variables: &'a Variables,
-    /// The home folder.
-    pub home: Option<&'a Utf8Path>,
-    /// The directory, when there is only one it may be.
-    pub directory: Option<&'a Utf8PathBuf>,
-    /// Whether command substitutions of this word give paths from inside the workspace.
-    pub listed: bool,
-}
-
 impl Field {
     /// A field whose text is known.
     pub fn literal(text: &str) -> Self {
-        Self {
-            text: text.to_owned(),
-            options: vec![Pattern { text: text.to_owned(), glob: false }],
-            splits: false,
-            listed: false,
-            dynamic: false,
-        }
+        let options = vec![Pattern { text: text.to_owned(), glob: false }];
+        Self { text: text.to_owned(), options, splits: false, literal: true }
     }
 
     /// A field about which nothing is known.
     pub fn unknown(source: &str) -> Self {
-        Self { text: source.to_owned(), options: Vec::new(), splits: true, listed: false, dynamic: true }
+        Self { text: source.to_owned(), options: Vec::new(), splits: true, literal: false }
     }
 
     /// Its text, where there is exactly one.
@@ -88,60 +53,60 @@ impl Field {
         }
     }
 
-    /// Whether it could begin with a dash.
+    /// Whether bash replaces it by the names of files.
+    pub fn is_glob(&self) -> bool {
+        self.options.iter().any(|option| option.glob)
+    }
+
+    /// Whether it could begin with a dash. A glob that begins with a wildcard finds such names only where they
+    /// exist, which is looked up when the call is decided: see [`Field::may_find_flag`].
     pub fn may_be_flag(&self) -> bool {
         self.splits
             || self.options.is_empty()
-            || self.options.iter().any(|option| {
-                option.text.starts_with('-') || (option.glob && option.text.starts_with(['*', '?', '[']))
-            })
+            || self.options.iter().any(|option| option.text.starts_with('-'))
+    }
+
+    /// Whether it is a glob that a file with a name like a flag would match.
+    pub fn may_find_flag(&self) -> bool {
+        self.options.iter().any(|option| option.glob && option.text.starts_with(['*', '?', '[']))
     }
 }
 
 /// The fields of a word, or why they cannot be told.
-pub(crate) fn fields(word: &Word, around: &Expansion<'_>) -> Result<Vec<Field>, String> {
-    let mut found = Vec::new();
+pub(crate) fn fields(word: &Word, home: Option<&Utf8Path>) -> Result<Vec<Field>, String> {
     if word.parts.iter().filter(|part| **part == Part::Mark('{')).count() > 16 {
         return Err("too many braces in one word".to_owned());
     }
-    for parts in braces(&word.parts, 0)? {
-        if found.len() >= MOST {
-            return Err("braces that expand to too many words".to_owned());
-        }
-        found.push(field(&parts, word, around));
+    let expanded = braces(&word.parts, 0)?;
+    if expanded.len() > MOST {
+        return Err("braces that expand to too many words".to_owned());
+    }
+    let whole = expanded.as_slice() == [word.parts.clone()];
+    let mut found = Vec::new();
+    for parts in expanded {
+        let field = field(&parts, word, home);
+        found.push(Field { literal: field.literal && whole, ..field });
     }
     Ok(found)
 }
 
-/// A word where bash makes exactly one field and no globs: an assignment, a here-string.
-pub(crate) fn single(word: &Word, around: &Expansion<'_>) -> Value {
-    let quoted = word.parts.iter().map(quote).collect::<Vec<_>>();
-    let field = field(&quoted, word, around);
-    match (field.options.is_empty(), field.listed) {
-        (false, _) => Value::Known(field.options),
-        (true, true) => Value::Listed,
-        (true, false) => Value::Unknown,
-    }
-}
-
-fn quote(part: &Part) -> Part {
-    match part {
-        Part::Text { text, .. } => Part::Text { text: text.clone(), quoted: true },
-        Part::Glob(mark) | Part::Mark(mark) => Part::Text { text: mark.to_string(), quoted: true },
-        Part::Param(param) => {
-            let mut param = param.clone();
-            param.quoted = true;
-            Part::Param(param)
+/// The text of a word where bash makes exactly one field and no globs: an assignment, a here-string. None where
+/// it is not known.
+pub(crate) fn single(word: &Word, home: Option<&Utf8Path>) -> Option<String> {
+    let mut text = String::new();
+    for part in &word.parts {
+        match part {
+            Part::Glob(mark) => text.push(*mark),
+            part => text.push_str(&value(part, home)?.text),
         }
-        Part::Command { script, .. } => Part::Command { script: script.clone(), quoted: true },
-        other => other.clone(),
     }
+    Some(text)
 }
 
 /// The parts with a `[` that nothing closes, which is no glob, as text.
 fn settled(parts: &[Part]) -> Vec<Part> {
     let closes = |part: &Part| match part {
-        Part::Text { text, .. } => text.contains(']'),
+        Part::Text { text, .. } | Part::Ansi(text) => text.contains(']'),
         Part::Glob(_) | Part::Mark(_) | Part::Tilde(_) => false,
         _ => true,
     };
@@ -157,42 +122,25 @@ fn settled(parts: &[Part]) -> Vec<Part> {
         .collect()
 }
 
-fn field(parts: &[Part], word: &Word, around: &Expansion<'_>) -> Field {
+fn field(parts: &[Part], word: &Word, home: Option<&Utf8Path>) -> Field {
     let parts = &settled(parts);
-    let mut options = vec![Pattern { text: String::new(), glob: false }];
-    let dynamic = parts.iter().any(|part| !matches!(part, Part::Text { .. } | Part::Mark(_)));
-    let mut field = Field { text: String::new(), options: Vec::new(), splits: false, listed: false, dynamic };
-    let globs = parts.iter().any(|part| matches!(part, Part::Glob(_)));
-    for part in parts {
-        match values(part, around, &mut field, globs) {
-            Some(values) if options.len() * values.len() <= MOST => {
-                options = join(&options, &values);
-            }
-            _ => {
-                options = Vec::new();
-                break;
-            }
-        }
-    }
-    if options.is_empty() {
-        // A word that is more than the one expansion may lead out of the place it names.
-        let only = parts.len() == 1;
+    let literal = parts.iter().enumerate().all(|(index, part)| match part {
+        Part::Text { .. } | Part::Mark(_) | Part::Glob(_) => true,
+        Part::Tilde(name) => index == 0 && name.is_empty(),
+        _ => false,
+    });
+    let values: Option<Vec<Pattern>> = parts.iter().map(|part| value(part, home)).collect();
+    let Some(values) = values else {
         let splits = parts.iter().any(splitting);
-        return Field {
-            text: word.source.clone(),
-            options,
-            splits: splits || field.splits,
-            listed: field.listed && only,
-            dynamic: true,
-        };
-    }
-    field.text = match options.as_slice() {
-        [only] if !only.glob => only.text.clone(),
-        _ => word.source.clone(),
+        return Field { text: word.source.clone(), options: Vec::new(), splits, literal: false };
     };
-    field.options = options;
-    field.listed = false;
-    field
+    let glob = values.iter().any(|value| value.glob);
+    let text: String = values
+        .iter()
+        .map(|value| if glob && !value.glob { escape(&value.text) } else { value.text.clone() })
+        .collect();
+    let shown = if glob { word.source.clone() } else { text.clone() };
+    Field { text: shown, options: vec![Pattern { text, glob }], splits: false, literal }
 }
 
 /// Whether a part without quotes may become several fields.
@@ -204,23 +152,6 @@ fn splitting(part: &Part) -> bool {
         Part::Command { quoted, .. } => !quoted,
         _ => false,
     }
-}
-
-fn join(left: &[Pattern], right: &[Pattern]) -> Vec<Pattern> {
-    let mut joined = Vec::with_capacity(left.len() * right.len());
-    for a in left {
-        for b in right {
-            let glob = a.glob || b.glob;
-            let mut text = if glob && !a.glob { escape(&a.text) } else { a.text.clone() };
-            if glob && !b.glob {
-                text.push_str(&escape(&b.text));
-            } else {
-                text.push_str(&b.text);
-            }
-            joined.push(Pattern { text, glob });
-        }
-    }
-    joined
 }
 
 /// The text with what a glob would take as special made plain.
@@ -235,74 +166,18 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
-/// The values one part may have.
-fn values(part: &Part, around: &Expansion<'_>, field: &mut Field, globs: bool) -> Option<Vec<Pattern>> {
-    let plain = |text: &str| Some(vec![Pattern { text: text.to_owned(), glob: false }]);
+/// The text of one part, where it is known.
+fn value(part: &Part, home: Option<&Utf8Path>) -> Option<Pattern> {
+    let plain = |text: &str| Some(Pattern { text: text.to_owned(), glob: false });
     match part {
-        // Without a glob in the word an unquoted `]` and the like are only themselves.
-        Part::Text { text, quoted } if globs && !quoted => {
-            Some(vec![Pattern { text: text.clone(), glob: false }])
-        }
-        Part::Text { text, .. } => plain(text),
+        Part::Text { text, .. } | Part::Ansi(text) => plain(text),
         Part::Mark(mark) => plain(mark.encode_utf8(&mut [0; 4])),
-        Part::Glob(mark) => Some(vec![Pattern { text: mark.to_string(), glob: true }]),
-        Part::Tilde(name) if name.is_empty() => plain(around.home?.as_str()),
+        Part::Glob(mark) => Some(Pattern { text: mark.to_string(), glob: true }),
+        Part::Tilde(name) if name.is_empty() => plain(home?.as_str()),
         // The name of a pipe, whatever its number.
         Part::Process(_) => plain(PIPE),
-        Part::Tilde(_) | Part::Arithmetic(_) => None,
-        Part::Command { quoted, .. } => {
-            field.listed = around.listed;
-            field.splits |= !quoted;
-            None
-        }
-        Part::Param(param) => {
-            if !param.plain {
-                return None;
-            }
-            match around.variables.get(&param.name) {
-                Some(Value::Known(values)) => known(values, param.quoted, field),
-                Some(Value::Listed) => {
-                    field.listed = true;
-                    field.splits |= !param.quoted;
-                    None
-                }
-                Some(Value::Unknown) => None,
-                None => match param.name.as_str() {
-                    "PWD" => plain(around.directory?.as_str())
-                        .filter(|values| param.quoted || unsplit(&values[0].text)),
-                    "HOME" => {
-                        plain(around.home?.as_str()).filter(|values| param.quoted || unsplit(&values[0].text))
-                    }
-                    _ => None,
-                },
-            }
-        }
+        Part::Tilde(_) | Part::Arithmetic(_) | Part::Command { .. } | Part::Param(_) => None,
     }
-}
-
-/// A variable's known values, as they come out with or without quotes.
-fn known(values: &[Pattern], quoted: bool, field: &mut Field) -> Option<Vec<Pattern>> {
-    if quoted {
-        return Some(values.to_vec());
-    }
-    // Without quotes a name found by a glob may contain blanks, and a text with blanks or glob characters
-    // is taken apart.
-    if values.iter().any(|value| value.glob) {
-        field.splits = true;
-        field.listed = values.iter().all(|value| within(&value.text));
-        return None;
-    }
-    values.iter().all(|value| unsplit(&value.text)).then(|| values.to_vec())
-}
-
-/// Whether a value stays one field without quotes.
-fn unsplit(text: &str) -> bool {
-    !text.is_empty() && !text.contains([' ', '\t', '\n', '*', '?', '[', '\\'])
-}
-
-/// Whether a relative glob stays where it starts.
-fn within(pattern: &str) -> bool {
-    !pattern.starts_with('/') && !pattern.split('/').any(|component| component == "..")
 }
 
 /// Brace expansion: the words that one word becomes.

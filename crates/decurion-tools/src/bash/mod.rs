@@ -6,6 +6,7 @@
 
 mod expand;
 mod git;
+mod hazard;
 mod path;
 mod program;
 mod runner;
@@ -36,7 +37,7 @@ pub fn analyse(command: &str, around: &Surroundings) -> ShellIntent {
     let too_many =
         (walker.commands.len() > MAX_COMMANDS).then(|| "there are too many commands in it".to_owned());
     let doubt = deceiving(command).or(parsed.doubt).or(walker.doubt).or(too_many);
-    ShellIntent { commands: walker.commands, doubt, moves: walker.moves }
+    ShellIntent { commands: walker.commands, doubt, not_literal: walker.not_literal, moves: walker.moves }
 }
 
 /// The words of a rule's text, split as bash would; none where it is not one plain command.
@@ -59,7 +60,7 @@ pub fn rule_words(text: &str) -> Option<Vec<String>> {
         let mut text = String::new();
         for part in &word.parts {
             match part {
-                syntax::Part::Text { text: piece, .. } => text.push_str(piece),
+                syntax::Part::Text { text: piece, .. } | syntax::Part::Ansi(piece) => text.push_str(piece),
                 syntax::Part::Glob(mark) | syntax::Part::Mark(mark) => text.push(*mark),
                 _ => {
                     text.clone_from(&word.source);
@@ -70,6 +71,11 @@ pub fn rule_words(text: &str) -> Option<Vec<String>> {
         found.push(text);
     }
     Some(found)
+}
+
+/// Whether a program has options that run another or write a file, so that a word which may be one matters.
+pub fn has_hazards(program: &str) -> bool {
+    hazard::has_any(&path::program(program).0)
 }
 
 /// A word as it would be typed: with quotes where it needs them.

@@ -87,19 +87,6 @@ pub(crate) fn is_special(component: &str) -> bool {
     false
 }
 
-/// The leading directories of a glob that are plain names.
-pub(crate) fn fixed_part(glob: &str) -> &str {
-    let mut end = 0;
-    for part in glob.split_inclusive('/') {
-        if is_special(part) {
-            break;
-        }
-        end += part.len();
-    }
-    let fixed = &glob[..end];
-    if fixed.len() > 1 { fixed.trim_end_matches('/') } else { fixed }
-}
-
 /// A program's name without its directory, and whether that directory is one of the system's, so that the
 /// name means what it says.
 pub(crate) fn program(word: &str) -> (String, bool) {

@@ -92,14 +92,12 @@ struct Program {
     /// Flags with a value that is a path to read.
     paths: &'static str,
     operands: Operands,
-    /// Whether no flag it has at all could do harm, so that an operand which turns out to be a flag may pass.
-    tame: bool,
     /// Whether `-5` is a flag.
     numbers: bool,
 }
 
 const fn row(names: &'static str, flags: &'static str, operands: Operands) -> Program {
-    Program { names, flags, values: "", paths: "", operands, tame: true, numbers: false }
+    Program { names, flags, values: "", paths: "", operands, numbers: false }
 }
 
 impl Program {
@@ -111,10 +109,6 @@ impl Program {
         self.paths = paths;
         self
     }
-    const fn wild(mut self) -> Self {
-        self.tame = false;
-        self
-    }
     const fn numbers(mut self) -> Self {
         self.numbers = true;
         self
@@ -124,7 +118,7 @@ impl Program {
 use Operands::{Absent, OnePath, Paths, PatternPaths, Text};
 
 static PROGRAMS: &[Program] = &[
-    row("true false : exit return break continue shift wait times", "", Text),
+    row("true false : exit", "", Text),
     row("pwd", "L P --logical --physical", Absent),
     row("whoami tty logname nproc arch groups users hostid", "s --silent --quiet --all", Text).values("--ignore"),
     row("id", "a g G n r u z --group --groups --name --real --user --zero --context", Text),
@@ -143,6 +137,8 @@ static PROGRAMS: &[Program] = &[
     row("dirname", "z --zero", Text),
     row("seq", "w --equal-width", Text).values("f s --format --separator"),
     row("sleep yes expr factor", "", Text),
+    row("umask", "S p", Absent),
+    row("ulimit", "a S H c d f i l m n p q s t u v x", Absent),
     row("which", "a --all", Text),
     row("type", "a t p P f", Text),
     row("printenv", "0 --null", Text),
@@ -155,7 +151,7 @@ static PROGRAMS: &[Program] = &[
     row("wc", "c m l L w --bytes --chars --lines --max-line-length --words", Paths).values("--total").paths("--files0-from"),
     row("ls dir vdir", "a A b B c C d D f F g G h H i k l L m n N o p q Q r R s S t u U v x X Z 1 --all --almost-all --author --escape --ignore-backups --directory --dired --classify --file-type --full-time --group-directories-first --no-group --human-readable --si --dereference-command-line --dereference-command-line-symlink-to-dir --inode --kibibytes --dereference --literal --hide-control-chars --show-control-chars --quote-name --reverse --recursive --size --context --zero --color --hyperlink", Paths).values("I T w --hide --ignore --indicator-style --format --sort --time --time-style --block-size --quoting-style --tabsize --width"),
     row("stat", "L f t --dereference --file-system --terse", Paths).values("c --format --printf --cached"),
-    row("file", "b i k L h N r s v z Z 0 --brief --mime --mime-type --mime-encoding --keep-going --dereference --no-dereference --no-pad --raw --special-files --extension --print0", Paths).values("F e P --separator --exclude --parameter").wild(),
+    row("file", "b i k L h N r s v z Z 0 --brief --mime --mime-type --mime-encoding --keep-going --dereference --no-dereference --no-pad --raw --special-files --extension --print0", Paths).values("F e P --separator --exclude --parameter"),
     row("du", "a b c h H k l L m P s S x 0 --all --apparent-size --bytes --total --human-readable --si --count-links --dereference --no-dereference --summarize --separate-dirs --one-file-system --null --inodes --time", Paths).values("d t B --max-depth --threshold --block-size --exclude --time-style").paths("X --exclude-from --files0-from"),
     row("readlink", "f e m n q s v z --canonicalize --canonicalize-existing --canonicalize-missing --no-newline --quiet --silent --verbose --zero", Paths),
     row("realpath", "e m L P q s z --canonicalize-existing --canonicalize-missing --logical --physical --quiet --strip --no-symlinks --zero", Paths).values("--relative-to --relative-base"),
@@ -165,61 +161,59 @@ static PROGRAMS: &[Program] = &[
     row("nl", "p", Paths).values("b d f h i l n s v w --body-numbering --number-format --number-separator --number-width --starting-line-number --line-increment"),
     row("fold", "b s --bytes --spaces", Paths).values("w --width").numbers(),
     row("fmt", "c s t u --crown-margin --split-only --tagged-paragraph --uniform-spacing", Paths).values("w p g --width --prefix --goal").numbers(),
-    row("pr", "a d F f J m r t T", Paths).values("l w o h N").wild(),
+    row("pr", "a d F f J m r t T", Paths).values("l w o h N"),
     row("expand unexpand", "i a --initial --all --first-only", Paths).values("t --tabs"),
     row("column", "t e n x J --table --table-noheadings --json --fillrows", Paths).values("s o c N R H W --separator --output-separator --output-width --table-columns --table-right"),
     row("comm", "1 2 3 z --check-order --nocheck-order --total --zero-terminated", Paths).values("--output-delimiter"),
     row("cmp", "b l s --print-bytes --verbose --quiet --silent", Paths).values("i n --ignore-initial --bytes"),
-    row("diff", "a b B c d E e i n N p q r s t T u w y Z --text --ignore-space-change --ignore-blank-lines --brief --ed --ignore-case --new-file --unidirectional-new-file --show-c-function --recursive --report-identical-files --expand-tabs --initial-tab --ignore-all-space --ignore-trailing-space --ignore-tab-expansion --side-by-side --minimal --no-dereference --speed-large-files --suppress-common-lines --left-column --strip-trailing-cr --color --unified --context --normal", Paths).values("U C W I x L --width --ignore-matching-lines --exclude --label --horizon-lines --tabsize").numbers().wild(),
-    row("sort", "b d f g i h M n R r V c C m s u z --ignore-leading-blanks --dictionary-order --ignore-case --general-numeric-sort --ignore-nonprinting --human-numeric-sort --month-sort --numeric-sort --random-sort --reverse --version-sort --check --merge --stable --unique --zero-terminated --debug", Paths).values("k t S --key --field-separator --buffer-size --sort --parallel").wild(),
-    row("uniq", "c d D i u z --count --repeated --ignore-case --unique --zero-terminated --all-repeated --group", OnePath).values("f s w --skip-fields --skip-chars --check-chars").wild(),
+    row("diff", "a b B c d E e i n N p q r s t T u w y Z --text --ignore-space-change --ignore-blank-lines --brief --ed --ignore-case --new-file --unidirectional-new-file --show-c-function --recursive --report-identical-files --expand-tabs --initial-tab --ignore-all-space --ignore-trailing-space --ignore-tab-expansion --side-by-side --minimal --no-dereference --speed-large-files --suppress-common-lines --left-column --strip-trailing-cr --color --unified --context --normal", Paths).values("U C W I x L --width --ignore-matching-lines --exclude --label --horizon-lines --tabsize").numbers(),
+    row("sort", "b d f g i h M n R r V c C m s u z --ignore-leading-blanks --dictionary-order --ignore-case --general-numeric-sort --ignore-nonprinting --human-numeric-sort --month-sort --numeric-sort --random-sort --reverse --version-sort --check --merge --stable --unique --zero-terminated --debug", Paths).values("k t S --key --field-separator --buffer-size --sort --parallel"),
+    row("uniq", "c d D i u z --count --repeated --ignore-case --unique --zero-terminated --all-repeated --group", OnePath).values("f s w --skip-fields --skip-chars --check-chars"),
     row("tsort numfmt sum", "r s d z --debug --grouping", Paths).values("--from --to --field --format --padding --suffix --header"),
-    row("md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum shasum", "b c t z --binary --check --tag --text --zero --ignore-missing --quiet --status --strict --warn", Paths).values("a l --algorithm --length"),
+    row("md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum shasum", "b t z --binary --tag --text --zero --quiet", Paths).values("a l --algorithm --length"),
     row("od", "a b c d f h i l o s v x --output-duplicates --traditional", Paths).values("A j N S t w --address-radix --skip-bytes --read-bytes --strings --format --width"),
     row("hexdump hd", "b c C d o v x", Paths).values("n s e L"),
-    row("xxd", "a b C e E i p ps u v --autoskip --bits --plain --uppercase", OnePath).values("c g l s o n").wild(),
+    row("xxd", "a b C e E i p ps u v --autoskip --bits --plain --uppercase", OnePath).values("c g l s o n"),
     row("strings", "a d f w --all --data --print-file-name --include-all-whitespace", Paths).values("n t e o s --bytes --radix --encoding").numbers(),
-    row("base64 base32", "d i D --decode --ignore-garbage", Paths).values("w --wrap --break").wild(),
-    row("iconv", "c l s --list --silent", Paths).values("f t --from-code --to-code").wild(),
+    row("base64 base32", "d i D --decode --ignore-garbage", Paths).values("w --wrap --break"),
+    row("iconv", "c l s --list --silent", Paths).values("f t --from-code --to-code"),
     row("grep egrep fgrep", "a b c E F G h H i I l L n o P q r R s T U v w x y z Z --text --byte-offset --count --extended-regexp --fixed-strings --basic-regexp --no-filename --with-filename --ignore-case --no-ignore-case --files-with-matches --files-without-match --line-number --only-matching --perl-regexp --quiet --silent --recursive --dereference-recursive --no-messages --initial-tab --binary --invert-match --word-regexp --line-regexp --null-data --null --color --colour --line-buffered", PatternPaths).values("e m A B C D d --regexp --max-count --after-context --before-context --context --binary-files --devices --directories --include --exclude --exclude-dir --label --group-separator").paths("f --file --exclude-from").numbers(),
-    row("rg", "a b c F H h i I l L n N o P q s S u U v w x 0 p . --text --byte-offset --count --count-matches --fixed-strings --with-filename --no-filename --ignore-case --files-with-matches --files-without-match --files --follow --line-number --no-line-number --only-matching --pcre2 --quiet --case-sensitive --smart-case --unrestricted --multiline --multiline-dotall --invert-match --word-regexp --line-regexp --null --pretty --hidden --no-hidden --no-ignore --no-ignore-vcs --no-ignore-parent --no-ignore-global --no-heading --heading --column --no-column --json --stats --trim --vimgrep --crlf --no-messages --no-config --no-unicode --type-list --block-buffered --line-buffered --one-file-system --passthru --glob-case-insensitive --max-columns-preview --null-data --color --version", PatternPaths).values("A B C d e E g j m M r t T --after-context --before-context --context --max-depth --maxdepth --regexp --encoding --glob --iglob --threads --max-count --max-columns --replace --type --type-not --color --colors --sort --sortr --max-filesize --engine --context-separator --field-match-separator").paths("f --file --ignore-file").wild(),
-    row("fd fdfind", "H I u s i g F a l L p 0 1 q --hidden --no-ignore --unrestricted --case-sensitive --ignore-case --glob --regex --fixed-strings --absolute-path --list-details --follow --full-path --print0 --quiet --no-ignore-vcs --show-errors --prune --one-file-system", PatternPaths).values("d t e E S c j --max-depth --min-depth --exact-depth --type --extension --exclude --size --changed-within --changed-before --owner --color --threads --max-results").wild(),
-    row("tree", "a d f i l x p s h u g D F q N Q n C r t c U v A S J X --dirsfirst --noreport --prune --du --si --inodes --device --gitignore --filesfirst --ignore-case --matchdirs --metafirst", Paths).values("L P I --filelimit --charset --sort --timefmt").wild(),
-    row("jobs", "l n p r s", Text),
-    row("zcat gzcat", "", Paths).wild(),
-    row("test [", "", Text),
+    row("rg", "a b c F H h i I l L n N o P q s S u U v w x 0 p . --text --byte-offset --count --count-matches --fixed-strings --with-filename --no-filename --ignore-case --files-with-matches --files-without-match --files --follow --line-number --no-line-number --only-matching --pcre2 --quiet --case-sensitive --smart-case --unrestricted --multiline --multiline-dotall --invert-match --word-regexp --line-regexp --null --pretty --hidden --no-hidden --no-ignore --no-ignore-vcs --no-ignore-parent --no-ignore-global --no-heading --heading --column --no-column --json --stats --trim --vimgrep --crlf --no-messages --no-config --no-unicode --type-list --block-buffered --line-buffered --one-file-system --passthru --glob-case-insensitive --max-columns-preview --null-data --color --version", PatternPaths).values("A B C d e E g j m M r t T --after-context --before-context --context --max-depth --maxdepth --regexp --encoding --glob --iglob --threads --max-count --max-columns --replace --type --type-not --color --colors --sort --sortr --max-filesize --engine --context-separator --field-match-separator").paths("f --file --ignore-file"),
+    row("fd fdfind", "H I u s i g F a l L p 0 1 q --hidden --no-ignore --unrestricted --case-sensitive --ignore-case --glob --regex --fixed-strings --absolute-path --list-details --follow --full-path --print0 --quiet --no-ignore-vcs --show-errors --prune --one-file-system", PatternPaths).values("d t e E S c j --max-depth --min-depth --exact-depth --type --extension --exclude --size --changed-within --changed-before --owner --color --threads --max-results"),
+    row("tree", "a d f i l x p s h u g D F q N Q n C r t c U v A S J X --dirsfirst --noreport --prune --du --si --inodes --device --gitignore --filesfirst --ignore-case --matchdirs --metafirst", Paths).values("L P I --filelimit --charset --sort --timefmt"),
+    row("zcat gzcat", "", Paths),
 ];
 
-/// Programs of which only the question for their version is known to be harmless.
-const VERSIONED: &str = "cargo rustc rustup rustfmt node npm npx yarn pnpm bun deno python python2 python3 pip pip3 \
-    uv poetry ruby gem bundle perl php composer go java javac mvn gradle kotlin scala swift dotnet gcc g++ cc clang \
-    clang++ make cmake ninja meson docker podman kubectl helm terraform ansible aws gcloud az gh git bash zsh fish sh \
-    curl wget ssh tar gzip zip unzip sqlite3 psql mysql redis-cli jq yq sed awk gawk grep rg fd find ls cat vim nvim \
-    emacs code tmux tsc eslint prettier jest pytest mypy ruff black flake8 tox rake rails elixir mix erl ghc cabal \
-    stack julia R lua luajit ocaml opam nix brew apt dpkg systemctl openssl gpg ffmpeg ld as objdump gdb lldb \
-    valgrind strace hg svn fossil just task bazel buck2 sbt lein nasm zig nim crystal dart flutter protoc buf";
+/// Programs of which only the question for their version is known to be harmless. Not here: those whose launcher
+/// looks into the project first and runs what it finds there (`yarn` its `yarnPath`, `cargo` the toolchain of a
+/// `rust-toolchain.toml`, `mvn` and `sbt` with options of the project's, `bazel` its `tools/bazel`, `tox` its `toxfile.py`).
+const VERSIONED: &str = "node npm python python2 python3 pip pip3 ruby gem perl php go java javac gcc g++ cc clang \
+    clang++ make cmake ninja meson docker podman kubectl helm aws gh git bash zsh fish sh curl wget ssh tar gzip zip \
+    unzip sqlite3 psql mysql redis-cli jq yq sed awk gawk grep rg fd find ls cat vim nvim emacs tmux erl ghc lua luajit \
+    ocaml apt dpkg systemctl openssl gpg ffmpeg ld as objdump gdb lldb valgrind strace hg svn nasm protoc";
 
 /// Programs that change the paths they name and nothing else, with the flags that keep it so.
 const EDITING: &[(&str, &str, &str)] = &[
     ("mkdir", "p v --parents --verbose", "m --mode"),
+    ("tee", "a --append", ""),
     ("rmdir", "p v --parents --verbose --ignore-fail-on-non-empty", ""),
     ("touch", "a c m h --no-create --no-dereference", "t d --time --date"),
     (
         "cp",
         "a d f i n p r R T u v x --archive --force --interactive --no-clobber --recursive --no-target-directory --update --verbose --one-file-system --preserve --no-dereference",
-        "",
+        "t --target-directory",
     ),
-    ("mv", "f i n u v T --force --interactive --no-clobber --update --verbose --no-target-directory", ""),
+    (
+        "mv",
+        "f i n u v T --force --interactive --no-clobber --update --verbose --no-target-directory",
+        "t --target-directory",
+    ),
 ];
 
-/// Judges one call. `extra` says that operands nobody knows will be added to it.
-pub(crate) fn judge(name: &str, arguments: &[Field], extra: bool) -> Call {
-    if extra && !is_tame(name) {
-        return Call::other("it is given words that are not known");
-    }
+/// Judges one call.
+pub(crate) fn judge(name: &str, arguments: &[Field]) -> Call {
     if let [only] = arguments
         && asks_version(name, only)
-        && !extra
     {
         return Call::harmless();
     }
@@ -230,6 +224,11 @@ pub(crate) fn judge(name: &str, arguments: &[Field], extra: bool) -> Call {
         "awk" | "gawk" | "mawk" => text::awk(arguments),
         "jq" => text::jq(arguments),
         "printf" => printf(arguments),
+        "tput" => tput(arguments),
+        // `-x` runs what follows, and `-p` evaluates the subscript of a name.
+        "jobs" | "wait" if arguments.iter().any(Field::may_be_flag) => {
+            Call::doubtful("it may run something or set a variable")
+        }
         "date" => date(arguments),
         "ps" => ps(arguments),
         "tar" => tar(arguments),
@@ -241,13 +240,9 @@ pub(crate) fn judge(name: &str, arguments: &[Field], extra: bool) -> Call {
         "docker" | "podman" => docker(arguments),
         "go" if arguments.len() == 1 && arguments[0].known() == Some("version") => Call::harmless(),
         "printenv" => printenv(arguments),
-        "mkdir" | "rmdir" | "touch" | "cp" | "mv" => edit(name, arguments),
+        "mkdir" | "rmdir" | "touch" | "cp" | "mv" | "tee" => edit(name, arguments),
         _ => listed(name, arguments),
     }
-}
-
-fn is_tame(name: &str) -> bool {
-    find_row(name).is_some_and(|row| row.tame && row.operands != Absent)
 }
 
 fn find_row(name: &str) -> Option<&'static Program> {
@@ -263,8 +258,8 @@ fn asks_version(name: &str, argument: &Field) -> bool {
         Some("--version") => true,
         // The shells and some others would open a pager or do more.
         Some("--help") => !has("bash sh zsh fish man aws npm git", name),
-        Some("-v") => has("node npm yarn pnpm ruby bun php", name),
-        Some("-V") => has("python python3 cargo rustc perl make sed", name),
+        Some("-v") => has("node npm ruby php", name),
+        Some("-V") => has("python python3 perl make sed", name),
         Some("-version") => name == "java",
         _ => false,
     };
@@ -298,8 +293,6 @@ pub(crate) struct Flags<'a> {
     pub paths: &'a str,
     /// Whether `-5` is a flag.
     pub numbers: bool,
-    /// Whether an argument that may turn out to be a flag passes as an operand.
-    pub tame: bool,
     /// Whether flags end at the first operand.
     pub leading: bool,
 }
@@ -310,7 +303,7 @@ pub(crate) fn parse(arguments: &[Field], known: Flags<'_>) -> Result<Parsed, Str
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         let Some(text) = argument.known() else {
-            if argument.may_be_flag() && !known.tame {
+            if argument.may_be_flag() {
                 return Err(format!("it may be given flags that are not known, by {}", argument.text));
             }
             parsed.operands.push(argument.clone());
@@ -342,7 +335,7 @@ pub(crate) fn parse(arguments: &[Field], known: Flags<'_>) -> Result<Parsed, Str
                     Some(value) => value,
                     None => rest.next().cloned().ok_or_else(unknown)?,
                 };
-                known.check_value(&value)?;
+                check_value(&value)?;
                 parsed.flags.push((name.to_owned(), Some(value)));
             } else {
                 return Err(unknown());
@@ -351,20 +344,18 @@ pub(crate) fn parse(arguments: &[Field], known: Flags<'_>) -> Result<Parsed, Str
         }
         short(text, known, &mut rest, &mut parsed).ok_or_else(unknown)?;
         if let Some((_, Some(value))) = parsed.flags.last() {
-            known.check_value(value)?;
+            check_value(value)?;
         }
     }
     Ok(parsed)
 }
 
-impl Flags<'_> {
-    /// A value that may become several words would shift what follows.
-    fn check_value(&self, value: &Field) -> Result<(), String> {
-        if value.splits && !self.tame {
-            return Err(format!("it may be given flags that are not known, by {}", value.text));
-        }
-        Ok(())
+/// A value that may become several words would shift what follows.
+fn check_value(value: &Field) -> Result<(), String> {
+    if value.splits {
+        return Err(format!("it may be given flags that are not known, by {}", value.text));
     }
+    Ok(())
 }
 
 /// One `-abc` argument.
@@ -413,12 +404,15 @@ fn listed(name: &str, arguments: &[Field]) -> Call {
         values: row.values,
         paths: row.paths,
         numbers: row.numbers,
-        tame: row.tame,
         leading: false,
     };
     let mut parsed = match parse(arguments, flags) {
         Ok(parsed) => parsed,
-        Err(because) => return Call::other(because),
+        // Any of its words may be a path that it reads.
+        Err(because) => {
+            let anywhere = arguments.iter().any(|argument| argument.options.is_empty());
+            return Call { reads: possible_paths(arguments), anywhere, ..Call::other(because) };
+        }
     };
     let recursive = match name {
         "grep" | "egrep" | "fgrep" => {
@@ -428,13 +422,15 @@ fn listed(name: &str, arguments: &[Field]) -> Call {
                         && value.as_ref().and_then(Field::known) != Some("skip")
                 })
         }
-        "rg" | "fd" | "fdfind" => true,
-        "diff" => parsed.saw(&["r", "--recursive"]),
+        // Given folders, `diff` compares what is in them, also without a flag.
+        "rg" | "fd" | "fdfind" | "diff" => true,
         _ => false,
     };
     let mut call = Call { kind: Kind::Reads, below: recursive, ..Call::default() };
     if matches!(name, "rg" | "fd" | "fdfind") {
-        call.visible = !parsed.saw(&[".", "u", "uu", "uuu", "H", "--hidden", "--unrestricted"]);
+        // A glob that names hidden files finds them.
+        let hidden = [".", "u", "H", "--hidden", "--unrestricted", "g", "--glob", "--iglob"];
+        call.visible = !parsed.saw(&hidden);
     }
     call.follows = follows(name, &parsed);
     // These go down by themselves, and by that flag also where a link leads.
@@ -447,16 +443,21 @@ fn listed(name: &str, arguments: &[Field]) -> Call {
             }
         }
     }
+    // It takes more options from a file named so.
+    let listed = |option: &super::expand::Pattern| {
+        option.text.starts_with('@')
+            || (option.glob && !option.text.starts_with(|c: char| c.is_alphanumeric() || c == '.'))
+    };
+    if name == "strings" && parsed.operands.iter().flat_map(|operand| &operand.options).any(listed) {
+        return Call::other("it may be given flags that are not known");
+    }
     match row.operands {
         Operands::Text => {}
         Absent if parsed.operands.is_empty() => {}
         Absent => return Call::other("it is given an operand"),
         OnePath
             if parsed.operands.len() > 1
-                || parsed
-                    .operands
-                    .iter()
-                    .any(|operand| operand.splits || operand.options.iter().any(|option| option.glob)) =>
+                || parsed.operands.iter().any(|operand| operand.splits || operand.is_glob()) =>
         {
             return Call::other("its second operand would be written to");
         }
@@ -465,7 +466,7 @@ fn listed(name: &str, arguments: &[Field]) -> Call {
             // A pattern that may become several words makes paths of them.
             if !given && !parsed.operands.is_empty() {
                 let pattern = parsed.operands.remove(0);
-                if pattern.splits || pattern.options.iter().any(|option| option.glob) {
+                if pattern.splits || pattern.is_glob() {
                     parsed.operands.push(pattern);
                 }
             }
@@ -482,7 +483,7 @@ fn follows(name: &str, parsed: &Parsed) -> bool {
     match name {
         "grep" | "egrep" | "fgrep" => parsed.saw(&["R", "--dereference-recursive"]),
         "rg" | "fd" | "fdfind" => parsed.saw(&["L", "--follow"]),
-        "diff" => parsed.saw(&["r", "--recursive"]) && !parsed.saw(&["--no-dereference"]),
+        "diff" => !parsed.saw(&["--no-dereference"]),
         "ls" | "dir" | "vdir" => parsed.saw(&["R", "--recursive"]) && parsed.saw(&["L", "--dereference"]),
         "tree" => parsed.saw(&["l"]),
         "du" => parsed.saw(&["L", "--dereference"]),
@@ -496,19 +497,24 @@ fn edit(name: &str, arguments: &[Field]) -> Call {
     };
     let parsed = match parse(arguments, Flags { plain: flags, values, ..Flags::default() }) {
         Ok(parsed) => parsed,
-        Err(because) => return Call::other(because),
+        // Any of its words may be a path that it changes.
+        Err(because) => return Call { writes: possible_paths(arguments), ..Call::other(because) },
     };
     let mut call =
         Call { kind: Kind::Edits, because: Some("it changes files".to_owned()), ..Call::default() };
-    call.below = parsed.saw(&["r", "R", "a", "--recursive", "--archive"]);
+    call.below = parsed.saw(&["r", "R", "a", "--recursive", "--archive"]) && name == "cp";
     call.writes = parsed.operands;
     if matches!(name, "cp" | "mv") {
-        let Some(target) = call.writes.pop() else { return Call::other("it changes files") };
+        let folder =
+            parsed.flags.into_iter().find(|(flag, _)| matches!(flag.as_str(), "t" | "--target-directory"));
+        let target = folder.map_or_else(|| call.writes.pop(), |(_, folder)| folder);
+        let Some(target) = target else { return Call::other("it changes files") };
         let sources = std::mem::take(&mut call.writes);
         // The target may be a directory: then it is the name inside it that is written.
         for source in &sources {
             let (Some(place), Some(source)) = (target.known(), source.known()) else {
-                return Call::other("which files it changes is not known");
+                let writes = sources.iter().chain([&target]).cloned().collect();
+                return Call { writes, ..Call::other("which files it changes is not known") };
             };
             let source = source.trim_end_matches('/');
             let last = source.rsplit('/').next().unwrap_or(source);
@@ -521,19 +527,62 @@ fn edit(name: &str, arguments: &[Field]) -> Call {
         }
         call.writes.push(target);
     }
+    if name == "tee" {
+        call.kind = Kind::Other;
+    }
+    let streams = |field: &Field| matches!(field.known(), Some("/dev/null" | "/dev/stdout" | "/dev/stderr"));
+    if name == "tee" && call.writes.iter().all(streams) {
+        return Call::harmless();
+    }
     if call.writes.is_empty() {
         return Call::other("it changes files");
     }
     call
 }
 
+/// Every word that could be a path, or have one behind a `=` or a flag's letter.
+pub(crate) fn possible_paths(arguments: &[Field]) -> Vec<Field> {
+    let mut found = Vec::new();
+    for argument in arguments {
+        let Some(text) = argument.known().filter(|text| text.starts_with('-')) else {
+            found.push(argument.clone());
+            continue;
+        };
+        let value = text.split_once('=').map(|(_, value)| value);
+        let glued = text.get(2..).filter(|_| !text.starts_with("--"));
+        let values = value.or(glued).filter(|value| !value.is_empty());
+        found.extend(values.map(Field::literal));
+    }
+    found
+}
+
 fn printf(arguments: &[Field]) -> Call {
-    match arguments.first() {
-        // `-v` assigns, and evaluates subscripts.
-        Some(format) if format.may_be_flag() && format.known() != Some("--") => {
-            Call::other("its first word may be a flag")
-        }
-        _ => Call::harmless(),
+    let format = match arguments.first().map(Field::known) {
+        Some(Some("--")) => arguments.get(1).and_then(Field::known),
+        Some(Some(text)) if text.starts_with('-') => None,
+        Some(format) => format,
+        None => return Call::harmless(),
+    };
+    // `-v` and `%n` assign, and evaluate the subscript of the name they assign to.
+    match format {
+        Some(format) if prints_only(format) => Call::harmless(),
+        _ => Call::doubtful("it may set a variable"),
+    }
+}
+
+/// Whether every conversion of a format is one that prints.
+fn prints_only(format: &str) -> bool {
+    format.split('%').skip(1).all(|rest| {
+        let conversion = rest.trim_start_matches(|c: char| c.is_ascii_digit() || "-+ #'*.hlLjzt".contains(c));
+        // An empty one is the first half of `%%`, or the end of the text.
+        conversion.chars().next().is_none_or(|c| "diouxXeEfFgGaAcsbqQ".contains(c))
+    })
+}
+
+fn tput(arguments: &[Field]) -> Call {
+    match arguments {
+        [only] if matches!(only.known(), Some("cols" | "lines" | "colors")) => Call::harmless(),
+        _ => Call::other("it may run a program that sets up the terminal"),
     }
 }
 
@@ -585,26 +634,43 @@ fn date(arguments: &[Field]) -> Call {
     Call::reading(reads)
 }
 
+/// `ps`, by whole words: the letter `e` without a dash shows the environment of processes, and which letters take
+/// the next word as a value is easily misread.
 fn ps(arguments: &[Field]) -> Call {
-    let mut wants_value = false;
-    for argument in arguments {
+    const FLAGS: &str = "a x u ax au aux auxw auxww auxf axf axu xu f -A -a -d -e -f -F -l -ef -eF -el -efl -eH -efww -T -L \
+        -eLf -w -ww w ww --forest --headers --no-headers --noheaders -H";
+    const COLUMNS: &str = "pid ppid pgid sid tty tt stat state s user uid ruser euser gid group comm ucmd cmd args command \
+        pcpu %cpu c pmem %mem rss rsz vsz sz size time cputime etime etimes start lstart bsdstart ni nice pri psr nlwp";
+    let columns = |list: &str| {
+        list.split([',', ' ']).all(|column| {
+            let name = column.split(['=', ':']).next().unwrap_or(column);
+            name.is_empty() || has(COLUMNS, name)
+        })
+    };
+    let sorts = |list: &str| list.split(',').all(|key| has(COLUMNS, key.trim_start_matches(['-', '+'])));
+    let plain = |value: &str| {
+        !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b",._".contains(&byte))
+    };
+    let mut words = arguments.iter();
+    while let Some(argument) = words.next() {
         let Some(text) = argument.known() else { return Call::other("its words are not known") };
-        if std::mem::take(&mut wants_value) {
-            continue;
-        }
-        let harmless = if let Some(long) = text.strip_prefix("--") {
-            let name = long.split('=').next().unwrap_or(long);
-            wants_value = matches!(name, "pid" | "ppid" | "user" | "sort" | "format") && !long.contains('=');
-            has("pid ppid user sort format forest headers no-headers cols columns width", name)
-        } else if let Some(letters) = text.strip_prefix('-') {
-            wants_value = letters.ends_with(['o', 'p', 'u', 'U', 'C', 't', 'g', 'G']);
-            letters.chars().all(|letter| "AaNdefFlLjMTyHcmopuUCtgGwZ".contains(letter))
-        } else {
-            // Without a dash an `e` shows the environment of processes.
-            wants_value = text.ends_with(['o', 'p', 'U']);
-            text.chars().all(|letter| "aAfhHjlLmnOoprsStTuUvwxX0123456789,".contains(letter))
+        let known = match text {
+            "-o" | "-eo" | "-Ao" | "-axo" | "-efo" | "axo" | "ao" | "--format" => {
+                words.next().and_then(Field::known).is_some_and(columns)
+            }
+            "-p" | "-u" | "-U" | "-C" | "-g" | "-t" | "p" | "--pid" | "--ppid" | "--user" => {
+                words.next().and_then(Field::known).is_some_and(plain)
+            }
+            "--sort" => words.next().and_then(Field::known).is_some_and(sorts),
+            _ => match text.split_once('=') {
+                Some(("--sort", keys)) => sorts(keys),
+                Some(("--format", list)) => columns(list),
+                Some(("--pid" | "--ppid" | "--user", value)) => plain(value),
+                Some(_) => false,
+                None => has(FLAGS, text),
+            },
         };
-        if !harmless {
+        if !known {
             return Call::other(format!("it has a flag that is not known to be harmless, {text}"));
         }
     }
@@ -663,8 +729,6 @@ fn set(arguments: &[Field]) -> Call {
                         | "-ex"
                         | "-eux"
                         | "-euxo"
-                        | "-f"
-                        | "-n"
                 )
             })
         });
@@ -678,16 +742,26 @@ fn command_lookup(arguments: &[Field]) -> Call {
     }
 }
 
+/// `test` and `[`. `-v` evaluates the subscript of what it is given, so a word that may be one is a doubt.
 fn test(arguments: &[Field]) -> Call {
-    // `-v` evaluates the subscript of what it is given.
-    let evaluates = arguments.iter().enumerate().any(|(index, argument)| {
-        matches!(argument.known(), Some("-v" | "-R"))
-            && arguments.get(index + 1).is_some_and(|name| name.known().is_none_or(|name| name.contains('[')))
-    });
-    if evaluates || arguments.iter().any(|argument| argument.splits && !argument.listed) {
-        return Call::other("it may evaluate a name");
+    const BINARY: &str = "= == != < > -eq -ne -lt -le -gt -ge -nt -ot -ef";
+    let words: Vec<Option<&str>> = arguments.iter().map(Field::known).collect();
+    let inner = match words.as_slice() {
+        [inner @ .., Some("]")] => inner,
+        words => words,
+    };
+    if inner.iter().any(|word| matches!(word, Some("-v" | "-R"))) {
+        return Call::doubtful("it may evaluate a name");
     }
-    Call::harmless()
+    if inner.iter().all(Option::is_some) {
+        return Call::harmless();
+    }
+    let splits = arguments.iter().any(|argument| argument.splits);
+    match inner.strip_prefix(&[Some("!")]).unwrap_or(inner) {
+        [_] | [Some(_), None] if !splits => Call::harmless(),
+        [_, Some(operator), _] if !splits && has(BINARY, operator) => Call::harmless(),
+        _ => Call::doubtful("it may evaluate a name"),
+    }
 }
 
 fn docker(arguments: &[Field]) -> Call {
@@ -738,13 +812,16 @@ fn find(arguments: &[Field]) -> Call {
         if has(FIND_VALUES, text) || (text.starts_with("-newer") && text.len() == 8) {
             match rest.next() {
                 None => return Call::other("it is not complete"),
-                Some(value) if value.splits || value.options.iter().any(|option| option.glob) => {
+                Some(value) if value.splits || value.is_glob() => {
                     return Call::other(format!(
                         "it may be given flags that are not known, by {}",
                         value.text
                     ));
                 }
-                Some(value) if matches!(text, "-newer" | "-anewer" | "-cnewer" | "-samefile") => {
+                Some(value)
+                    if matches!(text, "-anewer" | "-cnewer" | "-samefile")
+                        || (text.starts_with("-newer") && !text.ends_with('t')) =>
+                {
                     call.reads.push(value.clone());
                 }
                 Some(_) => {}

@@ -18,6 +18,8 @@ pub(crate) struct Runs {
     pub rest: Option<Vec<Field>>,
     /// Assignments for what is run.
     pub assigns: Vec<String>,
+    /// Files that it reads itself.
+    pub reads: Vec<Field>,
 }
 
 /// How a call stands to what it runs.
@@ -25,8 +27,6 @@ pub(crate) struct Runs {
 pub(crate) enum Style {
     /// It adds nothing: what is decided about the inner command holds.
     Wrapper,
-    /// It is harmless if what it runs is.
-    Through,
     /// It needs a rule of its own besides.
     #[default]
     Own,
@@ -42,6 +42,16 @@ pub(crate) enum Inner {
 }
 
 const SHELLS: [&str; 9] = ["bash", "sh", "zsh", "dash", "ksh", "ash", "rbash", "mksh", "fish"];
+
+/// Whether a program is a shell, which runs what it is given as input.
+pub(crate) fn is_shell(name: &str) -> bool {
+    SHELLS.contains(&name)
+}
+
+/// Whether what a program is given as input may be a text for a shell.
+pub(crate) fn feeds_shell(name: &str) -> bool {
+    is_shell(name) || matches!(name, "." | "source")
+}
 
 /// Programs whose tail is a command, in forms not worth taking apart.
 const GUESSED: &str = "parallel chroot unshare nsenter firejail bwrap systemd-run strace ltrace valgrind perf script su \
@@ -68,11 +78,12 @@ pub(crate) fn runs(name: &str, arguments: &[Field]) -> Option<Runs> {
         "timeout" => wrapper("v --foreground --preserve-status --verbose", "k s --kill-after --signal", 1),
         "time" => wrapper("p v", "", 0),
         "nice" => wrapper("", "n --adjustment", 0),
-        "nohup" | "builtin" => wrapper("", "", 0),
         "stdbuf" => wrapper("", "i o e --input --output --error", 0),
         "command" if matches!(arguments.first().and_then(Field::known), Some("-v" | "-V")) => None,
         "command" => wrapper("p", "", 0),
-        "ionice" => Some(prefix(arguments, "t", "c n --class --classdata", 0, Style::Through)),
+        "ionice" => wrapper("t", "c n --class --classdata", 0),
+        "nohup" => wrapper("", "", 0),
+        "builtin" => Some(prefix(arguments, "", "", 0, Style::Own)),
         "setsid" => Some(prefix(arguments, "c f w --ctty --fork --wait", "", 0, Style::Own)),
         "exec" => Some(prefix(arguments, "c l", "a", 0, Style::Own)),
         "sudo" => Some(sudo(arguments)),
@@ -82,8 +93,9 @@ pub(crate) fn runs(name: &str, arguments: &[Field]) -> Option<Runs> {
         "watch" => Some(watch(arguments)),
         "eval" => Some(text_of(arguments, Style::Own)),
         "trap" => Some(trap(arguments)),
+        "." | "source" => Some(script(arguments)),
         "git" => git(arguments),
-        _ if SHELLS.contains(&name) => Some(shell(arguments)),
+        _ if is_shell(name) => Some(shell(name, arguments)),
         _ if GUESSED.split_whitespace().any(|known| known == name) => Some(guessed(arguments, name)),
         _ if ELSEWHERE.split_whitespace().any(|known| known == name) => elsewhere(name, arguments),
         _ => None,
@@ -220,7 +232,7 @@ fn env(arguments: &[Field]) -> Option<Runs> {
         let because = Some("it prints an environment that it changes".to_owned());
         return Some(Runs { because, assigns, ..Runs::default() });
     }
-    Some(Runs { style: Style::Through, assigns, inner: vec![words(arguments, from)], ..Runs::default() })
+    Some(Runs { assigns, inner: vec![words(arguments, from)], ..Runs::default() })
 }
 
 fn xargs(arguments: &[Field]) -> Runs {
@@ -241,38 +253,22 @@ fn xargs(arguments: &[Field]) -> Runs {
     if words.is_empty() {
         words.push(Field::literal("echo"));
     }
-    let from_file = value(&["a", "--arg-file"]).is_some();
     let mut doubt = None;
     match value(&["I", "--replace"]).map(|field| field.known().unwrap_or("").to_owned()) {
         Some(mark) if mark.is_empty() => doubt = Some("what it puts in is not known".to_owned()),
         Some(mark) => {
             for word in &mut words {
-                let Some(text) = word.known() else { continue };
-                if text.contains(&mark) {
-                    let listed = text == mark && !from_file;
-                    *word = Field {
-                        text: text.to_owned(),
-                        options: Vec::new(),
-                        splits: false,
-                        listed,
-                        dynamic: true,
-                    };
+                if word.known().is_some_and(|text| text.contains(&mark)) {
+                    *word = Field { splits: false, ..Field::unknown(&word.text) };
                 }
             }
         }
-        None => {
-            words.push(Field {
-                text: "…".to_owned(),
-                options: Vec::new(),
-                splits: true,
-                listed: !from_file,
-                dynamic: true,
-            });
-        }
+        None => words.push(Field::unknown("…")),
     }
     Runs {
-        style: Style::Through,
+        because: Some("it runs a command with words that are not known".to_owned()),
         inner: vec![Inner::Words { from, words, elsewhere: false }],
+        reads: value(&["a", "--arg-file"]).into_iter().collect(),
         doubt,
         ..Runs::default()
     }
@@ -285,7 +281,7 @@ fn find(arguments: &[Field]) -> Option<Runs> {
     if !arguments.iter().any(executes) {
         return None;
     }
-    let mut runs = Runs { style: Style::Through, rest: Some(Vec::new()), ..Runs::default() };
+    let mut runs = Runs { rest: Some(Vec::new()), ..Runs::default() };
     let mut rest = Vec::new();
     let mut at = 0;
     while let Some(argument) = arguments.get(at) {
@@ -293,9 +289,6 @@ fn find(arguments: &[Field]) -> Option<Runs> {
         if !executes(argument) {
             rest.push(argument.clone());
             continue;
-        }
-        if argument.known() != Some("-exec") {
-            runs.style = Style::Own;
         }
         let from = at;
         let mut words = Vec::new();
@@ -308,13 +301,9 @@ fn find(arguments: &[Field]) -> Option<Runs> {
                 Some(";") => break,
                 // `{} +` ends it too.
                 Some("+") if arguments.get(at - 2).and_then(Field::known) == Some("{}") => break,
-                Some(text) if text.contains("{}") => words.push(Field {
-                    text: text.to_owned(),
-                    options: Vec::new(),
-                    splits: false,
-                    listed: text == "{}",
-                    dynamic: true,
-                }),
+                Some(text) if text.contains("{}") => {
+                    words.push(Field { splits: false, ..Field::unknown(text) });
+                }
                 _ => words.push(word.clone()),
             }
         }
@@ -356,16 +345,25 @@ fn text_of(arguments: &[Field], style: Style) -> Runs {
 }
 
 fn trap(arguments: &[Field]) -> Runs {
-    match arguments.first() {
+    let rest = arguments.strip_prefix(&[Field::literal("--")]).unwrap_or(arguments);
+    match rest.first() {
         None => Runs::default(),
-        Some(first) if first.known().is_some_and(|text| text.starts_with('-')) => Runs::default(),
+        Some(first) if matches!(first.known(), Some("-" | "-l" | "-p")) => Runs::default(),
         Some(first) => text_of(std::slice::from_ref(first), Style::Own),
     }
 }
 
+/// A script that is read from a file, or from a stream, whose text is not known.
+fn script(arguments: &[Field]) -> Runs {
+    let streams = |file: &Field| {
+        file.known().is_none_or(|path| path == "-" || path.starts_with("/dev/") || path.starts_with("/proc/"))
+    };
+    let doubt = arguments.first().is_some_and(streams).then(|| "the text it runs is not known".to_owned());
+    Runs { because: Some("it runs a script".to_owned()), doubt, ..Runs::default() }
+}
+
 /// A shell: with `-c` a text, else a file or its input.
-fn shell(arguments: &[Field]) -> Runs {
-    let mut plain = true;
+fn shell(name: &str, arguments: &[Field]) -> Runs {
     let mut at = 0;
     let mut text = false;
     while let Some(argument) = arguments.get(at) {
@@ -377,7 +375,6 @@ fn shell(arguments: &[Field]) -> Runs {
             break;
         }
         if let Some(long) = word.strip_prefix("--") {
-            plain &= matches!(long, "norc" | "noprofile" | "posix");
             // These take a value, which is a file that is run.
             if matches!(long, "rcfile" | "init-file") {
                 return guess(arguments, "it runs a file of settings first");
@@ -388,7 +385,6 @@ fn shell(arguments: &[Field]) -> Runs {
         let Some(letters) = word.strip_prefix(['-', '+']) else { break };
         at += 1;
         text |= letters.contains('c');
-        plain &= letters == "c";
         if letters.contains(['o', 'O']) {
             at += 1;
         }
@@ -398,12 +394,14 @@ fn shell(arguments: &[Field]) -> Runs {
     }
     match (text, arguments.get(at)) {
         (true, Some(script)) => {
-            let style = if plain && arguments.len() == at + 1 { Style::Through } else { Style::Own };
             let because = Some("it runs a text in another shell".to_owned());
-            Runs { because, ..text_of(std::slice::from_ref(script), style) }
+            let runs = text_of(std::slice::from_ref(script), Style::Own);
+            // What other shells make of a text is not known; rules that forbid look at it as bash would.
+            let dialect = (name != "bash").then(|| format!("it is a text for another shell, {name}"));
+            Runs { because, doubt: runs.doubt.or(dialect), ..runs }
         }
         (true, None) => guess(arguments, "the text it runs is not known"),
-        (false, Some(_)) => Runs { because: Some("it runs a script".to_owned()), ..Runs::default() },
+        (false, Some(_)) => script(&arguments[at..]),
         (false, None) => {
             Runs { doubt: Some("it runs what it is given as input".to_owned()), ..Runs::default() }
         }

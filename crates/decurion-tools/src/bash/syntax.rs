@@ -25,6 +25,8 @@ pub(crate) struct AndOr {
     pub first: Vec<Command>,
     /// The others, each with whether it runs on success (`&&`) of what is before it.
     pub rest: Vec<(bool, Vec<Command>)>,
+    /// Whether `&` ends it: then it runs in a shell of its own, beside what follows.
+    pub background: bool,
 }
 
 /// A command with its redirections.
@@ -116,6 +118,8 @@ pub(crate) struct Word {
 pub(crate) enum Part {
     /// Characters that stand for themselves.
     Text { text: String, quoted: bool },
+    /// `$'…'`, decoded.
+    Ansi(String),
     /// An unquoted `*`, `?` or `[`.
     Glob(char),
     /// An unquoted `{`, `,` or `}`.
@@ -363,7 +367,7 @@ impl Parser {
             if self.at_end(end)? {
                 return Ok(());
             }
-            let mut item = AndOr { first: Vec::new(), rest: Vec::new() };
+            let mut item = AndOr { first: Vec::new(), rest: Vec::new(), background: false };
             let result = self.and_or(&mut item);
             if !item.first.is_empty() {
                 script.lists.push(item);
@@ -375,7 +379,12 @@ impl Parser {
                 Some(';') if self.second() == Some(';') || self.second() == Some('&') => {
                     return if end == End::Case { Ok(()) } else { doubt("an unexpected `;;`") };
                 }
-                Some(';' | '&') => self.at += 1,
+                Some(mark @ (';' | '&')) => {
+                    self.at += 1;
+                    if let Some(last) = script.lists.last_mut() {
+                        last.background = mark == '&';
+                    }
+                }
                 Some(')') if end == End::Paren => {}
                 Some(_) if matches!(end, End::Words(_) | End::Case) && self.at_end(end)? => {}
                 Some(_) => return doubt("something unexpected follows a command"),
@@ -1070,7 +1079,7 @@ impl Parser {
             }
             Some('\'') if !quoted => {
                 self.at += 1;
-                Ok(Part::Text { text: self.ansi_quoted()?, quoted: true })
+                Ok(Part::Ansi(self.ansi_quoted()?))
             }
             Some('"') if !quoted => doubt("a text to be translated"),
             Some('[') => doubt("the old form of arithmetic"),

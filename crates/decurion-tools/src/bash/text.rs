@@ -159,18 +159,32 @@ pub(crate) fn awk(arguments: &[Field]) -> Call {
         return Call::other("its script is not known to be harmless");
     }
     // After the script every word is an operand, even one that starts with a dash.
-    let assigns = |operand: &Field| {
-        operand.known().is_some_and(|text| {
-            text.split_once('=').is_some_and(|(name, _)| super::syntax::is_identifier(name))
-        })
+    let assigned = |text: &str| {
+        text.split_once('=')
+            .map(|(name, _)| name.to_owned())
+            .filter(|name| super::syntax::is_identifier(name))
     };
-    Call::reading(parsed.operands.into_iter().filter(|operand| !assigns(operand)).collect())
+    let values = parsed.flags.iter().filter(|(flag, _)| matches!(flag.as_str(), "v" | "--assign"));
+    let set = values.filter_map(|(_, value)| value.as_ref()).chain(&parsed.operands);
+    if !set.filter_map(Field::known).filter_map(assigned).all(|name| awk_name(&name)) {
+        return Call::other("it sets a variable that is not known to be harmless");
+    }
+    let is_path = |operand: &Field| operand.known().is_none_or(|text| assigned(text).is_none());
+    Call::reading(parsed.operands.into_iter().filter(is_path).collect())
+}
+
+/// Whether a name may stand in an awk program: what only computes and prints, and variables in small letters.
+fn awk_name(name: &str) -> bool {
+    const WORDS: &str = "BEGIN END NR NF FNR FS OFS RS ORS SUBSEP FILENAME RSTART RLENGTH";
+    const BANNED: &str =
+        "system getline close fflush function func delete nextfile strftime extension load include";
+    let listed = |list: &str| list.split(' ').any(|word| word == name);
+    listed(WORDS)
+        || (!listed(BANNED) && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'))
 }
 
 fn awk_script(script: &str) -> bool {
-    const BANNED: [&str; 10] =
-        ["system", "getline", "ENVIRON", "ARGV", "ARGC", "PROCINFO", "@", "close", "fflush", "function"];
-    if BANNED.iter().any(|word| script.contains(word)) || script.contains("func") {
+    if script.contains('@') {
         return false;
     }
     let chars: Vec<char> = script.chars().collect();
@@ -194,6 +208,14 @@ fn awk_script(script: &str) -> bool {
             '>' if braces > 0 && parens == 0 => return false,
             '|' if chars.get(at + 1) == Some(&'|') => at += 1,
             '|' | '`' | '#' | '\\' => return false,
+            c if c.is_alphabetic() || c == '_' => {
+                let rest = chars[at..].iter();
+                let name: String = rest.take_while(|c| c.is_alphanumeric() || **c == '_').collect();
+                if !awk_name(&name) {
+                    return false;
+                }
+                at += name.chars().count() - 1;
+            }
             _ => {}
         }
         if let Some(last) = chars.get(at).filter(|c| !matches!(c, ' ' | '\t')) {

@@ -34,7 +34,7 @@ pub(crate) fn is_dangerous(name: &str) -> bool {
     ];
     const SUFFIXES: [&str; 9] =
         ["PAGER", "EDITOR", "BROWSER", "_OPTIONS", "_PROXY", "_PATH", "_HOME", "_COMMAND", "PRELOAD"];
-    const NAMES: [&str; 32] = [
+    const NAMES: [&str; 41] = [
         "PATH",
         "IFS",
         "ENV",
@@ -67,6 +67,16 @@ pub(crate) fn is_dangerous(name: &str) -> bool {
         "NLSPATH",
         "POSIXLY_CORRECT",
         "COMP_WORDBREAKS",
+        // Bash evaluates what is assigned to these as arithmetic.
+        "RANDOM",
+        "SRANDOM",
+        "SECONDS",
+        "LINENO",
+        "HISTCMD",
+        "UID",
+        "EUID",
+        "PPID",
+        "EPOCHSECONDS",
     ];
     let upper = name.to_ascii_uppercase();
     if is_harmless(name) {

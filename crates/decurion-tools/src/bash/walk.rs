@@ -1,20 +1,23 @@
 //! From syntax to commands. Takes a parsed text and where it would run; gives every simple command in it,
 //! also those inside substitutions and behind runners, with what each would touch.
-
-use std::collections::BTreeSet;
+//!
+//! Nothing is computed: what a variable holds or how often a loop runs is not looked at. A command whose words all
+//! stand in the text can be known to only read; any other needs a rule. What is more than commands one after the
+//! other (a loop, an assignment, arithmetic) is noted as *not literal*, and such a text is asked about.
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::intent::{Climb, Inside, ShellCommand, WideTouch};
 use decurion_protocol::{Access, Touch};
 
-use super::expand::{Expansion, Field, PIPE, Value, Variables, escape, fields, single};
+use super::expand::{Field, PIPE, escape, fields, single};
+use super::hazard::Hazards;
 use super::program::{Call, Kind, judge};
 use super::runner::{Inner, Style, runs};
 use super::syntax::{
     AndOr, Arithmetic, Assign, Body, Command, MAX_DEPTH, Part, Redirect, RedirectKind, Script, Word,
     is_identifier, parse,
 };
-use super::{MAX_COMMANDS, path, variable};
+use super::{MAX_COMMANDS, hazard, path, variable};
 use crate::Surroundings;
 
 /// Commands are collected up to this number, so that rules which forbid see more than is ever allowed.
@@ -30,6 +33,8 @@ pub(crate) struct Walker<'a> {
     pub commands: Vec<ShellCommand>,
     /// What was not understood.
     pub doubt: Option<String>,
+    /// What is more than literal commands one after the other.
+    pub not_literal: Option<String>,
     /// Whether the directory may change.
     pub moves: bool,
 }
@@ -39,24 +44,8 @@ pub(crate) struct Walker<'a> {
 struct State {
     /// The directories the shell may be in.
     directories: Vec<Utf8PathBuf>,
-    variables: Variables,
-    /// Variables that hold numbers only.
-    numbers: BTreeSet<String>,
-    /// Whether what is here may not run, or run more than once.
-    uncertain: bool,
     /// Whether a change of directory here would be seen by an earlier command.
     repeats: bool,
-    /// What comes in by the pipe.
-    feed: Feed,
-}
-
-/// What a command's output, or its input, is known to be.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Feed {
-    /// Nothing is known of it.
-    Other,
-    /// Paths from inside the workspace.
-    Listed,
 }
 
 /// How far a path reaches that a command is given.
@@ -80,6 +69,8 @@ struct Job {
     climbs: Vec<Climb>,
     inside: Option<Inside>,
     doubt: Option<String>,
+    /// What of it does not stand in the text as it is, besides its fields.
+    not_literal: Option<String>,
     /// How many redirections it has to or from files.
     redirections: u32,
     /// Texts given as input.
@@ -89,133 +80,76 @@ struct Job {
 impl<'a> Walker<'a> {
     /// A walker that starts where the shell would.
     pub fn new(around: &'a Surroundings, bodies: Vec<Word>) -> Self {
-        let state = State {
-            directories: vec![around.cwd.clone()],
-            variables: Variables::new(),
-            numbers: BTreeSet::new(),
-            uncertain: false,
-            repeats: false,
-            feed: Feed::Other,
-        };
-        Self { around, bodies, state, depth: 0, commands: Vec::new(), doubt: None, moves: false }
+        let state = State { directories: vec![around.cwd.clone()], repeats: false };
+        let (commands, doubt, not_literal) = (Vec::new(), None, None);
+        Self { around, bodies, state, depth: 0, commands, doubt, not_literal, moves: false }
     }
 
     fn doubt(&mut self, text: impl Into<String>) {
-        if self.doubt.is_none() {
-            self.doubt = Some(text.into());
-        }
+        self.doubt.get_or_insert_with(|| text.into());
     }
 
-    /// A whole list; says what its output is.
-    pub fn script(&mut self, script: &Script) -> bool {
-        let mut feed = Feed::Other;
+    fn not_literal(&mut self, text: impl Into<String>) {
+        self.not_literal.get_or_insert_with(|| text.into());
+    }
+
+    /// A whole list.
+    pub fn script(&mut self, script: &Script) {
         for list in &script.lists {
-            feed = self.and_or(list);
+            if list.background {
+                self.not_literal("it runs something in the background");
+                let state = self.state.clone();
+                self.and_or(list);
+                self.state = state;
+            } else {
+                self.and_or(list);
+            }
         }
-        feed == Feed::Listed && script.lists.len() == 1
     }
 
-    fn and_or(&mut self, list: &AndOr) -> Feed {
-        let before = self.state.uncertain;
+    fn and_or(&mut self, list: &AndOr) {
         let mut others = self.state.directories.clone();
-        let mut feed = self.pipeline(&list.first);
+        self.pipeline(&list.first);
         for (on_success, stages) in &list.rest {
-            self.state.uncertain = true;
             if !on_success {
                 merge(&mut self.state.directories, &others);
             }
             merge(&mut others, &self.state.directories);
             self.pipeline(stages);
-            feed = Feed::Other;
         }
-        self.state.uncertain = before;
         merge(&mut self.state.directories, &others);
         if self.state.directories.len() > 8 {
             self.doubt("the directory cannot be told");
             self.state.directories.truncate(8);
         }
-        feed
     }
 
-    fn pipeline(&mut self, stages: &[Command]) -> Feed {
+    fn pipeline(&mut self, stages: &[Command]) {
         if let [only] = stages {
-            let start = self.commands.len();
-            let feed = self.state.feed;
-            self.command(only);
-            return self.output(start, feed);
+            return self.command(only);
         }
         // Every stage runs in a shell of its own.
         let state = self.state.clone();
-        let mut feed = state.feed;
         for stage in stages {
-            self.state = state.clone();
-            self.state.repeats = false;
-            self.state.feed = feed;
-            let start = self.commands.len();
+            self.state = State { repeats: false, ..state.clone() };
             self.command(stage);
-            feed = self.output(start, feed);
         }
         self.state = state;
-        feed
-    }
-
-    /// What the commands from `start` on print, given what they were fed.
-    fn output(&self, start: usize, feed: Feed) -> Feed {
-        let [command] = &self.commands[start..] else { return Feed::Other };
-        if !command.read_only || command.assigned > 0 || !self.stays_inside(command) {
-            return Feed::Other;
-        }
-        let words: Vec<&str> = command.words.iter().map(String::as_str).collect();
-        let has = |wanted: &[&str]| words.iter().any(|word| wanted.contains(word));
-        let lists = match words.as_slice() {
-            ["find", ..] => !has(&["-printf", "-ls"]),
-            ["fd" | "fdfind", ..] => true,
-            ["ls", ..] => {
-                !words[1..].iter().any(|word| word.starts_with('-') && *word != "-1" && *word != "-a")
-            }
-            ["git", "ls-files", ..] => !has(&["-s", "--stage", "-t", "-v", "--eol", "--debug"]),
-            ["git", "diff", ..] => has(&["--name-only"]),
-            ["git", "grep", ..] => has(&["-l", "--files-with-matches", "--name-only"]),
-            ["rg", ..] => has(&["-l", "--files", "--files-with-matches"]),
-            ["grep", ..] => {
-                let names = words.iter().any(|word| {
-                    word.starts_with('-') && !word.starts_with("--") && word.contains('l')
-                        || *word == "--files-with-matches"
-                });
-                names && !words.iter().any(|word| word.starts_with("--label")) && !command.wide.is_empty()
-            }
-            _ => false,
-        };
-        let filters = command.touches.is_empty() && command.wide.is_empty() && keeps_lines(&words);
-        if lists || (filters && feed == Feed::Listed) { Feed::Listed } else { Feed::Other }
-    }
-
-    fn stays_inside(&self, command: &ShellCommand) -> bool {
-        command.touches.iter().all(|touch| self.is_inside(&touch.path))
-            && command.wide.iter().all(|wide| self.is_inside(Utf8Path::new(path::fixed_part(&wide.pattern))))
-    }
-
-    fn is_inside(&self, path: &Utf8Path) -> bool {
-        path.starts_with(&self.around.cwd)
-            || self.around.directories.iter().any(|root| path.starts_with(root))
     }
 
     /// Walks something that runs in a shell of its own.
-    fn apart(&mut self, script: &Script) -> bool {
+    fn apart(&mut self, script: &Script) {
         let state = self.state.clone();
         self.state.repeats = false;
-        let listed = self.script(script);
+        self.script(script);
         self.state = state;
-        listed
     }
 
     /// Walks something that may not run, or run more than once.
     fn perhaps(&mut self, script: &Script, repeats: bool) {
         let before = self.state.clone();
-        self.state.uncertain = true;
         self.state.repeats |= repeats;
         self.script(script);
-        self.state.uncertain = before.uncertain;
         self.state.repeats = before.repeats;
         merge(&mut self.state.directories, &before.directories);
     }
@@ -241,32 +175,25 @@ impl<'a> Walker<'a> {
         }
         let mut job = Job::default();
         self.redirects(redirects, &mut job);
-        self.state.feed = Feed::Other;
         self.push(job, Call::harmless());
     }
 
     fn compound(&mut self, body: &Body) {
         match body {
             Body::Simple { .. } => {}
-            Body::Subshell(script) => {
-                self.apart(script);
-            }
-            Body::Group(script) => {
-                self.script(script);
-            }
+            Body::Subshell(script) => return self.apart(script),
+            Body::Group(script) => return self.script(script),
             Body::If(scripts) => {
                 for script in scripts {
                     self.perhaps(script, false);
                 }
             }
             Body::Loop(condition, body) => {
-                self.forget(&[condition, body]);
                 self.perhaps(condition, true);
                 self.perhaps(body, true);
             }
             Body::For { name, words, body } => self.each(name, words.as_deref(), body),
             Body::ForArithmetic(arithmetic, body) => {
-                self.forget(&[body]);
                 self.arithmetic(arithmetic);
                 self.perhaps(body, true);
             }
@@ -288,154 +215,54 @@ impl<'a> Walker<'a> {
                 self.state = state;
             }
         }
+        self.not_literal("it is more than commands one after the other");
     }
 
     fn each(&mut self, name: &str, words: Option<&[Word]>, body: &Script) {
-        let mut value = Value::Unknown;
-        if let Some(words) = words {
-            let mut all = Vec::new();
-            for word in words {
-                all.extend(self.fields(word));
-            }
+        for word in words.unwrap_or_default() {
             // Names that a glob finds in some directory are looked at as well.
-            for field in &all {
-                if field.options.iter().any(|option| option.glob) {
-                    let mut job = Job::default();
-                    self.touch(field, Access::Read, Reach::default(), &mut job);
-                    job.fields = vec![Field::literal(":"), field.clone()];
-                    self.push(job, Call::harmless());
-                }
-            }
-            let known = all.iter().all(|field| !field.options.is_empty());
-            let listed = all.iter().all(|field| field.listed);
-            let options: Vec<_> = all.iter().flat_map(|field| field.options.clone()).collect();
-            if known && options.len() <= 64 {
-                value = Value::Known(options);
-            } else if listed {
-                value = Value::Listed;
+            for field in self.fields(word).into_iter().filter(Field::is_glob) {
+                let mut job = Job::default();
+                self.touch(&field, Access::Read, Reach::default(), &mut job);
+                job.fields = vec![Field::literal(":"), field];
+                self.push(job, Call::harmless());
             }
         }
-        self.forget(&[body]);
         if variable::is_dangerous(name) {
             self.doubt(format!("it sets {name}"));
         }
-        self.state.variables.insert(name.to_owned(), value);
         self.perhaps(body, true);
-        self.state.variables.insert(name.to_owned(), Value::Unknown);
     }
 
-    /// What a loop's body sets is not known when the body begins.
-    fn forget(&mut self, scripts: &[&Script]) {
-        let mut names = BTreeSet::new();
-        for script in scripts {
-            names_set(script, &mut names);
-        }
-        for name in names {
-            self.state.numbers.remove(&name);
-            self.state.variables.insert(name, Value::Unknown);
-        }
-    }
-
-    /// The commands inside a word's parts; whether all of them list paths.
-    fn nested(&mut self, parts: &[Part]) -> bool {
-        let mut listed = true;
+    /// The commands inside a word's parts.
+    fn nested(&mut self, parts: &[Part]) {
         for part in parts {
             match part {
-                Part::Command { script, .. } => {
-                    let feed = std::mem::replace(&mut self.state.feed, Feed::Other);
-                    listed &= self.apart(script);
-                    self.state.feed = feed;
-                }
-                Part::Process(script) => {
-                    self.apart(script);
-                }
+                Part::Command { script, .. } | Part::Process(script) => self.apart(script),
                 Part::Arithmetic(arithmetic) => self.arithmetic(arithmetic),
-                Part::Param(param) => {
-                    self.nested(&param.nested);
-                }
-                Part::Text { .. } | Part::Glob(_) | Part::Mark(_) | Part::Tilde(_) => {}
+                Part::Param(param) => self.nested(&param.nested),
+                Part::Text { .. } | Part::Ansi(_) | Part::Glob(_) | Part::Mark(_) | Part::Tilde(_) => {}
             }
-        }
-        listed
-    }
-
-    fn expansion(&self, listed: bool) -> Expansion<'_> {
-        Expansion {
-            variables: &self.state.variables,
-            home: self.around.home.as_deref(),
-            directory: match self.state.directories.as_slice() {
-                [only] => Some(only),
-                _ => None,
-            },
-            listed,
         }
     }
 
     fn fields(&mut self, word: &Word) -> Vec<Field> {
-        let listed = self.nested(&word.parts);
-        let found = fields(word, &self.expansion(listed));
-        match found {
-            Ok(fields) => fields,
-            Err(doubt) => {
-                self.doubt(doubt);
-                vec![Field::unknown(&word.source)]
-            }
-        }
+        self.nested(&word.parts);
+        fields(word, self.around.home.as_deref()).unwrap_or_else(|doubt| {
+            self.doubt(doubt);
+            vec![Field::unknown(&word.source)]
+        })
     }
 
-    /// Bash evaluates the *contents* of variables in arithmetic, commands in subscripts included, so only
-    /// what is known to be a number passes.
+    /// Bash evaluates the *contents* of variables in arithmetic, commands in subscripts included, so only numbers
+    /// that stand in the text pass.
     fn arithmetic(&mut self, arithmetic: &Arithmetic) {
-        let start = self.commands.len();
         self.nested(&arithmetic.nested);
-        for part in &arithmetic.nested {
-            let harmless = match part {
-                Part::Param(param) => param.plain && self.is_number(&param.name),
-                Part::Command { .. } => self.commands[start..].iter().all(|command| {
-                    matches!(command.words.first().map(String::as_str), Some("wc" | "date" | "nproc"))
-                }),
-                Part::Arithmetic(_) => true,
-                _ => false,
-            };
-            if !harmless {
-                self.doubt("arithmetic with something that is not known to be a number");
-            }
+        let named = arithmetic.text.contains(|c: char| c.is_alphabetic() || c == '_');
+        if named || !arithmetic.nested.is_empty() {
+            self.doubt("arithmetic with something that is not known to be a number");
         }
-        let names: Vec<&str> = arithmetic
-            .text
-            .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
-            .filter(|word| is_identifier(word))
-            .collect();
-        for name in names {
-            let assigned = arithmetic.text.trim_start().strip_prefix(name).is_some_and(|rest| {
-                let rest = rest.trim_start();
-                rest.starts_with('=') && !rest.starts_with("==")
-            });
-            if assigned && !variable::is_dangerous(name) {
-                self.state.variables.insert(name.to_owned(), Value::Unknown);
-                self.state.numbers.insert(name.to_owned());
-            } else if !self.is_number(name) {
-                self.doubt("arithmetic with something that is not known to be a number");
-            } else if arithmetic.text.contains(['=', '+', '-']) && self.state.variables.contains_key(name) {
-                self.state.variables.insert(name.to_owned(), Value::Unknown);
-                self.state.numbers.insert(name.to_owned());
-            }
-        }
-    }
-
-    fn is_number(&self, name: &str) -> bool {
-        if matches!(name, "#" | "?" | "$" | "!") || self.state.numbers.contains(name) {
-            return true;
-        }
-        match self.state.variables.get(name) {
-            Some(Value::Known(values)) => values
-                .iter()
-                .all(|value| !value.text.is_empty() && value.text.bytes().all(|byte| byte.is_ascii_digit())),
-            Some(_) => false,
-            None => {
-                matches!(name, "RANDOM" | "SECONDS" | "LINENO" | "UID" | "EUID" | "PPID" | "EPOCHSECONDS")
-            }
-        }
+        self.not_literal("it calculates");
     }
 
     /// `[[ … ]]`.
@@ -443,35 +270,25 @@ impl<'a> Walker<'a> {
         for word in words {
             self.nested(&word.parts);
         }
-        let values: Vec<Value> = words.iter().map(|word| single(word, &self.expansion(false))).collect();
-        let number = |walker: &Self, index: usize| {
-            let known = matches!(&values[index], Value::Known(all) if all.iter().all(|value| {
-                let digits = value.text.strip_prefix('-').unwrap_or(&value.text);
+        let number = |word: Option<&Word>| {
+            word.and_then(Word::bare).is_some_and(|text| {
+                let digits = text.strip_prefix('-').unwrap_or(&text);
                 !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
-            }));
-            let named = matches!(words[index].parts.as_slice(), [Part::Param(param)] if param.plain && walker.is_number(&param.name));
-            let length = matches!(words[index].parts.as_slice(), [Part::Param(param)] if !param.plain && words[index].source.contains("{#"));
-            known || named || length
+            })
         };
         for (index, word) in words.iter().enumerate() {
-            let bare = word.bare();
-            match bare.as_deref() {
-                Some("-eq" | "-ne" | "-lt" | "-le" | "-gt" | "-ge")
-                    if index == 0
-                        || index + 1 >= words.len()
-                        || !number(self, index - 1)
-                        || !number(self, index + 1) =>
-                {
-                    self.doubt("arithmetic with something that is not known to be a number");
+            let evaluates = match word.bare().as_deref() {
+                Some("-eq" | "-ne" | "-lt" | "-le" | "-gt" | "-ge") => {
+                    let before = index.checked_sub(1).and_then(|before| words.get(before));
+                    !number(before) || !number(words.get(index + 1))
                 }
                 Some("-v" | "-R") => {
-                    let plain =
-                        words.get(index + 1).and_then(Word::bare).is_some_and(|name| is_identifier(&name));
-                    if !plain {
-                        self.doubt("it evaluates a name");
-                    }
+                    !words.get(index + 1).and_then(Word::bare).is_some_and(|name| is_identifier(&name))
                 }
-                _ => {}
+                _ => false,
+            };
+            if evaluates {
+                self.doubt("a test that evaluates what it is given");
             }
         }
     }
@@ -479,39 +296,35 @@ impl<'a> Walker<'a> {
     fn simple(&mut self, assigns: &[Assign], words: &[Word], redirects: &[Redirect]) {
         let mut job = Job::default();
         for assign in assigns {
-            self.assign(assign, words.is_empty(), &mut job);
+            self.assign(assign, &mut job);
         }
+        if words.is_empty() && !assigns.is_empty() {
+            self.not_literal("it sets a variable");
+        }
+        let program = words.first().and_then(Word::bare);
         // `IFS= read -r line` changes nothing but how that line is read.
-        let reads = words.first().and_then(Word::bare).as_deref() == Some("read");
-        if reads && assigns.iter().all(|assign| assign.name == "IFS") {
-            job.assigns.clear();
+        if program.as_deref() == Some("read") && assigns.iter().all(|assign| assign.name == "IFS") {
             job.doubt = None;
         }
+        let shows = matches!(program.as_deref(), Some("echo" | "exit" | "test" | "["));
         for word in words {
-            let fields = self.fields(word);
+            let fields = if shows { self.fields(&with_status(word)) } else { self.fields(word) };
             job.fields.extend(fields);
         }
         self.redirects(redirects, &mut job);
         self.run(job);
     }
 
-    fn assign(&mut self, assign: &Assign, lasts: bool, job: &mut Job) {
-        let listed = self.nested(&assign.value.parts);
-        let value = single(&assign.value, &self.expansion(listed));
-        let shown = match &value {
-            Value::Known(all) if all.len() == 1 && !all[0].glob => {
-                format!("{}{}={}", assign.name, if assign.append { "+" } else { "" }, all[0].text)
-            }
-            _ => assign.value.source.clone(),
-        };
-        job.assigns.push(shown);
+    fn assign(&mut self, assign: &Assign, job: &mut Job) {
+        self.nested(&assign.value.parts);
+        let mark = if assign.append { "+" } else { "" };
+        job.assigns.push(match single(&assign.value, self.around.home.as_deref()) {
+            Some(value) => format!("{}{mark}={value}", assign.name),
+            None => assign.value.source.clone(),
+        });
+        job.not_literal = Some(format!("it sets {}", assign.name));
         if variable::is_dangerous(&assign.name) {
             job.doubt = Some(format!("it sets {}", assign.name));
-        }
-        if lasts {
-            let value = if assign.append || self.state.uncertain { Value::Unknown } else { value };
-            self.state.numbers.remove(&assign.name);
-            self.state.variables.insert(assign.name.clone(), value);
         }
     }
 
@@ -521,38 +334,47 @@ impl<'a> Walker<'a> {
                 RedirectKind::Duplicate => {}
                 RedirectKind::HereString => {
                     self.nested(&redirect.target.parts);
-                    match single(&redirect.target, &self.expansion(false)) {
-                        Value::Known(values) => job.input.extend(values.into_iter().map(|value| value.text)),
-                        _ => job.input.push(redirect.target.source.clone()),
+                    let text = single(&redirect.target, self.around.home.as_deref());
+                    if text.is_none() {
+                        job.not_literal = Some("its input is not known".to_owned());
                     }
+                    job.input.push(text.unwrap_or_else(|| redirect.target.source.clone()));
                 }
                 RedirectKind::HereDocument => self.here_document(redirect, job),
-                kind => {
-                    job.redirections += 1;
-                    for field in self.fields(&redirect.target) {
-                        if field.options.iter().any(|option| is_network(&option.text)) {
-                            job.doubt = Some("it opens a connection".to_owned());
-                        }
-                        if kind != RedirectKind::Write {
-                            self.touch(&field, Access::Read, Reach::default(), job);
-                        }
-                        if kind != RedirectKind::Read {
-                            self.touch(&field, Access::Write, Reach::default(), job);
-                        }
-                    }
-                }
+                kind => self.redirect(kind, &redirect.target, job),
+            }
+        }
+    }
+
+    fn redirect(&mut self, kind: RedirectKind, target: &Word, job: &mut Job) {
+        job.redirections += 1;
+        for field in self.fields(target) {
+            if field.options.iter().any(|option| is_network(&option.text)) {
+                job.doubt = Some("it opens a connection".to_owned());
+            }
+            if !field.literal || field.is_glob() || kind == RedirectKind::ReadWrite {
+                job.not_literal = Some(format!("where it redirects to is not known, {}", target.source));
+            }
+            if kind != RedirectKind::Write {
+                self.touch(&field, Access::Read, Reach::default(), job);
+            }
+            if kind != RedirectKind::Read {
+                self.touch(&field, Access::Write, Reach::default(), job);
             }
         }
     }
 
     fn here_document(&mut self, redirect: &Redirect, job: &mut Job) {
         let Some(body) = redirect.body.and_then(|index| self.bodies.get(index)).cloned() else { return };
+        self.nested(&body.parts);
+        if !body.parts.iter().all(|part| matches!(part, Part::Text { .. })) {
+            job.not_literal = Some("its input is not known".to_owned());
+        }
         let plain = |part: &Part| match part {
             Part::Text { .. } => true,
             Part::Param(param) => param.nested.is_empty(),
             _ => false,
         };
-        self.nested(&body.parts);
         if !body.parts.iter().all(plain) {
             job.doubt = Some("a here-document runs something".to_owned());
         }
@@ -563,22 +385,8 @@ impl<'a> Walker<'a> {
     fn touch(&self, field: &Field, access: Access, reach: Reach, job: &mut Job) {
         let Reach { below, visible, follows } = reach;
         if field.options.is_empty() {
-            let roots: Vec<String> = if field.listed {
-                self.state.directories.iter().map(|directory| escape(directory.as_str())).collect()
-            } else {
-                vec!["/".to_owned()]
-            };
-            for pattern in roots {
-                // What was listed is opened by name, whatever is a link among it.
-                job.wide.push(WideTouch {
-                    pattern,
-                    below: true,
-                    visible: false,
-                    follows: field.listed,
-                    access,
-                });
-            }
-            return;
+            let pattern = "/".to_owned();
+            job.wide.push(WideTouch { pattern, below: true, visible: false, follows: false, access });
         }
         for option in &field.options {
             for directory in &self.state.directories {
@@ -602,7 +410,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn run(&mut self, job: Job) {
+    fn run(&mut self, mut job: Job) {
         if self.commands.len() >= COLLECTED || self.depth > MAX_DEPTH {
             return self.doubt("there are too many commands in it");
         }
@@ -617,10 +425,9 @@ impl<'a> Walker<'a> {
         if let Some(doubt) = strange_name(&program) {
             return self.push(job, Call::doubtful(doubt));
         }
-        let mut job = job;
-        if job.fields[0].dynamic {
+        if !first.literal {
             // Rules that forbid see what it is; nothing allows it.
-            job.doubt = Some(format!("the program's name comes from a variable, {program}"));
+            job.doubt = Some(format!("the program's name is not written out, {program}"));
         }
         let (name, trusted) = path::program(&program);
         let arguments = job.fields[1..].to_vec();
@@ -631,7 +438,7 @@ impl<'a> Walker<'a> {
             return self.runner(job, &name, trusted, runs);
         }
         let call = if trusted {
-            let call = judge(&name, self.here(&name, &arguments), false);
+            let call = judge(&name, self.here(&name, &arguments));
             let inside = |directory: &Utf8PathBuf| self.is_inside(directory);
             if name == "git" && call.kind == Kind::Reads && !self.state.directories.iter().all(inside) {
                 Call::other("git runs in another directory")
@@ -642,6 +449,11 @@ impl<'a> Walker<'a> {
             Call::other("it is a program from an unusual place")
         };
         self.push(job, call);
+    }
+
+    fn is_inside(&self, path: &Utf8Path) -> bool {
+        path.starts_with(&self.around.cwd)
+            || self.around.directories.iter().any(|root| path.starts_with(root))
     }
 
     /// The arguments of `git` without a `-C` that leads to where it is anyway.
@@ -667,38 +479,37 @@ impl<'a> Walker<'a> {
     fn runner(&mut self, job: Job, name: &str, trusted: bool, runs: super::runner::Runs) {
         let own_assigns = job.assigns.clone();
         let input = job.input.clone();
-        let program_fields = job.fields.len() - job.fields.len().saturating_sub(1);
         let mut call = match &runs.rest {
-            Some(rest) => judge(name, rest, false),
+            Some(rest) => judge(name, rest),
             None => Call::harmless(),
         };
         if let Some(doubt) = runs.doubt {
-            call = Call { doubt: Some(doubt), ..Call::default() };
-        } else if runs.style == Style::Own || !trusted {
+            call = Call { doubt: Some(doubt), ..call };
+        }
+        if runs.style == Style::Own || !trusted {
             let because =
                 if trusted { runs.because } else { Some("it is a program from an unusual place".into()) };
-            call = Call::other(because.unwrap_or_else(|| "it runs another command".to_owned()));
+            let because = because.unwrap_or_else(|| "it runs another command".to_owned());
+            call = Call { kind: Kind::Other, because: Some(because), ..call };
         }
+        call.reads.extend(runs.reads);
         if runs.assigns.iter().any(|assign| variable::is_dangerous(assign.split('=').next().unwrap_or(""))) {
-            call = Call::doubtful("it sets a variable that changes what is run");
+            call.doubt = Some("it sets a variable that changes what is run".to_owned());
         }
-        let wrapper = runs.style == Style::Wrapper && call.doubt.is_none() && trusted;
-        let mut forwarded = job.clone();
-        forwarded.touches.clear();
         let redirected = job.touches.iter().any(|touch| touch.access == Access::Write)
             || job.wide.iter().any(|wide| wide.access == Access::Write);
+        let plain = call.doubt.is_none() && job.not_literal.is_none() && trusted && !redirected;
         let parent = self.commands.len();
         self.push(job, call);
         if let Some(outer) = self.commands.get_mut(parent) {
-            outer.wrapper = wrapper && !redirected;
+            outer.wrapper = runs.style == Style::Wrapper && plain;
         }
-        let feeds_shell = name == "bash" || name == "sh" || name == "zsh" || name == "dash";
         self.depth += 1;
         for inner in runs.inner {
             let assigns: Vec<String> = own_assigns.iter().chain(&runs.assigns).cloned().collect();
-            self.inner(inner, parent, program_fields, assigns, name == "xargs");
+            self.inner(inner, parent, assigns);
         }
-        if feeds_shell {
+        if super::runner::feeds_shell(name) {
             for text in input {
                 self.text(&text, parent, true);
             }
@@ -706,22 +517,20 @@ impl<'a> Walker<'a> {
         self.depth -= 1;
     }
 
-    fn inner(&mut self, inner: Inner, parent: usize, before: usize, assigns: Vec<String>, piped: bool) {
+    fn inner(&mut self, inner: Inner, parent: usize, assigns: Vec<String>) {
         match inner {
-            Inner::Words { from, mut words, elsewhere } => {
-                let word = self.commands.get(parent).map(|outer| outer.assigned + before + from);
-                if piped && self.state.feed != Feed::Listed {
-                    for word in &mut words {
-                        word.listed = false;
-                    }
-                }
+            Inner::Words { from, words, elsewhere } => {
+                // The program's own name comes before its arguments.
+                let word = self.commands.get(parent).map(|outer| outer.assigned + 1 + from);
                 let inside = Inside { command: parent, word, elsewhere };
-                let job = Job { assigns, fields: words, inside: Some(inside), ..Job::default() };
-                let (state, doubt) = (self.state.clone(), self.doubt.clone());
+                let not_literal = (!assigns.is_empty()).then(|| "it sets a variable".to_owned());
+                let job = Job { assigns, fields: words, inside: Some(inside), not_literal, ..Job::default() };
+                let (state, doubt, loose) =
+                    (self.state.clone(), self.doubt.clone(), self.not_literal.clone());
                 self.run(job);
                 self.state = state;
                 if elsewhere {
-                    self.doubt = doubt;
+                    (self.doubt, self.not_literal) = (doubt, loose);
                 }
             }
             Inner::Text { text, elsewhere } => self.text(&text, parent, elsewhere),
@@ -735,7 +544,7 @@ impl<'a> Walker<'a> {
         }
         let parsed = parse(text);
         let start = self.commands.len();
-        let (state, doubt) = (self.state.clone(), self.doubt.clone());
+        let (state, doubt, not_literal) = (self.state.clone(), self.doubt.clone(), self.not_literal.clone());
         let bodies = std::mem::replace(&mut self.bodies, parsed.bodies);
         self.state.repeats = false;
         self.depth += 1;
@@ -744,7 +553,7 @@ impl<'a> Walker<'a> {
         self.bodies = bodies;
         self.state = state;
         if elsewhere {
-            self.doubt = doubt;
+            (self.doubt, self.not_literal) = (doubt, not_literal);
         } else if let Some(doubt) = parsed.doubt {
             self.doubt(doubt);
         }
@@ -758,35 +567,26 @@ impl<'a> Walker<'a> {
 
     /// Builtins that change what is known. Says whether it was one.
     fn shell_builtin(&mut self, name: &str, arguments: &[Field], job: &Job) -> bool {
-        match name {
-            "cd" => self.change_directory(arguments, job.clone()),
+        let call = match name {
+            "cd" => {
+                self.change_directory(arguments, job.clone());
+                return true;
+            }
             "pushd" | "popd" => {
                 self.moves = true;
-                self.push(job.clone(), Call::doubtful("the directory cannot be told"));
+                Call::doubtful("the directory cannot be told")
             }
-            "read" => {
-                let call = self.read(arguments);
-                self.push(job.clone(), call);
+            // These evaluate the subscript of a name that they are given, and some the value.
+            "read" | "export" | "readonly" | "unset" if arguments.iter().all(sets_plain_name) => {
+                Call::other("it changes the shell's variables")
             }
-            "export" | "declare" | "typeset" | "local" | "readonly" | "unset" | "mapfile" | "readarray"
-            | "getopts" | "let" => {
-                for argument in arguments {
-                    let name = argument.text.split('=').next().unwrap_or("").trim_end_matches('+').to_owned();
-                    self.state.numbers.remove(&name);
-                    self.state.variables.insert(name, Value::Unknown);
-                }
-                let dangerous = arguments
-                    .iter()
-                    .any(|argument| variable::is_dangerous(argument.text.split('=').next().unwrap_or("")));
-                let call = if dangerous || matches!(name, "let" | "mapfile" | "readarray") {
-                    Call::doubtful("it changes variables that change what is run")
-                } else {
-                    Call::other("it changes the shell's variables")
-                };
-                self.push(job.clone(), call);
+            "read" | "export" | "readonly" | "unset" | "declare" | "typeset" | "local" | "let"
+            | "mapfile" | "readarray" | "getopts" => {
+                Call::doubtful("it changes variables that change what is run")
             }
             _ => return false,
-        }
+        };
+        self.push(job.clone(), call);
         true
     }
 
@@ -835,29 +635,20 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn read(&mut self, arguments: &[Field]) -> Call {
-        let known = super::program::Flags { plain: "r s e", values: "p n t d N u", ..Default::default() };
-        let parsed = match super::program::parse(arguments, known) {
-            Ok(parsed) => parsed,
-            Err(because) => return Call::other(because),
-        };
-        for operand in &parsed.operands {
-            match operand.known() {
-                Some(name) if is_identifier(name) && !variable::is_dangerous(name) => {
-                    // With several names a line is taken apart at its blanks.
-                    let whole = parsed.operands.len() == 1 && self.state.feed == Feed::Listed;
-                    let value = if whole { Value::Listed } else { Value::Unknown };
-                    self.state.numbers.remove(name);
-                    self.state.variables.insert(name.to_owned(), value);
-                }
-                _ => return Call::doubtful("it sets a variable that is not known"),
+    /// Records a command.
+    fn push(&mut self, mut job: Job, mut call: Call) {
+        let mut hazards = Hazards::default();
+        if let Some((program, arguments)) = job.fields.split_first()
+            && call.kind != Kind::Reads
+        {
+            hazards = hazard::hazards(&path::program(&program.text).0, arguments);
+            call.reads.append(&mut hazards.reads);
+            call.writes.append(&mut hazards.writes);
+            for hazard in &mut hazards.found {
+                // After the assignments and the program's name.
+                hazard.word += job.assigns.len() + 1;
             }
         }
-        Call::harmless()
-    }
-
-    /// Records a command.
-    fn push(&mut self, mut job: Job, call: Call) {
         let reach = Reach { below: call.below, visible: call.visible, follows: call.follows };
         for field in &call.reads {
             if field.known() != Some("-") {
@@ -876,25 +667,24 @@ impl<'a> Walker<'a> {
         }
         // Whatever the program, a glob shows the names in a directory.
         for field in &job.fields.clone() {
-            if call.reads.is_empty() && field.options.iter().any(|option| option.glob) {
+            if call.reads.is_empty() && field.is_glob() {
                 self.touch(field, Access::Read, Reach::default(), &mut job);
             }
         }
-        let mentions = if call.kind == Kind::Other { self.mentions(&mut job) } else { Vec::new() };
+        let may_find_flags = self.may_find_flags(&job.fields);
+        let mentions = if call.kind == Kind::Reads { Vec::new() } else { self.mentions(&mut job) };
         let code = inline_code(&job.fields);
         let writes = job.touches.iter().any(|touch| touch.access == Access::Write)
             || job.wide.iter().any(|wide| wide.access == Access::Write);
-        let tame = job.assigns.iter().all(|assign| {
-            let name = assign.split('=').next().unwrap_or("");
-            variable::is_harmless(name) || (job.fields.is_empty() && !variable::is_dangerous(name))
-        });
         let repositories = self.repositories(&job).unwrap_or_else(|doubt| {
             job.doubt.get_or_insert(doubt);
             Vec::new()
         });
         let doubt = job.doubt.take().or(call.doubt);
-        let known = doubt.is_none() && tame;
-        let because = call.because.or_else(|| (!tame).then(|| "it sets variables for a program".to_owned()));
+        let loose = job.fields.iter().find(|field| !field.literal);
+        let loose = loose.map(|field| format!("what it is given is not known from the text, {}", field.text));
+        let not_literal = job.not_literal.take().or(loose);
+        let known = doubt.is_none() && not_literal.is_none();
         let unknown = job
             .fields
             .iter()
@@ -915,7 +705,7 @@ impl<'a> Walker<'a> {
             redirections: job.redirections,
             wrapper: false,
             doubt,
-            because,
+            because: call.because.or(not_literal),
             touches: job.touches,
             wide: job.wide,
             mentions,
@@ -923,6 +713,8 @@ impl<'a> Walker<'a> {
             climbs: job.climbs,
             code,
             repositories,
+            hazards: hazards.found,
+            may_find_flags,
             inside: job.inside,
         });
     }
@@ -934,6 +726,16 @@ impl<'a> Walker<'a> {
             Some("git") => super::git::places(&job.fields[1..], &self.state.directories),
             _ => Ok(Vec::new()),
         }
+    }
+
+    /// Globs of which a file with a name like a flag would be taken for one.
+    fn may_find_flags(&self, fields: &[Field]) -> Vec<String> {
+        let globs = fields.iter().filter(|field| field.may_find_flag()).flat_map(|field| &field.options);
+        let absolute = |glob: &super::expand::Pattern| {
+            let directories = self.state.directories.iter();
+            directories.map(|directory| path::absolute_glob(directory, &glob.text)).collect::<Vec<_>>()
+        };
+        globs.flat_map(absolute).collect()
     }
 
     /// Operands that could be paths.
@@ -962,22 +764,6 @@ impl<'a> Walker<'a> {
         }
         found
     }
-}
-
-/// Whether a filter gives out lines only as they came in: a part of a path may be a path to elsewhere.
-fn keeps_lines(words: &[&str]) -> bool {
-    let letters: &str = match words.first() {
-        Some(&"grep") => "viEFGwxqse",
-        Some(&"sort") => "rnufVbdhs",
-        Some(&"uniq") => "dui",
-        Some(&("head" | "tail")) => "n0123456789",
-        Some(&"cat") => "",
-        _ => return false,
-    };
-    words[1..].iter().all(|word| {
-        !word.starts_with("--")
-            && word.strip_prefix('-').is_none_or(|flags| flags.chars().all(|flag| letters.contains(flag)))
-    })
 }
 
 fn merge(into: &mut Vec<Utf8PathBuf>, from: &[Utf8PathBuf]) {
@@ -1040,41 +826,20 @@ fn texts(fields: &[Field]) -> String {
     fields.iter().map(|field| field.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// The variables that a list may set in the shell it runs in.
-fn names_set(script: &Script, names: &mut BTreeSet<String>) {
-    for list in &script.lists {
-        let stages = list.first.iter().chain(list.rest.iter().flat_map(|(_, stages)| stages));
-        for command in stages {
-            names_set_by(command, names);
+/// A word in which the last exit code stands as a number: `echo "exit: $?"`.
+fn with_status(word: &Word) -> Word {
+    let part = |part: &Part| match part {
+        Part::Param(param) if param.name == "?" && param.plain => {
+            Part::Text { text: "0".to_owned(), quoted: true }
         }
-    }
+        part => part.clone(),
+    };
+    Word { parts: word.parts.iter().map(part).collect(), source: word.source.clone() }
 }
 
-fn names_set_by(command: &Command, names: &mut BTreeSet<String>) {
-    match &command.body {
-        Body::Simple { assigns, words } => {
-            names.extend(assigns.iter().map(|assign| assign.name.clone()));
-            // Builtins set the variables they are given; taking every word for one costs nothing.
-            let bare = words.iter().filter_map(Word::bare);
-            names.extend(
-                bare.map(|text| text.split('=').next().unwrap_or("").to_owned())
-                    .filter(|name| is_identifier(name)),
-            );
-        }
-        Body::Subshell(script) | Body::Group(script) | Body::ForArithmetic(_, script) => {
-            names_set(script, names);
-        }
-        Body::If(scripts) => scripts.iter().for_each(|script| names_set(script, names)),
-        Body::Loop(condition, body) => {
-            names_set(condition, names);
-            names_set(body, names);
-        }
-        Body::For { name, body, .. } => {
-            names.insert(name.clone());
-            names_set(body, names);
-        }
-        Body::Case { branches, .. } => branches.iter().for_each(|script| names_set(script, names)),
-        Body::Function(body) => names_set_by(body, names),
-        Body::Test(_) | Body::Arithmetic(_) => {}
-    }
+/// Whether a word of a builtin is a plain flag, or sets a variable that changes nothing else.
+fn sets_plain_name(argument: &Field) -> bool {
+    let name = argument.text.split('=').next().unwrap_or("").trim_end_matches('+');
+    matches!(argument.known(), Some("-r" | "-s" | "-x"))
+        || (is_identifier(name) && !variable::is_dangerous(name))
 }
