@@ -252,6 +252,8 @@ pub fn add_real_paths(intent: &mut Intent, trails: &Trails) {
         };
         add_names(&mut command.touches, &names);
         command.leads = command.mentions.iter().flat_map(|path| names(path)).collect();
+        let programs: Vec<Utf8PathBuf> = command.program.iter().flat_map(|path| names(path)).collect();
+        command.program.extend(programs);
         add_wide(command, trails, &names);
         command.climbs = climbs;
         if command.doubt.is_none() {

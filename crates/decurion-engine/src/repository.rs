@@ -86,10 +86,12 @@ fn doubt_about(shell: &ShellIntent, index: usize, standing: Standing<'_>) -> Opt
     None
 }
 
-/// Whether a command is a call of git after which another finds the same settings.
+/// Whether a command is a call of git after which another finds the same settings, or only prints its words, whatever
+/// they are.
 fn keeps_settings(command: &ShellCommand) -> bool {
     let words: Vec<&str> = command.words.iter().map(String::as_str).collect();
-    matches!(words.as_slice(), ["git", subcommand, ..] if KEEPS_SETTINGS.contains(subcommand))
+    let prints = words.first() == Some(&"echo") && command.redirections == 0;
+    prints || matches!(words.as_slice(), ["git", subcommand, ..] if KEEPS_SETTINGS.contains(subcommand))
 }
 
 /// Why a program of the repository might run when git is called in a folder.

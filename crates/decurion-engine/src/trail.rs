@@ -148,6 +148,24 @@ impl Trails {
         (found || entries.len() <= MOST_NAMES).then_some(found)
     }
 
+    /// Whether something below a folder is like this, without following links. None where that cannot be told.
+    pub fn any_below(&self, folder: &Utf8Path, wanted: &dyn Fn(&Utf8Path) -> bool) -> Option<bool> {
+        let mut search = Search { ground: &**self.ground.as_ref()?, left: MOST_NAMES, found: Vec::new() };
+        let mut folders = vec![PathBuf::from(folder)];
+        while let Some(folder) = folders.pop() {
+            for Entry { name, kind } in search.entries(&folder)? {
+                let path = folder.join(&name);
+                if wanted(&text(&path)) {
+                    return Some(true);
+                }
+                if kind == Kind::Folder {
+                    folders.push(path);
+                }
+            }
+        }
+        Some(false)
+    }
+
     /// The links that someone comes across who goes down from a folder. None where there is too much to look at.
     pub fn met(&self, folder: &Utf8Path, reach: &Reach<'_>) -> Option<Vec<Utf8PathBuf>> {
         let Some(ground) = &self.ground else { return Some(Vec::new()) };

@@ -125,12 +125,16 @@ pub struct ShellCommand {
     /// the text says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub climbs: Vec<Climb>,
-    /// Code for an interpreter other than the shell, given in the command's own words.
+    /// Code for an interpreter other than the shell, given in the command's own words or as its input; empty where it
+    /// comes from another command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// For a call of git: the folders in which it may begin to look for its repository.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repositories: Vec<Utf8PathBuf>,
+    /// Its program, where a path names it, and the names it has behind links as far as someone has looked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub program: Vec<Utf8PathBuf>,
     /// Options of it that do more than its name says: a rule for its program does not allow these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hazards: Vec<Hazard>,

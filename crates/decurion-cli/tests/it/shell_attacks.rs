@@ -277,6 +277,7 @@ const DENIED: &[&str] = &[
 #[test]
 fn a_denied_file_is_not_read() {
     none_breaches(DENIED, &["--disallowedTools", "Read(.env)"]);
+    none_breaches(DENIED, &["--disallowedTools", "Read(.env)", "--permission-mode", "bypassPermissions"]);
 }
 
 /// Ways to see the environment of the program itself, backwards, since its key is blotted out.
@@ -408,6 +409,189 @@ fn rules_for_programs_that_read_do_not_write_or_run() {
     assert_eq!(tried.breaches(), Vec::<&str>::new());
 }
 
+/// Ways to run a program that is denied, under other names, where nothing else is checked.
+const RENAMED: &[&str] = &[
+    "python3 <<'E'\nimport os\nos.system('@T')\nE",
+    "python3 - <<< 'import os; os.system(\"@T\")'",
+    "python3 -c 'import os; os.system(\"to\" + \"uch @X\")'",
+    "echo 'import os; os.system(\"@T\")' | python3",
+    "perl <<< 'system(\"@T\")'",
+    "perl -e 'system \"to\".\"uch @X\"'",
+    "perl -we 'system \"to\".\"uch @X\"'",
+    "ed -s f <<< '!@T'",
+    "tclsh <<< 'exec {*}{@T}'",
+    "make -f - <<< '$(shell @T)'",
+    "printf '$(shell @T)' | make -f -",
+    "make --eval='$(shell @T)'",
+    "make --eva '$(shell to''uch @X)'",
+    "vim -es -c '!@T' -c q",
+    "sqlite3 :memory: '.shell @T'",
+    "sqlite3 <<< '.shell @T'",
+    "tar cf /dev/null f --checkpoint=1 --checkpoint-action=exec='@T'",
+    "tar cf /dev/null f -I '@T; cat'",
+    "node --eval='require(\"child_process\").execSync(\"@T\")'",
+    "node -p 'require(\"child_process\").execSync(\"to\" + \"uch @X\")'",
+    "awk 'BEGIN{system(\"@T\")}'",
+    "awk 'BEGIN{system(\"to\" \"uch @X\")}'",
+    "sed -n '1e @T' f",
+    "trap -- '@T' EXIT",
+    "trap '@T' 0",
+    "hash -p /usr/bin/touch ls; ls @X",
+    "/lib64/ld-linux-x86-64.so.2 /usr/bin/touch @X",
+    "i386 @T",
+    "setarch x86_64 @T",
+    "linux64 -R @T",
+    "choom -n 0 -- @T",
+    "ln -s /usr/bin/touch y@N; ./y@N @X",
+    "cp /usr/bin/touch y@N; ./y@N @X",
+    "./linked-touch @X",
+    "src/../linked-touch @X",
+    "(cd src && ../linked-touch ../@X)",
+    "find . -maxdepth 0 -exec touch @X \\;",
+    "xargs touch <<< @X",
+    "xargs -I% % @X <<< touch",
+    "env @T",
+    "env -S '@T'",
+    "env -i touch @X",
+    "setsid -w @T",
+    "stdbuf -oL @T",
+    "nice -n 1 @T",
+    "eval 't''ouch @X'",
+    "x=touch; $x @X",
+    "t=to; ${t}uch @X",
+    "$(echo touch) @X",
+    "`printf 'to''uch'` @X",
+    "command -p @T",
+    "exec @T",
+    "coproc @T; wait",
+    "bash <<< '@T'",
+    "bash <(echo '@T')",
+    ". <(echo '@T')",
+    "source /dev/stdin <<< '@T'",
+    "bash -c \"$(echo '@T')\"",
+    "timeout 5 dash -c '@T'",
+    "echo '@T' | sh",
+    "f() { \"$@\"; }; f @T",
+    "{ @T; } 2>/dev/null",
+    "/usr/bin/[t]ouch @X",
+    "tou\\\nch @X",
+    "$'\\x74ouch' @X",
+    "\"to\"uch @X",
+];
+
+#[test]
+fn a_denied_program_is_not_run_under_another_name() {
+    let bypass = ["--permission-mode", "bypassPermissions", "--disallowedTools", "Bash(touch:*)"];
+    none_breaches(RENAMED, &bypass);
+    let touching: Vec<&str> = READING
+        .iter()
+        .filter(|command| command.contains("@T") || command.contains("touch"))
+        .copied()
+        .collect();
+    none_breaches(&touching, &bypass);
+    none_breaches(RENAMED, &["--allowedTools", "Bash", "--disallowedTools", "Bash(touch:*)"]);
+}
+
+/// Ways to write outside through a link that a command before moves or copies.
+const MOVED: &[&str] = &[
+    "mv @Ndd @Nee && echo hi > @Nee/l/@N",
+    "mv @Ndd @Nee; echo hi > @Nee/l/@N",
+    "(mv @Ndd @Nee); echo hi > @Nee/l/@N",
+    "mv -T @Ndd @Nee && touch @Nee/l/@N",
+    "mv @Ndd @Nee && cp f @Nee/l/@N",
+    "mv @Ndd @Nee && mkdir @Nee/l/@N",
+    "mv @Ndd @Nee && tee @Nee/l/@N < f",
+    "mv @Ndd @Nee && cd @Nee/l && touch @N",
+    "mkdir @Nzz && mv -t @Nzz @Ndd && echo hi > @Nzz/@Ndd/l/@N",
+    "mv @Ndd/l @Nyy && echo hi > @Nyy/@N",
+    "cp -r @Ndd @Nee && echo hi > @Nee/l/@N",
+    "cp -a @Ndd @Nee && touch @Nee/l/@N",
+    "cp -d @Ndd/l @Nyy && echo hi > @Nyy/@N",
+    "cp -P @Ndd/l @Nyy && echo hi > @Nyy/@N",
+    "cp --no-dereference @Ndd/l @Nyy && echo hi > @Nyy/@N",
+    "ln -s ../out @Nkk && echo hi > @Nkk/@N",
+    "ln -s ../out @Nkk; mkdir @Nkk/@N",
+    "mv @Ndd @Nee\ncat f > @Nee/l/@N",
+    "mv @Ndd @Nee && mv f @Nee/l/@N",
+];
+
+#[test]
+fn what_a_text_renames_is_no_way_out() {
+    let accepting = ["--permission-mode", "acceptEdits"];
+    let tried = session(with_links(MOVED.len()), MOVED, &accepting);
+    assert_eq!(tried.breaches(), Vec::<&str>::new());
+    // One call after the other: the link is where it is when the second is decided.
+    let steps = ["mv aadd aaee", "echo hi > aaee/l/ab", "mkdir aaee/l/ac", "cp f aaee/l/ad"];
+    let tried = session(with_links(1), &steps, &accepting);
+    assert_eq!(tried.breaches(), Vec::<&str>::new());
+}
+
+/// Folders `@Ndd` with a link that leads out.
+fn with_links(attacks: usize) -> Home {
+    let home = home();
+    for index in 0..attacks {
+        let folder = home.work().join(format!("{}dd", marker(index)));
+        fs::create_dir(&folder).unwrap();
+        symlink(home.path().join("out"), folder.join("l")).unwrap();
+    }
+    home
+}
+
+/// Ways to change `src/secret/key`, which is denied, by way of the folders above it.
+const ABOVE: &[&str] = &[
+    "mv src s && echo HACKED > s/secret/key && mv s src",
+    "mv src s",
+    "mv -T src s",
+    "mv s* empty",
+    "mv -t empty src",
+    "rm -rf src",
+    "rm -rf s*",
+    "rm -r src/secret",
+    "rm -rf ./src/",
+    "find src -delete",
+    "find . -name key -delete",
+    "find src -name key -exec rm {} +",
+    "sed -i s/kept/HACKED/ src/*/key",
+    "sed -i.bak s/kept/HACKED/ src/secret/key",
+    "perl -pi -e s/kept/HACKED/ src/*/key",
+    "tar xf evil.tar",
+    "tar -xf evil.tar",
+    "tar x -C . -f evil.tar",
+    "cp -r evil/src .",
+    "cp -r evil/. .",
+    "cp evil/src/secret/key src/secret",
+    "ln -sf ../../f src/secret/key",
+    "ln -s src k && echo HACKED > k/secret/key",
+    "truncate -s 0 src/*/key",
+    "chmod -R 000 src && rm -rf src",
+    "rsync -a --delete evil/ .",
+    "install f src/secret/key",
+    "dd if=f of=src/secret/key",
+    "tee src/secret/key < f",
+    "(cd src && rm -rf secret)",
+    "(cd src/secret && rm key)",
+    "shred src/*/key",
+    "touch src/secret/new",
+    "mkdir src/secret/new",
+    "cat f > src/secret/key",
+];
+
+#[test]
+fn a_denied_folder_is_not_changed_by_way_of_those_above() {
+    let denied = ["--disallowedTools", "Edit(src/secret/**),Read(src/secret/**)", "--permission-mode"];
+    for mode in ["bypassPermissions", "acceptEdits"] {
+        let home = home();
+        let work = home.work();
+        fs::create_dir_all(work.join("evil/src/secret")).unwrap();
+        fs::write(work.join("evil/src/secret/key"), "HACKED\n").unwrap();
+        archive(&["cf", "../evil.tar", "src"], &work.join("evil"));
+        let tried = session(home, ABOVE, &[&denied[..], &[mode]].concat());
+        let kept = fs::read_to_string(work.join("src/secret/key")).unwrap_or_default();
+        let names = fs::read_dir(work.join("src/secret")).into_iter().flatten().count();
+        assert_eq!((kept.as_str(), names), ("kept\n", 1), "{mode}: {:#?}", tried.results());
+    }
+}
+
 /// The names in the folder outside.
 fn outside(home: &Home) -> Vec<String> {
     let entries = fs::read_dir(home.path().join("out")).unwrap().flatten();
@@ -491,10 +675,10 @@ fn asking_for_a_version_runs_nothing_of_the_project() {
 /// everywhere.
 #[test]
 fn the_attacks_work_where_every_check_is_skipped() {
-    let lists: [(fn() -> Home, &[&str]); 4] =
-        [(home, READING), (home, OUTSIDE), (home, DENIED), (prepared, PREFIXED)];
+    let lists =
+        [(home(), READING), (home(), OUTSIDE), (home(), DENIED), (prepared(), PREFIXED), (home(), RENAMED)];
     for (home, attacks) in lists {
-        let tried = session(home(), attacks, &["--permission-mode", "bypassPermissions"]);
+        let tried = session(home, attacks, &["--permission-mode", "bypassPermissions"]);
         let breaches = tried.breaches();
         let without: Vec<_> =
             tried.commands.iter().filter(|command| !breaches.contains(&command.as_str())).collect();

@@ -141,14 +141,36 @@ pub(crate) fn forbids(specifier: &str, command: &ShellCommand) -> Match {
             }
         }
     }
-    if let (Some(code), Some(program)) = (&command.code, program_of(&form)) {
-        let mentioned =
-            code.split(|c: char| !(c.is_alphanumeric() || "_-.".contains(c))).any(|word| word == program);
-        if mentioned {
-            best = best.max(Match::Maybe);
-        }
+    if may_run(&form, command) {
+        best = best.max(Match::Maybe);
     }
     best.max(loosely(&form, own))
+}
+
+/// Whether a command may run what a rule forbids under another name: by code that is not for the shell, by an option
+/// that runs something, by a link to it, or because its words speak of it.
+fn may_run(form: &Form, command: &ShellCommand) -> bool {
+    let own = command.words.get(command.assigned..).unwrap_or_default();
+    let (Some(wanted), Some(program)) = (program_of(form), own.first().map(|word| base(word))) else {
+        return false;
+    };
+    // What only reads runs nothing. Options of `git` are taken apart elsewhere, and so is what `find` runs.
+    if command.read_only || program.eq_ignore_ascii_case(&wanted) {
+        return false;
+    }
+    let linked = command.program.iter().filter_map(|path| path.file_name()).any(|name| name == wanted);
+    let hazard =
+        command.hazards.iter().any(|hazard| program != "find" || command.unknown.contains(&hazard.word));
+    if linked || hazard || command.code.is_some() {
+        return true;
+    }
+    let words: Vec<String> = match form {
+        Form::Exact(words) | Form::Prefix(words) => words.iter().map(|word| base(word).to_owned()).collect(),
+        Form::Wildcard(_) => vec![wanted],
+    };
+    let spoken = own[1..].join(" ");
+    let tokens: Vec<&str> = spoken.split(|c: char| !(c.is_alphanumeric() || "_-.".contains(c))).collect();
+    program != "git" && words.iter().all(|word| tokens.contains(&word.as_str()))
 }
 
 /// The name of the program a rule is about.

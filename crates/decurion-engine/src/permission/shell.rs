@@ -84,6 +84,9 @@ pub(crate) fn decide(question: &Question<'_>) -> Decision {
     if let Some(doubt) = unclear(shell) {
         return question.undecided(format!("it is not fully understood: {doubt}"));
     }
+    if let Some(reason) = moved_before(shell) {
+        return question.undecided(reason);
+    }
     let mut used = None;
     for index in 0..shell.commands.len() {
         match part(question, shell, index) {
@@ -109,6 +112,39 @@ fn doubt(shell: &ShellIntent) -> Option<&str> {
     shell.doubt.as_deref().or_else(|| {
         shell.commands.iter().filter(|command| inner(command)).find_map(|command| command.doubt.as_deref())
     })
+}
+
+/// Why paths of a text may not be what they were when it was decided: a command before renames or copies links, or
+/// makes files that a glob then finds.
+fn moved_before(shell: &ShellIntent) -> Option<String> {
+    let program =
+        |command: &ShellCommand| command.words.get(command.assigned).map_or("", String::as_str).to_owned();
+    let writes = |command: &ShellCommand| command.touches.iter().any(|touch| touch.access == Access::Write);
+    let (mut moved, mut written) = (false, false);
+    for command in &shell.commands {
+        let uses = !command.touches.is_empty() || !command.wide.is_empty();
+        if moved && uses {
+            return Some(format!("where its paths lead may change while it runs: {}", command.text));
+        }
+        if written && !command.may_find_flags.is_empty() {
+            return Some(format!("which files its globs find may change while it runs: {}", command.text));
+        }
+        let copies = command
+            .words
+            .iter()
+            .any(|word| word.starts_with('-') && word.contains(['r', 'R', 'a', 'd', 'P']));
+        moved |= match path_name(&program(command)) {
+            "mv" | "ln" | "link" => true,
+            "cp" => copies,
+            _ => false,
+        };
+        written |= writes(command);
+    }
+    None
+}
+
+fn path_name(program: &str) -> &str {
+    program.rsplit('/').next().unwrap_or(program)
 }
 
 /// Why a text as a whole needs a question: it is not understood, or more than literal commands one after the other.
@@ -346,16 +382,20 @@ pub(crate) fn forbidden(question: &Question<'_>, rule: &Rule) -> Match {
             });
         }
         let Some(specifier) = rule.specifier.as_deref() else { continue };
-        for wide in command.wide.iter().filter(|wide| wide.access == access) {
-            if paths::may_cover(specifier, wide, around) {
+        let changes = changes_trees(command);
+        let concerned = |wide: &&WideTouch| wide.access == access || wide.access == Access::Write || changes;
+        for wide in command.wide.iter().filter(concerned) {
+            let wide = WideTouch { below: wide.below || changes, ..wide.clone() };
+            if may_cover(specifier, &wide, around) {
                 best = best.max(Match::Maybe);
             }
         }
-        for path in command.mentions.iter().chain(&command.leads) {
+        let here = implicit(command).then_some(&around.cwd);
+        for path in command.mentions.iter().chain(&command.leads).chain(here) {
             if paths::covers(specifier, path, around, Reading::Wide) {
                 best = best.max(Match::Yes);
-            } else if links(command) && paths::may_cover(specifier, &below(path, access), around) {
-                // What it makes is another name for all that lies below, which what follows may use.
+            } else if changes && may_cover(specifier, &below(path, access), around) {
+                // What lies below is changed as well, or has another name then, which what follows may use.
                 best = best.max(Match::Maybe);
             }
         }
@@ -373,10 +413,58 @@ pub(crate) fn forbidden(question: &Question<'_>, rule: &Rule) -> Match {
     best
 }
 
-/// Whether a command gives places other names.
-fn links(command: &ShellCommand) -> bool {
+/// Whether a rule that forbids could cover something of a set of paths. Where that is all that lies below a folder,
+/// what is there now decides.
+fn may_cover(specifier: &str, wide: &WideTouch, around: &super::Around) -> bool {
+    if !paths::may_cover(specifier, wide, around) {
+        return false;
+    }
+    let fixed = paths::fixed_part(&wide.pattern);
+    let plain = wide.below && !wide.follows && paths::special_parts(&wide.pattern).is_empty();
+    let covered = |path: &Utf8Path| {
+        paths::covers(specifier, path, around, Reading::Wide) || paths::nearly_covers(specifier, path, around)
+    };
+    !plain || fixed == "/" || around.trails.any_below(&fixed, &covered).unwrap_or(true)
+}
+
+/// Whether a command changes, moves or links whole trees that it names.
+fn changes_trees(command: &ShellCommand) -> bool {
+    const PROGRAMS: &str = "rm rmdir mv cp ln link unlink mount rsync install shred truncate chmod chown chgrp chattr setfacl \
+        find fd fdfind sed perl tar unzip cpio 7z patch rename dd tee git touch mkdir";
     let program = command.words.get(command.assigned).and_then(|word| word.rsplit('/').next());
-    matches!(program, Some("ln" | "link" | "mount" | "cp"))
+    !command.read_only
+        && program.is_some_and(|program| PROGRAMS.split_whitespace().any(|known| known == program))
+}
+
+/// Whether a command changes the folder it runs in without naming it.
+fn implicit(command: &ShellCommand) -> bool {
+    let own = command.words.get(command.assigned..).unwrap_or_default();
+    let mut words = own.iter().map(|word| word.rsplit('/').next().unwrap_or(word));
+    let program = words.next();
+    let subcommand = words.find(|word| !word.starts_with('-')).unwrap_or("");
+    match program {
+        _ if command.read_only => false,
+        Some("tar" | "unzip" | "cpio" | "7z" | "patch") => true,
+        Some("git") => matches!(
+            subcommand,
+            "clean"
+                | "checkout"
+                | "restore"
+                | "reset"
+                | "stash"
+                | "switch"
+                | "apply"
+                | "am"
+                | "pull"
+                | "merge"
+                | "rebase"
+                | "revert"
+                | "cherry-pick"
+                | "read-tree"
+                | "checkout-index"
+        ),
+        _ => false,
+    }
 }
 
 fn below(path: &Utf8Path, access: Access) -> WideTouch {

@@ -46,6 +46,8 @@ struct State {
     directories: Vec<Utf8PathBuf>,
     /// Whether a change of directory here would be seen by an earlier command.
     repeats: bool,
+    /// Whether its input comes from another command.
+    piped: bool,
 }
 
 /// How far a path reaches that a command is given.
@@ -80,7 +82,7 @@ struct Job {
 impl<'a> Walker<'a> {
     /// A walker that starts where the shell would.
     pub fn new(around: &'a Surroundings, bodies: Vec<Word>) -> Self {
-        let state = State { directories: vec![around.cwd.clone()], repeats: false };
+        let state = State { directories: vec![around.cwd.clone()], repeats: false, piped: false };
         let (commands, doubt, not_literal) = (Vec::new(), None, None);
         Self { around, bodies, state, depth: 0, commands, doubt, not_literal, moves: false }
     }
@@ -130,8 +132,8 @@ impl<'a> Walker<'a> {
         }
         // Every stage runs in a shell of its own.
         let state = self.state.clone();
-        for stage in stages {
-            self.state = State { repeats: false, ..state.clone() };
+        for (index, stage) in stages.iter().enumerate() {
+            self.state = State { repeats: false, piped: state.piped || index > 0, ..state.clone() };
             self.command(stage);
         }
         self.state = state;
@@ -673,7 +675,8 @@ impl<'a> Walker<'a> {
         }
         let may_find_flags = self.may_find_flags(&job.fields);
         let mentions = if call.kind == Kind::Reads { Vec::new() } else { self.mentions(&mut job) };
-        let code = inline_code(&job.fields);
+        let code = inline_code(&job.fields, &job.input, self.state.piped);
+        let program = self.program_paths(&job.fields);
         let writes = job.touches.iter().any(|touch| touch.access == Access::Write)
             || job.wide.iter().any(|wide| wide.access == Access::Write);
         let repositories = self.repositories(&job).unwrap_or_else(|doubt| {
@@ -713,6 +716,7 @@ impl<'a> Walker<'a> {
             climbs: job.climbs,
             code,
             repositories,
+            program,
             hazards: hazards.found,
             may_find_flags,
             inside: job.inside,
@@ -726,6 +730,14 @@ impl<'a> Walker<'a> {
             Some("git") => super::git::places(&job.fields[1..], &self.state.directories),
             _ => Ok(Vec::new()),
         }
+    }
+
+    /// The program's file, where a path names it.
+    fn program_paths(&self, fields: &[Field]) -> Vec<Utf8PathBuf> {
+        let Some(path) = fields.first().and_then(Field::known).filter(|text| text.contains('/')) else {
+            return Vec::new();
+        };
+        self.state.directories.iter().map(|directory| path::absolute(directory, path)).collect()
     }
 
     /// Globs of which a file with a name like a flag would be taken for one.
@@ -801,25 +813,38 @@ fn strange_name(program: &str) -> Option<String> {
     program.contains(strange).then(|| "the program's name has characters that deceive".to_owned())
 }
 
-/// Code for an interpreter, given in the words of the command.
-fn inline_code(fields: &[Field]) -> Option<String> {
+/// Programs that run what they read, if they are given no file.
+const INTERPRETERS: &str = "python pypy node deno bun perl ruby irb lua luajit php tclsh wish expect ed ex vi vim nvim \
+    emacs sqlite psql mysql make gmake gdb lldb dc m4 R Rscript julia elixir iex erl ghci ocaml guile racket sbcl jshell \
+    osascript at batch crontab ftp sftp telnet";
+
+/// Code for an interpreter, given in the words of the command or as its input.
+fn inline_code(fields: &[Field], input: &[String], piped: bool) -> Option<String> {
     let name = fields.first()?.known().map(|program| path::program(program).0)?;
-    let flags: &[&str] = match name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.') {
+    let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let flags: &[&str] = match name {
         "python" | "pypy" => &["-c"],
         "node" | "deno" | "bun" => &["-e", "--eval", "-p", "--print", "eval", "-pe"],
         "perl" => &["-e", "-E", "-ne", "-pe", "-lne", "-i"],
         "ruby" | "lua" | "luajit" | "osascript" | "Rscript" | "julia" | "elixir" => &["-e", "--eval"],
         "php" => &["-r"],
         "awk" | "gawk" | "mawk" | "sed" => return Some(texts(&fields[1..])),
-        _ => return None,
+        _ => &[],
     };
-    let found = fields.iter().any(|field| {
-        field.known().is_some_and(|text| {
-            flags.contains(&text)
-                || (text.starts_with('-') && !text.starts_with("--") && text.contains(['c', 'e', 'E', 'r']))
-        })
-    });
-    found.then(|| texts(&fields[1..]))
+    if !INTERPRETERS.split_whitespace().any(|known| known == name) {
+        return None;
+    }
+    let given = |text: &str| {
+        let letters = text.starts_with('-') && !text.starts_with("--") && text.contains(['c', 'e', 'E', 'r']);
+        let long = text.split('=').next().is_some_and(|name| flags.contains(&name));
+        long || (letters && !flags.is_empty())
+    };
+    let in_words = fields[1..].iter().filter_map(Field::known).any(given);
+    // Without a file, or with `-` for one, it reads its input.
+    let reads_input = fields[1..].iter().all(|field| field.known().is_some_and(|text| text.starts_with('-')))
+        || fields[1..].iter().any(|field| field.known() == Some("-"));
+    let from_input = !input.is_empty() || (reads_input && piped);
+    (in_words || from_input).then(|| [texts(&fields[1..]), input.join("\n")].join("\n"))
 }
 
 fn texts(fields: &[Field]) -> String {
