@@ -12,6 +12,7 @@ pub mod guard;
 pub mod keeper;
 pub mod launch;
 pub mod limits;
+pub mod lineage;
 pub mod process;
 pub mod shell;
 
@@ -23,4 +24,5 @@ pub use git::{Git, GitError};
 pub use guard::{Guard, GuardProgram};
 pub use launch::{Exit, Launch, LaunchError, Output, ResourceLimits, Stdin};
 pub use limits::{free_bytes, raise_file_limit, set_umask_077};
+pub use lineage::is_from_below;
 pub use process::{Process, Stopper};

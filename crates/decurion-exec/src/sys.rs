@@ -53,6 +53,31 @@ pub(crate) fn adopt(number: RawFd) -> Option<OwnedFd> {
     open.then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+/// The number of the process that connected to a socket; none where it has none here.
+pub(crate) fn peer(socket: impl AsFd) -> io::Result<Option<Pid>> {
+    let nobody = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    Ok(Pid::from_raw(option(&socket, libc::SO_PEERCRED, nobody)?.pid))
+}
+
+/// The process itself, whichever has its number by now.
+pub(crate) fn peer_process(socket: impl AsFd) -> io::Result<OwnedFd> {
+    let number: RawFd = option(&socket, libc::SO_PEERPIDFD, -1)?;
+    // SAFETY: the kernel just made the descriptor for us, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// What the kernel says about a socket. `T` is the plain value that it gives for `name`.
+fn option<T: Copy>(socket: &impl AsFd, name: c_int, mut value: T) -> io::Result<T> {
+    let mut length = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
+    let target = std::ptr::from_mut(&mut value).cast();
+    // SAFETY: the kernel writes at most `length` bytes to the value, which is ours, has that size, and is of integers
+    // for both names that are asked for.
+    let done = unsafe {
+        libc::getsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, name, target, &raw mut length)
+    };
+    checked(done).map(|_| value)
+}
+
 /// Lets the runtime tell when a descriptor can be read or written.
 pub(crate) fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` gives the same open number for as long as it exists, and it is moved in.

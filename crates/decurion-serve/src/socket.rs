@@ -10,6 +10,8 @@
 //! | client | [`Request`], with ids of its own choice |
 //! | owner | [`Envelope`]; of the replies only those to this client, with its own ids |
 //! | owner, last | `{"error": "…"}`, where it ends the connection |
+//!
+//! Only a person answers for a person: what the session itself started may look, and is refused everything else.
 
 mod address;
 mod client;
@@ -17,6 +19,7 @@ mod lines;
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,7 +27,7 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::link::BoxStream;
 use decurion_protocol::link::Subscribe;
-use decurion_protocol::{Envelope, Event, Request, RequestId, SessionId};
+use decurion_protocol::{Command, Envelope, Event, Request, RequestId, SessionId};
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde::{Deserialize, Serialize};
 use tokio::io::{BufReader, Interest};
@@ -66,6 +69,8 @@ pub struct Door {
     pub commands: mpsc::Sender<Request>,
     /// Where its events come from, once more for every client.
     pub events: Subscribe,
+    /// Whether a client was started by the session itself, or that cannot be told.
+    pub from_below: fn(BorrowedFd<'_>) -> bool,
 }
 
 /// Who answers at a socket: its first line.
@@ -103,6 +108,7 @@ pub fn listen(path: &Utf8Path, door: Door) -> io::Result<Listener> {
         events: door.events,
         next: AtomicU64::new(FIRST_REQUEST),
         uid: rustix::process::geteuid().as_raw(),
+        from_below: door.from_below,
     });
     let (counted, clients) = watch::channel(0);
     let accepting = Some(tokio::spawn(accept(listener, inside, closed, counted)));
@@ -151,6 +157,17 @@ struct Inside {
     /// The id of the next request, so that no two clients share one.
     next: AtomicU64,
     uid: u32,
+    from_below: fn(BorrowedFd<'_>) -> bool,
+}
+
+/// What a client may do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// Everything.
+    Owner,
+    /// Look: the session itself started it, a command, a hook or a server. What it could see here it could read in the
+    /// record as well; what it could change is for a person to change.
+    Below,
 }
 
 /// The requests of one client that wait for their reply: our id, and its own.
@@ -172,7 +189,7 @@ async fn accept(
             Some(_) = clients.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let admitted = admit(&stream, inside.uid, clients.len());
+                    let admitted = admit(&stream, &inside, clients.len());
                     clients.spawn(attend(stream, admitted, Arc::clone(&inside), for_clients.clone()));
                 }
                 Err(error) => {
@@ -192,18 +209,23 @@ async fn closed(closing: &mut watch::Receiver<bool>) {
 }
 
 /// Whether a client may stay, or why not.
-fn admit(stream: &UnixStream, uid: u32, others: usize) -> Result<(), String> {
+fn admit(stream: &UnixStream, inside: &Inside, others: usize) -> Result<Standing, String> {
     let peer = stream.peer_cred().map_err(|error| format!("cannot tell who connects: {error}"))?;
-    check_peer(peer.uid(), uid)?;
+    check_peer(peer.uid(), inside.uid)?;
     if others >= MOST_CLIENTS {
         return Err(format!("too many clients at once: {others}"));
     }
-    Ok(())
+    Ok(if (inside.from_below)(stream.as_fd()) { Standing::Below } else { Standing::Owner })
 }
 
 /// A session answers to its own user only. The file's mode says the same; this holds where modes do not.
 fn check_peer(peer: u32, own: u32) -> Result<(), String> {
     if peer == own { Ok(()) } else { Err(format!("not permitted for this user: {peer}")) }
+}
+
+/// Whether a command changes nothing.
+fn only_looks(command: &Command) -> bool {
+    matches!(command, Command::Tasks | Command::Inspect { .. })
 }
 
 /// Why a connection ends.
@@ -221,29 +243,28 @@ enum End {
 /// One client, from its hello to its end.
 async fn attend(
     stream: UnixStream,
-    admitted: Result<(), String>,
+    admitted: Result<Standing, String>,
     inside: Arc<Inside>,
     mut closing: watch::Receiver<bool>,
 ) {
     let (reader, writer) = stream.into_split();
     let mut outbox = Outbox::default();
-    let mut end = match admitted {
-        Ok(()) => End::Over,
-        Err(reason) => End::Refused(reason),
-    };
+    let mut end = End::Over;
     let pending = Pending::default();
-    if matches!(end, End::Over) {
+    if let Ok(standing) = admitted {
         // Subscribed before the hello is sent: what happens after it is not missed.
         let mut events = (inside.events)();
         outbox.push(&inside.hello);
         end = tokio::select! {
-            end = hear(reader, &inside, &pending) => end,
+            end = hear(reader, standing, &inside, &pending) => end,
             end = tell(&writer, &mut outbox, &mut events, &pending) => end,
             () = closed(&mut closing) => End::Closing,
         };
         if matches!(end, End::Closing) {
             take_ready(&mut events, &mut outbox, &pending);
         }
+    } else if let Err(reason) = admitted {
+        end = End::Refused(reason);
     }
     match end {
         End::Gone => return,
@@ -254,7 +275,7 @@ async fn attend(
 }
 
 /// Takes the client's requests until one is not acceptable or the client is gone.
-async fn hear(reader: OwnedReadHalf, inside: &Inside, pending: &Pending) -> End {
+async fn hear(reader: OwnedReadHalf, standing: Standing, inside: &Inside, pending: &Pending) -> End {
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
     loop {
@@ -262,7 +283,7 @@ async fn hear(reader: OwnedReadHalf, inside: &Inside, pending: &Pending) -> End 
             Ok(Line::Whole) if line.trim_ascii().is_empty() => {}
             Ok(Line::Whole) => match serde_json::from_slice(&line) {
                 Ok(request) => {
-                    if let Err(reason) = inside.ask(request, pending).await {
+                    if let Err(reason) = inside.ask(request, standing, pending).await {
                         return End::Refused(reason);
                     }
                 }
@@ -321,7 +342,14 @@ fn take_ready(events: &mut BoxStream<'static, Arc<Envelope>>, outbox: &mut Outbo
 
 impl Inside {
     /// Sends a client's request into the session, under an id that nobody else uses.
-    async fn ask(&self, request: Request, pending: &Pending) -> Result<(), String> {
+    async fn ask(&self, request: Request, standing: Standing, pending: &Pending) -> Result<(), String> {
+        if standing == Standing::Below && !only_looks(&request.command) {
+            return Err(
+                "a session takes no orders from what it started itself (a command, a hook, a server); \
+                 use another terminal"
+                    .to_owned(),
+            );
+        }
         let ended = || format!("session {} has ended", self.hello.session);
         let id = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
         if lock(pending).len() >= MOST_PENDING {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -508,7 +509,8 @@ fn check_hosted(args: &RunArgs, prompt: Option<&str>) -> Result<Option<String>, 
 /// Lets other terminals see and steer the session (`decurion tasks`); it works without that too.
 pub fn open_door(state: &Utf8Path, cwd: Utf8PathBuf, link: &Link) -> Option<Listener> {
     let events = link.again.clone()?;
-    let door = Door { session: link.session, cwd, commands: link.commands.clone(), events };
+    let from_below = |socket: BorrowedFd<'_>| decurion_exec::is_from_below(socket);
+    let door = Door { session: link.session, cwd, commands: link.commands.clone(), events, from_below };
     let path = LiveSessions::new(state).socket(link.session);
     match listen(&path, door) {
         Ok(listener) => Some(listener),

@@ -13,6 +13,7 @@ mod hosts_gone;
 mod led;
 mod long_hooks;
 mod models;
+mod own_children;
 mod questions;
 mod repositories;
 mod sdk;

@@ -308,8 +308,11 @@ impl Owner {
                     })) as decurion_protocol::link::BoxStream<'static, _>
                 };
                 let held = commands.clone();
-                let listener =
-                    listen(&path, Door { session, cwd, commands, events: Arc::new(subscribe) }).unwrap();
+                let listener = listen(
+                    &path,
+                    Door { session, cwd, commands, events: Arc::new(subscribe), from_below: |_| false },
+                )
+                .unwrap();
                 ready.send(()).unwrap();
                 let serve = async {
                     while let Some(request) = inbox.recv().await {

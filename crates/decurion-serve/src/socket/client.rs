@@ -109,20 +109,22 @@ pub async fn connect(path: &Utf8Path) -> Result<Attached, ConnectError> {
 }
 
 impl Attached {
-    /// Asks something and waits for the reply; what happens meanwhile is passed over. None if the session
-    /// ended before it replied.
+    /// Asks something and waits for the reply; what happens meanwhile is passed over. Where the owner ends the
+    /// connection over it, its reason is the reply. None if the session ended before it replied.
     pub async fn ask(&mut self, command: Command) -> Option<Reply> {
         self.sent += 1;
         let id = RequestId(self.sent);
         self.link.commands.send(Request { id, command }).await.ok()?;
+        let mut last_words = None;
         while let Some(envelope) = self.link.events.next().await {
-            if let Event::Replied { request, reply } = &envelope.event
-                && *request == id
-            {
-                return Some(reply.clone());
+            last_words = None;
+            match &envelope.event {
+                Event::Replied { request, reply } if *request == id => return Some(reply.clone()),
+                Event::Notice { level, text } if level == "error" => last_words = Some(text.clone()),
+                _ => {}
             }
         }
-        None
+        last_words.map(|reason| Reply::Refused { reason })
     }
 }
 

@@ -43,6 +43,7 @@ impl Stage {
                     live.recv().await.ok().map(|envelope| (envelope, live))
                 }))
             }),
+            from_below: |_| false,
         };
         Self { folder, path, door, seen, events }
     }
