@@ -17,7 +17,8 @@ use crate::context::{Context, Media, Omittable};
 use crate::hooked::Hooked;
 use crate::journal::JournalLost;
 use crate::ports::new_line;
-use crate::run::{Progress, Run, belongs, record, refold, request, reserve, room, settle, timed_turn};
+use crate::run::{Progress, Run, belongs, record, refold, request, room, timed_turn};
+use crate::spending;
 use crate::turn::Reply;
 
 /// How many bytes of conversation are one token, on the low side.
@@ -168,11 +169,14 @@ async fn summarise(
             Some(most) => omit(run, progress, most, &text).await,
         };
         let bytes = messages.iter().map(|message| message.bytes.len() as u64).sum();
+        // What is left out was counted, so the count is of no use for the rest.
+        let counted = progress.context.counted().filter(|_| most.is_none());
+        let input = spending::weigh(run, &messages, counted);
+        let held = spending::reserve(run, input).await.map_err(Unsummarised::Budget)?;
         let request = request(run, Arc::clone(&head), messages);
-        let (held, _) = reserve(run, request.len()).map_err(Unsummarised::Budget)?;
         let reply = timed_turn(run, progress, request).await;
         let stop_reason = progress.totals.stop_reason.clone();
-        settle(run, progress, held, reply.as_ref().ok());
+        spending::settle(run, progress, held, reply.as_ref().ok());
         progress.totals.stop_reason = stop_reason;
         match reply.as_ref().map(said) {
             Ok(text) if !text.trim().is_empty() => return Ok(Summary { text, omitted, bytes }),

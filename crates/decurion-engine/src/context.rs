@@ -11,7 +11,8 @@ use std::sync::Arc;
 use camino::Utf8PathBuf;
 use decurion_model::{Dialect, WireMessage};
 use decurion_protocol::{
-    Block, CallId, Delivery, Event, LineId, Message, Origin, OwnRules, Role, ToolContent, ToolEffect, Usage,
+    Block, CallId, Delivery, Event, LineId, Message, MessageMeta, Origin, OwnRules, Role, ToolContent,
+    ToolEffect, Usage,
 };
 use decurion_tools::FilesSeen;
 use serde_json::Value;
@@ -55,8 +56,28 @@ pub struct Context {
     paused: bool,
     /// What is replaced by a remark when it is applied.
     omitted: HashSet<Omittable>,
+    counted: Option<Box<Counted>>,
+    /// The head of the run that goes on now, by name.
+    head: Option<Box<str>>,
     /// What its lines have told.
     delivered: HashSet<Delivery>,
+}
+
+/// What the provider counted with its last reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// How many messages that request had.
+    pub messages: usize,
+    /// What they are, with their head.
+    pub input: u64,
+    /// What the reply is, which stands behind them now.
+    pub output: u64,
+    /// The model that counted: another counts differently.
+    pub model: String,
+    /// The head that was counted.
+    head: Option<Box<str>>,
+    /// Whether the next request has the same head.
+    pub same_head: bool,
 }
 
 /// A conversation before its last message: what a fork shares with its parent.
@@ -67,6 +88,8 @@ pub struct Prefix {
     ids: HashSet<CallId>,
     kept: RunState,
     fill: Fill,
+    counted: Option<Box<Counted>>,
+    head: Option<Box<str>>,
     /// The message whose calls delegate.
     delegating: Message,
     /// The last record that belongs to it.
@@ -241,6 +264,8 @@ impl Context {
             last_usage: None,
             paused: false,
             omitted: HashSet::new(),
+            counted: None,
+            head: None,
             delivered: HashSet::new(),
         }
     }
@@ -253,6 +278,8 @@ impl Context {
             // Where it works is its own to say: it may have a checkout of its own.
             kept: RunState { skills: Vec::new(), cwd: None, moved_untold: false, ..prefix.kept.clone() },
             fill: prefix.fill,
+            counted: prefix.counted.clone(),
+            head: prefix.head.clone(),
             ..Self::new(prefix.dialect)
         }
     }
@@ -275,6 +302,8 @@ impl Context {
             ids,
             kept: self.kept.clone(),
             fill: self.fill,
+            counted: self.counted.clone(),
+            head: self.head.clone(),
             delegating: open.message.clone(),
             through,
         })
@@ -309,7 +338,7 @@ impl Context {
         match event {
             Event::Message { message, lines, meta, .. } => {
                 if meta.origin != Origin::Synthetic {
-                    self.message(message, lines, &meta.origin, meta.usage.as_ref());
+                    self.message(message, lines, meta);
                     self.paused =
                         message.role == Role::Assistant && meta.stop_reason.as_deref() == Some(PAUSED);
                 }
@@ -330,6 +359,12 @@ impl Context {
                 self.leaf = lines.last().copied().or(self.leaf);
                 self.delivered.extend(meta.delivers.iter().cloned());
                 meta.skills.iter().for_each(|name| self.kept.read_skill(name));
+            }
+            Event::RunStarted { spec } => {
+                if let Some(counted) = &mut self.counted {
+                    counted.same_head = counted.head.as_ref().is_none_or(|head| **head == *spec.head);
+                }
+                self.head = Some(spec.head.as_str().into());
             }
             Event::CallStarted { call, .. } => {
                 self.started.insert(call.clone());
@@ -603,17 +638,38 @@ impl Context {
         if bytes > most_bytes || start == 0 { Vec::new() } else { lines.unwrap_or_default() }
     }
 
-    fn message(&mut self, message: &Message, lines: &[LineId], origin: &Origin, usage: Option<&Usage>) {
+    fn message(&mut self, message: &Message, lines: &[LineId], meta: &MessageMeta) {
         match message.role {
             Role::Assistant => {
                 self.say(message, lines);
-                if let Some(usage) = usage.filter(|usage| usage.context_tokens() > 0) {
+                if let Some(usage) = meta.usage.as_ref().filter(|usage| usage.context_tokens() > 0) {
                     self.fill = Fill { counted: usage.context_tokens(), bytes_since: 0 };
+                    self.count(usage, meta);
                     self.last_usage = Some(usage.clone());
                 }
             }
-            Role::User => self.hear(message, lines, *origin == Origin::Prompt),
+            Role::User => self.hear(message, lines, meta.origin == Origin::Prompt),
         }
+    }
+
+    /// Remembers what the provider counted for the messages before its reply.
+    fn count(&mut self, usage: &Usage, meta: &MessageMeta) {
+        let model = meta.asked_model.as_ref().or(meta.model.as_ref());
+        self.counted = model.filter(|_| usage.read_tokens() > 0).map(|model| {
+            Box::new(Counted {
+                messages: self.sealed.len(),
+                input: usage.read_tokens(),
+                output: usage.output_tokens,
+                model: model.clone(),
+                head: self.head.clone(),
+                same_head: true,
+            })
+        });
+    }
+
+    /// What the provider counted with its last reply; none where it did not, or what it counted is no longer there.
+    pub fn counted(&self) -> Option<&Counted> {
+        self.counted.as_deref()
     }
 
     /// A user's message: answers found in it join the calls they belong to, the rest is said after them.
@@ -811,6 +867,7 @@ impl Context {
         let sealed: u64 = self.sealed.iter().map(|sealed| sealed.wire.len()).sum();
         let open = self.open.as_mut().map_or(0, |open| open.encode(self.dialect).len());
         self.fill = Fill { counted: 0, bytes_since: sealed + open };
+        self.counted = None;
     }
 
     /// Leaves the kept messages at the end of the conversation and gives the open one back. What is left is

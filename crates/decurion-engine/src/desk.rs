@@ -570,7 +570,8 @@ impl Desk {
     /// Shows what the run waits for, to whoever looks and to whoever listens.
     pub fn waits(&self, journal: &crate::journal::Journal, reason: Option<WaitReason>) {
         let words = reason.as_ref().and_then(notice::waiting);
-        let in_line = matches!(&reason, Some(WaitReason::Turn { .. } | WaitReason::Retry { .. }));
+        let in_line =
+            matches!(&reason, Some(WaitReason::Turn { .. } | WaitReason::Retry { .. } | WaitReason::Budget));
         self.in_line.send_if_modified(|now| std::mem::replace(now, in_line) != in_line);
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).waiting = words;
         journal.publish(&self.who, Event::Waiting { reason });

@@ -59,6 +59,7 @@ mod shell;
 pub mod skill;
 mod spawn;
 pub mod spec;
+pub mod spending;
 mod spill;
 mod structured;
 pub mod task;

@@ -252,6 +252,7 @@ pub fn waiting(reason: &WaitReason) -> Option<String> {
         WaitReason::Disk { error } => format!("the disk: {}", cut(error)),
         WaitReason::Permission { question } => format!("a person's answer to question {question}"),
         WaitReason::Compaction => "its conversation to be shortened".to_owned(),
+        WaitReason::Budget => "budget that other requests have reserved".to_owned(),
     })
 }
 

@@ -28,6 +28,7 @@ use crate::hook::Hooks;
 use crate::journal::{Durability, Journal, Who};
 use crate::mcp::McpParts;
 use crate::permission::Undecided;
+use crate::spending::Scale;
 use crate::spill::SpillInto;
 use crate::worktree::Worktrees;
 
@@ -313,6 +314,8 @@ pub struct Shared {
     pub rights: watch::Receiver<Rights>,
     /// The tree of accounts, a small leaf that everyone touches briefly.
     pub budget: Arc<Mutex<Budget>>,
+    /// What providers counted for requests of the session.
+    pub scale: Arc<Scale>,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
     /// What tools work with.

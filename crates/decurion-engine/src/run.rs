@@ -4,7 +4,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -16,7 +16,7 @@ use decurion_protocol::{
 };
 use decurion_tools::alias;
 
-use crate::budget::{Amount, Budget, Exhausted, Reservation};
+use crate::budget::Exhausted;
 use crate::call::{self, Call};
 use crate::calls::{answer, bench};
 use crate::compact::{Trigger, Unsummarised, compact};
@@ -28,6 +28,7 @@ use crate::ports::{Instructions, Ports, new_line, unused_call};
 use crate::prompt;
 use crate::skill;
 use crate::spawn::Carried;
+use crate::spending::{self, LEAST_OUTPUT};
 use crate::structured;
 use crate::task::BY_ANSWER;
 use crate::turn::{Reply, Waits, turn};
@@ -36,8 +37,6 @@ use crate::turn::{Reply, Waits, turn};
 const MOST_NUDGES: u32 = 3;
 /// How often in a row a reply that the provider paused is sent back to be continued.
 const MOST_PAUSES: u32 = 20;
-/// The fewest output tokens worth asking for when money is short.
-const LEAST_OUTPUT: u64 = 256;
 
 /// After how many rounds in a row with the same calls and results the model is told, and the run ended.
 const REPEATED_TOLD: u32 = 3;
@@ -46,9 +45,6 @@ const REPEATED_ENDED: u32 = 6;
 /// How many of the last things an agent did are shown, and how much of each.
 const MOST_ACTIVITIES: usize = 5;
 const MOST_INPUT: usize = 200;
-
-/// No tokenizer makes more tokens of JSON than this, so a reservation is never too small.
-const LEAST_BYTES_PER_TOKEN: u64 = 2;
 
 /// What does not change while a run lives.
 pub struct Run {
@@ -331,7 +327,7 @@ fn last_turn(run: &Run, progress: &Progress) -> Option<&'static str> {
     let budget = run.ports.budget.lock().unwrap_or_else(PoisonError::into_inner);
     // What the last request took is about what the next will; twice that is one turn and its report.
     let next = progress.context.tokens() + LEAST_OUTPUT;
-    budget.tokens_left(run.ports.account).is_some_and(|left| left < 2 * next).then_some("tokens")
+    budget.unspent_tokens(run.ports.account).is_some_and(|left| left < 2 * next).then_some("tokens")
 }
 
 /// Tells an agent that its budget ends.
@@ -390,22 +386,32 @@ async fn ask(run: &Run, progress: &mut Progress) -> Result<Reply, Refusal> {
         None => progress.context.request(progress.media()),
         Some(text) => progress.context.request_reminding(text, progress.media()),
     };
-    let mut request = request(run, run.ports.wire_head.clone(), messages);
-    let (held, output) = reserve(run, request.len()).map_err(Refusal::Budget)?;
-    if output < run.ports.head.max_output_tokens {
-        let head = Head { max_output_tokens: output, ..(*run.ports.head).clone() };
-        request.head = Arc::new(run.ports.model.dialect.head(&head));
-    }
+    let counted = progress.context.counted();
+    let (input, is_new) = (spending::weigh(run, &messages, counted), counted.is_none());
+    // On the heap, since every agent that works has one.
+    let asking = Box::pin(async {
+        let held = spending::reserve(run, input).await.map_err(Refusal::Budget)?;
+        let mut request = request(run, run.ports.wire_head.clone(), messages.clone());
+        if held.output() < run.ports.head.max_output_tokens {
+            let head = Head { max_output_tokens: held.output(), ..(*run.ports.head).clone() };
+            request.head = Arc::new(run.ports.model.dialect.head(&head));
+        }
+        let reply = timed_turn(run, progress, request).await;
+        spending::settle(run, progress, held, reply.as_ref().ok());
+        reply.map_err(Refusal::Model)
+    });
     let reply = tokio::select! {
         biased;
-        reply = timed_turn(run, progress, request) => reply,
+        reply = asking => reply?,
         () = run.ports.desk.gives_way() => {
             run.ports.desk.waits(&run.ports.journal, None);
             return Err(Refusal::Held);
         }
     };
-    settle(run, progress, held, reply.as_ref().ok());
-    reply.map_err(Refusal::Model)
+    if is_new {
+        spending::learn(run, &messages, &reply);
+    }
+    Ok(reply)
 }
 
 /// A request of this run.
@@ -425,81 +431,6 @@ pub(crate) async fn timed_turn(
     progress.totals.api_duration_ms = progress.totals.api_duration_ms.saturating_add(timing.ms);
     progress.timing = Some(timing);
     reply
-}
-
-/// Sets aside what a request of so many bytes may cost at most. Where money is short, fewer output tokens
-/// are asked for.
-pub(crate) fn reserve(run: &Run, bytes: u64) -> Result<(Held, u64), Exhausted> {
-    let ports = &run.ports;
-    let input = bytes / LEAST_BYTES_PER_TOKEN;
-    let mut budget = ports.budget.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut output = ports.head.max_output_tokens;
-    if let (Some(left), Some(price)) = (budget.money_left(ports.account), &ports.model.info.price) {
-        let for_input = ports.model.most(input, 0).unwrap_or_default();
-        let affordable = left.0.saturating_sub(for_input.0).checked_div(price.output).unwrap_or(output);
-        output = output.min(affordable);
-        if output < LEAST_OUTPUT {
-            return Err(Exhausted::Money);
-        }
-    }
-    if let Some(left) = budget.tokens_left(ports.account) {
-        output = output.min(left.saturating_sub(input));
-        if output < LEAST_OUTPUT {
-            return Err(Exhausted::Tokens);
-        }
-    }
-    let money = ports.model.most(input, output).unwrap_or_default();
-    let tokens = input + output;
-    let reservation = budget.reserve(ports.account, Amount { tokens, money })?;
-    let held = Held { budget: Arc::clone(&ports.budget), reservation: Some(reservation) };
-    Ok((held, output))
-}
-
-/// What is set aside for a request. Dropped before the request is settled, because its run was stopped, it
-/// goes back: nobody knows what was used, and what is left must not stay blocked for the rest of the tree.
-pub(crate) struct Held {
-    budget: Arc<Mutex<Budget>>,
-    reservation: Option<Reservation>,
-}
-
-impl Held {
-    fn settle(mut self, used: Amount) {
-        if let Some(reservation) = self.reservation.take() {
-            self.budget.lock().unwrap_or_else(PoisonError::into_inner).settle(reservation, used);
-        }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(reservation) = self.reservation.take() {
-            let nothing = Amount::default();
-            self.budget.lock().unwrap_or_else(PoisonError::into_inner).settle(reservation, nothing);
-        }
-    }
-}
-
-/// Replaces what was set aside by what was used, and adds it to the totals.
-pub(crate) fn settle(run: &Run, progress: &mut Progress, held: Held, reply: Option<&Reply>) {
-    let model = &run.ports.model;
-    let usage = &reply.and_then(|reply| reply.meta.usage.clone()).unwrap_or_default();
-    let cost = model.info.cost(usage);
-    held.settle(Amount { tokens: usage.context_tokens(), money: cost });
-    let Some(reply) = reply else { return };
-    let totals = &mut progress.totals;
-    totals.usage.add(usage);
-    totals.cost = totals.cost.plus(cost);
-    totals.stop_reason.clone_from(&reply.meta.stop_reason);
-    if run.spec.agent.is_some() {
-        totals.context_tokens = usage.context_tokens();
-        totals.last_usage = Some(usage.clone());
-    }
-    let answered = reply.fell_back_to.clone().unwrap_or_else(|| model.id.clone());
-    let entry = totals.models.entry(answered).or_default();
-    entry.usage.add(usage);
-    entry.cost = entry.cost.plus(cost);
-    entry.window = model.info.window;
-    entry.max_output = model.info.max_output;
 }
 
 /// What to do about a request that failed for good: shorten the conversation if it is too long, try once without

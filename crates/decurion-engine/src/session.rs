@@ -43,6 +43,7 @@ use crate::run::{Progress, Run, record, refold};
 use crate::skill::slash::{self, Typed};
 use crate::spawn::{Beginning, Carried, Left, Said, live, opening};
 use crate::spec::{self, Decided};
+use crate::spending::Scale;
 use crate::task::BY_INTERRUPT;
 use crate::trail::Trails;
 use crate::tree::{Tree, apart};
@@ -136,6 +137,8 @@ pub struct Owner {
     approvals: Approvals,
     /// The tree of accounts.
     pub budget: Arc<Mutex<Budget>>,
+    /// What providers counted for requests.
+    scale: Arc<Scale>,
     /// The root's account.
     pub account: AccountId,
     queue: VecDeque<(RequestId, Work)>,
@@ -266,6 +269,7 @@ impl Session {
             rights,
             approvals: Approvals::default(),
             budget: Arc::new(Mutex::new(budget)),
+            scale: Arc::default(),
             account,
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -870,6 +874,7 @@ impl Owner {
             journal: session.journal.clone(),
             rights: self.rights.subscribe(),
             budget: Arc::clone(&self.budget),
+            scale: Arc::clone(&self.scale),
             clock: Arc::clone(&session.parts.clock),
             equipment: Arc::clone(&session.equipment),
             library: Arc::clone(&session.parts.library),

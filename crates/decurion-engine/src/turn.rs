@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use decurion_model::catalog::same_model;
 use decurion_model::{GatewayEvent, ModelError, ModelEvent, ModelRequest};
 use decurion_protocol::{
     Block, Clock, Delta, Event, Message, MessageMeta, Origin, Timing, WaitKind, WaitReason,
@@ -58,6 +59,8 @@ pub async fn turn(ports: &Ports, request: ModelRequest, waits: &mut Waits<'_>) -
     // The gateway ends a stream either with a complete reply or with an error.
     let reply = whole.ok_or(ModelError::Empty { request_id: None })?;
     blocks.sort_by_key(|(index, _)| *index);
+    let asked = fell_back_to.as_ref().unwrap_or(&ports.model.id);
+    let asked_model = (!same_model(asked, &reply.model)).then(|| asked.clone());
     Ok(Reply {
         message: Message::assistant(blocks.into_iter().map(|(_, block)| block).collect()),
         meta: MessageMeta {
@@ -65,6 +68,7 @@ pub async fn turn(ports: &Ports, request: ModelRequest, waits: &mut Waits<'_>) -
             message_id: Some(reply.message_id),
             request_id: reply.request_id,
             model: Some(reply.model),
+            asked_model,
             stop_reason: reply.stop_reason,
             usage: Some(reply.usage),
             ..MessageMeta::default()

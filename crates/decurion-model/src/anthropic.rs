@@ -190,7 +190,7 @@ pub(crate) fn write_message(message: &Message) -> WireMessage {
     let markable = !matches!(last.as_ref(), Block::Thinking { .. } | Block::Opaque(_));
     text.extend_from_slice(b"]}");
     let cut = if markable { text.len() - TAIL } else { text.len() };
-    WireMessage { bytes: text.into(), cut }
+    WireMessage { cut, ..WireMessage::whole(text) }
 }
 
 /// The block as the provider accepts it: none for text without words and for thinking that it did not

@@ -17,6 +17,7 @@ pub mod request;
 pub mod script;
 pub mod scripted;
 pub mod sse;
+pub mod weight;
 
 pub use error::{ModelError, Said, StallKind, UnreachableCause};
 pub use event::{Accepted, ModelEvent, RateLimits, Reply};

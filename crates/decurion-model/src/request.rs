@@ -16,6 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::weight::{self, Media};
 use crate::{anthropic, openai_chat};
 
 /// One request, ready to be sent.
@@ -145,6 +146,8 @@ pub struct WireMessage {
     pub bytes: Bytes,
     /// Where the moving `cache_control` goes if this is the last message; `bytes.len()` if it cannot.
     pub cut: usize,
+    /// What of it is images and documents.
+    pub media: Media,
 }
 
 impl Dialect {
@@ -158,10 +161,11 @@ impl Dialect {
 
     /// Writes a message.
     pub fn message(self, message: &Message) -> WireMessage {
-        match self {
+        let written = match self {
             Self::Anthropic => anthropic::write_message(message),
             Self::OpenAiChat => openai_chat::write_message(message),
-        }
+        };
+        WireMessage { media: weight::media(self, message), ..written }
     }
 }
 
@@ -188,7 +192,7 @@ impl WireMessage {
     /// A message without a place for the cache mark.
     pub fn whole(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
-        Self { cut: bytes.len(), bytes }
+        Self { cut: bytes.len(), bytes, media: Media::default() }
     }
 }
 

@@ -423,6 +423,9 @@ pub struct MessageMeta {
     /// The model that answered, by its own word.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// The model that was asked, where that is another one than the one that answered says it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_model: Option<String>,
     /// Why the model stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<String>,
@@ -551,7 +554,9 @@ impl WaitReason {
             Self::Turn { .. } => Some(WaitKind::Turn),
             Self::Retry { rate_limited: true, .. } => Some(WaitKind::Limit),
             Self::Retry { .. } => Some(WaitKind::Retry),
-            Self::Model | Self::Disk { .. } | Self::Permission { .. } | Self::Compaction => None,
+            Self::Model | Self::Disk { .. } | Self::Permission { .. } | Self::Compaction | Self::Budget => {
+                None
+            }
         }
     }
 }
@@ -774,6 +779,8 @@ pub enum WaitReason {
     },
     /// The conversation is being shortened.
     Compaction,
+    /// What the request may cost fits the budget, but not beside what other requests have reserved.
+    Budget,
 }
 
 #[cfg(test)]

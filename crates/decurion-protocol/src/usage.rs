@@ -29,6 +29,11 @@ impl Usage {
             + self.output_tokens
     }
 
+    /// Everything read.
+    pub fn read_tokens(&self) -> u64 {
+        self.context_tokens() - self.output_tokens
+    }
+
     /// All that the ecosystem has in a usage; null what the provider does not give.
     pub fn whole(&self) -> Value {
         let mut value = serde_json::json!(self);

@@ -174,6 +174,7 @@ fn waiting(reason: &WaitReason) -> Option<String> {
             Some(format!("… disk: session paused, nothing lost, trying again every 2 s ({error})"))
         }
         WaitReason::Compaction => Some("… shortening the conversation".to_owned()),
+        WaitReason::Budget => Some("… waiting for budget that other requests have reserved".to_owned()),
         WaitReason::Model | WaitReason::Permission { .. } => None,
     }
 }

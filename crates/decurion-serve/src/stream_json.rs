@@ -566,6 +566,14 @@ impl StreamJson {
                 self.turn.shortening = Some(envelope.at);
                 vec![self.system("status", json!({"status": "compacting"}))]
             }
+            WaitReason::Budget => {
+                vec![
+                    self.system(
+                        "informational",
+                        json!({"content": waits_for_budget(agent), "level": "info"}),
+                    ),
+                ]
+            }
             WaitReason::Disk { error } => vec![self.system(
                 "informational",
                 json!({
@@ -816,6 +824,14 @@ fn is_recorded(kind: &Value) -> bool {
 
 fn hook_fields(hook: &HookRun) -> Value {
     json!({"hook_id": hook.id, "hook_name": hook.name, "hook_event": hook.event})
+}
+
+fn waits_for_budget(agent: Option<&AgentId>) -> String {
+    let waiting = "waiting for budget that other requests have reserved";
+    match agent {
+        None => format!("budget: {waiting}"),
+        Some(agent) => format!("budget: agent {agent} is {waiting}"),
+    }
 }
 
 /// A failed request in the word that hosts know, as far as its status tells.

@@ -307,6 +307,8 @@ struct RawLine<'a> {
     #[serde(default)]
     cost_nanos: Option<Money>,
     #[serde(default)]
+    asked_model: Option<String>,
+    #[serde(default)]
     timing: Option<Timing>,
     #[serde(default)]
     block: usize,
@@ -404,6 +406,7 @@ impl RawLine<'_> {
             message_id: message.id,
             request_id: self.request_id,
             model: if made_up { None } else { message.model },
+            asked_model: self.asked_model,
             stop_reason: message.stop_reason,
             usage: message.usage.map(|usage| usage.0),
             cost: self.cost_nanos,

@@ -410,6 +410,9 @@ impl Line<'_> {
         if last && let Some(cost) = meta.cost {
             self.json("costNanos", &cost)?;
         }
+        if last && let Some(model) = &meta.asked_model {
+            self.text("askedModel", model);
+        }
         if last && let Some(timing) = &meta.timing {
             self.json("timing", timing)?;
         }

@@ -11,6 +11,7 @@ mod agents_rights;
 mod agents_words;
 mod asking;
 mod branching;
+mod budgets;
 mod carrying;
 mod children;
 mod elicitation;

@@ -108,12 +108,12 @@ fn any_meta() -> impl Strategy<Value = MessageMeta> {
     });
     let failed = (text(), prop::option::of(any::<u16>()));
     let spent = (prop::option::of(any::<u64>()), prop::option::of(timing), failed);
-    (origin, text(), text(), text(), text(), prop::option::of(usage), spent).prop_map(
+    (origin, text(), text(), (text(), text()), text(), prop::option::of(usage), spent).prop_map(
         |(
             origin,
             message_id,
             request_id,
-            model,
+            (model, asked_model),
             stop_reason,
             usage,
             (cost, timing, (error, error_status)),
@@ -122,6 +122,7 @@ fn any_meta() -> impl Strategy<Value = MessageMeta> {
             message_id,
             request_id,
             model,
+            asked_model,
             stop_reason,
             usage,
             cost: cost.map(Money),

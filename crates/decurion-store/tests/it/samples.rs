@@ -139,6 +139,7 @@ pub fn reply(id: u128, blocks: Vec<Block>) -> Event {
             message_id: Some("msg_01AbCdEfGhIjKlMnOpQrStUv".into()),
             request_id: Some("req_011CAbCdEfGhIjKlMnOpQrSt".into()),
             model: Some("some-model-4-5".into()),
+            asked_model: None,
             stop_reason: Some("tool_use".into()),
             usage: Some(usage),
             cost: Some(Money(5_816_000)),

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use decurion_engine::budget::{AccountId, Amount, Budget, Reservation};
+use decurion_engine::budget::{AccountId, Amount, Budget, Reservation, Want};
 use decurion_model::{BoxStream, Dialect, ModelError, ModelEvent, ModelProvider, ModelRequest};
 use decurion_protocol::{AgentId, Envelope, Event, Limits, Money, Origin, Outcome, Usage};
 use futures_util::StreamExt as _;
@@ -278,7 +278,7 @@ impl ModelProvider for Spender {
 
     fn stream(&self, request: ModelRequest) -> BoxStream<'static, Result<ModelEvent, ModelError>> {
         let mut dice = Dice::new(self.seed, self.asked.fetch_add(1, Ordering::Relaxed));
-        let usage = spent(&mut dice, request.len() / 2, most_output(&request));
+        let usage = spent(&mut dice, counted(self.seed, &request), most_output(&request));
         let spend = move |event| match event {
             Ok(ModelEvent::Completed(reply)) => {
                 Ok(ModelEvent::Completed(decurion_model::Reply { usage: usage.clone(), ..reply }))
@@ -298,9 +298,21 @@ fn most_output(request: &ModelRequest) -> u64 {
     String::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or_default()
 }
 
-fn spent(dice: &mut Dice, most_input: u64, most_output: u64) -> Usage {
+/// How many tokens a request is. A provider counts the same bytes the same each time, and no byte twice: by seed, some
+/// bytes are tokens and the others are not, or all of them are.
+fn counted(seed: u64, request: &ModelRequest) -> u64 {
+    let mut dice = Dice::new(seed, 0);
+    let share = 1 + dice.below(4);
+    let mut is_token: Vec<bool> = (0..256).map(|_| share == 4 || dice.below(4) < share).collect();
+    // The digits of `max_tokens` are no text.
+    is_token[usize::from(b'0')..=usize::from(b'9')].fill(false);
+    let messages = request.messages.iter().map(|message| &message.bytes);
+    let bytes = messages.chain([&request.head.prefix, &request.head.suffix]);
+    bytes.flat_map(|part| part.iter()).filter(|byte| is_token[usize::from(**byte)]).count() as u64
+}
+
+fn spent(dice: &mut Dice, input: u64, most_output: u64) -> Usage {
     let part = |dice: &mut Dice, most: u64| if dice.below(4) == 0 { most } else { dice.below(most + 1) };
-    let input = part(dice, most_input);
     let fresh = dice.below(input + 1);
     let cached = dice.below(input - fresh + 1);
     Usage {
@@ -356,7 +368,8 @@ fn accounts(dice: &mut Dice) -> Result<(), String> {
     for _ in 0..AGENTS * 10 {
         let (account, _) = all[usize::try_from(dice.below(all.len() as u64)).unwrap_or_default()];
         let amount = Amount { tokens: dice.below(20_000), money: Money(dice.below(50_000_000)) };
-        if let Ok(reservation) = budget.reserve(account, amount) {
+        let want = Want { input: amount, ..Want::default() };
+        if let Ok(Some(reservation)) = budget.reserve(account, &want) {
             let used = Amount {
                 tokens: dice.below(amount.tokens + 1),
                 money: Money(dice.below(amount.money.0 + 1)),

@@ -202,6 +202,7 @@ pub fn waiting(reason: &WaitReason) -> String {
         WaitReason::Disk { error } => format!("cannot write its transcript: {}", one_line(error)),
         WaitReason::Permission { .. } => "asks you".to_owned(),
         WaitReason::Compaction => "shortens its conversation".to_owned(),
+        WaitReason::Budget => "waits for budget that other requests have reserved".to_owned(),
     }
 }
 
