@@ -140,6 +140,9 @@ impl From<PlaceError> for Failure {
             PlaceError::Held { .. } => Self::usage(message)
                 .hint("wait for it to end, or begin a copy with --resume ID --fork-session"),
             PlaceError::Model(_) | PlaceError::Usage(_) => Self::usage(message),
+            PlaceError::Newer { session, written_by, .. } => Self::usage(message)
+                .hint(format!("install Decurion {written_by} or later to continue it"))
+                .hint(format!("`decurion sessions show {session}` and `export` still read it")),
             PlaceError::Transcript { .. } => Self::usage(message)
                 .hint("check that it is a regular file which you own; other sessions are not affected"),
             PlaceError::Storage { .. } => Self::usage(message)

@@ -774,7 +774,7 @@ impl Context {
         self.kept.seen = self.kept.seen.with(effects);
         for effect in effects {
             match effect {
-                ToolEffect::Saw { .. } => {}
+                ToolEffect::Saw { .. } | ToolEffect::Unknown(_) => {}
                 ToolEffect::Delivered { delivery } => {
                     self.delivered.insert(delivery.clone());
                 }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use camino::Utf8PathBuf;
 use decurion_protocol::{
     AgentId, CallId, Envelope, Event, LineId, Origin, Persistence, PlaceError, QuestionId, ResumeAt, RunSpec,
-    SessionId, SessionInfo, SessionRequest, Start,
+    SessionId, SessionInfo, SessionRequest, Start, event::RECORD_LEVEL,
 };
 use decurion_store::{
     Found, ImportContext, Journal, MemoryJournal, OpenError, ReplayOptions, ReplayReport, Scope,
-    SessionFiles, SessionPaths, SessionWriter, adopt, import, replay,
+    SessionFiles, SessionPaths, SessionWriter, adopt, import, replay, replay_understood,
 };
 
 use crate::branch::{Branches, Part, Search};
@@ -354,8 +354,7 @@ fn what_a_fork_keeps(
     let options = ReplayOptions::default();
     let mut until = 0;
     let mut read = |sink: &mut dyn FnMut(Envelope)| {
-        let report = replay(source, &options, sink).map_err(|source_error| storage(source, source_error))?;
-        until = report.last_seq;
+        until = replay_understood(source, &options, sink).map_err(place_error)?.last_seq;
         Ok(())
     };
     let mut folded = Folded::new(parts, request).searching(at);
@@ -443,5 +442,8 @@ fn place_error(error: OpenError) -> PlaceError {
         }
         OpenError::Storage { path, source } => PlaceError::Storage { path, source },
         OpenError::Transcript { path, source } => PlaceError::Transcript { path, source },
+        OpenError::Newer { session, needs, written_by } => {
+            PlaceError::Newer { session, needs, reads: RECORD_LEVEL, written_by }
+        }
     }
 }

@@ -15,6 +15,12 @@ use crate::{
     TaskRecord, TaskState, ToolOutput, Usage, Wanted, Worktree,
 };
 
+/// The level of records that this version understands. It stands on every record that
+/// [must be understood](Event::must_be_understood), as `must`; a reader that meets a higher one, or one that it cannot
+/// read, opens the session for reading only. A change to such a record that an older reader would take for something
+/// else raises it; new members that may be ignored, and new kinds that need no mark, do not.
+pub const RECORD_LEVEL: u64 = 1;
+
 /// One event with its place in the session's order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Envelope {
@@ -176,7 +182,6 @@ pub enum Event {
     /// the answer that it came with, and taken up again with the session.
     RightsChanged {
         /// What changed, as it is held.
-        #[serde(default)]
         updates: Vec<PermissionUpdate>,
         /// The agent that it holds for, with all below it; none is everyone.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -360,6 +365,28 @@ impl Event {
             }
             _ => None,
         }
+    }
+
+    /// Whether a reader that does not understand this record must not continue the session, because passing it over
+    /// could widen rights or repeat work. Such a record is marked in the transcript ([`RECORD_LEVEL`]).
+    pub fn must_be_understood(&self) -> bool {
+        matches!(
+            self,
+            // What a run may do, and within which limits.
+            Self::RunStarted { .. }
+                | Self::ModeChanged { .. }
+                | Self::RightsChanged { .. }
+                | Self::Rebudgeted { .. }
+                // Where the session's own calls work: without it they would work outside of its worktree.
+                | Self::Relocated { .. }
+                // A call that was begun, a run and a task that are over or paused: each would be done again.
+                | Self::CallStarted { .. }
+                | Self::RunEnded { .. }
+                | Self::TaskOpened { .. }
+                | Self::TaskChanged { .. }
+                // What was dropped from the conversation would be back in it, with the tasks that were ended for that.
+                | Self::Branched { .. }
+        )
     }
 
     /// Whether the journal keeps it. Everything else is shown and forgotten.

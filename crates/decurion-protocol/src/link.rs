@@ -183,6 +183,21 @@ pub enum PlaceError {
     /// The request contradicts itself or the configuration.
     #[error("{0}")]
     Usage(String),
+    /// A later version wrote records that must be understood and are not.
+    #[error(
+        "session {session} cannot be continued by this version: Decurion {written_by} wrote records of level {needs}, and \
+         this version understands level {reads}; continuing without them could widen rights or repeat work"
+    )]
+    Newer {
+        /// Which.
+        session: SessionId,
+        /// The level of records that is needed.
+        needs: u64,
+        /// The level that this version understands.
+        reads: u64,
+        /// The version that wrote to it last.
+        written_by: String,
+    },
     /// The session's own transcript cannot be opened.
     #[error("cannot open the transcript {path}: {source}")]
     Transcript {

@@ -57,6 +57,9 @@ pub enum ToolEffect {
         /// In the shape of the TodoWrite input.
         todos: Value,
     },
+    /// A kind of effect that this version does not know, kept and passed through.
+    #[serde(untagged)]
+    Unknown(Value),
 }
 
 impl ToolOutput {

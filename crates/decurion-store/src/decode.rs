@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use decurion_protocol::event::{Event, MessageMeta, Origin, Timing};
+use decurion_protocol::event::{Event, MessageMeta, Origin, RECORD_LEVEL, Timing};
 use decurion_protocol::{
     AgentId, Block, CallId, Decision, Envelope, Intent, LineId, Message, Money, Role, RunId, ToolContent,
     ToolEffect, ToolOutput, Usage,
@@ -230,6 +230,10 @@ pub(crate) struct Decoder<'a> {
     pub(crate) run: RunId,
     /// The date of a line that does not say.
     pub(crate) date: Timestamp,
+    /// Whether the line was changed after it was written, so that its version says nothing.
+    pub(crate) edited: bool,
+    /// The level of a record that must be understood and is not.
+    pub(crate) needs: Option<u64>,
 }
 
 impl Decoder<'_> {
@@ -256,8 +260,38 @@ impl Decoder<'_> {
         self.event(serde_json::from_slice(&whole).ok()?, trailer)
     }
 
-    fn event(&self, raw: RawLine<'_>, trailer: Trailer) -> Option<Decoded> {
-        raw.into_event(trailer, trailer.run.unwrap_or(self.run), self.structured)
+    fn event(&mut self, mut raw: RawLine<'_>, trailer: Trailer) -> Option<Decoded> {
+        let must = raw.must;
+        if self.edited {
+            raw.v = Some(VERSION);
+        }
+        let decoded = raw.into_event(trailer, trailer.run.unwrap_or(self.run), self.structured)?;
+        self.needs = must.filter(|must| *must > RECORD_LEVEL || decoded.is_unknown());
+        Some(decoded)
+    }
+
+    /// A record that passed its checksum and says nothing that this version knows.
+    pub(crate) fn unknown(&mut self, line: &[u8], trailer: Trailer, at: Timestamp) -> Option<Envelope> {
+        let value: Value = serde_json::from_slice(line).ok()?;
+        self.needs = value.get("must").map(|must| must.as_u64().unwrap_or(u64::MAX));
+        let at = value.get("timestamp").and_then(|date| Timestamp::deserialize(date).ok()).unwrap_or(at);
+        let agent = value.get("agentId").and_then(|agent| AgentId::deserialize(agent).ok());
+        let (seq, run) = (trailer.seq, trailer.run.unwrap_or(self.run));
+        Some(Envelope { seq, at, agent, run, event: Event::Unknown(value) })
+    }
+}
+
+impl Decoded {
+    /// Whether part of it is of a kind that this version does not know.
+    pub(crate) fn is_unknown(&self) -> bool {
+        let (Self::Whole(envelope) | Self::Part(Part { envelope, .. })) = self else { return true };
+        match &envelope.event {
+            Event::Unknown(_) => true,
+            Event::CallEnded { output, .. } => {
+                output.effects.iter().any(|effect| matches!(effect, ToolEffect::Unknown(_)))
+            }
+            _ => false,
+        }
     }
 }
 
@@ -280,6 +314,8 @@ struct RawLine<'a> {
     timestamp: Timestamp,
     #[serde(default)]
     v: Option<u64>,
+    #[serde(default)]
+    must: Option<u64>,
     #[serde(borrow, default)]
     event: Option<&'a RawValue>,
     #[serde(borrow, default)]

@@ -55,6 +55,18 @@ pub enum OpenError {
         /// Where.
         path: String,
     },
+    /// A later version wrote what must be understood and is not: read it, or use that version.
+    #[error(
+        "session {session} needs a version that understands records of level {needs}, as {written_by} does"
+    )]
+    Newer {
+        /// Which.
+        session: SessionId,
+        /// The level of records.
+        needs: u64,
+        /// The version that wrote to it last.
+        written_by: String,
+    },
     /// The session's own transcript cannot be opened: the state folder is not to blame.
     #[error("cannot open the transcript {path}: {source}")]
     Transcript {
@@ -226,14 +238,15 @@ impl SessionWriter {
         let folders = Folders::open(paths, true).map_err(failed)?;
         let lock = folders.lock(paths, now)?;
         let file = folders.project.file(&name, How::AppendExisting).map_err(missing)?;
+        // Read before anything is changed: what a later version wrote may have to be left alone.
+        let mut report = replay_understood(paths, options, sink)?;
         let mut tail = tail::find(&file).map_err(failed)?;
         let moved = tail::cut(&folders.project, &name, &file, &mut tail).map_err(failed)?;
         let root = Target::new(name, disk.adopt(file), tail);
         let mut writer = Self::assemble(disk, paths, info, folders, lock, root).map_err(failed)?;
         writer.last_seq = tail.seq;
         let torn = writer.mend_agents() + if moved { tail.torn } else { 0 };
-        let mut report = read::replay(paths, options, sink).map_err(failed)?;
-        report.torn_bytes += torn;
+        report.torn_bytes = report.torn_bytes.max(torn);
         report.torn_moved = torn > 0;
         report.last_seq = report.last_seq.max(writer.last_seq);
         writer.last_seq = report.last_seq;
@@ -737,6 +750,26 @@ impl Folders {
             LockError::Unsupported => OpenError::NoLocks { path: paths.lock().into_string() },
             LockError::Io(source) => OpenError::Storage { path: paths.lock().into_string(), source },
         })
+    }
+}
+
+/// Reads a session to continue or to copy it; refuses where a record is not understood that must be.
+pub fn replay_understood(
+    paths: &SessionPaths,
+    options: &ReplayOptions,
+    sink: &mut dyn FnMut(Envelope),
+) -> Result<ReplayReport, OpenError> {
+    let mut written_by = String::from("of a later version");
+    let mut note = |envelope: Envelope| {
+        if let Event::SessionOpened { info } = &envelope.event {
+            written_by.clone_from(&info.version);
+        }
+        sink(envelope);
+    };
+    let report = read::replay(paths, options, &mut note).map_err(|source| storage(paths, source))?;
+    match report.needs {
+        Some(needs) => Err(OpenError::Newer { session: paths.session(), needs, written_by }),
+        None => Ok(report),
     }
 }
 

@@ -39,7 +39,7 @@ pub use adopt::adopt;
 pub use archive::{Archive, Found};
 pub use disk::{SyncJob, Synced};
 pub use import::{ImportContext, ImportError, Imported, import};
-pub use jsonl::{OpenError, SessionWriter, WriteError};
+pub use jsonl::{OpenError, SessionWriter, WriteError, replay_understood};
 pub use layout::{Layout, SessionPaths, slug};
 pub use lease::{Held, Lease, LeaseState, Leases, Mark};
 pub use lock::Holder;

@@ -1,13 +1,15 @@
 //! One event as lines. Takes a durable envelope, gives the bytes that go into its file: in the ecosystem's
 //! shape where that shape can say it, else in a line type of ours that other readers skip.
 //!
+//! A line of ours that a reader must understand before it may continue the session says `"must":level`.
+//!
 //! Every line ends `,"run":"…","seq":n,"ordinal":n,"crc":"xxxxxxxx"}`: the run, left out on a line of the chain
 //! where two lines of the same agent before it have said it; the place in the session; the place in the file;
 //! and CRC32C over all bytes before the last member.
 
 use std::io::{self, Write as _};
 
-use decurion_protocol::event::SessionInfo;
+use decurion_protocol::event::{RECORD_LEVEL, SessionInfo};
 use decurion_protocol::{
     Block, Envelope, Event, LineId, Message, MessageMeta, Origin, Role, RunId, ToolContent, ToolOutput,
 };
@@ -272,6 +274,9 @@ impl Pen<'_> {
         let start = self.out.len();
         let mut line = Line { out: self.out };
         line.raw(r#"{"type":"decurion","v":1"#);
+        if self.envelope.event.must_be_understood() {
+            line.json("must", &RECORD_LEVEL)?;
+        }
         line.id("sessionId", self.encoder.session);
         line.date(self.envelope.at)?;
         if let Some(agent) = &self.envelope.agent {

@@ -58,6 +58,10 @@ const META: [(&str, Fits); 8] = [
 pub(crate) fn line(record: &mut Value, date: Timestamp, bytes: &[u8]) {
     let Some(members) = record.as_object_mut() else { return };
     drop_unfit(members, &LINE);
+    // A mark that cannot be read is one that is not understood.
+    if members.get("must").is_some_and(|must| !fits::<u64>(must)) {
+        members.insert("must".to_owned(), json!(u64::MAX));
+    }
     keep_fitting(members, "effects", fits::<ToolEffect>);
     members.entry("timestamp").or_insert_with(|| json!(date));
     let kind = members.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();

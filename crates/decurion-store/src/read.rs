@@ -8,6 +8,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use decurion_protocol::event::RECORD_LEVEL;
 use decurion_protocol::{AgentId, Envelope, Event, RunId};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -76,6 +77,11 @@ pub struct ReplayReport {
     pub torn_bytes: u64,
     /// Whether those bytes were moved to a side file. Only opening for writing does that.
     pub torn_moved: bool,
+    /// Records of kinds that this version does not know, given out as unknown events.
+    pub unknown: u64,
+    /// The level of records that a reader must understand to continue the session, where that is more than this
+    /// version does.
+    pub needs: Option<u64>,
     /// Files of agents that cannot be read, each with the reason, left out.
     pub unreadable: Vec<String>,
     /// The highest `seq` seen.
@@ -101,6 +107,7 @@ impl ReplayReport {
             (self.gaps, "lines missing"),
             (self.duplicates, "repeated lines left out"),
             (self.missing_blobs, "large contents lost"),
+            (self.unknown, "records of a later version passed over"),
         ];
         let words: Vec<String> = counts
             .iter()
@@ -121,6 +128,8 @@ impl ReplayReport {
         self.gaps += other.gaps;
         self.duplicates += other.duplicates;
         self.missing_blobs += other.missing_blobs;
+        self.unknown += other.unknown;
+        self.needs = self.needs.max(other.needs);
         self.torn_bytes += other.torn_bytes;
         self.torn_moved |= other.torn_moved;
         self.unreadable.extend(other.unreadable.iter().cloned());
@@ -568,25 +577,38 @@ impl FileReplay {
             missing_blobs: &mut self.report.missing_blobs,
             run: self.run,
             date: self.last_date,
+            edited,
+            needs: None,
         };
         let mut decoded = decoder.decode(line, trailer);
+        if matches!(decoded, Decoded::Nonsense)
+            && !edited
+            && let Some(envelope) = decoder.unknown(line, trailer, self.last_date)
+        {
+            decoded = Decoded::Whole(envelope);
+        }
+        // What a person made of a record is theirs to say, also where they changed the mark of one that is understood.
+        let needs = decoder.needs.filter(|needs| !edited || *needs > RECORD_LEVEL && decoded.is_unknown());
+        self.report.needs = self.report.needs.max(needs);
         if edited
             && let (Decoded::Whole(envelope) | Decoded::Part(Part { envelope, .. }), Some(agent)) =
                 (&mut decoded, &self.agent)
         {
             envelope.agent = Some(agent.clone());
         }
-        self.report.edited += u64::from(edited && !matches!(decoded, Decoded::Nonsense));
+        if matches!(decoded, Decoded::Nonsense) {
+            self.drop_group();
+            return self.skip();
+        }
+        self.report.edited += u64::from(edited);
+        self.report.unknown += u64::from(decoded.is_unknown());
         match decoded {
             Decoded::Whole(envelope) => {
                 self.drop_group();
                 Some(self.give(envelope))
             }
             Decoded::Part(part) => self.part(if edited { self.placed(part) } else { part }),
-            Decoded::Nonsense => {
-                self.drop_group();
-                self.skip()
-            }
+            Decoded::Nonsense => None,
         }
     }
 

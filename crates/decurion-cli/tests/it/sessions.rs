@@ -1,6 +1,7 @@
 //! Sessions over several starts of the program: taken up, copied, named, not kept, listed, shown, exported,
 //! shortened, and taken over from another program; and the commands that only look.
 
+use decurion_testkit::faults::transcript::sealed;
 use decurion_testkit::proc::Finished;
 use serde_json::{Value, json};
 
@@ -84,6 +85,31 @@ fn an_edited_transcript_keeps_its_conversation() {
         let now = std::fs::read_to_string(&path).unwrap();
         assert!(now.starts_with(&edited), "nothing is cut: {name}");
     }
+}
+
+#[test]
+fn a_session_of_a_later_version_is_shown_and_not_continued() {
+    let stand = Stand::new(COUNTING);
+    ask(&stand, "first", &["--session-id", ID]);
+    let path = stand.written().into_iter().find(|path| path.ends_with(format!("{ID}.jsonl"))).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    // A later version took a right away, in words that this one does not know.
+    let record = r#"{"type":"decurion","v":1,"must":2,"sessionId":"ID","timestamp":"2026-11-15T06:35:22.007Z","event":{"type":"walls_raised","around":"/"},"seq":900,"ordinal":900"#;
+    std::fs::write(&path, text + &sealed(&record.replace("ID", ID))).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    for flags in [&["--resume", ID][..], &["--continue"], &["--resume", ID, "--fork-session"]] {
+        let run = finished(stand.decurion().args(["-p", "second"]).args(flags));
+        assert_eq!(run.ending.code(), 2, "{flags:?}: {run:?}");
+        for word in ["level 2", "understands level 1", "or later to continue it", "sessions show"] {
+            assert!(run.errors.contains(word), "{flags:?}: {}", run.errors);
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), before, "{flags:?}: nothing is changed");
+    }
+    let shown = finished(stand.decurion().args(["sessions", "show", ID]));
+    assert!(shown.ending.code() == 0 && shown.output().contains("one: turn 1"), "{shown:?}");
+    let exported = finished(stand.decurion().args(["sessions", "export", ID]));
+    assert!(exported.ending.code() == 0 && exported.output().contains("walls_raised"), "{exported:?}");
+    assert_eq!(stand.model.requests().len(), 1, "no later request was sent");
 }
 
 /// An agent, then a word.

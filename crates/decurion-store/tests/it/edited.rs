@@ -95,6 +95,8 @@ fn edits_that_change_numbers_dates_and_ids_lose_nothing() {
         assert!(told.contains("lines were edited"), "{from} -> {to}: {told}");
         assert_eq!(prompts(&read).len(), 9, "{from} -> {to}: {told}");
         assert!(read.len() >= events.len(), "{from} -> {to}: {told}");
+        let begun = read.iter().filter(|event| matches!(event.event, Event::CallStarted { .. })).count();
+        assert_eq!(begun, 9, "{from} -> {to}: {told}");
     }
 }
 

@@ -117,8 +117,8 @@ fn an_intent() {
     check(
         call_started("toolu_1", "ls"),
         &expect![[r#"
-        {"type":"decurion","v":1,"sessionId":"5e550000-0000-0000-0000-000000000001","timestamp":"2026-11-15T06:35:22.007Z","event":{"type":"call_started","call":"toolu_1","tool":"Bash","intent":{"title":"$ ls","overlap":"alone"},"decision":{"decision":"allow","rule":"Bash(cargo test *)","reason":"an allow rule matches"}},"run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":1,"crc":"144a2680"}
-    "#]],
+            {"type":"decurion","v":1,"must":1,"sessionId":"5e550000-0000-0000-0000-000000000001","timestamp":"2026-11-15T06:35:22.007Z","event":{"type":"call_started","call":"toolu_1","tool":"Bash","intent":{"title":"$ ls","overlap":"alone"},"decision":{"decision":"allow","rule":"Bash(cargo test *)","reason":"an allow rule matches"}},"run":"01990000-0000-7000-8000-000000000001","seq":7,"ordinal":1,"crc":"adf6ae3a"}
+        "#]],
     );
 }
 

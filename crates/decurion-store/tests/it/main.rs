@@ -10,6 +10,7 @@ mod damaged;
 mod edited;
 mod golden;
 mod import;
+mod later;
 mod leases;
 mod locks;
 mod outputs;

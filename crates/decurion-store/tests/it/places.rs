@@ -52,11 +52,9 @@ fn nothing_is_written_through_a_link() {
     symlink(&outside, home.paths(2).agent(&agent("a1"))).unwrap();
     let mut event = envelope(1, prompt(1, "x"));
     event.agent = Some(agent("a1"));
-    assert!(writer.append(&[event]).unwrap_err().holds());
+    // The link is put aside, so that the session need not wait for somebody to remove it.
+    writer.append(&[event]).unwrap();
     assert_eq!(std::fs::read(&outside).unwrap(), b"");
-    // Once the link is gone, the event is written.
-    std::fs::remove_file(home.paths(2).agent(&agent("a1"))).unwrap();
-    writer.append(&[]).unwrap();
     assert_eq!(home.read(2).0.len(), 1);
 
     std::fs::create_dir(home.path().join("elsewhere")).unwrap();

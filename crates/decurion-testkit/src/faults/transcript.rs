@@ -300,6 +300,11 @@ fn mix(bed: &Bed, lines: &[Range<usize>], dice: &mut Dice) -> Result<(), String>
     if clean.torn_bytes > 0 { Err(format!("still torn: {clean:?}")) } else { Ok(()) }
 }
 
+/// A line with the checksum that makes it one of ours: all its members but the last, without the brace at the end.
+pub fn sealed(covered: &str) -> String {
+    format!("{covered},\"crc\":\"{:08x}\"}}\n", crc32c::crc32c(covered.as_bytes()))
+}
+
 // ---- a transcript to damage ----
 
 /// A state folder with one session, what was written into it, and what that became.
