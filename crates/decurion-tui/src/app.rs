@@ -11,6 +11,7 @@ mod plain;
 mod prompt;
 mod question;
 mod show;
+mod tasks;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -294,6 +295,10 @@ impl App {
             }
             Input::Paste(text) => {
                 crate::fuse::pass("paste");
+                // What is pasted goes to the prompt, which has the keys then.
+                if matches!(&self.open, Open::Tasks(tasks) if tasks.budget.is_none()) && self.page.is_none() {
+                    self.open = Open::Nothing;
+                }
                 self.writing().paste_text(&text);
                 self.propose()
             }
@@ -628,6 +633,7 @@ impl App {
         }
         match &mut self.open {
             Open::List(_, list) => list.writing().unwrap_or(&mut self.composer),
+            Open::Tasks(tasks) => tasks.budget.as_mut().unwrap_or(&mut self.composer),
             _ => &mut self.composer,
         }
     }

@@ -255,7 +255,10 @@ fn take_line(app: &mut App, line: &str) -> Vec<Effect> {
             Vec::new()
         }
         Wants::Reading if word.is_empty() || word == "q" => press(app, KeyCode::Esc),
-        Wants::Choice { .. } if letter.is_some() => press(app, KeyCode::Char(letter.unwrap_or_default())),
+        Wants::Choice { .. } if letter.is_some() => {
+            let letter = letter.unwrap_or_default();
+            app.task_letter(letter).unwrap_or_else(|| press(app, KeyCode::Char(letter)))
+        }
         Wants::Choice { .. } if is_command(word) => {
             app.close_open();
             prompt(app, line)

@@ -3,19 +3,18 @@
 use std::path::Path;
 
 use decurion_protocol::permission::RuleSource;
-use decurion_protocol::view::Standing;
 use decurion_protocol::{
-    Command, Inspected, LineId, PermissionUpdate, ResumeAt, Rewound, Rule, SessionId, Start, TaskId, Verdict,
+    Command, Inspected, LineId, PermissionUpdate, ResumeAt, Rewound, Rule, SessionId, Start, Verdict,
 };
 use serde_json::Value;
 
+use super::tasks::Tasks;
 use super::{App, Effect, Farewell, Next, Waits};
 use crate::commands::Topic;
-use crate::composer::{Composer, Edit, Motion};
+use crate::composer::{Edit, Motion};
 use crate::desk::{Errand, Purpose};
 use crate::keymap::Action;
 use crate::list::{List, Offer, Picked, Row};
-use crate::page::Page;
 use crate::text::one_line;
 use crate::view::item::Fold;
 use crate::view::status::Home;
@@ -33,14 +32,6 @@ pub(super) enum Open {
     Search(String, usize),
     /// A list.
     List(Topic, List),
-}
-
-/// The tree, with one chosen.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Tasks {
-    pub chosen: Option<TaskId>,
-    /// A budget that is being written.
-    pub budget: Option<Composer>,
 }
 
 impl App {
@@ -105,112 +96,6 @@ impl App {
             _ => return None,
         }
         Some(Vec::new())
-    }
-
-    fn tasks_key(&mut self, action: Action) -> Option<Vec<Effect>> {
-        let Open::Tasks(tasks) = &mut self.open else { return None };
-        if let Some(budget) = &mut tasks.budget {
-            match action {
-                Action::Edit(edit) => budget.edit(edit),
-                Action::Submit => {
-                    let (text, task) = (budget.take(), tasks.chosen.clone()?);
-                    tasks.budget = None;
-                    return Some(self.rebudget(task, text.trim()));
-                }
-                Action::Interrupt => tasks.budget = None,
-                _ => return None,
-            }
-            return Some(Vec::new());
-        }
-        match action {
-            Action::Interrupt | Action::Tasks => self.open = Open::Nothing,
-            Action::Up => self.choose_task(-1),
-            Action::Down => self.choose_task(1),
-            Action::PageUp => self.choose_task(-10),
-            Action::PageDown => self.choose_task(10),
-            Action::Submit => return Some(self.open_task()),
-            Action::Edit(Edit::Type(letter)) => {
-                let task = tasks.chosen.clone()?;
-                return Some(self.do_task(letter, task));
-            }
-            _ => return None,
-        }
-        Some(Vec::new())
-    }
-
-    fn choose_task(&mut self, step: isize) {
-        let rows = self.view.rows();
-        let Open::Tasks(tasks) = &self.open else { return };
-        let at = rows.iter().position(|(_, task)| Some(&task.record.task) == tasks.chosen.as_ref());
-        let next = at.map_or(0, |at| at.saturating_add_signed(step).min(rows.len().saturating_sub(1)));
-        let chosen = rows.get(next).map(|(_, task)| task.record.task.clone());
-        self.open = Open::Tasks(Tasks { chosen, budget: None });
-    }
-
-    pub(super) fn open_tasks(&mut self) {
-        let rows = self.view.rows();
-        // Whoever still does something comes first.
-        let first = rows.iter().find(|(_, task)| !task.state.is_ended()).or(rows.first());
-        let chosen = first.map(|(_, task)| task.record.task.clone());
-        self.open = Open::Tasks(Tasks { chosen, budget: None });
-    }
-
-    /// The chosen one's conversation, or what it has printed, as it goes on.
-    fn open_task(&mut self) -> Vec<Effect> {
-        let Open::Tasks(Tasks { chosen: Some(task), .. }) = &self.open else { return Vec::new() };
-        let Some(view) = self.view.task(task) else { return Vec::new() };
-        let title = crate::view::agents::name(view);
-        if view.is_agent()
-            && let Ok(agent) = task.as_str().parse::<decurion_protocol::AgentId>()
-        {
-            self.page = Some(Page::agent(title, agent.clone()));
-            return vec![Effect::Errand(Purpose::Past(Some(agent.clone())), Errand::Past(Some(agent)))];
-        }
-        let what = Inspected::Output { task: task.clone() };
-        self.page = Some(Page::awaited(title, "its output is being read …"));
-        vec![self.ask_for(Waits::Output, Command::Inspect { what })]
-    }
-
-    fn do_task(&mut self, letter: char, task: TaskId) -> Vec<Effect> {
-        match letter {
-            'x' => vec![self.ask("stop", Command::Stop { task })],
-            'b' => vec![self.ask("background", Command::Background { target: Some(task.to_string()) })],
-            's' => self.open_task(),
-            'p' | 'P' => {
-                let tree = letter == 'P';
-                let is_held = self.view.task(&task).is_some_and(|view| view.standing() == Standing::Held);
-                let (what, command) = if is_held {
-                    ("continue", Command::Continue { task, tree })
-                } else {
-                    ("pause", Command::Pause { task, tree })
-                };
-                vec![self.ask(what, command)]
-            }
-            '$' => {
-                if let Open::Tasks(tasks) = &mut self.open {
-                    tasks.budget = Some(Composer::default());
-                }
-                Vec::new()
-            }
-            'r' => match task.as_str().parse() {
-                Ok(agent) => {
-                    let text = "Continue with your work.".to_owned();
-                    vec![self.ask("resume", Command::Tell { agent, text })]
-                }
-                Err(_) => Vec::new(),
-            },
-            _ => Vec::new(),
-        }
-    }
-
-    fn rebudget(&mut self, task: TaskId, text: &str) -> Vec<Effect> {
-        match crate::budget::parse(text) {
-            Ok(limits) => vec![self.ask_for(Waits::Budget, Command::Rebudget { task, limits })],
-            Err(reason) => {
-                self.known.hint = Some(reason);
-                Vec::new()
-            }
-        }
     }
 
     /// Opens what a command lists.

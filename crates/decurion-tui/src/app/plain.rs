@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use ratatui::text::Line;
 
-use super::open::{Open, Tasks};
+use super::open::Open;
+use super::tasks::Tasks;
 use super::{App, Effect, Farewell};
 use crate::steps::steps;
 use crate::view::agents::Panel;
@@ -110,6 +111,7 @@ impl App {
         match &mut self.open {
             Open::Tasks(tasks) if at < self.view.rows().len() => {
                 tasks.chosen = self.view.rows().get(at).map(|(_, task)| task.record.task.clone());
+                tasks.asked = None;
             }
             Open::List(_, list) if at < list.rows.len() => {
                 (list.chosen, list.picked) = (at, true);
@@ -214,6 +216,11 @@ impl App {
         let mut lines: Vec<Line<'static>> = rows.into_iter().enumerate().map(numbered).collect();
         let chosen =
             self.view.rows().iter().position(|(_, task)| Some(&task.record.task) == tasks.chosen.as_ref());
+        if let Some(asked) = tasks.asked {
+            let question = self.task_question(tasks, asked);
+            lines.push(Line::raw(format!("{question} type y, or anything else for no")));
+            return lines;
+        }
         lines.push(Line::raw(match (chosen, &tasks.budget) {
             (_, Some(_)) => "its budget in one line, such as 10 turns or $2".to_owned(),
             (Some(at), None) => format!(

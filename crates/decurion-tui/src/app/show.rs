@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use ratatui::text::{Line, Span};
 
 use super::App;
-use super::open::{Open, Tasks};
+use super::open::Open;
+use super::tasks::Tasks;
 use crate::commands;
 use crate::composer::Composer;
 use crate::screen::Cursor;
@@ -144,7 +145,7 @@ impl App {
             if !matches!(self.open, Open::Nothing) && !self.would_answer() {
                 // It gives way itself to what has the keys.
                 lines.push(asking.in_a_line(question));
-                return self.with_writing(lines, &self.composer, "> ");
+                return self.with_prompt(lines);
             }
             let asking = asking.lines(question);
             if self.would_answer() || lines.len() + asking.len() > room {
@@ -164,7 +165,17 @@ impl App {
             lines.extend(self.status());
             return (lines, None);
         }
-        self.with_writing(lines, &self.composer, "> ")
+        self.with_prompt(lines)
+    }
+
+    /// What is written below these lines: the prompt, without a cursor while the tree has the keys, or a budget in its
+    /// place.
+    fn with_prompt(&self, lines: Vec<Line<'static>>) -> (Vec<Line<'static>>, Cursor) {
+        match &self.open {
+            Open::Tasks(Tasks { budget: Some(budget), .. }) => self.with_writing(lines, budget, "budget: "),
+            Open::Tasks(_) => (self.with_writing(lines, &self.composer, "> ").0, None),
+            _ => self.with_writing(lines, &self.composer, "> "),
+        }
     }
 
     fn status(&self) -> Vec<Line<'static>> {
@@ -250,15 +261,23 @@ impl App {
         if lines.is_empty() {
             lines.push(Line::styled("no agent and no command was started yet", theme.faint));
         }
-        let foot = match &tasks.budget {
-            None if self.rows < LOW => return lines,
-            Some(budget) => format!("its budget (10 turns, $2, 100k tokens): {}", budget.raw()),
-            None => {
-                "↑↓ · enter look, steer · x stop · p pause, go on (P with all below) · b background · $ budget · r resume · esc"
-                    .to_owned()
+        let (foot, style) = match tasks.asked {
+            Some(asked) => {
+                let question = self.task_question(tasks, asked);
+                (format!("{question} ({})", Self::task_answer(asked)), theme.asking)
             }
+            None if self.rows < LOW => return lines,
+            None if tasks.budget.is_some() => {
+                ("for example 10 turns, $2, 100k tokens, 5m · enter · esc".to_owned(), theme.faint)
+            }
+            None => (
+                "↑↓ · enter look, steer · x stop · p pause/resume (P: whole subtree) · b background · $ budget · r \
+                 resume · esc back · other keys write the prompt"
+                    .to_owned(),
+                theme.faint,
+            ),
         };
-        lines.extend(wrap(Line::styled(foot, theme.faint), columns.max(1), ""));
+        lines.extend(wrap(Line::styled(foot, style), columns.max(1), ""));
         lines
     }
 

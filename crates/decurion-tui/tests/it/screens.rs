@@ -4,7 +4,7 @@
 #![allow(clippy::unicode_not_nfc)]
 
 use decurion_protocol::{Envelope, Event, Intent, RunId};
-use decurion_tui::app::{App, Input};
+use decurion_tui::app::{App, Effect, Input};
 use decurion_tui::complete::Choice;
 use decurion_tui::history::History;
 use decurion_tui::keymap::Keymap;
@@ -412,6 +412,22 @@ fn agents_at_work() {
     );
 }
 
+/// Whatever is typed while the tree has the keys, nothing is sent before an enter.
+#[test]
+fn letters_over_the_tree_send_nothing() {
+    let letters = ['x', 'y', 'n', 'p', 'P', 'b', 'r', '$', 's', 'a', ' ', 'é'];
+    for number in 0..letters.len().pow(3) {
+        let word = [number % 12, number / 12 % 12, number / 144].map(|at| letters[at]);
+        let mut app = app(&agents(), (80, 50));
+        app.update(Input::Key(control('t')));
+        for letter in word {
+            let effects = app.update(Input::Key(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::NONE)));
+            let is_sent = |effect: &Effect| matches!(effect, Effect::Send(_));
+            assert!(!effects.iter().any(is_sent), "{word:?}: {effects:?}");
+        }
+    }
+}
+
 #[test]
 fn the_view_of_tasks() {
     check(
@@ -427,8 +443,9 @@ fn the_view_of_tasks() {
                 ● $ cargo test --works…       1m 33s
             ✗ Plan · �turned␛[2J  failed          2s
             ↑↓ · enter look, steer · x stop · p
-            pause, go on (P with all below) · b
+            pause/resume (P: whole subtree) · b
             background · $ budget · r resume · esc
+            back · other keys write the prompt
 
             >
             asks before it acts
@@ -446,8 +463,8 @@ fn the_view_of_tasks() {
               ◌ general-purpose · 次の段落を調べて、…  rate limit, try 2 of 10 in 12s 1m 36s
                 ● $ cargo test --workspace  runs                                      1m 33s
             ✗ Plan · �turned␛[2J  failed                                                  2s
-            ↑↓ · enter look, steer · x stop · p pause, go on (P with all below) · b
-            background · $ budget · r resume · esc
+            ↑↓ · enter look, steer · x stop · p pause/resume (P: whole subtree) · b
+            background · $ budget · r resume · esc back · other keys write the prompt
 
             >
             asks before it acts · 2 working, 1 waiting
@@ -465,7 +482,7 @@ fn the_view_of_tasks() {
               ◌ general-purpose · 次の段落を調べて、全部直す  rate limit, try 2 of 10 in 12s                                                                                                                  1m 36s
                 ● $ cargo test --workspace  runs                                                                                                                                                              1m 33s
             ✗ Plan · �turned␛[2J  failed                                                                                                                                                                          2s
-            ↑↓ · enter look, steer · x stop · p pause, go on (P with all below) · b background · $ budget · r resume · esc
+            ↑↓ · enter look, steer · x stop · p pause/resume (P: whole subtree) · b background · $ budget · r resume · esc back · other keys write the prompt
 
             >
             asks before it acts · 2 working, 1 waiting

@@ -115,7 +115,14 @@ when
     let screen = terminal.wait_for("2 is chosen");
     assert!(!screen.contains('❯'), "{screen}");
     terminal.say("x");
+    terminal.wait_for("stop $ Two? type y, or anything else for no");
+    terminal.say("n");
+    terminal.wait_until("the choice again", |screen| screen.matches("2 is chosen").count() == 2);
     let home = terminal.stand.home.home();
+    assert!(!home.join("two").exists());
+    terminal.say("x");
+    terminal.wait_until("the question again", |screen| screen.matches("stop $ Two?").count() == 2);
+    terminal.say("y");
     terminal.wait_until("the end of the second", |_| home.join("two").exists());
     assert!(!home.join("one").exists());
 }

@@ -80,6 +80,16 @@ fn an_agent_is_watched_and_told_something_which_its_next_request_carries() {
 fn an_agent_is_stopped_from_the_tree() {
     let terminal = chosen();
     terminal.keys("x");
+    terminal.wait_for("stop Explore · look around? (y, then enter · esc: no)");
+    // Neither enter alone nor a no stops it.
+    terminal.keys("Enter");
+    terminal.wait_gone("stop Explore");
+    terminal.keys("x n");
+    terminal.wait_gone("stop Explore");
+    terminal.keys("x y");
+    terminal.wait_for("stop Explore · look around? (enter · esc: no)");
+    assert!(terminal.screen().contains("● Explore · look around"), "{}", terminal.screen());
+    terminal.keys("Enter");
     terminal.wait_for("killed");
     terminal.keys("Escape");
     terminal.wait_for("It was stopped.");
@@ -94,9 +104,37 @@ fn an_agent_is_stopped_from_the_tree() {
 }
 
 #[test]
+fn words_typed_over_the_tree_go_to_the_prompt_and_do_nothing_else() {
+    let terminal = chosen();
+    assert_eq!(terminal.fact("cursor_flag"), "0", "the prompt does not look as if it had the keys");
+    for words in ["fix the build", "please", "xylophone", "background", "Print it", "run"] {
+        terminal.write(words);
+        let screen =
+            terminal.wait_until(words, |screen| screen.lines().any(|row| row == format!("> {words}")));
+        assert!(!screen.contains("enter look") && !screen.contains('‖'), "{words}: {screen}");
+        assert_eq!(terminal.fact("cursor_flag"), "1", "{words}");
+        terminal.keys("C-u C-t");
+        terminal.wait_for("enter look");
+    }
+    terminal.paste("x marks the spot");
+    terminal.wait_for("> x marks the spot");
+    assert!(terminal.screen().contains("● Explore · look around"), "{}", terminal.screen());
+    terminal.keys("C-u");
+    terminal.go();
+    terminal.wait_for("It found nothing.");
+    let told = terminal.stand.model.requests();
+    assert!(
+        told.iter()
+            .all(|request| !String::from_utf8_lossy(&request.body).contains("Continue with your work"))
+    );
+}
+
+#[test]
 fn one_agent_goes_to_the_background_from_the_tree() {
     let terminal = chosen();
     terminal.keys("b");
+    terminal.wait_for("send Explore · look around to the background?");
+    terminal.keys("Enter");
     terminal.wait_for("We need not wait.");
     terminal.keys("Escape");
     terminal.go();
@@ -107,6 +145,8 @@ fn one_agent_goes_to_the_background_from_the_tree() {
 fn an_agent_is_held_and_goes_on() {
     let terminal = chosen();
     terminal.keys("p");
+    terminal.wait_for("pause Explore · look around?");
+    terminal.keys("Enter");
     terminal.wait_for("‖ Explore");
     terminal.go();
     // Its call ends and it asks nothing: the tree is still, and so it is safe to look.
@@ -120,6 +160,8 @@ fn an_agent_is_held_and_goes_on() {
     });
     assert!(terminal.screen().contains("held"), "{}", terminal.screen());
     terminal.keys("p");
+    terminal.wait_for("let Explore · look around continue?");
+    terminal.keys("Enter");
     terminal.wait_for("It found nothing.");
 }
 
@@ -144,7 +186,9 @@ when
     terminal.wait_for("row 30");
     terminal.keys("q");
     terminal.wait_gone("row 30");
-    terminal.keys("x");
+    terminal.keys("x y");
+    terminal.wait_for("(enter · esc: no)");
+    terminal.keys("Enter");
     terminal.wait_for("killed");
 }
 
@@ -152,7 +196,13 @@ when
 fn an_agent_gets_another_budget_from_the_tree() {
     let terminal = chosen();
     terminal.keys("$");
-    terminal.wait_for("its budget");
+    terminal.wait_for("\nbudget:");
+    terminal.write("banana");
+    terminal.keys("Enter");
+    // What is wrong stays, to be corrected.
+    let screen = terminal.wait_for("not a budget: \"banana\"");
+    assert!(screen.contains("\nbudget: banana"), "{screen}");
+    terminal.keys("C-u");
     terminal.write("1 turns");
     terminal.keys("Enter");
     terminal.wait_for("its budget is now: 1 turns");
@@ -179,6 +229,8 @@ when
     terminal.say("/tasks");
     terminal.wait_for("✓ Explore");
     terminal.keys("r");
+    terminal.wait_for("tell Explore · look around to continue?");
+    terminal.keys("Enter");
     terminal.wait_settled("It is back again.");
     assert!(terminal.last_request("main").contains("There was a pear."), "{}", terminal.last_request("main"));
 }
@@ -201,7 +253,9 @@ when
     terminal.wait_for("● Explore · second");
     terminal.keys("C-t");
     terminal.wait_for("✓ Explore · first");
-    terminal.keys("x");
+    terminal.keys("x y");
+    terminal.wait_for("stop Explore · second? (enter");
+    terminal.keys("Enter");
     terminal.wait_for("✗ Explore · second");
     terminal.wait_for("It was stopped.");
 }

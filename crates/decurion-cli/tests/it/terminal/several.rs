@@ -33,6 +33,8 @@ when
     terminal.keys("C-t");
     terminal.wait_for("enter look");
     terminal.keys("P");
+    terminal.wait_for("pause general-purpose · first and its sub-agents?");
+    terminal.keys("Enter");
     let is_held = |screen: &str| {
         ["‖ general-purpose · first", "‖ Explore · second", "‖ Plan · third"]
             .iter()
@@ -45,6 +47,8 @@ when
     assert!(is_held(&terminal.screen()), "{}", terminal.screen());
     assert_eq!(terminal.stand.model.requests().len(), asked, "somebody went on");
     terminal.keys("P");
+    terminal.wait_for("let general-purpose · first and its sub-agents continue?");
+    terminal.keys("Enter");
     terminal.wait_for("All are back.");
     let screen = terminal.wait_until("all three over", |screen| screen.matches('✓').count() == 3);
     assert!(!screen.contains('‖'), "{screen}");

@@ -1,0 +1,239 @@
+//! The tree while it has the keys. Takes keys; moves in it, opens one, and does with it what was asked for and confirmed.
+//!
+//! No letter does anything by itself: it asks, and only `enter` after it (`y` and `enter` for what cannot be taken back)
+//! answers. Words that are typed without looking arrive in the prompt, and nothing is done.
+
+use decurion_protocol::view::Standing;
+use decurion_protocol::{Command, Inspected, TaskId};
+
+use super::open::Open;
+use super::{App, Effect, Waits};
+use crate::composer::{Composer, Edit, Motion};
+use crate::desk::{Errand, Purpose};
+use crate::keymap::Action;
+use crate::page::Page;
+
+/// The tree, with one chosen.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tasks {
+    pub chosen: Option<TaskId>,
+    /// A budget that is being written.
+    pub budget: Option<Composer>,
+    /// What is asked about before it is done.
+    pub asked: Option<Asked>,
+}
+
+/// Something to do with the chosen one, not confirmed yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// The letter of it.
+    letter: char,
+    /// Whether `y` was typed after it.
+    agreed: bool,
+}
+
+impl Asked {
+    /// What a letter asks for; none for one that is no command.
+    fn by(letter: char) -> Option<Self> {
+        matches!(letter, 'x' | 'p' | 'P' | 'b' | 'r').then_some(Self { letter, agreed: false })
+    }
+
+    /// Whether a yes is needed besides `enter`.
+    pub fn is_final(self) -> bool {
+        self.letter == 'x'
+    }
+
+    fn is_confirmed(self) -> bool {
+        self.agreed || !self.is_final()
+    }
+
+    /// The letters that were typed.
+    fn typed(self) -> String {
+        let yes = if self.agreed { "y" } else { "" };
+        format!("{}{yes}", self.letter)
+    }
+}
+
+impl App {
+    pub(super) fn open_tasks(&mut self) {
+        let rows = self.view.rows();
+        // Whoever still does something comes first.
+        let first = rows.iter().find(|(_, task)| !task.state.is_ended()).or(rows.first());
+        let chosen = first.map(|(_, task)| task.record.task.clone());
+        self.open = Open::Tasks(Tasks { chosen, ..Tasks::default() });
+    }
+
+    /// A key while the tree has the keys; none if it is for the prompt, which has them from then on.
+    pub(super) fn tasks_key(&mut self, action: Action) -> Option<Vec<Effect>> {
+        let Open::Tasks(tasks) = &mut self.open else { return None };
+        if tasks.budget.is_some() {
+            return self.budget_key(action);
+        }
+        if let Some(asked) = tasks.asked.take() {
+            return self.asked_key(asked, action);
+        }
+        match action {
+            Action::Interrupt | Action::Tasks => self.open = Open::Nothing,
+            Action::Up => self.choose_task(-1),
+            Action::Down => self.choose_task(1),
+            Action::PageUp => self.choose_task(-10),
+            Action::PageDown => self.choose_task(10),
+            Action::Submit => return Some(self.open_task()),
+            Action::Edit(Edit::Type('$')) if tasks.chosen.is_some() => {
+                tasks.budget = Some(Composer::default());
+            }
+            Action::Edit(Edit::Type(letter)) if tasks.chosen.is_some() && Asked::by(letter).is_some() => {
+                tasks.asked = Asked::by(letter);
+            }
+            Action::Edit(_) | Action::Newline => {
+                self.open = Open::Nothing;
+                return None;
+            }
+            _ => return None,
+        }
+        Some(Vec::new())
+    }
+
+    /// A key after the letter of something to do.
+    fn asked_key(&mut self, asked: Asked, action: Action) -> Option<Vec<Effect>> {
+        let Open::Tasks(tasks) = &mut self.open else { return None };
+        match action {
+            Action::Submit if asked.is_confirmed() => {
+                let task = tasks.chosen.clone()?;
+                return Some(self.do_task(asked.letter, task));
+            }
+            Action::Edit(Edit::Type('y')) if asked.is_final() && !asked.agreed => {
+                tasks.asked = Some(Asked { agreed: true, ..asked });
+            }
+            Action::Edit(Edit::Type('n')) if asked.is_final() && !asked.agreed => {}
+            // It was the beginning of a word.
+            Action::Edit(Edit::Type(_)) => {
+                self.open = Open::Nothing;
+                self.composer.insert(&asked.typed());
+                return None;
+            }
+            Action::Submit | Action::Interrupt | Action::Edit(Edit::Delete(Motion::Left)) => {}
+            other => return self.tasks_key(other),
+        }
+        Some(Vec::new())
+    }
+
+    /// A key while a budget is written. One that makes no sense stays, to be corrected.
+    fn budget_key(&mut self, action: Action) -> Option<Vec<Effect>> {
+        let Open::Tasks(tasks) = &mut self.open else { return None };
+        let budget = tasks.budget.as_mut()?;
+        match action {
+            Action::Edit(edit) => budget.edit(edit),
+            Action::Submit => match crate::budget::parse(budget.raw().trim()) {
+                Ok(limits) => {
+                    tasks.budget = None;
+                    let task = tasks.chosen.clone()?;
+                    return Some(vec![self.ask_for(Waits::Budget, Command::Rebudget { task, limits })]);
+                }
+                Err(reason) => self.known.hint = Some(reason),
+            },
+            Action::Interrupt => tasks.budget = None,
+            _ => return None,
+        }
+        Some(Vec::new())
+    }
+
+    fn choose_task(&mut self, step: isize) {
+        let rows = self.view.rows();
+        let Open::Tasks(tasks) = &self.open else { return };
+        let at = rows.iter().position(|(_, task)| Some(&task.record.task) == tasks.chosen.as_ref());
+        let next = at.map_or(0, |at| at.saturating_add_signed(step).min(rows.len().saturating_sub(1)));
+        let chosen = rows.get(next).map(|(_, task)| task.record.task.clone());
+        self.open = Open::Tasks(Tasks { chosen, ..Tasks::default() });
+    }
+
+    /// The chosen one's conversation, or what it has printed, as it goes on.
+    fn open_task(&mut self) -> Vec<Effect> {
+        let Open::Tasks(Tasks { chosen: Some(task), .. }) = &self.open else { return Vec::new() };
+        let Some(view) = self.view.task(task) else { return Vec::new() };
+        let title = crate::view::agents::name(view);
+        if view.is_agent()
+            && let Ok(agent) = task.as_str().parse::<decurion_protocol::AgentId>()
+        {
+            self.page = Some(Page::agent(title, agent.clone()));
+            return vec![Effect::Errand(Purpose::Past(Some(agent.clone())), Errand::Past(Some(agent)))];
+        }
+        let what = Inspected::Output { task: task.clone() };
+        self.page = Some(Page::awaited(title, "its output is being read …"));
+        vec![self.ask_for(Waits::Output, Command::Inspect { what })]
+    }
+
+    fn do_task(&mut self, letter: char, task: TaskId) -> Vec<Effect> {
+        match letter {
+            'x' => vec![self.ask("stop", Command::Stop { task })],
+            'b' => vec![self.ask("background", Command::Background { target: Some(task.to_string()) })],
+            'p' | 'P' => {
+                let tree = letter == 'P';
+                let (what, command) = if self.is_held(&task) {
+                    ("continue", Command::Continue { task, tree })
+                } else {
+                    ("pause", Command::Pause { task, tree })
+                };
+                vec![self.ask(what, command)]
+            }
+            'r' => match task.as_str().parse() {
+                Ok(agent) => {
+                    let text = "Continue with your work.".to_owned();
+                    vec![self.ask("resume", Command::Tell { agent, text })]
+                }
+                Err(_) => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    }
+
+    fn is_held(&self, task: &TaskId) -> bool {
+        self.view.task(task).is_some_and(|view| view.standing() == Standing::Held)
+    }
+
+    /// What is asked, with the one that it is about.
+    pub(super) fn task_question(&self, tasks: &Tasks, asked: Asked) -> String {
+        let chosen = tasks.chosen.as_ref().and_then(|task| self.view.task(task));
+        let name = chosen.map(crate::view::agents::name).unwrap_or_default();
+        let is_held = chosen.is_some_and(|task| task.standing() == Standing::Held);
+        match (asked.letter, is_held) {
+            ('x', _) => format!("stop {name}?"),
+            ('p', false) => format!("pause {name}?"),
+            ('P', false) => format!("pause {name} and its sub-agents?"),
+            ('p', true) => format!("let {name} continue?"),
+            ('P', true) => format!("let {name} and its sub-agents continue?"),
+            ('b', _) => format!("send {name} to the background?"),
+            _ => format!("tell {name} to continue?"),
+        }
+    }
+
+    /// How it is answered.
+    pub(super) fn task_answer(asked: Asked) -> &'static str {
+        match (asked.is_final(), asked.agreed) {
+            (true, false) => "y, then enter · esc: no",
+            (true, true) | (false, _) => "enter · esc: no",
+        }
+    }
+
+    /// A letter that was typed as a line of its own, which is deliberate: only what cannot be taken back is asked about.
+    pub fn task_letter(&mut self, letter: char) -> Option<Vec<Effect>> {
+        let Open::Tasks(tasks) = &mut self.open else { return None };
+        let task = tasks.chosen.clone()?;
+        let asked = tasks.asked.take();
+        Some(match (asked, Asked::by(letter)) {
+            (Some(asked), _) if letter == 'y' => self.do_task(asked.letter, task),
+            (Some(_), _) => Vec::new(),
+            (None, Some(asked)) if asked.is_final() => {
+                tasks.asked = Some(asked);
+                Vec::new()
+            }
+            (None, Some(asked)) => self.do_task(asked.letter, task),
+            (None, None) => {
+                if letter == '$' {
+                    tasks.budget = Some(Composer::default());
+                }
+                Vec::new()
+            }
+        })
+    }
+}
