@@ -15,6 +15,7 @@ mod suggest;
 mod web;
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -22,6 +23,8 @@ use decurion_protocol::agent::type_names;
 use decurion_protocol::intent::{ShellCommand, WideTouch};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Rule, RuleSet, Touch, Verdict};
+use decurion_tools::AddressRule;
+use decurion_tools::reach::Reach as NetworkReach;
 use serde_json::Value;
 
 pub use crate::confine::Confinement;
@@ -169,6 +172,31 @@ pub fn denied_type<'r>(rules: &'r RuleSet, kind: &str) -> Option<&'r Rule> {
     let policy = Policy::new(Mode::BypassPermissions, Arc::default(), Around::default());
     let question = Question { policy: &policy, tool: AGENT, input: &Value::Null, intent: &intent };
     rules.deny.iter().find(|rule| question.forbidden(rule) == commands::Match::Yes)
+}
+
+/// What the rules say about an address that a host turned out to have.
+pub(crate) fn address_rule(rules: &RuleSet, address: IpAddr) -> AddressRule {
+    let names = |rule: &&Rule, forbids| {
+        let specifier = rule.specifier.as_deref().filter(|_| rule.tool == "WebFetch");
+        specifier.is_some_and(|specifier| web::covers_address(specifier, address, forbids))
+    };
+    if let Some(rule) = rules.deny.iter().find(|rule| names(rule, true)) {
+        return AddressRule::Denied(format!("denied by {rule}"));
+    }
+    if let Some(rule) = rules.ask.iter().find(|rule| names(rule, true)) {
+        return AddressRule::Denied(format!(
+            "{rule} asks about that address; fetch it by its address to be asked"
+        ));
+    }
+    let allowed = rules.allow.iter().any(|rule| names(&rule, false));
+    if allowed { AddressRule::Allowed } else { AddressRule::Unnamed }
+}
+
+/// Whether a rule allows exactly this host.
+pub(crate) fn names_host(rules: &RuleSet, host: &str) -> bool {
+    let names = |specifier: &str| web::names(specifier, host);
+    let web = rules.allow.iter().filter(|rule| rule.tool == "WebFetch");
+    web.filter_map(|rule| rule.specifier.as_deref()).any(names)
 }
 
 /// What would be called is not what was approved: no rule that was made for that allows this.
@@ -692,11 +720,27 @@ impl Question<'_> {
         if let Some(odd) = address.odd {
             return ask(odd);
         }
+        let inside = match web::reach_of(&address.host) {
+            NetworkReach::Secrets => {
+                return deny("machines keep their secrets at this address; it is never fetched");
+            }
+            reach => reach.is_inside(),
+        };
         for rule in self.policy.rules.allow.iter().filter(|rule| rule.tool == "WebFetch") {
+            let named = |specifier: &str| web::names(specifier, &address.host);
+            if inside && !rule.specifier.as_deref().is_some_and(named) {
+                continue;
+            }
             if rule.specifier.as_deref().is_none_or(|specifier| web::covers(specifier, &address.host, false))
             {
                 return decision(Verdict::Allow, Some(rule), format!("allowed by {rule}"));
             }
+        }
+        if inside {
+            return ask(format!(
+                "it talks to this machine or an internal network, which only a rule that names the host allows: {}",
+                address.host
+            ));
         }
         self.undecided(format!("it talks to a host that no rule names: {}", address.host))
     }

@@ -2,15 +2,16 @@
 //! if a deny rule covers it, or if it is not the one decided about and would not be allowed by itself: a link cannot
 //! lead around a rule, nor be changed between the decision and the use.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::{Access, Intent, Mode, RuleSet, RunSpec, Verdict};
-use decurion_tools::{PathRules, Surroundings};
+use decurion_tools::{AddressRule, PathRules, Surroundings};
 use serde_json::Value;
 
 use crate::confine::Confinement;
-use crate::permission::{Around, Policy, decide};
+use crate::permission::{Around, Policy, address_rule, decide, names_host};
 use crate::trail::Trails;
 
 /// The rules of one call that was allowed.
@@ -81,6 +82,14 @@ impl PathRules for OpenRules {
 
     fn decided(&self, path: &Utf8Path) -> bool {
         self.decided.touches.iter().any(|touch| touch.path == path)
+    }
+
+    fn address(&self, address: IpAddr) -> AddressRule {
+        address_rule(&self.policy.rules, address)
+    }
+
+    fn names_host(&self, host: &str) -> bool {
+        names_host(&self.policy.rules, host)
     }
 }
 

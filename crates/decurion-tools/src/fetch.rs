@@ -2,6 +2,7 @@
 //! a time, with the question to answer from it. What comes back is other people's text and is marked so.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{Intent, ToolOutput};
@@ -10,7 +11,8 @@ use reqwest::{Response, StatusCode, Url};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::http::is_local_name;
+use crate::http::SECRETS;
+use crate::reach::{self, Reach, is_local_name};
 use crate::{InputError, Surroundings, Tool, ToolContext, ToolLimits, ToolSpec, html, paths, typed};
 
 const NAME: &str = "WebFetch";
@@ -139,8 +141,8 @@ fn address(text: &str) -> Result<Url, String> {
     if host(&url).is_none_or(|host| host.is_empty()) {
         return Err("`url` has no host".to_owned());
     }
-    if is_link_local(&url) {
-        return Err("`url` names a link-local address, where machines keep their secrets".to_owned());
+    if literal(&url).is_some_and(|address| reach::of(address) == Reach::Secrets) {
+        return Err(format!("`url` names {SECRETS}"));
     }
     url.set_fragment(None);
     if url.scheme() == "http" && url.port().is_none() && is_name(&url) {
@@ -156,15 +158,11 @@ fn host(url: &Url) -> Option<String> {
 }
 
 fn literal(url: &Url) -> Option<IpAddr> {
-    url.host_str()?.trim_matches(['[', ']']).parse().ok()
+    reach::literal(url.host_str()?)
 }
 
 fn is_name(url: &Url) -> bool {
     literal(url).is_none() && !host(url).is_some_and(|host| is_local_name(&host))
-}
-
-fn is_link_local(url: &Url) -> bool {
-    literal(url).is_some_and(|address| crate::http::is_link_local(address.to_canonical()))
 }
 
 async fn fetch(cx: &ToolContext, request: &Request) -> Result<ToolOutput, FetchError> {
@@ -173,6 +171,8 @@ async fn fetch(cx: &ToolContext, request: &Request) -> Result<ToolOutput, FetchE
     for _ in 0..=cx.limits.fetch_redirects {
         // Nobody waits for this line; where there is no room for it, it is dropped.
         let _ = cx.progress.try_send(format!("fetching {}", host(&url).unwrap_or_default()));
+        let approved = cx.http.approve(&host(&url).unwrap_or_default(), Arc::clone(&cx.rules)).await;
+        approved.map_err(|reason| FetchError::Failed { url: url.clone(), reason })?;
         let response = client
             .get(url.clone())
             .header(ACCEPT, "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.5")

@@ -1,25 +1,56 @@
 //! The one web client of the tools: time-outs, redirects and certificates are set here. Made when a tool
 //! first asks for it, since reading the certificates costs more than all the rest of a start.
 
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::dns::{Name, Resolve, Resolving};
+
+use crate::reach::{self, Reach};
+use crate::{AddressRule, PathRules};
 
 /// A handle on the shared client. Clones share one; the default handle has not made it yet.
 #[derive(Clone, Debug, Default)]
 pub struct Http {
     client: Arc<OnceLock<reqwest::Client>>,
+    names: Names,
 }
 
+/// Looks a name up.
+pub type LookUp = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
+
 impl Http {
+    /// A client for which names mean what this says.
+    pub fn with_names(look_up: LookUp) -> Self {
+        Self { names: Names { look_up, ..Names::default() }, ..Self::default() }
+    }
+
+    /// Looks up where a host leads and whether the rules let it lead there; the client connects to these addresses and
+    /// no others. The error is for the model.
+    pub async fn approve(&self, host: &str, rules: Arc<dyn PathRules>) -> Result<(), String> {
+        if let Some(address) = reach::literal(host) {
+            return check_literal(address, &*rules);
+        }
+        let (names, host) = (self.names.clone(), key(host));
+        let approved = tokio::task::spawn_blocking(move || {
+            let found = (names.look_up)(&host);
+            let kept = approved(&host, found, &*rules)?;
+            names.lock().insert(host, kept);
+            Ok(())
+        });
+        approved.await.map_err(|error| error.to_string())?
+    }
+
     /// The client, made now if nobody asked before.
     pub fn client(&self) -> Result<&reqwest::Client, reqwest::Error> {
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
-        let made = make()?;
+        let made = make(self.names.clone())?;
         Ok(self.client.get_or_init(|| made))
     }
 
@@ -29,7 +60,7 @@ impl Http {
     }
 }
 
-fn make() -> Result<reqwest::Client, reqwest::Error> {
+fn make(names: Names) -> Result<reqwest::Client, reqwest::Error> {
     // It fails only where a provider is installed already, and then that one is used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
@@ -38,53 +69,111 @@ fn make() -> Result<reqwest::Client, reqwest::Error> {
         .connect_timeout(Duration::from_secs(10))
         .user_agent(concat!("decurion/", env!("CARGO_PKG_VERSION")))
         .referer(false)
-        .dns_resolver(PublicNames)
+        .dns_resolver(names)
+        // A connection that is kept would be used for a later call whose rules may not allow it.
+        .pool_max_idle_per_host(0)
         .build()
 }
 
-/// Resolves names, but not to this machine or its neighbours on the link: a host that was permitted by its
-/// name must not turn out to be the service behind localhost or a cloud's store of secrets.
-#[derive(Debug)]
-struct PublicNames;
+/// What names mean: the hosts of calls what was approved, others (a proxy's) whatever the system says.
+#[derive(Clone)]
+struct Names {
+    approved: Arc<Mutex<HashMap<String, Vec<IpAddr>>>>,
+    look_up: LookUp,
+}
 
-impl Resolve for PublicNames {
+impl Default for Names {
+    fn default() -> Self {
+        let look_up = |host: &str| -> io::Result<Vec<IpAddr>> {
+            Ok((host, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
+        };
+        Self { approved: Arc::default(), look_up: Arc::new(look_up) }
+    }
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Names").field("approved", &self.approved).finish_non_exhaustive()
+    }
+}
+
+impl Names {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Vec<IpAddr>>> {
+        self.approved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Resolve for Names {
     fn resolve(&self, name: Name) -> Resolving {
+        let (names, host) = (self.clone(), key(name.as_str()));
+        let approved = self.lock().get(&host).cloned();
         Box::pin(async move {
-            let host = name.as_str().to_owned();
-            let look_up = move || resolved(&host);
-            Ok(tokio::task::spawn_blocking(look_up).await??)
+            let found = match approved {
+                Some(found) => found,
+                None => tokio::task::spawn_blocking(move || (names.look_up)(&host)).await??,
+            };
+            let found = found.into_iter().map(|address| SocketAddr::new(address, 0));
+            Ok(Box::new(found) as Box<dyn Iterator<Item = SocketAddr> + Send>)
         })
     }
 }
 
-fn resolved(host: &str) -> std::io::Result<Addrs> {
-    let local = is_local_name(host);
-    let found: Vec<SocketAddr> = (host, 0).to_socket_addrs()?.collect();
-    let kept: Vec<SocketAddr> =
-        found.into_iter().filter(|address| local || !is_own(address.ip().to_canonical())).collect();
-    if kept.is_empty() {
-        let reason = format!("this name stands for an address of this machine or its link: {host}");
-        return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, reason));
-    }
-    Ok(Box::new(kept.into_iter()))
+fn key(host: &str) -> String {
+    host.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// Names that mean this machine by definition.
-pub(crate) fn is_local_name(host: &str) -> bool {
-    let host = host.trim_end_matches('.');
-    host.eq_ignore_ascii_case("localhost") || host.to_ascii_lowercase().ends_with(".localhost")
-}
-
-/// Addresses reached only on the same link; clouds keep machine credentials there.
-pub(crate) fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
+/// An address was decided about as it stands in the call; only what nothing allows is left.
+fn check_literal(address: IpAddr, rules: &dyn PathRules) -> Result<(), String> {
+    match rules.address(address) {
+        _ if reach::of(address) == Reach::Secrets => Err(SECRETS.to_owned()),
+        AddressRule::Denied(reason) => Err(reason),
+        AddressRule::Allowed | AddressRule::Unnamed => Ok(()),
     }
 }
 
-fn is_own(address: IpAddr) -> bool {
-    address.is_loopback() || address.is_unspecified() || is_link_local(address)
+/// What is said of addresses that are never fetched.
+pub(crate) const SECRETS: &str =
+    "a link-local address or a cloud's metadata service, where machines keep their secrets";
+
+/// The addresses of a host that may be connected to. A host that was permitted by its name must not turn out to be a
+/// service behind localhost, in a private network or a cloud's store of secrets, unless a rule names that address.
+fn approved(
+    host: &str,
+    found: io::Result<Vec<IpAddr>>,
+    rules: &dyn PathRules,
+) -> Result<Vec<IpAddr>, String> {
+    let found = match found {
+        Ok(found) => found,
+        // Whoever named the host knows it; a proxy may know what it means. Nothing is connected to directly.
+        Err(_) if rules.names_host(host) => return Ok(Vec::new()),
+        Err(error) => {
+            return Err(format!(
+                "its name cannot be resolved, so where it leads cannot be checked: {error}. Behind a proxy that resolves \
+                 names itself, a rule WebFetch(domain:{host}) lets it through"
+            ));
+        }
+    };
+    let local = reach::is_local_name(host);
+    let mut kept = Vec::new();
+    let mut inside = None;
+    for address in found {
+        let (plain, reach) = (reach::plain(address), reach::of(address));
+        match rules.address(plain) {
+            AddressRule::Denied(reason) => return Err(format!("it leads to {plain}: {reason}")),
+            _ if reach == Reach::Secrets => inside = Some(format!("it leads to {plain}, {SECRETS}")),
+            AddressRule::Unnamed if reach.is_inside() && !(local && reach == Reach::Own) => {
+                inside = Some(format!(
+                    "it leads to {plain}, an address of this machine or an internal network; if that is meant, a person \
+                     can allow it with a rule that names the address or its network: WebFetch(domain:{plain})"
+                ));
+            }
+            AddressRule::Allowed | AddressRule::Unnamed => kept.push(address),
+        }
+    }
+    match inside {
+        Some(reason) if kept.is_empty() => Err(reason),
+        _ => Ok(kept),
+    }
 }
 
 #[cfg(test)]
@@ -99,15 +188,5 @@ mod tests {
         let made: *const reqwest::Client = http.client().unwrap();
         assert!(other.is_made());
         assert!(std::ptr::eq(made, other.client().unwrap()));
-    }
-
-    #[test]
-    fn names_do_not_lead_to_this_machine() {
-        assert!(resolved("localhost").is_ok());
-        // A literal address is a name to the resolver; it stands for any name that maps to it.
-        assert!(resolved("127.0.0.1").is_err());
-        assert!(resolved("169.254.169.254").is_err());
-        assert!(resolved("192.0.2.1").is_ok());
-        assert!(is_local_name("API.localhost.") && !is_local_name("localhost.example.org"));
     }
 }

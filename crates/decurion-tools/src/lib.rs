@@ -8,6 +8,7 @@ use std::any::Any;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +37,7 @@ pub mod notebook_edit;
 pub mod oauth;
 mod patch;
 pub mod paths;
+pub mod reach;
 pub mod read;
 pub mod restore;
 mod search;
@@ -157,6 +159,27 @@ pub trait PathRules: Send + Sync {
     fn decided(&self, _path: &Utf8Path) -> bool {
         false
     }
+
+    /// What the rules say about an address that a host turned out to have.
+    fn address(&self, _address: IpAddr) -> AddressRule {
+        AddressRule::Unnamed
+    }
+
+    /// Whether a rule allows exactly this host.
+    fn names_host(&self, _host: &str) -> bool {
+        false
+    }
+}
+
+/// What rules say about an address of the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AddressRule {
+    /// One names it, or its network, and allows it.
+    Allowed,
+    /// One denies it; why.
+    Denied(String),
+    /// None names it.
+    Unnamed,
 }
 
 /// Rules that refuse nothing.

@@ -15,8 +15,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::http::is_local_name;
 use crate::mcp::link::with_causes;
+use crate::reach::is_local_name;
 
 /// The largest document that is read from a server.
 const MOST_BYTES: usize = 256 << 10;

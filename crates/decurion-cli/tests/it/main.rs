@@ -10,6 +10,7 @@ mod escapes;
 mod exit_codes;
 mod hosting;
 mod hosts_gone;
+mod inside;
 mod led;
 mod long_hooks;
 mod models;

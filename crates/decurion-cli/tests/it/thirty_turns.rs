@@ -19,7 +19,7 @@ const FLAGS: &[&str] = &[
     "--verbose",
     "--include-partial-messages",
     "--allowedTools",
-    "Bash,Edit,Write,NotebookEdit,WebFetch",
+    "Bash,Edit,Write,NotebookEdit,WebFetch(domain:127.0.0.1)",
     "--disallowedTools",
     "Bash(rm:*)",
 ];

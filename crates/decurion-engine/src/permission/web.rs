@@ -1,4 +1,9 @@
-//! Rules about hosts. Takes an address; gives the host it would reach, or why that cannot be told.
+//! Rules about hosts. Takes an address; gives the host it would reach, or why that cannot be told, and whether a rule names
+//! that host, its address or its network.
+
+use std::net::IpAddr;
+
+use decurion_tools::reach::{self, Reach};
 
 /// An address taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,8 +106,67 @@ fn named(specifier: &str) -> String {
     host.trim_end_matches('.').to_lowercase()
 }
 
+/// An address or a network that a specifier names: `127.0.0.1`, `[::1]`, `10.0.0.0/8`.
+fn network(specifier: &str) -> Option<(IpAddr, u8)> {
+    let text = specifier.strip_prefix("domain:").unwrap_or(specifier).trim();
+    let bits_of = |address: &IpAddr| if address.is_ipv4() { 32 } else { 128 };
+    let Some((address, bits)) = text.split_once('/') else {
+        return reach::literal(text).map(|address| (address, bits_of(&address)));
+    };
+    let address = reach::literal(address)?;
+    // What is wider names no network.
+    let bits: u8 = bits.parse().ok().filter(|bits| (7..=bits_of(&address)).contains(bits))?;
+    Some((address, bits))
+}
+
+/// Whether a specifier names an address, or a network that it is in.
+pub(crate) fn covers_address(specifier: &str, address: IpAddr, forbids: bool) -> bool {
+    let address = reach::plain(address);
+    // This machine has many addresses; one that is forbidden is all of them.
+    let own = forbids && reach::of(address) == Reach::Own;
+    if own && reach::is_local_name(&named(specifier)) {
+        return true;
+    }
+    let Some((network, bits)) = network(specifier) else { return false };
+    let same = match (network, address) {
+        (IpAddr::V4(network), IpAddr::V4(address)) => {
+            (network.to_bits() ^ address.to_bits()).leading_zeros() >= u32::from(bits)
+        }
+        (IpAddr::V6(network), IpAddr::V6(address)) => {
+            (network.to_bits() ^ address.to_bits()).leading_zeros() >= u32::from(bits)
+        }
+        _ => false,
+    };
+    same || (own && reach::of(network) == Reach::Own)
+}
+
+/// What a host reaches, as far as its name says.
+pub(crate) fn reach_of(host: &str) -> Reach {
+    match reach::literal(host) {
+        Some(address) => reach::of(address),
+        None if reach::is_local_name(host) => Reach::Own,
+        None => Reach::Public,
+    }
+}
+
+/// Whether a specifier names this very host, rather than many.
+pub(crate) fn names(specifier: &str, host: &str) -> bool {
+    let is_many = specifier.contains('*') && !named(specifier).ends_with(".localhost");
+    !is_many && covers(specifier, host, false)
+}
+
 /// Whether a specifier covers a host. One that forbids covers what is under it too.
 pub(crate) fn covers(specifier: &str, host: &str, forbids: bool) -> bool {
+    if let Some(address) = reach::literal(host)
+        && covers_address(specifier, address, forbids)
+    {
+        return true;
+    }
+    // A name of this machine is another name of its addresses.
+    let own = forbids && reach::is_local_name(host);
+    if own && network(specifier).is_some_and(|(address, _)| reach::of(address) == Reach::Own) {
+        return true;
+    }
     let named = named(specifier);
     if named.is_empty() {
         return forbids;

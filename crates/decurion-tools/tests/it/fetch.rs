@@ -1,9 +1,12 @@
 //! WebFetch against a server on loopback that says exactly what the test wants.
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use decurion_protocol::Overlap;
+use decurion_tools::{AddressRule, Http, PathRules};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -166,4 +169,140 @@ fn the_intent_names_the_host() {
     let intent = stage.intent("WebFetch", &json!({"url": "http://Example.org/a", "prompt": "p"})).unwrap();
     assert_eq!(intent.host.as_deref(), Some("example.org"));
     assert_eq!((intent.title.as_str(), intent.overlap), ("Fetch https://example.org/a", Overlap::Together));
+}
+
+/// Rules that allow and deny these addresses and name these hosts.
+struct Reaching {
+    allow: &'static [&'static str],
+    deny: &'static [&'static str],
+    hosts: &'static [&'static str],
+}
+
+impl PathRules for Reaching {
+    fn refuses(&self, _path: &camino::Utf8Path, _access: decurion_protocol::Access) -> Option<String> {
+        None
+    }
+
+    fn address(&self, address: IpAddr) -> AddressRule {
+        let named = |list: &[&str]| list.contains(&address.to_string().as_str());
+        match (named(self.deny), named(self.allow)) {
+            (true, _) => AddressRule::Denied("denied by a rule".to_owned()),
+            (false, true) => AddressRule::Allowed,
+            (false, false) => AddressRule::Unnamed,
+        }
+    }
+
+    fn names_host(&self, host: &str) -> bool {
+        self.hosts.contains(&host)
+    }
+}
+
+/// A stage on which every name means these addresses, one after the other look-up.
+fn resolving(answers: &'static [&'static [&'static str]], rules: Reaching) -> Stage {
+    let next = AtomicUsize::new(0);
+    let look_up = move |_: &str| {
+        let at = next.fetch_add(1, Ordering::Relaxed).min(answers.len() - 1);
+        let found: Vec<IpAddr> = answers[at].iter().map(|address| address.parse().unwrap()).collect();
+        if found.is_empty() { Err(std::io::Error::other("no such name")) } else { Ok(found) }
+    };
+    let mut stage = Stage::new();
+    stage.http = Http::with_names(Arc::new(look_up));
+    stage.rules = Arc::new(rules);
+    stage
+}
+
+const NO_RULE: Reaching = Reaching { allow: &[], deny: &[], hosts: &[] };
+
+/// A page on this machine at a port, and whether anybody asked for it.
+async fn secret() -> (u16, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let base = server(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        response("200 OK", "content-type: text/plain\r\n", "CANARY")
+    })
+    .await;
+    (base.rsplit(':').next().unwrap().parse().unwrap(), asked)
+}
+
+#[tokio::test]
+async fn name_that_leads_inside_is_not_fetched() {
+    let (port, asked) = secret().await;
+    let inside: &[&'static [&'static str]] = &[
+        &["127.0.0.1"],
+        &["127.1.2.3"],
+        &["0.0.0.0"],
+        &["::1"],
+        &["::"],
+        &["::ffff:127.0.0.1"],
+        &["::127.0.0.1"],
+        &["64:ff9b::7f00:1"],
+        &["2002:7f00:1::"],
+        &["10.1.2.3"],
+        &["172.16.0.1"],
+        &["192.168.0.1"],
+        &["100.64.0.1"],
+        &["fd12::1"],
+        &["169.254.169.254"],
+        &["fd00:ec2::254"],
+        &["100.100.100.200"],
+        &["168.63.129.16"],
+        &["fe80::1"],
+        &["10.0.0.1", "127.0.0.1"],
+    ];
+    let url = format!("http://docs.example:{port}/");
+    for one in inside {
+        let answers: &'static [&'static [&'static str]] = Box::leak(vec![*one].into_boxed_slice());
+        let mut stage = resolving(answers, NO_RULE);
+        let text = stage.fails("WebFetch", json!({"url": url, "prompt": "p"})).await;
+        assert!(text.contains("it leads to "), "{one:?}: {text}");
+    }
+    // What nothing resolves could lead anywhere.
+    let mut stage = resolving(&[&[]], NO_RULE);
+    let text = stage.fails("WebFetch", json!({"url": url, "prompt": "p"})).await;
+    assert!(text.contains("where it leads cannot be checked"), "{text}");
+    // A name that fails to resolve first and leads inside then is not connected to, whoever named it.
+    let mut stage = resolving(&[&[], &["127.0.0.1"]], Reaching { hosts: &["docs.example"], ..NO_RULE });
+    stage.fails("WebFetch", json!({"url": url, "prompt": "p"})).await;
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "nobody asked this machine");
+}
+
+#[tokio::test]
+async fn address_that_a_rule_names_is_fetched_and_one_that_it_denies_is_not() {
+    let (port, asked) = secret().await;
+    let fetch = |host: &str| json!({"url": format!("http://{host}:{port}/"), "prompt": "p"});
+    let mut stage = resolving(&[&["127.0.0.1"]], Reaching { allow: &["127.0.0.1"], ..NO_RULE });
+    assert!(stage.ok("WebFetch", fetch("docs.example")).await.contains("CANARY"));
+    let mut stage = resolving(&[&["127.0.0.1"]], NO_RULE);
+    assert!(stage.ok("WebFetch", fetch("localhost")).await.contains("CANARY"));
+    assert!(stage.ok("WebFetch", fetch("127.0.0.1")).await.contains("CANARY"));
+    // Where public addresses are among them, these are used.
+    let mut stage = resolving(&[&["10.0.0.1", "127.0.0.1"]], Reaching { allow: &["127.0.0.1"], ..NO_RULE });
+    assert!(stage.ok("WebFetch", fetch("docs.example")).await.contains("CANARY"));
+    assert_eq!(asked.load(Ordering::Relaxed), 4);
+    for host in ["docs.example", "localhost", "127.0.0.1", "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]"] {
+        let mut stage = resolving(&[&["127.0.0.1"]], Reaching { deny: &["127.0.0.1"], ..NO_RULE });
+        let text = stage.fails("WebFetch", fetch(host)).await;
+        assert!(text.contains("denied by a rule"), "{host}: {text}");
+    }
+    // What machines keep their secrets at is not fetched for any rule.
+    let mut stage = resolving(&[&["169.254.169.254"]], Reaching { allow: &["169.254.169.254"], ..NO_RULE });
+    assert!(stage.fails("WebFetch", fetch("docs.example")).await.contains("keep their secrets"));
+    assert_eq!(asked.load(Ordering::Relaxed), 4);
+}
+
+#[tokio::test]
+async fn redirect_is_looked_up_again() {
+    let base = server(|path| match path {
+        "/a" => response("302 Found", "location: /b\r\n", ""),
+        _ => response("200 OK", "content-type: text/plain\r\n", "CANARY"),
+    })
+    .await;
+    let port = base.rsplit(':').next().unwrap();
+    // The first look-up leads where a rule allows it, the second elsewhere inside.
+    let mut stage =
+        resolving(&[&["127.0.0.1"], &["127.0.0.2"]], Reaching { allow: &["127.0.0.1"], ..NO_RULE });
+    let url = format!("http://docs.example:{port}/a");
+    let text = stage.fails("WebFetch", json!({"url": url, "prompt": "p"})).await;
+    assert!(text.contains("it leads to 127.0.0.2"), "{text}");
 }
