@@ -2,12 +2,14 @@
 //! complete environment of a shell (everything but secrets) or of a hook or server (an allow-list). Keys of
 //! providers are in neither, whatever the settings say.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
 use crate::env::Environment;
 use crate::provider::Providers;
+use crate::redact::Redactor;
 use crate::settings::{EnvValue, Settings};
 use crate::variables;
 
@@ -69,7 +71,9 @@ fn build(
         // A name that is not UTF-8 cannot be compared; it matches none of the secret words as far as it can
         // be read, and the shell may have use for it.
         let readable = name.to_string_lossy();
-        let wanted = passed(&readable) || (inherits(&readable) && !is_secret_name(&readable));
+        let inherited =
+            inherits(&readable) && !is_secret_name(&readable) && !is_secret_value(&readable, value);
+        let wanted = passed(&readable) || inherited;
         if wanted && !filter.forbids(&readable, value) {
             variables.insert(name.to_owned(), value.to_owned());
         }
@@ -123,9 +127,86 @@ impl Filter<'_> {
 
 /// Whether a variable's name says that its value is a secret.
 pub fn is_secret_name(name: &str) -> bool {
-    const WORDS: &[&str] = &["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL"];
+    /// Anywhere in the name.
+    const WORDS: &[&str] = &[
+        "KEY",
+        "TOKEN",
+        "SECRET",
+        "PASSWORD",
+        "PASSWD",
+        "PASSPHRASE",
+        "CREDENTIAL",
+        "SSHPASS",
+        "CONNECTIONSTRING",
+        "CONNECTION_STRING",
+        "CONNSTR",
+        "CONN_STR",
+    ];
+    /// Between underscores: in longer words they mean something else, as in `PATH` and `AUTHOR`.
+    const PARTS: &[&str] = &[
+        "AUTH",
+        "OAUTH",
+        "AUTHORIZATION",
+        "BEARER",
+        "JWT",
+        "COOKIE",
+        "WEBHOOK",
+        "DSN",
+        "PAT",
+        "PASS",
+        "CREDS",
+    ];
+    /// With `URL` or `URI` at the end: such addresses hold the password of a database.
+    const STORES: &[&str] = &[
+        "DATABASE",
+        "DB",
+        "MONGO",
+        "MONGODB",
+        "REDIS",
+        "AMQP",
+        "RABBITMQ",
+        "BROKER",
+        "POSTGRES",
+        "POSTGRESQL",
+        "PG",
+        "MYSQL",
+        "MARIADB",
+    ];
     let upper = name.to_ascii_uppercase();
-    WORDS.iter().any(|word| upper.contains(word)) || variables::CREDENTIALS.contains(&upper.as_str())
+    // The socket of an agent that signs: no secret itself, and what `git push` needs.
+    if upper.ends_with("AUTH_SOCK") {
+        return false;
+    }
+    let parts: Vec<&str> = upper.split('_').collect();
+    let has = |list: &[&str]| parts.iter().any(|part| list.contains(part));
+    let ends_in = |list: &[&str]| parts.last().is_some_and(|last| list.contains(last));
+    WORDS.iter().any(|word| upper.contains(word))
+        || variables::CREDENTIALS.contains(&upper.as_str())
+        || has(PARTS)
+        || (ends_in(&["PWD"]) && parts.len() > 1)
+        || (ends_in(&["URL", "URI"]) && has(STORES))
+}
+
+/// Whether a value is a secret whatever its variable is called: a well-known kind of key, an address with a password, or
+/// a list of settings that has one. A proxy's address is passed on, since commands cannot reach the network without it.
+fn is_secret_value(name: &str, value: &OsStr) -> bool {
+    const SETTINGS: &[&str] =
+        &["password=", "pwd=", "accountkey=", "sharedaccesskey=", "sharedaccesssignature="];
+    let Some(text) = value.to_str() else { return false };
+    let lower = text.to_ascii_lowercase();
+    let is_proxy = name.to_ascii_lowercase().ends_with("_proxy");
+    let is_key = matches!(Redactor::new([], true).redact(text), Cow::Owned(_));
+    is_key || (!is_proxy && has_password(text)) || SETTINGS.iter().any(|setting| lower.contains(setting))
+}
+
+/// Whether an address in a text has a password: `scheme://user:password@host`.
+fn has_password(text: &str) -> bool {
+    text.match_indices("://").any(|(at, _)| {
+        let rest = &text[at + 3..];
+        let authority = rest.split(['/', '?', '#', ' ', '"', '\'']).next().unwrap_or_default();
+        let user = authority.rsplit_once('@').map(|(user, _)| user);
+        user.and_then(|user| user.split_once(':')).is_some_and(|(_, password)| !password.is_empty())
+    })
 }
 
 /// Whether a name can be a variable's.

@@ -169,3 +169,68 @@ fn errors_do_not_repeat_what_could_be_a_key() {
         assert!(!error.contains("canary") && !error.contains("99") && !error.contains("api03"), "{error}");
     }
 }
+
+#[test]
+fn connection_strings_and_credentials_do_not_reach_a_shell() {
+    let withheld = [
+        ("DATABASE_URL", "postgres://localhost/db"),
+        ("TEST_DATABASE_URL", "x"),
+        ("REDIS_URL", "x"),
+        ("MONGODB_URI", "x"),
+        ("SENTRY_DSN", "x"),
+        ("GITHUB_PAT", "x"),
+        ("PAT", "x"),
+        ("SMTP_PASS", "x"),
+        ("MYSQL_PWD", "x"),
+        ("GOOGLE_CREDENTIALS", "x"),
+        ("NPM_AUTH", "x"),
+        ("DOCKER_AUTH_CONFIG", "x"),
+        ("npm_config__auth", "x"),
+        ("SLACK_WEBHOOK_URL", "x"),
+        ("AZURE_STORAGE_CONNECTION_STRING", "x"),
+        ("SESSION_COOKIE", "x"),
+        ("SSHPASS", "x"),
+        // By what they hold.
+        ("UPSTREAM", "https://user:word@example.org/x"),
+        ("QUEUES", "a,amqp://u:p@h:1,b"),
+        ("STORE", "DefaultEndpointsProtocol=https;AccountKey=abc=="),
+        ("SERVER", "Server=h;User=u;Password=p"),
+        ("PLAIN_NAME", "ghp_0123456789abcdefghijABCDEFGHIJ012345"),
+    ];
+    let passed = [
+        ("SSH_AUTH_SOCK", "/tmp/agent"),
+        ("GIT_AUTHOR_NAME", "a"),
+        ("GIT_AUTHOR_EMAIL", "a@b.c"),
+        ("PATH", "/bin"),
+        ("PWD", "/w"),
+        ("OLDPWD", "/w"),
+        ("XAUTHORITY", "/x"),
+        ("GIT_ASKPASS", "/x"),
+        ("HTTPS_PROXY", "http://user:word@proxy:3128"),
+        ("http_proxy", "http://user:word@proxy:3128"),
+        ("BASE_URL", "https://example.org:8080/a:b@c"),
+        ("REPOSITORY", "git@github.com:a/b.git"),
+        ("COMPASS", "x"),
+        ("XDG_SESSION_ID", "1"),
+    ];
+    let stage = Stage::new();
+    let loaded = stage.load();
+    let environment = Environment::from_pairs(withheld.into_iter().chain(passed));
+    let shell = shell_environment(&environment, &loaded.settings, &loaded.providers);
+    for (name, _) in withheld {
+        assert_eq!(shell.get(name), None, "{name}");
+    }
+    for (name, value) in passed {
+        assert_eq!(shell.get(name).and_then(|value| value.to_str()), Some(value), "{name}");
+    }
+}
+
+#[test]
+fn withheld_variable_is_passed_on_by_name() {
+    let stage =
+        Stage::new().file("home/.decurion/settings.json", r#"{"envPass": ["DATABASE_URL", "UPSTREAM"]}"#);
+    let loaded = stage.load();
+    let pairs = [("DATABASE_URL", "postgres://u:p@h/db"), ("UPSTREAM", "https://u:p@h")];
+    let shell = shell_environment(&Environment::from_pairs(pairs), &loaded.settings, &loaded.providers);
+    assert_eq!(shell.pairs().len(), 3, "{shell:?}");
+}
