@@ -327,6 +327,9 @@ fn add_wide(command: &mut ShellCommand, trails: &Trails, names: &dyn Fn(&Utf8Pat
         let begins = names(&fixed);
         command.wide.extend(begins.iter().map(|name| other(name)));
         let parts = paths::special_parts(&wide.pattern);
+        if wide.names && parts.len() == 1 {
+            continue;
+        }
         let reach = Reach { parts: &parts, matches: &plain, follows: wide.follows };
         for folder in begins.iter().chain([&fixed]) {
             let Some(met) = trails.met(folder, &reach) else {
@@ -601,8 +604,14 @@ impl Question<'_> {
                 Match::Maybe
             } else if self.tool == "Grep" && covers_tool {
                 let pattern = touch.path.to_string();
-                let wide =
-                    WideTouch { pattern, below: true, visible: true, follows: false, access: Access::Read };
+                let wide = WideTouch {
+                    pattern,
+                    below: true,
+                    visible: true,
+                    follows: false,
+                    names: false,
+                    access: Access::Read,
+                };
                 if paths::may_cover(specifier, &wide, around) { Match::Maybe } else { Match::No }
             } else {
                 Match::No

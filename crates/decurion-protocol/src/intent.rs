@@ -180,6 +180,7 @@ pub struct Climb {
 }
 
 /// A set of paths a command may touch.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and any may go with any")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WideTouch {
     /// An absolute glob; a backslash makes the next character stand for itself.
@@ -192,6 +193,9 @@ pub struct WideTouch {
     /// Whether links are followed that are met when going down.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub follows: bool,
+    /// Whether only the names are used, not what is behind them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub names: bool,
     /// What would be done to them.
     pub access: Access,
 }

@@ -154,6 +154,8 @@ const READING: &[&str] = &[
     "echo `@T`",
     "cat <(@T)",
     "cat <<EOF\n$(@T)\nEOF",
+    // Bash does not take this delimiter for quoted.
+    "cat <<EO\\\nF\n$(@T)\nEOF",
     "echo ${x:-$(@T)}",
     "cd \"$(@T)\"",
     "eval '@T'",
@@ -200,6 +202,8 @@ const OUTSIDE: &[&str] = &[
     "cat < ../out/outside",
     "(cd ../out && cat outside)",
     "(cd ..; cat out/outside)",
+    "(! cd missing && cat ../out/outside)",
+    "(! cd missing || true) && cat ../out/outside",
     "echo $(<../out/outside)",
     "read x < ../out/outside; echo $x",
     "mapfile -t a < ../out/outside; echo \"${a[@]}\"",
@@ -368,6 +372,7 @@ const PREFIXED: &[&str] = &[
     "tar tf x.tar --use-compress='sh -c \"@T; cat\"'",
     "make -n --eval='$(shell @T)' all",
     "make -n -f ../out/evil.mk MARK=@X all",
+    "make -n 'X:=$(shell @T)' all",
     "make -n --directory ../out -f evil.mk MARK=@N all",
     "npm run test --prefix ../out -- @N",
     "npm run test --pref ../out -- @N",
@@ -626,6 +631,114 @@ fn texts_of_a_repository_run_nothing_before_trust() {
     assert!(!stand.home.work().join("planted").exists());
 }
 
+/// Texts made of pieces of shell at random, with a program that leaves a mark: those that need no question are run by
+/// the real shell, and none of them runs it. The parser and bash must read a text alike, or it is asked about.
+#[test]
+fn random_texts_that_need_no_question_run_nothing() {
+    const PIECES: [&str; 64] = [
+        "ls",
+        "echo ",
+        "cat ",
+        "evil",
+        " evil ",
+        "evil\n",
+        " ",
+        " ",
+        " ",
+        "\n",
+        ";",
+        "&&",
+        "||",
+        "|",
+        "!",
+        "'",
+        "\"",
+        "\\",
+        "\\\n",
+        "$'",
+        "$",
+        "`",
+        "$(",
+        "(",
+        ")",
+        "{",
+        "}",
+        ",",
+        "<<E\n",
+        "\nE\n",
+        "<<'E'\n",
+        "<<-E\n",
+        "E\n",
+        "<<<",
+        " <",
+        "> /dev/null",
+        "2>&1",
+        " #",
+        "\t",
+        "*",
+        "[",
+        "]",
+        "~",
+        "x=",
+        "a",
+        "-n",
+        "--",
+        "\\'",
+        "\\$",
+        "&",
+        "((",
+        "))",
+        "[[",
+        "{a,b}",
+        "time ",
+        "test ",
+        "printf ",
+        "-v ",
+        "'a[$(evil)]'",
+        "\"$(evil)\"",
+        "$?",
+        "cd src",
+        "sort ",
+        "<(",
+    ];
+    let home = home();
+    let bin = home.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    fs::write(bin.join("evil"), format!("#!/bin/sh\ntouch {}/out/ran\n", home.path().display())).unwrap();
+    fs::set_permissions(bin.join("evil"), fs::Permissions::from_mode(0o700)).unwrap();
+    // Always the same texts: a generator of our own, so that a failure can be seen again.
+    let mut state: u64 = 15;
+    let mut next = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(state >> 33).unwrap() % below
+    };
+    let mut texts = Vec::new();
+    for _ in 0..10_000 {
+        let first = ["echo ", "ls ", "cat ", "cat <<E\n", "cat <<'E'\n", "echo \"", "echo '", ""][next(8)];
+        let middle: String = (0..2 + next(10)).map(|_| PIECES[next(PIECES.len())]).collect();
+        let last = ["\nevil", "evil", ";evil", "\nE\nevil", ""][next(5)];
+        texts.push(format!("{first}{middle}{last}"));
+    }
+    let rows: String = texts
+        .iter()
+        .map(|text| {
+            json!({"tool": "Bash", "cwd": home.work(), "input": {"command": text}}).to_string() + "\n"
+        })
+        .collect();
+    let checked = finished(home.program(crate::stand::DECURION).args(["permissions", "check"]).input(rows));
+    assert_eq!(checked.lines.len(), texts.len());
+    let allowed = |line: &String| serde_json::from_str::<Value>(line).unwrap()["decision"] == "allow";
+    let allowed: Vec<&String> =
+        texts.iter().zip(&checked.lines).filter(|(_, line)| allowed(line)).map(|(text, _)| text).collect();
+    assert!(allowed.len() > 100, "{}", allowed.len());
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    for text in allowed {
+        let run = home.program("/bin/bash").env("PATH", &path).args(["--noprofile", "--norc", "-c", text]);
+        run.run(crate::stand::LIMIT).unwrap();
+        assert_eq!(outside(&home), ["outside"], "{text}");
+    }
+}
+
 /// Agents that may only read have no other way either.
 #[test]
 fn agents_that_only_read_run_nothing_else() {
@@ -650,8 +763,8 @@ fn agents_that_only_read_run_nothing_else() {
 #[test]
 fn asking_for_a_version_runs_nothing_of_the_project() {
     let programs = [
-        "yarn", "pnpm", "cargo", "rustc", "rustup", "mvn", "gradle", "sbt", "bazel", "tox", "rails",
-        "bundle", "dotnet",
+        "yarn", "pnpm", "erl", "hg", "valgrind", "cargo", "rustc", "rustup", "mvn", "gradle", "sbt", "bazel",
+        "tox", "rails", "bundle", "dotnet",
     ];
     let home = home();
     let bin = home.path().join("bin");

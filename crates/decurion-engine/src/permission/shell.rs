@@ -468,7 +468,14 @@ fn implicit(command: &ShellCommand) -> bool {
 }
 
 fn below(path: &Utf8Path, access: Access) -> WideTouch {
-    WideTouch { pattern: paths::escaped(path), below: true, visible: false, follows: false, access }
+    WideTouch {
+        pattern: paths::escaped(path),
+        below: true,
+        visible: false,
+        follows: false,
+        names: false,
+        access,
+    }
 }
 
 fn command_forbidden(question: &Question<'_>, rule: &Rule) -> Match {

@@ -225,6 +225,11 @@ fn what_allows_a_place_allows_it_under_the_names_of_its_owner() {
         ("W/l>O/data", "W", "", "", "Bash cat l/x", "ask"),
         ("W/l>O/data", "W", "", "", "Bash ls l", "ask"),
         ("W/l>O/data/x", "W", "", "", "Bash cat *", "ask"),
+        // Only the names are used.
+        ("W/l>O/data", "W", "", "", "Bash ls -d */", "allow"),
+        ("W/l>O/data", "W", "", "", "Bash echo *", "allow"),
+        ("W/l>O/data", "W", "", "", "Bash ls */", "ask"),
+        ("W/l>O/data", "W", "", "", "Bash ls -d */*", "ask"),
         ("W/l>O/data/new", "W", "", "", "Bash echo x > l", "ask"),
         ("W/l>O/data", "W", "", "", "Bash cat l/../x", "ask"),
         ("W/l>O/data/real", "W", "", "", "Bash cd -P l/.. && ls", "ask"),

@@ -81,7 +81,8 @@ pub(crate) fn fields(word: &Word, home: Option<&Utf8Path>) -> Result<Vec<Field>,
     if expanded.len() > MOST {
         return Err("braces that expand to too many words".to_owned());
     }
-    let whole = expanded.as_slice() == [word.parts.clone()];
+    // Where a line is continued inside a word, bash itself does not always agree on what that means.
+    let whole = expanded.as_slice() == [word.parts.clone()] && !word.source.contains("\\\n");
     let mut found = Vec::new();
     for parts in expanded {
         let field = field(&parts, word, home);

@@ -18,6 +18,15 @@ struct Options {
     writes: &'static str,
     /// Those whose value is a path that is read, or a folder to work in.
     reads: &'static str,
+    /// Letters whose value may follow in the same word, so that none of its letters is an option.
+    valued: &'static str,
+}
+
+impl Options {
+    const fn valued(mut self, letters: &'static str) -> Self {
+        self.valued = letters;
+        self
+    }
 }
 
 const fn options(
@@ -26,7 +35,7 @@ const fn options(
     writes: &'static str,
     reads: &'static str,
 ) -> Options {
-    Options { names, runs, writes, reads }
+    Options { names, runs, writes, reads, valued: "" }
 }
 
 static TABLE: &[Options] = &[
@@ -61,11 +70,12 @@ static TABLE: &[Options] = &[
     options("less more", "k --lesskey-file --lesskey-src", "o O --log-file --LOG-FILE", ""),
     options(
         "curl",
-        "K --config",
+        "K O J --config --remote-name --remote-name-all --remote-header-name",
         "o D c --output --output-dir --dump-header --cookie-jar --trace --trace-ascii --stderr --libcurl --etag-save \
             --hsts --alt-svc",
         "T --upload-file",
-    ),
+    )
+    .valued("XHdAbueFmxUQrtzCEPY"),
     options(
         "wget",
         "e --execute --use-askpass --config --input-file i",
@@ -84,7 +94,7 @@ static TABLE: &[Options] = &[
         "npm",
         "c --script-shell --shell --node-options --git --editor --viewer --browser --init-module --call",
         "",
-        "C --prefix --local-prefix --userconfig --globalconfig --dir",
+        "C w --prefix --local-prefix --userconfig --globalconfig --dir --workspace",
     ),
     options(
         "pnpm yarn bun",
@@ -94,15 +104,16 @@ static TABLE: &[Options] = &[
     ),
     options("cargo", "Z --config", "--target-dir --out-dir", "C --manifest-path --path"),
     options("make gmake", "E --eval", "", "C f I --directory --file --makefile --include-dir"),
-    options("go", "-exec -toolexec -vettool", "o", "-C -modfile -overlay"),
-    options("pytest py.test", "p", "--junitxml --junit-xml", "c --rootdir --confcutdir --config-file"),
+    options("go", "-exec -toolexec -vettool", "-o", "-C -modfile -overlay"),
+    options("pytest py.test", "p", "--junitxml --junit-xml", "c --rootdir --confcutdir --config-file")
+        .valued("knmrWo"),
     options(
         "gradle",
         "",
         "",
         "p I b c --project-dir --init-script --build-file --settings-file --include-build",
     ),
-    options("mvn", "", "", "f s gs --file --settings --global-settings"),
+    options("mvn", "", "", "-f -s -gs --file --settings --global-settings"),
     options("tsc", "", "--outDir --outFile", "p --project"),
     options(
         "eslint",
@@ -154,6 +165,18 @@ pub(crate) fn hazards(name: &str, arguments: &[Field]) -> Hazards {
     if let Some(row) = row(name) {
         look(row, name, arguments, &mut hazards);
     }
+    if matches!(name, "make" | "gmake") {
+        // A variable that is set on the command line is expanded at once.
+        for (index, text) in
+            arguments.iter().enumerate().filter_map(|(index, word)| Some((index, word.known()?)))
+        {
+            let sets = ["SHELL", "MAKE", ".SHELL"].iter().any(|name| text.starts_with(name));
+            if !text.starts_with('-') && text.contains('=') && (sets || text.contains('$')) {
+                let why = format!("{text} may run a program");
+                hazards.found.push(Hazard { word: index, why });
+            }
+        }
+    }
     if writes_second(name) {
         let operands = arguments.iter().filter(|argument| !argument.may_be_flag());
         hazards.writes.extend(operands.skip(1).cloned());
@@ -177,12 +200,12 @@ fn look(row: &Options, name: &str, arguments: &[Field], hazards: &mut Hazards) {
             break;
         }
         let next = arguments.get(index + 1);
-        if matches(row.runs, text).is_some() {
+        if row.matches(row.runs, text).is_some() {
             let why = format!("{text} may run a program or change what is run");
             hazards.found.push(Hazard { word: index, why });
         }
-        hazards.writes.extend(matches(row.writes, text).and_then(|value| value.field(next)));
-        hazards.reads.extend(matches(row.reads, text).and_then(|value| value.field(next)));
+        hazards.writes.extend(row.matches(row.writes, text).and_then(|value| value.field(next)));
+        hazards.reads.extend(row.matches(row.reads, text).and_then(|value| value.field(next)));
     }
 }
 
@@ -207,31 +230,34 @@ impl<'t> OptionValue<'t> {
     }
 }
 
-/// Whether a word is one of these options. Long ones may be shortened.
-fn matches<'t>(list: &str, text: &'t str) -> Option<OptionValue<'t>> {
-    let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
-    for option in list.split_whitespace() {
-        if option.ends_with('=') {
-            if let Some(value) = text.strip_prefix(option) {
-                return Some(OptionValue::Here(value));
+impl Options {
+    /// Whether a word is one of these options. Long ones may be shortened.
+    fn matches<'t>(&self, list: &str, text: &'t str) -> Option<OptionValue<'t>> {
+        let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+        for option in list.split_whitespace() {
+            if option.ends_with('=') {
+                if let Some(value) = text.strip_prefix(option) {
+                    return Some(OptionValue::Here(value));
+                }
+            } else if option.starts_with("--") {
+                if name.len() > 2 && name.starts_with("--") && option.starts_with(name) {
+                    return Some(OptionValue::new(value));
+                }
+            } else if option.starts_with('-') {
+                // Programs with long words behind one dash mostly take them behind two as well.
+                if name == option || name.strip_prefix('-') == Some(option) {
+                    return Some(OptionValue::new(value));
+                }
+            } else if let Some(letters) = text.strip_prefix('-').filter(|letters| !letters.starts_with('-'))
+                && let Some(at) = letters.find(option)
+                && !letters[..at].contains(|letter| self.valued.contains(letter))
+            {
+                let value = letters[at + option.len()..].trim_start_matches('=');
+                return Some(OptionValue::new(Some(value).filter(|value| !value.is_empty())));
             }
-        } else if option.starts_with("--") {
-            if name.len() > 2 && name.starts_with("--") && option.starts_with(name) {
-                return Some(OptionValue::new(value));
-            }
-        } else if option.starts_with('-') {
-            // Programs with long words behind one dash mostly take them behind two as well.
-            if name == option || name.strip_prefix('-') == Some(option) {
-                return Some(OptionValue::new(value));
-            }
-        } else if let Some(letters) = text.strip_prefix('-').filter(|letters| !letters.starts_with('-'))
-            && let Some(at) = letters.find(option)
-        {
-            let value = letters[at + option.len()..].trim_start_matches('=');
-            return Some(OptionValue::new(Some(value).filter(|value| !value.is_empty())));
         }
+        None
     }
-    None
 }
 
 /// `sed -i` writes what it reads, and a script may write and run.

@@ -219,6 +219,8 @@ mod tests {
             "eval $x",
             "cd -",
             "pushd x",
+            "command cd x && cat y",
+            "cat <<E\\\nF\nx\nEF\n",
             "PATH=x a",
             "a > /dev/tcp/b/1",
         ] {

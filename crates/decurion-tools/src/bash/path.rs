@@ -67,10 +67,18 @@ pub(crate) fn absolute_glob(directory: &Utf8Path, glob: &str) -> String {
                 Some(before) if is_special(before) => return "/".to_owned(),
                 _ => {}
             },
+            // Before bash 5.2 a glob such as `.*` finds the parent directory.
+            part if finds_parent(part) => return "/".to_owned(),
             part => parts.push(part),
         }
     }
     format!("/{}", parts.join("/"))
+}
+
+/// Whether a component of a glob may stand for `..`.
+fn finds_parent(component: &str) -> bool {
+    let rest = component.strip_prefix('.').filter(|_| is_special(component));
+    rest.is_some_and(|rest| rest.starts_with('[') || rest.chars().all(|c| matches!(c, '*' | '?' | '.')))
 }
 
 /// Whether a component of a glob is more than a plain name.

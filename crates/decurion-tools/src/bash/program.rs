@@ -29,6 +29,8 @@ pub(crate) struct Call {
     pub visible: bool,
     /// Whether it follows links that it meets when going down.
     pub follows: bool,
+    /// Whether it uses the names of what it is given, and not what is behind them.
+    pub names: bool,
     /// Whether its paths cannot be told.
     pub anywhere: bool,
 }
@@ -189,8 +191,8 @@ static PROGRAMS: &[Program] = &[
 /// `rust-toolchain.toml`, `mvn` and `sbt` with options of the project's, `bazel` its `tools/bazel`, `tox` its `toxfile.py`).
 const VERSIONED: &str = "node npm python python2 python3 pip pip3 ruby gem perl php go java javac gcc g++ cc clang \
     clang++ make cmake ninja meson docker podman kubectl helm aws gh git bash zsh fish sh curl wget ssh tar gzip zip \
-    unzip sqlite3 psql mysql redis-cli jq yq sed awk gawk grep rg fd find ls cat vim nvim emacs tmux erl ghc lua luajit \
-    ocaml apt dpkg systemctl openssl gpg ffmpeg ld as objdump gdb lldb valgrind strace hg svn nasm protoc";
+    unzip sqlite3 psql mysql redis-cli jq yq sed awk gawk grep rg fd find ls cat vim nvim emacs tmux ghc lua luajit \
+    ocaml apt dpkg systemctl openssl gpg ffmpeg ld as objdump gdb lldb strace svn nasm protoc";
 
 /// Programs that change the paths they name and nothing else, with the flags that keep it so.
 const EDITING: &[(&str, &str, &str)] = &[
@@ -433,6 +435,7 @@ fn listed(name: &str, arguments: &[Field]) -> Call {
         call.visible = !parsed.saw(&hidden);
     }
     call.follows = follows(name, &parsed);
+    call.names = matches!(name, "ls" | "dir" | "vdir") && parsed.saw(&["d", "--directory"]);
     // These go down by themselves, and by that flag also where a link leads.
     call.below |= call.follows;
     for (flag, value) in &parsed.flags {

@@ -27,6 +27,8 @@ pub(crate) struct AndOr {
     pub rest: Vec<(bool, Vec<Command>)>,
     /// Whether `&` ends it: then it runs in a shell of its own, beside what follows.
     pub background: bool,
+    /// Whether `!` stands before one of them, so that success means failure.
+    pub negated: bool,
 }
 
 /// A command with its redirections.
@@ -367,7 +369,7 @@ impl Parser {
             if self.at_end(end)? {
                 return Ok(());
             }
-            let mut item = AndOr { first: Vec::new(), rest: Vec::new(), background: false };
+            let mut item = AndOr { first: Vec::new(), rest: Vec::new(), background: false, negated: false };
             let result = self.and_or(&mut item);
             if !item.first.is_empty() {
                 script.lists.push(item);
@@ -406,7 +408,7 @@ impl Parser {
     }
 
     fn and_or(&mut self, item: &mut AndOr) -> Parse<()> {
-        self.pipeline(&mut item.first)?;
+        self.pipeline(&mut item.first, &mut item.negated)?;
         loop {
             self.blanks();
             let on_success = match (self.next(), self.second()) {
@@ -420,7 +422,7 @@ impl Parser {
             self.at += 1;
             self.gap()?;
             let mut stages = Vec::new();
-            let result = self.pipeline(&mut stages);
+            let result = self.pipeline(&mut stages, &mut item.negated);
             if !stages.is_empty() {
                 item.rest.push((on_success, stages));
             }
@@ -428,11 +430,14 @@ impl Parser {
         }
     }
 
-    fn pipeline(&mut self, stages: &mut Vec<Command>) -> Parse<()> {
+    fn pipeline(&mut self, stages: &mut Vec<Command>, negated: &mut bool) -> Parse<()> {
         loop {
             self.blanks();
             match self.keyword().as_deref() {
-                Some("!") => self.skip_keyword(1),
+                Some("!") => {
+                    self.skip_keyword(1);
+                    *negated = true;
+                }
                 Some("time") => self.time()?,
                 _ => break,
             }
@@ -872,9 +877,10 @@ impl Parser {
                 _ => return doubt("a here-document's delimiter is not plain"),
             }
         }
-        // An empty quoted part leaves no trace in the parts.
-        quoted |= target.source.contains(['\'', '"', '\\']);
-        if delimiter.is_empty() || delimiter.contains('\n') {
+        // Where it is quoted the body stands for itself, so only what is surely quoted or surely not is understood: bash
+        // takes a line that is continued inside the delimiter for neither.
+        let plain = |quote: &str| target.source == format!("{quote}{delimiter}{quote}");
+        if !is_identifier(&delimiter) || !(plain("") || plain("'") || plain("\"")) {
             return doubt("a here-document's delimiter is not plain");
         }
         let body = self.bodies.len();

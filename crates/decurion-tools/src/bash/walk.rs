@@ -51,6 +51,7 @@ struct State {
 }
 
 /// How far a path reaches that a command is given.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and any may go with any")]
 #[derive(Clone, Copy, Default)]
 struct Reach {
     /// All that lies below is meant too.
@@ -59,6 +60,8 @@ struct Reach {
     visible: bool,
     /// And what links lead to that are met there.
     follows: bool,
+    /// Only the names are used.
+    names: bool,
 }
 
 /// One command about to be judged.
@@ -113,7 +116,8 @@ impl<'a> Walker<'a> {
         let mut others = self.state.directories.clone();
         self.pipeline(&list.first);
         for (on_success, stages) in &list.rest {
-            if !on_success {
+            // What runs after a failure runs where the shell was before.
+            if !on_success || list.negated {
                 merge(&mut self.state.directories, &others);
             }
             merge(&mut others, &self.state.directories);
@@ -385,10 +389,10 @@ impl<'a> Walker<'a> {
 
     /// Notes what an operand or a redirection would touch.
     fn touch(&self, field: &Field, access: Access, reach: Reach, job: &mut Job) {
-        let Reach { below, visible, follows } = reach;
+        let Reach { below, visible, follows, names } = reach;
         if field.options.is_empty() {
             let pattern = "/".to_owned();
-            job.wide.push(WideTouch { pattern, below: true, visible: false, follows: false, access });
+            job.wide.push(WideTouch { pattern, below: true, visible: false, follows: false, names, access });
         }
         for option in &field.options {
             for directory in &self.state.directories {
@@ -396,7 +400,7 @@ impl<'a> Walker<'a> {
                 if option.glob {
                     let pattern = path::absolute_glob(directory, &option.text);
                     let below = below || pattern == "/";
-                    job.wide.push(WideTouch { pattern, below, visible, follows, access });
+                    job.wide.push(WideTouch { pattern, below, visible, follows, names, access });
                     continue;
                 }
                 let absolute = path::absolute(directory, &option.text);
@@ -405,7 +409,7 @@ impl<'a> Walker<'a> {
                 }
                 if below {
                     let pattern = escape(absolute.as_str());
-                    job.wide.push(WideTouch { pattern, below: true, visible, follows, access });
+                    job.wide.push(WideTouch { pattern, below: true, visible, follows, names, access });
                 }
                 job.touches.push(Touch { path: absolute, access });
             }
@@ -497,6 +501,12 @@ impl<'a> Walker<'a> {
         call.reads.extend(runs.reads);
         if runs.assigns.iter().any(|assign| variable::is_dangerous(assign.split('=').next().unwrap_or(""))) {
             call.doubt = Some("it sets a variable that changes what is run".to_owned());
+        }
+        // These run in the shell itself, where a change of directory lasts.
+        let moves = |word: &Field| matches!(word.known(), Some("cd" | "pushd" | "popd"));
+        if matches!(name, "command" | "builtin") && job.fields.iter().any(moves) {
+            self.moves = true;
+            call.doubt = Some("the directory cannot be told".to_owned());
         }
         let redirected = job.touches.iter().any(|touch| touch.access == Access::Write)
             || job.wide.iter().any(|wide| wide.access == Access::Write);
@@ -651,7 +661,8 @@ impl<'a> Walker<'a> {
                 hazard.word += job.assigns.len() + 1;
             }
         }
-        let reach = Reach { below: call.below, visible: call.visible, follows: call.follows };
+        let reach =
+            Reach { below: call.below, visible: call.visible, follows: call.follows, names: call.names };
         for field in &call.reads {
             if field.known() != Some("-") {
                 self.touch(field, Access::Read, reach, &mut job);
@@ -670,7 +681,8 @@ impl<'a> Walker<'a> {
         // Whatever the program, a glob shows the names in a directory.
         for field in &job.fields.clone() {
             if call.reads.is_empty() && field.is_glob() {
-                self.touch(field, Access::Read, Reach::default(), &mut job);
+                let reach = Reach { names: call.kind == Kind::Reads, ..Reach::default() };
+                self.touch(field, Access::Read, reach, &mut job);
             }
         }
         let may_find_flags = self.may_find_flags(&job.fields);
