@@ -479,6 +479,7 @@ impl Engine {
             before: opened.folded.before,
             lines: opened.folded.lines,
             unanswered: opened.folded.unanswered,
+            queued: opened.folded.queued,
             directories,
             context: opened.folded.context,
             previous: opened.folded.spec.map(|spec| spec.run),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use decurion_protocol::{
-    AgentId, CallId, Envelope, Event, LineId, Origin, Persistence, PlaceError, QuestionId, ResumeAt, RunSpec,
-    SessionId, SessionInfo, SessionRequest, Start, event::RECORD_LEVEL,
+    AgentId, Block, CallId, Envelope, Event, LineId, Origin, Persistence, PlaceError, QuestionId, ResumeAt,
+    RunSpec, SessionId, SessionInfo, SessionRequest, Start, event::RECORD_LEVEL,
 };
 use decurion_store::{
     Found, ImportContext, Journal, MemoryJournal, OpenError, ReplayOptions, ReplayReport, Scope,
@@ -57,7 +57,9 @@ pub struct Folded {
     /// What was changed of what may be done.
     pub permits: Permits,
     /// The prompt that the root was at work on when its process died, if it was.
-    pub unanswered: Option<LineId>,
+    pub unanswered: Option<(LineId, Vec<Block>)>,
+    /// Prompts that were accepted and not begun, in order.
+    pub queued: Vec<(LineId, Vec<Block>)>,
     /// Where the conversation went on from earlier lines.
     pub branches: Branches,
     /// Whether one of these was met that was not known before: what stands above it here was taken in for nothing.
@@ -85,6 +87,7 @@ impl Folded {
             before: None,
             permits: Permits::default(),
             unanswered: None,
+            queued: Vec::new(),
             branches: Branches::default(),
             stale: false,
             search: None,
@@ -125,12 +128,13 @@ impl Folded {
             }
         }
         match &envelope.event {
-            Event::Message { lines, meta, .. } if meta.origin == Origin::Prompt => {
-                self.unanswered = lines.first().copied();
+            Event::Message { message, lines, meta, .. } if meta.origin == Origin::Prompt => {
+                self.unanswered = lines.first().map(|line| (*line, message.blocks.clone()));
             }
             Event::RunEnded { .. } | Event::Branched { .. } => self.unanswered = None,
             _ => {}
         }
+        self.queue(&envelope.event);
         match &envelope.event {
             Event::Message { lines, .. } => self.lines.extend(lines),
             Event::CallEnded { line, .. } | Event::Compacted { line, .. } => drop(self.lines.insert(*line)),
@@ -142,6 +146,24 @@ impl Folded {
             search.take(envelope, &part);
         }
         self.context.take(&part);
+    }
+
+    /// Keeps account of the prompts that wait.
+    fn queue(&mut self, event: &Event) {
+        match event {
+            Event::Queued { line, blocks } if !self.lines.contains(line) => {
+                self.lines.insert(*line);
+                self.queued.push((*line, blocks.clone()));
+            }
+            Event::Unqueued { lines } => {
+                self.queued.retain(|(line, _)| !lines.contains(line));
+                // One that was taken back may be sent again.
+                self.lines.retain(|line| !lines.contains(line));
+            }
+            Event::Message { lines, .. } => self.queued.retain(|(line, _)| !lines.contains(line)),
+            Event::Branched { .. } => self.queued.clear(),
+            _ => {}
+        }
     }
 
     /// The same, looking for the line that the session is to go on from.
@@ -202,6 +224,7 @@ fn settle(
     folded.branches.note(&branched);
     let mut folded = again(folded.branches, None)?;
     folded.unanswered = None;
+    folded.queued.clear();
     folded.tasks.apply(&branched);
     Ok((folded, Some(event)))
 }
@@ -338,8 +361,9 @@ fn fork(
     // The tasks of the first session are its own.
     folded.tasks = TaskTable::default();
     folded.parked.clear();
-    // So is whoever waits for an answer there.
+    // So is whoever waits for an answer there, and what is queued.
     folded.unanswered = None;
+    folded.queued.clear();
     opened(parts, Box::new(writer), &paths, folded, info, Some(&report))
 }
 

@@ -62,6 +62,8 @@ pub struct Progress {
     pub totals: Totals,
     /// Model turns made.
     pub turns: u32,
+    /// The line of the prompt that this run began with, until that is in the conversation.
+    pub untaken: Option<LineId>,
     nudges: u32,
     /// How often in a row the provider paused a reply.
     pauses: u32,
@@ -135,6 +137,7 @@ impl Progress {
             context,
             totals: Totals::default(),
             turns: 0,
+            untaken: None,
             nudges: 0,
             pauses: 0,
             missed: 0,

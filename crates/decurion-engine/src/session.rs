@@ -85,7 +85,9 @@ pub struct Session {
     /// The lines of its record, which no prompt may be called after.
     pub lines: HashSet<LineId>,
     /// The prompt that an earlier process was at work on when it died. Sent again, it is worked on, not said again.
-    pub unanswered: Option<LineId>,
+    pub unanswered: Option<(LineId, Vec<Block>)>,
+    /// Prompts that an earlier process accepted and did not begin, in order.
+    pub queued: Vec<(LineId, Vec<Block>)>,
     /// The last run on record.
     pub previous: Option<RunId>,
     /// What is told at the beginning of a conversation.
@@ -146,6 +148,8 @@ pub struct Owner {
     queued_bytes: usize,
     /// The ids of lines on record when the session was opened, and of prompts that senders chose since.
     taken: HashSet<LineId>,
+    /// Prompts that an earlier process had accepted, and that their sender may send again.
+    refilled: HashSet<LineId>,
     /// How the model is to think, where that was changed.
     thinking: Option<Thinking>,
     running: Option<Running>,
@@ -274,6 +278,7 @@ impl Session {
             queue: VecDeque::new(),
             queued_bytes: 0,
             taken,
+            refilled: HashSet::new(),
             thinking: None,
             running: None,
             who,
@@ -304,6 +309,8 @@ impl Session {
 /// Why files are not put back now.
 const STILL_AT_WORK: &str = "files are put back only while nobody works; wait until the turn and its agents have ended, or \
     interrupt them, and ask again";
+/// Stands for the request of work that an earlier process had accepted.
+const NO_REQUEST: RequestId = RequestId(u64::MAX);
 /// How many prompts wait, and with how many bytes, before no more are taken.
 const MOST_QUEUED: usize = 1_000;
 const MOST_QUEUED_BYTES: usize = 32 << 20;
@@ -317,6 +324,8 @@ const SETTLING_LIMIT: Duration = Duration::from_secs(10);
 impl Owner {
     async fn own(mut self) {
         self.take_up().await;
+        self.refill_queue().await;
+        self.next().await;
         self.show_quiet(false);
         let settling = self
             .session
@@ -388,9 +397,9 @@ impl Owner {
 
     async fn command(&mut self, Request { id, command }: Request) {
         match command {
-            Command::Prompt { blocks } => self.enqueue(id, Work::Prompt(blocks, new_line())),
-            Command::Submit { line, blocks } => self.submit(id, line, blocks),
-            Command::Unqueue { line } => self.unqueue(id, line),
+            Command::Prompt { blocks } => self.accept(id, new_line(), blocks).await,
+            Command::Submit { line, blocks } => self.submit(id, line, blocks).await,
+            Command::Unqueue { line } => self.unqueue(id, line).await,
             Command::Inspect { what } => self.inspect(id, what),
             Command::Permit { updates } => self.permit(id, updates).await,
             Command::SetThinking { tokens } => {
@@ -510,9 +519,13 @@ impl Owner {
 
     /// A prompt under an id of its sender's. Sent again, because nobody knows whether it arrived, it is taken once; one
     /// that nobody answered before the process died is worked on now, unless that is under way.
-    fn submit(&mut self, id: RequestId, line: LineId, blocks: Vec<Block>) {
+    async fn submit(&mut self, id: RequestId, line: LineId, blocks: Vec<Block>) {
         if !self.taken.insert(line) {
-            if self.session.unanswered.take_if(|open| *open == line).is_some() {
+            // Its sender does not know that an earlier process had accepted it.
+            if self.refilled.remove(&line) {
+                return self.reply(id, done());
+            }
+            if self.session.unanswered.take_if(|(open, _)| *open == line).is_some() {
                 // Whatever runs next in this conversation answers it too.
                 if self.running.is_some() || !self.queue.is_empty() {
                     return self.reply(id, done());
@@ -522,7 +535,44 @@ impl Owner {
             let reason = format!("a message with this id was taken already: {line}");
             return self.reply(id, Reply::Refused { reason });
         }
+        self.accept(id, line, blocks).await;
+    }
+
+    /// Puts a prompt behind what waits. It is on record before its sender hears that it was accepted.
+    async fn accept(&mut self, id: RequestId, line: LineId, blocks: Vec<Block>) {
+        if self.is_full().is_none() {
+            let event = Event::Queued { line, blocks: blocks.clone() };
+            if let Err(lost) = self.session.journal.write(&self.who, vec![event]).await {
+                self.taken.remove(&line);
+                return self.reply(id, Reply::Refused { reason: lost.to_string() });
+            }
+        }
         self.enqueue(id, Work::Prompt(blocks, line));
+    }
+
+    /// Puts the prompts that an earlier process accepted and did not begin into the queue again, behind the one that
+    /// it was at work on.
+    async fn refill_queue(&mut self) {
+        let queued = std::mem::take(&mut self.session.queued);
+        if queued.is_empty() {
+            return;
+        }
+        let text = match queued.len() {
+            1 => "a prompt was queued when the session ended; it is worked on now".to_owned(),
+            count => format!("{count} prompts were queued when the session ended; they are worked on now"),
+        };
+        let notice = Event::Notice { level: "info".to_owned(), text };
+        // A journal that is lost is found lost by the next run.
+        let _ = self.session.journal.write(&self.who, vec![notice]).await;
+        let cut_off = self.session.unanswered.take().map(|(line, blocks)| Work::Again(blocks, line));
+        let waiting = queued.into_iter().map(|(line, blocks)| Work::Prompt(blocks, line));
+        for work in cut_off.into_iter().chain(waiting) {
+            if let Work::Prompt(_, line) | Work::Again(_, line) = &work {
+                self.refilled.insert(*line);
+            }
+            self.queued_bytes += work.bytes();
+            self.queue.push_back((NO_REQUEST, work));
+        }
     }
 
     /// Why nothing more can wait, if so. Whatever is too long for that is still taken when nothing waits.
@@ -537,22 +587,33 @@ impl Owner {
         })
     }
 
-    /// Takes back what is not begun yet.
-    fn unqueue(&mut self, id: RequestId, line: Option<LineId>) {
+    /// Takes back what is not begun yet. That is on record before it is confirmed.
+    async fn unqueue(&mut self, id: RequestId, line: Option<LineId>) {
         let is_meant = |work: &Work| match work {
             Work::Prompt(_, own) | Work::Again(_, own) => line.is_none_or(|line| line == *own),
             Work::Compact(_) | Work::Refused(_) | Work::Notices => line.is_none(),
         };
+        let prompts = self.queue.iter().filter_map(|(_, work)| match work {
+            Work::Prompt(_, line) if is_meant(work) => Some(*line),
+            _ => None,
+        });
+        let prompts: Vec<LineId> = prompts.collect();
+        if !prompts.is_empty() {
+            let event = Event::Unqueued { lines: prompts };
+            if let Err(lost) = self.session.journal.write(&self.who, vec![event]).await {
+                return self.reply(id, Reply::Refused { reason: lost.to_string() });
+            }
+        }
         let (gone, kept): (VecDeque<_>, _) =
             std::mem::take(&mut self.queue).into_iter().partition(|(_, work)| is_meant(work));
         self.queue = kept;
         self.queued_bytes = self.queue.iter().map(|(_, work)| work.bytes()).sum();
         let cancelled = lines(&gone);
-        for (_, work) in &gone {
+        for (_, work) in gone {
             match work {
-                Work::Prompt(_, line) => drop(self.taken.remove(line)),
+                Work::Prompt(_, line) => drop(self.taken.remove(&line)),
                 // It is on record all the same.
-                Work::Again(_, line) => self.session.unanswered = Some(*line),
+                Work::Again(blocks, line) => self.session.unanswered = Some((line, blocks)),
                 Work::Compact(_) | Work::Refused(_) | Work::Notices => {}
             }
         }

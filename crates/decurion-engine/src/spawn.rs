@@ -132,6 +132,9 @@ pub async fn live(
     carried: Carried,
 ) -> Left {
     let mut progress = Progress::new(living, context).after(&carried);
+    if let Beginning::Saying(said) = &beginning {
+        progress.untaken = said.line;
+    }
     let began = living.ports.clock.elapsed();
     let outcome = match beginning {
         // One that was stopped before it began needs nothing any more.
@@ -142,7 +145,8 @@ pub async fn live(
         },
         // Hooks, and the commands and questions of a typed skill, may take long.
         Beginning::Saying(said) => {
-            let begun = living.ports.cancel.run_until_cancelled(begin(living, &mut progress, *said)).await;
+            let beginning = Box::pin(begin(living, &mut progress, *said, &carried.calls));
+            let begun = living.ports.cancel.run_until_cancelled(beginning).await;
             match begun {
                 None => Attempt::Broken(killed(living)),
                 Some(Ok(None)) => attempt(living, kit, &mut progress, carried, (false, began)).await,
@@ -326,11 +330,12 @@ async fn agent_hooks(living: &Run) -> (Vec<String>, usize) {
     (result.additional_context, result.reports.len())
 }
 
-/// The root's start and its prompt, in one write. Gives why a hook refuses the prompt, if one does.
+/// The root's start and its prompt, in one write. Calls that are left to be done stay open. Gives why a hook refuses the prompt, if one does.
 async fn begin(
     living: &Run,
     progress: &mut Progress,
     mut said: Said,
+    left: &[OpenCall],
 ) -> Result<Option<Refused>, JournalLost> {
     skill::arm(living, &progress.context);
     // Not whether there is a note: where a session has moved to is told in its middle too.
@@ -352,7 +357,8 @@ async fn begin(
             refused = Some(Refused::Mistaken(text));
         }
     }
-    let mut events = opening(&living.spec, &progress.context, said, &[]);
+    let is_said = !said.prompt.is_empty();
+    let mut events = opening(&living.spec, &progress.context, said, left);
     events.extend(notice);
     if !told.is_empty() {
         let blocks = told.into_iter().map(Block::text).collect();
@@ -360,6 +366,7 @@ async fn begin(
     }
     preload(living, &progress.context, first, &mut events);
     record(living, progress, events).await?;
+    progress.untaken.take_if(|_| is_said);
     Ok(refused)
 }
 
@@ -540,6 +547,7 @@ async fn end(
     let mut totals = std::mem::take(&mut progress.totals);
     let mut events = closing(&progress.context, &[], |call| living.ports.desk.has_begun(call));
     totals.leaf = leaf(&progress.context, &events).filter(|_| living.spec.agent.is_some());
+    events.extend(progress.untaken.take().map(|line| Event::Unqueued { lines: vec![line] }));
     events.push(Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) });
     record(living, progress, events).await?;
     // A whole fan-out that ends at once must not wait for as many syncs; the journal syncs soon anyway.

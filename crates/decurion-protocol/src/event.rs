@@ -218,6 +218,19 @@ pub enum Event {
         /// The number of the record that holds it.
         through: u64,
     },
+    /// A prompt was accepted and waits for its turn, which begins with the [`Event::Message`] that has its line. On
+    /// record before its sender hears that it was accepted.
+    Queued {
+        /// The line of its message.
+        line: LineId,
+        /// What it says, as it was sent.
+        blocks: Vec<Block>,
+    },
+    /// Prompts that waited will have no turn: they were taken back, or refused when it came.
+    Unqueued {
+        /// The lines that their messages would have had.
+        lines: Vec<LineId>,
+    },
     /// The images and documents so far are left out of later requests: the provider rejected a request with them and
     /// accepted it without.
     MediaOmitted {

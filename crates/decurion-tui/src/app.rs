@@ -78,6 +78,8 @@ pub struct App {
     cut_off: Option<(LineId, Vec<Block>)>,
     /// Prompts of ours that were given and not begun, by their lines.
     sent: VecDeque<(LineId, String)>,
+    /// Prompts of others, or of an earlier process, that wait by the record.
+    queued: VecDeque<(LineId, String)>,
     composer: Composer,
     vim: Option<Vim>,
     completing: Completing,
@@ -189,6 +191,7 @@ impl App {
             prompts: Vec::new(),
             cut_off: None,
             sent: VecDeque::new(),
+            queued: VecDeque::new(),
             composer: Composer::default(),
             vim: None,
             completing: Completing::default(),
@@ -273,6 +276,9 @@ impl App {
     pub fn begin(&mut self) -> Vec<Effect> {
         self.status.due = true;
         let mut effects = self.ask_status();
+        if !self.known.attached() {
+            self.sent.append(&mut self.queued);
+        }
         if let Some((line, blocks)) = self.cut_off.take().filter(|_| !self.known.attached()) {
             self.say("info", "its process died at this prompt: the work goes on (esc stops it)");
             effects.push(self.ask("go on", Command::Submit { line, blocks }));
@@ -316,8 +322,24 @@ impl App {
         }
     }
 
+    /// Keeps account of prompts that wait and were not sent from here.
+    fn take_queued(&mut self, event: &Event) {
+        match event {
+            Event::Queued { line, blocks } if !self.sent.iter().any(|(sent, _)| sent == line) => {
+                let message = Message { role: Role::User, blocks: blocks.clone() };
+                self.queued.push_back((*line, message.text()));
+            }
+            Event::Message { lines, .. } | Event::Unqueued { lines } => {
+                self.queued.retain(|(line, _)| !lines.contains(line));
+            }
+            Event::Branched { .. } => self.queued.clear(),
+            _ => {}
+        }
+    }
+
     /// What happened, as far as it changes what is shown.
     fn take(&mut self, envelope: &Envelope) {
+        self.take_queued(&envelope.event);
         self.view.take(envelope);
         self.conversation.take(envelope);
         self.items.extend(self.conversation.take_finished());

@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use decurion_testkit::proc::{Moment, lines_of};
+use decurion_testkit::proc::{Moment, Running, lines_of};
 use serde_json::{Value, json};
 
 use crate::stand::{LIMIT, Stand, finished};
-use crate::talk::{LED, control, next, prompt};
+use crate::talk::{LED, answer, control, next, prompt};
 
 #[test]
 fn work_sent_to_the_background_keeps_its_process_and_asks_nothing_again() {
@@ -53,6 +53,36 @@ when agent=main
     let requests = stand.model.requests();
     let of_agent = requests.iter().filter(|request| request.agent != "main").count();
     assert_eq!(of_agent, 2, "nothing was asked again");
+    assert_eq!(stand.model.problems(), Vec::<String>::new());
+}
+
+/// A prompt that waits for its turn when the process is killed is worked on by the next one, without being sent again.
+#[test]
+fn a_queued_prompt_outlives_its_process() {
+    const SESSION: &str = "12121212-1212-4121-8121-121212121212";
+    let stand = Stand::new(
+        "when match=\"second\"\n  say \"done two\"\nwhen turn=1\n  call Bash {\"command\": \"echo ran >> effects\", \"description\": \"d\"}\nwhen\n  say \"done one\"\n",
+    );
+    let mut first = stand.decurion().args(LED).args(["--session-id", SESSION]).start_talking().unwrap();
+    first.say(&prompt("first")).unwrap();
+    let is_question = |line: &Value| line["request"]["subtype"] == "can_use_tool";
+    next(&mut first, is_question);
+    first.say(&prompt("second")).unwrap();
+    // Answered in order, so that the prompt is accepted by then.
+    first.say(&control("usage", &json!({"subtype": "get_context_usage"}))).unwrap();
+    next(&mut first, |line| line["response"]["request_id"] == "usage");
+    first.kill_at(Moment::After(Duration::ZERO), LIMIT).unwrap();
+
+    let mut second = stand.decurion().args(LED).args(["--resume", SESSION]).start_talking().unwrap();
+    let asked = next(&mut second, is_question);
+    let allow = json!({"behavior": "allow", "updatedInput": asked["request"]["input"]});
+    second.say(&answer(&asked, &allow)).unwrap();
+    let result = |run: &mut Running| next(run, |line| line["type"] == "result")["result"].clone();
+    assert_eq!(result(&mut second), "done one");
+    assert_eq!(result(&mut second), "done two");
+    second.hang_up();
+    assert_eq!(second.finish(LIMIT).unwrap().ending.code(), 0);
+    assert_eq!(lines_of(&stand.home.work().join("effects")), ["ran"]);
     assert_eq!(stand.model.problems(), Vec::<String>::new());
 }
 

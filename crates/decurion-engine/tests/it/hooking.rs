@@ -103,6 +103,28 @@ async fn a_prompt_that_a_hook_refuses_never_reaches_the_model() {
 }
 
 #[tokio::test]
+async fn a_prompt_that_a_hook_refused_or_an_interrupt_stopped_is_not_queued_again() {
+    for (command, interrupted) in [("echo no >&2; exit 2", false), ("sleep 600", true)] {
+        let stage = stage("when\n  say \"never\"\n", &[(HookEvent::UserPromptSubmit, command)]);
+        let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+        let prompt = Command::Prompt { blocks: vec![decurion_protocol::Block::text("go")] };
+        send(&link, 1, prompt).await;
+        if interrupted {
+            while !matches!(link.events.next().await.unwrap().event, Event::HookStarted { .. }) {}
+            send(&link, 2, Command::Interrupt).await;
+        }
+        stage.listen(&mut link, &mut Vec::new()).await;
+        let record = stage.recorded(link.session);
+        let queued = record.iter().find_map(|one| match &one.event {
+            Event::Queued { line, .. } => Some(*line),
+            _ => None,
+        });
+        let gone = |one: &&decurion_protocol::Envelope| matches!(&one.event, Event::Unqueued { lines } if lines.iter().eq(&queued));
+        assert_eq!(record.iter().filter(gone).count(), 1, "{command}: {record:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_hook_cannot_change_a_call_into_one_that_a_rule_denies() {
     let says = r#"printf '{"hookSpecificOutput":{"hookEventName":"PermissionRequest","decision":{"behavior":"allow","updatedInput":{"command":"rm -rf x"}}}}'"#;
     let script = "when turn=1\n  call Bash {\"command\": \"touch x\"}\nwhen turn=2\n  say \"done\"\n";

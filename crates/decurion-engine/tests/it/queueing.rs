@@ -1,7 +1,8 @@
 //! What waits while the root works: prompts, as many as there is room for, and whoever wants to see how it stands.
 
 use decurion_protocol::{
-    Block, Command, Event, Inspected, LineId, Link, Outcome, Place as _, Reply, RuleSet,
+    Block, Command, Envelope, Event, Inspected, LineId, Link, Origin, Outcome, Place as _, Reply, RuleSet,
+    SessionId, SessionRequest, Start,
 };
 use decurion_testkit::stage::{Stage, send};
 use futures_util::StreamExt as _;
@@ -126,4 +127,126 @@ async fn everyone_who_asks_what_fills_the_window_while_the_root_works_is_answere
         let before = resting["total"].as_u64().unwrap();
         assert!(before > 0 && told.iter().all(|total| *total > before), "{before} {told:?}");
     }
+}
+
+/// A turn that takes long enough for prompts to come meanwhile.
+const SLOW: &str = "when turn=1\n  delay 5s\n  call Echo {\"text\": \"a\"}\nwhen\n  say \"on\"\n";
+
+fn line(id: u128) -> LineId {
+    LineId(uuid::Uuid::from_u128(id))
+}
+
+fn submit(id: u128, text: &str) -> Command {
+    Command::Submit { line: line(id), blocks: vec![Block::text(text)] }
+}
+
+/// Opens the session again as it is on this stage.
+async fn resumed(stage: &Stage, session: SessionId) -> Link {
+    let start = Start::Resume { id: session, at: None };
+    stage.engine().open(SessionRequest { start, ..stage.request.clone() }).await.unwrap()
+}
+
+/// Lets the session finish all that it has to do, and close.
+async fn finished(mut link: Link) {
+    send(&link, 88_888, Command::Finish).await;
+    reply(&mut link, 88_888).await;
+}
+
+/// The texts of the prompts that are in the conversation, in order.
+fn prompted(record: &[Envelope]) -> Vec<String> {
+    let text = |envelope: &Envelope| match &envelope.event {
+        Event::Message { message, meta, .. } if meta.origin == Origin::Prompt => Some(message.text()),
+        _ => None,
+    };
+    record.iter().filter_map(text).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_accepted_prompt_survives_a_crash_and_is_worked_on() {
+    let stage = Stage::new(SLOW);
+    let mut link = working(&stage).await;
+    send(&link, 1, submit(1, "second")).await;
+    send(&link, 2, submit(2, "third")).await;
+    send(&link, 3, submit(3, "taken back")).await;
+    send(&link, 4, Command::Unqueue { line: Some(line(3)) }).await;
+    for id in 1..=4 {
+        assert!(matches!(reply(&mut link, id).await, Reply::Done { .. }));
+    }
+    // All that is there when the last reply came is what a kill would leave.
+    let after = stage.after_crash(SLOW);
+    let mut link = resumed(&after, link.session).await;
+    // A sender that does not know whether it arrived sends it again; it is taken once.
+    send(&link, 5, submit(2, "third")).await;
+    assert!(matches!(reply(&mut link, 5).await, Reply::Done { .. }));
+    let session = link.session;
+    finished(link).await;
+    let record = after.recorded(session);
+    assert_eq!(prompted(&record), ["go", "second", "third"]);
+    let words = record.iter().filter_map(|one| match &one.event {
+        Event::RunEnded { outcome, .. } => Some(outcome.word()),
+        _ => None,
+    });
+    assert_eq!(words.collect::<Vec<_>>(), ["completed"; 3], "each has a turn, also the one that was cut off");
+    // Nothing is left for the next process.
+    let stage = after.after_crash(SLOW);
+    finished(resumed(&stage, session).await).await;
+    assert_eq!(prompted(&stage.recorded(session)), ["go", "second", "third"]);
+    assert_eq!(stage.requests().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_record_is_the_last_every_accepted_prompt_is_worked_on_once() {
+    let stage = Stage::new(SLOW);
+    let mut link = working(&stage).await;
+    send(&link, 1, submit(1, "second")).await;
+    send(&link, 2, submit(2, "taken back")).await;
+    send(&link, 3, submit(3, "third")).await;
+    send(&link, 4, Command::Unqueue { line: Some(line(2)) }).await;
+    reply(&mut link, 4).await;
+    let session = link.session;
+    finished(link).await;
+    let whole = stage.recorded(session);
+    let seq = |fits: &dyn Fn(&Event) -> bool| whole.iter().find(|one| fits(&one.event)).unwrap().seq;
+    let queued =
+        |id: u128| seq(&move |event| matches!(event, Event::Queued { line: own, .. } if *own == line(id)));
+    let unqueued = seq(&|event| matches!(event, Event::Unqueued { .. }));
+    for crash in 1..=whole.last().unwrap().seq {
+        let stage = stage.after_crash_at(crash);
+        finished(resumed(&stage, session).await).await;
+        let record = stage.recorded(session);
+        let taken_back = crash >= queued(2) && crash < unqueued;
+        let wanted = [
+            (true, "go"),
+            (crash >= queued(1), "second"),
+            (taken_back, "taken back"),
+            (crash >= queued(3), "third"),
+        ];
+        let wanted: Vec<_> =
+            wanted.iter().filter(|(is_queued, _)| *is_queued).map(|(_, text)| *text).collect();
+        let begins = seq(&|event| matches!(event, Event::Queued { .. }));
+        if crash >= begins {
+            assert_eq!(prompted(&record), wanted, "after {crash}");
+        }
+        if crash >= queued(1) {
+            let last = record.iter().rev().find_map(|one| match &one.event {
+                Event::RunEnded { outcome, .. } => Some(outcome.word()),
+                _ => None,
+            });
+            assert_eq!(last, Some("completed"), "after {crash}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fork_leaves_the_queue_behind() {
+    let stage = Stage::new(SLOW);
+    let mut link = working(&stage).await;
+    send(&link, 1, submit(1, "second")).await;
+    reply(&mut link, 1).await;
+    let after = stage.after_crash(SLOW);
+    let start = Start::Fork { from: link.session, id: None, at: None };
+    let fork = after.engine().open(SessionRequest { start, ..after.request.clone() }).await.unwrap();
+    let session = fork.session;
+    finished(fork).await;
+    assert_eq!(prompted(&after.recorded(session)), ["go"]);
 }

@@ -237,6 +237,8 @@ async fn a_prompt_that_was_never_answered_is_sent_again() {
         let after = stage.recorded(link.session);
         assert_eq!(after.iter().filter(|one| is_it(one)).count(), 1, "after {crash}");
         let begun = after.iter().filter(|one| matches!(one.event, Event::CallStarted { .. })).count();
+        let ended = after.iter().filter(|one| matches!(one.event, Event::CallEnded { .. })).count();
+        assert_eq!(ended, 1, "after {crash}: a call has one result");
         let last = after.iter().rev().find_map(|one| match &one.event {
             Event::CallEnded { output, .. } => Some(output.content.text()),
             _ => None,

@@ -220,15 +220,16 @@ impl App {
         if !self.is_busy() {
             return Vec::new();
         }
-        let shown = self.sent.iter().take(SHOWN_SENT).map(|(_, text)| {
+        let shown = self.sent.iter().chain(&self.queued).take(SHOWN_SENT).map(|(_, text)| {
             let words = format!("  next: {}", one_line(text));
             Line::styled(cut(&words, self.columns).into_owned(), self.theme.faint)
         });
         let mut lines: Vec<Line<'static>> = shown.collect();
-        if let Some(more) = self.sent.len().checked_sub(SHOWN_SENT).filter(|more| *more > 0) {
+        let waiting = self.sent.len() + self.queued.len();
+        if let Some(more) = waiting.checked_sub(SHOWN_SENT).filter(|more| *more > 0) {
             lines.push(Line::styled(format!("  … and {more} more"), self.theme.faint));
         }
-        if !lines.is_empty() {
+        if !self.sent.is_empty() {
             lines.push(Line::styled("  (↑ takes them back)", self.theme.faint));
         }
         lines

@@ -97,3 +97,45 @@ fn a_turn_is_asked_about_where_the_first_press_took_a_draft() {
 fn reply(request: RequestId) -> Value {
     json!({"type": "replied", "request": request, "reply": {"reply": "done", "value": []}})
 }
+
+/// A prompt that an earlier process had accepted waits in this one, and can be taken back here.
+#[test]
+fn a_prompt_that_was_queued_in_an_earlier_process_can_be_taken_back() {
+    let envelope = |event: Value| Envelope {
+        seq: 1,
+        at: jiff::Timestamp::UNIX_EPOCH,
+        agent: None,
+        run: RunId(uuid::Uuid::nil()),
+        event: serde_json::from_value(event).unwrap(),
+    };
+    let line = |id: u128| LineId(uuid::Uuid::from_u128(id));
+    let queued = |id: u128, text: &str| {
+        envelope(json!({"type": "queued", "line": line(id), "blocks": [{"type": "text", "text": text}]}))
+    };
+    let said = json!({"type": "message", "message": {"role": "user", "content": "begun"}, "lines": [line(1)],
+        "parent": null, "meta": {"origin": "prompt"}});
+    let past = [
+        queued(1, "begun"),
+        envelope(said),
+        queued(2, "taken back"),
+        envelope(json!({"type": "unqueued", "lines": [line(2)]})),
+        queued(3, "waits"),
+    ];
+    let mut app = App::new(Theme::new(Shades::None), Keymap::default(), History::default(), (80, 24));
+    app.recall(&past);
+    app.begin();
+    let effects = app.update(Input::Key(KeyEvent::new(KeyCode::Up, KeyModifiers::NONE)));
+    let taken: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Send(Request { id, command: Command::Unqueue { line } }) => Some((*id, *line)),
+            _ => None,
+        })
+        .collect();
+    let [(id, Some(own))] = taken.as_slice() else { panic!("{effects:?}") };
+    assert_eq!(*own, line(3));
+    let done = json!({"type": "replied", "request": id,
+        "reply": {"reply": "done", "value": {"cancelled": [line(3)]}}});
+    after(&mut app, done);
+    assert_eq!(app.take_draft().as_deref(), Some("waits"));
+}
