@@ -25,16 +25,21 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
+use decurion_config::shell_env::is_secret_name;
+use decurion_exec::private;
 
 use args::{Args, SubCommand};
 use report::Failure;
 
 fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();
+    private::keep_memory();
     if args::is_guard(&argv) {
         // First of all, while there is one thread: this process only guards the processes of another.
         decurion_exec::guard::serve();
     }
+    // Before anything is started that could look, and while there is one thread.
+    private::hide_variables(&|name, _| is_secret_name(&name.to_string_lossy()));
     decurion_exec::set_umask_077();
     decurion_exec::raise_file_limit();
     let (parsed, passed_over) = args::parse(&argv);

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
-use decurion_config::{Environment, Keeper, Loaded, Plugins, TrustState, settings};
+use decurion_config::{Environment, Keeper, Loaded, Plugins, TrustState, settings, shell_env};
 use decurion_engine::child::{AgentSettings, BackgroundChoice};
 use decurion_engine::mcp::McpParts;
 use decurion_engine::permission::Undecided;
 use decurion_engine::worktree::{WorktreeSettings, Worktrees};
 use decurion_engine::{Compaction, Definitions, Durability, Engine, Kept, Library, Models, Parts, Settings};
-use decurion_exec::{Git, Guard, GuardProgram};
+use decurion_exec::{Git, Guard, GuardProgram, private};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{HookDeclaration, PermissionUpdate};
 use decurion_store::{Archive, Leases};
@@ -35,6 +35,24 @@ pub fn surroundings() -> Result<(Utf8PathBuf, Environment), Failure> {
     Ok((decurion_config::current_directory()?, Environment::capture()))
 }
 
+/// Hides what this process was started with and commands are not given: variables that the settings take keys from, and
+/// secrets among the words. What is written on the command line as JSON may hold any.
+fn conceal(loaded: &Loaded) {
+    private::hide_variables(&|name, value| shell_env::is_withheld(name, value, &loaded.providers));
+    private::hide_words(loaded.secrets().map(|secret| secret.expose().as_bytes()));
+    conceal_json();
+}
+
+/// Hides the words of the command line that are JSON.
+pub fn conceal_json() {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let json = words.iter().filter_map(|word| {
+        let bytes = word.as_encoded_bytes();
+        bytes.iter().position(|byte| *byte == b'{').map(|at| &bytes[at..])
+    });
+    private::hide_words(json);
+}
+
 /// What an engine is given besides the settings.
 pub struct Given {
     /// The models.
@@ -53,6 +71,7 @@ pub struct Given {
 
 /// The engine of these settings.
 pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> Engine {
+    conceal(loaded);
     let Given { models, agents, mcp, library, hooks, undecided } = given;
     let settings = &loaded.settings;
     let shell = shell_environment(loaded, environment);

@@ -165,7 +165,8 @@ impl Loaded {
         self.providers.choose(self.settings.model.as_deref())
     }
 
-    fn secrets(&self) -> impl Iterator<Item = &Secret> {
+    /// Every secret that the settings hold, or take from elsewhere.
+    pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
         let variables = self.settings.env.values().filter_map(|value| match value {
             settings::EnvValue::Secret(secret) => Some(secret),
             settings::EnvValue::Plain(_) => None,

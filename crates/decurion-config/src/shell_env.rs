@@ -125,6 +125,12 @@ impl Filter<'_> {
     }
 }
 
+/// Whether no process that we start is given a variable, because it is a secret or holds a provider's key.
+pub fn is_withheld(name: &OsStr, value: &OsStr, providers: &Providers) -> bool {
+    let name = name.to_string_lossy();
+    is_secret_name(&name) || Filter { providers }.forbids(&name, value)
+}
+
 /// Whether a variable's name says that its value is a secret.
 pub fn is_secret_name(name: &str) -> bool {
     /// Anywhere in the name.
@@ -224,8 +230,8 @@ pub(crate) fn is_protected(name: &str) -> bool {
     PREFIXES.iter().any(|prefix| upper.starts_with(prefix)) || upper == "HOME"
 }
 
-/// The allow-list for hooks and servers.
-fn is_ordinary(name: &str) -> bool {
+/// The allow-list for hooks and servers, and for what anyone may see of the process that only keeps a terminal.
+pub fn is_ordinary(name: &str) -> bool {
     const NAMES: &[&str] = &[
         "PATH",
         "HOME",

@@ -13,6 +13,7 @@ pub mod keeper;
 pub mod launch;
 pub mod limits;
 pub mod lineage;
+pub mod private;
 pub mod process;
 pub mod shell;
 

@@ -1,5 +1,6 @@
 //! The system calls that safe wrappers do not offer: forking, a process's signals and its descriptor
-//! numbers. Takes and gives plain values; every `unsafe` of the crate is here or in `guard/spawn.rs`.
+//! numbers. Takes and gives plain values; every `unsafe` of the crate is here, in
+//! `private.rs` or in `guard/spawn.rs`.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_uint};

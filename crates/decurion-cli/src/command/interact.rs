@@ -23,8 +23,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use camino::Utf8Path;
+use decurion_config::shell_env::is_ordinary;
 use decurion_config::{Environment, Loaded};
 use decurion_exec::keeper::{self, Leash};
+use decurion_exec::private;
 use decurion_protocol::{
     Command, Envelope, Link, Mode, Place, Request, RequestId, SessionId, SessionRequest, Start,
 };
@@ -58,6 +60,9 @@ pub fn keep() -> Result<u8, Failure> {
         .map_err(|error| Failure::failed(format!("cannot tell which program this is: {error}")))?;
     let mut arguments = vec!["--kept-by".into(), keeper::own_id().to_string().into()];
     arguments.extend(std::env::args_os().skip(1));
+    // Nothing is known of the settings here, and nothing of it is needed.
+    private::hide_variables(&|name, _| !is_ordinary(&name.to_string_lossy()));
+    crate::wire::conceal_json();
     let ended = keeper::keep(program.as_os_str(), &arguments)
         .map_err(|error| Failure::failed(format!("cannot start {}: {error}", program.display())))?;
     match ended {

@@ -15,6 +15,7 @@ mod led;
 mod long_hooks;
 mod models;
 mod own_children;
+mod private;
 mod questions;
 mod repositories;
 mod sdk;

@@ -226,10 +226,13 @@ fn a_keeper_that_is_killed_takes_its_worker_along_where_the_terminal_stays() {
     terminal.wait_for("look around  $ while");
     let line = |pid: &i32| super::text_of(format!("/proc/{pid}/cmdline"));
     let is_ours = |pid: &i32| line(pid).starts_with(crate::stand::DECURION);
-    let is_keeper =
-        |pid: &i32| is_ours(pid) && line(pid).ends_with("decurion\0--dangerously-skip-permissions\0");
     let left = || terminal.stand.home.processes();
-    kill(left().into_iter().find(is_keeper).expect("nobody keeps the terminal"));
+    // The keeper shows nothing of its environment, by which processes of this home are known; the worker names it.
+    let kept_by = |pid: i32| {
+        let line = line(&pid);
+        line.split_once("--kept-by\0")?.1.split('\0').next()?.parse::<i32>().ok()
+    };
+    kill(left().into_iter().find_map(kept_by).expect("nobody keeps the terminal"));
     terminal.wait_that("the end of the worker and its work", || {
         !left().iter().any(|pid| is_ours(pid) || line(pid).contains("/go"))
     });
