@@ -308,6 +308,10 @@ impl Models for Configured {
         self.find_main(name)
     }
 
+    fn sibling(&self, of: &Model, id: &str) -> ModelInfo {
+        self.catalog.model(of.dialect, id)
+    }
+
     fn default_name(&self) -> String {
         self.named.clone().unwrap_or_else(|| UNNAMED.to_owned())
     }

@@ -17,8 +17,8 @@ use crate::context::{Context, Media, Omittable};
 use crate::hooked::Hooked;
 use crate::journal::JournalLost;
 use crate::ports::new_line;
-use crate::run::{Progress, Run, belongs, record, refold, request, room, timed_turn};
-use crate::spending;
+use crate::run::{Progress, Run, belongs, record, refold, room};
+use crate::spending::{self, Unasked};
 use crate::turn::Reply;
 
 /// How many bytes of conversation are one token, on the low side.
@@ -160,7 +160,8 @@ async fn summarise(
         text.push_str("\n\nPay special attention to: ");
         text.push_str(instructions);
     }
-    let head = Arc::new(run.ports.model.dialect.head(&without_calls(run)));
+    let head = without_calls(run);
+    let wire_head = Arc::new(run.ports.model.dialect.head(&head));
     let (mut media, mut most) = (progress.media(), most_bytes(run, progress, trigger));
     let (mut blank, mut sent) = (0, u64::MAX);
     loop {
@@ -172,12 +173,14 @@ async fn summarise(
         // What is left out was counted, so the count is of no use for the rest.
         let counted = progress.context.counted().filter(|_| most.is_none());
         let input = spending::weigh(run, &messages, counted);
-        let held = spending::reserve(run, input).await.map_err(Unsummarised::Budget)?;
-        let request = request(run, Arc::clone(&head), messages);
-        let reply = timed_turn(run, progress, request).await;
         let stop_reason = progress.totals.stop_reason.clone();
-        spending::settle(run, progress, held, reply.as_ref().ok());
+        let reply = spending::ask(run, progress, input, (&head, &wire_head), &messages).await;
         progress.totals.stop_reason = stop_reason;
+        let reply = match reply {
+            Err(Unasked::Budget(exhausted)) => return Err(Unsummarised::Budget(exhausted)),
+            Err(Unasked::Model(error)) => Err(error),
+            Ok(reply) => Ok(reply),
+        };
         match reply.as_ref().map(said) {
             Ok(text) if !text.trim().is_empty() => return Ok(Summary { text, omitted, bytes }),
             Ok(_) | Err(ModelError::Empty { .. }) if blank + 1 < TRIES => blank += 1,

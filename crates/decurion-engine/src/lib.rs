@@ -297,6 +297,8 @@ impl Engine {
         // Whoever made the request has said which model an alias came to.
         let (model, _) = parts.models.main(&model_name).map_err(PlaceError::Model)?;
         spec::check_limits(&request.limits, &model)?;
+        let fallbacks = parts.models.fallbacks(&model, request.fallback_model.as_deref());
+        spec::check_fallbacks(&request.limits, &fallbacks)?;
         let recorded_head = recorded
             .zip(files)
             .and_then(|(spec, files)| serde_json::from_slice(&files.get_head(&spec.head).ok()?).ok());

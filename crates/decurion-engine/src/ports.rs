@@ -12,8 +12,8 @@ use decurion_model::{Dialect, Gateway, Head, RequestTag, WireHead};
 use decurion_protocol::agent::type_behind;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    AgentDefinition, AgentId, CallId, Clock, HookDeclaration, LineId, Mode, Money, PermissionUpdate,
-    Question, RuleSet, RunId, Skill, TaskId,
+    AgentDefinition, AgentId, CallId, Clock, HookDeclaration, LineId, Mode, PermissionUpdate, Question,
+    RuleSet, RunId, Skill, TaskId,
 };
 use decurion_tools::{Http, Spill, ToolLimits, ToolSet};
 use tokio::sync::{oneshot, watch};
@@ -48,13 +48,13 @@ pub struct Model {
     pub head: Head,
 }
 
-impl Model {
-    /// The most that a request can cost that reads and writes so many tokens; none without a price.
-    pub fn most(&self, input: u64, output: u64) -> Option<Money> {
-        let price = self.info.price?;
-        let dearest = price.input.max(price.cache_write).max(price.cache_write_hour);
-        Some(Money(input.saturating_mul(dearest).saturating_add(output.saturating_mul(price.output))))
-    }
+/// A model to change to while the one that was asked for stays overloaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fallback {
+    /// As the provider knows it.
+    pub id: String,
+    /// Its window, output limit and price.
+    pub info: ModelInfo,
 }
 
 /// The models at hand.
@@ -66,8 +66,16 @@ pub trait Models: Send + Sync {
     fn main(&self, name: &str) -> Result<(Arc<Model>, Option<String>), String> {
         self.resolve(name).map(|model| (model, None))
     }
+    /// What is known of another model of the same provider, by the provider's name for it.
+    fn sibling(&self, of: &Model, id: &str) -> ModelInfo;
     /// The model to use when nobody names one.
     fn default_name(&self) -> String;
+
+    /// The models to change to while one stays overloaded, as a request names them.
+    fn fallbacks(&self, of: &Model, names: Option<&str>) -> Arc<[Fallback]> {
+        let names = names.unwrap_or_default().split(',').map(str::trim).filter(|name| !name.is_empty());
+        names.map(|id| Fallback { id: id.to_owned(), info: self.sibling(of, id) }).collect()
+    }
 }
 
 /// The agents at hand, as they are now.
@@ -287,8 +295,8 @@ pub struct Ports {
     pub head: Arc<Head>,
     /// The same in the model's bytes.
     pub wire_head: Arc<WireHead>,
-    /// The model to change to, as the same provider knows it.
-    pub fallback: Option<String>,
+    /// The models to change to.
+    pub fallbacks: Arc<[Fallback]>,
     /// Who asks, for the provider's queue and for scripts.
     pub tag: RequestTag,
     /// The tools offered.

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_model::{Head, ModelError, ModelRequest, WireHead, WireMessage};
+use decurion_model::{ModelError, ModelRequest, WireHead, WireMessage};
 use decurion_protocol::event::ending;
 use decurion_protocol::{
     Activity, Block, CallId, Envelope, Event, Limits, LineId, Message, MessageMeta, Origin, Outcome, Pattern,
@@ -16,7 +16,6 @@ use decurion_protocol::{
 };
 use decurion_tools::alias;
 
-use crate::budget::Exhausted;
 use crate::call::{self, Call};
 use crate::calls::{answer, bench};
 use crate::compact::{Trigger, Unsummarised, compact};
@@ -28,7 +27,7 @@ use crate::ports::{Instructions, Ports, new_line, unused_call};
 use crate::prompt;
 use crate::skill;
 use crate::spawn::Carried;
-use crate::spending::{self, LEAST_OUTPUT};
+use crate::spending::{self, LEAST_OUTPUT, Unasked};
 use crate::structured;
 use crate::task::BY_ANSWER;
 use crate::turn::{Reply, Waits, turn};
@@ -224,8 +223,10 @@ pub async fn run(run: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Res
         let reply = match ask(run, progress).await {
             Ok(reply) => reply,
             Err(Refusal::Held) => continue,
-            Err(Refusal::Budget(exhausted)) => return Ok(out_of_budget(progress, exhausted.word())),
-            Err(Refusal::Model(error)) => match recover(run, progress, error).await? {
+            Err(Refusal::Unasked(Unasked::Budget(exhausted))) => {
+                return Ok(out_of_budget(progress, exhausted.word()));
+            }
+            Err(Refusal::Unasked(Unasked::Model(error))) => match recover(run, progress, error).await? {
                 None => continue,
                 Some(outcome) => return Ok(outcome),
             },
@@ -379,8 +380,7 @@ pub(crate) fn room(run: &Run) -> u64 {
 enum Refusal {
     /// The run is held, and was not yet heard.
     Held,
-    Budget(Exhausted),
-    Model(ModelError),
+    Unasked(Unasked),
 }
 
 /// One request: reserved, sent, settled.
@@ -391,21 +391,10 @@ async fn ask(run: &Run, progress: &mut Progress) -> Result<Reply, Refusal> {
     };
     let counted = progress.context.counted();
     let (input, is_new) = (spending::weigh(run, &messages, counted), counted.is_none());
-    // On the heap, since every agent that works has one.
-    let asking = Box::pin(async {
-        let held = spending::reserve(run, input).await.map_err(Refusal::Budget)?;
-        let mut request = request(run, run.ports.wire_head.clone(), messages.clone());
-        if held.output() < run.ports.head.max_output_tokens {
-            let head = Head { max_output_tokens: held.output(), ..(*run.ports.head).clone() };
-            request.head = Arc::new(run.ports.model.dialect.head(&head));
-        }
-        let reply = timed_turn(run, progress, request).await;
-        spending::settle(run, progress, held, reply.as_ref().ok());
-        reply.map_err(Refusal::Model)
-    });
+    let ask = spending::ask(run, progress, input, (&run.ports.head, &run.ports.wire_head), &messages);
     let reply = tokio::select! {
         biased;
-        reply = asking => reply?,
+        reply = Box::pin(ask) => reply.map_err(Refusal::Unasked)?,
         () = run.ports.desk.gives_way() => {
             run.ports.desk.waits(&run.ports.journal, None);
             return Err(Refusal::Held);
@@ -419,7 +408,7 @@ async fn ask(run: &Run, progress: &mut Progress) -> Result<Reply, Refusal> {
 
 /// A request of this run.
 pub(crate) fn request(run: &Run, head: Arc<WireHead>, messages: Vec<WireMessage>) -> ModelRequest {
-    ModelRequest { head, messages, tag: run.ports.tag.clone(), fallback: run.ports.fallback.clone() }
+    ModelRequest { head, messages, tag: run.ports.tag.clone(), fallback: spending::fallback(run) }
 }
 
 /// Asks the model, and counts the time that took.
@@ -526,9 +515,9 @@ async fn fail(run: &Run, progress: &mut Progress, error: &ModelError) -> Result<
 
 /// Puts the reply on record and gives its calls.
 async fn record_reply(run: &Run, progress: &mut Progress, reply: Reply) -> Result<Vec<Call>, JournalLost> {
-    let Reply { mut message, mut meta, .. } = reply;
+    let Reply { mut message, mut meta, fell_back_to } = reply;
     rename_duplicates(&mut message, &progress.context);
-    let info = &run.ports.model.info;
+    let info = spending::info(run, fell_back_to.as_deref());
     meta.cost = meta.usage.as_ref().filter(|_| info.price.is_some()).map(|usage| info.cost(usage));
     meta.timing = progress.timing.take();
     let text = message.text();

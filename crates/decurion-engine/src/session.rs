@@ -916,7 +916,10 @@ impl Owner {
             model: Arc::clone(&session.model),
             head: Arc::clone(&session.head),
             wire_head: Arc::clone(&session.wire_head),
-            fallback: session.request.fallback_model.clone(),
+            fallbacks: session
+                .parts
+                .models
+                .fallbacks(&session.model, session.request.fallback_model.as_deref()),
             tag: RequestTag { agent: "main".into(), path: "main".into(), class: RequestClass::Main },
             tools: Arc::clone(&session.tools),
             hooks: self.hooks.clone(),

@@ -11,7 +11,7 @@ use decurion_protocol::{
 use decurion_tools::{Tool, ToolSet};
 use sha2::{Digest as _, Sha256};
 
-use crate::ports::{Model, Parts, new_run};
+use crate::ports::{Fallback, Model, Parts, new_run};
 use crate::prompt;
 use crate::skill;
 use crate::structured::StructuredOutput;
@@ -216,6 +216,18 @@ pub fn check_later_mode(mode: Mode, parts: &Parts, request: &SessionRequest) -> 
         return Err(reason.to_owned());
     }
     Ok(())
+}
+
+/// Refuses models to change to whose cost a money limit could not count.
+pub fn check_fallbacks(limits: &Limits, fallbacks: &[Fallback]) -> Result<(), PlaceError> {
+    match fallbacks.iter().find(|fallback| limits.money.is_some() && fallback.info.price.is_none()) {
+        Some(fallback) => Err(PlaceError::Usage(format!(
+            "a money budget needs the price of the fallback model, which is not known; add it under \
+             `models.catalogue` in the settings, or leave the fallback out: {}",
+            fallback.id
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Refuses limits that cannot be kept.

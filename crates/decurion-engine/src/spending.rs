@@ -6,18 +6,21 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use decurion_model::catalog::same_model;
-use decurion_model::{WireHead, WireMessage};
-use decurion_protocol::WaitReason;
+use decurion_model::catalog::{ModelInfo, Price, same_model};
+use decurion_model::{Head, ModelError, WireHead, WireMessage};
+use decurion_protocol::{Money, WaitReason};
 use tokio::sync::Notify;
 
 use crate::budget::{Amount, Budget, Exhausted, Reservation, Ticket, Want};
 use crate::context::Counted;
-use crate::run::{Progress, Run};
+use crate::ports::Fallback;
+use crate::run::{Progress, Run, request, timed_turn};
 use crate::turn::Reply;
 
 /// The fewest output tokens worth asking for when a budget is short.
 pub(crate) const LEAST_OUTPUT: u64 = 256;
+/// How many times as many tokens another model of a provider makes of a text, at most.
+const OTHER_TOKENIZER: u64 = 2;
 /// How many tokens more a text can be where it is cut in two.
 const CUT: u64 = 16;
 /// How many heads are remembered.
@@ -64,11 +67,14 @@ pub(crate) fn weigh(run: &Run, messages: &[WireMessage], counted: Option<&Counte
             let rest = messages.get(counted.messages..).unwrap_or_default();
             let reply = rest.first().map_or(0, |reply| reply.most_tokens(model)).max(counted.output);
             let head = if counted.same_head { 0 } else { head.most_tokens() };
-            counted.input + head + reply + sum(rest.get(1..).unwrap_or_default())
+            // Another model of the provider may have a tokenizer that makes more of the same text.
+            let others = if ports.fallbacks.is_empty() { 1 } else { OTHER_TOKENIZER };
+            counted.input * others + head + reply + sum(rest.get(1..).unwrap_or_default())
         }
         None => head.most_tokens() + sum(messages),
     };
-    let shared = ports.scale.known(head).map(|known| known.tokens + beyond(messages, &known.messages, model));
+    let known = ports.scale.known(head).filter(|_| ports.fallbacks.is_empty());
+    let shared = known.map(|known| known.tokens + beyond(messages, &known.messages, model));
     let most = shared.map_or(most, |shared| shared.min(most));
     // A model refuses to read more than its window, where that is known for sure.
     let window_is_known = ports.model.info.price.is_some() && !model.contains('[');
@@ -89,15 +95,67 @@ fn beyond(messages: &[WireMessage], known: &[WireMessage], model: &str) -> u64 {
     tokens
 }
 
+/// Why there is no reply.
+#[derive(Debug)]
+pub(crate) enum Unasked {
+    /// It was not asked for: what is unspent does not pay for it.
+    Budget(Exhausted),
+    /// The provider gave none.
+    Model(ModelError),
+}
+
+/// Asks the model for a reply to these messages, which are at most so many tokens: reserved, sent, settled. Where what is
+/// unspent pays for less output than the head asks for, less is asked for.
+pub(crate) async fn ask(
+    run: &Run,
+    progress: &mut Progress,
+    input: u64,
+    (head, wire_head): (&Head, &Arc<WireHead>),
+    messages: &[WireMessage],
+) -> Result<Reply, Unasked> {
+    let held = reserve(run, input, head.max_output_tokens).await.map_err(Unasked::Budget)?;
+    let mut request = request(run, Arc::clone(wire_head), messages.to_vec());
+    if held.output() < head.max_output_tokens {
+        let head = Head { max_output_tokens: held.output(), ..head.clone() };
+        request.head = Arc::new(run.ports.model.dialect.head(&head));
+    }
+    let reply = timed_turn(run, progress, request).await;
+    settle(run, progress, held, reply.as_ref().ok());
+    reply.map_err(Unasked::Model)
+}
+
+/// The models to change to. One whose cost could not be counted is none below an account that limits money.
+fn fallbacks(run: &Run) -> impl Iterator<Item = &Fallback> {
+    let counts_money = lock(&run.ports.budget).money_left(run.ports.account).is_some();
+    run.ports.fallbacks.iter().filter(move |one| one.info.price.is_some() || !counts_money)
+}
+
+/// The same, as a request names them.
+pub(crate) fn fallback(run: &Run) -> Option<String> {
+    let names: Vec<&str> = fallbacks(run).map(|fallback| fallback.id.as_str()).collect();
+    (!names.is_empty()).then(|| names.join(","))
+}
+
+/// What is known of the model that answered.
+pub(crate) fn info<'a>(run: &'a Run, fell_back_to: Option<&str>) -> &'a ModelInfo {
+    let fallback = run.ports.fallbacks.iter().find(|one| Some(one.id.as_str()) == fell_back_to);
+    fallback.map_or(&run.ports.model.info, |fallback| &fallback.info)
+}
+
 /// Sets aside what a request that reads so many tokens may cost at most. Waits, visibly, where others have reserved too
 /// much of the budget; dropped meanwhile, it leaves the line.
-pub(crate) async fn reserve(run: &Run, input: u64) -> Result<Held, Exhausted> {
+async fn reserve(run: &Run, input: u64, output: u64) -> Result<Held, Exhausted> {
     let ports = &run.ports;
+    // Whichever model answers in the end, it is paid for.
+    let infos = || std::iter::once(&ports.model.info).chain(fallbacks(run).map(|fallback| &fallback.info));
+    let prices = || infos().filter_map(|info| info.price);
+    let read = |price: Price| price.input.max(price.cache_write).max(price.cache_write_hour);
+    let input_price = prices().map(read).max().unwrap_or(0);
     let want = Want {
-        input: Amount { tokens: input, money: ports.model.most(input, 0).unwrap_or_default() },
-        output: ports.head.max_output_tokens,
+        input: Amount { tokens: input, money: Money(input.saturating_mul(input_price)) },
+        output,
         least_output: LEAST_OUTPUT,
-        output_price: ports.model.info.price.map_or(0, |price| price.output),
+        output_price: prices().map(|price| price.output).max().unwrap_or(0),
     };
     let held = |reservation| Held { budget: Arc::clone(&ports.budget), reservation: Some(reservation) };
     let place = {
@@ -151,7 +209,7 @@ pub(crate) struct Held {
 
 impl Held {
     /// The most output tokens that it pays for.
-    pub(crate) fn output(&self) -> u64 {
+    fn output(&self) -> u64 {
         self.reservation.as_ref().map_or(0, |reservation| reservation.output)
     }
 
@@ -178,10 +236,11 @@ pub(crate) fn learn(run: &Run, messages: &[WireMessage], reply: &Reply) {
 }
 
 /// Replaces what was set aside by what was used, and adds it to the totals.
-pub(crate) fn settle(run: &Run, progress: &mut Progress, held: Held, reply: Option<&Reply>) {
+fn settle(run: &Run, progress: &mut Progress, held: Held, reply: Option<&Reply>) {
     let model = &run.ports.model;
+    let info = info(run, reply.and_then(|reply| reply.fell_back_to.as_deref()));
     let usage = &reply.and_then(|reply| reply.meta.usage.clone()).unwrap_or_default();
-    let cost = model.info.cost(usage);
+    let cost = info.cost(usage);
     held.settle(Amount { tokens: usage.context_tokens(), money: cost });
     let Some(reply) = reply else { return };
     let totals = &mut progress.totals;
@@ -196,6 +255,6 @@ pub(crate) fn settle(run: &Run, progress: &mut Progress, held: Held, reply: Opti
     let entry = totals.models.entry(answered).or_default();
     entry.usage.add(usage);
     entry.cost = entry.cost.plus(cost);
-    entry.window = model.info.window;
-    entry.max_output = model.info.max_output;
+    entry.window = info.window;
+    entry.max_output = info.max_output;
 }

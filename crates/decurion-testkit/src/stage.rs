@@ -1,6 +1,7 @@
 //! An engine on a stage. Takes a script for the model and a prompt, plays it through the real loop with two
 //! plain tools and a real journal, gives the log a person would tell and everything else there is to audit.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -71,6 +72,8 @@ pub struct Stage {
     pub library: Arc<dyn Library>,
     /// Names that are models of their own; any other name is the one model there is.
     pub models: Vec<String>,
+    /// What some of them cost; the others cost what the facts say.
+    pub prices: HashMap<String, Price>,
     /// Names that no provider knows.
     pub unknown_models: Vec<String>,
     /// Whether the journal is written without a thread, so that simulated time waits for it.
@@ -149,6 +152,7 @@ impl Stage {
             instructions: Vec::new(),
             library: Arc::new(NoLibrary),
             models: Vec::new(),
+            prices: HashMap::new(),
             unknown_models: Vec::new(),
             journal_here: true,
             processes: None,
@@ -251,7 +255,7 @@ impl Stage {
         let (usual, chat) = (gateway(self.dialect), gateway(Dialect::OpenAiChat));
         let model = |name: &str| {
             let gateway = if name.starts_with(CHAT) { &chat } else { &usual };
-            let price = self.info.price.filter(|_| name != UNPRICED);
+            let price = self.prices.get(name).copied().or(self.info.price).filter(|_| name != UNPRICED);
             Arc::new(Model {
                 name: name.into(),
                 id: name.into(),
@@ -614,6 +618,10 @@ impl Models for Cast {
         }
         let other = self.others.iter().find(|model| model.name == name);
         Ok(Arc::clone(other.unwrap_or(&self.usual)))
+    }
+
+    fn sibling(&self, of: &Model, id: &str) -> ModelInfo {
+        self.resolve(id).map_or_else(|_| of.info.clone(), |model| model.info.clone())
     }
 
     fn default_name(&self) -> String {

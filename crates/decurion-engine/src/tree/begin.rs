@@ -473,13 +473,15 @@ impl Owner {
             family.modes,
             links,
         );
+        let models = &self.session.parts.models;
+        let fallbacks = models.fallbacks(&model, spec.fallback_model.as_deref());
         let ports = Ports {
             who: desk.who.clone(),
             desk: Arc::new(desk),
             model,
             head: Arc::clone(&outfit.head),
             wire_head: Arc::clone(&outfit.wire_head),
-            fallback: spec.fallback_model.clone(),
+            fallbacks,
             tag,
             tools: Arc::clone(&outfit.tools),
             hooks,

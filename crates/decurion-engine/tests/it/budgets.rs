@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use decurion_protocol::{Block, Command, Envelope, Event, Limits, Outcome, TaskId, WaitReason};
+use decurion_model::catalog::Price;
+use decurion_protocol::{
+    Block, Command, Envelope, Event, Limits, Money, Outcome, Place as _, TaskId, WaitReason,
+};
 use decurion_testkit::stage::{Played, Stage, send};
 
 use crate::support::{Playing, stage};
@@ -127,7 +130,7 @@ async fn parallel_agents_wait_for_what_others_only_reserved() {
 #[tokio::test(start_paused = true)]
 async fn output_is_not_cut_for_what_others_only_reserved() {
     let mut stage = parallel(10);
-    stage.request.limits = Limits { money: Some(decurion_protocol::Money(90_000_000)), ..Limits::default() };
+    stage.request.limits = Limits { money: Some(Money(90_000_000)), ..Limits::default() };
     let played = stage.play("go").await;
     assert_eq!(endings(&played).len(), 10);
     assert!(waits(&played.events) > 0);
@@ -251,4 +254,64 @@ async fn what_an_agent_waits_for_is_shown_with_its_task() {
     playing.waiting().await;
     let tasks = playing.ask(Command::Tasks).await.unwrap().to_string();
     assert!(tasks.contains("budget that other requests have reserved"), "{tasks}");
+}
+
+/// A model that stays overloaded, and a dearer one to change to.
+fn overloaded() -> Stage {
+    let mut stage = stage(
+        "when model=scripted\n  fail 529\nwhen\n  say \"from the other\"\n  usage input=1000 output=100\n",
+    );
+    stage.models = vec!["dear".into()];
+    let dear = Price { input: 10_000, output: 50_000, cache_read: 1_000, ..Price::default() };
+    stage.prices = [("dear".to_owned(), dear)].into();
+    stage.request.fallback_model = Some("dear".into());
+    stage
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fallback_model_is_billed_and_reserved_at_its_own_price() {
+    let stage = overloaded();
+    let played = stage.play("go").await;
+    let costs: Vec<u64> = played
+        .events
+        .iter()
+        .filter_map(|envelope| match &envelope.event {
+            Event::Message { meta, .. } => meta.cost.map(|cost| cost.0),
+            Event::RunEnded { totals, .. } => Some(totals.cost.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(costs, [15_000_000, 15_000_000], "1,000 tokens in, 100 out");
+    // The least that the cheaper model writes costs $0.00128, of the dearer one $0.0128.
+    let mut stage = stage.resuming("when\n  say \"done\"\n  usage input=100 output=10\n");
+    stage.request.limits = Limits { money: Some(Money(12_000_000)), ..Limits::default() };
+    let played = stage.play("go").await;
+    assert_eq!(played.outcome, Outcome::OutOfBudget { budget: "money".into(), partial: String::new() });
+    stage.request.fallback_model = None;
+    assert_eq!(stage.play("go").await.outcome, done("done"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fallback_model_without_a_price_is_refused_with_a_money_budget() {
+    let mut stage = overloaded();
+    stage.models = vec!["unpriced".into()];
+    stage.request.fallback_model = Some("unpriced".into());
+    stage.request.limits = Limits { money: Some(Money(1_000_000_000)), ..Limits::default() };
+    let refused = stage.engine().open(stage.request.clone()).await.map(|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("price of the fallback model") && refused.ends_with("unpriced"), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_summary_asks_for_no_more_output_than_is_reserved() {
+    let mut stage = stage("when\n  say \"said\"\n  usage input=4000 output=1000\n");
+    stage.request.limits = tokens(12_000);
+    let mut playing = Playing::open(&stage).await;
+    playing.until(|envelope| matches!(envelope.event, Event::RunEnded { .. }).then_some(())).await;
+    playing.ask(Command::Compact { instructions: None }).await.unwrap();
+    playing.until(|envelope| matches!(envelope.event, Event::Compacted { .. }).then_some(())).await;
+    let request = String::from_utf8(stage.requests().pop().unwrap()).unwrap();
+    let (_, after) = request.split_once("\"max_tokens\":").unwrap();
+    let asked: u64 = after.split(',').next().unwrap().parse().unwrap();
+    // 7,000 are unspent, and 4,000 of them were counted as its input.
+    assert!((256..3_000).contains(&asked), "{asked}");
 }
