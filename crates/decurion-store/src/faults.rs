@@ -348,6 +348,8 @@ fn a_blob_whose_sync_failed_is_written_anew() {
         let name = std::fs::read_dir(&blobs).unwrap().next().unwrap().unwrap().path();
         let inode = |path: &std::path::Path| std::os::unix::fs::MetadataExt::ino(&path.metadata().unwrap());
         let before = inode(&name);
+        // Open, so that the file system cannot give its number to the new one.
+        let _first = std::fs::File::open(&name).unwrap();
         stage.disk.0.lock().unwrap().sync_fault = Some((1, tries));
         let mut failures = 0;
         while stage.writer.sync().is_err() {
