@@ -10,7 +10,8 @@ use decurion_model::script::Script;
 use decurion_testkit::server::{Answers, FakeModel, Rounds, Settings};
 
 const USAGE: &str = "usage: fakemodel (--script FILE | --rounds N [--agents N] [--command TEXT])
-                 [--log FILE] [--bodies FOLDER] [--gate N] [--no-validate] [--with-parent]
+                 [--log FILE] [--bodies FOLDER] [--gate N] [--models A,B] [--key KEY]
+                 [--no-validate] [--with-parent]
 
   --script FILE    play this script
   --rounds N       for benches: one shell call in each of the first N turns, then a closing text
@@ -19,6 +20,8 @@ const USAGE: &str = "usage: fakemodel (--script FILE | --rounds N [--agents N] [
   --log FILE       one line of JSON per request, written before it is answered
   --bodies FOLDER  each request's body, as <number>.json
   --gate N         hold the first request of each agent below the root until N of them wait
+  --models A,B     the ids in its list of models (default: test-model)
+  --key KEY        refuse every other key with status 401
   --no-validate    answer requests that a provider would refuse
   --with-parent    end when the process that started this one ends
 
@@ -62,6 +65,8 @@ struct Options {
     log: Option<PathBuf>,
     bodies: Option<PathBuf>,
     gate: Option<u32>,
+    models: Option<String>,
+    key: Option<String>,
     no_validate: bool,
     with_parent: bool,
 }
@@ -79,6 +84,8 @@ impl Options {
                 "--log" => options.log = Some(value()?.into()),
                 "--bodies" => options.bodies = Some(value()?.into()),
                 "--gate" => options.gate = Some(number(&value()?)?),
+                "--models" => options.models = Some(value()?),
+                "--key" => options.key = Some(value()?),
                 "--no-validate" => options.no_validate = true,
                 "--with-parent" => options.with_parent = true,
                 _ => return Err(format!("no such option: {name}")),
@@ -103,6 +110,8 @@ impl Options {
                 command: self.command.unwrap_or_else(|| "true".into()),
             }),
         };
+        let usual = Settings::new(answers);
+        let models = self.models.map(|ids| ids.split(',').map(str::to_owned).collect());
         // Nobody can ask this process for what it was sent, so it keeps nothing.
         Ok(Settings {
             validate: !self.no_validate,
@@ -110,7 +119,9 @@ impl Options {
             log: self.log,
             bodies: self.bodies,
             gate: self.gate,
-            ..Settings::new(answers)
+            models: models.unwrap_or_else(|| usual.models.clone()),
+            key: self.key,
+            ..usual
         })
     }
 }
