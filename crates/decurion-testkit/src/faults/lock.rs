@@ -2,6 +2,7 @@
 //! and side files that are gone or garbled, gives whether one wrote, the others knew who, and nothing was
 //! missed.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -79,14 +80,19 @@ fn races_on_one(options: &Options, nth: u64) -> Result<u64, String> {
     Ok(programs)
 }
 
-/// Of each race, the prompt of one program stands in the transcript.
+/// Of each race, the prompt of one program stands in the transcript, though on more than one line: when it was
+/// accepted, and when its turn came.
 fn one_writer(stand: &Stand, id: &str) -> Result<(), String> {
     let lines = crate::proc::lines_of(&stand.transcript(id));
     for race in 0..PER_SESSION {
-        let prompt = format!(" of race {race}\"");
-        let written = lines.iter().filter(|line| line.contains(&prompt)).count();
-        if written != 1 {
-            return Err(format!("{written} programs wrote in race {race}"));
+        let end = format!(" of race {race}\"");
+        let prompt = |line: &String| {
+            let before = &line[..line.find(&end)?];
+            before.rfind("stay on, ").map(|start| before[start..].to_owned())
+        };
+        let written: BTreeSet<String> = lines.iter().filter_map(prompt).collect();
+        if written.len() != 1 {
+            return Err(format!("{} programs wrote in race {race}", written.len()));
         }
     }
     Ok(())

@@ -378,12 +378,10 @@ impl Bed {
         Ok((events, report))
     }
 
-    /// How many records lie whole at the beginning of these bytes.
+    /// How many records lie whole at the beginning of these bytes. One that lost only its line end is whole,
+    /// whatever follows it.
     fn events_within(&self, bytes: &[u8]) -> usize {
-        let is_whole = |end: usize| {
-            let line = bytes.get(..end - 1) == Some(&self.whole[..end - 1]);
-            line && matches!(bytes.get(end - 1), None | Some(b'\n'))
-        };
+        let is_whole = |end: usize| bytes.get(..end - 1) == Some(&self.whole[..end - 1]);
         self.ends.iter().filter(|end| is_whole(**end)).count()
     }
 

@@ -67,7 +67,7 @@ const SHAPES: &[Shape] = &[
     shape("a call that fails", "call Echo {\"text\": \"fail\"}", &["✗      \"failed as asked\"", END], 1),
     // Why it stopped.
     shape("a stop nobody knows", "say \"the end\"\n stop gone_fishing", &[END], 0),
-    shape("a pause", "say \"the end\"\n stop pause_turn", &[END], 0),
+    shape("a pause", "say \"first, \"\n stop pause_turn", &["end    completed \"first, the end\""], 0),
     shape("the output limit in a text", "say \"half of\"\n stop max_tokens", &["Continue", "the end"], 0),
     shape("a refusal", "say \"no\"\n stop refusal", &["end "], 0),
     shape("a stop sequence", "say \"the end\"\n stop stop_sequence", &[END], 0),
