@@ -57,8 +57,17 @@ pub(crate) struct Claimed {
 /// A line without what editors, other systems and a loss of power put around it: a byte order mark, a
 /// carriage return, NULs where a lost line was.
 pub(crate) fn bare(line: &[u8]) -> &[u8] {
+    let line = without_end(line);
     let line = &line[line.iter().take_while(|byte| **byte == 0).count()..];
-    line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii_end()
+    line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line)
+}
+
+fn without_end(line: &[u8]) -> &[u8] {
+    line[..line.len() - nulls_at_end(line)].trim_ascii_end()
+}
+
+fn nulls_at_end(line: &[u8]) -> usize {
+    line.iter().rev().take_while(|byte| **byte == 0).count()
 }
 
 /// Tells our own unharmed lines from others. Takes a [`bare`] line; only one without our seal is parsed here.
@@ -152,11 +161,11 @@ pub(crate) fn unfinished(line: &[u8]) -> usize {
         Checked::Bad => match split_joined(text).last() {
             None => line.len(),
             Some(last) if check(bare(last)) == Checked::Bad => {
-                last.len() + line.len() - line.trim_ascii_end().len()
+                last.len() + line.len() - without_end(line).len()
             }
             Some(_) => 0,
         },
-        _ => 0,
+        _ => nulls_at_end(line),
     }
 }
 

@@ -79,6 +79,20 @@ fn quick_check(home: &Home, expected: &[Envelope], torn: usize) {
 }
 
 #[test]
+fn a_record_that_lost_its_line_end_is_kept_whatever_follows_it() {
+    let (home, events) = recorded(3);
+    let whole = home.transcript(1);
+    let tails: [&[u8]; 5] = [b"\0", &[0; 513], b"garbage", b"garbage\0\0", b"\0\0garbage"];
+    for tail in tails {
+        std::fs::write(home.paths(1).transcript(), [&whole[..whole.len() - 1], tail].concat()).unwrap();
+        let (_, report, read) = home.resume(1);
+        assert_eq!((read, report.torn_bytes), (events.clone(), tail.len() as u64), "{tail:?}");
+        let kept = std::fs::read(home.paths(1).transcript()).unwrap();
+        assert_eq!(kept.trim_ascii_end(), whole.trim_ascii_end(), "{tail:?}");
+    }
+}
+
+#[test]
 fn nothing_and_garbage_at_the_end_are_moved_out_of_the_way() {
     let (home, events) = recorded(3);
     let path = home.paths(1).transcript();

@@ -98,18 +98,19 @@ fn torn(options: &Options, dialect: Dialect, share: usize) -> Result<Vec<Cut>, S
     let whole = fs::read(reported.record()).map_err(|error| error.to_string())?;
     let start = whole[..whole.len().saturating_sub(1)].iter().rposition(|byte| *byte == b'\n');
     let start = start.map_or(0, |at| at + 1);
-    let last = whole.len() - 1 - start;
+    // A record that lost only its line end is whole, so that the last cut takes its last byte as well.
+    let last = whole.len() - 2 - start;
     let all: Vec<usize> = if options.ci {
         (0..PLACES).map(|place| start + place * last / (PLACES - 1)).collect()
     } else {
-        (start..whole.len()).collect()
+        (start..=start + last).collect()
     };
     let own = all.into_iter().skip(share).step_by(options.width);
     own.map(|at| {
         fs::remove_dir_all(reported.projects()).map_err(|error| error.to_string())?;
         reported.copy(&reported.saved(), &reported.projects())?;
         fs::write(reported.record(), &whole[..at]).map_err(|error| error.to_string())?;
-        let place = format!("cut after {} of {} bytes of the last line", at - start, last + 1);
+        let place = format!("cut after {} of {} bytes of the last line", at - start, last + 2);
         Ok(match reported.again() {
             Ok((run, body)) => {
                 let resumed = reported.wanted_torn().and_then(|wanted| equal(&wanted, &body)).map(drop);
