@@ -42,6 +42,7 @@ fn main() -> ExitCode {
     private::hide_variables(&|name, _| is_secret_name(&name.to_string_lossy()));
     decurion_exec::set_umask_077();
     decurion_exec::raise_file_limit();
+    decurion_exec::adopt_orphans();
     let (parsed, passed_over) = args::parse(&argv);
     let args = match parsed {
         Ok(args) => args,

@@ -9,13 +9,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{Timespec, poll};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpgid, getpgrp, getpid, getsid,
-    kill_current_process_group, kill_process_group, set_parent_process_death_signal, waitid, waitpid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid, kill_current_process_group,
+    kill_process_group, set_parent_process_death_signal, waitid, waitpid,
 };
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 use crate::guard::parent_of;
-use crate::{limits, sys};
+use crate::{limits, orphans, sys};
 
 /// How often is looked whether we go on.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
@@ -47,7 +47,12 @@ impl Front {
     /// Runs a program at the terminal until it ends; nothing of it is captured. It has a group of its own, so that what
     /// is typed there reaches nobody else, and it finds the mask and the limits that this program was started with.
     pub fn run(&self, program: &OsStr, arguments: &[OsString]) -> io::Result<ExitStatus> {
-        let own = getpgrp();
+        orphans::not_adopting(|| self.run_in_front(program, arguments))
+    }
+
+    fn run_in_front(&self, program: &OsStr, arguments: &[OsString]) -> io::Result<ExitStatus> {
+        let outside = "the terminal cannot be lent: this program's process group is outside of its pid namespace; start it with `setsid --ctty` there";
+        let own = sys::group(None)?.ok_or_else(|| io::Error::other(outside))?;
         let group = self.start(program, arguments, own)?;
         let status = loop {
             let status = match self.wait(group) {
@@ -149,6 +154,11 @@ fn in_front() -> Option<Pid> {
     tcgetpgrp(io::stdin()).ok()
 }
 
+/// Whether this program's own group has the terminal.
+pub(crate) fn is_in_front() -> bool {
+    in_front().is_some_and(|front| sys::group(None).is_ok_and(|own| own == Some(front)))
+}
+
 /// Gives the terminal from one group to another; where a third has it, the shell for example, it stays there.
 fn hand_over(from: Pid, to: Pid) {
     if in_front() == Some(from) {
@@ -182,15 +192,15 @@ pub fn stop_group() -> bool {
 /// Whether there is a shell that would let this program's group go on once it is stopped: somebody above it in the same
 /// session, as the system itself asks. There is none where the program is what a terminal was opened for.
 pub(crate) fn has_shell() -> bool {
-    let (Ok(session), group) = (getsid(None), getpgrp()) else { return false };
+    let (Ok(session), Ok(group)) = (sys::session(None), sys::group(None)) else { return false };
     if session == group {
         return false;
     }
     let mut process = getpid();
     while let Some(parent) = parent_of(process) {
-        match getpgid(Some(parent)) {
+        match sys::group(Some(parent)) {
             Ok(same) if same == group => process = parent,
-            _ => return getsid(Some(parent)) == Ok(session),
+            _ => return sys::session(Some(parent)).is_ok_and(|above| above == session),
         }
     }
     false

@@ -20,15 +20,16 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{OnceCell, Semaphore};
 
 pub use serve::serve;
-pub(crate) use sweep::parent_of;
+pub(crate) use sweep::{Ticks, began, children, is_ending, parent_of, strike, ticks_now};
 
 use crate::launch::{Launch, LaunchError};
+use crate::orphans::{self, Aftermath};
 use crate::process::{Ends, Parcel, Process};
 use crate::{limits, sys, wire};
 
@@ -183,6 +184,7 @@ impl Connection {
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let socket = sys::watched(ours)?;
+        let mut guards = orphans::guards();
         #[expect(clippy::disallowed_methods, reason = "the one process that nobody else can start for us")]
         let child = Command::new(&program.program)
             .args(&program.args)
@@ -191,6 +193,8 @@ impl Connection {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
+        guards.push(Pid::from_child(&child));
+        drop(guards);
         Ok(Self { socket, pid: child.id(), child: Some(child), greeted: OnceCell::new() })
     }
 
@@ -213,21 +217,52 @@ impl Connection {
         self.socket.async_io(Interest::WRITABLE, |socket| Ok(send_descriptors(socket, &fds)?)).await
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         // Not buried yet, since `child` is buried only after this value; so the number is still its own.
         if let Some(child) = &self.child {
-            let _ = rustix::process::kill_process(rustix::process::Pid::from_child(child), signal);
+            let _ = rustix::process::kill_process(Pid::from_child(child), signal);
         }
+    }
+
+    /// What became of a command whose end was not seen. Where the guard is gone as well, what both left is ended here.
+    pub async fn aftermath(&self, reaper_told: bool) -> Aftermath {
+        let Some(guard) = Pid::from_raw(self.pid.cast_signed()).filter(|guard| sweep::is_ending(*guard))
+        else {
+            return Aftermath::Ended;
+        };
+        if !orphans::is_adopting() {
+            return if reaper_told { Aftermath::Ended } else { Aftermath::NotKnown };
+        }
+        let swept = tokio::task::spawn_blocking(move || {
+            // Only then is all that was below it ours.
+            let _ = waitid(WaitId::Pid(guard), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+            orphans::sweep()
+        });
+        swept.await.unwrap_or(Aftermath::NotKnown)
+    }
+}
+
+/// Buries a guard. What it may have left is ended, if nobody waited for its commands.
+fn bury(mut child: Child) {
+    let pid = Pid::from_child(&child);
+    let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+    let status = {
+        let mut guards = orphans::guards();
+        let status = child.wait();
+        guards.retain(|guard| *guard != pid);
+        status
+    };
+    // One that ended by itself has left nothing.
+    if !status.is_ok_and(|status| status.success()) && orphans::is_adopting() {
+        orphans::sweep();
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
         // The socket closes after this, and the guard ends. Somebody must bury it, and it takes a while.
-        if let Some(mut child) = self.child.take()
-            && !matches!(child.try_wait(), Ok(Some(_)))
-        {
-            let _ = std::thread::Builder::new().stack_size(64 << 10).spawn(move || child.wait());
+        if let Some(child) = self.child.take() {
+            let _ = std::thread::Builder::new().stack_size(256 << 10).spawn(move || bury(child));
         }
     }
 }

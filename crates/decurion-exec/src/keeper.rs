@@ -21,10 +21,8 @@ use std::process::Command;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpgrp, getpid, getppid, kill_process, waitpid,
-};
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, waitpid};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use crate::{foreground, limits, sys};
 
@@ -140,16 +138,15 @@ fn ended(status: WaitStatus) -> Option<Ending> {
 fn is_held(before: &Termios) -> bool {
     let reads_lines = |terminal: &Termios| terminal.local_modes.contains(LocalModes::ICANON);
     // An editor has a group of its own.
-    let is_ours = tcgetpgrp(io::stdin()).is_ok_and(|front| front == getpgrp());
-    is_ours && reads_lines(before) && tcgetattr(io::stdin()).is_ok_and(|now| !reads_lines(&now))
+    foreground::is_in_front()
+        && reads_lines(before)
+        && tcgetattr(io::stdin()).is_ok_and(|now| !reads_lines(&now))
 }
 
 /// Lets the terminal be as it was, where the child did not.
 fn give_back(before: &Termios) {
     // In the background of a shell this would stop us; there the shell has the terminal, and has put it right.
-    let in_front =
-        rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|group| group == rustix::process::getpgrp());
-    if in_front {
+    if foreground::is_in_front() {
         let _ = tcsetattr(io::stdin(), OptionalActions::Drain, before);
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! Every process is started by a *guard* ([`Guard`]): one small process per session, which forks one
 //! *reaper* per command. The reaper adopts whatever the command leaves behind and ends it. The guard and
-//! its reapers notice when Decurion is gone, however it went, and end everything.
+//! its reapers notice when Decurion is gone, however it went, and end everything. Where both are killed, Decurion itself
+//! ends what they left ([`adopt_orphans`]).
 
 pub mod capture;
 pub mod foreground;
@@ -17,6 +18,7 @@ pub mod private;
 pub mod process;
 pub mod shell;
 
+mod orphans;
 mod sys;
 mod wire;
 
@@ -26,4 +28,5 @@ pub use guard::{Guard, GuardProgram};
 pub use launch::{Exit, Launch, LaunchError, Output, ResourceLimits, Stdin};
 pub use limits::{free_bytes, raise_file_limit, set_umask_077};
 pub use lineage::is_from_below;
+pub use orphans::{Aftermath, adopt as adopt_orphans};
 pub use process::{Process, Stopper};

@@ -13,6 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
+use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
@@ -23,6 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::capture::Capture;
 use crate::guard::Connection;
 use crate::launch::{Exit, Launch, LaunchError, Output, Stdin};
+use crate::orphans::Aftermath;
 use crate::wire::{FRAME, Order, Report, Stage};
 
 /// How long to wait, after a command ended, for the last of what it left to be gone.
@@ -51,8 +53,9 @@ pub struct Process {
     /// Writes an input that is larger than a pipe.
     _feeding: Option<AbortOnDropHandle<()>>,
     _place: Option<OwnedSemaphorePermit>,
+    aftermath: Aftermath,
     /// Keeps the guard alive.
-    _guard: Arc<Connection>,
+    guard: Arc<Connection>,
 }
 
 /// Asks a process to end, from elsewhere. Holding it keeps nothing alive.
@@ -81,7 +84,8 @@ impl Process {
             swept: false,
             _feeding: feeding,
             _place: place,
-            _guard: guard,
+            aftermath: Aftermath::default(),
+            guard,
         })
     }
 
@@ -103,10 +107,8 @@ impl Process {
                 Ok(())
             }
             Some(Report::Failed(stage, errno)) => Err((stage, errno)),
-            _ => {
-                self.ended(Exit::Unknown, true);
-                Ok(())
-            }
+            // Whoever waits for it is told.
+            _ => Ok(()),
         }
     }
 
@@ -127,7 +129,10 @@ impl Process {
             match self.reports.next(&self.control).await {
                 Some(Report::Exited { code, clean }) => self.ended(Exit::Code(code), clean),
                 Some(Report::Signalled { signal, clean }) => self.ended(Exit::Signal(signal), clean),
-                Some(Report::Unknown) | None => self.ended(Exit::Unknown, true),
+                report @ (Some(Report::Unknown) | None) => {
+                    self.aftermath = self.guard.aftermath(report.is_some()).await;
+                    self.ended(Exit::Unknown, true);
+                }
                 Some(Report::Started(_) | Report::Failed(..) | Report::Swept) => {}
             }
         }
@@ -138,6 +143,11 @@ impl Process {
             self.swept = true;
         }
         self.exit.unwrap_or(Exit::Unknown)
+    }
+
+    /// What became of what it started, where its end was not seen. To be called after [`Process::wait`].
+    pub fn aftermath(&self) -> &Aftermath {
+        &self.aftermath
     }
 
     fn ended(&mut self, exit: Exit, clean: bool) {
@@ -185,6 +195,15 @@ impl Process {
         let reader = self.cwd.take()?;
         let _ = timeout(READ_LIMIT, reader.take(LONGEST_REPORT).read_to_end(&mut told)).await;
         directory_told(&told)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Its guard may have been stopped, and then would not hear of it. Awake, it wakes the reaper.
+        if self.exit.is_none() {
+            self.guard.signal(Signal::CONT);
+        }
     }
 }
 

@@ -67,6 +67,19 @@ pub(crate) fn peer_process(socket: impl AsFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+/// The session of a process (none: of this one). It has no number here where it was begun outside of our pid namespace,
+/// as whatever `docker exec` or `unshare --pid` runs can be; `rustix` takes such an answer for a process.
+pub(crate) fn session(of: Option<Pid>) -> io::Result<Option<Pid>> {
+    // SAFETY: takes a number and gives one.
+    checked(unsafe { libc::getsid(Pid::as_raw(of)) }).map(Pid::from_raw)
+}
+
+/// The group of a process (none: of this one). It has no number here where it was begun outside, as above.
+pub(crate) fn group(of: Option<Pid>) -> io::Result<Option<Pid>> {
+    // SAFETY: takes a number and gives one.
+    checked(unsafe { libc::getpgid(Pid::as_raw(of)) }).map(Pid::from_raw)
+}
+
 /// What the kernel says about a socket. `T` is the plain value that it gives for `name`.
 fn option<T: Copy>(socket: &impl AsFd, name: c_int, mut value: T) -> io::Result<T> {
     let mut length = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;

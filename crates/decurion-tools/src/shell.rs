@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::{
-    Capture, CaptureBounds, Captured, Exit, Guard, Launch, LaunchError, Process, Rendered, shell,
+    Aftermath, Capture, CaptureBounds, Captured, Exit, Guard, Launch, LaunchError, Process, Rendered, shell,
 };
 use decurion_protocol::intent::ShellIntent;
 use decurion_protocol::link::BoxFuture;
@@ -238,6 +238,8 @@ fn time_limit(limits: &ToolLimits, asked: Option<f64>) -> Duration {
 struct Ending {
     exit: Exit,
     stopped: Option<Stopped>,
+    /// What became of what it started, where its end was not seen.
+    aftermath: Aftermath,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -253,18 +255,28 @@ async fn see_through(
     capture: &mut Capture,
     limit: Duration,
 ) -> Ending {
+    let (exit, stopped) = exit_of(cx, process, capture, limit).await;
+    Ending { exit, stopped, aftermath: process.aftermath().clone() }
+}
+
+async fn exit_of(
+    cx: &ToolContext,
+    process: &mut Process,
+    capture: &mut Capture,
+    limit: Duration,
+) -> (Exit, Option<Stopped>) {
     let stopper = process.stopper();
     let mut progress = Progress { lines: &cx.progress, last: Instant::now() };
     let mut collecting = pin!(process.collect(capture, None, |piece| progress.see(piece)));
     let stopped = tokio::select! {
         biased;
-        exit = &mut collecting => return Ending { exit, stopped: None },
+        exit = &mut collecting => return (exit, None),
         () = cx.cancel.cancelled() => Stopped::Cancelled,
         () = time_is_up(cx.detached.clone(), limit) => Stopped::TimedOut,
     };
     stopper.stop(GRACE);
     let exit = tokio::time::timeout(GRACE + GIVEN_UP, collecting).await.unwrap_or(Exit::Unknown);
-    Ending { exit, stopped: Some(stopped) }
+    (exit, Some(stopped))
 }
 
 /// Waits for the end of the time; for ever once nobody waits for the command.
@@ -429,13 +441,34 @@ fn failure(ending: &Ending, limit: Duration) -> Option<String> {
             let seconds = limit.as_secs_f64();
             Some(format!("Exit code 143\nCommand timed out after {seconds} s and was stopped"))
         }
-        (None, Exit::Unknown) => Some(
-            "outcome unknown: the process that watched the command was killed, and the command with it. \
-             It may have done part of its work: check before running it again"
-                .into(),
-        ),
+        (None, Exit::Unknown) => Some(format!(
+            "outcome unknown: {} It may have done part of its work: check before running it again",
+            what_became(&ending.aftermath)
+        )),
         (None, exit) => exit.shell_code().filter(|code| *code != 0).map(|code| format!("Exit code {code}")),
     }
+}
+
+/// What became of a command whose end was not seen.
+fn what_became(aftermath: &Aftermath) -> String {
+    let watchers = "the processes that watch commands were killed";
+    let (killed, left) = match aftermath {
+        Aftermath::Ended => {
+            return "the process that watched the command was killed, and the command with it.".to_owned();
+        }
+        Aftermath::NotKnown => return format!("{watchers}. What the command started may still run."),
+        Aftermath::Swept { killed, left } => (killed, left),
+    };
+    let killed = match killed {
+        0 => "nothing else of the command was found".to_owned(),
+        1 => "1 process that was left of the command was killed after that".to_owned(),
+        many => format!("{many} processes that were left of the command were killed after that"),
+    };
+    if left.is_empty() {
+        return format!("{watchers}; {killed}.");
+    }
+    let left: Vec<String> = left.iter().map(u32::to_string).collect();
+    format!("{watchers}; {killed}. These could not be killed and still run: {}.", left.join(", "))
 }
 
 fn structured(output: &Shown, interrupted: bool) -> Value {
@@ -480,6 +513,17 @@ async fn directory_gone(cx: &ToolContext) -> ToolOutput {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_could_not_be_killed_is_named() {
+        let said = |killed, left: &[u32]| what_became(&Aftermath::Swept { killed, left: left.to_vec() });
+        assert!(said(0, &[]).ends_with("nothing else of the command was found."));
+        assert!(said(1, &[]).ends_with("1 process that was left of the command was killed after that."));
+        let resisting = said(2, &[7, 8]);
+        assert!(resisting.contains("2 processes that were left"), "{resisting}");
+        assert!(resisting.ends_with("These could not be killed and still run: 7, 8."), "{resisting}");
+        assert!(what_became(&Aftermath::NotKnown).ends_with("may still run."));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn progress_is_the_last_line_now_and_then() {

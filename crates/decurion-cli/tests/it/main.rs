@@ -25,6 +25,7 @@ mod servers;
 mod sessions;
 mod shell_attacks;
 mod stand;
+mod survivors;
 mod talk;
 mod tasks;
 mod terminal;

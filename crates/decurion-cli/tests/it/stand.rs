@@ -31,8 +31,13 @@ impl Stand {
 
     /// The program, asking this model in Anthropic's dialect.
     pub fn decurion(&self) -> Program {
+        self.decurion_through(DECURION)
+    }
+
+    /// Another program, such as a shell, that starts this one.
+    pub fn decurion_through(&self, program: &str) -> Program {
         self.home
-            .program(DECURION)
+            .program(program)
             .env("ANTHROPIC_BASE_URL", self.model.url())
             .env("ANTHROPIC_API_KEY", "test-key-that-nobody-else-has")
     }

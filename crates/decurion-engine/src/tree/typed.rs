@@ -20,8 +20,8 @@ use crate::session::Owner;
 /// How many run at the same time.
 const MOST_TYPED: usize = 16;
 /// What is said of a command whose process died with ours.
-const UNSEEN: &str = "outcome unknown: the process that ran this command was killed, and the command with it. It may \
-    have done part of its work";
+const UNSEEN: &str =
+    "outcome unknown: Decurion was killed while this command ran. It may have done part of its work";
 
 impl Owner {
     /// Begins a command; gives the id that it is known by.

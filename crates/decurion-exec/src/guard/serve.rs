@@ -134,7 +134,7 @@ impl Server {
     /// Strikes at what killed reapers left. Their entries go when nothing is left.
     fn sweep_orphans(&mut self) {
         let spared: Vec<Pid> = self.reapers.iter().map(|reaper| reaper.pid).collect();
-        if sweep::strike(&spared) > 0 {
+        if !sweep::strike(&spared).is_empty() {
             self.orphans = self.orphans.map(|pause| (pause * 2).min(LONGEST_PAUSE));
             return;
         }

@@ -1,4 +1,4 @@
-//! Ends everything below a process. Takes who is to be spared, gives back how many were struck.
+//! Ends everything below a process. Takes who is to be spared, gives back who was struck.
 //!
 //! A process can hide from its group (setsid), from its parent (forking twice) and from a list (forking
 //! while one looks), but not from the nearest subreaper: whatever it does, its children come to us when
@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, getpgid, getpgrp, getpid, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 
 use crate::sys;
 
@@ -19,8 +19,8 @@ pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 const MOST: usize = 65_536;
 
 /// Kills every descendant of the calling process that is neither in `spared` nor below one of them.
-pub(crate) fn strike(spared: &[Pid]) -> usize {
-    let own_group = getpgrp();
+pub(crate) fn strike(spared: &[Pid]) -> Vec<Pid> {
+    let own_group = sys::group(None).ok().flatten();
     let mut groups: Vec<Pid> = Vec::new();
     let mut found: Vec<Pid> = children(getpid());
     found.retain(|pid| !spared.contains(pid));
@@ -32,8 +32,8 @@ pub(crate) fn strike(spared: &[Pid]) -> usize {
         }
         // A whole group is struck in one step that no fork can slip through. A process may have joined
         // our own group, but no other group outside: those are in other sessions.
-        if let Ok(group) = getpgid(Some(pid))
-            && group != own_group
+        if let Ok(Some(group)) = sys::group(Some(pid))
+            && Some(group) != own_group
             && !groups.contains(&group)
         {
             groups.push(group);
@@ -42,7 +42,7 @@ pub(crate) fn strike(spared: &[Pid]) -> usize {
         let _ = kill_process(pid, Signal::KILL);
         at += 1;
     }
-    found.len()
+    found
 }
 
 /// Waits after a strike until somebody ended, or for `pause`; gives the next pause. What ends tells so; what
@@ -79,11 +79,45 @@ fn children_by_parent(parent: Pid) -> Vec<Pid> {
     numbered.filter(|pid| parent_of(*pid) == Some(parent)).collect()
 }
 
+/// A time since the system was started, in hundredths of a second, which is the unit of `/proc`.
+pub(crate) type Ticks = u64;
+
+pub(crate) fn ticks_now() -> Option<Ticks> {
+    let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
+    uptime.split_ascii_whitespace().next()?.replace('.', "").parse().ok()
+}
+
 /// The parent of a process.
 pub(crate) fn parent_of(pid: Pid) -> Option<Pid> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may contain anything; the fields after it are state and parent.
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1).and_then(parse)
+    Stat::read(pid)?.field(4).and_then(parse)
+}
+
+/// When a process began.
+pub(crate) fn began(pid: Pid) -> Option<Ticks> {
+    Stat::read(pid)?.field(22)?.parse().ok()
+}
+
+/// Whether a process has ended or is about to: what it had open may be closed already, and its children not yet
+/// another's.
+pub(crate) fn is_ending(pid: Pid) -> bool {
+    const EXITING: u32 = 4;
+    let Some(stat) = Stat::read(pid) else { return true };
+    let flags: Option<u32> = stat.field(9).and_then(|flags| flags.parse().ok());
+    matches!(stat.field(3), None | Some("Z" | "X")) || flags.is_none_or(|flags| flags & EXITING != 0)
+}
+
+/// What the system says about a process, in `/proc/PID/stat`.
+struct Stat(String);
+
+impl Stat {
+    fn read(pid: Pid) -> Option<Self> {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).ok().map(Self)
+    }
+
+    /// A field by its number in the manual. The name, the second, is in parentheses and may contain anything.
+    fn field(&self, number: usize) -> Option<&str> {
+        self.0.rsplit_once(')')?.1.split_ascii_whitespace().nth(number - 3)
+    }
 }
 
 fn parse(text: &str) -> Option<Pid> {

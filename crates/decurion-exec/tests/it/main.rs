@@ -6,6 +6,7 @@ mod ends;
 mod flood;
 mod git;
 mod house;
+mod orphans;
 mod scopes;
 mod shell;
 mod strangers;
