@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use super::sweep::{self, FIRST_PAUSE, LONGEST_PAUSE, timespec};
@@ -21,6 +21,8 @@ use crate::{sys, wire};
 const MOST_KEPT: usize = 8;
 /// How long the guard tries to end what is below it once Decurion is gone.
 const LAST_EFFORT: Duration = Duration::from_secs(10);
+/// How much of that time the reapers have to end what is theirs.
+const REAPERS_FIRST: Duration = Duration::from_secs(2);
 /// A reaper that was stopped more often than this is taken for being under attack.
 const STOPS_FORGIVEN: u8 = 3;
 
@@ -199,15 +201,23 @@ impl Server {
         None
     }
 
-    /// Strikes everything below, reapers first, until nothing is left or nothing helps.
+    /// Ends everything below. 0 if nothing is left. The reapers end what is theirs: if they were struck before it, what
+    /// they watch would survive a guard that is killed in that moment.
     fn end_everything(&mut self) -> i32 {
+        // Decurion must not send what is not taken any more.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         let begun = Instant::now();
         let mut pause = FIRST_PAUSE;
+        let own = rustix::process::getpid();
+        for reaper in self.reapers.iter().filter(|reaper| reaper.pid != own) {
+            let _ = rustix::process::kill_process(reaper.pid, Signal::TERM);
+        }
         while self.reap() && begun.elapsed() < LAST_EFFORT {
-            sweep::strike(&[]);
+            let spared: Vec<Pid> = self.reapers.iter().map(|reaper| reaper.pid).collect();
+            sweep::strike(if begun.elapsed() < REAPERS_FIRST { &spared } else { &[] });
             pause = sweep::rest(&self.signals, pause);
         }
-        0
+        i32::from(self.reap())
     }
 }
 

@@ -160,3 +160,18 @@ fn they_are_ended_in_a_pid_namespace_with_a_session_from_outside() {
     assert!(output.status.success() && said.contains("what_guard_and_reaper_leave"), "{output:?}");
 }
 
+/// A guard may be killed while it ends everything. What a reaper watches must be gone before the reaper is.
+#[tokio::test]
+async fn reaper_outlives_what_it_watches_when_decurion_is_gone() {
+    let house = House::new();
+    let launch = house.bash("for i in {1..300}; do setsid sleep 1000 & done; echo up; sleep 1000");
+    let mut process = house.guard.start(launch).await.unwrap();
+    within(process.stdout.as_mut().unwrap().read_exact(&mut [0; 3])).await.unwrap();
+    let reaper = watch(&children(house.guard.pid().unwrap()));
+    assert_eq!(reaper.len(), 1);
+    let mark = house.mark.clone();
+    drop((process, house));
+    wait_for_ends(&reaper);
+    let left = crate::house::marked(&mark);
+    assert!(left.is_empty(), "{} left by the reaper", left.len());
+}
