@@ -1,7 +1,7 @@
 //! Large strings outside their line. Takes a record that is too long, gives it back short with references;
 //! takes such a record and gives back the whole.
 
-use std::io;
+use std::io::{self, Write};
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -57,31 +57,30 @@ impl BlobFolder {
             self.folder = Some(self.session.sub(BLOBS, true)?);
         }
         let Some(folder) = &self.folder else { return Ok(name) };
-        let file = folder.put_once(&name, text.as_bytes())?;
-        self.has_names = true;
-        let mut file = disk.adopt(file);
         if self.unsynced.len() < UNSYNCED_LIMIT {
-            self.unsynced.push(Blob {
-                name: name.clone(),
-                bytes: text.as_bytes().to_vec(),
-                file: Some(file),
-            });
-        } else if let Err(error) = file.sync() {
-            // Not to be found whole by the next try, which would believe it.
-            folder.remove(&name)?;
-            return Err(error);
+            let file = disk.adopt(folder.put_once(&name, text.as_bytes())?);
+            let bytes = text.as_bytes().to_vec();
+            self.unsynced.push(Blob { name: name.clone(), bytes, file: Some(file) });
+        } else {
+            // Written again even if it is there, because after a failed sync the next one proves nothing. Earlier
+            // records may need the old file, so it stays until the new one is synced.
+            folder.replace_with(&name, |file| {
+                file.write_all(text.as_bytes())?;
+                disk.adopt(file.try_clone()?).sync()
+            })?;
         }
+        self.has_names = true;
         Ok(name)
     }
 
     /// Gives each unsynced blob a handle that can be trusted: those whose sync failed are written anew.
-    pub(crate) fn take_unsynced(&mut self, disk: &dyn Disk) -> io::Result<Vec<Blob>> {
+    pub(crate) fn renew_unsynced(&mut self, disk: &dyn Disk) -> io::Result<()> {
         for blob in self.unsynced.iter_mut().filter(|blob| blob.file.is_none()) {
             let folder = self.folder.as_ref().ok_or(io::ErrorKind::NotFound)?;
             blob.file = Some(disk.adopt(folder.replace(&blob.name, &blob.bytes)?));
             self.has_names = true;
         }
-        Ok(std::mem::take(&mut self.unsynced))
+        Ok(())
     }
 }
 

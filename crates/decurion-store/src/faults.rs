@@ -363,3 +363,95 @@ fn a_blob_whose_sync_failed_is_written_anew() {
         assert_eq!(read(&stage.paths), [envelope]);
     }
 }
+
+#[test]
+fn failed_sync_keeps_a_blob_that_earlier_records_name() {
+    let mut stage = stage();
+    // One line that is too long, of so many strings that the last one is synced at once.
+    let large = |seq: u64, letters: &str| {
+        let block = |letter: char| Block::text(letter.to_string().repeat(64 << 10));
+        let message = Message { blocks: letters.chars().map(block).collect(), ..Message::user("") };
+        let lines = vec![LineId(Uuid::from_u128(seq.into()))];
+        let event = Event::Message { message, lines, parent: None, meta: Box::default() };
+        Envelope { seq, agent: None, event, ..events().remove(0) }
+    };
+    let first = large(1, "abcdefghijklmnopq");
+    stage.writer.append(std::slice::from_ref(&first)).unwrap();
+    stage.writer.sync().unwrap();
+    let syncs = stage.disk.0.lock().unwrap().syncs;
+    stage.disk.0.lock().unwrap().sync_fault = Some((syncs + 1, 0));
+    let second = large(2, "ABCDEFGHIJKLMNOPa");
+    stage.writer.append(std::slice::from_ref(&second)).unwrap_err();
+    assert_eq!(read(&stage.paths), std::slice::from_ref(&first), "the failure costs no earlier content");
+    stage.writer.append(&[]).unwrap();
+    assert_eq!(read(&stage.paths), [first, second]);
+}
+
+#[test]
+fn sync_that_cannot_begin_forgets_no_folder_and_no_blob() {
+    use crate::disk::Place;
+    let mut stage = stage();
+    let message = Message::user("x".repeat(2 << 20));
+    let lines = vec![LineId(Uuid::from_u128(1))];
+    let event = Event::Message { message, lines, parent: None, meta: Box::default() };
+    let envelope = Envelope { seq: 1, agent: None, event, ..events().remove(0) };
+    stage.writer.append(std::slice::from_ref(&envelope)).unwrap();
+    // The blob and a folder cannot be synced.
+    stage.disk.0.lock().unwrap().sync_fault = Some((1, 0));
+    let mut synced = stage.writer.begin_sync().unwrap().expect("something to sync").run();
+    synced.folders = vec![Place::Project];
+    stage.writer.end_sync(synced).unwrap_err();
+    // Neither can the blob be written anew, because a folder has its name.
+    let blobs = stage.paths.folder().join("blobs");
+    let blob = std::fs::read_dir(&blobs).unwrap().next().unwrap().unwrap().path();
+    std::fs::remove_file(&blob).unwrap();
+    std::fs::create_dir(&blob).unwrap();
+    assert!(stage.writer.begin_sync().is_err());
+    assert_eq!(stage.writer.doubtful, [Place::Project]);
+    std::fs::remove_dir(&blob).unwrap();
+    let job = stage.writer.begin_sync().unwrap().expect("something to sync");
+    let places: Vec<Place> = job.folders.iter().map(|(place, _)| *place).collect();
+    assert_eq!((places, job.blobs.len()), (vec![Place::Project, Place::Blobs], 1));
+    stage.writer.end_sync(job.run()).unwrap();
+    assert_eq!(read(&stage.paths), [envelope]);
+}
+
+#[test]
+fn folders_with_new_names_are_synced_with_the_lines_that_need_them() {
+    use crate::disk::Place;
+    let mut stage = stage();
+    let message = |seq: u64, agent: Option<&str>, text: &str| {
+        let message = Message::user(text);
+        let lines = vec![LineId(Uuid::from_u128(seq.into()))];
+        let event = Event::Message { message, lines, parent: None, meta: Box::default() };
+        let agent = agent.map(|agent| agent.parse().unwrap());
+        Envelope { seq, agent, event, ..events().remove(0) }
+    };
+    let large = "x".repeat(2 << 20);
+    let steps = [
+        (
+            message(1, None, "first"),
+            vec![Place::Home, Place::Projects, Place::Project, Place::Session],
+            "all that lead to a new session",
+        ),
+        (message(2, None, "second"), vec![], "nothing has a new name"),
+        (message(3, Some("a1"), "third"), vec![Place::Session, Place::Subagents], "the first agent's folder"),
+        (message(4, Some("a2"), "fourth"), vec![Place::Subagents], "a second agent's file"),
+        (message(5, None, &large), vec![Place::Session, Place::Blobs], "the first large content"),
+    ];
+    for (envelope, expected, what) in steps {
+        stage.writer.append(std::slice::from_ref(&envelope)).unwrap();
+        let job = stage.writer.begin_sync().unwrap().expect("something to sync");
+        let places: Vec<Place> = job.folders.iter().map(|(place, _)| *place).collect();
+        assert_eq!(places, expected, "{what}");
+        // A folder whose sync failed is synced again, with nothing new in it.
+        let mut synced = job.run();
+        synced.folders.clone_from(&places);
+        let error = stage.writer.end_sync(synced);
+        assert!(error.is_ok());
+        let again = stage.writer.begin_sync().unwrap();
+        let again: Vec<Place> =
+            again.iter().flat_map(|job| job.folders.iter().map(|(place, _)| *place)).collect();
+        assert_eq!(again, places, "{what}, after a failure");
+    }
+}

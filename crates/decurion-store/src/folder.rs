@@ -5,6 +5,7 @@ use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
+use std::sync::{Mutex, PoisonError};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
@@ -36,7 +37,7 @@ impl Folder {
     /// The state folder, or another root that the caller vouches for: links on the way to it are followed.
     pub(crate) fn root(path: &Utf8Path, create: bool) -> io::Result<Self> {
         if create && !path.is_dir() {
-            DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+            make_root(path)?;
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let handle = rustix::fs::open(path.as_std_path(), flags, Mode::empty())?;
@@ -102,39 +103,27 @@ impl Folder {
         self.replace(name, bytes)
     }
 
-    /// The same so that it survives a power loss, the folder's own name in `parent` included. One that could not be
-    /// synced is removed, because the next try would believe it.
-    pub(crate) fn put_once_synced(&self, name: &str, bytes: &[u8], parent: &Self) -> io::Result<()> {
-        let file = self.put_once(name, bytes)?;
-        let synced = file.sync_data().and_then(|()| self.sync()).and_then(|()| parent.sync());
-        if synced.is_err() {
-            self.remove(name)?;
-        }
-        synced
-    }
-
     /// Writes a file that is either the old one or the new one, never a part.
     pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<File> {
-        self.replace_with(name, bytes, |_| Ok(()))
+        self.replace_with(name, |file| file.write_all(bytes))
     }
 
     /// The same so that it survives a power loss.
     pub(crate) fn replace_synced(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        self.replace_with(name, bytes, File::sync_data)?;
+        self.replace_with(name, |file| file.write_all(bytes).and_then(|()| file.sync_data()))?;
         self.sync()
     }
 
-    fn replace_with(
+    /// The same, where `fill` writes the new one. If that fails, the old one stays.
+    pub(crate) fn replace_with(
         &self,
         name: &str,
-        bytes: &[u8],
-        settle: impl FnOnce(&File) -> io::Result<()>,
+        fill: impl FnOnce(&mut File) -> io::Result<()>,
     ) -> io::Result<File> {
         check(name)?;
         let temporary = format!(".{}.tmp", random_word());
         let mut file = self.temporary(&temporary)?;
-        let written = file.write_all(bytes).and_then(|()| settle(&file));
-        match written.and_then(|()| self.rename(&temporary, name)) {
+        match fill(&mut file).and_then(|()| self.rename(&temporary, name)) {
             Ok(()) => Ok(file),
             Err(error) => {
                 let _ = self.remove(&temporary);
@@ -160,6 +149,8 @@ impl Folder {
 
     /// A file that will have another name. Locked, so that one that a dead process left can be told from it.
     fn temporary(&self, name: &str) -> io::Result<File> {
+        #[cfg(test)]
+        faults::make(self);
         let file = self.file(name, How::New)?;
         // Where there are no locks nothing is cleared either.
         let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
@@ -232,6 +223,8 @@ impl Folder {
 
     /// Makes the names in it survive a power loss.
     pub(crate) fn sync(&self) -> io::Result<()> {
+        #[cfg(test)]
+        faults::sync(self)?;
         Ok(rustix::fs::fsync(&self.handle)?)
     }
 
@@ -250,6 +243,58 @@ impl Folder {
     /// Its path, for messages.
     pub(crate) fn path(&self) -> &Utf8Path {
         &self.path
+    }
+}
+
+/// Whether a sync of folders failed and none went well since.
+#[derive(Debug, Default)]
+pub(crate) struct Doubt(Mutex<bool>);
+
+impl Doubt {
+    /// Does `write`, then syncs the folders above what it wrote. The kernel reports a failed sync once and success when
+    /// asked again, so after a failure each folder gets a fresh handle and something new to sync. One thread at a time:
+    /// another one would believe the handle whose failure was just reported to the first.
+    pub(crate) fn sync_after(
+        &self,
+        write: impl FnOnce() -> io::Result<()>,
+        above: &[&Folder],
+    ) -> io::Result<()> {
+        let mut is_doubtful = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        write()?;
+        let was_doubtful = std::mem::replace(&mut *is_doubtful, true);
+        for folder in above {
+            if was_doubtful { folder.renewed()?.sync()? } else { folder.sync()? }
+        }
+        *is_doubtful = false;
+        Ok(())
+    }
+}
+
+/// Makes a folder and those above it that are missing, so that their names survive a power loss. That happens once for
+/// a state folder, so that it is not asked whether it must.
+fn make_root(path: &Utf8Path) -> io::Result<()> {
+    let missing: Vec<&Utf8Path> = path.ancestors().take_while(|above| !above.is_dir()).collect();
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let synced = missing.iter().rev().try_for_each(|made| match made.parent() {
+        Some(above) if !above.as_str().is_empty() => sync_names(above),
+        _ => sync_names(Utf8Path::new(".")),
+    });
+    if synced.is_err() {
+        // The next try would believe what is there.
+        for made in missing {
+            let _ = std::fs::remove_dir(made);
+        }
+    }
+    synced
+}
+
+/// Syncs a folder of somebody else's. One that may not be read, or cannot be synced at all, is left as it is.
+fn sync_names(folder: &Utf8Path) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let synced = rustix::fs::open(folder.as_std_path(), flags, Mode::empty()).and_then(rustix::fs::fsync);
+    match synced {
+        Err(Errno::ACCESS | Errno::PERM | Errno::INVAL | Errno::NOTSUP | Errno::ROFS) => Ok(()),
+        synced => Ok(synced?),
     }
 }
 
@@ -274,4 +319,56 @@ fn check(name: &str) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("not a file name: {name:?}")));
     }
     Ok(())
+}
+
+/// Syncs of folders that fail once and then succeed, as Linux reports them.
+#[cfg(test)]
+pub(crate) mod faults {
+    use std::cell::RefCell;
+    use std::collections::HashSet;
+    use std::os::fd::AsRawFd as _;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct State {
+        failing: Option<Utf8PathBuf>,
+        changed: HashSet<Utf8PathBuf>,
+        syncs: Vec<(Utf8PathBuf, Sync)>,
+    }
+
+    /// A sync of a folder: by which handle, and whether a file was made in it since the one before.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Sync {
+        pub(crate) handle: i32,
+        pub(crate) has_new: bool,
+    }
+
+    thread_local! {
+        static STATE: RefCell<State> = RefCell::default();
+    }
+
+    /// Lets the next sync of this folder fail on this thread.
+    pub(crate) fn fail_next_sync(folder: &Utf8Path) {
+        STATE.with_borrow_mut(|state| state.failing = Some(folder.to_owned()));
+    }
+
+    /// The syncs of this folder on this thread since the last look.
+    pub(crate) fn syncs(folder: &Utf8Path) -> Vec<Sync> {
+        let is_of = |(path, _): &mut (Utf8PathBuf, Sync)| path == folder;
+        STATE.with_borrow_mut(|state| state.syncs.extract_if(.., is_of).map(|(_, sync)| sync).collect())
+    }
+
+    pub(super) fn make(folder: &Folder) {
+        STATE.with_borrow_mut(|state| state.changed.insert(folder.path.clone()));
+    }
+
+    pub(super) fn sync(folder: &Folder) -> io::Result<()> {
+        STATE.with_borrow_mut(|state| {
+            let has_new = state.changed.remove(&folder.path);
+            state.syncs.push((folder.path.clone(), Sync { handle: folder.handle.as_raw_fd(), has_new }));
+            let fails = state.failing.take_if(|failing| *failing == folder.path).is_some();
+            if fails { Err(Errno::IO.into()) } else { Ok(()) }
+        })
+    }
 }

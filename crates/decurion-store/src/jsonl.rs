@@ -151,7 +151,7 @@ pub struct SessionWriter {
     /// Folders with names that are not synced yet.
     new_names: Vec<Place>,
     /// Those of them whose last sync failed.
-    doubtful: Vec<Place>,
+    pub(crate) doubtful: Vec<Place>,
     /// Held for the writer's life, and dropped last.
     _lock: Lock,
 }
@@ -517,12 +517,11 @@ impl SessionWriter {
 
     /// The folders that have new names, each by a handle whose sync can be trusted.
     fn folders_to_sync(&mut self) -> io::Result<Vec<(Place, Folder)>> {
-        for (is_new, place) in
-            [(&mut self.blobs.is_new, Place::Session), (&mut self.blobs.has_names, Place::Blobs)]
-        {
-            if std::mem::take(is_new) && !self.new_names.contains(&place) {
-                self.new_names.push(place);
-            }
+        if std::mem::take(&mut self.blobs.is_new) {
+            self.has_new_name(Place::Session);
+        }
+        if std::mem::take(&mut self.blobs.has_names) {
+            self.has_new_name(Place::Blobs);
         }
         let mut folders = Vec::with_capacity(self.new_names.len());
         for place in &self.new_names {
@@ -575,15 +574,11 @@ impl Journal for SessionWriter {
         for key in keys {
             files.extend(self.handle_to_sync(&key)?);
         }
-        // Nothing can fail once these are taken, so that none of them is forgotten.
+        // Before the folders, because a blob that is written anew has a new name; and nothing can fail once those are
+        // taken, so that none of them is forgotten.
+        self.blobs.renew_unsynced(&*self.disk)?;
         let folders = self.folders_to_sync()?;
-        let blobs = match self.blobs.take_unsynced(&*self.disk) {
-            Ok(blobs) => blobs,
-            Err(error) => {
-                self.new_names.extend(folders.into_iter().map(|(place, _)| place));
-                return Err(error);
-            }
-        };
+        let blobs = std::mem::take(&mut self.blobs.unsynced);
         Ok(Some(SyncJob { files, blobs, folders }))
     }
 

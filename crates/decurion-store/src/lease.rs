@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::id::is_name;
@@ -15,7 +16,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::folder::{Folder, How, random_word};
+use crate::folder::{Doubt, Folder, How, random_word};
 use crate::layout::{LOCK, PROJECTS};
 use crate::{Archive, Found, Holder, Layout, lock, slug};
 
@@ -98,6 +99,8 @@ pub struct Leases {
     archive: Archive,
     /// Whether a lease is synced before it counts.
     synced: bool,
+    /// Whether the names of the folders above leases may be lost.
+    doubt: Arc<Doubt>,
 }
 
 /// A lock that is held until it is dropped or the process is gone.
@@ -173,7 +176,7 @@ impl Mark {
 impl Leases {
     /// Those of this state folder, which need not be there.
     pub fn new(home: impl Into<Utf8PathBuf>) -> Self {
-        Self { archive: Archive::new(home), synced: false }
+        Self { archive: Archive::new(home), synced: false, doubt: Arc::default() }
     }
 
     /// The same, where leases are to survive a loss of power.
@@ -199,7 +202,7 @@ impl Leases {
         let folder = self.open(&lease.repository, true)?;
         let replace = || {
             if self.synced {
-                return folder.replace_synced(&name, &bytes).and_then(|()| self.sync_folders());
+                return self.sync_after(|| folder.replace_synced(&name, &bytes));
             }
             folder.replace(&name, &bytes).map(drop)
         };
@@ -210,18 +213,19 @@ impl Leases {
         }
     }
 
-    /// Makes the folder of a repository's leases survive a power loss.
-    fn sync_folders(&self) -> io::Result<()> {
-        self.root(false)?.sync()?;
-        Folder::root(self.layout().home(), false)?.sync()
+    /// Writes a lease so that the folders that lead to it survive a power loss too.
+    fn sync_after(&self, write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let (root, home) = (self.root(false)?, Folder::root(self.layout().home(), false)?);
+        self.doubt.sync_after(write, &[&root, &home])
     }
 
     /// Writes a new lease; one of this name that is there stays, and that is an error of the kind
     /// `AlreadyExists`.
     pub fn put_new(&self, lease: &Lease) -> io::Result<()> {
         let bytes = serde_json::to_vec(lease)?;
-        self.open(&lease.repository, true)?.put_new(&file_name(&lease.name)?, &bytes, self.synced)?;
-        if self.synced { self.sync_folders() } else { Ok(()) }
+        let (folder, name) = (self.open(&lease.repository, true)?, file_name(&lease.name)?);
+        let put = || folder.put_new(&name, &bytes, self.synced);
+        if self.synced { self.sync_after(put) } else { put() }
     }
 
     /// Forgets a lease.
@@ -408,4 +412,37 @@ fn read(folder: &Folder, name: &str) -> io::Result<Lease> {
         && lease.path.is_absolute()
         && lease.repository.is_absolute();
     if fits { Ok(lease) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "not a lease of this name")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::faults;
+
+    #[test]
+    fn folder_whose_sync_failed_gets_something_new_to_sync() {
+        let state = tempfile::tempdir().unwrap();
+        let home = Utf8Path::from_path(state.path()).unwrap();
+        let leases = Leases::new(home).synced(true);
+        let lease = Lease {
+            name: "a1".to_owned(),
+            session: SessionId(uuid::Uuid::nil()),
+            agent: None,
+            description: String::new(),
+            state: LeaseState::Making,
+            path: "/checkouts/a1".into(),
+            branch: "a1".to_owned(),
+            base: "0".repeat(40),
+            repository: "/repository/.git".into(),
+            copied: None,
+            created: Timestamp::UNIX_EPOCH,
+            ended: None,
+        };
+        let worktrees = home.join(WORKTREES);
+        faults::fail_next_sync(&worktrees);
+        leases.put(&lease).unwrap_err();
+        leases.put(&lease).unwrap();
+        let new: Vec<bool> = faults::syncs(&worktrees).iter().map(|sync| sync.has_new).collect();
+        assert_eq!(new, [false, true], "a second sync of what failed proves nothing");
+    }
 }

@@ -10,7 +10,7 @@ use decurion_protocol::id::is_name;
 use decurion_protocol::{AgentId, CallId, TaskId};
 
 use crate::blob::hash;
-use crate::folder::{Folder, How, random_word};
+use crate::folder::{Doubt, Folder, How, random_word};
 use crate::layout::{
     CHECKPOINTS, HEADS, PROJECTS, SUBAGENTS, SessionPaths, TASKS, TOOL_RESULTS, agent_meta_name, agent_name,
     task_name,
@@ -27,22 +27,28 @@ pub struct SessionFiles {
     folder: Folder,
     /// Whether what later records rely on is synced before it is used.
     synced: bool,
+    /// Whether the name of a folder in it may be lost.
+    doubt: Doubt,
 }
 
 impl SessionFiles {
     /// Opens the folder of a session in the state folder, making it if needed.
     pub fn open(paths: &SessionPaths) -> io::Result<Self> {
         let project = Folder::root(paths.home(), true)?.sub(PROJECTS, true)?.sub(paths.project(), true)?;
-        Ok(Self { folder: project.sub(&paths.session().to_string(), true)?, synced: false })
+        Ok(Self::of(project.sub(&paths.session().to_string(), true)?))
     }
 
     /// The same in a folder of the caller's, for a session that keeps no transcript. It should be private:
     /// a name in it cannot be guessed, but whoever may write in it may remove it.
     pub fn in_folder(folder: &Utf8Path) -> io::Result<Self> {
-        Ok(Self { folder: Folder::root(folder, true)?, synced: false })
+        Ok(Self::of(Folder::root(folder, true)?))
     }
 
-    /// The same, where heads, checkpoints and what is known of agents are to survive a loss of power.
+    fn of(folder: Folder) -> Self {
+        Self { folder, synced: false, doubt: Doubt::default() }
+    }
+
+    /// The same, where heads and checkpoints are to survive a loss of power.
     #[must_use]
     pub fn synced(self, synced: bool) -> Self {
         Self { synced, ..self }
@@ -73,7 +79,10 @@ impl SessionFiles {
     fn put_once(&self, folder: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
         let folder = self.folder.sub(folder, true)?;
         if self.synced {
-            return folder.put_once_synced(name, bytes, &self.folder);
+            // Written again even if it is there and whole: it may not be on the device, and after a failed sync the
+            // kernel reports success for a file that it never wrote. Earlier records may need the old file, so it stays
+            // until the new one is synced.
+            return self.doubt.sync_after(|| folder.replace_synced(name, bytes), &[&self.folder]);
         }
         folder.put_once(name, bytes).map(drop)
     }
@@ -87,13 +96,10 @@ impl SessionFiles {
         Ok(bytes)
     }
 
-    /// Stores what is known of an agent beside its transcript; replaces what was there.
+    /// Stores what is known of an agent beside its transcript; replaces what was there. Never synced: the records say
+    /// the same, so that losing it costs nothing.
     pub fn put_agent_meta(&self, agent: &AgentId, bytes: &[u8]) -> io::Result<()> {
-        let (folder, name) = (self.folder.sub(SUBAGENTS, true)?, agent_meta_name(agent));
-        if self.synced {
-            return folder.replace_synced(&name, bytes).and_then(|()| self.folder.sync());
-        }
-        folder.replace(&name, bytes).map(drop)
+        self.folder.sub(SUBAGENTS, true)?.replace(&agent_meta_name(agent), bytes).map(drop)
     }
 
     /// Gives that back.
@@ -255,4 +261,57 @@ fn named(name: &str) -> io::Result<&str> {
         return Ok(name);
     }
     Err(io::Error::new(io::ErrorKind::InvalidInput, format!("not a name: {name:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::faults;
+
+    #[test]
+    fn failed_sync_keeps_content_that_was_there_before() {
+        let state = tempfile::tempdir().unwrap();
+        let path = Utf8Path::from_path(state.path()).unwrap();
+        let hash = "0f".repeat(32);
+        let files = SessionFiles::in_folder(path).unwrap().synced(true);
+        files.put_head(&hash, b"head").unwrap();
+        let checkpoint = files.put_checkpoint(b"before").unwrap();
+        // Both are needed by earlier records. The same content comes again, and the disk does not sync.
+        faults::fail_next_sync(path);
+        files.put_head(&hash, b"head").unwrap_err();
+        faults::fail_next_sync(path);
+        files.put_checkpoint(b"before").unwrap_err();
+        assert_eq!(files.get_head(&hash).unwrap(), b"head");
+        assert_eq!(files.get_checkpoint(&checkpoint).unwrap(), b"before");
+    }
+
+    #[test]
+    fn handle_whose_sync_failed_is_not_used_again() {
+        let state = tempfile::tempdir().unwrap();
+        let path = Utf8Path::from_path(state.path()).unwrap();
+        let files = SessionFiles::in_folder(path).unwrap().synced(true);
+        let hash = "0f".repeat(32);
+        faults::fail_next_sync(path);
+        files.put_head(&hash, b"head").unwrap_err();
+        let failed = faults::syncs(path);
+        files.put_head(&hash, b"head").unwrap();
+        let [renewed] = faults::syncs(path)[..] else { panic!("it is synced once") };
+        assert_ne!(renewed.handle, failed[0].handle, "the handle that failed would report success");
+        assert!(renewed.has_new, "what a failed sync dropped is not written by the next one");
+        files.put_head(&hash, b"head").unwrap();
+        assert_eq!(faults::syncs(path), failed, "once a sync went well, the first handle can be trusted");
+    }
+
+    #[test]
+    fn notes_about_agents_are_not_synced() {
+        let state = tempfile::tempdir().unwrap();
+        let path = Utf8Path::from_path(state.path()).unwrap();
+        let files = SessionFiles::in_folder(path).unwrap().synced(true);
+        let agent = "a1".parse().unwrap();
+        files.put_agent_meta(&agent, b"{}").unwrap();
+        assert_eq!(files.get_agent_meta(&agent).unwrap(), b"{}");
+        for folder in [path, &path.join(SUBAGENTS)] {
+            assert!(faults::syncs(folder).is_empty());
+        }
+    }
 }
