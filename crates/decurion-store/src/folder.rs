@@ -114,6 +114,14 @@ impl Folder {
         self.sync()
     }
 
+    /// Puts a copy that can be written in the place of a file that can only be read; it survives a power loss.
+    pub(crate) fn replace_by_copy(&self, name: &str) -> io::Result<File> {
+        let mut old = self.file(name, How::Read)?;
+        self.replace_with(name, |file| io::copy(&mut old, file).and_then(|_| file.sync_data()))?;
+        self.sync()?;
+        self.file(name, How::AppendExisting)
+    }
+
     /// The same, where `fill` writes the new one. If that fails, the old one stays.
     pub(crate) fn replace_with(
         &self,

@@ -6,6 +6,7 @@
 //! session's own, so that a session record never names a line that is not there.
 
 use std::collections::{HashMap, VecDeque};
+use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -245,7 +246,7 @@ impl SessionWriter {
         let root = Target::new(name, disk.adopt(file), tail);
         let mut writer = Self::assemble(disk, paths, info, folders, lock, root).map_err(failed)?;
         writer.last_seq = tail.seq;
-        let torn = writer.mend_agents() + if moved { tail.torn } else { 0 };
+        let torn = writer.mend_agents(&mut report.copied) + if moved { tail.torn } else { 0 };
         report.torn_bytes = report.torn_bytes.max(torn);
         report.torn_moved = torn > 0;
         report.last_seq = report.last_seq.max(writer.last_seq);
@@ -290,17 +291,21 @@ impl SessionWriter {
     }
 
     /// Cuts the unfinished ends of all agents' files and learns the last number used in them; gives the
-    /// bytes cut. An agent's line is written before the session's, so theirs may be the highest. A file that
-    /// cannot be opened is passed over: whoever reads them all names it.
-    fn mend_agents(&mut self) -> u64 {
+    /// bytes cut, and the names of files that were replaced by copies. An agent's line is written before the
+    /// session's, so theirs may be the highest. A file that cannot be opened is passed over: whoever reads them
+    /// all names it.
+    fn mend_agents(&mut self, copied: &mut Vec<String>) -> u64 {
         let Ok(folder) = self.session.sub(SUBAGENTS, false) else { return 0 };
         let mut torn = 0;
         for name in folder.names().unwrap_or_default() {
             if agent_of(&name).is_none() {
                 continue;
             }
-            match mend(&folder, &name) {
+            let opened = folder.file(&name, How::AppendExisting);
+            let is_open = opened.is_ok();
+            match mend(&folder, &name, opened) {
                 Ok((tail, is_cut)) => {
+                    copied.extend((!is_open).then_some(name));
                     torn += if is_cut { tail.torn } else { 0 };
                     self.last_seq = self.last_seq.max(tail.seq);
                 }
@@ -768,21 +773,30 @@ pub fn replay_understood(
     }
 }
 
-/// Cuts the unfinished end of an agent's file; gives what its end says, and whether something was cut.
-fn mend(folder: &Folder, name: &str) -> io::Result<(Tail, bool)> {
-    let file = folder.file(name, How::AppendExisting)?;
+/// Cuts the unfinished end of an agent's file; gives what its end says, and whether something was cut. A file that can
+/// be read but not written is replaced by a copy.
+fn mend(folder: &Folder, name: &str, opened: io::Result<File>) -> io::Result<(Tail, bool)> {
+    let file = opened.or_else(|error| {
+        let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
+        if is_denied { folder.replace_by_copy(name) } else { Err(error) }
+    })?;
     let mut tail = tail::find(&file)?;
     let is_cut = tail::cut(folder, name, &file, &mut tail)?;
     Ok((tail, is_cut))
 }
 
 /// Begins an agent's file anew where something else has its name that can never be written: a link, a folder, a file of
-/// another user. That keeps its content under another name. An error of the disk is none of these.
-fn replace_bad(folder: &Folder, name: &str, error: io::Error) -> io::Result<std::fs::File> {
+/// another user. That keeps its content under another name, or in the new file if it can be read. An error of the disk
+/// is none of these.
+fn replace_bad(folder: &Folder, name: &str, error: io::Error) -> io::Result<File> {
     use io::ErrorKind::{InvalidInput, IsADirectory, PermissionDenied};
     let is_link = error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
     if !is_link && !matches!(error.kind(), InvalidInput | IsADirectory | PermissionDenied) {
         return Err(error);
+    }
+    if error.kind() == PermissionDenied && folder.file(name, How::Read).is_ok() {
+        tracing::warn!(file = name, %error, "an agent's transcript is read-only; it is replaced by a copy");
+        return folder.replace_by_copy(name);
     }
     let aside = format!("{name}.{}.bad", random_word());
     tracing::warn!(file = name, %error, aside, "an agent's transcript cannot be written; it is begun anew");
@@ -792,4 +806,35 @@ fn replace_bad(folder: &Folder, name: &str, error: io::Error) -> io::Result<std:
 
 fn storage(paths: &SessionPaths, source: io::Error) -> OpenError {
     OpenError::Storage { path: paths.folder().into_string(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use camino::Utf8Path;
+
+    use super::*;
+
+    const NAME: &str = "agent-a1.jsonl";
+
+    /// What the system answers for a file that may only be read. Tests may run as a user who may write everything.
+    fn denied() -> io::Error {
+        io::ErrorKind::PermissionDenied.into()
+    }
+
+    #[test]
+    fn read_only_agent_transcript_is_replaced_by_a_copy() {
+        let state = tempfile::tempdir().unwrap();
+        let folder = Folder::root(Utf8Path::from_path(state.path()).unwrap(), false).unwrap();
+        for open in [
+            |folder: &Folder| assert!(replace_bad(folder, NAME, denied()).is_ok()),
+            |folder: &Folder| assert!(mend(folder, NAME, Err(denied())).is_ok()),
+        ] {
+            std::fs::write(state.path().join(NAME), "history\n").unwrap();
+            let old = folder.stat(NAME).unwrap().st_ino;
+            open(&folder);
+            assert_ne!(folder.stat(NAME).unwrap().st_ino, old, "it is another file");
+            assert_eq!(folder.names().unwrap(), [NAME], "nothing is set aside");
+            assert_eq!(folder.read(NAME, 100).unwrap(), b"history\n");
+        }
+    }
 }

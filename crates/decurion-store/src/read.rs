@@ -84,6 +84,8 @@ pub struct ReplayReport {
     pub needs: Option<u64>,
     /// Files of agents that cannot be read, each with the reason, left out.
     pub unreadable: Vec<String>,
+    /// Files of agents that could be read but not written, each replaced by a copy. Only opening for writing does that.
+    pub copied: Vec<String>,
     /// The highest `seq` seen.
     pub last_seq: u64,
     /// Bytes read.
@@ -114,6 +116,7 @@ impl ReplayReport {
             .filter(|(count, _)| *count > 0)
             .map(|(count, what)| format!("{count} {what}"))
             .chain(self.unreadable.iter().map(|file| format!("left out {file}")))
+            .chain(self.copied.iter().map(|file| format!("replaced {file}, which was read-only, by a copy")))
             .collect();
         (!words.is_empty()).then(|| words.join(", "))
     }
@@ -133,6 +136,7 @@ impl ReplayReport {
         self.torn_bytes += other.torn_bytes;
         self.torn_moved |= other.torn_moved;
         self.unreadable.extend(other.unreadable.iter().cloned());
+        self.copied.extend(other.copied.iter().cloned());
         self.last_seq = self.last_seq.max(other.last_seq);
         self.bytes += other.bytes;
     }

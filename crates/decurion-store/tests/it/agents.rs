@@ -107,6 +107,26 @@ fn more_agents_than_open_files() {
     assert_eq!(home.resume(1).0.last_seq(), 451);
 }
 
+#[test]
+fn read_only_agent_transcript_keeps_its_history_and_is_named() {
+    let home = Home::new();
+    let mut writer = home.create(1);
+    writer.append(&[envelope(1, opened(1)), of("a1", 2, prompt(1, "look"))]).unwrap();
+    drop(writer);
+    let path = home.paths(1).agent(&agent("a1"));
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o400)).unwrap();
+    let (mut writer, report, _) = home.resume(1);
+    let told = "replaced agent-a1.jsonl, which was read-only, by a copy".to_owned();
+    // The superuser may write it as it is.
+    let expected = Some(told).filter(|_| !rustix::process::geteuid().is_root());
+    assert_eq!(report.problems(), expected);
+    writer.append(&[of("a1", 3, prompt(2, "again"))]).unwrap();
+    drop(writer);
+    let (events, report) = read(&home.paths(1), Scope::Agent(agent("a1")));
+    assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [2, 3]);
+    assert!(report.is_clean(), "{report:?}");
+}
+
 /// Puts something that is no file there.
 type MakeBad = fn(&camino::Utf8Path);
 
