@@ -48,10 +48,22 @@ pub(crate) enum Checked {
 }
 
 /// What an edited line says of itself. It may be wrong, so that its place in the file counts for more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Claimed {
     pub(crate) run: Option<RunId>,
     pub(crate) seq: Option<u64>,
+}
+
+/// A claimed number this far beyond the one before it is not believed: no session writes so many records.
+const FARTHEST_CLAIM: u64 = 1 << 32;
+
+impl Claimed {
+    /// The number of this line after one with the number `last`: the claimed one if it is from `least` on and
+    /// plausible, else the next.
+    pub(crate) fn seq_after(&self, last: u64, least: u64) -> u64 {
+        let farthest = last.saturating_add(FARTHEST_CLAIM);
+        self.seq.filter(|seq| (least..=farthest).contains(seq)).unwrap_or(last.saturating_add(1))
+    }
 }
 
 /// A line without what editors, other systems and a loss of power put around it: a byte order mark, a
@@ -192,6 +204,9 @@ impl Part {
     /// Adds the next line; false when it does not belong.
     pub(crate) fn join(&mut self, next: Self) -> bool {
         let same = self.envelope.seq == next.envelope.seq || self.edited || next.edited;
+        if self.edited && !next.edited {
+            self.count = next.count;
+        }
         if !same || self.count != next.count || self.index + 1 != next.index {
             return false;
         }

@@ -344,6 +344,9 @@ struct FileReplay {
     given: Mark,
     /// A record of which more lines must come.
     group: Option<Part>,
+    /// An edited message of which no more lines come, and the record behind it.
+    ended: Option<Envelope>,
+    behind: Option<Envelope>,
     /// Lines that a lost line end ran together, waiting to be read.
     joined: Vec<Vec<u8>>,
     last_ordinal: u64,
@@ -387,6 +390,8 @@ impl FileReplay {
                 coming: None,
             },
             group: None,
+            ended: None,
+            behind: None,
             joined: Vec::new(),
             last_ordinal: 0,
             sealed: (0, 0),
@@ -411,7 +416,7 @@ impl FileReplay {
     /// The number of the event that is given out next.
     fn look(&mut self, session: Option<&Folder>) -> io::Result<Option<u64>> {
         if self.coming.is_none() {
-            let can_go_back = self.joined.is_empty();
+            let can_go_back = self.joined.is_empty() && self.behind.is_none();
             self.head = self.next(session)?;
             let coming = self.head.as_ref().map(|head| head.seq);
             let is_long = self.lines.buffer.len() > self.lines.chunk;
@@ -419,6 +424,7 @@ impl FileReplay {
                 self.go_to(self.given)?;
                 (self.head, self.lines.buffer) = (None, Vec::new());
                 self.joined.clear();
+                self.behind = None;
             }
             self.coming = coming;
         }
@@ -431,10 +437,10 @@ impl FileReplay {
         self.head.take().map_or_else(|| self.next(session), |head| Ok(Some(head)))
     }
 
-    /// Remembers that everything up to here is given out. In the middle of lines that ran together there is no place
-    /// to come back to.
+    /// Remembers that everything up to here is given out. In the middle of lines that ran together, and between two
+    /// records of which the first ended with the second, there is no place to come back to.
     fn mark(&mut self) {
-        if self.joined.is_empty() {
+        if self.joined.is_empty() && self.behind.is_none() {
             self.given = Mark {
                 offset: self.whole_end,
                 ordinal: self.last_ordinal,
@@ -449,11 +455,23 @@ impl FileReplay {
 
     fn next(&mut self, session: Option<&Folder>) -> io::Result<Option<Envelope>> {
         self.mark();
+        if let Some(behind) = self.behind.take() {
+            return Ok(Some(behind));
+        }
+        let read = self.read_next(session)?;
+        let Some(ended) = self.ended.take() else { return Ok(read) };
+        self.behind = read;
+        Ok(Some(ended))
+    }
+
+    /// The next record, without an edited message that ended with it.
+    fn read_next(&mut self, session: Option<&Folder>) -> io::Result<Option<Envelope>> {
         while !self.is_over {
             if let Some(line) = self.joined.pop() {
                 self.is_joined = true;
-                if let Some(envelope) = self.line(&line, session) {
-                    return Ok(Some(envelope));
+                let envelope = self.line(&line, session);
+                if envelope.is_some() || self.ended.is_some() {
+                    return Ok(envelope);
                 }
                 continue;
             }
@@ -481,7 +499,7 @@ impl FileReplay {
                 Span::TooLong => self.skip(),
             };
             self.lines.buffer = buffer;
-            if envelope.is_some() {
+            if envelope.is_some() || self.ended.is_some() {
                 return Ok(envelope);
             }
         }
@@ -532,8 +550,8 @@ impl FileReplay {
     /// follows an edit is never taken for a repetition of it.
     fn edited(&mut self, line: &[u8], claimed: Claimed, session: Option<&Folder>) -> Option<Envelope> {
         let last = self.report.last_seq;
-        let least = if self.group.is_some() { last } else { last + 1 };
-        let seq = claimed.seq.filter(|seq| *seq >= least).unwrap_or(last + 1);
+        let least = if self.group.is_some() { last } else { last.saturating_add(1) };
+        let seq = claimed.seq_after(last, least);
         // It was there before whoever writes now began.
         let seq = self.until.map_or(seq, |until| seq.min(until));
         let trailer = Trailer { run: claimed.run, seq, ordinal: self.last_ordinal + 1 };
@@ -675,8 +693,14 @@ impl FileReplay {
         }
     }
 
+    /// No more lines of the last record come. Of an edited message those that are there count: how many there are was
+    /// only claimed.
     fn drop_group(&mut self) {
-        if self.group.take().is_some() {
+        let Some(group) = self.group.take() else { return };
+        if group.edited && matches!(group.envelope.event, Event::Message { .. }) {
+            self.report.events += 1;
+            self.ended = Some(group.envelope);
+        } else {
             self.report.incomplete += 1;
         }
     }

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use serde::Deserialize;
 
-use crate::decode::{Checked, bare, check, split_joined, unfinished};
+use crate::decode::{Checked, Claimed, bare, check, split_joined, unfinished};
 use crate::folder::{Folder, How};
 use crate::read::LONGEST_LINE;
 
@@ -82,8 +82,9 @@ fn before_parts(file: &File, mut end: u64, line: &mut Vec<u8>) -> io::Result<u64
 /// Finds the numbers of the last line. Those of an edited line may be wrong, so that lines are counted from the last
 /// one that is unharmed.
 fn number(file: &File, tail: &mut Tail, line: &mut Vec<u8>) -> io::Result<()> {
-    let (mut end, mut since) = (tail.length, 0);
-    let mut claimed = 0;
+    let mut end = tail.length;
+    // What the lines after the last unharmed one say of themselves, the last one first.
+    let mut since = Vec::new();
     while end > 0 {
         let start = newline_before(file, end - 1)?.map_or(0, |at| at + 1);
         if read(file, start, end, line)? {
@@ -94,24 +95,27 @@ fn number(file: &File, tail: &mut Tail, line: &mut Vec<u8>) -> io::Result<()> {
             for part in parts.into_iter().rev() {
                 match check(bare(part)) {
                     Checked::Ours(trailer) => {
-                        tail.ordinal = trailer.ordinal + since;
-                        tail.seq = claimed.max(trailer.seq + since);
+                        count_from((trailer.ordinal, trailer.seq), &since, tail);
                         return Ok(());
                     }
-                    Checked::Edited(said) => {
-                        claimed = claimed.max(said.seq.unwrap_or(0));
-                        since += 1;
-                    }
-                    Checked::Bad => since += 1,
-                    Checked::Empty if part.contains(&0) => since += 1,
+                    Checked::Edited(claimed) => since.push(claimed),
+                    Checked::Bad => since.push(Claimed::default()),
+                    Checked::Empty if part.contains(&0) => since.push(Claimed::default()),
                     Checked::Foreign(_) | Checked::Empty => {}
                 }
             }
         }
         end = start;
     }
-    (tail.ordinal, tail.seq) = (since, claimed.max(since));
+    count_from((0, 0), &since, tail);
     Ok(())
+}
+
+/// Numbers the lines after one with this count and `seq` as a reader of the file does.
+fn count_from((ordinal, seq): (u64, u64), since: &[Claimed], tail: &mut Tail) {
+    tail.ordinal = ordinal.saturating_add(since.len() as u64);
+    let next = |seq: u64, claimed: &Claimed| claimed.seq_after(seq, seq.saturating_add(1));
+    tail.seq = since.iter().rev().fold(seq, next);
 }
 
 /// Moves an unfinished record to `<name>.torn` and cuts the file; gives whether that was done. Where the side file

@@ -74,6 +74,8 @@ fn edits_that_change_numbers_dates_and_ids_lose_nothing() {
         ("1", "2"),
         ("2", "1"),
         ("9", "0"),
+        ("2", "3"),
+        ("\"blocks\":2", "\"blocks\":4"),
         ("\"seq\":1", "\"seq\":7"),
         ("\"seq\":", "\"seq\":9"),
         ("\"ordinal\":", "\"ordinal\":9"),
@@ -98,6 +100,50 @@ fn edits_that_change_numbers_dates_and_ids_lose_nothing() {
         let begun = read.iter().filter(|event| matches!(event.event, Event::CallStarted { .. })).count();
         assert_eq!(begun, 9, "{from} -> {to}: {told}");
     }
+}
+
+#[test]
+fn numbers_that_no_session_reaches_are_not_believed() {
+    let largest = u64::MAX.to_string();
+    for number in 1..=21 {
+        let (home, events) = recorded(5);
+        let bytes = replaced(&home, &format!("\"seq\":{number},"), &format!("\"seq\":{largest},"));
+        let (read, told) = open(&home, &bytes);
+        assert_eq!(read.len(), events.len(), "{number}: {told}");
+        assert_eq!(home.resume(1).0.last_seq(), 22, "{number}");
+    }
+    let (home, _) = recorded(1);
+    let last = home.resume(1).0.last_seq();
+    let said = Envelope { agent: Some(agent("a1")), ..envelope(last + 1, prompt(900, "look")) };
+    home.resume(1).0.append(&[said]).unwrap();
+    let path = home.paths(1).agent(&agent("a1"));
+    let text = std::fs::read_to_string(&path).unwrap();
+    let said = format!("\"seq\":{}", last + 1);
+    assert!(text.contains(&said));
+    std::fs::write(&path, text.replace(&said, &format!("\"seq\":{largest}"))).unwrap();
+    assert_eq!(home.resume(1).0.last_seq(), last);
+}
+
+#[test]
+fn edited_replies_that_claim_more_lines_are_given_as_they_are() {
+    let (home, events) = recorded(1);
+    let mut writer = home.resume(1).0;
+    let last = events.last().unwrap().seq;
+    let answers = [1, 2, 3].map(|number| {
+        let blocks = vec![Block::text(format!("first {number}")), Block::text(format!("second {number}"))];
+        envelope(last + number, reply(100 * u128::from(number), blocks))
+    });
+    writer.append(&answers).unwrap();
+    drop(writer);
+    let (read, _) = open(&home, &replaced(&home, "\"blocks\":2", "\"blocks\":5"));
+    let texts = |events: &[Envelope]| -> Vec<Vec<Block>> {
+        let blocks = |event: &Envelope| match &event.event {
+            Event::Message { message, .. } => Some(message.blocks.clone()),
+            _ => None,
+        };
+        events.iter().filter_map(blocks).collect()
+    };
+    assert_eq!(texts(&read), texts(&[events, answers.to_vec()].concat()));
 }
 
 #[test]
