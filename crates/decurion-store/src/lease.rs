@@ -124,6 +124,8 @@ impl Drop for Held {
         if let Some((folder, name)) = &self.gone_after {
             let _ = folder.remove(name);
         }
+        // Closing it is not enough: a process that is being started by another thread has a copy until its program begins.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 

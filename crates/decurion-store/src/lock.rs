@@ -42,7 +42,7 @@ impl fmt::Display for Holder {
 
 /// The lock, held until it is dropped or the process is gone, however it went.
 pub(crate) struct Lock {
-    _file: File,
+    file: File,
 }
 
 /// Why there is no lock.
@@ -88,10 +88,17 @@ impl Lock {
             }
             if is_still(session, &file).map_err(LockError::Io)? {
                 leave_note(&file, now);
-                return Ok(Self { _file: file });
+                return Ok(Self { file });
             }
         }
         Err(LockError::Io(io::Error::other("the lock file keeps being replaced")))
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing it is not enough: a process that is being started by another thread has a copy until its program begins.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
@@ -158,5 +165,24 @@ pub(crate) fn is_held(folder: &Folder, name: &str) -> bool {
             Err(Errno::INTR) => {}
             Err(_) => return true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use camino::Utf8Path;
+
+    use super::*;
+
+    #[test]
+    fn lock_is_free_at_once_although_a_process_being_started_has_a_copy_of_its_file() {
+        let state = tempfile::tempdir().unwrap();
+        let folder = Folder::root(Utf8Path::from_path(state.path()).unwrap(), false).unwrap();
+        let take = || Lock::take(&folder, Timestamp::UNIX_EPOCH);
+        let lock = take().ok().unwrap();
+        let _copy = lock.file.try_clone().unwrap();
+        assert!(matches!(take(), Err(LockError::Held(_))));
+        drop(lock);
+        assert!(take().is_ok());
     }
 }
