@@ -189,7 +189,7 @@ impl Engine {
         let git_status = self.git_status(&cwd).await;
         let without = made.as_ref().is_some_and(|made| made.without);
         let ground = Ground { cwd, git_status, worktree: made.map(|made| made.worktree), without };
-        let session = self.session(opened, request, prepared, servers, ground, &host)?;
+        let session = self.session(opened, request, prepared, servers, ground, &host).await?;
         first.extend(session.left_out.iter().map(|text| warning(text)));
         let link_events = session.journal.subscribe();
         let journal = session.journal.clone();
@@ -408,7 +408,7 @@ impl Engine {
     }
 
     /// Everything about a session that is decided before its first run.
-    fn session(
+    async fn session(
         &self,
         opened: Opened,
         request: SessionRequest,
@@ -424,7 +424,7 @@ impl Engine {
             let (spec, files) = (opened.folded.spec.as_ref(), opened.files.as_deref());
             self.prepare(&request, spec, files, servers.as_ref())?
         };
-        let head_name = store_head(&made.head, opened.files.as_deref())?;
+        let head_name = store_head(&made.head, opened.files.as_ref()).await?;
         let permits = &opened.folded.permits;
         let directories = self.directories(&request, permits);
         let mode = self.mode(&request, permits.mode)?;
@@ -609,15 +609,26 @@ fn start_journal(parts: &Parts, store: Box<dyn decurion_store::Journal>) -> Resu
 }
 
 /// Stores a head under the name of what it holds.
-fn store_head(head: &decurion_model::Head, files: Option<&SessionFiles>) -> Result<String, PlaceError> {
+async fn store_head(
+    head: &decurion_model::Head,
+    files: Option<&Arc<SessionFiles>>,
+) -> Result<String, PlaceError> {
     let bytes = serde_json::to_vec(head).map_err(|error| PlaceError::Usage(error.to_string()))?;
     let name = spec::head_name(&bytes);
     if let Some(files) = files {
-        files
-            .put_head(&name, &bytes)
-            .map_err(|source| PlaceError::Storage { path: files.path().to_string(), source })?;
+        let failed = |source| PlaceError::Storage { path: files.path().to_string(), source };
+        put_head(files, &name, bytes).await.map_err(failed)?;
     }
     Ok(name)
+}
+
+/// Stores a head under its name; where that waits for the device, on a thread for such work.
+pub(crate) async fn put_head(files: &Arc<SessionFiles>, name: &str, head: Vec<u8>) -> std::io::Result<()> {
+    if !files.is_synced() {
+        return files.put_head(name, &head);
+    }
+    let (files, name) = (Arc::clone(files), name.to_owned());
+    tokio::task::spawn_blocking(move || files.put_head(&name, &head)).await.map_err(std::io::Error::other)?
 }
 
 fn equipment(parts: &Parts, files: Option<&Arc<SessionFiles>>, checkpoints: bool) -> Arc<Equipment> {

@@ -665,8 +665,8 @@ impl Owner {
         };
         self.tasks_before = self.tree.begun;
         if let Work::Prompt(prompt, _) | Work::Again(prompt, _) = &work {
-            self.tell_of_agents();
-            self.tell_of_servers();
+            self.tell_of_agents().await;
+            self.tell_of_servers().await;
             self.heed_command(prompt).await;
         }
         let context = self.take_context().await;
@@ -797,7 +797,7 @@ impl Owner {
 
     /// Tells the Agent tool of definitions that changed. Only a user's prompt does that: between prompts what
     /// stands before the conversation stays as it is, and with it the provider's cache.
-    fn tell_of_agents(&mut self) {
+    async fn tell_of_agents(&mut self) {
         let session = &mut self.session;
         let (now, skills) = (session.parts.agents.all(), session.parts.library.skills());
         let same = |(old, new): (&Arc<AgentDefinition>, &Arc<AgentDefinition>)| old == new;
@@ -816,7 +816,7 @@ impl Owner {
             return;
         }
         // A head that cannot be stored could not be resumed from: the old one stays.
-        match self.keep_head(&head) {
+        match self.keep_head(&head).await {
             Ok(name) => {
                 let session = &mut self.session;
                 (session.agents, session.skills) = (now, skills);
@@ -830,7 +830,7 @@ impl Owner {
 
     /// Offers what the MCP servers have come to offer, or takes back what they no longer do; at a user's prompt
     /// only, like the above.
-    fn tell_of_servers(&mut self) {
+    async fn tell_of_servers(&mut self) {
         let session = &self.session;
         let Some(servers) = &session.servers else { return };
         let offered = ToolSet::new(servers.tools()).select(&session.request.tools).set;
@@ -838,7 +838,7 @@ impl Owner {
         let Some(tools) = mcp::refreshed(&session.tools, &offered) else { return };
         let mut head = (*session.head).clone();
         spec::describe_servers(&mut head, &tools);
-        match self.keep_head(&head) {
+        match self.keep_head(&head).await {
             Ok(name) => {
                 let session = &mut self.session;
                 session.head_name = name;

@@ -47,6 +47,8 @@ pub struct Worktrees {
     places: Arc<Semaphore>,
     /// Whose turn it is to have git make a worktree.
     turn: Arc<Semaphore>,
+    /// Whose turn it is to write a lease.
+    writes: Arc<Semaphore>,
     /// Whether what killed processes left half made was looked for.
     swept: Arc<OnceCell<()>>,
     checked: Arc<OnceCell<()>>,
@@ -293,6 +295,7 @@ impl Worktrees {
             clock,
             places,
             turn: Arc::new(Semaphore::new(1)),
+            writes: Arc::new(Semaphore::new(1)),
             swept: Arc::default(),
             checked: Arc::default(),
             held: Arc::default(),
@@ -458,7 +461,7 @@ impl Worktrees {
     /// comes next goes on with it.
     pub(super) async fn remove_all(&self, lease: &Lease) -> Result<(), WorktreeError> {
         self.check_trust(&lease.repository)?;
-        self.put(&Lease { state: LeaseState::Discarding, ..lease.clone() })?;
+        self.put(&Lease { state: LeaseState::Discarding, ..lease.clone() }).await?;
         let tip = self.git.branch(&lease.repository, &lease.branch).await?;
         self.marked(&lease.repository, self.take_away(lease, tip.as_deref(), true)).await?;
         self.leases.remove(lease).map_err(state("the lease"))
@@ -496,7 +499,7 @@ impl Worktrees {
         locks::clear_shared(&self.leases, &lease.repository, Some(&lease));
         locks::clear_own(&lease);
         self.git.lock_worktree(&lease.repository, &lease.path, &reason(&lease)).await?;
-        self.put(&Lease { state: LeaseState::Used, ..lease })
+        self.put(&Lease { state: LeaseState::Used, ..lease }).await
     }
 
     /// Whether a lease's checkout is there and git knows it. A folder without its `.git` would be taken for a
@@ -586,7 +589,7 @@ impl Worktrees {
         }
         let ended = lease.ended.or_else(|| Some(self.date()));
         let kept = Lease { state: LeaseState::Kept, ended, ..lease };
-        let written = self.put(&kept);
+        let written = self.put(&kept).await;
         if let Err(error) = self.git.unlock_worktree(&kept.repository, &kept.path).await
             && left.problem.is_none()
             && kept.path.exists()
@@ -602,12 +605,12 @@ impl Worktrees {
     /// Removes a worktree and its branch, which must be at `tip`, or else at its base. Git itself looks once
     /// more whether the checkout is clean. Can be broken off anywhere and begun again.
     pub(crate) async fn remove(&self, lease: &Lease, tip: Option<&str>) -> Result<(), WorktreeError> {
-        self.put(&Lease { state: LeaseState::Removing, ..lease.clone() })?;
+        self.put(&Lease { state: LeaseState::Removing, ..lease.clone() }).await?;
         self.marked(&lease.repository, self.take_away(lease, tip, false)).await?;
         // An agent can be told more after its end, or go on in another process: then it is made again, of one that
         // was merged from where it came to.
         if self.leases.is_on_record(lease.session) || self.leases.is_alive(lease.session) {
-            return self.put(&Lease { state: LeaseState::Removed, ..lease.clone() });
+            return self.put(&Lease { state: LeaseState::Removed, ..lease.clone() }).await;
         }
         self.leases.remove(lease).map_err(state("the lease"))
     }
@@ -651,8 +654,32 @@ impl Worktrees {
         done
     }
 
-    fn put(&self, lease: &Lease) -> Result<(), WorktreeError> {
-        self.leases.put(lease).map_err(state("the lease"))
+    async fn put(&self, lease: &Lease) -> Result<(), WorktreeError> {
+        let lease = lease.clone();
+        self.write(move |leases| leases.put(&lease)).await
+    }
+
+    async fn put_new(&self, lease: &Lease) -> Result<(), WorktreeError> {
+        let lease = lease.clone();
+        self.write(move |leases| leases.put_new(&lease)).await
+    }
+
+    /// Writes a lease; where that waits for the device, on a thread for such work. In the order of asking, also where
+    /// the one who asked first has gone: what is written last must be what was asked for last.
+    async fn write(
+        &self,
+        write: impl FnOnce(&Leases) -> io::Result<()> + Send + 'static,
+    ) -> Result<(), WorktreeError> {
+        if !self.leases.is_synced() {
+            return write(&self.leases).map_err(state("the lease"));
+        }
+        // The semaphore is never closed.
+        let (turn, leases) = (Arc::clone(&self.writes).acquire_owned().await.ok(), self.leases.clone());
+        let writing = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            write(&leases)
+        });
+        writing.await.map_err(io::Error::other).flatten().map_err(state("the lease"))
     }
 
     /// A place among those who keep the disk busy. The semaphore is never closed.

@@ -187,6 +187,11 @@ impl Leases {
         Self { synced, ..self }
     }
 
+    /// Whether writing a lease waits for the device.
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
     /// The name of a repository's folder.
     pub fn project(repository: &Utf8Path) -> String {
         let shown = if repository.file_name() == Some(".git") { repository.parent() } else { None };

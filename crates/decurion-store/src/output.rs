@@ -54,6 +54,11 @@ impl SessionFiles {
         Self { synced, ..self }
     }
 
+    /// Whether heads and checkpoints wait for the device.
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
     /// Where these files are.
     pub fn path(&self) -> &Utf8Path {
         self.folder.path()

@@ -155,11 +155,15 @@ impl Owner {
     }
 
     /// Decides everything about a new child.
-    pub(super) fn make_child(&mut self, mut draft: Draft, made: Option<&Made>) -> Result<Child, String> {
+    pub(super) async fn make_child(
+        &mut self,
+        mut draft: Draft,
+        made: Option<&Made>,
+    ) -> Result<Child, String> {
         if let Some(made) = made {
             draft.spawning.cwd.clone_from(&made.cwd);
         }
-        let outfit = self.outfit(&draft)?;
+        let outfit = self.outfit(&draft).await?;
         let Draft { spawning, definition, model, model_why, agent, is_fork, background, remarks, .. } = draft;
         let (spawning, desk) = (&spawning, &spawning.desk);
         let shares = is_fork || definition.fork_context;
@@ -280,7 +284,7 @@ impl Owner {
 
     /// The tools and the head of a child: its parent's own for a fork, else made once for all children that
     /// are alike.
-    fn outfit(&mut self, draft: &Draft) -> Result<Arc<Outfit>, String> {
+    async fn outfit(&mut self, draft: &Draft) -> Result<Arc<Outfit>, String> {
         let Draft { spawning, definition, model, base, tools, is_fork, background, .. } = draft;
         let desk = &spawning.desk;
         let effort = spawning.input.effort.as_deref();
@@ -299,7 +303,7 @@ impl Owner {
             (Arc::new(head), wire_head)
         };
         let outfit = Arc::new(Outfit {
-            head_name: self.keep_head(&head)?,
+            head_name: self.keep_head(&head).await?,
             tools: Arc::clone(tools),
             base: Arc::clone(base),
             head,
@@ -407,14 +411,15 @@ impl Owner {
     }
 
     /// Stores a head under the name of what it holds, once.
-    pub fn keep_head(&mut self, head: &Head) -> Result<String, String> {
+    pub async fn keep_head(&mut self, head: &Head) -> Result<String, String> {
         let bytes = serde_json::to_vec(head).map_err(|error| error.to_string())?;
         let name = spec::head_name(&bytes);
         if self.tree.heads.contains(&name) {
             return Ok(name);
         }
         if let Some(files) = &self.session.files {
-            files.put_head(&name, &bytes).map_err(|error| format!("cannot use the state folder: {error}"))?;
+            let stored = crate::put_head(files, &name, bytes).await;
+            stored.map_err(|error| format!("cannot use the state folder: {error}"))?;
         }
         self.tree.heads.insert(name.clone());
         Ok(name)

@@ -158,7 +158,7 @@ impl Owner {
             draft.remarks.append(&mut kit.servers.remarks);
             draft.tools = servers.desk().with_own(&draft.tools, &kit.servers, &draft.definition);
         }
-        match self.make_child(draft, kit.made()) {
+        match self.make_child(draft, kit.made()).await {
             Ok(child) => self.open_agent(&by, child, kit).await,
             Err(reason) => {
                 self.abandon(kit);

@@ -5,7 +5,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::SessionId;
 use decurion_store::{Lease, LeaseState};
 
-use super::{Verdict, WorktreeError, Worktrees, locks, state};
+use super::{Verdict, WorktreeError, Worktrees, locks};
 
 /// The name of the worktree in which merges are judged.
 const NAME: &str = "merging";
@@ -67,7 +67,7 @@ impl Worktrees {
         if let Some(left) = self.leases().get(&lease.repository, &name) {
             self.undo(&left).await?;
         }
-        self.leases().put_new(&lease).map_err(state("the lease"))?;
+        self.put_new(&lease).await?;
         let made = self.fill(&origin, &lease, false).await;
         let integration = Integration { lease };
         if let Err(error) = made {

@@ -65,10 +65,10 @@ impl Worktrees {
         if self.git().branch(&lease.repository, &lease.branch).await?.is_some() {
             return Err(WorktreeError::BranchExists(lease.branch));
         }
-        self.leases().put_new(&lease).map_err(state("the lease"))?;
+        self.put_new(&lease).await?;
         match self.fill(&origin, &lease, dirty).await {
             Ok(copied) => {
-                self.put(&Lease { state: LeaseState::Used, copied, ..lease.clone() })?;
+                self.put(&Lease { state: LeaseState::Used, copied, ..lease.clone() }).await?;
                 // Told, so that nobody takes what is committed for what the asker sees.
                 let status = if dirty { None } else { self.git().status(&origin.top).await.ok() };
                 let without = status.is_some_and(|status| !status.is_clean());
@@ -91,7 +91,7 @@ impl Worktrees {
         self.marked(&lease.repository, self.take_half_made(lease)).await?;
         if lease.state == LeaseState::Remaking {
             // Its agent is on record and can still go on in it.
-            return self.put(&Lease { state: LeaseState::Removed, ..lease.clone() });
+            return self.put(&Lease { state: LeaseState::Removed, ..lease.clone() }).await;
         }
         self.leases().remove(lease).map_err(state("the lease"))
     }
@@ -113,7 +113,7 @@ impl Worktrees {
     /// given; one whose making or removal was broken off is begun anew.
     pub(super) async fn make_again(&self, lease: &Lease) -> Result<(), WorktreeError> {
         let making = Lease { state: LeaseState::Remaking, ..lease.clone() };
-        self.put(&making)?;
+        self.put(&making).await?;
         if lease.is_half_made() || lease.state == LeaseState::Removing {
             locks::clear_own(lease);
             self.marked(&lease.repository, self.take_half_made(lease)).await?;
@@ -130,7 +130,7 @@ impl Worktrees {
             self.give_again(&making).await
         };
         match filling.await {
-            Ok(()) => self.put(&Lease { state: LeaseState::Used, ..making }),
+            Ok(()) => self.put(&Lease { state: LeaseState::Used, ..making }).await,
             Err(error) => {
                 if let Err(undoing) = self.undo(&making).await {
                     // Its lease says that it is half made, and the next try begins with this.
@@ -178,7 +178,7 @@ impl Worktrees {
                 locks::clear_own(&lease);
             }
             self.git().lock_worktree(&lease.repository, &lease.path, &reason(&lease)).await?;
-            self.put(&Lease { state: LeaseState::Used, ..lease.clone() })?;
+            self.put(&Lease { state: LeaseState::Used, ..lease.clone() }).await?;
         } else {
             return Err(WorktreeError::Gone(lease.path));
         }
