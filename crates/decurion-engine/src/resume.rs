@@ -156,9 +156,10 @@ impl Folded {
                 self.queued.push((*line, blocks.clone()));
             }
             Event::Unqueued { lines } => {
-                self.queued.retain(|(line, _)| !lines.contains(line));
-                // One that was taken back may be sent again.
-                self.lines.retain(|line| !lines.contains(line));
+                // One that was taken back may be sent again; one whose message is on record was begun.
+                for (line, _) in self.queued.extract_if(.., |(line, _)| lines.contains(line)) {
+                    self.lines.remove(&line);
+                }
             }
             Event::Message { lines, .. } => self.queued.retain(|(line, _)| !lines.contains(line)),
             Event::Branched { .. } => self.queued.clear(),

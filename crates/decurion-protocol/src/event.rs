@@ -397,6 +397,10 @@ impl Event {
                 | Self::RunEnded { .. }
                 | Self::TaskOpened { .. }
                 | Self::TaskChanged { .. }
+                // Prompts that wait and that were withdrawn: one would be done again, or not be done until a later version
+                // finds it behind all that was said since.
+                | Self::Queued { .. }
+                | Self::Unqueued { .. }
                 // What was dropped from the conversation would be back in it, with the tasks that were ended for that.
                 | Self::Branched { .. }
         )

@@ -4,6 +4,7 @@ use decurion_protocol::{
     Block, Command, Envelope, Event, Inspected, LineId, Link, Origin, Outcome, Place as _, Reply, RuleSet,
     SessionId, SessionRequest, Start,
 };
+use decurion_store::{Found, Journal as _, ReplayOptions, SessionWriter};
 use decurion_testkit::stage::{Stage, send};
 use futures_util::StreamExt as _;
 
@@ -235,6 +236,35 @@ async fn whatever_record_is_the_last_every_accepted_prompt_is_worked_on_once() {
             assert_eq!(last, Some("completed"), "after {crash}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn withdrawal_behind_the_prompts_own_message_does_not_let_it_begin_twice() {
+    let stage = Stage::new(SLOW);
+    let mut link = working(&stage).await;
+    send(&link, 1, submit(1, "second")).await;
+    reply(&mut link, 1).await;
+    let session = link.session;
+    finished(link).await;
+    // What an interrupt leaves that comes while the disk holds up the prompt's message.
+    let record = stage.recorded(session);
+    let (info, last) = match (&record[0].event, record.last()) {
+        (Event::SessionOpened { info }, Some(last)) => (info, last),
+        other => panic!("{other:?}"),
+    };
+    let Some(Found::Ours(paths)) = stage.archive().find(session, &[]) else { panic!("no transcript") };
+    let (mut writer, _) =
+        SessionWriter::resume(&paths, info, last.at, &ReplayOptions::default(), &mut drop).unwrap();
+    let event = Event::Unqueued { lines: vec![line(1)] };
+    writer.append(&[Envelope { seq: last.seq + 1, agent: None, event, ..last.clone() }]).unwrap();
+    writer.sync().unwrap();
+    drop(writer);
+    // Its sender, who was not answered, sends it again.
+    let mut link = resumed(&stage, session).await;
+    send(&link, 2, submit(1, "second")).await;
+    let answer = reply(&mut link, 2).await;
+    finished(link).await;
+    assert_eq!(prompted(&stage.recorded(session)), ["go", "second"], "{answer:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,11 +1,11 @@
 //! Transcripts of later versions: nothing of them is lost, and what must be understood is not passed over.
 
 use decurion_protocol::event::RECORD_LEVEL;
-use decurion_protocol::{Envelope, Event, Mode, ToolEffect};
+use decurion_protocol::{Block, Envelope, Event, LineId, Mode, ToolEffect};
 use decurion_store::{OpenError, ReplayOptions, SessionWriter};
 use serde_json::{Value, json};
 
-use crate::samples::{Home, date, envelope, info, line_spans, recorded};
+use crate::samples::{Home, date, envelope, info, line_spans, opened, recorded};
 
 /// What a later version would have written otherwise.
 type Change = fn(&mut Value);
@@ -133,10 +133,48 @@ fn what_must_be_understood_is_marked() {
     let events = [
         envelope(1, Event::ModeChanged { mode: Mode::Plan }),
         envelope(2, Event::Unknown(json!({"type": "x"}))),
+        envelope(3, queued(1)),
+        envelope(4, Event::Unqueued { lines: vec![waiting(1)] }),
     ];
     decurion_store::Journal::append(&mut home.create(1), &events).unwrap();
     let text = String::from_utf8(home.transcript(1)).unwrap();
     let marked: Vec<bool> =
         text.lines().map(|line| line.contains(&format!(",\"must\":{RECORD_LEVEL},"))).collect();
-    assert_eq!(marked, [true, false]);
+    assert_eq!(marked, [true, false, true, true]);
+}
+
+fn waiting(number: u128) -> LineId {
+    LineId(uuid::Uuid::from_u128(number))
+}
+
+fn queued(number: u128) -> Event {
+    Event::Queued { line: waiting(number), blocks: vec![Block::text("delete the old branch")] }
+}
+
+/// Passed over, a withdrawal would let the prompt begin, and a prompt that waits would be begun by a later version
+/// after one that was given in its place.
+#[test]
+fn a_queue_that_is_not_understood_leaves_the_session_for_reading() {
+    let changes: [(&str, usize, Change); 2] = [
+        ("a withdrawal by another name", 2, |line| line["event"] = json!({"type": "unqueued", "all": true})),
+        ("a prompt that waits for something", 1, |line| {
+            line["event"] = json!({"type": "queued_behind", "line": line["event"]["line"], "of": "a task"});
+        }),
+    ];
+    for (what, number, change) in changes {
+        let home = Home::new();
+        let withdrawn = Event::Unqueued { lines: vec![waiting(1)] };
+        let events = [envelope(1, opened(1)), envelope(2, queued(1)), envelope(3, withdrawn)];
+        decurion_store::Journal::append(&mut home.create(1), &events).unwrap();
+        let whole = home.transcript(1);
+        let span = line_spans(&whole)[number].clone();
+        let changed = later(&whole[span.clone()], change);
+        std::fs::write(
+            home.paths(1).transcript(),
+            [&whole[..span.start], &changed, &whole[span.end..]].concat(),
+        )
+        .unwrap();
+        let error = resume(&home).unwrap_err();
+        assert!(matches!(error, OpenError::Newer { needs: RECORD_LEVEL, .. }), "{what}: {error}");
+    }
 }
