@@ -44,7 +44,13 @@ pub struct Configured {
     named: Option<String>,
     /// What a server was asked about its models, by provider: the one to use, or why there is none.
     asked: HashMap<String, Result<String, String>>,
+    /// How long a provider may refuse everything where its settings do not say; none waits for ever.
+    patience: Option<Duration>,
 }
+
+/// How long a provider may refuse everything while no person watches. Limits by the minute are long over by then, and
+/// limits by the day would let a job hang.
+const UNWATCHED: Duration = Duration::from_mins(15);
 
 /// What a name comes to.
 enum Found<'a> {
@@ -67,7 +73,14 @@ impl Configured {
             ..usual
         });
         let asked = HashMap::new();
-        Self { loaded, catalog, http, gateways: Mutex::default(), embedded: None, named, asked }
+        let gateways = Mutex::default();
+        Self { loaded, catalog, http, gateways, embedded: None, named, asked, patience: None }
+    }
+
+    /// The same where no person watches and could end the waiting.
+    #[must_use]
+    pub fn unwatched(self) -> Self {
+        Self { patience: Some(UNWATCHED), ..self }
     }
 
     /// Asks the server of the session's own model which models it has, where that is needed to choose one: none is
@@ -269,7 +282,22 @@ impl Configured {
     fn connect(&self, config: &ProviderConfig) -> Result<Arc<Gateway>, String> {
         let provider =
             connected(&self.http, config).map_err(|error| format!("provider {:?}: {error}", config.name))?;
-        Ok(Arc::new(Gateway::new(provider, gateway_settings(config))))
+        Ok(Arc::new(Gateway::new(provider, self.gateway_settings(config))))
+    }
+
+    fn gateway_settings(&self, config: &ProviderConfig) -> GatewaySettings {
+        let (usual, timeouts) = (GatewaySettings::default(), &config.timeouts);
+        GatewaySettings {
+            first_event: timeouts.first_event.unwrap_or(usual.first_event),
+            idle: timeouts.idle.unwrap_or(usual.idle),
+            content: timeouts.content.unwrap_or(usual.content),
+            turn: timeouts.turn.unwrap_or(usual.turn),
+            patience: timeouts.patience.or(self.patience),
+            provider: config.name.clone(),
+            // Two processes that start together must not retry together.
+            seed: u64::from(std::process::id()),
+            ..usual
+        }
     }
 
     fn scripted(&self, file: &str) -> Result<Arc<Model>, String> {
@@ -281,7 +309,8 @@ impl Configured {
             };
             let script = Script::parse(&text).map_err(|error| format!("{file}: {error}"))?;
             let provider = Arc::new(ScriptedProvider::new(script));
-            Ok(Arc::new(Gateway::new(provider, GatewaySettings::default())))
+            let settings = GatewaySettings { patience: self.patience, ..GatewaySettings::default() };
+            Ok(Arc::new(Gateway::new(provider, settings)))
         })?;
         let dialect = gateway.dialect();
         let info = self.catalog.model(dialect, "scripted");
@@ -400,18 +429,6 @@ pub fn dialect(kind: ProviderKind) -> Dialect {
     match kind {
         ProviderKind::Anthropic => Dialect::Anthropic,
         ProviderKind::OpenAi => Dialect::OpenAiChat,
-    }
-}
-
-fn gateway_settings(config: &ProviderConfig) -> GatewaySettings {
-    let usual = GatewaySettings::default();
-    GatewaySettings {
-        first_event: config.timeouts.first_event.unwrap_or(usual.first_event),
-        content: config.timeouts.idle.unwrap_or(usual.content),
-        turn: config.timeouts.turn.unwrap_or(usual.turn),
-        // Two processes that start together must not retry together.
-        seed: u64::from(std::process::id()),
-        ..usual
     }
 }
 

@@ -59,10 +59,14 @@ pub struct Timeouts {
     pub connect: Option<Duration>,
     /// For the first event of a reply.
     pub first_event: Option<Duration>,
-    /// For the next content of a reply.
+    /// For the next sign of life of a reply; keep-alives are one.
     pub idle: Option<Duration>,
+    /// For the next content of a reply.
+    pub content: Option<Duration>,
     /// For a whole turn.
     pub turn: Option<Duration>,
+    /// For a provider that refuses everything, because of its limits or because it is overloaded.
+    pub patience: Option<Duration>,
 }
 
 /// One provider, decided.
@@ -390,7 +394,9 @@ impl Decide<'_> {
                 connect: milliseconds("timeouts.connectMs"),
                 first_event: milliseconds("timeouts.firstEventMs"),
                 idle: milliseconds("timeouts.idleMs"),
+                content: milliseconds("timeouts.contentMs"),
                 turn: milliseconds("timeouts.turnMs"),
+                patience: milliseconds("timeouts.patienceMs"),
             },
             max_tokens_field: node.get("maxTokensField").and_then(Node::text).map(str::to_owned),
             origin: self.sources.origin(address),

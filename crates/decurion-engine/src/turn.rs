@@ -33,7 +33,7 @@ pub async fn turn(ports: &Ports, request: ModelRequest, waits: &mut Waits<'_>) -
     let mut whole = None;
     while let Some(item) = stream.next().await {
         match item? {
-            GatewayEvent::Model(ModelEvent::Accepted(_)) => {}
+            GatewayEvent::Model(ModelEvent::Accepted(_) | ModelEvent::Alive) => {}
             GatewayEvent::Model(ModelEvent::Delta(delta)) => journal.publish(who, Event::Delta { delta }),
             GatewayEvent::Model(ModelEvent::Block { index, block }) => blocks.push((index, block)),
             GatewayEvent::Model(ModelEvent::Completed(reply)) => whole = Some(reply),

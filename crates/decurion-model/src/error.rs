@@ -20,6 +20,20 @@ pub enum ModelError {
         /// What it said.
         said: Said,
     },
+    /// It refused for longer than we are to wait, or asks for longer than is left of that: a person decides.
+    #[error(
+        "{} refuses requests (status {status}), gave up after {}{}: {said}. Try again later, choose another model, or \
+         wait longer with timeouts.patienceMs in the provider's settings",
+        named(&.wait.provider), span(.wait.waited), more(.wait.asked)
+    )]
+    Impatient {
+        /// That of the last refusal.
+        status: u16,
+        /// For whom, and how long.
+        wait: Box<VainWait>,
+        /// What it said.
+        said: Said,
+    },
     /// The provider failed: try again a bounded number of times.
     #[error("the provider failed (status {status}): {said}")]
     Failed {
@@ -77,7 +91,10 @@ pub enum ModelError {
         said: Said,
     },
     /// Nothing came for too long: try again.
-    #[error("{what} within {} s{}", .after.as_secs(), id_suffix(.request_id.as_deref()))]
+    #[error(
+        "{what} within {} s{}; if the model needs longer, raise timeouts.{} in the provider's settings",
+        .after.as_secs(), id_suffix(.request_id.as_deref()), .what.setting()
+    )]
     Stalled {
         /// What did not come.
         what: StallKind,
@@ -104,6 +121,17 @@ pub enum ModelError {
         /// What is wrong.
         detail: String,
     },
+}
+
+/// A wait that was given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VainWait {
+    /// The provider's name; may be empty.
+    pub provider: String,
+    /// How long was waited.
+    pub waited: Duration,
+    /// How long it asks to wait from now on.
+    pub asked: Duration,
 }
 
 /// What a provider said about a failure.
@@ -135,7 +163,9 @@ pub enum UnreachableCause {
 pub enum StallKind {
     /// The first event of the reply.
     FirstEvent,
-    /// More content; keep-alives and empty pieces do not count.
+    /// Anything at all, in the middle of a reply.
+    Sign,
+    /// More content, while keep-alives or empty pieces came.
     Content,
     /// The end of the turn.
     Turn,
@@ -154,6 +184,7 @@ impl ModelError {
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Busy { status, .. }
+            | Self::Impatient { status, .. }
             | Self::Failed { status, .. }
             | Self::TooLong { status, .. }
             | Self::Unauthorized { status, .. }
@@ -166,8 +197,8 @@ impl ModelError {
     /// The word that programs reading our output know this failure by.
     pub fn word(&self) -> &'static str {
         match self {
-            Self::Busy { status: 529, .. } => "overloaded",
-            Self::Busy { .. } => "rate_limit",
+            Self::Busy { status: 529, .. } | Self::Impatient { status: 529, .. } => "overloaded",
+            Self::Busy { .. } | Self::Impatient { .. } => "rate_limit",
             Self::TooLong { .. } | Self::Rejected { .. } => "invalid_request",
             Self::Unauthorized { status: 402, .. } => "billing_error",
             Self::Unauthorized { .. } => "authentication_failed",
@@ -183,6 +214,7 @@ impl ModelError {
     pub fn said(&self) -> Option<&Said> {
         match self {
             Self::Busy { said, .. }
+            | Self::Impatient { said, .. }
             | Self::Failed { said, .. }
             | Self::TooLong { said, .. }
             | Self::Unauthorized { said, .. }
@@ -210,6 +242,7 @@ impl ModelError {
     pub(crate) fn with_request_id(mut self, id: Option<&str>) -> Self {
         let slot = match &mut self {
             Self::Busy { said, .. }
+            | Self::Impatient { said, .. }
             | Self::Failed { said, .. }
             | Self::TooLong { said, .. }
             | Self::Unauthorized { said, .. }
@@ -256,10 +289,23 @@ impl fmt::Display for UnreachableCause {
     }
 }
 
+impl StallKind {
+    /// The setting that says how long is waited for it.
+    fn setting(self) -> &'static str {
+        match self {
+            Self::FirstEvent => "firstEventMs",
+            Self::Sign => "idleMs",
+            Self::Content => "contentMs",
+            Self::Turn => "turnMs",
+        }
+    }
+}
+
 impl fmt::Display for StallKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::FirstEvent => "the provider did not begin to answer",
+            Self::Sign => "the provider sent nothing more",
             Self::Content => "the provider sent nothing of substance",
             Self::Turn => "the reply did not end",
         })
@@ -274,6 +320,26 @@ fn refusal(status: u16) -> String {
         403 => "access denied (403), check what your API key may do".to_owned(),
         _ => format!("no credit or quota left ({status})"),
     }
+}
+
+fn named(provider: &str) -> String {
+    if provider.is_empty() { "the provider".to_owned() } else { format!("the provider {provider:?}") }
+}
+
+/// A time for people, in its two largest units.
+fn span(time: Duration) -> String {
+    let seconds = (time + Duration::from_millis(500)).as_secs();
+    match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, 0) => format!("{minutes} min"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, 0, _) => format!("{hours} h"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}
+
+fn more(asked: Duration) -> String {
+    if asked.is_zero() { String::new() } else { format!(" and it asks to wait {} more", span(asked)) }
 }
 
 fn id_suffix(id: Option<&str>) -> String {

@@ -9,6 +9,8 @@ use decurion_protocol::{Block, Delta, Usage};
 pub enum ModelEvent {
     /// The provider took the request; nothing of the reply is known yet. The gateway keeps this to itself.
     Accepted(Accepted),
+    /// Something came that is no part of the reply: a keep-alive, or part of what is still to come.
+    Alive,
     /// Part of the reply, to show while it comes. Void if the reply is not completed.
     Delta(Delta),
     /// A block is whole. A call whose input was not a JSON object arrives with the input

@@ -3,7 +3,8 @@
 //!
 //! All waiting, limiting and trying again of the whole program is here. A reply that fails is asked for
 //! again from the beginning, and what was shown of it is declared void; a reply that is complete is never
-//! asked for again. Every wait has a deadline or an announced end, and dropping the stream ends it at once.
+//! asked for again. Every wait has a deadline or an announced end, and dropping the stream ends it at once. With a
+//! patience, refusals are waited out only as long as that, unless the provider answers other requests meanwhile.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,14 +18,16 @@ use futures_util::{StreamExt, stream};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::limiter::{Limiter, Permit, Waiter, Why, Woken};
-use crate::{Dialect, ModelError, ModelEvent, ModelProvider, ModelRequest, Reply, StallKind};
+use crate::{
+    Dialect, ModelError, ModelEvent, ModelProvider, ModelRequest, Reply, Said, StallKind, VainWait,
+};
 
 pub use crate::limiter::Load;
 
 /// What comes out of a gateway.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GatewayEvent {
-    /// A piece of the reply. [`ModelEvent::Accepted`] stays inside.
+    /// A piece of the reply. [`ModelEvent::Accepted`] and [`ModelEvent::Alive`] stay inside.
     Model(ModelEvent),
     /// Nothing comes for a while, and why. A later one replaces it.
     Waiting(WaitReason),
@@ -47,9 +50,11 @@ pub enum GatewayEvent {
 /// How patient a gateway is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatewaySettings {
-    /// The longest time until a reply begins.
+    /// The longest time until something comes of a reply. A server may read for minutes before it begins.
     pub first_event: Duration,
-    /// The longest time without content; keep-alives and empty pieces do not count.
+    /// The longest silence after that. Anything is a sign of life, keep-alives too: many models think unseen.
+    pub idle: Duration,
+    /// The longest time without content, whatever else comes.
     pub content: Duration,
     /// The longest time one turn may be under way, all its tries together, waits left out.
     pub turn: Duration,
@@ -65,6 +70,10 @@ pub struct GatewaySettings {
     pub longest_backoff: Duration,
     /// After how many overloads in a row the fallback model is asked.
     pub overloads_before_fallback: u32,
+    /// How long a provider may refuse everything for a model before a request for it is given up; none waits for ever.
+    pub patience: Option<Duration>,
+    /// The provider's name, for people.
+    pub provider: String,
     /// What the waits' chance begins with.
     pub seed: u64,
 }
@@ -72,8 +81,9 @@ pub struct GatewaySettings {
 impl Default for GatewaySettings {
     fn default() -> Self {
         Self {
-            first_event: Duration::from_mins(1),
-            content: Duration::from_secs(90),
+            first_event: Duration::from_mins(5),
+            idle: Duration::from_mins(5),
+            content: Duration::from_mins(20),
             turn: Duration::from_mins(30),
             tries: 10,
             retry_time: Duration::from_mins(10),
@@ -81,6 +91,8 @@ impl Default for GatewaySettings {
             backoff: Duration::from_millis(500),
             longest_backoff: Duration::from_secs(32),
             overloads_before_fallback: 3,
+            patience: None,
+            provider: String::new(),
             seed: 0,
         }
     }
@@ -171,8 +183,12 @@ struct Try {
     stream: BoxStream<'static, Result<ModelEvent, ModelError>>,
     permit: Permit,
     started: Instant,
-    /// When something of substance last came; none before the first event.
-    content_at: Option<Instant>,
+    /// When something last came, or it began.
+    heard_at: Instant,
+    /// Whether that was more than the head of the response.
+    begun: bool,
+    /// When something of substance last came, or it began.
+    content_at: Instant,
     request_id: Option<String>,
     /// Whether anything of the reply itself has come.
     answered: bool,
@@ -187,6 +203,8 @@ struct Count {
     malformed: u32,
     empty: u32,
     overloads: u32,
+    /// When the model was first refused, and what was said last.
+    refused: Option<(Instant, u16, Said)>,
     /// Time spent under way in all tries.
     active: Duration,
     /// Time spent since the first fault, waiting in line left out.
@@ -258,6 +276,12 @@ impl Turn {
     async fn wait_for_turn(&mut self) {
         let Phase::Queued { waiter, told } = &mut self.phase else { return };
         let why = waiter.why();
+        if let Why::Paused(until) = why
+            && let Some(error) = out_of_patience(&self.gateway, &self.request, &mut self.count, until)
+        {
+            self.phase = Phase::Failed(error);
+            return;
+        }
         if *told != Some(why) {
             *told = Some(why);
             let reason = self.reason(why);
@@ -288,11 +312,14 @@ impl Turn {
         }
         self.count.attempts += 1;
         self.shown = false;
+        let now = Instant::now();
         self.phase = Phase::Streaming(Box::new(Try {
             stream: self.gateway.provider.stream(self.request.clone()),
             permit,
-            started: Instant::now(),
-            content_at: None,
+            started: now,
+            heard_at: now,
+            begun: false,
+            content_at: now,
             request_id: None,
             answered: false,
             blocks: 0,
@@ -323,6 +350,7 @@ impl Turn {
                 attempt.request_id = accepted.request_id;
                 return;
             }
+            ModelEvent::Alive => return,
             ModelEvent::Completed(reply)
                 if attempt.blocks == 0 && self.count.empty == 0 && may_ask_again(&reply) =>
             {
@@ -364,6 +392,7 @@ impl Turn {
         let settings = &self.gateway.settings;
         match error {
             ModelError::Busy { retry: false, .. }
+            | ModelError::Impatient { .. }
             | ModelError::Failed { retry: false, .. }
             | ModelError::Stalled { what: StallKind::Turn, .. }
             | ModelError::TooLong { .. }
@@ -407,7 +436,7 @@ impl Turn {
 
     /// The provider's limit: everyone who asks for this model waits, and we stay where we are in the line.
     fn requeue(&mut self, error: &ModelError, permit: Permit) {
-        let ModelError::Busy { after, status, .. } = error else { return };
+        let ModelError::Busy { after, status, said, .. } = error else { return };
         let (settings, chance) = (&self.gateway.settings, &mut self.chance);
         permit.throttled(*after, |refusals| chance.backoff(settings, refusals));
         if *status == 529 {
@@ -417,16 +446,21 @@ impl Turn {
         if self.count.overloads >= settings.overloads_before_fallback && self.fall_back() {
             return;
         }
+        let now = Instant::now();
+        let since = self.count.refused.as_ref().map_or(now, |(since, ..)| *since);
+        self.count.refused = Some((since, *status, said.clone()));
         let limiter = self.gateway.limiter(&self.request.head.model);
+        let until = limiter.paused_until(now).unwrap_or(now);
+        if let Some(error) = out_of_patience(&self.gateway, &self.request, &mut self.count, until) {
+            self.phase = Phase::Failed(error);
+            return;
+        }
         let mut waiter = limiter.queue(&self.request.tag, self.ticket);
         if let Some(permit) = waiter.try_take() {
             return self.begin(permit);
         }
         let why = waiter.why();
-        let delay = match why {
-            Why::Paused(until) => until.saturating_duration_since(Instant::now()),
-            Why::Behind(_) => Duration::ZERO,
-        };
+        let delay = until.saturating_duration_since(now);
         self.phase = Phase::Queued { waiter, told: Some(why) };
         self.tell_waiting(self.retry_reason(error, delay, None));
     }
@@ -441,7 +475,7 @@ impl Turn {
         self.request.fallback = Some(rest).filter(|rest| !rest.is_empty());
         let from = self.request.head.model.clone();
         self.request.head = Arc::new(self.request.head.with_model(&to));
-        self.count.overloads = 0;
+        (self.count.overloads, self.count.refused) = (0, None);
         self.out.push_back(GatewayEvent::FellBack { from, to });
         true
     }
@@ -472,17 +506,25 @@ impl Turn {
 impl Try {
     /// Until when the next event must come, what it would otherwise be called, and the limit that says so.
     fn deadline(&self, settings: &GatewaySettings, active: Duration) -> (Instant, StallKind, Duration) {
-        let silence = match self.content_at {
-            None => (self.started + settings.first_event, StallKind::FirstEvent, settings.first_event),
-            Some(last) => (last + settings.content, StallKind::Content, settings.content),
+        let (silence, limit) = if self.begun {
+            (StallKind::Sign, settings.idle)
+        } else {
+            (StallKind::FirstEvent, settings.first_event)
         };
-        let end = self.started + settings.turn.saturating_sub(active);
-        if end < silence.0 { (end, StallKind::Turn, settings.turn) } else { silence }
+        let deadlines = [
+            (self.heard_at + limit, silence, limit),
+            (self.content_at + settings.content, StallKind::Content, settings.content),
+            (self.started + settings.turn.saturating_sub(active), StallKind::Turn, settings.turn),
+        ];
+        deadlines.into_iter().min_by_key(|(at, ..)| *at).unwrap_or(deadlines[0])
     }
 
     fn note(&mut self, event: &ModelEvent) {
+        let now = Instant::now();
+        self.heard_at = now;
+        self.begun |= !matches!(event, ModelEvent::Accepted(_));
         let counts = match event {
-            ModelEvent::Accepted(_) => false,
+            ModelEvent::Accepted(_) | ModelEvent::Alive => false,
             // White space alone can go on for hours and says nothing.
             ModelEvent::Delta(Delta::Text { text, .. } | Delta::Thinking { text, .. }) => {
                 !text.trim().is_empty()
@@ -496,13 +538,40 @@ impl Try {
             }
         };
         if counts {
-            self.content_at = Some(Instant::now());
+            self.content_at = now;
         }
-        let is_answer = !matches!(event, ModelEvent::Accepted(_) | ModelEvent::Delta(Delta::Started { .. }));
+        let is_answer = !matches!(
+            event,
+            ModelEvent::Accepted(_) | ModelEvent::Alive | ModelEvent::Delta(Delta::Started { .. })
+        );
         if is_answer && !std::mem::replace(&mut self.answered, true) {
             self.permit.answered();
         }
     }
+}
+
+/// The error of a request that would wait until then for longer than its patience lasts. What counts is how long nothing
+/// was answered: behind others that are, a request only stands in line.
+fn out_of_patience(
+    gateway: &Inner,
+    request: &ModelRequest,
+    count: &mut Count,
+    until: Instant,
+) -> Option<ModelError> {
+    let (now, patience) = (Instant::now(), gateway.settings.patience?);
+    let others = || (now, 429, Said::new("other requests were refused"));
+    let (since, status, said) = count.refused.get_or_insert_with(others);
+    let answered = gateway.limiter(&request.head.model).answered_at();
+    let ends = answered.map_or(*since, |answered| answered.max(*since)) + patience;
+    (until.max(now) > ends).then(|| ModelError::Impatient {
+        status: *status,
+        wait: Box::new(VainWait {
+            provider: gateway.settings.provider.clone(),
+            waited: now - *since,
+            asked: until.saturating_duration_since(now),
+        }),
+        said: said.clone(),
+    })
 }
 
 /// An empty reply that is not itself an answer.

@@ -117,6 +117,10 @@ impl Inner {
             .pool_idle_timeout(self.settings.idle_timeout)
             .pool_max_idle_per_host(usize::MAX)
             .tcp_nodelay(true)
+            // A silent provider may be thinking; one that is gone is noticed by this within a minute and a half.
+            .tcp_keepalive(Duration::from_secs(30))
+            .tcp_keepalive_interval(Duration::from_secs(15))
+            .tcp_keepalive_retries(4)
             // A redirect would carry the key to a place nobody configured.
             .redirect(reqwest::redirect::Policy::none())
             // Trying again is the gateway's.
@@ -379,6 +383,7 @@ impl Redaction {
     pub(crate) fn clean_error(&self, mut error: ModelError) -> ModelError {
         match &mut error {
             ModelError::Busy { said, .. }
+            | ModelError::Impatient { said, .. }
             | ModelError::Failed { said, .. }
             | ModelError::TooLong { said, .. }
             | ModelError::Unauthorized { said, .. }

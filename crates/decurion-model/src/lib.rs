@@ -19,7 +19,7 @@ pub mod scripted;
 pub mod sse;
 pub mod weight;
 
-pub use error::{ModelError, Said, StallKind, UnreachableCause};
+pub use error::{ModelError, Said, StallKind, UnreachableCause, VainWait};
 pub use event::{Accepted, ModelEvent, RateLimits, Reply};
 pub use gateway::{Gateway, GatewayEvent, GatewaySettings};
 pub use request::{

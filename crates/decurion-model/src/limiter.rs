@@ -90,6 +90,16 @@ impl Limiter {
         }
     }
 
+    /// Until when everything is paused, if it is.
+    pub fn paused_until(&self, now: Instant) -> Option<Instant> {
+        self.lock().rate.paused_until(now)
+    }
+
+    /// When the provider last answered a request for this model.
+    pub fn answered_at(&self) -> Option<Instant> {
+        self.lock().rate.last_answer
+    }
+
     /// Lets everyone go who may. Permits are sent outside the lock, because one that nobody takes comes
     /// back at once.
     fn admit(&self) {
@@ -177,7 +187,7 @@ impl Permit {
 
     /// The provider answers the request. Its status alone is no answer: an overload may follow it.
     pub fn answered(&mut self) {
-        self.limiter.lock().rate.answered(&mut self.facts);
+        self.limiter.lock().rate.answered(&mut self.facts, Instant::now());
         self.limiter.admit();
     }
 
@@ -220,6 +230,7 @@ struct Rate {
     /// Counts bursts of refusals: what started before one says nothing about what came of it.
     epoch: u64,
     last_refusal: Option<Instant>,
+    last_answer: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -265,7 +276,8 @@ impl Rate {
         }
     }
 
-    fn answered(&mut self, facts: &mut PermitFacts) {
+    fn answered(&mut self, facts: &mut PermitFacts, now: Instant) {
+        self.last_answer = Some(now);
         if facts.epoch == self.epoch {
             self.refusals = 0;
             if let Some(limit) = &mut self.limit {

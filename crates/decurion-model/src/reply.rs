@@ -103,6 +103,9 @@ impl Reading {
                 let error = self.redaction.clean_error(error);
                 return Some(Err(error.with_request_id(self.request_id.as_deref())));
             }
+            if self.queue.is_empty() && !self.decoder.is_complete() {
+                return Some(Ok(ModelEvent::Alive));
+            }
             if self.decoder.is_complete()
                 && let Some(body) = self.body.take()
             {

@@ -234,7 +234,7 @@ impl Prepared<'_> {
         request.checkpoints = matches!(work, Work::Interactive(_))
             || is_on(environment, "CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING");
         equip(&mut request, &*shelf);
-        let models = Arc::new(models_of(loaded, &mut request).await?);
+        let models = Arc::new(models_of(loaded, &mut request, matches!(work, Work::Interactive(_))).await?);
         let agents = live.all();
         let flags = servers::Flags::of(args).led(wanted);
         let servers = servers::load(loaded, environment, &flags, &plugins)?;

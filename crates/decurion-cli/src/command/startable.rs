@@ -116,8 +116,13 @@ fn with_place(loaded: &Loaded, failure: Failure) -> Failure {
 }
 
 /// The models of a session, its own one decided, which may take asking a server what it has.
-pub async fn models_of(loaded: &Arc<Loaded>, request: &mut SessionRequest) -> Result<Configured, Failure> {
-    let mut models = Configured::new(Arc::clone(loaded), request.model.as_deref());
+pub async fn models_of(
+    loaded: &Arc<Loaded>,
+    request: &mut SessionRequest,
+    watched: bool,
+) -> Result<Configured, Failure> {
+    let models = Configured::new(Arc::clone(loaded), request.model.as_deref());
+    let mut models = if watched { models } else { models.unwatched() };
     // A session that goes on has its model on record.
     if matches!(request.start, Start::New { .. }) || request.model.is_some() {
         models.ask_server().await?;

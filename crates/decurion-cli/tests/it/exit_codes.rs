@@ -75,6 +75,29 @@ fn the_three_formats_tell_the_same_story() {
 }
 
 #[test]
+fn a_provider_that_refuses_for_hours_ends_a_run_that_no_person_watches() {
+    let stand = Stand::new("when\n fail 429 retry-after=7200 \"daily limit\"");
+    let formats: [&[&str]; 3] =
+        [&[], &["--output-format", "json"], &["--output-format", "stream-json", "--verbose"]];
+    for format in formats {
+        let run = finished(stand.decurion().args(["-p", "go"]).args(format));
+        assert_eq!(run.ending.code(), 1, "{format:?}: {run:?}");
+        let told = run.output() + &run.errors;
+        for word in ["anthropic", "429", "daily limit", "2 h more", "timeouts.patienceMs"] {
+            assert!(told.contains(word), "{format:?}: {word}: {told}");
+        }
+    }
+    assert_eq!(stand.model.requests().len(), formats.len(), "one try each");
+    // It waits where it is told to, and says so.
+    let settings = r#"{"providers": {"anthropic": {"timeouts": {"patienceMs": 8000000}}}}"#;
+    let patient = stand.decurion().args(["-p", "go", "--output-format", "stream-json", "--verbose"]);
+    let mut running = patient.args(["--settings", settings]).start().unwrap();
+    assert!(running.wait_for_line(LIMIT, |line| line.contains("api_retry")).is_some());
+    running.signal(Signal::KILL).unwrap();
+    running.finish(LIMIT).unwrap();
+}
+
+#[test]
 fn verbose_text_shows_progress_apart_from_the_answer() {
     let stand = Stand::new(TWO_TURNS);
     let run = stand.run(&["-p", "go", "--allowedTools", "Bash", "--verbose"]);

@@ -1,7 +1,7 @@
 //! The gateway in simulated time: limits, faults, stalls, fairness, and that nothing is ever said twice.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use decurion_model::{
@@ -9,12 +9,25 @@ use decurion_model::{
     ModelRequest, Reply,
 };
 use decurion_protocol::event::WaitReason;
-use decurion_protocol::{Block, Delta};
+use decurion_protocol::{Block, Delta, Message};
 use expect_test::expect;
 use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::Instant;
 
-use crate::stage::{Player, kept, outline, request, tagged, turn};
+use crate::stage::{Player, kept, outline, request, request_in, tagged, turn};
+
+/// Asks for this many replies at once; each must come.
+async fn complete_together(gateway: &Gateway, count: usize) {
+    let tasks: Vec<_> = (0..count)
+        .map(|number| {
+            let (gateway, request) = (gateway.clone(), tagged(&format!("main/a{number}"), "x"));
+            tokio::spawn(async move { turn(&gateway, request).await.1 })
+        })
+        .collect();
+    for task in tasks {
+        assert_eq!(task.await.unwrap(), None);
+    }
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_reply_passes_through() {
@@ -169,15 +182,7 @@ async fn after_a_pause_one_request_goes_ahead_of_all_others() {
         Player::new("when within=30s\n delay 1s\n fail 429 retry-after=30\nwhen\n delay 5s\n say \"x\"");
     let gateway = player.gateway();
     let started = Instant::now();
-    let tasks: Vec<_> = (0..10)
-        .map(|number| {
-            let (gateway, request) = (gateway.clone(), tagged(&format!("main/a{number}"), "x"));
-            tokio::spawn(async move { turn(&gateway, request).await.1 })
-        })
-        .collect();
-    for task in tasks {
-        assert_eq!(task.await.unwrap(), None);
-    }
+    complete_together(&gateway, 10).await;
     let times = player.times.lock().unwrap();
     let at = |second: u64| times.iter().filter(|time| (**time - started).as_secs() == second).count();
     assert_eq!((at(0), at(31), times.len()), (10, 1, 20), "{times:?}");
@@ -446,17 +451,98 @@ async fn a_reset_after_every_event_of_a_long_stream_is_recovered() {
     assert_eq!(recovered, 180);
 }
 
+// ---- patience ----
+
+fn patient(player: &Arc<Player>, minutes: u64) -> Gateway {
+    let patience = Some(Duration::from_mins(minutes));
+    let settings =
+        GatewaySettings { patience, provider: "anthropic".to_owned(), ..GatewaySettings::default() };
+    Gateway::new(player.clone(), settings)
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_without_end_are_given_up_when_patience_ends() {
+    for failure in
+        ["fail 429 retry-after=60 \"slow down\"", "fail 529 \"slow down\"", "error overloaded_error"]
+    {
+        let player = Player::new(&format!("when\n {failure}"));
+        let started = Instant::now();
+        let (_, error) = turn(&patient(&player, 15), request("x")).await;
+        let Some(ModelError::Impatient { wait, .. }) = &error else { panic!("{failure}: {error:?}") };
+        assert_eq!(wait.waited, started.elapsed(), "{failure}");
+        let time = started.elapsed();
+        assert!(time > Duration::from_mins(13) && time <= Duration::from_mins(15), "{failure}: {time:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_longer_than_patience_is_not_begun() {
+    let player = Player::new(
+        "when try=1\n fail 429 retry-after=300\nwhen\n fail 429 retry-after=7500 \"daily limit\"",
+    );
+    let started = Instant::now();
+    let (events, error) = turn(&patient(&player, 15), request("x")).await;
+    assert_eq!((started.elapsed().as_secs(), player.requests()), (300, 2), "{events:?}");
+    let error = error.unwrap();
+    assert_eq!((error.status(), error.word()), (Some(429), "rate_limit"));
+    expect![[r#"the provider "anthropic" refuses requests (status 429), gave up after 5 min and it asks to wait 2 h 5 min more: daily limit (request id req_2083f43d8984046a31b02580). Try again later, choose another model, or wait longer with timeouts.patienceMs in the provider's settings"#]]
+        .assert_eq(&error.to_string());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_patience_a_day_is_waited() {
+    let player = Player::new("when try=1\n fail 429 retry-after=86400\nwhen\n say \"x\"");
+    let started = Instant::now();
+    let (_, error) = turn(&player.gateway(), request("x")).await;
+    assert_eq!((error, started.elapsed().as_secs()), (None, 86_400));
+}
+
+/// Answers one request in each minute, and refuses the others until the next.
+#[derive(Default)]
+struct OneAMinute {
+    answered: Mutex<Option<Instant>>,
+}
+
+impl ModelProvider for OneAMinute {
+    fn dialect(&self) -> Dialect {
+        Dialect::Anthropic
+    }
+
+    fn stream(&self, _: ModelRequest) -> BoxStream<'static, Result<ModelEvent, ModelError>> {
+        let mut answered = self.answered.lock().unwrap();
+        let minute = Duration::from_mins(1);
+        let left = answered.map_or(Duration::ZERO, |last| minute.saturating_sub(last.elapsed()));
+        if !left.is_zero() {
+            let said = decurion_model::Said::new("one a minute");
+            let busy = ModelError::Busy { after: Some(left), status: 429, retry: true, said };
+            return stream::once(async { Err(busy) }).boxed();
+        }
+        *answered = Some(Instant::now());
+        let block = Ok(ModelEvent::Block { index: 0, block: Block::text("done") });
+        stream::iter([block, Ok(ModelEvent::Completed(Reply::default()))]).boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_line_that_moves_needs_no_patience() {
+    let settings = GatewaySettings { patience: Some(Duration::from_mins(15)), ..GatewaySettings::default() };
+    let gateway = Gateway::new(Arc::new(OneAMinute::default()), settings);
+    let started = Instant::now();
+    complete_together(&gateway, 60).await;
+    assert!(started.elapsed() >= Duration::from_mins(59));
+}
+
 // ---- stalls ----
 
 #[tokio::test(start_paused = true)]
 async fn every_shape_of_silence_ends_at_its_limit() {
     for (script, limit) in [
-        ("stall", 60),
-        ("stall pings", 90),
-        ("stall empty", 90),
-        ("say \"a\"\n stall", 90),
-        ("say \"a\"\n stall pings every=1s", 90),
-        ("say \"a\"\n stall empty every=1s", 90),
+        ("stall", 300),
+        ("stall pings", 1_200),
+        ("stall empty", 1_200),
+        ("say \"a\"\n stall", 300),
+        ("say \"a\"\n stall pings every=1s", 1_200),
+        ("say \"a\"\n stall empty every=1s", 1_200),
     ] {
         let player = Player::new(&format!("when try=1\n {script}\nwhen\n say \"x\""));
         let started = Instant::now();
@@ -484,9 +570,35 @@ async fn silence_for_ever_is_given_up_within_its_time() {
         let started = Instant::now();
         let (_, error) = turn(&player.gateway(), request("x")).await;
         assert!(matches!(error, Some(ModelError::Stalled { .. })), "{error:?}");
-        // The first try's own limit, ten minutes of trying again, and the limit of the last try.
-        assert!(started.elapsed() <= Duration::from_mins(13), "{:?}", started.elapsed());
+        // All tries together are under way for no longer than a turn may be.
+        assert!(started.elapsed() <= Duration::from_mins(31), "{:?}", started.elapsed());
     }
+}
+
+/// A scripted reply that takes its time; keep-alives may come meanwhile.
+async fn thought(script: &str) -> (usize, Option<ModelError>) {
+    let player = Player::new(script);
+    let (_, error) = turn(&player.gateway(), request("x")).await;
+    (player.requests(), error)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_that_thinks_unseen_is_asked_once() {
+    let ping = r#"raw "event: ping\ndata: {\"type\": \"ping\"}\n\n""#;
+    let pings = format!("delay 15s\n {ping}\n ").repeat(40);
+    for (script, what) in [
+        (format!("when\n say \"a\"\n {pings}say \"b\""), "ten minutes of keep-alives within a reply"),
+        (format!("when\n {pings}say \"b\""), "ten minutes of keep-alives before a reply"),
+        ("when\n say \"a\"\n delay 4m\n say \"b\"".to_owned(), "four minutes of silence within a reply"),
+        ("when\n delay 4m\n say \"a\"".to_owned(), "a server that reads for four minutes"),
+    ] {
+        assert_eq!(thought(&script).await, (1, None), "{what}");
+    }
+    // The other dialect keeps a stream alive with comments.
+    let player = Player::speaking(Dialect::OpenAiChat, "when try=1\n stall pings\nwhen\n say \"x\"");
+    let started = Instant::now();
+    let (_, error) = turn(&player.gateway(), request_in(Dialect::OpenAiChat, &[Message::user("x")])).await;
+    assert_eq!((error, started.elapsed().as_secs() / 60), (None, 20));
 }
 
 /// Content for ever, or nothing but white space for ever.
@@ -513,7 +625,7 @@ async fn a_turn_that_never_ends_is_ended() {
     let started = Instant::now();
     let gateway = Gateway::new(Arc::new(Endless("word ")), GatewaySettings::default());
     let (_, error) = turn(&gateway, request("x")).await;
-    expect!["the reply did not end within 1800 s"].assert_eq(&error.unwrap().to_string());
+    expect!["the reply did not end within 1800 s; if the model needs longer, raise timeouts.turnMs in the provider's settings"].assert_eq(&error.unwrap().to_string());
     assert_eq!(started.elapsed().as_secs(), 1800);
     let gateway = Gateway::new(Arc::new(Endless(" \n")), GatewaySettings::default());
     let (_, error) = turn(&gateway, request("x")).await;

@@ -97,6 +97,7 @@ pub async fn all(
     while let Some(item) = stream.next().await {
         assert!(error.is_none(), "an item after the error: {item:?}");
         match item {
+            Ok(ModelEvent::Alive) => {}
             Ok(event) => events.push(event),
             Err(failure) => error = Some(failure),
         }
@@ -159,6 +160,7 @@ pub fn log(events: &[ModelEvent]) -> String {
 fn line(event: &ModelEvent) -> String {
     match event {
         ModelEvent::Accepted(accepted) => format!("accepted {:?}", accepted.request_id),
+        ModelEvent::Alive => "alive".to_owned(),
         ModelEvent::Delta(Delta::Started { message_id, model, .. }) => {
             format!("started {message_id} {model}")
         }

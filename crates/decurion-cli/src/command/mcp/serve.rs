@@ -55,7 +55,7 @@ pub fn run(model: Option<&str>, mode: Option<&str>, allowed: &[String]) -> Resul
     let declared = servers::load(&loaded, &environment, &Flags::default(), &plugins)?;
     declared.announce();
     let mcp = declared.into_parts(&loaded, &environment);
-    let mut models = Configured::new(Arc::clone(&loaded), model);
+    let mut models = Configured::new(Arc::clone(&loaded), model).unwatched();
     block_on(models.ask_server())??;
     if let (_, Some(remark)) = models.main(&models.default_name()).map_err(Failure::usage)? {
         note(remark);
