@@ -103,7 +103,11 @@ impl Configured {
         let (key, listed) = (provider.name.clone(), list(&self.http, provider).await);
         let chosen = match listed {
             Ok(listed) => choose_listed(provider, &listed),
-            Err(error) => Err(format!("its models cannot be listed: {error}")),
+            // It may be a server without such a list.
+            Err(error @ (ModelError::Rejected { .. } | ModelError::ModelNotFound { .. })) => {
+                Err(format!("its models cannot be listed: {error}"))
+            }
+            Err(error) => return Err(unlisted(provider, &error)),
         };
         self.asked.insert(key, chosen);
         Ok(())
@@ -294,6 +298,7 @@ impl Configured {
             turn: timeouts.turn.unwrap_or(usual.turn),
             patience: timeouts.patience.or(self.patience),
             provider: config.name.clone(),
+            key_source: config.key_source.as_ref().map(ToString::to_string),
             // Two processes that start together must not retry together.
             seed: u64::from(std::process::id()),
             ..usual
@@ -375,7 +380,24 @@ fn connected(http: &Http, config: &ProviderConfig) -> Result<Arc<dyn ModelProvid
 
 /// Asks a provider for its models.
 pub async fn list(http: &Http, config: &ProviderConfig) -> Result<Vec<String>, ModelError> {
-    connected(http, config)?.models().await
+    let source = config.key_source.as_ref().map(ToString::to_string);
+    connected(http, config)?.models().await.map_err(|error| error.with_key_source(source.as_deref()))
+}
+
+/// A provider that cannot be asked for its models. Without a cause that naming a model would help against, this is what
+/// ends the start.
+fn unlisted(provider: &ProviderConfig, error: &ModelError) -> Failure {
+    match error {
+        ModelError::Unauthorized { .. } => Failure::failed(error.to_string()),
+        ModelError::Unreachable { .. } | ModelError::Stalled { .. } | ModelError::Reset { .. } => {
+            Failure::failed(format!("the server at {} does not answer: {error}", provider.base_url))
+                .hint(format!("check that it runs; its address is from {}", provider.origin))
+        }
+        _ => Failure::failed(format!(
+            "the models of the server at {} cannot be listed: {error}",
+            provider.base_url
+        )),
+    }
 }
 
 /// Whether a model answers, found out with the smallest request there is.

@@ -47,7 +47,7 @@ pub use mcp::{McpEntry, McpProblem, McpRequest, McpServers, McpState};
 pub use origin::{Layer, Origin};
 pub use paths::{Paths, StateProblem, current_directory};
 pub use plugins::{Plugin, PluginError, PluginFrom, PluginRegistry, PluginState, Plugins};
-pub use provider::{Auth, Candidate, Choice, NoProvider, ProviderConfig, ProviderKind, Providers};
+pub use provider::{Auth, Candidate, Choice, KeySource, NoProvider, ProviderConfig, ProviderKind, Providers};
 pub use redact::Redactor;
 pub use rules::Rules;
 pub use secret::Secret;
@@ -55,6 +55,7 @@ pub use settings::Settings;
 pub use shell_env::ChildEnvironment;
 pub use skills::{LoadedSkill, SkillRequest, Skills};
 pub use trust::{Part, PartKind, ProjectParts, Trust, TrustMode, TrustState};
+pub use variables::overriding;
 
 use jsonc::{Kind, Member, Node, Position};
 use origin::{Family, Place, Sources};
@@ -70,6 +71,8 @@ pub struct LoadRequest {
     pub cwd: Utf8PathBuf,
     /// The environment, captured once.
     pub environment: Environment,
+    /// Variables that are no settings this time, because a person has just typed what counts instead.
+    pub ignored_variables: Vec<&'static str>,
     /// The command line.
     pub flags: FlagSettings,
     /// The administrator's settings.
@@ -84,6 +87,7 @@ impl LoadRequest {
         Self {
             cwd,
             environment,
+            ignored_variables: Vec::new(),
             flags: FlagSettings::default(),
             managed_path: MANAGED_SETTINGS.into(),
             trust: TrustMode::default(),
@@ -187,8 +191,12 @@ pub fn load(request: &LoadRequest) -> Result<Loaded, ConfigError> {
             layer::merge(&mut loader.tree, document.waiting);
         }
     }
-    let variables =
-        variables::from_environment(&request.environment, &mut loader.sources, &mut loader.warnings)?;
+    let variables = variables::from_environment(
+        &request.environment,
+        &request.ignored_variables,
+        &mut loader.sources,
+        &mut loader.warnings,
+    )?;
     layer::merge(&mut loader.tree, variables);
     loader.flags(&request.flags)?;
     loader.own_file(Layer::Managed, Family::Ours, &request.managed_path)?;

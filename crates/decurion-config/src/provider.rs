@@ -2,6 +2,7 @@
 //! providers that can be used, each with its address and credentials decided, and the one to use for a model
 //! name. Nothing is contacted: whether a local server answers is for the caller to try.
 
+use std::fmt;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -52,6 +53,28 @@ pub enum Auth {
     None,
 }
 
+/// Where a provider's credential comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// An environment variable.
+    Variable(String),
+    /// A file that holds nothing else.
+    File(Utf8PathBuf),
+    /// A line of the settings.
+    Settings(Origin),
+}
+
+impl fmt::Display for KeySource {
+    /// The source and how to change the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Variable(name) => write!(f, "from the environment variable {name}; change or unset it"),
+            Self::File(path) => write!(f, "from the file {path}; write another key into it"),
+            Self::Settings(origin) => write!(f, "from {origin}; change it there"),
+        }
+    }
+}
+
 /// How long to wait for what; none leaves it to the gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeouts {
@@ -80,6 +103,8 @@ pub struct ProviderConfig {
     pub base_url: String,
     /// Its credentials.
     pub auth: Auth,
+    /// Where they come from; none if it has none, or if they were typed just now.
+    pub key_source: Option<KeySource>,
     /// Further headers; any of them may be a credential.
     pub headers: Vec<(String, Secret)>,
     /// Names of betas to ask for.
@@ -374,7 +399,8 @@ impl Decide<'_> {
         let Some(address) = node.get("baseUrl") else {
             return Err(self.unusable(member, "it has no baseUrl"));
         };
-        let auth = self.auth(name, kind, node).map_err(|reason| self.unusable(member, &reason))?;
+        let (auth, key_source) =
+            self.auth(name, kind, node).map_err(|reason| self.unusable(member, &reason))?;
         // The built-in ones are in the list only if someone uses them.
         if auth == Auth::None && self.sources.layer_of(address) == Layer::Default {
             return Err(format!("it has no key (set {}_API_KEY)", name.to_uppercase()));
@@ -387,6 +413,7 @@ impl Decide<'_> {
             kind,
             base_url,
             auth,
+            key_source,
             headers: headers(node),
             betas: texts(node, "betas"),
             models: texts(node, "models"),
@@ -405,7 +432,12 @@ impl Decide<'_> {
 
     /// The credential of the highest layer; in one layer a token goes before a key, and a key by reference
     /// before one written down.
-    fn auth(&mut self, name: &str, kind: ProviderKind, node: &Node) -> Result<Auth, String> {
+    fn auth(
+        &mut self,
+        name: &str,
+        kind: ProviderKind,
+        node: &Node,
+    ) -> Result<(Auth, Option<KeySource>), String> {
         let keys = ["authToken", "authTokenEnv", "apiKeyEnv", "apiKeyFile", "apiKey"];
         let mut chosen: Option<(&str, &Node)> = None;
         for key in keys {
@@ -416,16 +448,27 @@ impl Decide<'_> {
                 chosen = Some((key, value));
             }
         }
-        let Some((key, value)) = chosen else { return Ok(Auth::None) };
+        let Some((key, value)) = chosen else { return Ok((Auth::None, None)) };
         let given = match (&value.kind, key) {
             (Kind::Secret(secret), _) => Given::Value(secret),
             (Kind::Text(text), "apiKeyFile") => Given::File(text),
             (Kind::Text(text), _) => Given::Variable(text),
-            _ => return Ok(Auth::None),
+            _ => return Ok((Auth::None, None)),
         };
         let secret = self.resolve(name, &given, value)?;
+        let source = Some(self.key_source(&given, value));
         let is_token = key.starts_with("authToken") || kind == ProviderKind::OpenAi;
-        Ok(if is_token { Auth::Bearer(secret) } else { Auth::ApiKey(secret) })
+        Ok((if is_token { Auth::Bearer(secret) } else { Auth::ApiKey(secret) }, source))
+    }
+
+    fn key_source(&self, given: &Given<'_>, node: &Node) -> KeySource {
+        let origin = self.sources.origin(node);
+        match (given, origin.variable()) {
+            (Given::Variable(name), _) => KeySource::Variable((*name).to_owned()),
+            (Given::File(text), _) => KeySource::File(self.paths.expand(text, &self.folder_of(node))),
+            (Given::Value(_), Some(name)) => KeySource::Variable(name.to_owned()),
+            (Given::Value(_), None) => KeySource::Settings(origin),
+        }
     }
 
     fn resolve(&mut self, name: &str, given: &Given<'_>, node: &Node) -> Result<Secret, String> {

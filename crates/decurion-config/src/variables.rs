@@ -87,16 +87,27 @@ pub(crate) const CREDENTIALS: &[&str] = &[
     "CLAUDE_CODE_OAUTH_TOKEN",
 ];
 
+/// The variables of this environment that win over what a person's settings say of a provider and its model.
+pub fn overriding(environment: &Environment, provider: &str) -> Vec<&'static str> {
+    let wins = |key: &str| match key.strip_prefix("providers.").and_then(|rest| rest.split_once('.')) {
+        Some((name, member)) => name == provider && matches!(member, "apiKey" | "authToken" | "baseUrl"),
+        None => matches!(key, "model" | "provider"),
+    };
+    let set = VARIABLES.iter().filter(|(name, key, _)| wins(key) && environment.get_os(name).is_some());
+    set.map(|(name, ..)| *name).collect()
+}
+
 /// The environment layer.
 pub(crate) fn from_environment(
     environment: &Environment,
+    ignored: &[&str],
     sources: &mut Sources,
     warnings: &mut Vec<Warning>,
 ) -> Result<Node, ConfigError> {
     let mut root = empty();
     for &(name, key, take) in VARIABLES {
         let Some(value) = environment.get_os(name) else { continue };
-        if root.at_path(key).is_some() {
+        if ignored.contains(&name) || root.at_path(key).is_some() {
             continue;
         }
         let read = value.to_str().ok_or_else(|| "UTF-8".to_owned()).and_then(|text| read(text, take, key));

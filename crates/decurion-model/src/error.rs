@@ -55,10 +55,12 @@ pub enum ModelError {
         said: Said,
     },
     /// The credentials are missing, wrong or not enough: a person must act.
-    #[error("{}: {said}", refusal(*.status))]
+    #[error("{}{}: {said}", refusal(*.status), .key.as_ref().map(|key| format!(" ({key})")).unwrap_or_default())]
     Unauthorized {
         /// 401, 402 or 403.
         status: u16,
+        /// Where a key that is wrong comes from and how to change it, if that is known.
+        key: Option<String>,
         /// What the provider said.
         said: Said,
     },
@@ -208,6 +210,15 @@ impl ModelError {
             }
             Self::Malformed { .. } | Self::Empty { .. } | Self::Misconfigured { .. } => "unknown",
         }
+    }
+
+    /// The same with the source of the key, if it was the key that was refused.
+    #[must_use]
+    pub fn with_key_source(mut self, source: Option<&str>) -> Self {
+        if let Self::Unauthorized { status: 401, key, .. } = &mut self {
+            *key = source.map(str::to_owned);
+        }
+        self
     }
 
     /// What the provider said, where it said something.

@@ -74,6 +74,8 @@ pub struct GatewaySettings {
     pub patience: Option<Duration>,
     /// The provider's name, for people.
     pub provider: String,
+    /// Where its key comes from and how to change it, for people.
+    pub key_source: Option<String>,
     /// What the waits' chance begins with.
     pub seed: u64,
 }
@@ -92,6 +94,7 @@ impl Default for GatewaySettings {
             longest_backoff: Duration::from_secs(32),
             overloads_before_fallback: 3,
             patience: None,
+            key_source: None,
             provider: String::new(),
             seed: 0,
         }
@@ -368,7 +371,9 @@ impl Turn {
     fn failed(&mut self, error: ModelError) {
         let Phase::Streaming(attempt) = std::mem::replace(&mut self.phase, Phase::Over) else { return };
         let Try { permit, started, request_id, .. } = *attempt;
-        let error = error.with_request_id(request_id.as_deref());
+        let error = error
+            .with_request_id(request_id.as_deref())
+            .with_key_source(self.gateway.settings.key_source.as_deref());
         let spent = started.elapsed();
         self.count.active += spent;
         if self.count.faults > 0 {

@@ -231,11 +231,11 @@ fn by_status(status: u16, said: Said, advice: &Advice<'_>) -> ModelError {
     let after = advice.after;
     let kind = said.kind.as_deref().unwrap_or_default();
     match status {
-        _ if kind == "insufficient_quota" => ModelError::Unauthorized { status, said },
+        _ if kind == "insufficient_quota" => ModelError::Unauthorized { status, key: None, said },
         429 | 529 => ModelError::Busy { after, status, retry, said },
         _ if kind == "overloaded_error" => ModelError::Busy { after, status: 529, retry, said },
         413 => ModelError::TooLong { status, said },
-        401..=403 => ModelError::Unauthorized { status, said },
+        401..=403 => ModelError::Unauthorized { status, key: None, said },
         407 => ModelError::Unreachable { cause: UnreachableCause::Proxy, detail: said.to_string() },
         400 | 404 | 422 if is_model_unknown(&said) => ModelError::ModelNotFound { said },
         400 | 422 | 500 if is_too_long(&said) => ModelError::TooLong { status, said },

@@ -10,8 +10,8 @@ use decurion_protocol::permission::session_updates;
 use decurion_protocol::size::size_of;
 use decurion_protocol::{
     AgentId, Answer, Block, CallId, Command, Elicitation, ElicitationAction, Elicited, Envelope, Event,
-    HostAnswer, HostRequest, HostRequestId, Outcome, Question, QuestionId, Reply, RequestId, Subject, Totals,
-    Wanted,
+    HostAnswer, HostRequest, HostRequestId, Outcome, Question, QuestionId, Reply, RequestId, SessionId,
+    Subject, Totals, Wanted,
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -26,6 +26,7 @@ use crate::host::{self, Wanted as FromHost};
 use crate::initialize::Initialize;
 use crate::input::{self, About, Answered, Control, Heard, Input, Said, Wrong};
 use crate::progress::one_line;
+use crate::stream_json::{Facts, StreamJson};
 
 /// What a host is told, and where what it did wrong is said.
 pub struct Host {
@@ -115,6 +116,12 @@ impl Headless {
 pub fn refusal(greeting: &str, reason: &str) -> Vec<u8> {
     let line = failure(greeting, reason, Some("session_not_opened"));
     fit::line(&line, "all of it is on standard error").bytes
+}
+
+/// The result of a prompt for which no session could be opened.
+pub fn not_started(error: &str) -> Vec<u8> {
+    let mut stream = StreamJson::new(SessionId(uuid::Uuid::new_v4()), Facts::default());
+    fit::line(&stream.not_begun(error.to_owned()), "all of it is on standard error").bytes
 }
 
 /// The line that answers a request of a host that is not understood.

@@ -18,7 +18,7 @@ mod tasks;
 pub mod trace;
 
 pub use control::{Known, NothingKnown};
-pub use converse::{Host, HostAgent, HostCommand, refusal};
+pub use converse::{Host, HostAgent, HostCommand, not_started, refusal};
 pub use headless::{Finish, Format, Headless, Lines, Progress, SessionWorktree, Signal};
 pub use initialize::{Initialize, ServerManifest, WantedPlugin};
 pub use input::{Input, Patience};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::{
-    Environment, FlagSettings, LoadRequest, Loaded, Plugins, TrustMode, TrustState, rules,
+    Environment, FlagSettings, KeySource, LoadRequest, Loaded, Plugins, TrustMode, TrustState, rules,
 };
 use decurion_engine::permission::Undecided;
 use decurion_engine::prompt::MAIN_PROMPT;
@@ -34,7 +34,7 @@ use super::startable::{Trouble, models_of, startable};
 use crate::args::{InputFormat, OutputFormat, PermissionPrompts, RunArgs};
 use crate::known::CommandLine;
 use crate::library::Shelf;
-use crate::report::{Failure, note, visible};
+use crate::report::{FAILED, Failure, note, visible};
 use crate::{crash, debug_log, definitions, screen, servers, wire};
 
 /// The longest prompt taken from standard input.
@@ -100,10 +100,12 @@ fn decide(
     cwd: Utf8PathBuf,
     environment: &Environment,
 ) -> Result<(Arc<Loaded>, Option<String>), Failure> {
-    let mut loaded = load(args, cwd.clone(), environment)?;
+    // What a person has just typed counts, also when the settings are read again.
+    let mut ignored = Vec::new();
+    let mut loaded = load(args, cwd.clone(), environment, &mut ignored)?;
     let is_asked = !args.print && args.input_format == InputFormat::Text && first::somebody();
     if is_asked && first::trust(&loaded)? {
-        loaded = load(args, cwd, environment)?;
+        loaded = load(args, cwd, environment, &mut ignored)?;
     }
     announce(&loaded);
     if let Some(flag) = args.sdk.unlockable() {
@@ -203,8 +205,17 @@ struct Prepared<'a> {
 impl Prepared<'_> {
     /// Decides it, opens the session and answers.
     async fn answer(&self, prompt: Option<String>, input: Option<Box<HostInput>>) -> Result<Finish, Failure> {
-        let (answer, engine) = Box::pin(self.prepare(prompt, input)).await?;
+        let prepared = Box::pin(self.prepare(prompt, input)).await;
+        let (answer, engine) = prepared.inspect_err(|failure| self.conclude_early(failure))?;
         Box::pin(answer.run(&engine)).await
+    }
+
+    /// Prints the result of work that could not begin, for a program that reads results.
+    fn conclude_early(&self, failure: &Failure) {
+        let is_read = self.args.print && self.args.output_format != OutputFormat::Text;
+        if is_read && failure.code == FAILED {
+            print_early(decurion_serve::not_started(&failure.message));
+        }
     }
 
     /// Decides it.
@@ -606,7 +617,12 @@ pub fn conclude(finish: &Finish, format: OutputFormat) -> u8 {
     finish.outcome.exit_code()
 }
 
-fn load(args: &RunArgs, cwd: Utf8PathBuf, environment: &Environment) -> Result<Arc<Loaded>, Failure> {
+fn load(
+    args: &RunArgs,
+    cwd: Utf8PathBuf,
+    environment: &Environment,
+    ignored: &mut Vec<&'static str>,
+) -> Result<Arc<Loaded>, Failure> {
     let split = |lists: &[String]| lists.iter().flat_map(|list| rules::split_rules(list)).collect();
     let flags = FlagSettings {
         settings: args.settings.clone(),
@@ -618,9 +634,10 @@ fn load(args: &RunArgs, cwd: Utf8PathBuf, environment: &Environment) -> Result<A
         directories: args.add_dir.iter().flat_map(|given| directory(&cwd, given)).collect(),
     };
     let trust = if args.trust_folder { TrustMode::Granted } else { TrustMode::Recorded };
-    let request = LoadRequest { flags, trust, ..LoadRequest::new(cwd, environment.clone()) };
+    let mut request = LoadRequest { flags, trust, ..LoadRequest::new(cwd, environment.clone()) };
     let is_asked = !args.print && args.input_format == InputFormat::Text && first::somebody();
     loop {
+        request.ignored_variables.clone_from(ignored);
         let trouble = match startable(&request, is_asked && !args.resumes()) {
             Ok(loaded) => return Ok(loaded),
             Err(trouble) => trouble,
@@ -629,12 +646,13 @@ fn load(args: &RunArgs, cwd: Utf8PathBuf, environment: &Environment) -> Result<A
             _ if !is_asked => Begin::Leave,
             Trouble::Unreadable { own_file: Some(file), failure } => first::correct(file, failure)?,
             Trouble::NoModel { paths, candidates, problem } => {
-                first::choose(paths, candidates, problem.as_ref())?
+                first::choose((paths, environment), candidates, problem.as_ref())?
             }
             Trouble::Unreadable { own_file: None, .. } | Trouble::Elsewhere(_) => Begin::Leave,
         };
         match begin {
             Begin::LookAgain => {}
+            Begin::Use(provider) => *ignored = decurion_config::overriding(environment, provider),
             Begin::Demo => std::process::exit(i32::from(super::demo::run(false)?)),
             Begin::Leave => return Err(trouble.into_failure(is_asked)),
         }
@@ -980,18 +998,13 @@ fn schema(given: &str) -> Result<Value, Failure> {
 
 fn key_source(loaded: &Loaded) -> String {
     match loaded.choice() {
-        Ok(decurion_config::Choice::Provider { provider, .. }) => match &provider.auth {
-            decurion_config::Auth::None => "none".to_owned(),
-            // Whichever variable was found first is the provider's origin; with an address comes a key.
-            decurion_config::Auth::ApiKey(_) => variable(provider).replace("_BASE_URL", "_API_KEY"),
-            decurion_config::Auth::Bearer(_) => variable(provider).replace("_BASE_URL", "_AUTH_TOKEN"),
+        Ok(decurion_config::Choice::Provider { provider, .. }) => match &provider.key_source {
+            None => "none".to_owned(),
+            Some(KeySource::Variable(name)) => name.clone(),
+            Some(KeySource::File(_) | KeySource::Settings(_)) => "settings".to_owned(),
         },
         _ => "none".to_owned(),
     }
-}
-
-fn variable(provider: &decurion_config::ProviderConfig) -> &str {
-    provider.origin.variable().unwrap_or("settings")
 }
 
 impl From<OutputFormat> for Format {

@@ -102,6 +102,76 @@ fn doctor_reports_a_provider_without_a_model_and_a_wrong_key() {
     assert_eq!(problem(&serving(ANY, &["pear-1"])), None);
 }
 
+/// A server that refuses the key of the tests.
+fn refusing() -> Stand {
+    let answers = Answers::Script(decurion_model::script::Script::parse(ANY).unwrap());
+    let key = Some("another-key".to_owned());
+    let model = FakeModel::with(Settings { key, ..Settings::new(answers) }).unwrap();
+    Stand { home: Home::new().unwrap(), model }
+}
+
+#[test]
+fn a_refused_key_is_reported_with_its_source_whether_or_not_a_model_is_named() {
+    for arguments in [&[][..], &["--model", "pear-1"]] {
+        let run = openai(&refusing(), arguments);
+        assert_eq!(run.ending.code(), 1, "{run:?}");
+        let start = "decurion: authentication failed (401), check your API key (from the environment variable \
+                     OPENAI_API_KEY; change or unset it)";
+        assert!(run.errors.starts_with(start), "{arguments:?}: {}", run.errors);
+        assert!(!run.errors.contains("--model"), "{}", run.errors);
+    }
+    let stand = refusing();
+    std::fs::create_dir(stand.home.state().join("keys")).unwrap();
+    let file = stand.home.state().join("keys/openai");
+    std::fs::write(&file, "sk-of-the-file\n").unwrap();
+    let provider = json!({"baseUrl": stand.model.openai_url(), "apiKeyFile": "keys/openai"});
+    settings(&stand, &json!({"provider": "openai", "providers": {"openai": provider}}));
+    let run = finished(stand.home.program(DECURION).args(["-p", "hi"]));
+    let source = format!("(from the file {}; write another key into it)", file.display());
+    assert!(run.ending.code() == 1 && run.errors.contains(&source), "{run:?}");
+}
+
+#[test]
+fn source_of_the_key_is_named_only_if_the_key_is_wrong() {
+    for (status, named) in [(401, true), (402, false), (403, false)] {
+        let stand = Stand::new(&format!("when\n fail {status} should-retry=false \"no\""));
+        let run = stand.run(&["-p", "hi"]);
+        assert_eq!(run.ending.code(), 1, "{run:?}");
+        assert_eq!(run.errors.contains("ANTHROPIC_API_KEY"), named, "{status}: {}", run.errors);
+    }
+}
+
+#[test]
+fn a_server_that_is_down_is_reported_as_such_and_not_as_a_missing_model() {
+    let home = Home::new().unwrap();
+    let program = home.program(DECURION).env("OPENAI_API_KEY", "sk-any");
+    let run = finished(program.env("OPENAI_BASE_URL", "http://127.0.0.1:1/v1").args(["-p", "hi"]));
+    assert_eq!(run.ending.code(), 1, "{run:?}");
+    let start = "decurion: the server at http://127.0.0.1:1/v1 does not answer: cannot connect";
+    assert!(run.errors.starts_with(start), "{}", run.errors);
+    assert!(run.errors.contains("OPENAI_BASE_URL") && !run.errors.contains("--model"), "{}", run.errors);
+}
+
+#[test]
+fn a_start_that_the_provider_refuses_ends_with_a_result_in_json() {
+    for format in ["json", "stream-json"] {
+        let run = openai(&refusing(), &["--output-format", format]);
+        assert_eq!(run.ending.code(), 1, "{run:?}");
+        let result: Value = serde_json::from_str(run.lines.last().unwrap()).unwrap();
+        assert_eq!((&result["type"], &result["is_error"]), (&json!("result"), &json!(true)), "{result}");
+        assert_eq!(result["subtype"], "error_during_execution", "{result}");
+        assert!(result["errors"].to_string().contains("authentication failed (401)"), "{result}");
+    }
+}
+
+#[test]
+fn the_source_of_the_key_is_the_variable_that_holds_it() {
+    let stand = serving(ANY, &["pear-1"]);
+    let run = openai(&stand, &["--output-format", "stream-json"]);
+    let init: Value = serde_json::from_str(&run.lines[0]).unwrap();
+    assert_eq!(init["apiKeySource"], "OPENAI_API_KEY", "{init}");
+}
+
 #[test]
 fn an_alias_that_the_provider_does_not_map_is_its_default_model_with_one_warning() {
     let stand = serving(ANY, &["pear-1"]);

@@ -45,6 +45,7 @@ impl NewProvider {
                 (Some(key), ProviderKind::Anthropic) => Auth::ApiKey(key.clone()),
                 (Some(key), ProviderKind::OpenAi) => Auth::Bearer(key.clone()),
             },
+            key_source: None,
             headers: Vec::new(),
             betas: Vec::new(),
             models: Vec::new(),

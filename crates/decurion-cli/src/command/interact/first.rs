@@ -4,7 +4,7 @@
 use std::io::{BufRead as _, Write as _};
 
 use camino::Utf8Path;
-use decurion_config::{Candidate, Loaded, Paths, ProviderKind, Trust, TrustState};
+use decurion_config::{Candidate, Environment, Loaded, Paths, ProviderKind, Trust, TrustState};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 use super::setup;
@@ -15,6 +15,8 @@ use crate::screen;
 pub enum Begin {
     /// Settings were written, a server was started or a file was changed meanwhile: look again.
     LookAgain,
+    /// A provider of this name was set up and tried: use it, whatever the environment says.
+    Use(&'static str),
     /// To see it work first.
     Demo,
     /// Nothing.
@@ -27,7 +29,11 @@ pub fn somebody() -> bool {
 }
 
 /// Asks which model to use; `problem` says why the one that is configured cannot be, if one is.
-pub fn choose(paths: &Paths, candidates: &[Candidate], problem: Option<&Failure>) -> Result<Begin, Failure> {
+pub fn choose(
+    (paths, environment): (&Paths, &Environment),
+    candidates: &[Candidate],
+    problem: Option<&Failure>,
+) -> Result<Begin, Failure> {
     let tried: Vec<&str> = candidates.iter().map(|local| local.base_url.as_str()).collect();
     match problem {
         None => say!("Welcome to Decurion. No model is configured yet. Choose one:\n"),
@@ -42,9 +48,9 @@ pub fn choose(paths: &Paths, candidates: &[Candidate], problem: Option<&Failure>
     say!("  4  see it work first: a demo, offline, without a key\n");
     loop {
         let Some(answer) = ask("Choose 1–4 (Enter to quit): ")? else { return Ok(Begin::Leave) };
-        let is_saved = match answer.as_str() {
-            "1" => setup::provider(paths, ProviderKind::Anthropic)?,
-            "2" => setup::provider(paths, ProviderKind::OpenAi)?,
+        let kind = match answer.as_str() {
+            "1" => ProviderKind::Anthropic,
+            "2" => ProviderKind::OpenAi,
             "3" => {
                 let started = ask("Start it (for example `ollama serve`), then press Enter: ")?;
                 return Ok(if started.is_some() { Begin::LookAgain } else { Begin::Leave });
@@ -56,8 +62,8 @@ pub fn choose(paths: &Paths, candidates: &[Candidate], problem: Option<&Failure>
                 continue;
             }
         };
-        if is_saved {
-            return Ok(Begin::LookAgain);
+        if let Some(name) = setup::provider(paths, environment, kind)? {
+            return Ok(Begin::Use(name));
         }
         say!("Nothing was saved.");
     }

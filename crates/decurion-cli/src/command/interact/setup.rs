@@ -1,7 +1,9 @@
 //! Setting up a provider at the terminal. Takes a person's answers, tries them with real requests, and writes settings only
-//! once they work; gives whether something was written.
+//! once they work; gives the provider that was written.
 
-use decurion_config::{BaseUrl, NewProvider, Paths, ProviderKind, Secret, keep_provider};
+use decurion_config::{
+    BaseUrl, Environment, NewProvider, Paths, ProviderKind, Secret, keep_provider, overriding,
+};
 use decurion_model::ModelError;
 use decurion_model::catalog::{Catalog, conversational};
 use decurion_model::http::Http;
@@ -35,9 +37,13 @@ struct Reached {
     models: Vec<String>,
 }
 
-/// Asks for a provider and its key, tries both, asks for the model and keeps them. False if the person gave up, and
-/// nothing was written.
-pub fn provider(paths: &Paths, kind: ProviderKind) -> Result<bool, Failure> {
+/// Asks for a provider and its key, tries both, asks for the model and keeps them. Gives the provider's name; none
+/// if the person gave up, and nothing was written.
+pub fn provider(
+    paths: &Paths,
+    environment: &Environment,
+    kind: ProviderKind,
+) -> Result<Option<&'static str>, Failure> {
     if paths.state.is_none() {
         return Err(Failure::usage("there is no home folder").hint("set DECURION_HOME"));
     }
@@ -46,8 +52,12 @@ pub fn provider(paths: &Paths, kind: ProviderKind) -> Result<bool, Failure> {
         Ok(NewProvider { model, ..provider })
     });
     match asked {
-        Ok(provider) => keep(paths, &provider).map(|()| true),
-        Err(Stop::GivenUp) => Ok(false),
+        Ok(provider) => {
+            keep(paths, &provider)?;
+            warn_overridden(&overriding(environment, provider.name));
+            Ok(Some(provider.name))
+        }
+        Err(Stop::GivenUp) => Ok(None),
         Err(Stop::Failed(failure)) => Err(failure),
     }
 }
@@ -158,6 +168,18 @@ fn choose_model(provider: &NewProvider, listed: &[String]) -> Result<String, Sto
             Err(error) => say!("{:?} does not work: {}.", visible(&id), visible(&error.to_string())),
         }
     }
+}
+
+/// Says which variables win over what was saved when the program is started the next time.
+fn warn_overridden(variables: &[&str]) {
+    if variables.is_empty() {
+        return;
+    }
+    say!("{}: set in the environment, ignored by this session.", variables.join(", "));
+    say!(
+        "At the next start the environment wins over what was saved. To use what was saved: unset {}",
+        variables.join(" ")
+    );
 }
 
 fn keep(paths: &Paths, provider: &NewProvider) -> Result<(), Failure> {

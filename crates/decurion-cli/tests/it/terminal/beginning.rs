@@ -99,6 +99,36 @@ fn a_wrong_key_is_reported_and_asked_for_again() {
     converse(&terminal, "gpt-5.4");
 }
 
+/// The same with another key in a variable than the one that the server accepts.
+fn started_with_wrong_variable(stand: &Arc<Stand>) -> Terminal {
+    Terminal::as_told(Arc::clone(stand), (100, 30), |_| {
+        let program = stand.home.program(DECURION).env("OLLAMA_HOST", "127.0.0.1:1");
+        program.env("OPENAI_API_KEY", "sk-of-the-variable").env("OPENAI_BASE_URL", stand.model.openai_url())
+    })
+}
+
+#[test]
+fn a_typed_key_is_used_although_a_variable_holds_another() {
+    let terminal = started_with_wrong_variable(&server(&["gpt-5.4"]));
+    let screen = terminal.wait_for(MENU).replace('\n', "");
+    let cause =
+        "authentication failed (401), check your API key (from the environment variable OPENAI_API_KEY";
+    assert!(screen.contains(cause) && !screen.contains("no default model"), "{screen}");
+    name_server(&terminal, &terminal.stand.model.openai_url(), KEY);
+    terminal.wait_for("Model [gpt-5.4]:");
+    terminal.keys("Enter");
+    converse(&terminal, "gpt-5.4");
+    let shown = terminal.scrollback().replace('\n', " ");
+    let notice = "OPENAI_API_KEY, OPENAI_BASE_URL: set in the environment, ignored by this session.";
+    assert!(shown.contains(notice), "{shown}");
+    // The next start goes by the variable again, and says which key was refused.
+    let again = started_with_wrong_variable(&terminal.stand);
+    again.wait_for("asks before it acts");
+    again.say("hello");
+    let screen = again.wait_for("(from the environment variable OPENAI_API_KEY");
+    assert!(screen.contains("authentication failed (401)"), "{screen}");
+}
+
 #[test]
 fn a_person_who_gives_up_at_the_key_is_back_at_the_menu_and_nothing_is_saved() {
     let terminal = unconfigured();
@@ -192,7 +222,7 @@ const BROKEN: &[(&str, &str)] = &[
     (r#"{"provider": "pear"}"#, "the model provider \"pear\" cannot be used"),
     (
         r#"{"provider": "openai", "providers": {"openai": {"baseUrl": "http://127.0.0.1:1/v1"}}}"#,
-        "no default model for the provider",
+        "the server at http://127.0.0.1:1/v1 does not answer",
     ),
 ];
 
