@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
-use decurion_model::{Dialect, WireMessage};
+use decurion_model::{CheckedBlock, Dialect, WireMessage, checked};
 use decurion_protocol::{
     Block, CallId, Delivery, Event, LineId, Message, MessageMeta, Origin, OwnRules, Role, ToolContent,
     ToolEffect, Usage,
@@ -41,8 +41,12 @@ pub struct Context {
     sealed: Vec<Sealed>,
     /// The last message, which may still grow.
     open: Option<Open>,
-    /// Every call id of the conversation, so that one id is never two calls.
+    /// Every call id of the conversation as it stands in requests, so that one id is never two calls.
     ids: HashSet<CallId>,
+    /// The ids of what the provider ran itself.
+    provider_ids: HashSet<CallId>,
+    /// How many recorded blocks no provider would accept as they are.
+    damaged: u64,
     /// The line of each call in the last assistant message: the parent of its result.
     call_lines: HashMap<CallId, LineId>,
     /// Calls of the last assistant message whose intent is on record.
@@ -86,6 +90,7 @@ pub struct Prefix {
     dialect: Dialect,
     sealed: Vec<Sealed>,
     ids: HashSet<CallId>,
+    provider_ids: HashSet<CallId>,
     kept: RunState,
     fill: Fill,
     counted: Option<Box<Counted>>,
@@ -256,6 +261,8 @@ impl Context {
             sealed: Vec::new(),
             open: None,
             ids: HashSet::new(),
+            provider_ids: HashSet::new(),
+            damaged: 0,
             call_lines: HashMap::new(),
             started: HashSet::new(),
             leaf: None,
@@ -275,6 +282,7 @@ impl Context {
         Self {
             sealed: prefix.sealed.clone(),
             ids: prefix.ids.clone(),
+            provider_ids: prefix.provider_ids.clone(),
             // Where it works is its own to say: it may have a checkout of its own.
             kept: RunState { skills: Vec::new(), cwd: None, moved_untold: false, ..prefix.kept.clone() },
             fill: prefix.fill,
@@ -295,11 +303,14 @@ impl Context {
     pub fn prefix(&self, through: u64) -> Option<Prefix> {
         let open = self.open.as_ref().filter(|open| open.message.role == Role::Assistant)?;
         let mut ids = self.ids.clone();
-        ids.retain(|id| !open.asked.contains(id));
+        for id in &open.asked {
+            ids.remove(&self.dialect.call_id(id));
+        }
         Some(Prefix {
             dialect: self.dialect,
             sealed: self.sealed.clone(),
             ids,
+            provider_ids: self.provider_ids.clone(),
             kept: self.kept.clone(),
             fill: self.fill,
             counted: self.counted.clone(),
@@ -370,7 +381,7 @@ impl Context {
                 self.started.insert(call.clone());
             }
             Event::CallEnded { call, line, output, tool, .. } => {
-                self.answer(call, output.content.clone(), output.is_error, Some(*line));
+                self.answer_checked(call, &output.content, output.is_error, *line);
                 self.effects(&output.effects);
                 // A shell that goes elsewhere says nothing about where the session works.
                 if output.effects.iter().any(|effect| matches!(effect, ToolEffect::Moved { .. }))
@@ -410,7 +421,7 @@ impl Context {
     fn apply_dropped(&mut self, event: &Event) {
         match event {
             Event::Message { message, meta, .. } => {
-                self.ids.extend(branch::calls(&message.blocks).cloned());
+                self.ids.extend(branch::calls(&message.blocks).map(|id| self.dialect.call_id(id)));
                 self.delivered.extend(meta.delivers.iter().cloned());
             }
             Event::CallEnded { output, .. } => {
@@ -570,7 +581,7 @@ impl Context {
 
     /// Whether this id was used by any call of the conversation.
     pub fn knows_call(&self, call: &CallId) -> bool {
-        self.ids.contains(call)
+        self.ids.contains(&self.dialect.call_id(call))
     }
 
     /// The line a call's result hangs on.
@@ -676,13 +687,12 @@ impl Context {
     fn hear(&mut self, message: &Message, lines: &[LineId], prompt: bool) {
         let line = lines.first().copied();
         for block in &message.blocks {
-            match block {
-                Block::ToolResult { id, content, is_error } => {
-                    self.answer(id, content.clone(), *is_error, line);
+            match self.check(Role::User, block) {
+                None => {}
+                Some(Block::ToolResult { id, content, is_error }) => {
+                    self.answer(&id, content, is_error, line);
                 }
-                block if is_blank(block) => {}
-                block => {
-                    let block = block.clone();
+                Some(block) => {
                     self.fill.bytes_since += weight(&block);
                     let open = self.user(line);
                     open.prompt |= prompt;
@@ -698,27 +708,29 @@ impl Context {
         let mut blocks = Vec::with_capacity(message.blocks.len());
         let mut asked = Vec::new();
         let mut call_lines = HashMap::new();
+        let damaged = self.damaged;
         for (index, block) in message.blocks.iter().enumerate() {
-            match block {
-                block if is_blank(block) => continue,
-                Block::ToolUse { id, .. } => {
-                    // An id can only be twice in a damaged file; the second one was never run.
-                    if !self.ids.insert(id.clone()) {
-                        continue;
-                    }
-                    asked.push(id.clone());
-                    if let Some(line) = lines.get(index).or(lines.last()) {
-                        call_lines.insert(id.clone(), *line);
-                    }
+            let Some(block) = self.check(Role::Assistant, block) else { continue };
+            if let Block::ToolUse { id, .. } = &block {
+                // An id can only be twice in a damaged file; the second one was never run.
+                if !self.ids.insert(self.dialect.call_id(id)) {
+                    continue;
                 }
-                _ => {}
+                asked.push(id.clone());
+                if let Some(line) = lines.get(index).or(lines.last()) {
+                    call_lines.insert(id.clone(), *line);
+                }
             }
-            let block = self.admit(block.clone());
+            let block = self.admit(block);
             self.fill.bytes_since += weight(&block);
             blocks.push(block);
         }
+        let is_damaged = self.damaged > damaged;
+        let is_known = |id: &CallId| self.provider_ids.contains(id);
+        self.damaged += checked::drop_unpaired(&mut blocks, is_known, is_damaged);
+        self.provider_ids.extend(blocks.iter().filter_map(checked::provider_call));
         // Providers refuse a message that ends with reasoning: where it was cut, that led to nothing.
-        while matches!(blocks.last(), Some(Block::Thinking { .. })) {
+        while blocks.last().is_some_and(checked::is_reasoning) {
             blocks.pop();
         }
         if blocks.is_empty() {
@@ -732,6 +744,37 @@ impl Context {
         self.started.clear();
     }
 
+    /// A recorded block as it can be sent; none if it is no part of a request.
+    fn check(&mut self, role: Role, block: &Block) -> Option<Block> {
+        match self.dialect.check_block(role, block) {
+            CheckedBlock::Same if is_blank(block) => None,
+            CheckedBlock::Same => Some(block.clone()),
+            CheckedBlock::Adapted(block) => Some(block),
+            CheckedBlock::Unsent => None,
+            CheckedBlock::Replaced(block) => {
+                self.damaged += 1;
+                Some(block)
+            }
+            CheckedBlock::Damaged => {
+                self.damaged += 1;
+                None
+            }
+        }
+    }
+
+    /// How many recorded blocks no provider would accept as they are. They are replaced or left out.
+    pub fn damaged(&self) -> u64 {
+        self.damaged
+    }
+
+    /// Takes the result of a call in.
+    fn answer_checked(&mut self, call: &CallId, content: &ToolContent, is_error: bool, line: LineId) {
+        let result = Block::ToolResult { id: call.clone(), content: content.clone(), is_error };
+        if let Some(Block::ToolResult { content, .. }) = self.check(Role::User, &result) {
+            self.answer(call, content, is_error, Some(line));
+        }
+    }
+
     fn answer(&mut self, call: &CallId, content: ToolContent, is_error: bool, line: Option<LineId>) {
         let Some(open) = &self.open else { return };
         // A result whose call is not in the message before it has no place to stand.
@@ -739,7 +782,7 @@ impl Context {
             return;
         }
         let content = match content {
-            content if content.is_empty() => ToolContent::from("(no output)"),
+            content if is_silent(&content) => ToolContent::from("(no output)"),
             content => content,
         };
         let block = self.admit(Block::ToolResult { id: call.clone(), content, is_error });
@@ -852,7 +895,13 @@ impl Context {
         self.kept.offered.clear();
         let last = self.keep_tail(kept);
         let mut start = Open::new(Role::User, Vec::new(), Some(line));
-        start.message.blocks.extend(summary.blocks.iter().filter(|block| !is_blank(block)).cloned());
+        for block in &summary.blocks {
+            let block = self.check(Role::User, block);
+            start.message.blocks.extend(block.filter(|block| !matches!(block, Block::ToolResult { .. })));
+        }
+        if start.message.blocks.is_empty() {
+            start.message.blocks.push(Block::text(MISSING_START));
+        }
         if self.sealed.is_empty() && last.is_none() {
             self.open = Some(start);
         } else {
@@ -982,6 +1031,14 @@ fn block_without_media(block: &Block) -> Option<Block> {
 /// Text that providers refuse because there is nothing in it.
 fn is_blank(block: &Block) -> bool {
     matches!(block, Block::Text { text } if text.trim().is_empty())
+}
+
+/// Whether a result has nothing that a model could read.
+fn is_silent(content: &ToolContent) -> bool {
+    match content {
+        ToolContent::Text(text) => text.is_empty(),
+        ToolContent::Blocks(blocks) => blocks.iter().all(is_blank),
+    }
 }
 
 /// About how many tokens a text of so many bytes is.

@@ -424,7 +424,17 @@ fn opened(
     let lost = |agent: &AgentId| {
         format!("transcript: that of agent {agent} has lost its end; what is left of it is used")
     };
-    let notices: Vec<String> = problems.into_iter().chain(folded.cut.iter().map(lost)).collect();
+    let damaged = match folded.context.damaged() {
+        0 => None,
+        1 => {
+            Some("transcript: 1 part of the conversation is damaged; the model reads what is left".to_owned())
+        }
+        count => Some(format!(
+            "transcript: {count} parts of the conversation are damaged; the model reads what is left"
+        )),
+    };
+    let notices: Vec<String> =
+        problems.into_iter().chain(damaged).chain(folded.cut.iter().map(lost)).collect();
     Ok(Opened {
         journal,
         id: info.session,

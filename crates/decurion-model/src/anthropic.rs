@@ -225,7 +225,8 @@ fn is_id_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')
 }
 
-fn id_in_alphabet(id: &str) -> String {
+/// An id in the alphabet that the provider accepts.
+pub(crate) fn id_in_alphabet(id: &str) -> String {
     let mapped: String =
         id.bytes().map(|byte| if is_id_byte(byte) { char::from(byte) } else { '_' }).collect();
     if mapped.is_empty() { "_".to_owned() } else { mapped }

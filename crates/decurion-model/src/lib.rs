@@ -6,6 +6,7 @@
 
 pub mod anthropic;
 pub mod catalog;
+pub mod checked;
 pub mod error;
 pub mod event;
 pub mod gateway;
@@ -19,6 +20,7 @@ pub mod scripted;
 pub mod sse;
 pub mod weight;
 
+pub use checked::CheckedBlock;
 pub use error::{ModelError, Said, StallKind, UnreachableCause, VainWait};
 pub use event::{Accepted, ModelEvent, RateLimits, Reply};
 pub use gateway::{Gateway, GatewayEvent, GatewaySettings};

@@ -1,5 +1,5 @@
 //! Messages of a conversation, provider-neutral. Takes and gives the JSON shape that transcripts use;
-//! a block of a kind we do not know is kept as it came and sent back unchanged.
+//! a block of a kind we do not know is kept as it came, and sent back unchanged where the model said it.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};

@@ -57,6 +57,37 @@ fn a_session_is_continued_resumed_and_forked() {
     assert_eq!(lines(&stand, &["sessions", "list"]).len(), 3);
 }
 
+/// The model refuses every request that a provider would refuse.
+#[test]
+fn a_transcript_with_damaged_blocks_is_resumed_with_valid_requests() {
+    let script = "when text=\"again\"\n  say \"still here\"\nwhen turn=1\n  say \"looking\"\n  call Bash {\"command\": \"echo found\"}\n\
+        when turn=2\n  say \"it is found\"\n";
+    let text = |text: &str| format!("{{\"type\":\"text\",\"text\":\"{text}\"}}");
+    let rows = [
+        (text("looking"), "7".to_owned()),
+        (text("looking"), "{\"type\":\"text\",\"text\":[\"looking\"]}".to_owned()),
+        (text("it is found"), "{\"type\":\"tool_use\",\"id\":1}".to_owned()),
+        ("{\"command\":\"echo found\"}".to_owned(), "\"echo found\"".to_owned()),
+        ("\"content\":\"go\"".to_owned(), "\"content\":[{\"type\":\"texu\",\"text\":\"go\"}]".to_owned()),
+        ("\"content\":\"found\"".to_owned(), "\"content\":[7]".to_owned()),
+    ];
+    for (whole, damaged) in rows {
+        let stand = Stand::new(script);
+        let flags = ["--allowedTools", "Bash"];
+        let run = finished(stand.decurion().args(["-p", "go", "--session-id", ID]).args(flags));
+        assert_eq!(run.output(), "it is found", "{run:?}");
+        let path = stand.written().into_iter().find(|path| path.ends_with(format!("{ID}.jsonl"))).unwrap();
+        let transcript = std::fs::read_to_string(&path).unwrap();
+        assert!(transcript.contains(&whole), "{whole}: {transcript}");
+        std::fs::write(&path, transcript.replace(&whole, &damaged)).unwrap();
+        let run = finished(stand.decurion().args(["-p", "again", "--resume", ID]).args(flags));
+        assert_eq!((run.ending.code(), run.output().as_str()), (0, "still here"), "{damaged}: {run:?}");
+        let told = run.errors.contains("1 part of the conversation is damaged");
+        assert!(told, "{damaged}: {}", run.errors);
+        assert_eq!(stand.model.problems(), Vec::<String>::new(), "{damaged}");
+    }
+}
+
 /// What a person's editor or `sed` makes of a transcript.
 type Edit = fn(String) -> String;
 

@@ -14,6 +14,7 @@ mod branching;
 mod budgets;
 mod carrying;
 mod children;
+mod damage;
 mod elicitation;
 mod endings;
 mod faults;
