@@ -79,7 +79,7 @@ pub struct Progress {
     said: String,
     /// Whether the next reply continues the last.
     continues: bool,
-    repaired: Repair,
+    repair: Repair,
     /// How full the window was when no summary could be had, until the conversation is shortened.
     unsummarised: Option<u64>,
     /// The last round's calls and results, and how often in a row they were the same.
@@ -99,13 +99,12 @@ pub struct Progress {
     files: HashSet<Utf8PathBuf>,
 }
 
-/// What was already tried with a request that the provider rejected.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Repair {
-    Nothing,
+/// What was already tried with a request that the provider rejected. Each is tried once until there is a reply.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Repair {
     /// It is sent without images and documents, because of this error.
-    WithoutMedia(String),
-    Compacted,
+    without_media: Option<String>,
+    is_compacted: bool,
 }
 
 /// Why the loop stopped without an outcome of its own.
@@ -119,10 +118,7 @@ pub enum Stop {
 impl Progress {
     /// Whether its next request holds images and documents.
     pub fn media(&self) -> Media {
-        match self.repaired {
-            Repair::WithoutMedia(_) => Media::LeftOut,
-            Repair::Nothing | Repair::Compacted => Media::Sent,
-        }
+        if self.repair.without_media.is_some() { Media::LeftOut } else { Media::Sent }
     }
 
     /// What it has said last.
@@ -146,7 +142,7 @@ impl Progress {
             denied: None,
             said: String::new(),
             continues: false,
-            repaired: Repair::Nothing,
+            repair: Repair::default(),
             unsummarised: None,
             repeated: None,
             warned: None,
@@ -428,16 +424,14 @@ pub(crate) async fn timed_turn(
 /// What to do about a request that failed for good: shorten the conversation if it is too long, try once without
 /// images and documents, or end. Any other refusal leaves the conversation as it is.
 async fn recover(run: &Run, progress: &mut Progress, error: ModelError) -> Result<Option<Outcome>, Stop> {
-    match (&error, &progress.repaired) {
-        (ModelError::Rejected { .. }, Repair::Nothing) if progress.context.has_media() => {
-            progress.repaired = Repair::WithoutMedia(error.to_string());
+    match &error {
+        ModelError::Rejected { .. } if progress.media() == Media::Sent && progress.context.has_media() => {
+            progress.repair.without_media = Some(error.to_string());
             Ok(None)
         }
-        (ModelError::TooLong { .. }, Repair::Nothing | Repair::WithoutMedia(_))
-            if progress.context.has_history() =>
-        {
+        ModelError::TooLong { .. } if !progress.repair.is_compacted && progress.context.has_history() => {
             let compacted = compact(run, progress, Trigger::Overflow, None).await?;
-            progress.repaired = Repair::Compacted;
+            progress.repair.is_compacted = true;
             match compacted {
                 Ok(()) => Ok(None),
                 Err(Unsummarised::Model(error)) => fail(run, progress, &error).await.map(Some),
@@ -542,10 +536,10 @@ async fn record_reply(run: &Run, progress: &mut Progress, reply: Reply) -> Resul
         })
         .collect();
     let parent = progress.context.leaf();
-    let mut events = match std::mem::replace(&mut progress.repaired, Repair::Nothing) {
-        Repair::WithoutMedia(error) => media_omitted(error),
-        Repair::Nothing | Repair::Compacted => Vec::new(),
-    };
+    let mut events = Vec::new();
+    if let Some(error) = std::mem::take(&mut progress.repair).without_media {
+        events.extend(media_omitted(error));
+    }
     events.push(Event::Message { message, lines, parent, meta: Box::new(meta) });
     let written = run.ports.journal.write(&run.ports.who, events).await?;
     take_in(progress, &written);

@@ -1,9 +1,12 @@
 //! Requests that a provider refuses for good: what the run ends with, and that the conversation stays as it was.
 
-use decurion_model::Dialect;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use decurion_model::{BoxStream, Dialect, ModelError, ModelEvent, ModelProvider, ModelRequest, Said};
 use decurion_protocol::{Block, Command, Event, Outcome, Place as _, SessionRequest, Start};
 use decurion_testkit::stage::{Played, Stage, send};
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 
 /// Permanent refusals as providers word them, none of which is about length.
@@ -146,4 +149,69 @@ async fn a_picture_stays_where_it_was_not_the_reason() {
     let played = with_picture(&stage, stage.request.clone(), &["again"]).await;
     assert_eq!(played.outcome, Outcome::Completed { report: "I see it".into(), limit: None });
     assert!(last_request(&stage).contains("QlJPS0VO"));
+}
+
+/// Rejects pictures, and takes no conversation that has not been summarised.
+struct Blind {
+    inner: Arc<dyn ModelProvider>,
+    /// Whether each request held the picture.
+    asked: Arc<Mutex<Vec<bool>>>,
+    too_long: Arc<AtomicUsize>,
+}
+
+impl ModelProvider for Blind {
+    fn dialect(&self) -> Dialect {
+        self.inner.dialect()
+    }
+
+    fn stream(&self, request: ModelRequest) -> BoxStream<'static, Result<ModelEvent, ModelError>> {
+        let text: String = request
+            .messages
+            .iter()
+            .map(|message| String::from_utf8_lossy(&message.bytes).into_owned())
+            .collect();
+        self.asked.lock().unwrap().push(text.contains("QlJPS0VO"));
+        let said = |message: &str| Said { message: message.to_owned(), ..Said::default() };
+        let error = if text.contains("QlJPS0VO") {
+            ModelError::Rejected { status: 400, said: said("Could not process image") }
+        } else if text.contains("look")
+            && !text.contains("SUMMARY")
+            && !text.contains("about to be shortened")
+        {
+            self.too_long.fetch_add(1, Ordering::Relaxed);
+            ModelError::TooLong { status: 400, said: said("prompt is too long") }
+        } else {
+            return self.inner.stream(request);
+        };
+        stream::once(async { Err(error) }).boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejected_picture_stays_left_out_when_the_conversation_is_compacted() {
+    for dialect in [Dialect::Anthropic, Dialect::OpenAiChat] {
+        let mut stage = Stage::new(
+            "when match=\"about to be shortened\"\n  say \"SUMMARY\"\nwhen match=\"never mind\"\n  say \"fine\"\n\
+             when\n  say \"on\"\n",
+        );
+        stage.dialect = dialect;
+        let (asked, too_long) = (Arc::<Mutex<Vec<bool>>>::default(), Arc::<AtomicUsize>::default());
+        let (seen, counted) = (Arc::clone(&asked), Arc::clone(&too_long));
+        stage.between = Some(Arc::new(move |inner| {
+            Arc::new(Blind { inner, asked: Arc::clone(&seen), too_long: Arc::clone(&counted) })
+        }));
+        let played = stage.play("begin").await;
+        assert_eq!(played.outcome, Outcome::Completed { report: "on".into(), limit: None });
+        let played = with_picture(&stage, again(&stage, &played), &["never mind"]).await;
+        assert_eq!(played.outcome, Outcome::Completed { report: "fine".into(), limit: None });
+        assert_eq!((compactions(&stage, &played), too_long.load(Ordering::Relaxed)), (1, 1));
+        // "begin", then with the picture, without it, the summary, the shortened conversation, "never mind".
+        assert_eq!(*asked.lock().unwrap(), [false, true, false, false, false, false]);
+        let summarised =
+            stage.recorded(played.session).into_iter().find_map(|envelope| match envelope.event {
+                Event::Compacted { kept, .. } => Some(kept),
+                _ => None,
+            });
+        assert_ne!(summarised.unwrap_or_default(), [], "the message with the picture is kept");
+    }
 }
