@@ -11,6 +11,8 @@
 //! | owner | [`Envelope`]; of the replies only those to this client, with its own ids |
 //! | owner, last | `{"error": "…"}`, where it ends the connection |
 //!
+//! A request longer than [`LONGEST_REQUEST`] whose line begins with its id has a refusal as its reply.
+//!
 //! Only a person answers for a person: what the session itself started may look, and is refused everything else.
 
 mod address;
@@ -27,24 +29,32 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::link::BoxStream;
 use decurion_protocol::link::Subscribe;
-use decurion_protocol::{Command, Envelope, Event, Request, RequestId, SessionId};
+use decurion_protocol::{Command, Envelope, Event, Reply, Request, RequestId, RunId, SessionId};
 use futures_util::{FutureExt as _, StreamExt as _};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::io::{BufReader, Interest};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
+use uuid::Uuid;
 
 use address::{Address, Identity};
-use lines::{Line, Outbox, next_line};
+use lines::{Line, Outbox, next_line, skip_line};
 
 pub use client::{Attached, ConnectError, LiveSessions, connect};
 
-/// The longest line a client may send.
-pub const LONGEST_REQUEST: usize = 1 << 20;
-/// How much may wait for a client that does not read before it is dropped.
+/// The longest request of a client: a prompt with pictures, as on standard input.
+pub const LONGEST_REQUEST: usize = crate::input::MOST_LINE;
+/// The longest request of a client that may only look.
+const LONGEST_LOOK: usize = 1 << 20;
+/// While more than this waits for a client, no further events are queued for it.
 pub const LONGEST_BACKLOG: usize = 8 << 20;
+/// How long a client with such a backlog may read nothing before it is dropped.
+const READ_WITHIN: Duration = Duration::from_secs(30);
+/// How many refusals of one client wait to be queued.
+const MOST_REFUSALS: usize = 16;
 /// How many clients there may be at once.
 pub const MOST_CLIENTS: usize = 64;
 /// The first request id that a client's request is given; those below belong to the session's own front end.
@@ -255,9 +265,11 @@ async fn attend(
         // Subscribed before the hello is sent: what happens after it is not missed.
         let mut events = (inside.events)();
         outbox.push(&inside.hello);
+        let (refuse, mut refusals) = mpsc::channel(MOST_REFUSALS);
+        let mut sources = Sources { events: &mut events, refusals: &mut refusals };
         end = tokio::select! {
-            end = hear(reader, standing, &inside, &pending) => end,
-            end = tell(&writer, &mut outbox, &mut events, &pending) => end,
+            end = hear(reader, standing, &inside, (&pending, refuse)) => end,
+            end = tell(&writer, &mut outbox, &mut sources, &pending) => end,
             () = closed(&mut closing) => End::Closing,
         };
         if matches!(end, End::Closing) {
@@ -275,11 +287,20 @@ async fn attend(
 }
 
 /// Takes the client's requests until one is not acceptable or the client is gone.
-async fn hear(reader: OwnedReadHalf, standing: Standing, inside: &Inside, pending: &Pending) -> End {
+async fn hear(
+    reader: OwnedReadHalf,
+    standing: Standing,
+    inside: &Inside,
+    (pending, refuse): (&Pending, mpsc::Sender<Envelope>),
+) -> End {
+    let longest = match standing {
+        Standing::Owner => LONGEST_REQUEST,
+        Standing::Below => LONGEST_LOOK,
+    };
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
     loop {
-        match next_line(&mut reader, &mut line, LONGEST_REQUEST).await {
+        match next_line(&mut reader, &mut line, longest).await {
             Ok(Line::Whole) if line.trim_ascii().is_empty() => {}
             Ok(Line::Whole) => match serde_json::from_slice(&line) {
                 Ok(request) => {
@@ -290,7 +311,12 @@ async fn hear(reader: OwnedReadHalf, standing: Standing, inside: &Inside, pendin
                 Err(error) => return End::Refused(format!("not a request: {error}")),
             },
             Ok(Line::TooLong) => {
-                return End::Refused(format!("a request is longer than {LONGEST_REQUEST} bytes"));
+                let reason = format!("a request is longer than {longest} bytes");
+                let id = id_of(&line).filter(|_| standing == Standing::Owner);
+                let Some(id) = id else { return End::Refused(reason) };
+                if refuse.send(refusal(id, reason)).await.is_err() || skip_line(&mut reader).await.is_err() {
+                    return End::Gone;
+                }
             }
             Ok(Line::End) => break,
             Err(_) => return End::Gone,
@@ -306,11 +332,32 @@ async fn hear(reader: OwnedReadHalf, standing: Standing, inside: &Inside, pendin
     End::Gone
 }
 
-/// Gives the client what happens, until one of them ends.
+/// The id of a request that is too long to be read whole; clients write it first.
+fn id_of(line: &[u8]) -> Option<RequestId> {
+    let digits = line.strip_prefix(br#"{"id":"#)?;
+    let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&digits[..end]).ok()?.parse().ok().map(RequestId)
+}
+
+/// The reply to a request that the session never sees.
+fn refusal(request: RequestId, reason: String) -> Envelope {
+    let event = Event::Replied { request, reply: Reply::Refused { reason } };
+    Envelope { seq: 0, at: Timestamp::UNIX_EPOCH, agent: None, run: RunId(Uuid::nil()), event }
+}
+
+/// What a client is given.
+struct Sources<'a> {
+    events: &'a mut BoxStream<'static, Arc<Envelope>>,
+    /// Replies of the connection itself.
+    refusals: &'a mut mpsc::Receiver<Envelope>,
+}
+
+/// Gives the client what happens, until one of them ends. The session waits for no client: what is not taken from its
+/// events here is bounded there.
 async fn tell(
     writer: &OwnedWriteHalf,
     outbox: &mut Outbox,
-    events: &mut BoxStream<'static, Arc<Envelope>>,
+    Sources { events, refusals }: &mut Sources<'_>,
     pending: &Pending,
 ) -> End {
     loop {
@@ -322,8 +369,10 @@ async fn tell(
                     return End::Gone;
                 }
             }
-            envelope = events.next() => match envelope {
-                Some(_) if outbox.len() > LONGEST_BACKLOG => return End::Gone,
+            // Begins anew whenever the client has read something.
+            () = tokio::time::sleep(READ_WITHIN), if outbox.len() > LONGEST_BACKLOG => return End::Gone,
+            Some(refusal) = refusals.recv() => outbox.push(&refusal),
+            envelope = events.next(), if outbox.len() <= LONGEST_BACKLOG => match envelope {
                 Some(envelope) => outbox.envelope(&envelope, pending),
                 None => return End::Over,
             },

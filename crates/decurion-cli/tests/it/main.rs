@@ -13,6 +13,7 @@ mod hosts_gone;
 mod inside;
 mod led;
 mod long_hooks;
+mod long_requests;
 mod models;
 mod own_children;
 mod private;

@@ -7,6 +7,9 @@ use serde::Serialize;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _};
 use tokio::net::unix::OwnedWriteHalf;
 
+/// How many bytes stay allocated between two lines.
+const KEPT_CAPACITY: usize = 64 << 10;
+
 /// What a connection has next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
@@ -25,12 +28,28 @@ pub async fn next_line(
     limit: usize,
 ) -> io::Result<Line> {
     line.clear();
+    // One long line does not keep its memory for as long as the connection lasts.
+    line.shrink_to(KEPT_CAPACITY);
     reader.take(limit as u64 + 1).read_until(b'\n', line).await?;
     if line.last() == Some(&b'\n') {
         line.pop();
         return Ok(Line::Whole);
     }
     Ok(if line.len() > limit { Line::TooLong } else { Line::End })
+}
+
+/// Reads to the end of the line and keeps nothing of it.
+pub async fn skip_line(reader: &mut (impl AsyncBufRead + Unpin)) -> io::Result<()> {
+    loop {
+        let buffer = reader.fill_buf().await?;
+        let end = buffer.iter().position(|byte| *byte == b'\n');
+        let used = end.map_or(buffer.len(), |end| end + 1);
+        if used == 0 || end.is_some() {
+            reader.consume(used);
+            return Ok(());
+        }
+        reader.consume(used);
+    }
 }
 
 /// Lines that wait to be written. Writing may be given up at any moment: what is left is still whole.

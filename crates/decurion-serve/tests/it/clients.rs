@@ -83,6 +83,9 @@ async fn a_client_that_does_not_read_is_dropped_and_the_others_go_on() {
         stage.say(&text);
         link.events.next().await.unwrap();
     }
+    // The clock is stopped, so that the time for reading is over at once.
+    tokio::time::pause();
+    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
     // What it is given in the end is what was on its way, and then an end.
     let got: usize = stuck.rest().await.iter().map(String::len).sum();
     assert!(got < LONGEST_BACKLOG, "{got} bytes");
@@ -110,6 +113,22 @@ async fn a_burst_larger_than_the_backlog_reaches_a_client_that_reads() {
         }
     }
     assert_eq!(seen, count / 2 * 2);
+}
+
+#[tokio::test]
+async fn events_longer_than_the_backlog_reach_a_client_that_reads() {
+    let stage = Stage::new();
+    let _listener = stage.listen();
+    let mut link = connect(&stage.path).await.unwrap().link;
+    // As a prompt with pictures is: shown when it is accepted, and when its turn comes.
+    let text = "x".repeat(LONGEST_BACKLOG + 1);
+    for _ in 0..2 {
+        stage.say(&text);
+    }
+    for _ in 0..2 {
+        let envelope = link.events.next().await.expect("the client was dropped");
+        assert!(matches!(&envelope.event, Event::Notice { text: said, .. } if said.len() == text.len()));
+    }
 }
 
 #[tokio::test]

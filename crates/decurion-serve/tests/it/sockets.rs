@@ -4,11 +4,13 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _}
 use std::os::unix::net::UnixListener as StdListener;
 
 use camino::Utf8PathBuf;
+use decurion_protocol::{Event, Reply};
 use decurion_serve::socket::{FIRST_REQUEST, LONGEST_REQUEST, MOST_CLIENTS, connect, listen};
 use expect_test::expect;
+use futures_util::StreamExt as _;
 use tokio::io::AsyncWriteExt as _;
 
-use crate::stage::{ID, Raw, Stage};
+use crate::stage::{ID, Raw, Stage, request};
 
 #[tokio::test]
 async fn the_file_and_its_folder_are_private_and_go_with_the_listener() {
@@ -81,7 +83,8 @@ async fn the_wire_is_json_lines() {
 
 #[tokio::test]
 async fn what_is_no_request_ends_the_connection_with_a_reason() {
-    let long = format!("{{\"id\":1,\"command\":{{\"command\":\"{}", "x".repeat(LONGEST_REQUEST));
+    // Without an id at its beginning there is no request to reply to.
+    let long = "x".repeat(LONGEST_REQUEST + 1);
     let mut said = String::new();
     for bytes in
         ["nonsense\n", "{\"id\":1}\n", "{\"id\":1,\"command\":{\"command\":\"fly\"}}\n", "\u{0}\n", &long]
@@ -101,8 +104,43 @@ async fn what_is_no_request_ends_the_connection_with_a_reason() {
         {"error":"not a request: missing field `command` at line 1 column 8"}
         {"error":"not a request: unknown variant `fly`, expected one of `prompt`, `submit`, `unqueue`, `answer`, `answer_host`, `background`, `stop`, `pause`, `continue`, `rebudget`, `shell`, `tell`, `tasks`, `finish`, `inspect`, `interrupt`, `set_mode`, `permit`, `set_model`, `set_thinking`, `change`, `set_servers`, `reconnect_server`, `toggle_server`, `rewind`, `compact`, `close` at line 1 column 34"}
         {"error":"not a request: expected value at line 1 column 1"}
-        {"error":"a request is longer than 1048576 bytes"}
+        {"error":"a request is longer than 16777216 bytes"}
     "#]].assert_eq(&said);
+}
+
+/// A prompt with a screenshot is accepted, and one that is too long does not end the connection.
+#[tokio::test]
+async fn long_requests_are_accepted_and_too_long_ones_refused_one_by_one() {
+    let stage = Stage::new();
+    let _listener = stage.listen();
+    let mut link = connect(&stage.path).await.unwrap().link;
+    let overhead = serde_json::to_string(&request(3, "")).unwrap().len();
+    let lengths = [(1, 3 << 20), (2, LONGEST_REQUEST), (3, LONGEST_REQUEST - overhead), (4, 10)];
+    for (id, length) in lengths {
+        link.commands.send(request(id, &"x".repeat(length))).await.unwrap();
+        let envelope = link.events.next().await.unwrap();
+        let Event::Replied { request, reply } = &envelope.event else { panic!("{id}: {envelope:?}") };
+        assert_eq!(request.0, id);
+        match reply {
+            Reply::Done { value } => assert_eq!(value["model"].as_str().unwrap().len(), length),
+            Reply::Refused { reason } => {
+                assert_eq!((id, reason.as_str()), (2, "a request is longer than 16777216 bytes"));
+            }
+        }
+    }
+    assert_eq!(stage.seen.lock().unwrap().len(), 3);
+}
+
+/// What a session started itself may only look, which takes no long request.
+#[tokio::test]
+async fn a_long_request_of_the_sessions_own_child_ends_its_connection() {
+    let mut stage = Stage::new();
+    stage.door.from_below = |_| true;
+    let _listener = stage.listen();
+    let mut client = Raw::new(&stage).await;
+    client.line().await;
+    let _ = client.0.write_all(&vec![b'x'; 2 << 20]).await;
+    assert_eq!(client.rest().await, ["{\"error\":\"a request is longer than 1048576 bytes\"}"]);
 }
 
 #[tokio::test]

@@ -14,8 +14,8 @@ use crate::desk::{Errand, Purpose};
 use crate::keymap::Action;
 use crate::page::Page;
 
-/// How many bytes a prompt for another process's session may take in a request, which is refused beyond a mebibyte.
-const LONGEST_ATTACHED: usize = (1 << 20) - (4 << 10);
+/// How many bytes a prompt for another process's session may take in a request, which is refused beyond 16 MiB.
+const LONGEST_ATTACHED: usize = (16 << 20) - (4 << 10);
 
 /// Whom a prompt is for.
 enum Addressed {
