@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use decurion_protocol::link::BoxStream;
@@ -85,6 +85,36 @@ pub struct Journal {
     clock: Arc<dyn Clock>,
     branches: Arc<Branches>,
     lost: Arc<OnceLock<JournalLost>>,
+    hurry: Arc<Hurry>,
+}
+
+/// Whether the session is to end, so that a disk that refuses is not waited for as long as otherwise.
+#[derive(Default)]
+struct Hurry {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Hurry {
+    fn set(&self) {
+        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    fn is_set(&self) -> bool {
+        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits this long, or until it is set; once it is, a part of that.
+    fn pause(&self, time: Duration) {
+        let is_set = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_set {
+            drop(is_set);
+            std::thread::sleep(time / 4);
+        } else {
+            drop(self.changed.wait_timeout_while(is_set, time, |is_set| !*is_set));
+        }
+    }
 }
 
 /// Where jobs go.
@@ -133,7 +163,7 @@ impl Journal {
         let (jobs, inbox) = mpsc::channel();
         let live = Arc::new(Live::new(store.record()));
         let seq = Arc::new(AtomicU64::new(options.last_seq));
-        let lost = Arc::default();
+        let (lost, hurry) = (Arc::default(), Arc::<Hurry>::default());
         let writer = Writer {
             store,
             inbox,
@@ -148,6 +178,7 @@ impl Journal {
             told_gone: false,
             told_unsynced: false,
             lost: Arc::clone(&lost),
+            hurry: Arc::clone(&hurry),
         };
         let door = if options.here {
             Door::Here(Arc::new(Mutex::new(Some(writer))))
@@ -158,7 +189,13 @@ impl Journal {
                 .spawn(move || writer.work())?;
             Door::Thread(jobs)
         };
-        Ok(Self { door, live, seq, clock: options.clock, branches: Arc::default(), lost })
+        Ok(Self { door, live, seq, clock: options.clock, branches: Arc::default(), lost, hurry })
+    }
+
+    /// The session is to end: a disk that refuses is tried for a moment more, then what waits for it is given up, as if
+    /// the process had died. Nothing of that was shown.
+    pub fn hurry(&self) {
+        self.hurry.set();
     }
 
     /// Whether nothing more can be put on record.
@@ -308,6 +345,7 @@ struct Writer {
     /// Whether it was told that the disk does not sync.
     told_unsynced: bool,
     lost: Arc<OnceLock<JournalLost>>,
+    hurry: Arc<Hurry>,
 }
 
 impl Writer {
@@ -422,7 +460,8 @@ impl Writer {
                 }
                 return Ok(());
             };
-            let give_up = self.give_up_after.is_some_and(|limit| started.elapsed() >= limit);
+            let patience = if self.hurry.is_set() { Some(self.retry_every) } else { self.give_up_after };
+            let give_up = patience.is_some_and(|limit| started.elapsed() >= limit);
             if give_up || !can_wait {
                 let lost = JournalLost(Arc::from(error));
                 return Err(self.lost.get_or_init(|| lost).clone());
@@ -431,7 +470,7 @@ impl Writer {
                 self.tell(batch, Some(WaitReason::Disk { error }));
                 told = true;
             }
-            std::thread::sleep(self.retry_every);
+            self.hurry.pause(self.retry_every);
         }
     }
 
@@ -494,7 +533,7 @@ impl Writer {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // a test fails by panicking
-mod tests {
+pub(crate) mod tests {
     use decurion_store::{MemoryJournal, Record, ReplayReport, SyncJob, Synced};
     use futures_util::StreamExt as _;
     use uuid::Uuid;
@@ -577,11 +616,11 @@ mod tests {
         }
     }
 
-    fn who() -> Who {
+    pub(crate) fn who() -> Who {
         Who { run: RunId(Uuid::nil()), agent: None }
     }
 
-    fn notice() -> Vec<Event> {
+    pub(crate) fn notice() -> Vec<Event> {
         vec![Event::Notice { level: "info".to_owned(), text: "x".to_owned() }]
     }
 
@@ -624,7 +663,9 @@ mod tests {
         }
     }
 
-    fn unsynced(durability: Durability) -> (Journal, Arc<std::sync::atomic::AtomicBool>, Arc<AtomicU64>) {
+    pub(crate) fn unsynced(
+        durability: Durability,
+    ) -> (Journal, Arc<std::sync::atomic::AtomicBool>, Arc<AtomicU64>) {
         let (refuses, synced) = (Arc::default(), Arc::default());
         let inner = MemoryJournal::default();
         let store = Unsynced { inner, refuses: Arc::clone(&refuses), synced: Arc::clone(&synced) };
@@ -653,6 +694,23 @@ mod tests {
         assert_eq!(synced.load(Ordering::SeqCst), 2, "it is on the device before anybody hears of it");
         assert_eq!(next(seen.next().await), Event::Waiting { reason: None });
         assert!(matches!(next(seen.next().await), Event::Notice { .. }));
+    }
+
+    #[tokio::test]
+    async fn a_session_that_is_to_end_does_not_wait_for_a_disk_that_refuses() {
+        let (journal, refuses, _) = unsynced(Durability::Power);
+        let mut seen = journal.subscribe();
+        refuses.store(true, Ordering::SeqCst);
+        let writing = tokio::spawn({
+            let journal = journal.clone();
+            async move { journal.write(&who(), notice()).await }
+        });
+        let first = seen.next().await.unwrap().event.clone();
+        assert!(matches!(first, Event::Waiting { reason: Some(WaitReason::Disk { .. }) }), "{first:?}");
+        assert!(!writing.is_finished(), "without an end, it waits");
+        journal.hurry();
+        assert!(writing.await.unwrap().is_err());
+        assert!(journal.is_lost());
     }
 
     #[tokio::test]

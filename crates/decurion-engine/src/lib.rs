@@ -35,6 +35,7 @@ mod git;
 pub mod hook;
 mod hooked;
 pub mod host;
+mod inbox;
 mod inspect;
 pub mod journal;
 mod keeping;
@@ -80,7 +81,6 @@ use decurion_protocol::{
 };
 use decurion_store::SessionFiles;
 use decurion_tools::{Http, Tool, ToolSet};
-use tokio::sync::mpsc;
 
 pub use child::AgentSettings;
 pub use journal::Durability;
@@ -197,7 +197,7 @@ impl Engine {
             .write(&who, first)
             .await
             .map_err(|lost| PlaceError::Storage { path: id.to_string(), source: io::Error::other(lost) })?;
-        let (commands, inbox) = mpsc::channel(64);
+        let (commands, inbox) = decurion_protocol::commands::channel();
         host.open(&journal, &who);
         session.start(inbox, who);
         let again: Option<Subscribe> = Some(Arc::new(move || journal.subscribe()));

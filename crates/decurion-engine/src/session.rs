@@ -30,6 +30,7 @@ use crate::desk::{Desk, Links, Sent, Wish};
 use crate::hook::Hooks;
 use crate::hooked::Hooked;
 use crate::host::HostDesk;
+use crate::inbox::{Inbox, Stopper};
 use crate::inspect::Reads;
 use crate::journal::{Journal, Who};
 use crate::kit::Kit;
@@ -128,8 +129,6 @@ pub struct Owner {
     hooks: Hooks,
     /// The conversation; none while a run has it.
     context: Option<Context>,
-    /// Front ends hold the other end.
-    commands: mpsc::Receiver<Request>,
     /// Runs hold the other end.
     granted: mpsc::Receiver<Wish>,
     /// The end that runs are given.
@@ -251,7 +250,7 @@ impl Session {
     }
 
     /// Starts the session's task.
-    pub fn start(self, commands: mpsc::Receiver<Request>, who: Who) -> JoinHandle<()> {
+    pub fn start(self, commands: decurion_protocol::CommandReceiver, who: Who) -> JoinHandle<()> {
         let (wishes, granted) = mpsc::channel(64);
         let mut budget = Budget::default();
         let account = budget.open(None, &self.request.limits);
@@ -267,7 +266,6 @@ impl Session {
             session,
             hooks,
             context: Some(context),
-            commands,
             granted,
             wishes,
             rights,
@@ -302,7 +300,7 @@ impl Session {
             shown: (true, 0),
             closing: Closing::No,
         };
-        tokio::spawn(owner.own())
+        tokio::spawn(owner.own(Inbox::new(commands)))
     }
 }
 
@@ -322,10 +320,14 @@ const MOST_SETTLED: usize = 64;
 const SETTLING_LIMIT: Duration = Duration::from_secs(10);
 
 impl Owner {
-    async fn own(mut self) {
-        self.take_up().await;
-        self.refill_queue().await;
-        self.next().await;
+    async fn own(mut self, mut inbox: Inbox) {
+        let stopper = self.stopper();
+        let begin = async {
+            self.take_up().await;
+            self.refill_queue().await;
+            self.next().await;
+        };
+        inbox.hear_during(stopper, Box::pin(begin)).await;
         self.show_quiet(false);
         let settling = self
             .session
@@ -334,25 +336,9 @@ impl Owner {
             .clone()
             .map(|trees| tokio::spawn(async move { trees.settle_dead(MOST_SETTLED).await }));
         loop {
-            tokio::select! {
-                biased;
-                left = finished(&mut self.running) => self.root_ended(left).await,
-                Some(wish) = self.granted.recv() => self.grant(wish).await,
-                over = over(&mut self.approvals) => match over {
-                    Over::Late(question) => self.expired(question).await,
-                    Over::Withdrawn(question) => self.withdrawn(question).await,
-                },
-                () = until(self.patience) => self.stop_root_shells().await,
-                notice = heard(&mut self.session.servers) => self.tell_of_server(notice).await,
-                () = settled(&mut self.settling) => self.settling = None,
-                () = settled(&mut self.rewinding) => self.rewinding = None,
-                request = self.commands.recv(), if self.attached => match request {
-                    Some(request) if self.closing == Closing::No => self.command(request).await,
-                    Some(request) => self.answer_host(request),
-                    None => self.left(),
-                },
-            }
-            self.next().await;
+            self.step(&mut inbox).await;
+            let stopper = self.stopper();
+            inbox.hear_during(stopper, self.next()).await;
             self.show_quiet(false);
             self.finish_if_quiet();
             if self.closing != Closing::No && self.running.is_none() && !self.is_alive() {
@@ -365,7 +351,7 @@ impl Owner {
             let _ = rewinding.await;
         }
         self.finish_keeping().await;
-        self.say_goodbye().await;
+        self.say_goodbye(&mut inbox).await;
         if let Some(servers) = self.session.servers.take() {
             servers.close().await;
         }
@@ -381,6 +367,42 @@ impl Owner {
         if let Closing::For(request) = self.closing {
             let value = serde_json::json!({"unheard": worst(&self.tree.unheard), "worktree": worktree});
             self.reply(request, Reply::Done { value });
+        }
+    }
+
+    /// Does the next thing that is to be done. What came before an interrupt that has stopped the turn, and the
+    /// interrupt, go first: the turn's end would begin a prompt that was to be withdrawn, or that it would stop too.
+    async fn step(&mut self, inbox: &mut Inbox) {
+        if let Some(request) = inbox.before_interrupt() {
+            return self.obey(inbox, Some(request)).await;
+        }
+        let stopper = self.stopper();
+        tokio::select! {
+            biased;
+            left = finished(&mut self.running) => inbox.hear_during(stopper, self.root_ended(left)).await,
+            Some(wish) = self.granted.recv() => inbox.hear_during(stopper, Box::pin(self.grant(wish))).await,
+            over = over(&mut self.approvals) => match over {
+                Over::Late(question) => inbox.hear_during(stopper, self.expired(question)).await,
+                Over::Withdrawn(question) => inbox.hear_during(stopper, self.withdrawn(question)).await,
+            },
+            () = until(self.patience) => inbox.hear_during(stopper, self.stop_root_shells()).await,
+            notice = heard(&mut self.session.servers) => {
+                inbox.hear_during(stopper, self.tell_of_server(notice)).await;
+            }
+            () = settled(&mut self.settling) => self.settling = None,
+            () = settled(&mut self.rewinding) => self.rewinding = None,
+            request = inbox.recv(), if self.attached => self.obey(inbox, request).await,
+        }
+    }
+
+    /// Does what a command wants; none is that nobody can send one any more.
+    async fn obey(&mut self, inbox: &mut Inbox, request: Option<Request>) {
+        match request {
+            Some(request) if self.closing == Closing::No => {
+                inbox.hear_during(self.stopper(), Box::pin(self.command(request))).await;
+            }
+            Some(request) => self.answer_host(request),
+            None => self.left(),
         }
     }
 
@@ -485,7 +507,7 @@ impl Owner {
     }
 
     /// The last hooks. The host may be asked for them, so that its answers are handed in meanwhile.
-    async fn say_goodbye(&mut self) {
+    async fn say_goodbye(&mut self, inbox: &mut Inbox) {
         let last = self.run();
         let hooked = Hooked { spec: &last.spec, ports: &last.ports };
         let mut said = std::pin::pin!(hooked.session_end("other"));
@@ -493,7 +515,7 @@ impl Owner {
             tokio::select! {
                 biased;
                 _ = &mut said => break,
-                request = self.commands.recv(), if self.attached => match request {
+                request = inbox.recv(), if self.attached => match request {
                     Some(request) => self.answer_host(request),
                     None => self.left(),
                 },
@@ -1134,9 +1156,7 @@ impl Owner {
     /// Ends the root's turn, and all that it waits for.
     pub fn stop_turn(&mut self, by: &str) {
         if let Some(running) = &self.running {
-            let mut stopped_by = running.desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner);
-            stopped_by.get_or_insert_with(|| by.to_owned());
-            running.cancel.cancel();
+            stop(&running.cancel, &running.desk, by);
         }
         self.stop_foreground(None, by);
     }
@@ -1288,8 +1308,27 @@ impl Owner {
         }
         self.stop_all("the end of the session");
         self.cancel.cancel();
+        self.session.journal.hurry();
         self.closing = closing;
     }
+
+    /// What a command can stop while the session's task waits for something else.
+    fn stopper(&self) -> Stopper {
+        let turn = self.running.as_ref().map(|running| (running.cancel.clone(), Arc::clone(&running.desk)));
+        let stop_turn = Box::new(move || {
+            if let Some((cancel, desk)) = &turn {
+                stop(cancel, desk, BY_INTERRUPT);
+            }
+        });
+        Stopper { stop_turn, journal: self.session.journal.clone() }
+    }
+}
+
+/// Stops a run; who did it first counts.
+fn stop(cancel: &CancellationToken, desk: &Desk, by: &str) {
+    let mut stopped_by = desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner);
+    stopped_by.get_or_insert_with(|| by.to_owned());
+    cancel.cancel();
 }
 
 /// Why what may be done changes.

@@ -9,6 +9,7 @@ pub mod checkpoint;
 pub mod choice;
 pub mod clock;
 pub mod command;
+pub mod commands;
 pub mod elicitation;
 pub mod event;
 pub mod hook;
@@ -38,6 +39,7 @@ pub use checkpoint::{FileBefore, Rewound};
 pub use choice::{Choice, ChoiceOption, Chosen, Subject};
 pub use clock::Clock;
 pub use command::{Command, Reply, Request, ThinkingChange};
+pub use commands::{CommandReceiver, CommandSender, WeakCommandSender};
 pub use elicitation::{Elicitation, ElicitationAction, Elicited, Private, Wanted};
 pub use event::{
     Delta, Denial, Envelope, Event, HookEnding, HookRun, MessageMeta, ModelTotals, Origin, SessionInfo,

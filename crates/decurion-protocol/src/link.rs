@@ -10,10 +10,9 @@ use futures_core::Stream;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::mpsc;
 
 use crate::{
-    AgentDefinition, Envelope, Limits, LineId, Mode, Request, Rule, SessionId, Thinking, ToolSelection,
+    AgentDefinition, CommandSender, Envelope, Limits, LineId, Mode, Rule, SessionId, Thinking, ToolSelection,
 };
 
 /// A boxed stream, open about being boxed.
@@ -29,7 +28,7 @@ pub struct Link {
     /// Which session.
     pub session: SessionId,
     /// Where commands go. Dropping it asks for nothing: the session ends by [`crate::Command::Close`].
-    pub commands: mpsc::Sender<Request>,
+    pub commands: CommandSender,
     /// What happens, from the point of attachment on, without gaps.
     pub events: BoxStream<'static, Arc<Envelope>>,
     /// How to listen once more; none where the session is not in this process.

@@ -268,7 +268,7 @@ impl Talk {
             let leaves = tokio::select! {
                 biased;
                 Some(signal) = signals.recv() => self.headless.signalled(&mut self.state, signal),
-                () = takes_more(&self.headless.link.commands), if !self.state.outbox.is_empty() => {
+                () = takes_more(&self.headless.link.commands, &self.state.outbox), if !self.state.outbox.is_empty() => {
                     self.headless.pass_on(&mut self.state);
                     false
                 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decurion_protocol::{
-    Command, Envelope, Event, HostAnswer, Link, Outcome, Reply, Request, RequestId, SessionId, Totals,
+    Command, CommandSender, Envelope, Event, HostAnswer, Link, Outcome, Reply, Request, RequestId, SessionId,
+    Totals,
 };
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
@@ -117,7 +118,7 @@ impl Headless {
                         break;
                     }
                 }
-                () = takes_more(&self.link.commands), if !state.outbox.is_empty() => {
+                () = takes_more(&self.link.commands, &state.outbox), if !state.outbox.is_empty() => {
                     self.pass_on(&mut state);
                 }
                 event = self.link.events.next() => match event {
@@ -157,12 +158,17 @@ impl Headless {
         Ok(Finish { session: self.link.session, outcome, totals, signal, unread, worktree, led: false })
     }
 
-    /// Asks the session for something. It may take no more for a while, which nobody waits for here: signals must be
-    /// heard then too.
+    /// Asks the session for something. It may take no more for a while, which is not waited for here: signals must be
+    /// heard then too. What stops work does not wait behind what the session has no room for.
     pub(crate) fn ask(&self, state: &mut State, command: Command) -> RequestId {
         state.sent += 1;
         let id = RequestId(state.sent);
-        state.outbox.push_back(Request { id, command });
+        let request = Request { id, command };
+        if self.link.commands.is_urgent(&request) {
+            state.outbox.push_front(request);
+        } else {
+            state.outbox.push_back(request);
+        }
         self.pass_on(state);
         id
     }
@@ -339,7 +345,7 @@ impl Headless {
                         return true;
                     }
                 }
-                () = takes_more(&self.link.commands), if !state.outbox.is_empty() => {
+                () = takes_more(&self.link.commands, &state.outbox), if !state.outbox.is_empty() => {
                     self.pass_on(state);
                 }
             }
@@ -367,7 +373,7 @@ impl Headless {
                     state.signal = Some(signal);
                     return;
                 }
-                () = takes_more(&self.link.commands), if !state.outbox.is_empty() => {
+                () = takes_more(&self.link.commands, &state.outbox), if !state.outbox.is_empty() => {
                     self.pass_on(state);
                 }
                 event = self.link.events.next() => match event {
@@ -383,9 +389,11 @@ impl Headless {
     }
 }
 
-/// Returns once a session takes more, or is gone.
-pub(crate) async fn takes_more(commands: &mpsc::Sender<Request>) {
-    drop(commands.reserve().await);
+/// Returns once a session takes the next request, or is gone.
+pub(crate) async fn takes_more(commands: &CommandSender, outbox: &VecDeque<Request>) {
+    if let Some(next) = outbox.front() {
+        commands.room_for(next).await;
+    }
 }
 
 /// Waits until what went beside the answer is written. Progress that cannot be shown is no failure, and warnings
@@ -579,7 +587,7 @@ mod tests {
         let outcome = Outcome::Completed { report: "the answer".to_owned(), limit: None };
         let ended = Event::RunEnded { outcome, totals: Box::default() };
         let session = SessionId(Default::default());
-        let (commands, _inbox) = mpsc::channel(8);
+        let (commands, _inbox) = decurion_protocol::commands::channel();
         let events = stream::iter([ended].into_iter().chain(after).map(envelope)).chain(stream::pending());
         let facts = Facts {
             api_key_source: "none".into(),

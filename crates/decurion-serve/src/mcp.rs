@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use decurion_protocol::{
-    Block, Command, Event, Link, Outcome, Place, Reply, Request, RequestId, SessionRequest,
+    Block, Command, CommandSender, Event, Link, Outcome, Place, Reply, Request, RequestId, SessionRequest,
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, watch};
 
 use crate::headless::Lines;
 use crate::input::MOST_LINE;
@@ -51,7 +51,7 @@ pub type Open = dyn Fn(&Value) -> Result<SessionRequest, String> + Send + Sync;
 /// A session that was started for a caller.
 struct Task {
     description: String,
-    commands: mpsc::Sender<Request>,
+    commands: CommandSender,
     /// How it ended; none while it runs.
     ending: watch::Receiver<Option<Outcome>>,
 }
@@ -387,7 +387,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn close(commands: &mpsc::Sender<Request>) {
+async fn close(commands: &CommandSender) {
     let command = Command::Close { reason: "the caller wants no more of it".to_owned() };
     let _ = commands.send(Request { id: CLOSE, command }).await;
 }

@@ -27,15 +27,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::commands::NO_ROOM;
 use decurion_protocol::link::BoxStream;
 use decurion_protocol::link::Subscribe;
-use decurion_protocol::{Command, Envelope, Event, Reply, Request, RequestId, RunId, SessionId};
+use decurion_protocol::{
+    Command, CommandSender, Envelope, Event, Reply, Request, RequestId, RunId, SessionId, WeakCommandSender,
+};
 use futures_util::{FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::io::{BufReader, Interest};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use uuid::Uuid;
@@ -76,7 +80,7 @@ pub struct Door {
     /// Where it works.
     pub cwd: Utf8PathBuf,
     /// Where its commands go. The listener does not keep it: a session that everyone else has left still ends.
-    pub commands: mpsc::Sender<Request>,
+    pub commands: CommandSender,
     /// Where its events come from, once more for every client.
     pub events: Subscribe,
     /// Whether a client was started by the session itself, or that cannot be told.
@@ -162,7 +166,7 @@ impl Drop for Listener {
 /// What every connection shares.
 struct Inside {
     hello: Hello,
-    commands: mpsc::WeakSender<Request>,
+    commands: WeakCommandSender,
     events: Subscribe,
     /// The id of the next request, so that no two clients share one.
     next: AtomicU64,
@@ -304,8 +308,15 @@ async fn hear(
             Ok(Line::Whole) if line.trim_ascii().is_empty() => {}
             Ok(Line::Whole) => match serde_json::from_slice(&line) {
                 Ok(request) => {
-                    if let Err(reason) = inside.ask(request, standing, pending).await {
-                        return End::Refused(reason);
+                    match inside.ask(request, standing, pending) {
+                        Ok(None) => {}
+                        // The connection is read on: the next request may be an interrupt.
+                        Ok(Some(refusal)) => {
+                            if refuse.send(refusal).await.is_err() {
+                                return End::Gone;
+                            }
+                        }
+                        Err(reason) => return End::Refused(reason),
                     }
                 }
                 Err(error) => return End::Refused(format!("not a request: {error}")),
@@ -390,8 +401,14 @@ fn take_ready(events: &mut BoxStream<'static, Arc<Envelope>>, outbox: &mut Outbo
 }
 
 impl Inside {
-    /// Sends a client's request into the session, under an id that nobody else uses.
-    async fn ask(&self, request: Request, standing: Standing, pending: &Pending) -> Result<(), String> {
+    /// Sends a client's request into the session, under an id that no other client uses. Gives the refusal of one that the session has
+    /// no room for.
+    fn ask(
+        &self,
+        request: Request,
+        standing: Standing,
+        pending: &Pending,
+    ) -> Result<Option<Envelope>, String> {
         if standing == Standing::Below && !only_looks(&request.command) {
             return Err(
                 "a session takes no orders from what it started itself (a command, a hook, a server); \
@@ -406,7 +423,14 @@ impl Inside {
         }
         lock(pending).insert(id, request.id);
         let commands = self.commands.upgrade().ok_or_else(ended)?;
-        commands.send(Request { id, command: request.command }).await.map_err(|_| ended())
+        match commands.try_send(Request { id, command: request.command }) {
+            Ok(()) => Ok(None),
+            Err(TrySendError::Full(_)) => {
+                lock(pending).remove(&id);
+                Ok(Some(refusal(request.id, NO_ROOM.to_owned())))
+            }
+            Err(TrySendError::Closed(_)) => Err(ended()),
+        }
     }
 }
 

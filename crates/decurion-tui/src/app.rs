@@ -16,6 +16,7 @@ mod tasks;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use decurion_protocol::commands::NO_ROOM;
 use decurion_protocol::view::SessionView;
 use decurion_protocol::{
     AgentId, Block, Command, Envelope, Event, Limits, LineId, Message, Mode, Origin, QuestionId, Reply,
@@ -429,6 +430,11 @@ impl App {
             self.dropped += DROPPED_AT_ONCE;
             self.drawn = self.drawn.saturating_sub(DROPPED_AT_ONCE);
         }
+    }
+
+    /// The session has no room for a request, which was not sent.
+    pub(crate) fn no_room(&mut self, request: RequestId) -> Vec<Effect> {
+        self.replied(request, &Reply::Refused { reason: NO_ROOM.to_owned() })
     }
 
     fn replied(&mut self, request: RequestId, reply: &Reply) -> Vec<Effect> {

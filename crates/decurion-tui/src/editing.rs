@@ -140,13 +140,14 @@ pub(crate) fn is_known(event: &Arc<Envelope>, taken: u64) -> bool {
 mod tests {
     use std::sync::Mutex;
 
-    use decurion_protocol::{Reply, RequestId, RunId, SessionId};
+    use decurion_protocol::{Command, Reply, Request, RequestId, RunId, SessionId};
     use futures_util::stream;
     use tokio::sync::oneshot;
 
     use super::*;
     use crate::app::Farewell;
     use crate::desk::Fruit;
+    use crate::hands::{Hands, Wish};
     use crate::history::History;
     use crate::keymap::Keymap;
     use crate::theme::{Shades, Theme};
@@ -193,9 +194,9 @@ mod tests {
     }
 
     /// A session that holds one event for whoever does not take it, and that listens to nobody.
-    fn session() -> (mpsc::Sender<Event>, mpsc::Receiver<decurion_protocol::Request>, Link) {
+    fn session() -> (mpsc::Sender<Event>, decurion_protocol::CommandReceiver, Link) {
         let (events, receiver) = mpsc::channel::<Event>(1);
-        let (commands, requests) = mpsc::channel(8);
+        let (commands, requests) = decurion_protocol::commands::channel();
         let events_out = stream::unfold(receiver, |mut receiver| async move {
             let event = receiver.recv().await?;
             let (at, run) = (jiff::Timestamp::UNIX_EPOCH, RunId(uuid::Uuid::nil()));
@@ -257,6 +258,37 @@ mod tests {
         };
         tokio::join!(beside.edit(&desk, Draft::Text(String::new())), session);
         assert_eq!(app.take_draft().as_deref(), Some("a prompt\n\nwhat I wrote"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prompt_without_room_at_the_session_is_written_again_and_holds_up_nothing() {
+        let (mut app, (_events, mut requests, link)) = (app(), session());
+        while link.commands.try_send(Request { id: RequestId(99), command: Command::Tasks }).is_ok() {}
+        app.update(Input::Paste("a prompt".to_owned()));
+        let enter = crossterm::event::KeyEvent::from(crossterm::event::KeyCode::Enter);
+        let effects = app.update(Input::Key(enter));
+        let hands = Hands {
+            commands: link.commands.clone(),
+            desk: Arc::new(Editor::default()),
+            errands: mpsc::channel(1).0,
+        };
+        for effect in effects {
+            let taken = tokio::time::timeout(Duration::from_secs(1), hands.take(effect)).await;
+            if let Some(Wish::NoRoom(request)) = taken.expect("the screen waits for the session") {
+                app.no_room(request);
+            }
+        }
+        assert_eq!(app.take_draft().as_deref(), Some("a prompt"));
+        let shown = shown(&mut app);
+        assert!(shown.contains("not sent: the session is busy"), "{shown}");
+        let interrupt = Request { id: RequestId(100), command: Command::Interrupt };
+        assert!(hands.take(Effect::Send(interrupt)).await.is_none());
+        drop((hands, link));
+        let mut last = None;
+        while let Some(queued) = requests.recv().await {
+            last = Some(queued.request.command);
+        }
+        assert_eq!(last, Some(Command::Interrupt));
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use decurion_protocol::Request;
+use decurion_protocol::{CommandSender, RequestId};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use crate::app::{Effect, Farewell, Input};
 use crate::desk::{Desk, Draft};
@@ -23,12 +24,14 @@ pub(crate) enum Wish {
     Repaint,
     /// Somebody is needed.
     Call,
+    /// Tell that the session has no room for this request.
+    NoRoom(RequestId),
 }
 
 /// Whom an effect may concern besides the terminal.
 pub(crate) struct Hands {
     /// The session.
-    pub commands: mpsc::Sender<Request>,
+    pub commands: CommandSender,
     /// The program.
     pub desk: Arc<dyn Desk>,
     /// Where what comes of errands goes.
@@ -39,8 +42,12 @@ impl Hands {
     /// Does it, or gives what is left to do at the terminal.
     pub async fn take(&self, effect: Effect) -> Option<Wish> {
         match effect {
-            // A session that does not listen any more is over, which its events tell.
-            Effect::Send(request) => drop(self.commands.send(request).await),
+            // The screen does not wait for room: an interrupt could not be typed meanwhile.
+            Effect::Send(request) => match self.commands.try_send(request) {
+                Err(TrySendError::Full(request)) => return Some(Wish::NoRoom(request.id)),
+                // A session that does not listen any more is over, which its events tell.
+                Ok(()) | Err(TrySendError::Closed(_)) => {}
+            },
             Effect::Remember(prompt) => self.desk.remember(&prompt),
             Effect::Errand(purpose, errand) => {
                 let (work, sender) = (self.desk.run(errand), self.errands.clone());

@@ -330,6 +330,7 @@ impl Window<'_> {
             Some(Wish::Suspend) => self.suspend()?,
             Some(Wish::Repaint) => self.repaint()?,
             Some(Wish::Call) => self.terminal.ring()?,
+            Some(Wish::NoRoom(request)) => self.later.extend(self.app.no_room(request)),
         }
         Ok(Going::On)
     }

@@ -104,6 +104,7 @@ impl Talk<'_> {
                 Some(Wish::Leave(farewell)) => over = Some(Over::Left(farewell)),
                 Some(Wish::Stay(reason)) => self.app.say("warning", reason),
                 Some(Wish::Call) => ring()?,
+                Some(Wish::NoRoom(request)) => effects.extend(self.app.no_room(request)),
                 Some(Wish::Suspend) => self.suspend(),
                 Some(Wish::Edit(draft)) => {
                     let Self { app, link, signals, taken, .. } = self;

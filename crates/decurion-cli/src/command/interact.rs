@@ -28,7 +28,7 @@ use decurion_config::{Environment, Loaded};
 use decurion_exec::keeper::{self, Leash};
 use decurion_exec::private;
 use decurion_protocol::{
-    Command, Envelope, Link, Mode, Place, Request, RequestId, SessionId, SessionRequest, Start,
+    Command, CommandSender, Envelope, Link, Mode, Place, Request, RequestId, SessionId, SessionRequest, Start,
 };
 use decurion_serve::socket::Listener;
 use decurion_store::{Archive, Found};
@@ -210,7 +210,7 @@ fn words_for(start: &Start, is_on_record: bool) -> Option<&'static str> {
 
 /// The screen itself failed: the session is ended as if somebody had left, so that its record is closed and nothing it
 /// began goes on.
-async fn broken(commands: mpsc::Sender<Request>, door: Option<Listener>, exits: &Exits) -> Failure {
+async fn broken(commands: CommandSender, door: Option<Listener>, exits: &Exits) -> Failure {
     let command = Command::Close { reason: "a fault in the program".to_owned() };
     if commands.send(Request { id: RequestId(u64::MAX), command }).await.is_ok() {
         let _ = tokio::time::timeout(GOODBYE, commands.closed()).await;

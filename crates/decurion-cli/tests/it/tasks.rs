@@ -23,7 +23,7 @@ use expect_test::{Expect, expect};
 use futures_util::stream;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::broadcast;
 
 use crate::stand::{DECURION, LIMIT, finished};
 
@@ -294,7 +294,7 @@ impl Owner {
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async move {
-                let (commands, mut inbox) = mpsc::channel::<Request>(8);
+                let (commands, mut inbox) = decurion_protocol::commands::channel();
                 let (said, _) = broadcast::channel::<Arc<Envelope>>(256);
                 let source = said.clone();
                 let subscribe = move || {
@@ -315,7 +315,7 @@ impl Owner {
                 .unwrap();
                 ready.send(()).unwrap();
                 let serve = async {
-                    while let Some(request) = inbox.recv().await {
+                    while let Some(request) = inbox.recv().await.map(|queued| queued.request) {
                         let reply = reply(&request.command, &table);
                         let event = Event::Replied { request: request.id, reply };
                         seen.send(request).unwrap();

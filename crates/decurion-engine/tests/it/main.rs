@@ -40,6 +40,7 @@ mod rejections;
 mod relocating;
 mod resuming;
 mod rewinding;
+mod stuck_disk;
 mod support;
 mod typing;
 mod worktrees;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::link::{BoxFuture, BoxStream};
 use decurion_protocol::{
-    Command, Envelope, Event, Link, Place, PlaceError, Reply, Request, RequestId, RunId, SessionId,
-    SessionRequest, SessionSummary, Start,
+    Command, CommandReceiver, Envelope, Event, Link, Place, PlaceError, Reply, Request, RequestId, RunId,
+    SessionId, SessionRequest, SessionSummary, Start,
 };
 use futures_util::{StreamExt as _, future, stream};
 use jiff::Timestamp;
@@ -17,7 +17,6 @@ use serde::Deserialize;
 use tokio::io::{AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::address::Address;
@@ -102,7 +101,7 @@ pub async fn connect(path: &Utf8Path) -> Result<Attached, ConnectError> {
         Ok(Err(error)) => return Err(silent(error.to_string())),
         Err(_) => return Err(silent(format!("nothing came within {} seconds", HELLO_WITHIN.as_secs()))),
     };
-    let (commands, requests) = mpsc::channel(64);
+    let (commands, requests) = decurion_protocol::commands::channel();
     tokio::spawn(send(writer, requests));
     let link = Link { session: hello.session, commands, events: events(reader), again: None };
     Ok(Attached { hello, link, sent: 0 })
@@ -157,9 +156,9 @@ async fn first(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<First> {
 }
 
 /// Writes requests as they come. An owner that is gone shows itself by the end of the events.
-async fn send(mut writer: OwnedWriteHalf, mut requests: mpsc::Receiver<Request>) {
-    while let Some(request) = requests.recv().await {
-        let Ok(mut line) = serde_json::to_vec(&request) else { continue };
+async fn send(mut writer: OwnedWriteHalf, mut requests: CommandReceiver) {
+    while let Some(queued) = requests.recv().await {
+        let Ok(mut line) = serde_json::to_vec(&queued.request) else { continue };
         line.push(b'\n');
         if writer.write_all(&line).await.is_err() {
             return;

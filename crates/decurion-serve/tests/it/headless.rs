@@ -230,7 +230,7 @@ when turn=3
 /// How a session that says this at its end is told of.
 async fn ended_with(root: &[Outcome], unheard: Value) -> Finish {
     let session = SessionId(Default::default());
-    let (commands, _inbox) = mpsc::channel(8);
+    let (commands, _inbox) = decurion_protocol::commands::channel();
     let event = |event| {
         let run = RunId(Default::default());
         Arc::new(Envelope { seq: 1, at: Default::default(), agent: None, run, event })

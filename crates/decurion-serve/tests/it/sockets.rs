@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _}
 use std::os::unix::net::UnixListener as StdListener;
 
 use camino::Utf8PathBuf;
-use decurion_protocol::{Event, Reply};
+use decurion_protocol::{Command, Event, Reply, Request, RequestId};
 use decurion_serve::socket::{FIRST_REQUEST, LONGEST_REQUEST, MOST_CLIENTS, connect, listen};
 use expect_test::expect;
 use futures_util::StreamExt as _;
@@ -129,6 +129,42 @@ async fn long_requests_are_accepted_and_too_long_ones_refused_one_by_one() {
         }
     }
     assert_eq!(stage.seen.lock().unwrap().len(), 3);
+}
+
+/// A session whose disk refuses takes nothing for a while.
+#[tokio::test]
+async fn a_full_session_refuses_requests_and_still_takes_an_interrupt() {
+    let mut stage = Stage::new();
+    let (commands, mut inbox) = decurion_protocol::commands::channel();
+    stage.door.commands = commands;
+    let _listener = stage.listen();
+    let mut link = connect(&stage.path).await.unwrap().link;
+    for id in 1..=4 {
+        link.commands.send(request(id, &"x".repeat(10 << 20))).await.unwrap();
+    }
+    link.commands.send(Request { id: RequestId(5), command: Command::Interrupt }).await.unwrap();
+    let mut waiting = Vec::new();
+    while waiting.len() < 4 {
+        waiting.push(inbox.recv().await.unwrap());
+    }
+    let lengths = waiting.iter().map(|queued| match &queued.request.command {
+        Command::SetModel { model } => model.len(),
+        _ => 0,
+    });
+    assert!(lengths.eq([10 << 20, 10 << 20, 10 << 20, 0]));
+    assert_eq!(waiting[3].request.command, Command::Interrupt);
+    let envelope = link.events.next().await.unwrap();
+    let Event::Replied { request: RequestId(4), reply: Reply::Refused { reason } } = &envelope.event else {
+        panic!("{envelope:?}")
+    };
+    expect![
+        "not sent: the session is busy, and 512 commands or 32 MiB wait for it already; send it again later (interrupts still work; if the disk is full, free some space)"
+    ]
+    .assert_eq(reason);
+    // There is room again as soon as one was handled.
+    waiting.clear();
+    link.commands.send(request(6, "x")).await.unwrap();
+    assert_eq!(inbox.recv().await.unwrap().request.command, request(6, "x").command);
 }
 
 /// What a session started itself may only look, which takes no long request.

@@ -4,13 +4,15 @@
 use std::sync::{Arc, Mutex};
 
 use camino::Utf8PathBuf;
-use decurion_protocol::{Command, Envelope, Event, Reply, Request, RequestId, RunId, SessionId};
+use decurion_protocol::{
+    Command, CommandReceiver, Envelope, Event, Reply, Request, RequestId, RunId, SessionId, commands,
+};
 use decurion_serve::socket::{Door, Listener, listen};
 use futures_util::stream;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::broadcast;
 
 pub const ID: &str = "11111111-2222-4333-8444-555555555555";
 
@@ -30,7 +32,7 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         let path = Utf8PathBuf::from_path_buf(folder.path().join("run").join(format!("{ID}.sock"))).unwrap();
         let (events, _) = broadcast::channel::<Arc<Envelope>>(1 << 16);
-        let (commands, inbox) = mpsc::channel(64);
+        let (commands, inbox) = commands::channel();
         let seen = Seen::default();
         tokio::spawn(echo(inbox, events.clone(), Arc::clone(&seen)));
         let source = events.clone();
@@ -63,8 +65,8 @@ impl Stage {
     }
 }
 
-async fn echo(mut inbox: mpsc::Receiver<Request>, events: broadcast::Sender<Arc<Envelope>>, seen: Seen) {
-    while let Some(request) = inbox.recv().await {
+async fn echo(mut inbox: CommandReceiver, events: broadcast::Sender<Arc<Envelope>>, seen: Seen) {
+    while let Some(request) = inbox.recv().await.map(|queued| queued.request) {
         seen.lock().unwrap().push(request.clone());
         let reply = Reply::Done { value: serde_json::to_value(&request.command).unwrap() };
         let _ = events.send(envelope(Event::Replied { request: request.id, reply }));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use decurion_protocol::link::Place as _;
-use decurion_protocol::{Link, SessionId};
+use decurion_protocol::{Command, CommandReceiver, Link, Request, RequestId, SessionId};
 use decurion_serve::input::Input;
 use decurion_serve::{
     Facts, Finish, Format, Headless, Host, Lines, Progress, Signal, StateLines, StreamJson,
@@ -168,13 +168,17 @@ struct Stalled {
     input: tokio::io::DuplexStream,
     signal: mpsc::Sender<Signal>,
     reader: io::PipeReader,
+    inbox: CommandReceiver,
 }
 
 /// Lets `then` do something to a stalled session that a host has asked for more than it takes, and keep what it does not
 /// end; gives how the session was left.
 async fn stalled(then: impl AsyncFnOnce(Stalled) -> Option<Stalled>) -> Finish {
     let session = SessionId(Default::default());
-    let (commands, _inbox) = mpsc::channel(1);
+    let (commands, inbox) = decurion_protocol::commands::channel();
+    for id in 0..511 {
+        commands.try_send(Request { id: RequestId(1 << 32 | id), command: Command::Tasks }).unwrap();
+    }
     let link = Link { session, commands, events: Box::pin(stream::pending()), again: None };
     let (reader, writer) = io::pipe().unwrap();
     let pipe = writer.try_clone().unwrap().into();
@@ -192,7 +196,7 @@ async fn stalled(then: impl AsyncFnOnce(Stalled) -> Option<Stalled>) -> Finish {
             let asked = json!({"type": "control_request", "request_id": format!("r{index}"), "request": {"subtype": "mcp_status"}});
             input.write_all(format!("{asked}\n").as_bytes()).await.unwrap();
         }
-        then(Stalled { input, signal, reader }).await
+        then(Stalled { input, signal, reader, inbox }).await
     });
     finish.unwrap()
 }
@@ -212,8 +216,29 @@ async fn signals_are_heard_while_the_session_takes_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_interrupt_reaches_a_session_that_has_no_room_for_what_came_before_it() {
+    let finish = stalled(async |mut stalled: Stalled| {
+        // What was received keeps its room.
+        let mut waiting = Vec::new();
+        for _ in 0..512 {
+            waiting.push(stalled.inbox.recv().await);
+        }
+        // Time passes only once all that can happen has happened: the host's next request waits for room.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stalled.signal.send(Signal::Interrupt).await.unwrap();
+        let next = stalled.inbox.recv().await.unwrap();
+        assert_eq!(next.request.command, Command::Interrupt);
+        stalled.signal.send(Signal::Interrupt).await.unwrap();
+        drop(waiting);
+        Some(stalled)
+    });
+    let finish = tokio::time::timeout(Duration::from_secs(3600), finish).await;
+    assert_eq!(finish.expect("the interrupt does not reach the session").signal, Some(Signal::Interrupt));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_host_that_dies_is_not_waited_for_though_the_session_takes_no_more() {
-    let finish = stalled(async |Stalled { input, signal, reader }: Stalled| {
+    let finish = stalled(async |Stalled { input, signal, reader, .. }: Stalled| {
         drop((input, signal, reader));
         None
     });
