@@ -111,22 +111,40 @@ impl Approvals {
         self.open.values().filter(|open| !open.waiting.is_closed()).map(|open| &open.question)
     }
 
-    /// Waits until nobody waits any more for the answer to something that a server asked; gives that question,
-    /// which is no longer open. Whoever asks about a call says by the call's end that nobody waits.
-    pub async fn withdrawn(&mut self) -> QuestionId {
-        let id = poll_fn(|cx| {
-            let asked = self.open.values_mut().filter(|open| open.question.elicitation.is_some());
-            let mut gone = asked.filter_map(|open| open.waiting.poll_closed(cx).is_ready().then_some(open));
-            gone.next().map_or(Poll::Pending, |open| Poll::Ready(open.question.id))
+    /// Waits until a call or a server stops waiting for its answer; removes that question and gives it.
+    pub async fn withdrawn(&mut self) -> Question {
+        poll_fn(|cx| {
+            let mut gone = self.open.extract_if(|_, open| open.waiting.poll_closed(cx).is_ready());
+            gone.next().map_or(Poll::Pending, |(_, open)| Poll::Ready(open.question))
         })
-        .await;
-        self.open.remove(&id);
-        id
+        .await
     }
 
     /// The question whose time is up first, and when.
     pub fn first_due(&self) -> Option<(Instant, QuestionId)> {
         let due = self.open.iter().filter_map(|(id, open)| Some((open.until?, *id)));
         due.min_by_key(|(until, _)| *until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_question_leaves_when_its_call_stops_waiting() {
+        let question = serde_json::json!({
+            "id": uuid::Uuid::from_u128(1), "agent": null, "call": "c1", "tool": "Bash",
+            "input": {"command": "x"}, "intent": {"title": "x", "overlap": "together"}, "reason": "no rule",
+        });
+        let question: Question = serde_json::from_value(question).unwrap();
+        let mut approvals = Approvals::default();
+        let (waiting, call) = oneshot::channel();
+        let until = Instant::now() + std::time::Duration::from_secs(30);
+        approvals.open(question.clone(), waiting, Some(until));
+        assert!(approvals.first_due().is_some());
+        drop(call);
+        assert_eq!(approvals.withdrawn().await.id, question.id);
+        assert!(approvals.open.is_empty());
     }
 }

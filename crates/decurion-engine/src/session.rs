@@ -11,8 +11,8 @@ use decurion_model::{Head, RequestClass, RequestTag, Thinking, WireHead};
 use decurion_protocol::size::size_of;
 use decurion_protocol::{
     AgentDefinition, AgentId, Answer, Block, Command, ElicitationAction, Elicited, Event, LineId, Mode,
-    Outcome, OwnRules, PermissionUpdate, Persistence, QuestionId, Reply, Request, RequestId, RuleSet, RunId,
-    SessionId, SessionRequest, Skill, ThinkingChange, Totals, Worktree,
+    Outcome, OwnRules, PermissionUpdate, Persistence, Question, QuestionId, Reply, Request, RequestId,
+    RuleSet, RunId, SessionId, SessionRequest, Skill, ThinkingChange, Totals, Worktree,
 };
 use decurion_store::SessionFiles;
 use decurion_tools::{Surroundings, ToolSet};
@@ -383,7 +383,7 @@ impl Owner {
             Some(wish) = self.granted.recv() => inbox.hear_during(stopper, Box::pin(self.grant(wish))).await,
             over = over(&mut self.approvals) => match over {
                 Over::Late(question) => inbox.hear_during(stopper, self.expired(question)).await,
-                Over::Withdrawn(question) => inbox.hear_during(stopper, self.withdrawn(question)).await,
+                Over::Withdrawn(question) => inbox.hear_during(stopper, self.withdrawn(&question)).await,
             },
             () = until(self.patience) => inbox.hear_during(stopper, self.stop_root_shells()).await,
             notice = heard(&mut self.session.servers) => {
@@ -1097,8 +1097,12 @@ impl Owner {
         self.approvals.answer(question, Heard { answer, under });
     }
 
-    /// Says that nobody waits any more for the answer to something that a server asked.
-    async fn withdrawn(&mut self, question: QuestionId) {
+    /// Records that a server stopped waiting for its answer. A call's question is closed by the end of the call.
+    async fn withdrawn(&mut self, question: &Question) {
+        if question.elicitation.is_none() {
+            return;
+        }
+        let question = question.id;
         let answer = Answer::Elicited(Elicited::plain(ElicitationAction::Cancel));
         let event = Event::Answered { question, answer, by: "nobody".to_owned() };
         // A journal that is lost is found lost by the next run.
@@ -1365,8 +1369,8 @@ async fn finished(running: &mut Option<Running>) -> Left {
 enum Over {
     /// Its time is up.
     Late(QuestionId),
-    /// Nobody waits for it any more.
-    Withdrawn(QuestionId),
+    /// Its call or its server stopped waiting.
+    Withdrawn(Box<Question>),
 }
 
 /// Waits until a question is over without an answer; for ever if none can be.
@@ -1383,7 +1387,7 @@ async fn over(approvals: &mut Approvals) -> Over {
     };
     tokio::select! {
         biased;
-        question = approvals.withdrawn() => Over::Withdrawn(question),
+        question = approvals.withdrawn() => Over::Withdrawn(Box::new(question)),
         question = late => Over::Late(question),
     }
 }

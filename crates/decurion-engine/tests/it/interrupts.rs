@@ -1,6 +1,7 @@
 //! A turn that is stopped with agents below it: who ends, who hears of it, and that nobody is woken.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use decurion_protocol::{
     Answer, Block, Command, Envelope, Event, HookDeclaration, HookEvent, Link, Place as _, Reply,
@@ -338,4 +339,23 @@ when
         end    {"outcome":"killed","by":"the answer to a question"}
     "#]]
     .assert_eq(&log);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_of_an_interrupted_call_never_expires() {
+    let mut stage = Stage::new("when turn=1\n  call Poke {\"text\": \"x\"}\nwhen\n  say \"on\"\n");
+    stage.rules.allow.clear();
+    stage.request.answers = true;
+    stage.answer_timeout = Some(Duration::from_secs(30));
+    let mut playing = Playing::open(&stage).await;
+    playing.until(|envelope| matches!(envelope.event, Event::Asked { .. })).await;
+    send(&playing.link, 2, Command::Interrupt).await;
+    playing.quiet().await;
+    // The clock is paused: this is beyond the time for an answer, and takes none.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    playing.prompt("go on").await;
+    playing.until(|envelope| matches!(envelope.event, Event::RunEnded { .. })).await;
+    playing.finish().await;
+    let answers = playing.events.iter().filter(|envelope| matches!(envelope.event, Event::Answered { .. }));
+    assert_eq!(answers.count(), 0, "{}", render(&playing.events));
 }
