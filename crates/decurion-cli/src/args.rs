@@ -141,7 +141,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "N")]
     pub max_turns: Option<u32>,
 
-    /// Never spend more than this.
+    /// Never spend more than this on the session, earlier runs of it included.
     #[arg(long, value_name = "DOLLARS")]
     pub max_budget_usd: Option<f64>,
 

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use decurion_protocol::{Limits, Money};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// One account of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,8 +25,10 @@ pub struct AccountId(usize);
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a reservation that is never settled blocks its amount for good"]
 pub struct Reservation {
-    account: AccountId,
-    amount: Amount,
+    /// Whose request it is.
+    pub account: AccountId,
+    /// The most that the request costs.
+    pub amount: Amount,
     /// The most output tokens that it pays for.
     pub output: u64,
 }
@@ -112,6 +114,8 @@ pub struct Budget {
     /// In the order they came.
     waiters: VecDeque<Waiter>,
     tickets: u64,
+    /// Changes with the limits.
+    limits: watch::Sender<()>,
 }
 
 #[derive(Clone, Debug)]
@@ -185,6 +189,18 @@ impl Budget {
         }
     }
 
+    /// Counts what a try of a request used that is made again: its reservation stays as it is. False if that no longer
+    /// fits, so that the request must be reserved anew before it is sent again.
+    #[must_use]
+    pub fn charge(&mut self, reservation: &Reservation, used: Amount) -> bool {
+        for id in self.path(reservation.account).collect::<Vec<_>>() {
+            self.accounts[id.0].spent.add(used);
+        }
+        // A request that waits may have become impossible.
+        self.wake();
+        self.has_room(reservation.account, Amount::default())
+    }
+
     /// Ends a reservation with what was truly used.
     #[allow(clippy::needless_pass_by_value)] // a reservation is settled once, so it is consumed
     pub fn settle(&mut self, reservation: Reservation, used: Amount) {
@@ -248,6 +264,11 @@ impl Budget {
         self.path(account).all(|id| self.accounts[id.0].has_room(amount))
     }
 
+    /// Whether an account on the path to the root has a limit.
+    pub fn is_limited(&self, account: AccountId) -> bool {
+        self.path(account).any(|id| self.accounts[id.0].is_limited())
+    }
+
     /// Whether two accounts have a limited one in common on their ways to the root.
     fn shares_limit(&self, one: AccountId, other: AccountId) -> bool {
         let limited = |id: &AccountId| self.accounts[id.0].is_limited();
@@ -305,7 +326,13 @@ impl Budget {
     pub fn relimit(&mut self, account: AccountId, limits: &Limits) {
         let account = &mut self.accounts[account.0];
         (account.tokens, account.money) = (limits.tokens, limits.money);
+        self.limits.send_replace(());
         self.wake();
+    }
+
+    /// Changes whenever an account is given other limits.
+    pub fn limits(&self) -> watch::Receiver<()> {
+        self.limits.subscribe()
     }
 
     /// Gives an account these limits below another from now on; what it has spent stays where it was counted.
@@ -452,10 +479,29 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Op {
-        Ask { account: usize, input: u64, output: u64 },
-        Settle { which: usize, percent: u64 },
-        GiveUp { which: usize },
-        Relimit { account: usize, limit: Option<u64> },
+        Ask {
+            account: usize,
+            input: u64,
+            output: u64,
+        },
+        Settle {
+            which: usize,
+            percent: u64,
+        },
+        /// A try of a request ends so, and it is made again if that fits.
+        BreakOff {
+            which: usize,
+            percent: u64,
+        },
+        GiveUp {
+            which: usize,
+        },
+        Relimit {
+            account: usize,
+            limit: Option<u64>,
+        },
+        /// The process dies, and the next one goes by what is on record.
+        Crash,
     }
 
     fn op() -> impl Strategy<Value = Op> {
@@ -463,10 +509,23 @@ mod tests {
             6 => (0usize..7, 0u64..80, 0u64..60)
                 .prop_map(|(account, input, output)| Op::Ask { account, input, output }),
             5 => (0usize..9, 0u64..=100).prop_map(|(which, percent)| Op::Settle { which, percent }),
+            2 => (0usize..9, 0u64..=100).prop_map(|(which, percent)| Op::BreakOff { which, percent }),
             1 => (0usize..9).prop_map(|which| Op::GiveUp { which }),
+            1 => Just(Op::Crash),
             1 => (0usize..7, prop::option::of(0u64..600))
                 .prop_map(|(account, limit)| Op::Relimit { account, limit }),
         ]
+    }
+
+    fn part(reservation: &Reservation, percent: u64) -> Amount {
+        let Amount { tokens, money } = reservation.amount;
+        Amount { tokens: tokens * percent / 100, money: Money(money.0 * percent / 100) }
+    }
+
+    /// The most that an account with this limit may have spent in the end, if so much was gone when it got the limit.
+    fn bound(limit: u64, gone: Amount) -> Amount {
+        // Each by itself: money is rounded in another way than tokens.
+        Amount { tokens: limit.max(gone.tokens), money: Money(limit * 3).max(gone.money) }
     }
 
     /// Some requests on a tree of seven accounts, and what must hold after each step.
@@ -476,7 +535,7 @@ mod tests {
         held: Vec<Reservation>,
         waiting: Vec<(Ticket, Arc<Notify>, Waiting)>,
         /// The most that each account may have spent: its limit, or what was under way when that was lowered.
-        bounds: Vec<Option<u64>>,
+        bounds: Vec<Option<Amount>>,
     }
 
     #[derive(Clone, Copy)]
@@ -493,7 +552,8 @@ mod tests {
                 let parent = (index > 0).then(|| ids[(index - 1) / 2]);
                 ids.push(budget.open(parent, &limits(*cap, cap.map(|cap| cap * 3))));
             }
-            Self { budget, ids, held: Vec::new(), waiting: Vec::new(), bounds: caps.to_vec() }
+            let bounds = caps.iter().map(|cap| cap.map(|cap| bound(cap, Amount::default()))).collect();
+            Self { budget, ids, held: Vec::new(), waiting: Vec::new(), bounds }
         }
 
         fn step(&mut self, op: Op) {
@@ -512,24 +572,41 @@ mod tests {
                 }
                 Op::Settle { which, percent } if !self.held.is_empty() => {
                     let reservation = self.held.remove(which % self.held.len());
-                    let Amount { tokens, money } = reservation.amount;
-                    let used =
-                        Amount { tokens: tokens * percent / 100, money: Money(money.0 * percent / 100) };
+                    let used = part(&reservation, percent);
                     self.budget.settle(reservation, used);
+                }
+                Op::BreakOff { which, percent } if !self.held.is_empty() => {
+                    let which = which % self.held.len();
+                    let used = part(&self.held[which], percent);
+                    if !self.budget.charge(&self.held[which], used) {
+                        let reservation = self.held.remove(which);
+                        self.budget.settle(reservation, Amount::default());
+                    }
                 }
                 Op::GiveUp { which } if !self.waiting.is_empty() => {
                     let (ticket, ..) = self.waiting.remove(which % self.waiting.len());
                     self.budget.leave(ticket);
                 }
                 Op::Relimit { account, limit } => {
-                    let gone = self.budget.gone(self.ids[account]).tokens;
+                    let gone = self.budget.gone(self.ids[account]);
                     self.budget.relimit(self.ids[account], &limits(limit, limit.map(|cap| cap * 3)));
-                    self.bounds[account] = limit.map(|limit| limit.max(gone));
+                    self.bounds[account] = limit.map(|limit| bound(limit, gone));
                 }
-                Op::Settle { .. } | Op::GiveUp { .. } => {}
+                Op::Crash => self.crash(),
+                Op::Settle { .. } | Op::BreakOff { .. } | Op::GiveUp { .. } => {}
             }
             self.hear();
             self.check();
+        }
+
+        /// What is under way when a process dies counts as the most it can have used.
+        fn crash(&mut self) {
+            let mut next = Budget::default();
+            for (id, account) in self.ids.iter().zip(&self.budget.accounts) {
+                let limits = Limits { tokens: account.tokens, money: account.money, ..Limits::default() };
+                next.open_again(account.parent, &limits, self.budget.gone(*id));
+            }
+            (self.budget, self.held, self.waiting) = (next, Vec::new(), Vec::new());
         }
 
         /// Lets exactly those ask again that were told to.
@@ -556,7 +633,14 @@ mod tests {
         fn check(&mut self) {
             for (id, bound) in self.ids.iter().zip(&self.bounds) {
                 let spent = self.budget.spent(*id);
-                assert!(bound.is_none_or(|bound| spent.tokens <= bound && spent.money.0 <= bound * 3));
+                assert!(bound.is_none_or(|bound| spent.tokens <= bound.tokens && spent.money <= bound.money));
+            }
+            // Nothing stays reserved but for those who hold it.
+            for id in &self.ids {
+                let mut reserved = Amount::default();
+                let below = |one: &&Reservation| self.budget.path(one.account).any(|above| above == *id);
+                self.held.iter().filter(below).for_each(|one| reserved.add(one.amount));
+                assert_eq!(self.budget.accounts[id.0].reserved, reserved);
             }
             // No wake-up was lost: whoever was not told to ask again would be told to wait.
             for (ticket, ..) in &self.waiting {
@@ -580,8 +664,9 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
-        /// Any interleaving of requests, settlements, cancellations and changed limits: never over a limit, refused
-        /// only for what is spent, no wake-up lost, and everyone is answered in the end.
+        /// Any interleaving of requests, tries that break off, settlements, cancellations, changed limits and crashes:
+        /// never over a limit, refused only for what is spent, nothing reserved that is held by no request, no wake-up
+        /// lost, and every request is answered in the end.
         #[test]
         fn reservations_are_hard_and_fair(
             caps in prop::collection::vec(prop::option::of(0u64..600), 7),

@@ -98,7 +98,7 @@ pub async fn compact(
     // They may take long, and nobody waits for them at an interrupt.
     let hooks = hooked.before_compaction(trigger.as_str(), instructions);
     drop(ports.cancel.run_until_cancelled(hooks).await);
-    let summarised = summarise(run, progress, trigger, instructions).await;
+    let summarised = summarise(run, progress, trigger, instructions).await?;
     let is_full = trigger == Trigger::Overflow || progress.context.tokens() > room(run);
     let (summary, notice) = match summarised {
         Ok(Summary { text, omitted, bytes }) => {
@@ -132,7 +132,9 @@ pub async fn compact(
         checkpoint: Value::Null,
     };
     let notice = notice.map(|text| Event::Notice { level: "warning".to_owned(), text });
-    record(run, progress, std::iter::once(compacted).chain(notice).collect()).await?;
+    let mut events = spending::charged(run, progress);
+    events.extend(std::iter::once(compacted).chain(notice));
+    record(run, progress, events).await?;
     progress.forget_folders();
     drop(ports.cancel.run_until_cancelled(hooked.after_compaction(trigger.as_str(), &summary)).await);
     ports.desk.waits(&ports.journal, None);
@@ -154,7 +156,7 @@ async fn summarise(
     progress: &mut Progress,
     trigger: Trigger,
     instructions: Option<&str>,
-) -> Result<Summary, Unsummarised> {
+) -> Result<Result<Summary, Unsummarised>, JournalLost> {
     let mut text = INSTRUCTIONS.to_owned();
     if let Some(instructions) = instructions {
         text.push_str("\n\nPay special attention to: ");
@@ -177,21 +179,25 @@ async fn summarise(
         let reply = spending::ask(run, progress, input, (&head, &wire_head), &messages).await;
         progress.totals.stop_reason = stop_reason;
         let reply = match reply {
-            Err(Unasked::Budget(exhausted)) => return Err(Unsummarised::Budget(exhausted)),
+            Err(Unasked::Budget(exhausted)) => return Ok(Err(Unsummarised::Budget(exhausted))),
+            Err(Unasked::Journal(lost)) => return Err(lost),
             Err(Unasked::Model(error)) => Err(error),
-            Ok(reply) => Ok(reply),
+            Ok(reply) => {
+                spending::charge_summary(run, progress, &reply);
+                Ok(reply)
+            }
         };
         match reply.as_ref().map(said) {
-            Ok(text) if !text.trim().is_empty() => return Ok(Summary { text, omitted, bytes }),
+            Ok(text) if !text.trim().is_empty() => return Ok(Ok(Summary { text, omitted, bytes })),
             Ok(_) | Err(ModelError::Empty { .. }) if blank + 1 < TRIES => blank += 1,
-            Ok(_) | Err(ModelError::Empty { .. }) => return Err(Unsummarised::Empty),
+            Ok(_) | Err(ModelError::Empty { .. }) => return Ok(Err(Unsummarised::Empty)),
             Err(ModelError::TooLong { .. }) if bytes > LEAST_BYTES && bytes < sent => {
                 (sent, most) = (bytes, Some(bytes / 3 * 2));
             }
             Err(ModelError::Rejected { .. }) if media == Media::Sent && progress.context.has_media() => {
                 media = Media::LeftOut;
             }
-            Err(error) => return Err(Unsummarised::Model(error.clone())),
+            Err(error) => return Ok(Err(Unsummarised::Model(error.clone()))),
         }
     }
 }

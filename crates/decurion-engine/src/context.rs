@@ -74,8 +74,8 @@ pub struct Counted {
     pub messages: usize,
     /// What they are, with their head.
     pub input: u64,
-    /// What the reply is, which stands behind them now.
-    pub output: u64,
+    /// The least to expect of the reply, which stands behind them now: reasoning can be more than the bytes that show it.
+    pub hidden: u64,
     /// The model that counted: another counts differently.
     pub model: String,
     /// The head that was counted.
@@ -653,9 +653,10 @@ impl Context {
         match message.role {
             Role::Assistant => {
                 self.say(message, lines);
-                if let Some(usage) = meta.usage.as_ref().filter(|usage| usage.context_tokens() > 0) {
+                let is_count = |usage: &&Usage| usage.context_tokens() > 0 && !usage.is_estimated();
+                if let Some(usage) = meta.usage.as_ref().filter(is_count) {
                     self.fill = Fill { counted: usage.context_tokens(), bytes_since: 0 };
-                    self.count(usage, meta);
+                    self.count(message, usage, meta);
                     self.last_usage = Some(usage.clone());
                 }
             }
@@ -664,13 +665,15 @@ impl Context {
     }
 
     /// Remembers what the provider counted for the messages before its reply.
-    fn count(&mut self, usage: &Usage, meta: &MessageMeta) {
+    fn count(&mut self, reply: &Message, usage: &Usage, meta: &MessageMeta) {
+        let hides = |block: &Block| matches!(block, Block::Thinking { .. } | Block::Opaque(_));
+        let is_hiding = self.dialect == Dialect::Anthropic && reply.blocks.iter().any(hides);
         let model = meta.asked_model.as_ref().or(meta.model.as_ref());
         self.counted = model.filter(|_| usage.read_tokens() > 0).map(|model| {
             Box::new(Counted {
                 messages: self.sealed.len(),
                 input: usage.read_tokens(),
-                output: usage.output_tokens,
+                hidden: if is_hiding { usage.output_tokens } else { 0 },
                 model: model.clone(),
                 head: self.head.clone(),
                 same_head: true,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use decurion_protocol::{
-    AgentId, Block, CallId, Envelope, Event, LineId, Origin, Persistence, PlaceError, QuestionId, ResumeAt,
-    RunSpec, SessionId, SessionInfo, SessionRequest, Start, event::RECORD_LEVEL,
+    AgentId, Block, CallId, Envelope, Event, Limits, LineId, Money, Origin, Persistence, PlaceError,
+    QuestionId, ResumeAt, RunSpec, SessionId, SessionInfo, SessionRequest, Start, event::RECORD_LEVEL,
 };
 use decurion_store::{
     Found, ImportContext, Journal, MemoryJournal, OpenError, ReplayOptions, ReplayReport, Scope,
@@ -294,7 +294,9 @@ fn take_up(
             };
             let wanted = (id, at, writer.last_seq());
             let (folded, branched) = settle(parts, request, folded, wanted, &mut read)?;
-            let opened = opened(parts, Box::new(writer), &paths, folded, info, Some(&report))?;
+            let used = used_before(&request.limits, &folded.tasks);
+            let mut opened = opened(parts, Box::new(writer), &paths, folded, info, Some(&report))?;
+            opened.notices.extend(used);
             Ok(Opened { branched, ..opened })
         }
         Some(Found::Foreign(transcript)) => {
@@ -319,6 +321,28 @@ fn take_up(
             Ok(Opened { branched, ..opened })
         }
     }
+}
+
+/// How much of the budget of a session was used before it is resumed.
+fn used_before(limits: &Limits, tasks: &TaskTable) -> Option<String> {
+    let spent = tasks.spent_in_all();
+    let money = limits.money.filter(|_| spent.money > Money(0));
+    let money = money.map(|limit| format!("${:.4} of ${:.4}", spent.money.dollars(), limit.dollars()));
+    let tokens = limits.tokens.filter(|_| spent.tokens > 0);
+    let tokens = tokens.map(|limit| format!("{} of {limit} tokens", spent.tokens));
+    let used: Vec<String> = money.into_iter().chain(tokens).collect();
+    let lost = match tasks.lost().len() {
+        0 => String::new(),
+        1 => "; a request cut off by the end of its process counts as the most it can have used".to_owned(),
+        more => format!(
+            "; {more} requests cut off by the end of their process count as the most they can have used"
+        ),
+    };
+    let text = format!(
+        "budget: this session has used {} before{lost}. The limit is one for the whole session: raise it to go further",
+        used.join(" and ")
+    );
+    (!used.is_empty()).then_some(text)
 }
 
 /// What a transcript of another program does not say.

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_model::{ModelError, ModelRequest, WireHead, WireMessage};
+use decurion_model::{Head, ModelError, ModelRequest, WireHead, WireMessage};
 use decurion_protocol::event::ending;
 use decurion_protocol::{
     Activity, Block, CallId, Envelope, Event, Limits, LineId, Message, MessageMeta, Origin, Outcome, Pattern,
@@ -27,10 +27,10 @@ use crate::ports::{Instructions, Ports, new_line, unused_call};
 use crate::prompt;
 use crate::skill;
 use crate::spawn::Carried;
-use crate::spending::{self, LEAST_OUTPUT, Unasked};
+use crate::spending::{self, Charges, Held, LEAST_OUTPUT, Unasked};
 use crate::structured;
 use crate::task::BY_ANSWER;
-use crate::turn::{Reply, Waits, turn};
+use crate::turn::{Broken, Reply, Waits, turn};
 
 /// How often a model that was cut off or said nothing useful is asked to go on.
 const MOST_NUDGES: u32 = 3;
@@ -92,6 +92,8 @@ pub struct Progress {
     replied_at: u64,
     /// How long the last request took, until that is on record.
     timing: Option<Timing>,
+    /// What was used for no reply, until that is on record.
+    pub(crate) charges: Charges,
     activities: VecDeque<Activity>,
     /// Folders whose instructions were looked for.
     folders: HashSet<Utf8PathBuf>,
@@ -149,6 +151,7 @@ impl Progress {
             blocks: 0,
             replied_at: 0,
             timing: None,
+            charges: Charges::default(),
             activities: VecDeque::new(),
             folders: HashSet::new(),
             files: HashSet::new(),
@@ -222,6 +225,7 @@ pub async fn run(run: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Res
             Err(Refusal::Unasked(Unasked::Budget(exhausted))) => {
                 return Ok(out_of_budget(progress, exhausted.word()));
             }
+            Err(Refusal::Unasked(Unasked::Journal(lost))) => return Err(lost.into()),
             Err(Refusal::Unasked(Unasked::Model(error))) => match recover(run, progress, error).await? {
                 None => continue,
                 Some(outcome) => return Ok(outcome),
@@ -411,10 +415,12 @@ pub(crate) fn request(run: &Run, head: Arc<WireHead>, messages: Vec<WireMessage>
 pub(crate) async fn timed_turn(
     run: &Run,
     progress: &mut Progress,
+    head: &Head,
     request: ModelRequest,
-) -> Result<Reply, ModelError> {
+    held: &mut Held,
+) -> Result<Reply, Broken> {
     let mut waits = Waits::new(&*run.ports.clock);
-    let reply = turn(&run.ports, request, &mut waits).await;
+    let reply = turn(&run.ports, head, request, held, &mut waits).await;
     let timing = waits.finish();
     progress.totals.api_duration_ms = progress.totals.api_duration_ms.saturating_add(timing.ms);
     progress.timing = Some(timing);
@@ -499,7 +505,9 @@ async fn fail(run: &Run, progress: &mut Progress, error: &ModelError) -> Result<
             ..MessageMeta::default()
         }),
     };
-    record(run, progress, vec![event]).await?;
+    let mut events = spending::charged(run, progress);
+    events.push(event);
+    record(run, progress, events).await?;
     Hooked { spec: &run.spec, ports: &run.ports }.failed(&text, &progress.said).await;
     Ok(match error {
         ModelError::Stalled { .. } => Outcome::Stalled { waiting_for: text },
@@ -536,7 +544,7 @@ async fn record_reply(run: &Run, progress: &mut Progress, reply: Reply) -> Resul
         })
         .collect();
     let parent = progress.context.leaf();
-    let mut events = Vec::new();
+    let mut events = spending::charged(run, progress);
     if let Some(error) = std::mem::take(&mut progress.repair).without_media {
         events.extend(media_omitted(error));
     }

@@ -253,7 +253,8 @@ impl Session {
     pub fn start(self, commands: decurion_protocol::CommandReceiver, who: Who) -> JoinHandle<()> {
         let (wishes, granted) = mpsc::channel(64);
         let mut budget = Budget::default();
-        let account = budget.open(None, &self.request.limits);
+        // A session that is resumed has one budget for all its processes.
+        let account = budget.open_again(None, &self.request.limits, self.tree.tasks.spent_in_all());
         let (rights, _) = watch::channel(self.rights.clone());
         let dialect = self.model.dialect;
         let mut session = self;

@@ -27,6 +27,7 @@ use crate::skill::{
     self,
     slash::{self, Typed},
 };
+use crate::spending;
 use crate::task::BY_INTERRUPT;
 use crate::worktree::Made;
 
@@ -544,8 +545,9 @@ async fn end(
 ) -> Result<(Outcome, Totals), JournalLost> {
     // Whoever reads of the end may act on it before the run's task is gone.
     living.ports.desk.ending.store(true, Ordering::Relaxed);
+    let mut events = spending::charged(living, progress);
     let mut totals = std::mem::take(&mut progress.totals);
-    let mut events = closing(&progress.context, &[], |call| living.ports.desk.has_begun(call));
+    events.extend(closing(&progress.context, &[], |call| living.ports.desk.has_begun(call)));
     totals.leaf = leaf(&progress.context, &events).filter(|_| living.spec.agent.is_some());
     events.extend(progress.untaken.take().map(|line| Event::Unqueued { lines: vec![line] }));
     events.push(Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) });

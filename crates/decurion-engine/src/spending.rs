@@ -8,14 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use decurion_model::catalog::{ModelInfo, Price, same_model};
 use decurion_model::{Head, ModelError, WireHead, WireMessage};
-use decurion_protocol::{Money, WaitReason};
-use tokio::sync::Notify;
+use decurion_protocol::{Block, Charge, ChargeKind, Delta, Event, Money, Usage, WaitReason};
+use tokio::sync::{Notify, watch};
 
 use crate::budget::{Amount, Budget, Exhausted, Reservation, Ticket, Want};
 use crate::context::Counted;
-use crate::ports::Fallback;
+use crate::journal::JournalLost;
+use crate::ports::{Fallback, Model, Ports};
 use crate::run::{Progress, Run, request, timed_turn};
-use crate::turn::Reply;
+use crate::turn::{Broken, Reply};
 
 /// The fewest output tokens worth asking for when a budget is short.
 pub(crate) const LEAST_OUTPUT: u64 = 256;
@@ -65,7 +66,7 @@ pub(crate) fn weigh(run: &Run, messages: &[WireMessage], counted: Option<&Counte
         // The provider has counted the messages up to its reply, and the head with them.
         Some(counted) => {
             let rest = messages.get(counted.messages..).unwrap_or_default();
-            let reply = rest.first().map_or(0, |reply| reply.most_tokens(model)).max(counted.output);
+            let reply = rest.first().map_or(0, |reply| reply.most_tokens(model)).max(counted.hidden);
             let head = if counted.same_head { 0 } else { head.most_tokens() };
             // Another model of the provider may have a tokenizer that makes more of the same text.
             let others = if ports.fallbacks.is_empty() { 1 } else { OTHER_TOKENIZER };
@@ -73,7 +74,9 @@ pub(crate) fn weigh(run: &Run, messages: &[WireMessage], counted: Option<&Counte
         }
         None => head.most_tokens() + sum(messages),
     };
-    let known = ports.scale.known(head).filter(|_| ports.fallbacks.is_empty());
+    // Its own count is closer, and knows of reasoning that the bytes do not show.
+    let is_counted = counted.is_some_and(|counted| counted.same_head);
+    let known = ports.scale.known(head).filter(|_| ports.fallbacks.is_empty() && !is_counted);
     let shared = known.map(|known| known.tokens + beyond(messages, &known.messages, model));
     let most = shared.map_or(most, |shared| shared.min(most));
     // A model refuses to read more than its window, where that is known for sure.
@@ -102,6 +105,8 @@ pub(crate) enum Unasked {
     Budget(Exhausted),
     /// The provider gave none.
     Model(ModelError),
+    /// What it is about to use cannot be put on record.
+    Journal(JournalLost),
 }
 
 /// Asks the model for a reply to these messages, which are at most so many tokens: reserved, sent, settled. Where what is
@@ -113,26 +118,31 @@ pub(crate) async fn ask(
     (head, wire_head): (&Head, &Arc<WireHead>),
     messages: &[WireMessage],
 ) -> Result<Reply, Unasked> {
-    let held = reserve(run, input, head.max_output_tokens).await.map_err(Unasked::Budget)?;
-    let mut request = request(run, Arc::clone(wire_head), messages.to_vec());
-    if held.output() < head.max_output_tokens {
-        let head = Head { max_output_tokens: held.output(), ..head.clone() };
-        request.head = Arc::new(run.ports.model.dialect.head(&head));
+    let reservation = reserve(&run.ports, input, head.max_output_tokens).await.map_err(Unasked::Budget)?;
+    let mut held = Held::new(run, input, reservation, &progress.charges);
+    let is_whole = held.output() >= head.max_output_tokens;
+    let fitting = if is_whole { Arc::clone(wire_head) } else { Arc::new(held.wire_head(&run.ports, head)) };
+    let request = request(run, fitting, messages.to_vec());
+    match timed_turn(run, progress, head, request, &mut held).await {
+        Ok(mut reply) => {
+            settle(run, progress, held, &mut reply);
+            Ok(reply)
+        }
+        Err(Broken::Model(error)) => Err(Unasked::Model(error)),
+        Err(Broken::Budget(exhausted)) => Err(Unasked::Budget(exhausted)),
+        Err(Broken::Journal(lost)) => Err(Unasked::Journal(lost)),
     }
-    let reply = timed_turn(run, progress, request).await;
-    settle(run, progress, held, reply.as_ref().ok());
-    reply.map_err(Unasked::Model)
 }
 
 /// The models to change to. One whose cost could not be counted is none below an account that limits money.
-fn fallbacks(run: &Run) -> impl Iterator<Item = &Fallback> {
-    let counts_money = lock(&run.ports.budget).money_left(run.ports.account).is_some();
-    run.ports.fallbacks.iter().filter(move |one| one.info.price.is_some() || !counts_money)
+fn fallbacks(ports: &Ports) -> impl Iterator<Item = &Fallback> {
+    let counts_money = lock(&ports.budget).money_left(ports.account).is_some();
+    ports.fallbacks.iter().filter(move |one| one.info.price.is_some() || !counts_money)
 }
 
 /// The same, as a request names them.
 pub(crate) fn fallback(run: &Run) -> Option<String> {
-    let names: Vec<&str> = fallbacks(run).map(|fallback| fallback.id.as_str()).collect();
+    let names: Vec<&str> = fallbacks(&run.ports).map(|fallback| fallback.id.as_str()).collect();
     (!names.is_empty()).then(|| names.join(","))
 }
 
@@ -144,12 +154,12 @@ pub(crate) fn info<'a>(run: &'a Run, fell_back_to: Option<&str>) -> &'a ModelInf
 
 /// Sets aside what a request that reads so many tokens may cost at most. Waits, visibly, where others have reserved too
 /// much of the budget; dropped meanwhile, it leaves the line.
-async fn reserve(run: &Run, input: u64, output: u64) -> Result<Held, Exhausted> {
-    let ports = &run.ports;
+async fn reserve(ports: &Ports, input: u64, output: u64) -> Result<Reservation, Exhausted> {
     // Whichever model answers in the end, it is paid for.
-    let infos = || std::iter::once(&ports.model.info).chain(fallbacks(run).map(|fallback| &fallback.info));
+    let infos = || std::iter::once(&ports.model.info).chain(fallbacks(ports).map(|fallback| &fallback.info));
     let prices = || infos().filter_map(|info| info.price);
-    let read = |price: Price| price.input.max(price.cache_write).max(price.cache_write_hour);
+    // A cache that lasts for an hour is never asked for.
+    let read = |price: Price| price.input.max(price.cache_write);
     let input_price = prices().map(read).max().unwrap_or(0);
     let want = Want {
         input: Amount { tokens: input, money: Money(input.saturating_mul(input_price)) },
@@ -157,11 +167,10 @@ async fn reserve(run: &Run, input: u64, output: u64) -> Result<Held, Exhausted> 
         least_output: LEAST_OUTPUT,
         output_price: prices().map(|price| price.output).max().unwrap_or(0),
     };
-    let held = |reservation| Held { budget: Arc::clone(&ports.budget), reservation: Some(reservation) };
     let place = {
         let mut budget = lock(&ports.budget);
         if let Some(reservation) = budget.reserve(ports.account, &want)? {
-            return Ok(held(reservation));
+            return Ok(reservation);
         }
         let (ticket, again) = budget.queue(ports.account, want);
         Place { budget: Arc::clone(&ports.budget), ticket, again }
@@ -169,7 +178,7 @@ async fn reserve(run: &Run, input: u64, output: u64) -> Result<Held, Exhausted> 
     ports.desk.waits(&ports.journal, Some(WaitReason::Budget));
     let reservation = place.wait().await;
     ports.desk.waits(&ports.journal, None);
-    reservation.map(held)
+    reservation
 }
 
 fn lock(budget: &Mutex<Budget>) -> MutexGuard<'_, Budget> {
@@ -200,20 +209,226 @@ impl Drop for Place {
     }
 }
 
-/// What is set aside for a request. Dropped before the request is settled, because its run was stopped, it
-/// goes back: nobody knows what was used, and what is left must not stay blocked for the rest of the tree.
-pub(crate) struct Held {
+/// What was used for no reply and is in no totals yet. Shared with what is set aside, which may be dropped at any time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Charges(Arc<Mutex<Vec<Pending>>>);
+
+#[derive(Debug)]
+struct Pending {
+    charge: Charge,
+    on_record: bool,
+}
+
+impl Charges {
+    fn add(&self, charge: Charge) {
+        self.lock().push(Pending { charge, on_record: false });
+    }
+
+    /// What is to be put on record now.
+    fn record(&self) -> Vec<Event> {
+        let mut pending = self.lock();
+        let new = pending.iter_mut().filter(|one| !one.on_record);
+        new.map(|one| {
+            one.on_record = true;
+            Event::Charged { charge: Box::new(one.charge.clone()) }
+        })
+        .collect()
+    }
+
+    fn take(&self) -> Vec<Charge> {
+        std::mem::take(&mut *self.lock()).into_iter().map(|one| one.charge).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Pending>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What was used for no reply, to be put on record; it joins the totals.
+pub(crate) fn charged(run: &Run, progress: &mut Progress) -> Vec<Event> {
+    let events = progress.charges.record();
+    let charges = progress.charges.take();
+    for charge in charges.iter().filter(|charge| charge.kind != ChargeKind::Summary) {
+        let info = info(run, Some(&charge.model));
+        count(progress, &charge.model, info, &charge.usage);
+    }
+    events
+}
+
+/// Notes what a summary used, which is no part of the conversation.
+pub(crate) fn charge_summary(run: &Run, progress: &Progress, reply: &Reply) {
+    let Some(usage) = reply.meta.usage.clone() else { return };
+    let info = info(run, reply.fell_back_to.as_deref());
+    let cost = info.price.map(|_| info.cost(&usage));
+    let model = reply.fell_back_to.clone().unwrap_or_else(|| run.ports.model.id.clone());
+    progress.charges.add(Charge { kind: ChargeKind::Summary, model, usage, cost });
+}
+
+/// What is set aside for a request, and what is known of its use so far. Dropped before the request is settled, because
+/// its run was stopped, that much is charged and the rest goes back.
+pub struct Held {
     budget: Arc<Mutex<Budget>>,
     reservation: Option<Reservation>,
+    /// The most tokens that it reads.
+    input: u64,
+    /// The model that is asked, and those that may be asked instead.
+    model: Arc<Model>,
+    fallbacks: Arc<[Fallback]>,
+    fell_back_to: Option<String>,
+    /// What the provider said about the use of the reply that comes now.
+    told: Option<Usage>,
+    /// How many bytes of it have come that the provider has not counted.
+    written: u64,
+    /// Whether it was sent and is not over.
+    under_way: bool,
+    /// Whether that is on record.
+    on_record: bool,
+    charges: Charges,
 }
 
 impl Held {
+    fn new(run: &Run, input: u64, reservation: Reservation, charges: &Charges) -> Self {
+        Self {
+            budget: Arc::clone(&run.ports.budget),
+            reservation: Some(reservation),
+            input,
+            model: Arc::clone(&run.ports.model),
+            fallbacks: Arc::clone(&run.ports.fallbacks),
+            fell_back_to: None,
+            told: None,
+            written: 0,
+            under_way: false,
+            on_record: false,
+            charges: charges.clone(),
+        }
+    }
+
     /// The most output tokens that it pays for.
     fn output(&self) -> u64 {
         self.reservation.as_ref().map_or(0, |reservation| reservation.output)
     }
 
+    /// The request is about to be sent: what goes on record before. If the process dies, the next one counts it as the
+    /// most it can have used.
+    pub fn sending(&mut self) -> Vec<Event> {
+        self.under_way = true;
+        self.reserved()
+    }
+
+    /// Changes whenever an account is given other limits.
+    pub fn limits(&self) -> watch::Receiver<()> {
+        lock(&self.budget).limits()
+    }
+
+    /// Limits were changed: what goes on record of a request that is under way and was sent without any.
+    pub fn relimited(&mut self) -> Vec<Event> {
+        if self.under_way && !self.on_record { self.reserved() } else { Vec::new() }
+    }
+
+    /// What goes on record of a request below a limit. Without one, no later process needs to know.
+    fn reserved(&mut self) -> Vec<Event> {
+        let is_limited = |one: &&Reservation| lock(&self.budget).is_limited(one.account);
+        let Some(reservation) = self.reservation.as_ref().filter(is_limited) else { return Vec::new() };
+        let usage = Usage { input_tokens: self.input, output_tokens: reservation.output, ..Usage::default() };
+        let cost = Some(reservation.amount.money).filter(|money| *money > Money(0));
+        let model = self.asked();
+        let charge = Some(Box::new(Charge { kind: ChargeKind::Lost, model, usage, cost }));
+        self.on_record = true;
+        let mut events = self.charges.record();
+        events.push(Event::Reserved { charge });
+        events
+    }
+
+    /// The request is not under way while it waits: what goes on record of that.
+    pub fn rests(&mut self) -> Vec<Event> {
+        self.under_way = false;
+        if !std::mem::take(&mut self.on_record) {
+            return Vec::new();
+        }
+        let charges = self.charges.record();
+        if charges.is_empty() { vec![Event::Reserved { charge: None }] } else { charges }
+    }
+
+    /// The model that is asked now.
+    fn asked(&self) -> String {
+        self.fell_back_to.clone().unwrap_or_else(|| self.model.id.clone())
+    }
+
+    /// A piece of the reply came.
+    pub fn saw(&mut self, delta: &Delta) {
+        match delta {
+            Delta::Started { usage, .. } => {
+                (self.told, self.written) = (Some(usage.clone()), 0);
+            }
+            Delta::BlockStarted { block: Block::ToolUse { name, .. }, .. } => {
+                self.written += name.len() as u64;
+            }
+            Delta::Text { text, .. } | Delta::Thinking { text, .. } => self.written += text.len() as u64,
+            Delta::Input { json, .. } => self.written += json.len() as u64,
+            Delta::Ended { usage, .. } => {
+                if usage.output_tokens > 0 {
+                    self.written = 0;
+                }
+                self.told = Some(usage.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// Another model is asked.
+    pub fn fell_back(&mut self, to: &str) {
+        self.fell_back_to = Some(to.to_owned());
+    }
+
+    /// The reply that came broke off. False if what is left does not pay for asking again.
+    pub fn broke_off(&mut self) -> bool {
+        let Some(used) = self.use_up(ChargeKind::BrokenOff) else { return true };
+        self.reservation.as_ref().is_none_or(|reservation| lock(&self.budget).charge(reservation, used))
+    }
+
+    /// Sets aside anew what the request may cost at most: its tries have used part of what there was, and what is left
+    /// may pay for a smaller one.
+    pub async fn reserve_again(&mut self, ports: &Ports, head: &Head) -> Result<(), Exhausted> {
+        self.give_back(Amount::default());
+        self.reservation = Some(reserve(ports, self.input, head.max_output_tokens).await?);
+        Ok(())
+    }
+
+    /// The head of a request that asks for no more output than is paid for.
+    pub fn wire_head(&self, ports: &Ports, head: &Head) -> WireHead {
+        let most = head.max_output_tokens.min(self.output());
+        ports.model.dialect.head(&Head { max_output_tokens: most, ..head.clone() })
+    }
+
+    /// What a reply has used: as much as the provider said, and the most it can have been where it said nothing.
+    fn used(&self, mut usage: Usage) -> Usage {
+        if usage.read_tokens() == 0 {
+            usage.input_tokens = self.input;
+            usage.mark_estimated();
+        }
+        usage.output_tokens = usage.output_tokens.max(self.written.min(self.output()));
+        usage
+    }
+
+    /// What the reply that broke off has used, which is noted.
+    fn use_up(&mut self, kind: ChargeKind) -> Option<Amount> {
+        let usage = self.told.take()?;
+        let usage = self.used(usage);
+        let fallback = self.fallbacks.iter().find(|one| Some(&one.id) == self.fell_back_to.as_ref());
+        let info = fallback.map_or(&self.model.info, |fallback| &fallback.info);
+        let cost = info.price.map(|_| info.cost(&usage));
+        let used = Amount { tokens: usage.context_tokens(), money: cost.unwrap_or_default() };
+        self.charges.add(Charge { kind, model: self.asked(), usage, cost });
+        Some(used)
+    }
+
     fn settle(mut self, used: Amount) {
+        self.told = None;
+        self.give_back(used);
+    }
+
+    /// Ends the reservation with what was used.
+    fn give_back(&mut self, used: Amount) {
         if let Some(reservation) = self.reservation.take() {
             lock(&self.budget).settle(reservation, used);
         }
@@ -222,37 +437,45 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(reservation) = self.reservation.take() {
-            lock(&self.budget).settle(reservation, Amount::default());
-        }
+        let used = self.use_up(ChargeKind::Stopped).unwrap_or_default();
+        self.give_back(used);
     }
 }
 
 /// Remembers what a provider counted for a request, for others that begin like it.
 pub(crate) fn learn(run: &Run, messages: &[WireMessage], reply: &Reply) {
-    if let Some(usage) = reply.meta.usage.as_ref().filter(|_| reply.fell_back_to.is_none()) {
+    let is_counted = |usage: &&Usage| reply.fell_back_to.is_none() && !usage.is_estimated();
+    if let Some(usage) = reply.meta.usage.as_ref().filter(is_counted) {
         run.ports.scale.learn(&run.ports.wire_head, messages, usage.read_tokens());
     }
 }
 
-/// Replaces what was set aside by what was used, and adds it to the totals.
-fn settle(run: &Run, progress: &mut Progress, held: Held, reply: Option<&Reply>) {
-    let model = &run.ports.model;
-    let info = info(run, reply.and_then(|reply| reply.fell_back_to.as_deref()));
-    let usage = &reply.and_then(|reply| reply.meta.usage.clone()).unwrap_or_default();
-    let cost = info.cost(usage);
-    held.settle(Amount { tokens: usage.context_tokens(), money: cost });
-    let Some(reply) = reply else { return };
+/// Replaces what was set aside by what was used, which it notes with the reply, and adds it to the totals.
+fn settle(run: &Run, progress: &mut Progress, mut held: Held, reply: &mut Reply) {
+    let info = info(run, reply.fell_back_to.as_deref());
+    let usage = reply.meta.usage.take().unwrap_or_default();
+    if usage.output_tokens > 0 {
+        held.written = 0;
+    }
+    let usage = held.used(usage);
+    reply.meta.usage = Some(usage.clone());
+    held.settle(Amount { tokens: usage.context_tokens(), money: info.cost(&usage) });
+    let answered = reply.fell_back_to.as_deref().unwrap_or(&run.ports.model.id);
+    count(progress, answered, info, &usage);
     let totals = &mut progress.totals;
-    totals.usage.add(usage);
-    totals.cost = totals.cost.plus(cost);
     totals.stop_reason.clone_from(&reply.meta.stop_reason);
     if run.spec.agent.is_some() {
         totals.context_tokens = usage.context_tokens();
-        totals.last_usage = Some(usage.clone());
+        totals.last_usage = Some(usage);
     }
-    let answered = reply.fell_back_to.clone().unwrap_or_else(|| model.id.clone());
-    let entry = totals.models.entry(answered).or_default();
+}
+
+/// Adds what a model used to the totals.
+fn count(progress: &mut Progress, model: &str, info: &ModelInfo, usage: &Usage) {
+    let (totals, cost) = (&mut progress.totals, info.cost(usage));
+    totals.usage.add(usage);
+    totals.cost = totals.cost.plus(cost);
+    let entry = totals.models.entry(model.to_owned()).or_default();
     entry.usage.add(usage);
     entry.cost = entry.cost.plus(cost);
     entry.window = info.window;

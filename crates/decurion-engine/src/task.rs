@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use decurion_protocol::task::IllegalStep;
 use decurion_protocol::{
-    AgentId, Attention, CallId, Delivery, EndingId, Envelope, Event, Mail, Outcome, ReleaseStep, RunId,
-    RunSpec, ShellLine, TaskId, TaskKind, TaskProgress, TaskRecord, TaskState, TaskStep, ToolEffect, Totals,
-    Worktree,
+    AgentId, Attention, CallId, Charge, Delivery, EndingId, Envelope, Event, Mail, Outcome, ReleaseStep,
+    RunId, RunSpec, ShellLine, TaskId, TaskKind, TaskProgress, TaskRecord, TaskState, TaskStep, ToolEffect,
+    Totals, Worktree,
 };
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -87,10 +87,12 @@ pub struct Row {
 }
 
 /// What an agent has used, as far as the record of a process that is gone tells.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Used {
     /// Tokens and money, in all its runs.
-    pub amount: Amount,
+    amount: Amount,
+    /// What a request that is under way is charged as if its process dies.
+    under_way: Option<Box<Charge>>,
     /// Turns since its last ending.
     pub turns: u32,
     /// Time since its last ending, in runs that did not end.
@@ -115,8 +117,15 @@ impl Used {
                     let money = meta.cost.unwrap_or_default();
                     self.amount.add(Amount { tokens: usage.context_tokens(), money });
                     self.turns += 1;
+                    self.under_way = None;
                 }
             }
+            Event::Reserved { charge } => self.under_way.clone_from(charge),
+            Event::Charged { charge } => {
+                self.amount.add(amount(charge));
+                self.under_way = None;
+            }
+            Event::RunEnded { .. } => self.under_way = None,
             _ => {}
         }
         if let Some((_, last)) = &mut self.run {
@@ -124,16 +133,31 @@ impl Used {
         }
     }
 
+    /// Tokens and money, a request that was under way as the most it can have used.
+    fn spent(&self) -> Amount {
+        let mut spent = self.amount;
+        spent.add(self.under_way.as_deref().map(amount).unwrap_or_default());
+        spent
+    }
+
     /// Time since its last ending, without that in which no process was there.
     pub fn time(&self) -> Duration {
-        let run = self.run.map(|(began, last)| last.duration_since(began).unsigned_abs());
-        self.time + run.unwrap_or_default()
+        // A clock that was set back in between has lost the time; it must not count as much as was set back.
+        let run = self.run.map(|(began, last)| Duration::try_from(last.duration_since(began)));
+        self.time + run.and_then(Result::ok).unwrap_or_default()
     }
+}
+
+/// What something was charged as.
+fn amount(charge: &Charge) -> Amount {
+    Amount { tokens: charge.usage.context_tokens(), money: charge.cost.unwrap_or_default() }
 }
 
 /// All tasks of a session, and what is still to be told. Owned by the session's task.
 #[derive(Debug, Default)]
 pub struct TaskTable {
+    /// What the root has used by the record.
+    root: Used,
     rows: BTreeMap<TaskId, Row>,
     /// What each agent has not been told yet, in the order it happened; none is the root.
     outbox: BTreeMap<Option<AgentId>, VecDeque<Delivery>>,
@@ -164,8 +188,17 @@ pub enum StepError {
 impl TaskTable {
     /// Takes one event in; those that are about no task change nothing.
     pub fn apply(&mut self, envelope: &Envelope) {
-        if let Some(row) = envelope.agent.clone().and_then(|agent| self.rows.get_mut(&agent.into())) {
-            row.used.apply(envelope);
+        match envelope.agent.clone() {
+            Some(agent) => {
+                if let Some(row) = self.rows.get_mut(&agent.into()) {
+                    row.used.apply(envelope);
+                }
+            }
+            // What stands before its first run was used by another session or program.
+            None if self.root.run.is_some() || matches!(envelope.event, Event::RunStarted { .. }) => {
+                self.root.apply(envelope);
+            }
+            None => {}
         }
         match &envelope.event {
             Event::TaskOpened { record } => self.begin((**record).clone(), envelope.at, envelope.seq),
@@ -294,7 +327,7 @@ impl TaskTable {
         if row.view.borrow().state.is_ended() {
             return;
         }
-        row.used = Used { amount: row.used.amount, ..Used::default() };
+        row.used = Used { amount: row.used.spent(), ..Used::default() };
         // A process that is gone has left nothing but these words.
         let whole_turn = |by: &str| [BY_INTERRUPT, BY_ANSWER].contains(&by);
         row.with_hearer |= matches!(&ending.outcome, Outcome::Killed { by } if whole_turn(by));
@@ -492,9 +525,23 @@ impl TaskTable {
         let mut spent = Amount::default();
         if self.rows.contains_key(task) {
             let below = self.subtree(task);
-            below.iter().filter_map(|task| self.rows.get(task)).for_each(|row| spent.add(row.used.amount));
+            below.iter().filter_map(|task| self.rows.get(task)).for_each(|row| spent.add(row.used.spent()));
         }
         spent
+    }
+
+    /// What the root and all tasks have used by the record.
+    pub fn spent_in_all(&self) -> Amount {
+        let mut spent = self.root.spent();
+        self.rows.values().for_each(|row| spent.add(row.used.spent()));
+        spent
+    }
+
+    /// What was under way when the process died that wrote the record, and whose it was; none is the root.
+    pub fn lost(&self) -> Vec<(Option<TaskId>, Charge)> {
+        let root = std::iter::once((None, &self.root));
+        let used = root.chain(self.rows.iter().map(|(task, row)| (Some(task.clone()), &row.used)));
+        used.filter_map(|(task, used)| Some((task, used.under_way.as_deref()?.clone()))).collect()
     }
 
     /// The tasks an agent began; none is the root's.
@@ -595,6 +642,16 @@ mod tests {
         Ending { id, outcome: Outcome::Lost, totals: None, at: Timestamp::UNIX_EPOCH, worktree: None }
     }
 
+    #[test]
+    fn a_clock_that_is_set_back_makes_no_agent_late() {
+        let at = |seconds: i64| Timestamp::from_second(seconds).unwrap();
+        let hour = 3_600;
+        let forward = Used { run: Some((at(0), at(hour))), ..Used::default() };
+        assert_eq!(forward.time(), Duration::from_secs(3_600));
+        let back = Used { run: Some((at(25 * hour), at(hour))), ..Used::default() };
+        assert_eq!(back.time(), Duration::ZERO);
+    }
+
     #[tokio::test]
     async fn a_watcher_is_released_by_the_background_step_and_the_task_goes_on() {
         let mut table = TaskTable::default();
@@ -675,7 +732,7 @@ mod tests {
         let task: TaskId = "a1".parse().unwrap();
         table.open(record("a1", None, Attention::Background), Timestamp::UNIX_EPOCH);
         let used = |table: &TaskTable| {
-            let used = table.row(&task).unwrap().used;
+            let used = table.row(&task).unwrap().used.clone();
             (used.turns, used.time().as_secs(), used.amount.tokens)
         };
         let spec: RunSpec = serde_json::from_value(serde_json::json!({

@@ -4,13 +4,15 @@
 use std::time::Duration;
 
 use decurion_model::catalog::same_model;
-use decurion_model::{GatewayEvent, ModelError, ModelEvent, ModelRequest};
+use decurion_model::{GatewayEvent, Head, ModelError, ModelEvent, ModelRequest};
 use decurion_protocol::{
     Block, Clock, Delta, Event, Message, MessageMeta, Origin, Timing, WaitKind, WaitReason,
 };
-use futures_util::StreamExt as _;
 
+use crate::budget::Exhausted;
+use crate::journal::JournalLost;
 use crate::ports::Ports;
+use crate::spending::Held;
 
 /// A whole reply.
 #[derive(Debug)]
@@ -23,21 +25,55 @@ pub struct Reply {
     pub fell_back_to: Option<String>,
 }
 
-/// Asks and listens until the reply is whole or the gateway gives up. Dropping the future cancels.
-pub async fn turn(ports: &Ports, request: ModelRequest, waits: &mut Waits<'_>) -> Result<Reply, ModelError> {
+/// Why there is no reply.
+#[derive(Debug)]
+pub enum Broken {
+    /// The gateway gave up.
+    Model(ModelError),
+    /// What the tries so far used leaves too little for another.
+    Budget(Exhausted),
+    /// What is about to be used cannot be put on record.
+    Journal(JournalLost),
+}
+
+/// Asks and listens until the reply is whole or the gateway gives up. Where the tries so far leave too little for all the
+/// output that the head asks for, the next one asks for less. Dropping the future cancels.
+pub async fn turn(
+    ports: &Ports,
+    head: &Head,
+    request: ModelRequest,
+    held: &mut Held,
+    waits: &mut Waits<'_>,
+) -> Result<Reply, Broken> {
     let (journal, who) = (&ports.journal, &ports.who);
     journal.publish(who, Event::Waiting { reason: Some(WaitReason::Model) });
-    let mut stream = ports.model.gateway.stream(request);
+    let mut asked = ports.model.gateway.turn(request);
     let mut blocks: Vec<(u32, Block)> = Vec::new();
     let mut fell_back_to = None;
     let mut whole = None;
-    while let Some(item) = stream.next().await {
-        match item? {
+    let mut limits = held.limits();
+    loop {
+        let item = tokio::select! {
+            biased;
+            // The request may have been sent without a limit that the next process must keep.
+            Ok(()) = limits.changed() => {
+                record(ports, held.relimited()).await?;
+                continue;
+            }
+            item = asked.next() => item,
+        };
+        let Some(item) = item else { break };
+        match item.map_err(Broken::Model)? {
             GatewayEvent::Model(ModelEvent::Accepted(_) | ModelEvent::Alive) => {}
-            GatewayEvent::Model(ModelEvent::Delta(delta)) => journal.publish(who, Event::Delta { delta }),
+            GatewayEvent::Model(ModelEvent::Delta(delta)) => {
+                held.saw(&delta);
+                journal.publish(who, Event::Delta { delta });
+            }
             GatewayEvent::Model(ModelEvent::Block { index, block }) => blocks.push((index, block)),
             GatewayEvent::Model(ModelEvent::Completed(reply)) => whole = Some(reply),
+            GatewayEvent::Sending => record(ports, held.sending()).await?,
             GatewayEvent::Waiting(reason) => {
+                record(ports, held.rests()).await?;
                 waits.begin(reason.kind());
                 ports.desk.waits(journal, Some(reason));
             }
@@ -45,22 +81,29 @@ pub async fn turn(ports: &Ports, request: ModelRequest, waits: &mut Waits<'_>) -
                 waits.begin(None);
                 ports.desk.waits(journal, None);
             }
-            GatewayEvent::Discarded { reason } => {
+            GatewayEvent::Discarded { reason, again } => {
                 blocks.clear();
                 whole = None;
                 journal.publish(who, Event::Delta { delta: Delta::Discarded { reason } });
+                if !held.broke_off() && again {
+                    asked.step_aside();
+                    record(ports, held.rests()).await?;
+                    held.reserve_again(ports, head).await.map_err(Broken::Budget)?;
+                    asked.set_head(&held.wire_head(ports, head));
+                }
             }
             GatewayEvent::FellBack { from, to } => {
+                held.fell_back(&to);
                 fell_back_to = Some(to.clone());
                 journal.publish(who, Event::FellBack { from, to });
             }
         }
     }
     // The gateway ends a stream either with a complete reply or with an error.
-    let reply = whole.ok_or(ModelError::Empty { request_id: None })?;
+    let reply = whole.ok_or(Broken::Model(ModelError::Empty { request_id: None }))?;
     blocks.sort_by_key(|(index, _)| *index);
-    let asked = fell_back_to.as_ref().unwrap_or(&ports.model.id);
-    let asked_model = (!same_model(asked, &reply.model)).then(|| asked.clone());
+    let model = fell_back_to.as_ref().unwrap_or(&ports.model.id);
+    let asked_model = (!same_model(model, &reply.model)).then(|| model.clone());
     Ok(Reply {
         message: Message::assistant(blocks.into_iter().map(|(_, block)| block).collect()),
         meta: MessageMeta {
@@ -75,6 +118,14 @@ pub async fn turn(ports: &Ports, request: ModelRequest, waits: &mut Waits<'_>) -
         },
         fell_back_to,
     })
+}
+
+/// Puts on record what a request is about to use, or has used.
+async fn record(ports: &Ports, events: Vec<Event>) -> Result<(), Broken> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    ports.journal.write(&ports.who, events).await.map(drop).map_err(Broken::Journal)
 }
 
 /// What a reply waits for, while it does.

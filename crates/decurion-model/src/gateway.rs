@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::limiter::{Limiter, Permit, Waiter, Why, Woken};
 use crate::{
-    Dialect, ModelError, ModelEvent, ModelProvider, ModelRequest, Reply, Said, StallKind, VainWait,
+    Dialect, ModelError, ModelEvent, ModelProvider, ModelRequest, Reply, Said, StallKind, VainWait, WireHead,
 };
 
 pub use crate::limiter::Load;
@@ -33,10 +33,14 @@ pub enum GatewayEvent {
     Waiting(WaitReason),
     /// The wait is over.
     Resumed,
-    /// Everything shown of this reply is void; it is asked for again.
+    /// The request is sent as soon as the next event is asked for.
+    Sending,
+    /// Everything shown of this reply is void.
     Discarded {
         /// Why.
         reason: String,
+        /// Whether it is asked for again; if not, the error follows.
+        again: bool,
     },
     /// Another model answers from here on.
     FellBack {
@@ -129,8 +133,13 @@ impl Gateway {
     /// Asks, and keeps asking as far as it makes sense. The stream ends after [`ModelEvent::Completed`], or
     /// with one `Err` as its last item.
     pub fn stream(&self, request: ModelRequest) -> BoxStream<'static, Result<GatewayEvent, ModelError>> {
-        let turn = Turn::new(self.inner.clone(), request);
+        let turn = self.turn(request);
         stream::unfold(turn, |mut turn| async move { Some((turn.next().await?, turn)) }).boxed()
+    }
+
+    /// The same as something that can be changed between its tries.
+    pub fn turn(&self, request: ModelRequest) -> Turn {
+        Turn::new(self.inner.clone(), request)
     }
 
     /// What is under way and what waits, by model.
@@ -150,7 +159,7 @@ impl Inner {
 }
 
 /// One request on its way to one reply.
-struct Turn {
+pub struct Turn {
     gateway: Arc<Inner>,
     request: ModelRequest,
     ticket: u64,
@@ -175,6 +184,8 @@ enum Phase {
     Resting {
         until: Instant,
     },
+    /// It is our turn; the request is sent when the next event is asked for.
+    Admitted(Permit),
     Streaming(Box<Try>),
     /// Out of patience; the error is still to be said.
     Failed(ModelError),
@@ -223,7 +234,8 @@ enum Next {
     Rest(Duration, u32),
 }
 
-type Item = Result<GatewayEvent, ModelError>;
+/// What comes of a turn.
+pub type Item = Result<GatewayEvent, ModelError>;
 
 impl Turn {
     fn new(gateway: Arc<Inner>, request: ModelRequest) -> Self {
@@ -242,7 +254,22 @@ impl Turn {
         }
     }
 
-    async fn next(&mut self) -> Option<Item> {
+    /// Leaves the provider's line, to stand in it again when the next event is asked for. One that waits for anything
+    /// else must not keep others from the provider.
+    pub fn step_aside(&mut self) {
+        if matches!(self.phase, Phase::Queued { .. } | Phase::Admitted(_)) {
+            self.phase = Phase::Ready;
+            self.out.retain(|event| *event != GatewayEvent::Sending);
+        }
+    }
+
+    /// Asks with this head from the next try on; the model stays the one that is asked now.
+    pub fn set_head(&mut self, head: &WireHead) {
+        self.request.head = Arc::new(head.with_model(&self.request.head.model));
+    }
+
+    /// The next of what [`Gateway::stream`] gives.
+    pub async fn next(&mut self) -> Option<Item> {
         loop {
             if let Some(event) = self.out.pop_front() {
                 return Some(Ok(event));
@@ -254,6 +281,7 @@ impl Turn {
                     sleep_until(*until).await;
                     self.phase = Phase::Ready;
                 }
+                Phase::Admitted(_) => self.send(),
                 Phase::Streaming(_) => self.read().await,
                 Phase::Failed(_) => {
                     let failed = std::mem::replace(&mut self.phase, Phase::Over);
@@ -271,7 +299,7 @@ impl Turn {
         let limiter = self.gateway.limiter(&self.request.head.model);
         let mut waiter = limiter.queue(&self.request.tag, self.ticket);
         match waiter.try_take() {
-            Some(permit) => self.begin(permit),
+            Some(permit) => self.admit(permit),
             None => self.phase = Phase::Queued { waiter, told: None },
         }
     }
@@ -291,7 +319,7 @@ impl Turn {
             return self.tell_waiting(reason);
         }
         if let Woken::Admitted(permit) = waiter.wait().await {
-            self.begin(permit);
+            self.admit(permit);
         }
     }
 
@@ -309,10 +337,18 @@ impl Turn {
         }
     }
 
-    fn begin(&mut self, permit: Permit) {
+    fn admit(&mut self, permit: Permit) {
         if std::mem::take(&mut self.waiting) {
             self.out.push_back(GatewayEvent::Resumed);
         }
+        self.out.push_back(GatewayEvent::Sending);
+        self.phase = Phase::Admitted(permit);
+    }
+
+    /// Sends the request. The provider's time begins here and not before: putting on record that it is sent can take
+    /// long.
+    fn send(&mut self) {
+        let Phase::Admitted(permit) = std::mem::replace(&mut self.phase, Phase::Over) else { return };
         self.count.attempts += 1;
         self.shown = false;
         let now = Instant::now();
@@ -379,11 +415,13 @@ impl Turn {
         if self.count.faults > 0 {
             self.count.failing += spent;
         }
-        if std::mem::take(&mut self.shown) {
-            self.out.push_back(GatewayEvent::Discarded { reason: error.to_string() });
-        }
         tracing::debug!(path = self.request.tag.path, attempt = self.count.attempts, %error, "a model request failed");
-        match self.judge(&error) {
+        let next = self.judge(&error);
+        if std::mem::take(&mut self.shown) {
+            let again = !matches!(next, Next::GiveUp);
+            self.out.push_back(GatewayEvent::Discarded { reason: error.to_string(), again });
+        }
+        match next {
             Next::GiveUp => self.phase = Phase::Failed(error),
             Next::Requeue => self.requeue(&error, permit),
             Next::Rest(delay, of) => {
@@ -462,7 +500,7 @@ impl Turn {
         }
         let mut waiter = limiter.queue(&self.request.tag, self.ticket);
         if let Some(permit) = waiter.try_take() {
-            return self.begin(permit);
+            return self.admit(permit);
         }
         let why = waiter.why();
         let delay = until.saturating_duration_since(now);

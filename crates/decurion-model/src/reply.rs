@@ -64,6 +64,7 @@ pub async fn events(
         body: Some(response.body),
         decoder: StreamDecoder::new(dialect, seed),
         queue: VecDeque::from([ModelEvent::Accepted(accepted)]),
+        failed: None,
         redaction,
         request_id,
     };
@@ -75,6 +76,8 @@ struct Reading {
     body: Option<BoxStream<'static, Result<Bytes, ModelError>>>,
     decoder: StreamDecoder,
     queue: VecDeque<ModelEvent>,
+    /// Why the reply failed, to be given after what came before that: it tells what was used.
+    failed: Option<ModelError>,
     redaction: Redaction,
     request_id: Option<String>,
 }
@@ -84,6 +87,9 @@ impl Reading {
         loop {
             if let Some(event) = self.queue.pop_front() {
                 return Some(Ok(self.identified(event)));
+            }
+            if let Some(error) = self.failed.take() {
+                return Some(Err(error));
             }
             let body = self.body.as_mut()?;
             let result = match body.next().await {
@@ -99,9 +105,9 @@ impl Reading {
             };
             if let Err(error) = result {
                 self.body = None;
-                self.queue.clear();
                 let error = self.redaction.clean_error(error);
-                return Some(Err(error.with_request_id(self.request_id.as_deref())));
+                self.failed = Some(error.with_request_id(self.request_id.as_deref()));
+                continue;
             }
             if self.queue.is_empty() && !self.decoder.is_complete() {
                 return Some(Ok(ModelEvent::Alive));

@@ -158,6 +158,18 @@ pub enum Event {
         /// All its limits.
         limits: Limits,
     },
+    /// Below a limit: a request is about to be sent, was under way when the limit came, or is under way no more.
+    Reserved {
+        /// What the request is charged as if the process dies before its end is on record; none once it is over and
+        /// used nothing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        charge: Option<Box<Charge>>,
+    },
+    /// Something was used besides the replies of the conversation.
+    Charged {
+        /// What, and for what.
+        charge: Box<Charge>,
+    },
     /// A person runs a command himself. After a crash, one with this and no end has an unknown outcome.
     ShellBegun {
         /// The command.
@@ -494,6 +506,37 @@ pub struct MessageMeta {
     /// The skills whose texts it holds: their hooks are its reader's from then on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skills: Vec<String>,
+}
+
+/// What was used for no reply of the conversation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Charge {
+    /// For what.
+    pub kind: ChargeKind,
+    /// The model that was asked.
+    pub model: String,
+    /// What it used. Where the provider did not say, the most it can have been.
+    pub usage: Usage,
+    /// What that cost; none without a price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Money>,
+}
+
+/// What something was used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChargeKind {
+    /// A reply that broke off and was asked for again, or given up.
+    BrokenOff,
+    /// A reply that was stopped before its end.
+    Stopped,
+    /// A summary of the conversation.
+    Summary,
+    /// A request that was under way when its process died: the most it can have used.
+    Lost,
+    /// A kind that this version does not know.
+    #[serde(other)]
+    Other,
 }
 
 /// One run of a hook.

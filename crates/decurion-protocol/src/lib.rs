@@ -42,8 +42,8 @@ pub use command::{Command, Reply, Request, ThinkingChange};
 pub use commands::{CommandReceiver, CommandSender, WeakCommandSender};
 pub use elicitation::{Elicitation, ElicitationAction, Elicited, Private, Wanted};
 pub use event::{
-    Delta, Denial, Envelope, Event, HookEnding, HookRun, MessageMeta, ModelTotals, Origin, SessionInfo,
-    Timing, Totals, Wait, WaitKind, WaitReason,
+    Charge, ChargeKind, Delta, Denial, Envelope, Event, HookEnding, HookRun, MessageMeta, ModelTotals,
+    Origin, SessionInfo, Timing, Totals, Wait, WaitKind, WaitReason,
 };
 pub use hook::{HookDeclaration, HookEvent, OnFailure};
 pub use host::{HostAnswer, HostAsked, HostRequest};

@@ -3,6 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// The member of a usage that says that it is no provider's count.
+const ESTIMATED: &str = "estimated";
+
 /// Tokens of one response by cache class, as the provider reported them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -32,6 +35,16 @@ impl Usage {
     /// Everything read.
     pub fn read_tokens(&self) -> u64 {
         self.context_tokens() - self.output_tokens
+    }
+
+    /// Whether the provider did not say it, so that it is what the response used at most.
+    pub fn is_estimated(&self) -> bool {
+        self.other.get(ESTIMATED) == Some(&Value::Bool(true))
+    }
+
+    /// Marks it as what the response used at most, because the provider did not say it.
+    pub fn mark_estimated(&mut self) {
+        self.other.insert(ESTIMATED.to_owned(), Value::Bool(true));
     }
 
     /// All that the ecosystem has in a usage; null what the provider does not give.

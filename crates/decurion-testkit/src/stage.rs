@@ -507,6 +507,9 @@ fn line(event: &Event) -> Option<String> {
             format!("begin  {} {} {:?}\n", record.task, record.kind.word(), record.attention)
         }
         Event::TaskChanged { task, state } => format!("task   {task} {}\n", short(&format!("{state:?}"))),
+        Event::Charged { charge } => {
+            format!("charge {:?} {} tokens\n", charge.kind, charge.usage.context_tokens())
+        }
         Event::Rebudgeted { task, limits } => format!("budget {task} {}\n", limited(limits)),
         Event::ShellBegun { shell } => format!("$      {}\n", shell.command),
         Event::ShellEnded { shell } => {

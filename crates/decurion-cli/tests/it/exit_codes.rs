@@ -40,6 +40,22 @@ fn each_outcome_has_its_code() {
     }
 }
 
+/// A server that ignores `stream_options` says nothing of what its replies use.
+#[test]
+fn a_money_limit_holds_where_the_server_sends_no_usage() {
+    let stand = Stand::new(
+        "when turn=40\n say \"Done.\"\n usage\nwhen\n call Bash {\"command\": \"echo ${seen.turn}\"}\n usage\n",
+    );
+    let program = stand.decurion_openai().args(["-p", "go", "--model", "gpt-5.4", "--allowedTools", "Bash"]);
+    let run = finished(program.args(["--max-budget-usd", "0.5", "--output-format", "json"]));
+    assert_eq!(run.ending.code(), 4, "{run:?}");
+    let result = result(&run);
+    assert_eq!(result["subtype"], "error_max_budget_usd");
+    let cost = result["total_cost_usd"].as_f64().unwrap();
+    assert!(cost > 0.25 && cost <= 0.5, "{cost}");
+    assert_eq!(result["usage"]["estimated"], true, "{result}");
+}
+
 #[test]
 fn the_three_formats_tell_the_same_story() {
     let flags = ["-p", "go", "--allowedTools", "Bash"];

@@ -3,9 +3,10 @@
 
 use decurion_testkit::faults::transcript::sealed;
 use decurion_testkit::proc::Finished;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::stand::{Stand, finished, result};
+use crate::stand::{LIMIT, Stand, finished, result};
 
 /// Says how many prompts it has seen, so that a reply shows what the conversation held.
 const COUNTING: &str = "when match=\"third\"
@@ -55,6 +56,47 @@ fn a_session_is_continued_resumed_and_forked() {
     assert_eq!(again.ending.code(), 2, "{again:?}");
     assert!(again.errors.contains(ID) && again.errors.contains("--resume"), "{}", again.errors);
     assert_eq!(lines(&stand, &["sessions", "list"]).len(), 3);
+}
+
+#[test]
+fn a_session_that_is_killed_again_and_again_stays_within_one_budget() {
+    // Each request is billed as 20,000 tokens read and 4,000 written, and dies in the middle of its reply.
+    let stand =
+        Stand::new("when\n say chunk=1 \"wait\"\n usage input=20000 output=4000\n stall after 4 events");
+    let limited = |more: [&str; 2]| {
+        let program = stand.decurion().args(["-p", "go", "--model", "claude-sonnet-4-5"]).args(more);
+        program.args(["--max-budget-usd", "1", "--output-format", "stream-json"]).args(["--verbose"])
+    };
+    let mut started = ["--session-id", ID];
+    for _ in 0..20 {
+        let mut running = limited(started).args(["--include-partial-messages"]).start().unwrap();
+        if running.wait_for_line(LIMIT, |line| line.contains("text_delta")).is_some() {
+            running.signal(Signal::KILL).unwrap();
+            running.finish(LIMIT).unwrap();
+            started = ["--resume", ID];
+            continue;
+        }
+        let run = running.finish(LIMIT).unwrap();
+        assert_eq!(run.ending.code(), 4, "{run:?}");
+        assert_eq!(result(&run)["subtype"], "error_max_budget_usd");
+        let told = run.output().contains("this session has used $");
+        assert!(told, "what was used before is not shown: {run:?}");
+        let requests = stand.model.requests().len();
+        // In millionths of a dollar: three for a token read, fifteen for one written.
+        let billed = requests * (20_000 * 3 + 4_000 * 15);
+        assert!(requests >= 1 && billed <= 1_000_000, "{requests} requests cost {billed} millionths");
+        // A higher limit lets it continue.
+        let more = stand.decurion().args(["-p", "go", "--resume", ID, "--max-budget-usd", "9"]);
+        let mut more = more
+            .args(["--output-format", "stream-json", "--verbose", "--include-partial-messages"])
+            .start()
+            .unwrap();
+        assert!(more.wait_for_line(LIMIT, |line| line.contains("text_delta")).is_some());
+        more.signal(Signal::KILL).unwrap();
+        more.finish(LIMIT).unwrap();
+        return;
+    }
+    panic!("{} requests and no end of the budget", stand.model.requests().len());
 }
 
 /// The model refuses every request that a provider would refuse.

@@ -304,7 +304,7 @@ impl Owner {
 
     /// What a run that goes on with the same work has from the one before it.
     fn carried(&self, task: &TaskId, context: &Context, last: Option<LastMessage>) -> Carried {
-        let used = self.tree.tasks.row(task).map(|row| row.used).unwrap_or_default();
+        let used = self.tree.tasks.row(task).map(|row| row.used.clone()).unwrap_or_default();
         let calls = last.as_ref().map(|last| context.open_calls(&last.message.blocks)).unwrap_or_default();
         let last = last.map(LastMessage::into_reply);
         // What was begun is not done again; it gets a result that says so.
@@ -495,8 +495,20 @@ impl Owner {
         self.revive(agent, record, Vec::new(), None, folding).await.err().map(|_| Outcome::Lost)
     }
 
+    /// Puts on record what requests are charged as that were under way when the process before this one died. The
+    /// accounts know it already.
+    async fn charge_lost(&mut self) {
+        for (task, charge) in self.tree.tasks.lost() {
+            let row = task.as_ref().and_then(|task| self.tree.tasks.row(task));
+            let run = row.and_then(|row| row.spec.as_ref()).map_or(self.who.run, |spec| spec.run);
+            let who = Who { run, agent: row.and_then(Row::agent) };
+            let _ = self.record(&who, Event::Charged { charge: Box::new(charge) }).await;
+        }
+    }
+
     /// Begins again what a process that is gone left alive, and tells of what cannot go on.
     pub async fn take_up(&mut self) {
+        self.charge_lost().await;
         let mut alive: Vec<TaskRecord> =
             self.tree.tasks.rows().filter(|row| row.is_alive()).map(|row| row.record.clone()).collect();
         let held = |row: &&Row| matches!(row.state(), TaskState::Paused { .. });

@@ -36,6 +36,7 @@ when turn=2
         &expect![[r#"
             user   "go"
             wait   try 2 of Some(10) after status None
+            charge BrokenOff 240 tokens
             model  "again"
             model  calls Poke {"text":"once"}
             start  Poke (Poke)

@@ -348,9 +348,12 @@ impl Stream<'_> {
                     other => other,
                 };
                 self.delta(&json!({}), Some(reason));
-                let mut last = self.envelope(json!([]));
-                last["usage"] = openai_usage(&self.plan.usage);
-                self.pieces.push(Piece::Event(format!("data: {last}\n\n").into_bytes()));
+                // Servers that ignore `stream_options` say nothing of it.
+                if self.plan.usage != Usage::default() {
+                    let mut last = self.envelope(json!([]));
+                    last["usage"] = openai_usage(&self.plan.usage);
+                    self.pieces.push(Piece::Event(format!("data: {last}\n\n").into_bytes()));
+                }
                 self.pieces.push(Piece::Event(b"data: [DONE]\n\n".to_vec()));
             }
         }

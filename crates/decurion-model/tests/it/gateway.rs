@@ -14,7 +14,7 @@ use expect_test::expect;
 use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::Instant;
 
-use crate::stage::{Player, kept, outline, request, request_in, tagged, turn};
+use crate::stage::{Player, kept, outline, request, request_in, shown, tagged, turn};
 
 /// Asks for this many replies at once; each must come.
 async fn complete_together(gateway: &Gateway, count: usize) {
@@ -195,14 +195,14 @@ async fn one_refusal_pauses_everyone_and_one_goes_first_afterwards() {
         "when agent=main/first try=1\n fail 429 retry-after=30\nwhen agent=main/first\n delay 5s\n say \"x\"\nwhen\n say \"x\"",
     );
     let gateway = player.gateway();
-    let mut first = gateway.stream(tagged("main/first", "x"));
+    let mut first = shown(&gateway, tagged("main/first", "x"));
     let waiting = first.next().await.unwrap().unwrap();
     assert!(
         matches!(waiting, GatewayEvent::Waiting(WaitReason::Retry { rate_limited: true, .. })),
         "{waiting:?}"
     );
     let started = Instant::now();
-    let mut second = gateway.stream(tagged("main/second", "x"));
+    let mut second = shown(&gateway, tagged("main/second", "x"));
     let told = second.next().await.unwrap().unwrap();
     assert!(
         matches!(
@@ -224,9 +224,9 @@ async fn one_refusal_pauses_everyone_and_one_goes_first_afterwards() {
 async fn a_pause_ends_for_those_who_are_left_when_others_leave() {
     let player = Player::new("when agent=main/first\n fail 429 retry-after=30\nwhen\n say \"x\"");
     let gateway = player.gateway();
-    let mut first = gateway.stream(tagged("main/first", "x"));
+    let mut first = shown(&gateway, tagged("main/first", "x"));
     first.next().await;
-    let mut second = gateway.stream(tagged("main/second", "x"));
+    let mut second = shown(&gateway, tagged("main/second", "x"));
     second.next().await;
     drop(first);
     let rest: Vec<_> = second.collect().await;
@@ -248,11 +248,11 @@ async fn who_waits_in_line_learns_of_a_pause_that_begins_meanwhile() {
         "#,
     );
     let gateway = player.gateway();
-    let mut first = gateway.stream(tagged("main/first", "x"));
+    let mut first = shown(&gateway, tagged("main/first", "x"));
     while !matches!(first.next().await, Some(Ok(GatewayEvent::Resumed))) {}
     // The first one is under way again, alone; the second stands behind it.
     assert!(first.next().now_or_never().is_none());
-    let mut second = gateway.stream(tagged("main/second", "x"));
+    let mut second = shown(&gateway, tagged("main/second", "x"));
     let told = second.next().await;
     assert!(matches!(&told, Some(Ok(GatewayEvent::Waiting(WaitReason::Turn { .. })))), "{told:?}");
     let second = tokio::spawn(async move { second.collect::<Vec<_>>().await });
@@ -271,13 +271,13 @@ async fn the_root_goes_first_and_subtrees_take_turns() {
         "when agent=main/slow try=1\n fail 429 retry-after=1\nwhen agent=main/slow\n delay 50s\n say \"x\"\nwhen\n delay 1s\n say \"x\"",
     );
     let gateway = player.gateway();
-    let mut slow = gateway.stream(tagged("main/slow", "x"));
+    let mut slow = shown(&gateway, tagged("main/slow", "x"));
     slow.next().await;
     let slow = tokio::spawn(async move { slow.collect::<Vec<_>>().await });
     tokio::time::sleep(Duration::from_secs(5)).await;
     let mut tasks = Vec::new();
     for path in ["main/a", "main/a/1", "main/a/2", "main/a/3", "main/b", "main/b/1", "main/c", "main"] {
-        let mut stream = gateway.stream(tagged(path, path));
+        let mut stream = shown(&gateway, tagged(path, path));
         let told = stream.next().await.unwrap().unwrap();
         assert!(matches!(told, GatewayEvent::Waiting(WaitReason::Turn { .. })), "{told:?}");
         tasks.push(tokio::spawn(async move { stream.collect::<Vec<_>>().await }));
@@ -575,6 +575,18 @@ async fn silence_for_ever_is_given_up_within_its_time() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn time_before_a_request_is_sent_is_not_the_providers_silence() {
+    let player = Player::new("when\n delay 299s\n say \"x\"");
+    let mut stream = player.gateway().stream(request("x"));
+    assert_eq!(stream.next().await, Some(Ok(GatewayEvent::Sending)));
+    // What is put on record before it is sent can take long: the disk may refuse.
+    tokio::time::sleep(Duration::from_hours(2)).await;
+    let rest: Vec<_> = stream.collect().await;
+    assert!(matches!(rest.last(), Some(Ok(GatewayEvent::Model(ModelEvent::Completed(_))))), "{rest:?}");
+    assert_eq!(player.requests(), 1);
+}
+
 /// A scripted reply that takes its time; keep-alives may come meanwhile.
 async fn thought(script: &str) -> (usize, Option<ModelError>) {
     let player = Player::new(script);
@@ -659,6 +671,24 @@ async fn dropping_the_stream_frees_its_place_at_once() {
         let load = &gateway.load()[0].1;
         assert_eq!((load.running, load.waiting), (0, 0), "{script}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_steps_aside_frees_its_place_and_stands_in_line_again() {
+    let player = Player::new("when\n say \"x\"");
+    let gateway = player.gateway();
+    let mut turn = gateway.turn(request("x"));
+    assert_eq!(turn.next().await, Some(Ok(GatewayEvent::Sending)));
+    assert_eq!(gateway.load()[0].1.running, 1);
+    turn.step_aside();
+    assert_eq!(gateway.load()[0].1.running, 0);
+    assert_eq!(turn.next().await, Some(Ok(GatewayEvent::Sending)));
+    let mut last = None;
+    while let Some(item) = turn.next().await {
+        last = Some(item);
+    }
+    assert!(matches!(last, Some(Ok(GatewayEvent::Model(ModelEvent::Completed(_))))), "{last:?}");
+    assert_eq!(player.requests(), 1);
 }
 
 #[tokio::test(start_paused = true)]

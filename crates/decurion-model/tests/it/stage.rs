@@ -105,9 +105,18 @@ pub async fn all(
     (events, error)
 }
 
+/// What a gateway gives of a request, without when it is sent.
+pub fn shown(
+    gateway: &Gateway,
+    request: ModelRequest,
+) -> BoxStream<'static, Result<GatewayEvent, ModelError>> {
+    let is_shown = |item: &Result<GatewayEvent, ModelError>| *item != Ok(GatewayEvent::Sending);
+    gateway.stream(request).filter(move |item| std::future::ready(is_shown(item))).boxed()
+}
+
 /// Everything a gateway gave.
 pub async fn turn(gateway: &Gateway, request: ModelRequest) -> (Vec<GatewayEvent>, Option<ModelError>) {
-    let mut stream = gateway.stream(request);
+    let mut stream = shown(gateway, request);
     let (mut events, mut error) = (Vec::new(), None);
     while let Some(item) = stream.next().await {
         assert!(error.is_none(), "an item after the error: {item:?}");
@@ -196,12 +205,13 @@ pub fn outline(events: &[GatewayEvent]) -> String {
                 pieces += 1;
                 continue;
             }
+            GatewayEvent::Sending => continue,
             GatewayEvent::Waiting(WaitReason::Retry { attempt, of, status, rate_limited, .. }) => {
                 format!("waiting to try {attempt} of {of:?}, status {status:?}, limit {rate_limited}")
             }
             GatewayEvent::Waiting(other) => format!("waiting {other:?}"),
             GatewayEvent::Resumed => "resumed".to_owned(),
-            GatewayEvent::Discarded { reason } => format!("discarded: {reason}"),
+            GatewayEvent::Discarded { reason, .. } => format!("discarded: {reason}"),
             GatewayEvent::FellBack { from, to } => format!("fell back from {from} to {to}"),
         };
         if pieces > 0 {
