@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::{
     AgentId, Attention, CallId, Delta, Envelope, Event, Mode, Money, Outcome, Question, QuestionId,
-    SessionInfo, TaskId, TaskKind, TaskRecord, TaskState, Totals, WaitReason,
+    SessionInfo, TaskId, TaskKind, TaskRecord, TaskState, Totals, Usage, WaitReason,
 };
 
 /// How many calls of one agent are remembered as under way: more than it ever has.
@@ -64,6 +64,8 @@ pub struct Worker {
     pub tokens: u64,
     /// What its runs and the run under way have cost.
     pub cost: Money,
+    /// Whether that is the most it can have been: the provider did not say what a reply used.
+    pub cost_is_bound: bool,
     /// What it waits for; none while it moves.
     pub waits: Option<WaitReason>,
     /// What it writes, while it does.
@@ -292,6 +294,11 @@ impl SessionView {
         counts
     }
 
+    /// Whether that is the most it can have been.
+    pub fn cost_is_bound(&self) -> bool {
+        self.root.cost_is_bound || self.tasks.iter().any(|task| task.worker.cost_is_bound)
+    }
+
     /// What everybody has cost.
     pub fn cost(&self) -> Money {
         self.tasks.iter().fold(self.root.cost, |sum, task| sum.plus(task.worker.cost))
@@ -378,6 +385,8 @@ impl Worker {
         match event {
             Event::RunStarted { spec } => {
                 (self.began, self.ended, self.waits) = (Some(at), None, None);
+                // What a run without an end has cost stays.
+                self.settled = self.cost;
                 self.model = Some(spec.model.clone());
                 self.worktree = spec.worktree.as_ref().map(|worktree| worktree.branch.clone());
             }
@@ -386,11 +395,12 @@ impl Worker {
             }
             Event::Message { meta, .. } => {
                 self.writes = None;
-                self.cost = self.cost.plus(meta.cost.unwrap_or_default());
-                if let Some(usage) = &meta.usage {
+                self.charge(meta.cost, meta.usage.as_ref());
+                if let Some(usage) = meta.usage.as_ref().filter(|usage| !usage.is_estimated()) {
                     self.tokens = usage.context_tokens();
                 }
             }
+            Event::Charged { charge } => self.charge(charge.cost, Some(&charge.usage)),
             Event::CallStarted { call, intent, .. } => {
                 // Told in two ways, of which either may be ahead.
                 self.started += 1;
@@ -406,6 +416,12 @@ impl Worker {
             Event::RunEnded { totals, .. } => self.end_run(totals, at),
             _ => {}
         }
+    }
+
+    fn charge(&mut self, cost: Option<Money>, usage: Option<&Usage>) {
+        let cost = cost.unwrap_or_default();
+        self.cost = self.cost.plus(cost);
+        self.cost_is_bound |= cost > Money::default() && usage.is_some_and(Usage::is_estimated);
     }
 
     fn write(&mut self, delta: &Delta) {

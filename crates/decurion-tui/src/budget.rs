@@ -44,7 +44,7 @@ fn part_of(part: &str, limits: &mut Limits) -> Option<()> {
 pub fn words(limits: &Limits) -> String {
     let mut words = Vec::new();
     words.extend(limits.turns.map(|turns| format!("{turns} turns")));
-    words.extend(limits.money.map(|money| crate::view::agents::money(money.dollars())));
+    words.extend(limits.money.map(|money| crate::view::agents::money(money, false)));
     words.extend(limits.tokens.map(crate::view::agents::tokens));
     words.extend(limits.seconds.map(|seconds| crate::view::agents::duration(seconds.saturating_mul(1_000))));
     words.extend(limits.spawns.map(|spawns| format!("{spawns} agents")));

@@ -2,7 +2,7 @@
 //! below whoever began it, with what it does or why it waits, and what it has used.
 
 use decurion_protocol::view::{SessionView, Standing, TaskView, Worker, Writing};
-use decurion_protocol::{TaskId, TaskState, WaitReason};
+use decurion_protocol::{Money, TaskId, TaskState, WaitReason};
 use jiff::Timestamp;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -217,7 +217,7 @@ pub fn used(worker: &Worker, now: Timestamp) -> String {
         words.push(tokens(worker.tokens));
     }
     if worker.cost.0 > 0 {
-        words.push(money(worker.cost.dollars()));
+        words.push(money(worker.cost, worker.cost_is_bound));
     }
     if let Some(began) = worker.began {
         words.push(span(began, worker.ended.unwrap_or(now)));
@@ -236,8 +236,9 @@ pub fn tokens(count: u64) -> String {
 }
 
 /// An amount, with as many digits as it is worth.
-pub fn money(dollars: f64) -> String {
-    if dollars < 0.1 { format!("${dollars:.3}") } else { format!("${dollars:.2}") }
+pub fn money(amount: Money, is_bound: bool) -> String {
+    let (dollars, bound) = (amount.dollars(), if is_bound { "at most " } else { "" });
+    if dollars < 0.1 { format!("{bound}${dollars:.3}") } else { format!("{bound}${dollars:.2}") }
 }
 
 /// From one moment to another, short.

@@ -128,13 +128,17 @@ pub fn facts(view: &SessionView, known: &Known) -> Value {
 /// What everybody has cost, the dearest first.
 pub fn costs(view: &SessionView) -> String {
     let mut lines = vec![
-        format!("this session has cost {}", money(view.cost().dollars())),
-        format!("  {:>8}  {:>10}  the main agent", money(view.root.cost.dollars()), tokens(view.root.tokens)),
+        format!("this session has cost {}", money(view.cost(), view.cost_is_bound())),
+        format!(
+            "  {:>8}  {:>10}  the main agent",
+            money(view.root.cost, view.root.cost_is_bound),
+            tokens(view.root.tokens)
+        ),
     ];
     let mut tasks: Vec<_> = view.tasks().iter().filter(|task| task.is_agent()).collect();
     tasks.sort_by_key(|task| std::cmp::Reverse(task.worker.cost.0));
     lines.extend(tasks.iter().take(20).map(|task| {
-        let (cost, used) = (money(task.worker.cost.dollars()), tokens(task.worker.tokens));
+        let (cost, used) = (money(task.worker.cost, task.worker.cost_is_bound), tokens(task.worker.tokens));
         format!("  {cost:>8}  {used:>10}  {}", super::agents::name(task))
     }));
     lines.join("\n")
@@ -213,7 +217,7 @@ fn others(view: &SessionView, known: &Known, theme: &Theme) -> Vec<(String, Styl
     }
     let cost = view.cost();
     if cost.0 > 0 {
-        parts.push((money(cost.dollars()), theme.faint));
+        parts.push((money(cost, view.cost_is_bound()), theme.faint));
     }
     if let Some(branch) = &view.root.worktree {
         parts.push((format!("worktree {}", one_line(branch)), theme.faint));

@@ -131,3 +131,25 @@ fn plain_lines_leave_the_title_alone() {
     assert_eq!(terminal.ended(), 137);
     assert_eq!(terminal.fact("pane_title"), "my own title");
 }
+
+/// Says a part of an answer, then nothing more; whatever comes later is answered at once.
+const HALF: &str =
+    "when text=/tell me$/\n  say \"Once upon a time\"\n  stall\nwhen text=/(.+)$/\n  say \"I heard: $1\"\n";
+
+#[test]
+fn what_an_interrupted_answer_cost_is_shown_as_a_bound_where_the_provider_does_not_say() {
+    let stand = Stand::new(HALF);
+    let program = stand.decurion_openai().args(["--model", "gpt-5.4"]);
+    let terminal = Terminal::as_told(stand, USUAL, |_| program).ready();
+    terminal.say("what is left");
+    let screen = terminal.wait_settled("I heard: what is left");
+    assert!(screen.contains(" $0.") && !screen.contains("at most"), "{screen}");
+    terminal.say("tell me");
+    terminal.wait_for("Once upon a time");
+    terminal.keys("Escape");
+    terminal.wait_settled("stopped by an interrupt");
+    terminal.wait_for("at most $0.");
+    terminal.say("/cost");
+    terminal.wait_for("this session has cost at most $0.");
+}
+
