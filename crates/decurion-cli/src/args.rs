@@ -202,11 +202,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "UUID")]
     pub session_id: Option<String>,
 
-    /// Go on with the last session of this folder.
+    /// Go on with the last session of this folder. Prompts that it accepted and did not begin are answered first.
     #[arg(short, long, conflicts_with = "resume")]
     pub r#continue: bool,
 
-    /// Go on with this session.
+    /// Go on with this session. Prompts that it accepted and did not begin are answered first.
     #[arg(short, long, value_name = "ID")]
     pub resume: Option<String>,
 

@@ -77,6 +77,8 @@ pub struct Desk {
     pub left: Mutex<Vec<String>>,
     /// Whether its last word is said: what is left is to put that on record.
     pub ending: AtomicBool,
+    /// Set when the session closes while the run works and nobody stopped it before.
+    pub closed: AtomicBool,
     /// What was decided, as it is since the run went on in another folder.
     moved: Mutex<Option<Arc<RunSpec>>>,
     /// Its limits, as they are since a person changed them.
@@ -503,6 +505,7 @@ impl Desk {
             follows: Mutex::default(),
             left: Mutex::default(),
             ending: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             moved: Mutex::default(),
             state: OnceLock::new(),
             held: watch::Sender::default(),

@@ -131,6 +131,7 @@ impl Folded {
             Event::Message { message, lines, meta, .. } if meta.origin == Origin::Prompt => {
                 self.unanswered = lines.first().map(|line| (*line, message.blocks.clone()));
             }
+            Event::RunEnded { outcome, .. } if outcome.leaves_question() => {}
             Event::RunEnded { .. } | Event::Branched { .. } => self.unanswered = None,
             _ => {}
         }

@@ -45,7 +45,7 @@ use crate::skill::slash::{self, Typed};
 use crate::spawn::{Beginning, Carried, Left, Said, live, opening};
 use crate::spec::{self, Decided};
 use crate::spending::Scale;
-use crate::task::BY_INTERRUPT;
+use crate::task::{BY_END, BY_INTERRUPT};
 use crate::trail::Trails;
 use crate::tree::{Tree, apart};
 use crate::worktree::Released;
@@ -1066,7 +1066,7 @@ impl Owner {
         let event = Event::Notice { level: "warning".to_owned(), text };
         // A journal that is lost ends the session all the same.
         let _ = self.session.journal.write(&self.who, vec![event]).await;
-        self.stop_all("the end of the session");
+        self.stop_all(BY_END);
         self.stop_typed();
     }
 
@@ -1311,7 +1311,15 @@ impl Owner {
         for (id, ..) in std::mem::take(&mut self.rewinds) {
             self.reply(id, Reply::Refused { reason: "the session ends".to_owned() });
         }
-        self.stop_all("the end of the session");
+        if let Some(running) = self.running.as_ref().filter(|running| !running.cancel.is_cancelled()) {
+            let mut asked = self.approvals.questions();
+            let is_asking = asked.any(|asked| asked.agent.is_none() && asked.elicitation.is_none());
+            let by = if is_asking { Outcome::BY_END_ASKING } else { BY_END };
+            let mut stopped_by = running.desk.stopped_by.lock().unwrap_or_else(PoisonError::into_inner);
+            stopped_by.get_or_insert_with(|| by.to_owned());
+            running.desk.closed.store(true, Ordering::Relaxed);
+        }
+        self.stop_all(BY_END);
         self.cancel.cancel();
         self.session.journal.hurry();
         self.closing = closing;

@@ -475,7 +475,8 @@ async fn servers_prompt(living: &Run, context: &Context, prompt: &[Block], name:
 /// The records that a run begins with: results for calls that have none and are not done now, its start, and
 /// what it is told.
 pub fn opening(spec: &RunSpec, context: &Context, said: Said, left: &[OpenCall]) -> Vec<Event> {
-    let mut events = closing(context, left, |_| false);
+    let is_left = |call: &CallId, _| left.iter().any(|open| open.id == *call);
+    let mut events = closing(context, is_left, |_| false);
     events.push(Event::RunStarted { spec: Box::new(spec.clone()) });
     if let Some(entry) = said.entry {
         enter(entry, context, &mut events);
@@ -547,9 +548,13 @@ async fn end(
     living.ports.desk.ending.store(true, Ordering::Relaxed);
     let mut events = spending::charged(living, progress);
     let mut totals = std::mem::take(&mut progress.totals);
-    events.extend(closing(&progress.context, &[], |call| living.ports.desk.has_begun(call)));
+    let is_left = |_: &CallId, begun: bool| outcome.leaves_question() && !begun;
+    events.extend(closing(&progress.context, is_left, |call| living.ports.desk.has_begun(call)));
     totals.leaf = leaf(&progress.context, &events).filter(|_| living.spec.agent.is_some());
-    events.extend(progress.untaken.take().map(|line| Event::Unqueued { lines: vec![line] }));
+    // A session that closes before a prompt has begun works on it when it is opened again, as after a crash.
+    let is_closed = living.ports.desk.closed.load(Ordering::Relaxed);
+    let untaken = progress.untaken.take().filter(|_| !is_closed);
+    events.extend(untaken.map(|line| Event::Unqueued { lines: vec![line] }));
     events.push(Event::RunEnded { outcome: outcome.clone(), totals: Box::new(totals.clone()) });
     record(living, progress, events).await?;
     // A whole fan-out that ends at once must not wait for as many syncs; the journal syncs soon anyway.
@@ -561,8 +566,12 @@ async fn end(
 
 /// Results that say so for calls that have none: a call whose intent is on record may have had effects, one
 /// without was never begun. The conversation hears of an intent only with the call's end, so that whoever was stopped
-/// in between knows better.
-fn closing(context: &Context, but: &[OpenCall], has_begun: impl Fn(&CallId) -> bool) -> Vec<Event> {
+/// in between knows better. Those that are left, by whether they were begun, stay without a result.
+fn closing(
+    context: &Context,
+    is_left: impl Fn(&CallId, bool) -> bool,
+    has_begun: impl Fn(&CallId) -> bool,
+) -> Vec<Event> {
     let known = |(call, started): (CallId, bool)| {
         let started = started || has_begun(&call);
         (call, started)
@@ -576,7 +585,7 @@ fn closing(context: &Context, but: &[OpenCall], has_begun: impl Fn(&CallId) -> b
         duration_ms: 0,
     };
     let open = context.unanswered().into_iter();
-    open.filter(|(call, _)| !but.iter().any(|left| left.id == *call)).map(known).map(close).collect()
+    open.map(known).filter(|(call, started)| !is_left(call, *started)).map(close).collect()
 }
 
 const OUTCOME_UNKNOWN: &str = "Interrupted: this call was begun and its end was not seen, so its outcome is \

@@ -24,6 +24,8 @@ pub const REMOVED: &str = "removed, unchanged";
 pub const BY_INTERRUPT: &str = "an interrupt";
 /// The same by a "no" that wants the turn to end.
 pub const BY_ANSWER: &str = "the answer to a question";
+/// What stops all that still runs when the session closes.
+pub const BY_END: &str = "the end of the session";
 
 /// How a task ended: everything that is told about it.
 #[derive(Clone, Debug, PartialEq)]

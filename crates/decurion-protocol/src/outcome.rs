@@ -48,6 +48,15 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// What stops a run whose session closes while a question of it is open.
+    pub const BY_END_ASKING: &str = "the end of the session, with a question open";
+
+    /// Whether the session closed while a question of this run was open. Calls that were not begun have no result then,
+    /// and a resumed session continues the run as after a crash.
+    pub fn leaves_question(&self) -> bool {
+        matches!(self, Self::Killed { by } if by == Self::BY_END_ASKING)
+    }
+
     /// The exit code of a headless run that ends so.
     pub fn exit_code(&self) -> u8 {
         match self {

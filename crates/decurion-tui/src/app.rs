@@ -281,7 +281,7 @@ impl App {
             self.sent.append(&mut self.queued);
         }
         if let Some((line, blocks)) = self.cut_off.take().filter(|_| !self.known.attached()) {
-            self.say("info", "its process died at this prompt: the work goes on (esc stops it)");
+            self.say("info", "the session ended at this prompt; its work continues (esc stops it)");
             effects.push(self.ask("go on", Command::Submit { line, blocks }));
         }
         effects
@@ -350,10 +350,12 @@ impl App {
         {
             self.prompted(message, lines.first().copied(), *parent);
         }
-        if envelope.agent.is_none()
-            && matches!(envelope.event, Event::RunEnded { .. } | Event::Branched { .. })
-        {
-            self.cut_off = None;
+        match &envelope.event {
+            Event::RunEnded { outcome, .. } if outcome.leaves_question() => {}
+            Event::RunEnded { .. } | Event::Branched { .. } if envelope.agent.is_none() => {
+                self.cut_off = None;
+            }
+            _ => {}
         }
         if let Event::Branched { at, .. } = &envelope.event {
             let kept = self.prompts.iter().position(|prompt| prompt.before == Some(*at));

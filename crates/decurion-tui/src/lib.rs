@@ -157,6 +157,11 @@ pub async fn run(showing: Showing, signals: &mut mpsc::Receiver<Signal>) -> io::
 async fn conclude(over: Over, mut link: Link, app: App) -> Ended {
     let is_kept = matches!(over, Over::Session | Over::Left(Farewell::Keep));
     if !is_kept && !app.known.attached() {
+        // Whoever leaves a question wants no answer to it; one that only the terminal's end leaves is asked again.
+        if matches!(over, Over::Left(_)) && !app.view.questions.is_empty() {
+            let request = Request { id: RequestId(u64::MAX - 1), command: Command::Interrupt };
+            let _ = link.commands.send(request).await;
+        }
         close(&mut link, "the person at the terminal has left").await;
     }
     match over {

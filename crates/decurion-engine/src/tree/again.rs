@@ -651,7 +651,8 @@ impl Folding {
             Event::CallRefused { tool, decision, unanswerable: true, .. } => {
                 self.denied = Some(crate::run::unasked(tool, &decision.reason));
             }
-            // What follows an ending is new work: nothing of the old is carried into it.
+            Event::RunEnded { outcome, .. } if outcome.leaves_question() => {}
+            // What follows any other ending is new work: nothing of the old is carried into it.
             Event::RunEnded { .. } => (self.worked, self.last, self.denied) = (true, None, None),
             _ => {}
         }

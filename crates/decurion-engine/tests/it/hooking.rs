@@ -1,7 +1,8 @@
 //! Hooks in the loop, as real processes: before and after calls, at the start and the end of agents.
 
 use decurion_protocol::{
-    Answer, Command, Event, HookDeclaration, HookEvent, Outcome, Place as _, SessionRequest, Start,
+    Answer, Command, Event, HookDeclaration, HookEvent, Link, Origin, Outcome, Place as _, SessionRequest,
+    Start,
 };
 use decurion_testkit::stage::{Stage, send};
 use futures_util::StreamExt as _;
@@ -13,6 +14,11 @@ fn stage(script: &str, hooks: &[(HookEvent, &str)]) -> Stage {
     let mut stage = support::with_processes(support::stage(script));
     stage.hooks = hooks.iter().map(|(event, command)| HookDeclaration::new(*event, *command)).collect();
     stage
+}
+
+async fn replied(link: &mut Link, id: u64) {
+    let is_it = |event: &Event| matches!(event, Event::Replied { request, .. } if request.0 == id);
+    while !is_it(&link.events.next().await.unwrap().event) {}
 }
 
 const ONE_CALL: &str = "when turn=1\n  call Poke {\"text\": \"x\"}\nwhen turn=2\n  say \"done\"\n";
@@ -122,6 +128,30 @@ async fn a_prompt_that_a_hook_refused_or_an_interrupt_stopped_is_not_queued_agai
         let gone = |one: &&decurion_protocol::Envelope| matches!(&one.event, Event::Unqueued { lines } if lines.iter().eq(&queued));
         assert_eq!(record.iter().filter(gone).count(), 1, "{command}: {record:?}");
     }
+}
+
+#[tokio::test]
+async fn a_prompt_whose_hook_runs_when_the_session_closes_is_worked_on_at_the_next_start() {
+    let stage = stage("when\n  say \"never\"\n", &[(HookEvent::UserPromptSubmit, "sleep 600")]);
+    let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
+    for (id, text) in [(1, "first"), (2, "second")] {
+        send(&link, id, Command::Prompt { blocks: vec![decurion_protocol::Block::text(text)] }).await;
+    }
+    replied(&mut link, 2).await;
+    send(&link, 3, Command::Close { reason: "enough".to_owned() }).await;
+    replied(&mut link, 3).await;
+    let after = stage.after_crash("when\n  say \"done\"\n");
+    let start = Start::Resume { id: link.session, at: None };
+    let request = SessionRequest { start, ..after.request.clone() };
+    let mut link = after.engine().open(request).await.unwrap();
+    send(&link, 4, Command::Finish).await;
+    replied(&mut link, 4).await;
+    let record = after.recorded(link.session);
+    let prompts = record.iter().filter_map(|one| match &one.event {
+        Event::Message { message, meta, .. } if meta.origin == Origin::Prompt => Some(message.text()),
+        _ => None,
+    });
+    assert_eq!(prompts.collect::<Vec<_>>(), ["first", "second"]);
 }
 
 #[tokio::test]

@@ -239,6 +239,72 @@ fn a_crash_asks_again_and_the_answer_counts_once() {
     assert_eq!(again.stand.model.problems(), Vec::<String>::new());
 }
 
+/// Kills the process that a shell waits for, and waits until all that it started has ended.
+fn end(terminal: &Terminal) {
+    super::kill(terminal.keeper());
+    super::detaching::all_gone(terminal);
+}
+
+#[test]
+fn a_question_that_is_open_when_the_program_is_killed_is_asked_again() {
+    let terminal = Terminal::start(EFFECT);
+    terminal.say("go");
+    terminal.wait_for("wants to use Bash");
+    end(&terminal);
+    let again = terminal.beside(&["--continue"]);
+    let screen = again.wait_for("wants to use Bash");
+    assert!(screen.contains("stopped by the end of the session, with a question open"), "{screen}");
+    assert!(!screen.contains("interrupt"), "{screen}");
+    assert_eq!(effects(&again), 0);
+    again.keys("1");
+    again.wait_settled("It is over.");
+    assert_eq!(effects(&again), 1);
+    assert_eq!(again.stand.model.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn a_choice_that_is_open_when_the_program_is_killed_is_asked_again() {
+    let terminal = choices(FRUIT);
+    terminal.wait_for("Which fruit?");
+    end(&terminal);
+    let again = terminal.beside(&["--continue"]);
+    again.wait_for("1. Pear");
+    again.keys("2");
+    again.wait_settled("Well chosen.");
+    assert!(again.last_request("main").contains("Quince"));
+    assert_eq!(again.stand.model.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn a_question_of_a_turn_that_was_stopped_on_leaving_is_not_asked_again() {
+    let terminal = Terminal::start(EFFECT);
+    terminal.say("go");
+    terminal.wait_for("wants to use Bash");
+    terminal.keys("C-d");
+    terminal.wait_for("The agent is still at work");
+    terminal.keys("Down Down Enter");
+    assert_eq!(terminal.ended(), 0);
+    let again = terminal.beside(&["--continue"]).ready();
+    let screen = again.wait_for("stopped by an interrupt");
+    assert!(!screen.contains("its work continues"), "{screen}");
+    again.say("what now");
+    again.wait_settled("It is over.");
+    assert_eq!(effects(&again), 0);
+}
+
+#[test]
+fn a_new_prompt_takes_the_place_of_a_question_that_was_left_open() {
+    let terminal = Terminal::start(EFFECT);
+    terminal.say("go");
+    terminal.wait_for("wants to use Bash");
+    end(&terminal);
+    let run = terminal.stand.run(&["-p", "--continue", "something else"]);
+    assert_eq!((run.ending.code(), run.output().trim()), (0, "It is over."), "{run:?}");
+    assert!(terminal.last_request("main").contains("this call was not begun"));
+    assert_eq!(effects(&terminal), 0);
+    assert_eq!(terminal.stand.model.problems(), Vec::<String>::new());
+}
+
 #[test]
 fn a_plan_is_agreed_to_or_sent_back() {
     let script = "when result=/(?s)orchard first/

@@ -37,7 +37,7 @@ fn kept() -> (Terminal, String) {
 
 /// Waits until nothing that was started in this home is left but the terminals.
 #[track_caller]
-fn all_gone(terminal: &Terminal) {
+pub fn all_gone(terminal: &Terminal) {
     let left = || {
         let is_ours = |pid: &i32| !super::text_of(format!("/proc/{pid}/comm")).starts_with("tmux");
         terminal.stand.home.processes().into_iter().filter(is_ours).count()
