@@ -30,7 +30,7 @@ use crate::spawn::Carried;
 use crate::spending::{self, Charges, Held, LEAST_OUTPUT, Unasked};
 use crate::structured;
 use crate::task::BY_ANSWER;
-use crate::turn::{Broken, Reply, Waits, turn};
+use crate::turn::{Broken, Partial, Reply, Waits, turn};
 
 /// How often a model that was cut off or said nothing useful is asked to go on.
 const MOST_NUDGES: u32 = 3;
@@ -75,6 +75,8 @@ pub struct Progress {
     is_final: bool,
     /// Why the last round of calls was refused with nobody to ask, if it was.
     denied: Option<String>,
+    /// What has come of the reply that is being asked for; none while none is.
+    pub partial: Option<Partial>,
     /// What the last reply said, with the replies it continues.
     said: String,
     /// Whether the next reply continues the last.
@@ -142,6 +144,7 @@ impl Progress {
             before: Duration::ZERO,
             is_final: false,
             denied: None,
+            partial: None,
             said: String::new(),
             continues: false,
             repair: Repair::default(),
@@ -391,15 +394,18 @@ async fn ask(run: &Run, progress: &mut Progress) -> Result<Reply, Refusal> {
     };
     let counted = progress.context.counted();
     let (input, is_new) = (spending::weigh(run, &messages, counted), counted.is_none());
+    progress.partial = Some(Partial::default());
     let ask = spending::ask(run, progress, input, (&run.ports.head, &run.ports.wire_head), &messages);
     let reply = tokio::select! {
         biased;
-        reply = Box::pin(ask) => reply.map_err(Refusal::Unasked)?,
+        reply = Box::pin(ask) => reply.map_err(Refusal::Unasked),
         () = run.ports.desk.gives_way() => {
             run.ports.desk.waits(&run.ports.journal, None);
-            return Err(Refusal::Held);
+            Err(Refusal::Held)
         }
     };
+    progress.partial = None;
+    let reply = reply?;
     if is_new {
         spending::learn(run, &messages, &reply);
     }
@@ -420,7 +426,7 @@ pub(crate) async fn timed_turn(
     held: &mut Held,
 ) -> Result<Reply, Broken> {
     let mut waits = Waits::new(&*run.ports.clock);
-    let reply = turn(&run.ports, head, request, held, &mut waits).await;
+    let reply = turn(&run.ports, head, request, held, (&mut waits, progress.partial.as_mut())).await;
     let timing = waits.finish();
     progress.totals.api_duration_ms = progress.totals.api_duration_ms.saturating_add(timing.ms);
     progress.timing = Some(timing);

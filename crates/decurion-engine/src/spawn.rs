@@ -28,7 +28,8 @@ use crate::skill::{
     slash::{self, Typed},
 };
 use crate::spending;
-use crate::task::BY_INTERRUPT;
+use crate::task::{BY_END, BY_INTERRUPT};
+use crate::turn::Partial;
 use crate::worktree::Made;
 
 /// What is said at the start of a run.
@@ -550,6 +551,14 @@ async fn end(
     let mut totals = std::mem::take(&mut progress.totals);
     let is_left = |_: &CallId, begun: bool| outcome.leaves_question() && !begun;
     events.extend(closing(&progress.context, is_left, |call| living.ports.desk.has_begun(call)));
+    let note = match &outcome {
+        Outcome::Killed { by } if by == BY_INTERRUPT => Some(REPLY_INTERRUPTED),
+        Outcome::Killed { by } if by == BY_END => Some(REPLY_CLOSED),
+        _ => None,
+    };
+    if let (Some(partial), Some(note), None) = (progress.partial.take(), note, &living.spec.agent) {
+        interrupted(partial, note, &progress.context, &mut events);
+    }
     totals.leaf = leaf(&progress.context, &events).filter(|_| living.spec.agent.is_some());
     // A session that closes before a prompt has begun works on it when it is opened again, as after a crash.
     let is_closed = living.ports.desk.closed.load(Ordering::Relaxed);
@@ -563,6 +572,21 @@ async fn end(
     }
     Ok((outcome, totals))
 }
+
+/// Adds what a person has read of a reply that did not come to its end, and a note why.
+fn interrupted(partial: Partial, note: &str, context: &Context, events: &mut Vec<Event>) {
+    if let Some((message, meta)) = partial.into_message() {
+        let lines = message.blocks.iter().map(|_| new_line()).collect();
+        let parent = leaf(context, events);
+        events.push(Event::Message { message, lines, parent, meta: Box::new(meta) });
+    }
+    say(vec![Block::text(note)], Origin::Note("interrupt".to_owned()), context, events);
+}
+
+const REPLY_INTERRUPTED: &str = "Interrupted: the user stopped this turn here, before the reply was complete. Do not \
+    continue it unless the user asks for that.";
+const REPLY_CLOSED: &str = "Interrupted: the session was closed here, before the reply was complete. Do not continue it \
+    unless the user asks for that.";
 
 /// Results that say so for calls that have none: a call whose intent is on record may have had effects, one
 /// without was never begun. The conversation hears of an intent only with the call's end, so that whoever was stopped

@@ -1,6 +1,7 @@
 //! Room 5. One model stream → one message. Takes a request, gives the whole reply, and shows its pieces as
 //! they come; what waits and why is shown too, and kept with how long it was.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use decurion_model::catalog::same_model;
@@ -25,6 +26,53 @@ pub struct Reply {
     pub fell_back_to: Option<String>,
 }
 
+/// The text of a reply that is not whole yet: all that a person has read of it. Calls and thinking are left out, since no
+/// provider takes back a part of them.
+#[derive(Debug, Default)]
+pub struct Partial {
+    message_id: Option<String>,
+    model: Option<String>,
+    texts: BTreeMap<u32, String>,
+    /// How long they are.
+    bytes: usize,
+}
+
+/// More than any model writes in one reply. A second copy of a stream without end is not for us to hold.
+const MOST_OF_PARTIAL: usize = 1 << 20;
+const NOT_KEPT: &str = "\n[the rest of this reply was not kept]";
+
+impl Partial {
+    fn saw(&mut self, delta: &Delta) {
+        match delta {
+            Delta::Started { message_id, model, .. } => {
+                *self = Self {
+                    message_id: Some(message_id.clone()),
+                    model: Some(model.clone()),
+                    ..Self::default()
+                };
+            }
+            Delta::Text { index, text } if self.bytes < MOST_OF_PARTIAL => {
+                self.bytes += text.len();
+                let kept = self.texts.entry(*index).or_default();
+                kept.push_str(text);
+                if self.bytes >= MOST_OF_PARTIAL {
+                    kept.push_str(NOT_KEPT);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The reply as far as it came, if anything of it did.
+    pub fn into_message(self) -> Option<(Message, MessageMeta)> {
+        let texts = self.texts.into_values().filter(|text| !text.trim().is_empty());
+        let blocks: Vec<Block> = texts.map(Block::text).collect();
+        let (message_id, model) = (self.message_id, self.model);
+        let meta = MessageMeta { origin: Origin::Model, message_id, model, ..MessageMeta::default() };
+        (!blocks.is_empty()).then(|| (Message::assistant(blocks), meta))
+    }
+}
+
 /// Why there is no reply.
 #[derive(Debug)]
 pub enum Broken {
@@ -43,7 +91,7 @@ pub async fn turn(
     head: &Head,
     request: ModelRequest,
     held: &mut Held,
-    waits: &mut Waits<'_>,
+    (waits, mut partial): (&mut Waits<'_>, Option<&mut Partial>),
 ) -> Result<Reply, Broken> {
     let (journal, who) = (&ports.journal, &ports.who);
     journal.publish(who, Event::Waiting { reason: Some(WaitReason::Model) });
@@ -67,6 +115,9 @@ pub async fn turn(
             GatewayEvent::Model(ModelEvent::Accepted(_) | ModelEvent::Alive) => {}
             GatewayEvent::Model(ModelEvent::Delta(delta)) => {
                 held.saw(&delta);
+                if let Some(partial) = &mut partial {
+                    partial.saw(&delta);
+                }
                 journal.publish(who, Event::Delta { delta });
             }
             GatewayEvent::Model(ModelEvent::Block { index, block }) => blocks.push((index, block)),
@@ -84,6 +135,9 @@ pub async fn turn(
             GatewayEvent::Discarded { reason, again } => {
                 blocks.clear();
                 whole = None;
+                if let Some(partial) = &mut partial {
+                    **partial = Partial::default();
+                }
                 journal.publish(who, Event::Delta { delta: Delta::Discarded { reason } });
                 if !held.broke_off() && again {
                     asked.step_aside();
@@ -162,5 +216,21 @@ impl<'a> Waits<'a> {
 
     fn so_far(&self) -> u64 {
         u64::try_from(self.clock.elapsed().saturating_sub(self.began).as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_without_end_is_kept_up_to_a_bound() {
+        let mut partial = Partial::default();
+        for _ in 0..100 {
+            partial.saw(&Delta::Text { index: 0, text: "x".repeat(64 << 10) });
+        }
+        let text = partial.into_message().unwrap().0.text();
+        assert_eq!(text.len(), MOST_OF_PARTIAL + NOT_KEPT.len());
+        assert!(text.ends_with(NOT_KEPT));
     }
 }

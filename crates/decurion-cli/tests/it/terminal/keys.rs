@@ -153,3 +153,31 @@ fn what_an_interrupted_answer_cost_is_shown_as_a_bound_where_the_provider_does_n
     terminal.wait_for("this session has cost at most $0.");
 }
 
+#[test]
+fn an_interrupted_answer_stays_in_the_conversation_and_the_model_knows() {
+    let terminal = Terminal::start(HALF);
+    terminal.say("tell me");
+    terminal.wait_for("Once upon a time");
+    terminal.keys("Escape");
+    terminal.wait_settled("stopped by an interrupt");
+    terminal.wait_recorded("Once upon a time");
+    // As after a crash: nothing more is written by this process.
+    let again = terminal.beside(&["--continue", "--fork-session"]);
+    again.wait_settled("Once upon a time");
+    for one in [&again, &terminal] {
+        one.say("something else");
+        one.wait_settled("I heard: something else");
+        let request: serde_json::Value = serde_json::from_str(&one.last_request("main")).unwrap();
+        let messages = request["messages"].as_array().unwrap();
+        let [.., asked, partial, next] = messages.as_slice() else { panic!("{request}") };
+        assert!(asked["role"] == "user" && asked.to_string().contains("tell me"), "{request}");
+        assert_eq!(partial["role"], "assistant", "{request}");
+        assert!(partial.to_string().contains("Once upon a time"), "{request}");
+        let next = next.to_string();
+        assert!(
+            next.contains("the user stopped this turn here") && next.contains("something else"),
+            "{next}"
+        );
+        assert_eq!(one.scrollback().matches("Once upon a time").count(), 1, "{}", one.scrollback());
+    }
+}
