@@ -59,6 +59,8 @@ pub struct Finish {
     pub signal: Option<Signal>,
     /// Whether nobody reads what is printed any more.
     pub unread: bool,
+    /// Why the output could not be written. A reader that has gone is no such reason.
+    pub unwritten: Option<String>,
     /// The checkout of the session's own that is kept, if one is.
     pub worktree: Option<SessionWorktree>,
     /// Whether a program led it.
@@ -151,11 +153,17 @@ impl Headless {
             self.show(&mut state, Vec::new(), lines, signals).await;
         }
         Box::pin(let_go(self.progress, &mut state.signal, signals)).await;
-        let unread = state.unread | !drain(self.out, &mut state.signal, signals).await;
+        let written = drain(self.out, &mut state.signal, signals).await;
+        let unread = state.unread || !matches!(written, Written::All);
+        let unwritten = match written {
+            Written::Failed(error) => Some(error.to_string()),
+            Written::All | Written::Unread => None,
+        };
         let (outcome, totals) = state.ended.unwrap_or_else(|| (Outcome::Lost, Totals::default()));
         let outcome = worst(outcome, state.unheard);
         let (signal, worktree) = (state.signal, state.worktree);
-        Ok(Finish { session: self.link.session, outcome, totals, signal, unread, worktree, led: false })
+        let session = self.link.session;
+        Ok(Finish { session, outcome, totals, signal, unread, unwritten, worktree, led: false })
     }
 
     /// Asks the session for something. It may take no more for a while, which is not waited for here: signals must be
@@ -288,18 +296,20 @@ impl Headless {
 
     /// What the answer's format makes of an event. Results may have to wait.
     fn lines(&mut self, state: &mut State, envelope: &Envelope) -> Vec<Vec<u8>> {
-        let is_result = matches!(envelope.event, Event::RunEnded { .. }) && envelope.agent.is_none();
-        let lines = match (self.format, &envelope.event) {
-            (Format::Text, Event::RunEnded { outcome, .. }) if is_result => {
-                answer_of(outcome).into_iter().collect()
-            }
-            (Format::Text, _) => return Vec::new(),
-            (Format::Json, _) => json_lines(&mut self.stream, envelope),
-            (Format::StreamJson, _) => fitting_lines(&mut self.stream, envelope),
+        let ended = match &envelope.event {
+            Event::RunEnded { outcome, .. } if envelope.agent.is_none() => Some(outcome),
+            _ => None,
         };
-        match (is_result, self.format, &mut state.results) {
+        state.answers.extend(ended.and_then(answer_of));
+        let lines = match self.format {
+            Format::Text if ended.is_none() => return Vec::new(),
+            Format::Text => text_lines(&state.answers),
+            Format::Json => json_lines(&mut self.stream, envelope, &state.answers),
+            Format::StreamJson => fitting_lines(&mut self.stream, envelope),
+        };
+        match (ended.is_some(), self.format, &mut state.results) {
             (true, Format::StreamJson, Results::Held(held)) => held.extend(lines),
-            // Only the last one counts.
+            // The last one contains all answers.
             (true, _, Results::Held(held)) => *held = lines,
             (true, _, Results::AtOnce) | (false, Format::StreamJson, _) => return lines,
             (false, ..) => {}
@@ -408,22 +418,35 @@ async fn let_go(progress: Progress, signal: &mut Option<Signal>, signals: &mut m
     }
 }
 
+/// How far output was written.
+pub(crate) enum Written {
+    /// All of it.
+    All,
+    /// Its reader has gone, or does not read.
+    Unread,
+    /// A write failed, for example because the disk is full.
+    Failed(io::Error),
+}
+
 /// Waits until everything is written, which a reader that does not read can hold up; a signal ends that.
-/// Tells whether all was written.
 pub(crate) async fn drain(
     lines: Lines,
     signal: &mut Option<Signal>,
     signals: &mut mpsc::Receiver<Signal>,
-) -> bool {
+) -> Written {
     let mut writing = tokio::task::spawn_blocking(move || lines.finish());
     tokio::select! {
         biased;
-        written = &mut writing => matches!(written, Ok(Ok(()))),
+        written = &mut writing => match written {
+            Ok(Ok(())) => Written::All,
+            Ok(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => Written::Failed(error),
+            Ok(Err(_)) | Err(_) => Written::Unread,
+        },
         Some(heard) = signals.recv() => {
             *signal = Some(heard);
-            false
+            Written::Unread
         }
-        () = tokio::time::sleep(DRAIN_WITHIN), if signal.is_some() => false,
+        () = tokio::time::sleep(DRAIN_WITHIN), if signal.is_some() => Written::Unread,
     }
 }
 
@@ -451,6 +474,8 @@ pub(crate) struct State {
     /// Whether the session has said its last word.
     pub(crate) over: bool,
     pub(crate) results: Results,
+    /// The answer of each run of the root, for the formats that print them together.
+    answers: Vec<String>,
     /// Whether a program leads the session, which answers for itself.
     pub(crate) led: bool,
     teller: Teller,
@@ -472,6 +497,7 @@ impl Default for State {
             ending: None,
             over: false,
             results: Results::AtOnce,
+            answers: Vec::new(),
             led: false,
             teller: Teller::default(),
         }
@@ -508,8 +534,20 @@ fn worst(outcome: Outcome, other: Option<Outcome>) -> Outcome {
     }
 }
 
-fn json_lines(stream: &mut StreamJson, envelope: &Envelope) -> Vec<Vec<u8>> {
-    stream.lines(envelope).iter().map(|line| line.to_string().into_bytes()).collect()
+/// The answers, with a blank line between two.
+fn text_lines(answers: &[String]) -> Vec<Vec<u8>> {
+    let blank = |index| (index > 0).then(Vec::new);
+    let lines = answers.iter().enumerate();
+    lines.flat_map(|(index, answer)| blank(index).into_iter().chain([answer.clone().into_bytes()])).collect()
+}
+
+/// The lines of an event; a result lists all answers so far besides its own.
+fn json_lines(stream: &mut StreamJson, envelope: &Envelope, answers: &[String]) -> Vec<Vec<u8>> {
+    let mut lines = stream.lines(envelope);
+    for line in lines.iter_mut().filter(|line| line["type"] == "result") {
+        line["results"] = serde_json::json!(answers);
+    }
+    lines.iter().map(|line| line.to_string().into_bytes()).collect()
 }
 
 /// The same, none longer than hosts read.
@@ -533,14 +571,14 @@ fn without_worktree(line: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// What text mode prints: the answer, or what there is of one.
-fn answer_of(outcome: &Outcome) -> Option<Vec<u8>> {
+/// The answer of a run, or what there is of one.
+fn answer_of(outcome: &Outcome) -> Option<String> {
     let text = match outcome {
         Outcome::Completed { report, .. } => report,
         Outcome::OutOfBudget { partial, .. } | Outcome::Denied { partial, .. } => partial,
         _ => return None,
     };
-    (!text.is_empty()).then(|| text.clone().into_bytes())
+    (!text.is_empty()).then(|| text.clone())
 }
 
 #[cfg(test)]

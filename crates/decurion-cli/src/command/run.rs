@@ -610,6 +610,10 @@ pub fn conclude(finish: &Finish, format: OutputFormat) -> u8 {
             Outcome::Lost => note("the end of the run was not seen"),
         }
     }
+    if let Some(error) = &finish.unwritten {
+        note(format!("cannot write the answer to standard output: {error}"));
+        return FAILED;
+    }
     // A program was told of each refusal with its result; it is no failure of the session.
     if let (true, Outcome::Denied { .. }) = (finish.led, &finish.outcome) {
         return 0;

@@ -71,13 +71,16 @@ fn check(script: &str, expected: &Expect) {
     }
     expected.assert_eq(&told(&stream(&run)));
     assert!(stand.home.processes().is_empty());
-    // The other formats tell of the last result.
+    // The other formats have every answer, too.
+    let results: Vec<Value> = stream(&run).into_iter().filter(|line| line["type"] == "result").collect();
+    let answers: Vec<&str> = results.iter().map(|line| line["result"].as_str().unwrap()).collect();
     let text = Stand::new(script);
     let text = finished(text.decurion().args(flags));
-    assert_eq!(text.output(), result(&run)["result"].as_str().unwrap());
+    assert_eq!(text.output(), answers.join("\n\n"));
     let json = Stand::new(script);
     let json = finished(json.decurion().args(flags).args(["--output-format", "json"]));
     assert_eq!((json.lines.len(), &result(&json)["result"]), (1, &result(&run)["result"]));
+    assert_eq!(result(&json)["results"], serde_json::json!(answers));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use decurion_testkit::proc::Running;
 use rustix::process::Signal;
 
-use crate::stand::{LIMIT, Stand, finished, result, stream};
+use crate::stand::{DECURION, LIMIT, Stand, finished, result, stream};
 
 const TWO_TURNS: &str = "when turn=1
   say \"looking\"
@@ -70,8 +70,10 @@ fn the_three_formats_tell_the_same_story() {
     let lines = run(&["--output-format", "stream-json", "--verbose"]);
     assert_eq!((text.output().as_str(), text.errors.as_str()), ("It is found.", ""));
     assert_eq!(json.lines.len(), 1);
+    assert_eq!(result(&json)["results"], serde_json::json!(["It is found."]));
     let plain = |run| {
         let mut result = result(run);
+        result.as_object_mut().unwrap().remove("results");
         for changing in ["uuid", "session_id", "duration_ms", "duration_api_ms", "ttft_ms"] {
             assert!(!result[changing].is_null(), "{changing}");
             result[changing] = serde_json::Value::Null;
@@ -88,6 +90,57 @@ fn the_three_formats_tell_the_same_story() {
     let kinds: Vec<String> =
         stream(&lines).iter().map(|line| line["type"].as_str().unwrap().to_owned()).collect();
     assert_eq!(kinds, ["system", "assistant", "assistant", "user", "assistant", "result"]);
+}
+
+/// A main agent that answers, and is then notified of its background agent, which ends only after that answer is recorded.
+fn answered_twice(format: &[&str]) -> decurion_testkit::proc::Finished {
+    let home = decurion_testkit::proc::Home::new().unwrap();
+    let recorded = format!("until grep -rqs run_ended '{}'; do sleep 0.02; done", home.state().display());
+    let wait = serde_json::json!({"command": recorded, "description": "wait"});
+    let script = format!(
+        r#"
+when agent=general-purpose turn=1
+  call Bash {wait}
+when agent=general-purpose
+  say "looked"
+when turn=1
+  call Agent {{"description": "look", "prompt": "look", "subagent_type": "general-purpose", "run_in_background": true}}
+when turn=2
+  say "The answer is 42."
+when turn=3
+  say "noted"
+"#
+    );
+    let stand = Stand::in_home(home, &script);
+    let run = finished(stand.decurion().args(["-p", "go", "--allowedTools", "Bash"]).args(format));
+    assert_eq!(run.ending.code(), 0, "{run:?}");
+    run
+}
+
+#[test]
+fn every_answer_is_printed_and_not_only_that_of_the_notification_turn() {
+    assert_eq!(answered_twice(&[]).output(), "The answer is 42.\n\nnoted");
+    let object = result(&answered_twice(&["--output-format", "json"]));
+    assert_eq!(object["result"], "noted");
+    assert_eq!(object["results"], serde_json::json!(["The answer is 42.", "noted"]));
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_a_failure() {
+    for format in ["text", "json", "stream-json"] {
+        let stand = Stand::new("when\n say \"ok\"");
+        let shell = |text: &str| {
+            let shell = stand.decurion().instead("/bin/sh").args(["-c", text]);
+            finished(shell.args([DECURION, "-p", "go", "--verbose", "--output-format", format]))
+        };
+        let full = shell("exec \"$0\" \"$@\" > /dev/full");
+        assert_eq!(full.ending.code(), 1, "{format}: {full:?}");
+        let expected = "decurion: cannot write the answer to standard output: No space left on device";
+        assert!(full.errors.contains(expected), "{format}: {full:?}");
+        // A reader that has gone wants no more, and is told nothing.
+        let gone = shell("\"$0\" \"$@\" | true");
+        assert!(!gone.errors.contains("cannot write"), "{format}: {gone:?}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use decurion_testkit::proc::{Moment, Running, lines_of};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::stand::{LIMIT, Stand, finished};
@@ -83,6 +84,33 @@ fn a_queued_prompt_outlives_its_process() {
     second.hang_up();
     assert_eq!(second.finish(LIMIT).unwrap().ending.code(), 0);
     assert_eq!(lines_of(&stand.home.work().join("effects")), ["ran"]);
+    assert_eq!(stand.model.problems(), Vec::<String>::new());
+}
+
+/// Prompts that wait when a session is closed are worked on when it is opened again, before what is asked then; `-p`
+/// prints their answers too.
+#[test]
+fn prompts_that_wait_when_a_session_is_closed_are_answered_when_it_is_continued() {
+    const SESSION: &str = "13131313-1313-4131-8131-131313131313";
+    let stand = Stand::new(
+        "when match=\"second\"\n  say \"done two\"\nwhen match=\"third\"\n  say \"done three\"\nwhen turn=1\n  \
+         call Bash {\"command\": \"echo ran >> effects\", \"description\": \"d\"}\nwhen\n  say \"done one\"\n",
+    );
+    let mut first = stand.decurion().args(LED).args(["--session-id", SESSION]).start_talking().unwrap();
+    first.say(&prompt("first")).unwrap();
+    next(&mut first, |line| line["request"]["subtype"] == "can_use_tool");
+    first.say(&prompt("second")).unwrap();
+    // Answered in order, so that the prompt is accepted by then.
+    first.say(&control("usage", &json!({"subtype": "get_context_usage"}))).unwrap();
+    next(&mut first, |line| line["response"]["request_id"] == "usage");
+    first.signal(Signal::TERM).unwrap();
+    first.finish(LIMIT).unwrap();
+
+    let second = finished(stand.decurion().args(["-p", "--continue", "third"]));
+    assert_eq!(second.ending.code(), 0, "{second:?}");
+    assert_eq!(second.output(), "done two\n\ndone three");
+    let third = finished(stand.decurion().args(["-p", "--continue", "third"]));
+    assert_eq!(third.output(), "done three", "each is worked on once");
     assert_eq!(stand.model.problems(), Vec::<String>::new());
 }
 

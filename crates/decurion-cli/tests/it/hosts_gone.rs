@@ -65,7 +65,7 @@ fn a_host_that_dies_leaves_no_process_and_a_whole_record() {
     let ended = host.finish(LIMIT).unwrap();
     assert_ne!(ended.ending.code(), 0, "{ended:?}");
     let again = finished(stand.decurion().args(["-p", "--resume", SESSION, "again"]));
-    assert_eq!((again.ending.code(), again.output().as_str()), (0, "fine"), "{again:?}");
+    assert_eq!((again.ending.code(), again.output().as_str()), (0, "gone on\n\nfine"), "{again:?}");
     assert!(!again.errors.contains("cut off") && !again.errors.contains("skipped"), "{}", again.errors);
     assert_eq!(stand.model.problems(), Vec::<String>::new());
 }

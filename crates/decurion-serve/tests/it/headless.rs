@@ -165,10 +165,11 @@ when turn=2
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_object_and_plain_text_tell_of_the_last_result_only() {
+async fn one_object_and_plain_text_have_every_answer() {
     let text = answered(&stage(BACKGROUND), Format::Text).await;
-    assert_eq!(text.out, "it is found\n");
+    assert_eq!(text.out, "started\n\nit is found\n");
     let json = answered(&stage(BACKGROUND), Format::Json).await;
+    assert_eq!(values(&json.out)[0]["results"], json!(["started", "it is found"]));
     expect![[r#"
         result success "it is found" origin={"kind":"task-notification","runId":"run1"} turns=1 of 6331 input tokens 6331 are new, cost true stats {"spawned":1,"requested":{"background":1,"foreground":0,"unset":0},"started_in_background":1,"max_depth":1,"spawned_by_subagents":0,"completed":1,"failed":0,"killed":{"parent":0,"user":0,"system":0},"refused":{"depth_limit":0,"concurrency_limit":0,"budget":0},"by_type":{"worker":1}}
     "#]].assert_eq(&short(&json.out));
@@ -224,7 +225,7 @@ when turn=3
   say "too bad"
 "#;
     let told = answered(&stage(script), Format::Text).await;
-    assert_eq!((told.out.as_str(), told.finish.outcome.exit_code()), ("too bad\n", 0));
+    assert_eq!((told.out.as_str(), told.finish.outcome.exit_code()), ("started\n\ntoo bad\n", 0));
 }
 
 /// How a session that says this at its end is told of.
