@@ -16,7 +16,7 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use crate::fit;
 pub use crate::lines::Lines;
-use crate::progress::{self, Teller};
+use crate::progress::Teller;
 use crate::stream_json::{StreamJson, WORKTREE_BRANCH, WORKTREE_PATH};
 
 /// How long the end of a session may take after a signal to leave.
@@ -234,7 +234,7 @@ impl Headless {
             Progress::Off => Vec::new(),
             Progress::Warnings(out) => {
                 // A reader of these that does not read holds nothing up.
-                if let Some(line) = progress::warning(&envelope.event) {
+                if let Some(line) = state.teller.warning(envelope) {
                     out.try_send(line.into_bytes());
                 }
                 Vec::new()

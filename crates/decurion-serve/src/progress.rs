@@ -23,6 +23,8 @@ pub struct Teller {
     tasks: HashMap<TaskId, TaskRecord>,
     /// Those that wait for a place.
     queued: HashSet<TaskId>,
+    /// The tries that were announced and have not begun, by agent; none is the root.
+    tries: HashMap<Option<AgentId>, u32>,
 }
 
 impl Teller {
@@ -34,6 +36,39 @@ impl Teller {
             (event, Some(agent)) => self.of_agent(agent, event).into_iter().collect(),
             (event, None) => of_root(event),
         }
+    }
+
+    /// What a person should not miss of an event where the lines above are not shown: one line, often none.
+    pub fn warning(&mut self, envelope: &Envelope) -> Option<String> {
+        let text = match &envelope.event {
+            Event::TaskOpened { record } => {
+                self.tasks.insert(record.task.clone(), (**record).clone());
+                return None;
+            }
+            Event::Notice { level, text } if level == "warning" || level == "error" => text.clone(),
+            // Once for each pause: without it, a full disk looks like a model that takes its time.
+            Event::Waiting { reason: Some(WaitReason::Disk { error }) } => {
+                format!("the session is paused and nothing is lost; trying again every 2 s: {error}")
+            }
+            Event::Waiting { reason } => self.retry(envelope.agent.as_ref(), reason.as_ref())?,
+            _ => return None,
+        };
+        Some(format!("decurion: {}", cut_line(&text, WARNING_WIDTH)))
+    }
+
+    /// The wait before another try of a request, once for each try. The first try of one request that waits because
+    /// the provider refused another is not announced: the other's is.
+    fn retry(&mut self, agent: Option<&AgentId>, reason: Option<&WaitReason>) -> Option<String> {
+        let Some(WaitReason::Retry { attempt: attempt @ 2.., of, delay_ms, error, .. }) = reason else {
+            self.tries.remove(&agent.cloned());
+            return None;
+        };
+        if self.tries.insert(agent.cloned(), *attempt) == Some(*attempt) {
+            return None;
+        }
+        let record = agent.and_then(|agent| self.tasks.get(&agent.clone().into()));
+        let who = record.map(|record| format!("{}: ", agent_type(record))).unwrap_or_default();
+        Some(format!("{who}{}", next_try(*attempt, *of, *delay_ms, error)))
     }
 
     fn opened(&mut self, record: &TaskRecord) -> Option<String> {
@@ -165,9 +200,7 @@ fn result(tool: &str, output: &ToolOutput) -> Vec<String> {
 fn waiting(reason: &WaitReason) -> Option<String> {
     match reason {
         WaitReason::Retry { attempt, of, delay_ms, error, .. } => {
-            let of = of.map(|of| format!(" of {of}")).unwrap_or_default();
-            let seconds = delay_ms.div_ceil(1000);
-            Some(format!("… try {attempt}{of} in {seconds} s: {}", one_line(error)))
+            Some(format!("… {}", next_try(*attempt, *of, *delay_ms, error)))
         }
         WaitReason::Turn { ahead } => Some(format!("… waiting for the provider, {ahead} before us")),
         WaitReason::Disk { error } => {
@@ -179,19 +212,15 @@ fn waiting(reason: &WaitReason) -> Option<String> {
     }
 }
 
+fn next_try(attempt: u32, of: Option<u32>, delay_ms: u64, error: &str) -> String {
+    let of = of.map(|of| format!(" of {of}")).unwrap_or_default();
+    let seconds = delay_ms.div_ceil(1000);
+    format!("try {attempt}{of} in {seconds} s: {}", one_line(error))
+}
+
 /// Text made safe for a terminal and cut to a line: control characters never reach the screen.
 pub fn one_line(text: &str) -> String {
     cut_line(text, LINE_WIDTH)
-}
-
-/// What a person should not miss of an event, as one line.
-pub fn warning(event: &Event) -> Option<String> {
-    match event {
-        Event::Notice { level, text } if level == "warning" || level == "error" => {
-            Some(format!("decurion: {}", cut_line(text, WARNING_WIDTH)))
-        }
-        _ => None,
-    }
 }
 
 fn cut_line(text: &str, width: usize) -> String {
@@ -206,10 +235,48 @@ fn cut_line(text: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::one_line;
+    use decurion_protocol::{AgentId, Envelope, Event, RunId, WaitReason};
+
+    use super::{Teller, one_line};
 
     #[test]
     fn escape_sequences_do_not_reach_the_terminal() {
         assert_eq!(one_line("a\u{1b}[31mb\u{7}\r\nc\u{9b}2J"), "a[31mb c2J");
+    }
+
+    fn waiting(teller: &mut Teller, agent: Option<&AgentId>, reason: Option<WaitReason>) -> Option<String> {
+        let (run, event) = (RunId(Default::default()), Event::Waiting { reason });
+        teller.warning(&Envelope { seq: 1, at: Default::default(), agent: agent.cloned(), run, event })
+    }
+
+    #[test]
+    fn a_disk_that_refuses_is_a_warning_and_a_model_that_takes_its_time_is_not() {
+        let teller = &mut Teller::default();
+        let full = WaitReason::Disk { error: "no space left on device".to_owned() };
+        let wanted = "decurion: the session is paused and nothing is lost; trying again every 2 s: no space left on device";
+        assert_eq!(waiting(teller, None, Some(full)).as_deref(), Some(wanted));
+        assert_eq!(waiting(teller, None, Some(WaitReason::Model)), None);
+    }
+
+    #[test]
+    fn each_try_is_a_warning_once_for_each_agent() {
+        let retry = |attempt, of: Option<u32>| {
+            let (error, rate_limited) = ("busy".to_owned(), of.is_none());
+            Some(WaitReason::Retry { attempt, of, delay_ms: 1_500, status: None, error, rate_limited })
+        };
+        let (teller, agent) = (&mut Teller::default(), "a0123456789abcdef".parse::<AgentId>().unwrap());
+        let two = Some("decurion: try 2 of 5 in 2 s: busy".to_owned());
+        assert_eq!(waiting(teller, None, retry(2, Some(5))), two);
+        // The same wait, as the queue of the provider sees it.
+        assert_eq!(waiting(teller, None, retry(2, None)), None);
+        // Another request waits because of it, and has not failed.
+        assert_eq!(waiting(teller, Some(&agent), retry(1, None)), None);
+        assert_eq!(waiting(teller, Some(&agent), retry(2, Some(5))), two);
+        assert_eq!(waiting(teller, None, None), None);
+        let three = Some("decurion: try 3 of 5 in 2 s: busy".to_owned());
+        assert_eq!(waiting(teller, None, retry(3, Some(5))), three);
+        // The next request counts its own tries.
+        assert_eq!(waiting(teller, None, None), None);
+        assert_eq!(waiting(teller, None, retry(2, Some(5))), two);
     }
 }

@@ -226,6 +226,35 @@ fn signals_end_the_run_with_their_codes_and_leave_nothing_running() {
 }
 
 #[test]
+fn a_run_that_waits_for_its_provider_shows_each_try_on_standard_error() {
+    let script = "when try=1\n fail 429 retry-after-ms=30 \"slow down\"\nwhen try=2\n fail 529 \"Overloaded\"\nwhen\n say \"done\"";
+    let stand = Stand::new(script);
+    let run = stand.run(&["-p", "go"]);
+    assert_eq!((run.ending.code(), run.output().trim()), (0, "done"), "{run:?}");
+    let lines: Vec<&str> = run.errors.lines().collect();
+    assert_eq!(lines.len(), 2, "{run:?}");
+    assert!(lines[0].starts_with("decurion: try 2 in 1 s: ") && lines[0].contains("slow down"), "{run:?}");
+    assert!(lines[1].starts_with("decurion: try 3 in ") && lines[1].contains("Overloaded"), "{run:?}");
+    for format in ["json", "stream-json"] {
+        let stand = Stand::new(script);
+        let run = stand.run(&["-p", "go", "--verbose", "--output-format", format]);
+        assert_eq!((run.ending.code(), run.errors.as_str()), (0, ""), "{format}: {run:?}");
+    }
+}
+
+#[test]
+fn a_run_whose_server_is_down_shows_that_it_waits() {
+    let stand = Stand::new("when\n say \"x\"");
+    let program = stand.decurion_through("sh").env("ANTHROPIC_BASE_URL", "http://127.0.0.1:1");
+    let shell = ["-c", "exec \"$0\" \"$@\" 2>&1", DECURION, "-p", "go"];
+    let mut running = program.args(shell).start().unwrap();
+    running.wait_for_line(LIMIT, |line| line.starts_with("decurion: try 2 of ")).unwrap();
+    running.signal(Signal::INT).unwrap();
+    let run = running.finish(LIMIT).unwrap();
+    assert_eq!((run.ending.code(), run.timed_out), (130, false), "{run:?}");
+}
+
+#[test]
 fn an_interrupt_while_it_retries_ends_at_once() {
     let stand = Stand::new("when\n fail 429 retry-after=500");
     let program = stand.decurion().args(["-p", "go", "--output-format", "stream-json", "--verbose"]);

@@ -67,9 +67,10 @@ fn refusing(options: &Options) -> Report {
     report.add("full folder, freed", full_folder(options, Freed::Later, &counts));
     report.add("full folder, SIGTERM", full_folder(options, Freed::Never, &counts));
     report.add("file size limit, raised", size_limit(options, &counts));
+    report.add("file size limit, plain output", plain_output(options));
     let failed = report.failures.len();
     let figure = format!(
-        "{injected} refused writes and syncs + 3 full disks: {failed} not survived, {} with half lines or lost \
+        "{injected} refused writes and syncs + 4 full disks: {failed} not survived, {} with half lines or lost \
          records",
         report.failures.iter().filter(|one| one.contains("half") || one.contains("lost")).count(),
     );
@@ -214,11 +215,29 @@ fn size_limit(options: &Options, counts: &Counts) -> Result<(), String> {
         let end = running.finish(HANG).map_err(|error| error.to_string())?;
         return Err(format!("no word about the pause: {:?} {}", end.ending, brief(&end.errors)));
     }
-    let raise = stand.home.program("prlimit").args(["--fsize=unlimited:unlimited", "--pid"]);
-    raise.arg(running.pid.to_string()).run(HANG).map_err(|error| error.to_string())?;
+    raise_limit(&stand, running.pid)?;
     let run = running.finish(HANG).map_err(|error| error.to_string())?;
     ended_well(&run)?;
     whole_lines(&stand.transcript(&id))?;
     trial.after(run, counts)?;
     trial.conclude(counts)
+}
+
+fn raise_limit(stand: &Stand, pid: i32) -> Result<(), String> {
+    let raise = stand.home.program("prlimit").args(["--fsize=unlimited:unlimited", "--pid"]);
+    raise.arg(pid.to_string()).run(HANG).map(drop).map_err(|error| error.to_string())
+}
+
+/// The same where only the answer is printed: the pause is reported on the error output.
+fn plain_output(options: &Options) -> Result<(), String> {
+    let stand = Stand::new(options, script).map_err(|error| error.to_string())?;
+    let program = stand.program("sh").args(["-c", "exec \"$@\" 2>&1", "sh", "prlimit"]);
+    let program = program.args(["--fsize=20000:unlimited", "--"]).arg(stand.binary());
+    let program = program.args(["-p", "--dangerously-skip-permissions", FIRST]);
+    let mut running = program.start().map_err(|error| error.to_string())?;
+    let told = running.wait_for_line(HANG, |line| line.contains(PAUSED));
+    raise_limit(&stand, running.pid)?;
+    let run = running.finish(HANG).map_err(|error| error.to_string())?;
+    told.map(drop).ok_or_else(|| format!("no word about the pause: {:?} {}", run.ending, run.output()))?;
+    if run.ending.code() != 0 { Err(format!("ended with {:?}", run.ending)) } else { Ok(()) }
 }
