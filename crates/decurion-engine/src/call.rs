@@ -579,9 +579,13 @@ async fn ask(
         Some((Answer::Allow { input, .. }, under)) => {
             // What a person changed is taken as it is now.
             let changed = input.as_ref().and_then(|input| ready.tool.intent(input, &bench.around).ok());
-            let now = Box::new(looked_at(bench, changed.as_ref().unwrap_or(&ready.intent)));
-            // An answer may take days; a command goes by its links when it runs, not when it was asked about.
-            if changed.is_none() && now != seen {
+            let given = input.as_ref().unwrap_or(&ready.call.input);
+            let intent = changed.as_ref().unwrap_or(&ready.intent);
+            let now = Box::new(seen_by_rules(bench, name, given, intent).await);
+            // An answer may take days; a command goes by its links when it runs, not when it was asked about. That an
+            // agent which it writes to ended meanwhile is no such change.
+            let same = Intent { agent: seen.agent.clone(), ..(*now).clone() } == *seen;
+            if changed.is_none() && !same {
                 let reason = "a link that it goes by was changed since it was asked about".to_owned();
                 let decision = Decision { verdict: Verdict::Deny, reason, rule: None };
                 return Ok(Permit::Refused { decision, unanswerable: false, interrupt: false });

@@ -6,12 +6,12 @@ use decurion_engine::permission::denied_type;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     AgentDefinition, AgentSource, Answer, Command, Event, Limits, Mode, Money, PermissionUpdate, Place as _,
-    Reply, Rule, RuleSet, SessionRequest, Start, Verdict,
+    Reply, Rule, RuleSet, SessionId, SessionRequest, Start, Verdict,
 };
 use decurion_testkit::stage::{Plain, Stage, UNPRICED, send};
 use futures_util::StreamExt as _;
 
-use crate::support::{Playing, stage};
+use crate::support::{Playing, prompt, stage};
 
 /// Plays a script in which calls are asked about; each question is answered with a rule for all of them. Gives
 /// who asked, in order.
@@ -204,8 +204,9 @@ const CONTINUES: [&str; 5] = [
     r#"SendMessage {"to": "$1", "message": "once more"}"#,
 ];
 
-/// Starts a guide by its alias, opens the session again under this rule, and continues the guide. Gives the log of that.
-async fn continued_under(rule: &str, verdict: Verdict, call: &str) -> String {
+/// A session in which a guide was started by its alias and ended, and the prompt that has the model continue it by
+/// this call.
+async fn with_guide(call: &str) -> (Stage, SessionId, String) {
     let script = format!(
         r#"
 when agent=guide text="once more"
@@ -220,19 +221,38 @@ when agent=main
   say "done"
 "#
     );
-    let mut stage = denying(&script, "");
+    let stage = denying(&script, "");
     let first = stage.play("go").await;
     let id = first.events.iter().find_map(|envelope| match &envelope.event {
         Event::TaskOpened { record } => Some(record.task.clone()),
         _ => None,
     });
+    (stage, first.session, format!("again {}", id.unwrap()))
+}
+
+/// Opens the session with the guide again under this rule, and continues the guide. Gives the log of that.
+async fn continued_under(rule: &str, verdict: Verdict, call: &str) -> String {
+    let (mut stage, session, prompt) = with_guide(call).await;
     let rule = Rule::parse(rule, RuleSource::UserSettings).unwrap();
     if verdict == Verdict::Deny { &mut stage.rules.deny } else { &mut stage.rules.ask }.push(rule);
-    let request =
-        SessionRequest { start: Start::Resume { id: first.session, at: None }, ..stage.request.clone() };
-    let prompt = format!("again {}", id.unwrap());
+    let request = SessionRequest { start: Start::Resume { id: session, at: None }, ..stage.request.clone() };
     let played = stage.play_all(request, &[&prompt]).await.unwrap();
     decurion_testkit::stage::render(&played.events)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_goes_on_once_a_person_allows_it() {
+    for call in CONTINUES {
+        let (mut stage, session, text) = with_guide(call).await;
+        stage.rules.ask.push(Rule::parse("Agent(guide)", RuleSource::UserSettings).unwrap());
+        stage.request.answers = true;
+        let mut playing = Playing::again(&stage, session).await;
+        prompt(&playing.link, &text).await;
+        let question = playing.question().await;
+        playing.allow(question).await;
+        let log = playing.finish().await;
+        assert!(log.contains("went on") && !log.contains("refuse"), "{call}: {log}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
