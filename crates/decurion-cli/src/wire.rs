@@ -133,9 +133,9 @@ impl Settings for SettingsFiles {
     }
 }
 
-/// The state folder; one that cannot exist where there is no home, so that sessions stay in memory.
+/// The state folder; one that nobody can make where there is no home, so that sessions stay in memory.
 pub fn state_folder(loaded: &Loaded) -> Utf8PathBuf {
-    loaded.paths.state.clone().unwrap_or_else(|| "/nonexistent/decurion".into())
+    loaded.paths.state.clone().unwrap_or_else(|| "/dev/null/decurion".into())
 }
 
 /// The environment of shells.

@@ -113,11 +113,36 @@ impl Check<'_> {
                 self.warn(WarningKind::RepeatedKey, origin, text);
                 continue;
             }
-            if let Some(value) = self.below(key.name, |check| check.value(member.value, &key.shape))? {
+            let checked = self.below(key.name, |check| {
+                let checked = check.value(member.value, &key.shape);
+                check.or_ignored(checked)
+            });
+            if let Some(value) = checked? {
                 kept.push(Member { key: key.name.to_owned(), at: member.at, value });
             }
         }
         Ok(Node { at, source, kind: Kind::Object(kept) })
+    }
+
+    /// A wrong value in a repository's file is left out with a warning, so that a repository does not decide whether the
+    /// program starts. What may forbid something is not left out, and what the user wrote is an error.
+    fn or_ignored(
+        &mut self,
+        checked: Result<Option<Node>, ConfigError>,
+    ) -> Result<Option<Node>, ConfigError> {
+        let may_forbid = self.path.starts_with("permissions") || self.path.starts_with("hooks");
+        match checked {
+            Err(error) if self.is_repository() && !may_forbid => {
+                let text = format!("{} is ignored: {error}", self.path);
+                self.warnings.push(Warning { kind: WarningKind::Ignored, origin: None, text });
+                Ok(None)
+            }
+            checked => checked,
+        }
+    }
+
+    fn is_repository(&self) -> bool {
+        matches!(self.layer, Layer::Project | Layer::Local)
     }
 
     /// `max_depth` is `maxDepth`; files of the ecosystem have one spelling only.
@@ -265,7 +290,7 @@ impl Check<'_> {
             match Rule::parse(text, self.layer.rule_source()) {
                 Ok(_) => kept.push(item),
                 // Leaving out what would allow something is safe; leaving out what forbids it is not.
-                Err(error) if allows && self.family == Family::Shared => {
+                Err(error) if allows && (self.family == Family::Shared || self.is_repository()) => {
                     let origin = self.sources.origin(&item);
                     let text = format!("{}{}: this rule is ignored: {}", self.path, key(), error.reason);
                     self.warn(WarningKind::Ignored, origin, text);

@@ -134,6 +134,9 @@ pub struct Loaded {
     pub declared_servers: Vec<(String, settings::Declared)>,
     /// Worth saying.
     pub warnings: Vec<Warning>,
+    /// Files of the repository that are not in effect because they cannot be used. They may forbid something, so no
+    /// session starts without them.
+    pub broken: Vec<ConfigError>,
     /// Which of the user's, the project's and the local files count, by `--setting-sources`.
     pub layers: Vec<Layer>,
     /// Where the administrator's settings are; what else is his is beside them.
@@ -181,6 +184,13 @@ impl Loaded {
 
 /// Reads, checks and layers everything: defaults, user, project, local, environment, flags, managed.
 pub fn load(request: &LoadRequest) -> Result<Loaded, ConfigError> {
+    let mut loaded = inspect(request)?;
+    if loaded.broken.is_empty() { Ok(loaded) } else { Err(loaded.broken.swap_remove(0)) }
+}
+
+/// The same for commands that run no agent: a repository's file that cannot be used is left out and listed in
+/// [`Loaded::broken`], so that `doctor` and `trust` still work in its folder.
+pub fn inspect(request: &LoadRequest) -> Result<Loaded, ConfigError> {
     let wanted = wanted_layers(request.flags.setting_sources.as_deref())?;
     let paths = Paths::discover(&request.cwd, &request.environment)?;
     let (mut loader, mut project) = up_to_project(&paths, &wanted)?;
@@ -200,10 +210,15 @@ pub fn load(request: &LoadRequest) -> Result<Loaded, ConfigError> {
     layer::merge(&mut loader.tree, variables);
     loader.flags(&request.flags)?;
     loader.own_file(Layer::Managed, Family::Ours, &request.managed_path)?;
-    let Loader { sources, mut warnings, servers, tree, .. } = loader;
+    let Loader { sources, mut warnings, servers, broken, tree, .. } = loader;
     let providers = Providers::from_tree(&tree, &sources, &request.environment, &paths, &mut warnings);
     let settings = Settings::from_tree(&tree, &sources, &paths, &mut warnings);
     let rules = Rules::from_tree(&tree, &sources);
+    if paths.state.is_none() {
+        let text = "HOME is not set or not an absolute path, so sessions are not kept: set HOME, or DECURION_HOME to a folder"
+            .to_owned();
+        warnings.push(Warning { kind: WarningKind::File, origin: None, text });
+    }
     warnings.extend(shell_env::not_passed(&settings, &providers).map(|name| Warning {
         kind: WarningKind::Ignored,
         origin: None,
@@ -218,6 +233,7 @@ pub fn load(request: &LoadRequest) -> Result<Loaded, ConfigError> {
         project_parts: project.parts,
         declared_servers: servers,
         warnings,
+        broken,
         layers: wanted,
         managed_path: request.managed_path.clone(),
         tree,
@@ -231,6 +247,7 @@ fn up_to_project<'a>(paths: &'a Paths, wanted: &[Layer]) -> Result<(Loader<'a>, 
         sources: Sources::default(),
         warnings: Vec::new(),
         servers: Vec::new(),
+        broken: Vec::new(),
         tree: layer::empty(),
         paths,
     };
@@ -243,7 +260,7 @@ fn up_to_project<'a>(paths: &'a Paths, wanted: &[Layer]) -> Result<(Loader<'a>, 
     for (layer, family, file) in own {
         loader.own_file(layer, family, &file)?;
     }
-    let mut project = loader.project(repository, wanted.contains(&Layer::Project))?;
+    let mut project = loader.project(repository, wanted.contains(&Layer::Project));
     agents::add_project_parts(paths, wanted, &mut project.parts);
     skills::add_project_parts(paths, wanted, &mut project.parts);
     instructions::add_project_parts(paths, wanted, &mut project.parts);
@@ -269,6 +286,7 @@ struct Loader<'a> {
     sources: Sources,
     warnings: Vec<Warning>,
     servers: Vec<(String, settings::Declared)>,
+    broken: Vec<ConfigError>,
     tree: Node,
     paths: &'a Paths,
 }
@@ -303,11 +321,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    fn project(
-        &mut self,
-        files: Vec<(Layer, Family, Utf8PathBuf)>,
-        with_servers: bool,
-    ) -> Result<Project, ConfigError> {
+    fn project(&mut self, files: Vec<(Layer, Family, Utf8PathBuf)>, with_servers: bool) -> Project {
         let mut project = Project { documents: Vec::new(), parts: ProjectParts::default() };
         let mut mode =
             self.tree.at_path("permissions.defaultMode").and_then(layer::mode_of).unwrap_or_default();
@@ -315,11 +329,20 @@ impl Loader<'_> {
             self.add_to_project(&mut project, &mut mode, name, document);
         }
         for (layer, family, file) in files {
-            let Some(document) = self.file(layer, family, &file)? else { continue };
+            let document = match self.file(layer, family, &file) {
+                Ok(Some(document)) => document,
+                Ok(None) => continue,
+                Err(error) => {
+                    let text = format!("these settings are not in effect: {error}");
+                    self.warnings.push(Warning { kind: WarningKind::File, origin: None, text });
+                    self.broken.push(error);
+                    continue;
+                }
+            };
             let name = file.strip_prefix(&self.paths.root).unwrap_or(&file).as_str();
             self.add_to_project(&mut project, &mut mode, name, document);
         }
-        Ok(project)
+        project
     }
 
     fn add_to_project(&mut self, project: &mut Project, mode: &mut Mode, name: &str, document: Node) {

@@ -28,7 +28,7 @@ pub const SERVER_TOOLS: [&str; 2] = decurion_tools::mcp::resources::NAMES;
 /// Lists, shows or checks definitions.
 pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
-    let loaded = decurion_config::load(&LoadRequest::new(cwd, environment.clone()))?;
+    let loaded = decurion_config::inspect(&LoadRequest::new(cwd, environment.clone()))?;
     let plugins = Plugins::load(&loaded, &[]);
     let mut request = request(&loaded, &plugins);
     // Whoever checks files wants to know of what is named and not there; a start warns when it needs it.

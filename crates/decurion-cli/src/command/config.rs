@@ -11,7 +11,7 @@ use crate::wire;
 pub fn run(command: &ConfigCommand) -> Result<u8, Failure> {
     let ConfigCommand::Show { origin, json } = command;
     let (cwd, environment) = wire::surroundings()?;
-    let loaded = decurion_config::load(&LoadRequest::new(cwd, environment))?;
+    let loaded = decurion_config::inspect(&LoadRequest::new(cwd, environment))?;
     for warning in &loaded.warnings {
         note(warning);
     }

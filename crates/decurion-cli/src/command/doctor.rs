@@ -16,7 +16,7 @@ use crate::{discover, wire};
 /// Prints the facts.
 pub fn run(json: bool) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
-    let loaded = Arc::new(decurion_config::load(&LoadRequest::new(cwd, environment))?);
+    let loaded = Arc::new(decurion_config::inspect(&LoadRequest::new(cwd, environment))?);
     let providers: Vec<Value> = loaded
         .providers
         .list()

@@ -16,7 +16,7 @@ use crate::wire;
 /// Merges.
 pub fn run(args: &MergeArgs) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
-    let loaded = decurion_config::load(&LoadRequest::new(cwd.clone(), environment.clone()))?;
+    let loaded = decurion_config::inspect(&LoadRequest::new(cwd.clone(), environment.clone()))?;
     let shell = wire::shell_environment(&loaded, &environment);
     let timeout = Duration::from_secs(args.gate_timeout);
     let gate = args.gate.clone().map(|command| Gate { command, timeout, environment: shell });

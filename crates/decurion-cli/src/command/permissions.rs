@@ -6,6 +6,8 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 
+use camino::Utf8Path;
+use decurion_config::Paths;
 use decurion_engine::permission::explain;
 use decurion_engine::permission::rows::{Answered, answer};
 use decurion_engine::trail::Trails;
@@ -15,7 +17,7 @@ use serde_json::json;
 
 use crate::args::PermissionsCommand;
 use crate::report::Failure;
-use crate::screen;
+use crate::{screen, wire};
 
 /// What is written for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +34,15 @@ pub fn run(command: PermissionsCommand) -> Result<u8, Failure> {
         PermissionsCommand::Check { file } => (file, Style::Json),
         PermissionsCommand::Explain { file } => (file, Style::Prose),
     };
+    let (cwd, environment) = wire::surroundings()?;
+    let home = Paths::discover(&cwd, &environment)?.home;
     let output = BufWriter::new(screen::stdout());
     let result = match file {
-        None => check(io::stdin().lock(), output, style, &Trails::on_disk),
+        None => check(io::stdin().lock(), output, style, &Trails::on_disk, home.as_deref()),
         Some(path) => {
             let file = File::open(&path)
                 .map_err(|error| Failure::usage(format!("the rows cannot be read: {path}: {error}")))?;
-            check(BufReader::new(file), output, style, &Trails::on_disk)
+            check(BufReader::new(file), output, style, &Trails::on_disk, home.as_deref())
         }
     };
     match result {
@@ -54,6 +58,7 @@ pub fn check(
     mut output: impl Write,
     style: Style,
     trails: &dyn Fn() -> Trails,
+    home: Option<&Utf8Path>,
 ) -> io::Result<u8> {
     let mut code = 0;
     for (index, line) in input.split(b'\n').enumerate() {
@@ -62,7 +67,7 @@ pub fn check(
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        match answer(&line, &trails()) {
+        match answer(&line, &trails(), home) {
             Ok(answered) => match style {
                 Style::Json => writeln!(output, "{}", serde_json::to_string(&answered.decision)?)?,
                 Style::Prose => prose(&mut output, number, &answered)?,
@@ -115,7 +120,7 @@ mod tests {
 
     fn checked(rows: &str, style: Style) -> (String, u8) {
         let mut output = Vec::new();
-        let code = check(rows.as_bytes(), &mut output, style, &Trails::default).unwrap();
+        let code = check(rows.as_bytes(), &mut output, style, &Trails::default, None).unwrap();
         (String::from_utf8(output).unwrap(), code)
     }
 

@@ -15,7 +15,7 @@ use crate::wire;
 /// Lists, checks, adds or switches plugins.
 pub fn run(command: PluginCommand) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
-    let loaded = decurion_config::load(&LoadRequest::new(cwd, environment))?;
+    let loaded = decurion_config::inspect(&LoadRequest::new(cwd, environment))?;
     match command {
         PluginCommand::List { json } => list(&loaded, json),
         PluginCommand::Validate { path, json } => return Ok(validate(&loaded, &path, json)),

@@ -86,11 +86,23 @@ pub fn startable(request: &LoadRequest, try_model: bool) -> Result<Arc<Loaded>, 
     Err(about_model(&loaded, problem.into()))
 }
 
+/// What to do about a file of the repository.
+const WITHOUT_PROJECT: &str = "The file may forbid something, so no session starts without it: correct it, or leave \
+                               the folder's settings out with --setting-sources user";
+
 fn unreadable(request: &LoadRequest, error: ConfigError) -> Trouble {
-    let own = Paths::discover(&request.cwd, &request.environment).ok().and_then(|paths| paths.state);
-    let own = own.map(|state| state.join("settings.json"));
+    let Ok(paths) = Paths::discover(&request.cwd, &request.environment) else {
+        return Trouble::Unreadable { own_file: None, failure: error.into() };
+    };
+    let is_project = error.file().is_some_and(|file| file.starts_with(&paths.root));
+    let own = paths.state.map(|state| state.join("settings.json"));
     let own_file = own.filter(|own| error.file() == Some(own.as_path()));
-    Trouble::Unreadable { own_file, failure: error.into() }
+    let failure = if own_file.is_none() && is_project && request.flags.settings.is_none() {
+        Failure::usage(format!("{error}\n{WITHOUT_PROJECT}"))
+    } else {
+        error.into()
+    };
+    Trouble::Unreadable { own_file, failure }
 }
 
 /// A model that cannot be used, with the setting that names it.

@@ -12,7 +12,10 @@ use crate::wire;
 pub fn run(args: &TrustArgs) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
     let request = LoadRequest { trust: TrustMode::Refused, ..LoadRequest::new(cwd, environment) };
-    let loaded = decurion_config::load(&request)?;
+    let loaded = decurion_config::inspect(&request)?;
+    for warning in &loaded.warnings {
+        crate::report::note(warning);
+    }
     let root = loaded.paths.root.clone();
     let (mut trust, warning) = Trust::open(&loaded.paths);
     if let Some(warning) = warning {

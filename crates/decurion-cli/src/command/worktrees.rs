@@ -13,7 +13,7 @@ use crate::wire;
 /// Lists, cleans or removes worktrees.
 pub fn run(command: &WorktreesCommand) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
-    let loaded = decurion_config::load(&LoadRequest::new(cwd.clone(), environment.clone()))?;
+    let loaded = decurion_config::inspect(&LoadRequest::new(cwd.clone(), environment.clone()))?;
     let (all, json) = match command {
         WorktreesCommand::List { all, json } | WorktreesCommand::Clean { all, json, .. } => (*all, *json),
         WorktreesCommand::Remove { name, discard } => {

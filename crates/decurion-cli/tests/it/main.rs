@@ -4,6 +4,7 @@
 mod agents;
 mod agents_stream;
 mod bad_input;
+mod broken_settings;
 mod denied_types;
 mod equipment;
 mod escapes;

@@ -166,13 +166,13 @@ fn files_without_the_wrapper_are_read_and_broken_ones_reported() {
             r#"{"mcpServers": [1]}"#,
             expect![[r"
 
-            ? its servers are not used: project/.mcp.json:1:16: mcpServers: expected an object, found a list"]],
+                ? mcpServers is ignored: project/.mcp.json:1:16: mcpServers: expected an object, found a list"]],
         ),
         (
             r#"{"mcpServers": {"x": "y"}}"#,
             expect![[r#"
 
-            ? its servers are not used: project/.mcp.json:1:22: mcpServers.x: expected an object, found "y""#]],
+                ? mcpServers is ignored: project/.mcp.json:1:22: mcpServers.x: expected an object, found "y""#]],
         ),
         (
             "{\n  \"mcpServers\": {",

@@ -20,6 +20,8 @@ use crate::trail::Trails;
 
 /// Where a row without a directory of its own happens.
 pub const NEUTRAL_DIRECTORY: &str = "/home/user/project";
+/// What `~` stands for where nothing says so.
+const NEUTRAL_HOME: &str = "/home/user";
 
 /// A row longer than this is refused.
 const LONGEST_ROW: usize = 4 * 1024 * 1024;
@@ -103,8 +105,9 @@ pub struct Answered {
     pub decision: Decision,
 }
 
-/// Decides about one row, on a disk that is looked at or on none.
-pub fn answer(line: &[u8], trails: &Trails) -> Result<Answered, RowError> {
+/// Decides about one row, on a disk that is looked at or on none. `home` is what `~` stands for where the row neither says
+/// so nor names a directory in somebody's home.
+pub fn answer(line: &[u8], trails: &Trails, home: Option<&Utf8Path>) -> Result<Answered, RowError> {
     if line.len() > LONGEST_ROW {
         return Err(RowError::TooLong);
     }
@@ -114,7 +117,9 @@ pub fn answer(line: &[u8], trails: &Trails) -> Result<Answered, RowError> {
         return Err(RowError::Directory(cwd.to_owned()));
     }
     let cwd = normal(Utf8Path::new(cwd));
-    let home = row.home.map_or_else(|| home_of(&cwd), Utf8PathBuf::from);
+    let named = row.cwd.is_some().then(|| home_above(&cwd)).flatten();
+    let home = row.home.map(Utf8PathBuf::from).or(named).or_else(|| home.map(Utf8Path::to_owned));
+    let home = home.unwrap_or_else(|| NEUTRAL_HOME.into());
     let mut directories = Vec::new();
     for directory in row.directories.unwrap_or_default() {
         directories.push(normal(&cwd.join(directory)));
@@ -200,14 +205,15 @@ impl Names {
     }
 }
 
-fn home_of(cwd: &Utf8Path) -> Utf8PathBuf {
+/// The home that a directory is in.
+fn home_above(cwd: &Utf8Path) -> Option<Utf8PathBuf> {
     let mut parts = cwd.as_str().split('/').skip(1);
     match (parts.next(), parts.next()) {
         (Some(place @ ("home" | "Users")), Some(name)) if !name.is_empty() => {
-            format!("/{place}/{name}").into()
+            Some(format!("/{place}/{name}").into())
         }
-        (Some("root"), _) => "/root".into(),
-        _ => "/home/user".into(),
+        (Some("root"), _) => Some("/root".into()),
+        _ => None,
     }
 }
 

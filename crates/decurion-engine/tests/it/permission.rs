@@ -17,7 +17,7 @@ const ROWS: &str = include_str!("permission_rows.jsonl");
 const COMMON: &str = include_str!("common_commands.txt");
 
 fn decided(row: &Value) -> Result<Decision, RowError> {
-    answer(row.to_string().as_bytes(), &Trails::default()).map(|answered| answered.decision)
+    answer(row.to_string().as_bytes(), &Trails::default(), None).map(|answered| answered.decision)
 }
 
 #[expect(clippy::expect_used, reason = "a helper of tests")]

@@ -1,0 +1,133 @@
+//! Settings of a repository, and a home folder, that are wrong: commands that only look report the problem and
+//! work; a session starts unless a file that may forbid something cannot be used.
+
+use serde_json::json;
+
+use crate::stand::{Stand, finished};
+
+const FILES: [&str; 2] = [".decurion/settings.json", ".decurion/settings.local.json"];
+
+/// Wrong values that forbid nothing.
+const IGNORED: &[&str] = &[
+    r#"{"agents": {"maxDepth": 99}}"#,
+    r#"{"agents": 7}"#,
+    r#"{"model": 7}"#,
+    r#"{"env": {"not a name": "x"}}"#,
+    r#"{"theme": "none that exists"}"#,
+    r#"{"durability": "sometimes"}"#,
+    r#"{"permissions": {"allow": ["Bash(ls"]}}"#,
+];
+
+/// Files that may forbid something, if they could be used.
+const REFUSED: &[&str] = &[
+    r#"{"permissions": {"deny": ["(x)"]}}"#,
+    r#"{"permissions": {"deny": "Bash"}}"#,
+    r#"{"permissions": {"ask": [7]}}"#,
+    r#"{"permissions": {"defaultMode": "whatever"}}"#,
+    r#"{"hooks": []}"#,
+    "[]",
+    "{ not json",
+    "\u{0}",
+];
+
+fn write(stand: &Stand, file: &str, text: &str) {
+    let path = stand.home.work().join(file);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+#[test]
+fn a_wrong_value_in_a_repository_stops_no_command() {
+    let stand = Stand::new("when\n  say \"done\"\n");
+    for file in FILES {
+        for text in IGNORED.iter().chain(REFUSED) {
+            write(&stand, file, text);
+            for command in [&["trust", "--list"][..], &["config", "show"], &["doctor"], &["agents", "list"]] {
+                let run = stand.run(command);
+                assert_eq!(run.ending.code(), 0, "{file} {text} {command:?}: {run:?}");
+                let shown = format!("{}{}", run.output(), run.errors);
+                assert!(
+                    command[0] == "agents" || shown.contains(file),
+                    "{file} {text} {command:?} does not report it: {run:?}"
+                );
+            }
+            std::fs::remove_file(stand.home.work().join(file)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_wrong_value_stops_a_session_only_where_it_may_forbid_something() {
+    let stand = Stand::new("when\n  say \"done\"\n");
+    for file in FILES {
+        for text in IGNORED {
+            write(&stand, file, text);
+            let run = stand.run(&["-p", "go"]);
+            assert_eq!(run.ending.code(), 0, "{file} {text}: {run:?}");
+            assert!(run.errors.contains(file), "{file} {text} is not reported: {run:?}");
+        }
+        for text in REFUSED {
+            write(&stand, file, text);
+            let run = stand.run(&["-p", "go"]);
+            assert_eq!(run.ending.code(), 2, "{file} {text}: {run:?}");
+            assert!(run.errors.contains(file) && run.errors.contains("--setting-sources user"), "{run:?}");
+            let without = stand.run(&["-p", "go", "--setting-sources", "user"]);
+            assert_eq!(without.ending.code(), 0, "{file} {text}: {without:?}");
+        }
+        std::fs::remove_file(stand.home.work().join(file)).unwrap();
+    }
+}
+
+#[test]
+fn the_rest_of_a_file_with_a_wrong_value_holds() {
+    let stand = Stand::new("when turn=1\n  call Read {\"file_path\": \".env\"}\nwhen\n  say \"done\"\n");
+    let settings = json!({"agents": {"maxDepth": 99}, "permissions": {"deny": ["Read(.env)"]}});
+    write(&stand, FILES[0], &settings.to_string());
+    std::fs::write(stand.home.work().join(".env"), "CANARY").unwrap();
+    stand.run(&["-p", "go", "--permission-mode", "bypassPermissions"]);
+    let body = String::from_utf8_lossy(&stand.model.requests()[1].body).into_owned();
+    assert!(!body.contains("CANARY") && body.contains("denied by Read(.env)"), "{body}");
+    // The user's own settings are checked as before.
+    std::fs::write(stand.home.state().join("settings.json"), r#"{"agents": {"maxDepth": 99}}"#).unwrap();
+    assert_eq!(stand.run(&["-p", "go"]).ending.code(), 2);
+}
+
+#[test]
+fn a_home_that_is_not_absolute_is_reported_and_nothing_is_kept() {
+    for home in ["relative/home", "."] {
+        let stand = Stand::new("when\n  say \"done\"\n");
+        let run = finished(stand.decurion().env("HOME", home).env("DECURION_HOME", "").args(["-p", "go"]));
+        assert_eq!((run.ending.code(), run.output().trim()), (0, "done"), "{run:?}");
+        assert!(run.errors.contains("set HOME, or DECURION_HOME"), "{run:?}");
+        assert_eq!(std::fs::read_dir(stand.home.work()).unwrap().count(), 0, "{home}");
+        assert!(!std::path::Path::new("/nonexistent/decurion").exists());
+    }
+}
+
+#[test]
+fn the_tilde_of_a_checked_rule_is_the_users_home() {
+    let stand = Stand::new("when\n  say \"done\"\n");
+    let home = std::fs::canonicalize(stand.home.home()).unwrap();
+    let home = home.to_str().unwrap();
+    let row = |cwd: Option<&str>, path: &str| {
+        let mut row =
+            json!({"tool": "Read", "input": {"file_path": path}, "rules": {"deny": ["Read(~/.ssh/**)"]}});
+        if let Some(cwd) = cwd {
+            row["cwd"] = cwd.into();
+        }
+        row.to_string()
+    };
+    let rows = [
+        row(None, &format!("{home}/.ssh/id")),
+        row(None, "~/.ssh/id"),
+        row(Some(&format!("{home}/x")), &format!("{home}/.ssh/id")),
+        row(Some("/srv/x"), &format!("{home}/.ssh/id")),
+        // A row from another machine means the home there.
+        row(Some("/home/ada/x"), "/home/ada/.ssh/id"),
+        row(Some("/srv/x"), "/opt/other/.ssh/id"),
+    ];
+    let run = finished(stand.decurion().args(["permissions", "check"]).input(rows.join("\n")));
+    let denied: Vec<bool> = run.lines.iter().map(|line| line.contains("\"deny\"")).collect();
+    assert_eq!(denied, [true, true, true, true, true, false], "{run:?}");
+}
+
