@@ -8,6 +8,7 @@
 
 mod commands;
 mod glob;
+mod names;
 mod paths;
 pub mod rows;
 mod shell;
@@ -29,6 +30,7 @@ use serde_json::Value;
 
 pub use crate::confine::Confinement;
 use crate::trail::{Reach, Step, Trails};
+pub use names::{ENGINE_TOOLS, unknown_tool};
 use paths::Reading;
 pub(crate) use paths::is_inside;
 pub use paths::normal;

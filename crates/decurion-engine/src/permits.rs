@@ -9,6 +9,7 @@ use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{AgentId, Answer, Event, Mode, PermissionUpdate, Rule, Verdict};
 
 use crate::approval::Rights;
+use crate::permission::unknown_tool;
 
 /// What may be done, while it is changed: nothing of it holds before it is on record.
 pub struct Change {
@@ -271,6 +272,16 @@ fn check(update: &PermissionUpdate, bypass: &Result<(), String>) -> Result<(), S
         PermissionUpdate::ReplaceRules { source: RuleSource::PolicySettings, .. } => Err(NOT_OURS.to_owned()),
         PermissionUpdate::Kept { update, .. } => check(update, bypass),
         _ => Ok(()),
+    }
+}
+
+/// Why a rule that this adds would never match, if so; `known`: the session's tools.
+pub fn names_no_tool(update: &PermissionUpdate, known: &[&str]) -> Option<String> {
+    match update {
+        PermissionUpdate::AddRules { rules, .. } | PermissionUpdate::ReplaceRules { rules, .. } => {
+            rules.iter().find_map(|rule| unknown_tool(&rule.tool, known))
+        }
+        _ => None,
     }
 }
 

@@ -1182,6 +1182,10 @@ impl Owner {
 
     /// Changes what may be done, because a host wants it.
     async fn permit(&mut self, id: RequestId, updates: Vec<PermissionUpdate>) {
+        let known: Vec<&str> = self.session.parts.tools.names().collect();
+        if let Some(reason) = updates.iter().find_map(|update| permits::names_no_tool(update, &known)) {
+            return self.reply(id, Reply::Refused { reason });
+        }
         match self.change_rights(Changing::ByItself, updates).await {
             Ok(keeps) => self.keep(id, keeps, Value::Null),
             Err(reason) => self.reply(id, Reply::Refused { reason }),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use camino::Utf8PathBuf;
 use decurion_config::agents::to_markdown;
 use decurion_config::{AgentRequest, Agents, LoadRequest, Loaded, LoadedAgent, Plugins, Severity, Skills};
-use decurion_engine::permission::denied_type;
+use decurion_engine::permission::{ENGINE_TOOLS, denied_type};
 use decurion_protocol::{AgentDefinition, AgentSource};
 use decurion_serve::progress::one_line;
 use decurion_tools::Tool;
@@ -17,10 +17,6 @@ use crate::args::AgentsCommand;
 use crate::report::{FAILED, Failure, note};
 use crate::servers::{self, Flags};
 use crate::{library, wire};
-
-/// Tools that the engine brings, beside those of the tool set.
-const ENGINE_TOOLS: &[&str] =
-    &["Agent", "EnterWorktree", "ExitWorktree", "SendMessage", "Skill", "TaskOutput", "TaskStop"];
 
 /// Tools that there are where a server offers resources: known to whoever writes a file, but not always there.
 pub const SERVER_TOOLS: [&str; 2] = decurion_tools::mcp::resources::NAMES;
@@ -73,7 +69,7 @@ pub fn run(command: AgentsCommand) -> Result<u8, Failure> {
 pub fn request(loaded: &Loaded, plugins: &Plugins) -> AgentRequest {
     let tools = decurion_tools::builtin();
     let names = tools.iter().map(|tool: &Arc<dyn Tool>| tool.spec().name.as_str());
-    let names: Vec<&str> = names.chain(ENGINE_TOOLS.iter().copied()).chain(SERVER_TOOLS).collect();
+    let names: Vec<&str> = names.chain(ENGINE_TOOLS).chain(SERVER_TOOLS).collect();
     let mut request = AgentRequest::new(loaded, &names);
     request.plugins = plugins.agents();
     request
@@ -83,7 +79,7 @@ pub fn request(loaded: &Loaded, plugins: &Plugins) -> AgentRequest {
 pub fn tool_names() -> Vec<String> {
     let builtin = decurion_tools::builtin();
     let mut names: Vec<String> = builtin.iter().map(|tool| tool.spec().name.clone()).collect();
-    names.extend(ENGINE_TOOLS.iter().map(|name| (*name).to_owned()));
+    names.extend(ENGINE_TOOLS.map(str::to_owned));
     names.sort_unstable();
     names
 }

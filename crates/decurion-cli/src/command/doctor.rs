@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use decurion_config::{Choice, LoadRequest, Loaded};
 use decurion_engine::Models as _;
+use decurion_engine::permission::unknown_tool;
 use decurion_model::ModelError;
 use decurion_model::http::Http;
 use serde_json::{Value, json};
@@ -39,7 +40,7 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         "project": loaded.paths.root,
         "trusted": loaded.trust.is_trusted(),
         "sandbox": "none",
-        "warnings": loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "warnings": warnings(&loaded),
     });
     if json {
         say!("{facts}");
@@ -49,6 +50,23 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         }
     }
     Ok(0)
+}
+
+/// What is wrong with the settings and stops nothing.
+pub fn warnings(loaded: &Loaded) -> Vec<String> {
+    let rules = &loaded.rules;
+    let lists = [
+        ("allow", &rules.set.allow, &rules.allow_origins),
+        ("ask", &rules.set.ask, &rules.ask_origins),
+        ("deny", &rules.set.deny, &rules.deny_origins),
+    ];
+    let without_tool = lists.into_iter().flat_map(|(list, rules, origins)| {
+        rules.iter().zip(origins).filter_map(move |(rule, origin)| {
+            let problem = unknown_tool(&rule.tool, &[])?;
+            Some(format!("{origin}: the {list} rule {rule} has no effect: {problem}"))
+        })
+    });
+    loaded.warnings.iter().map(ToString::to_string).chain(without_tool).collect()
 }
 
 /// The model that a session would use, and what is wrong with it or with its provider.

@@ -686,7 +686,7 @@ fn permission_mode(args: &RunArgs) -> Result<Option<Mode>, Failure> {
 
 /// What a person should know before it starts.
 fn announce(loaded: &Loaded) {
-    for warning in &loaded.warnings {
+    for warning in super::doctor::warnings(loaded) {
         note(warning);
     }
     if loaded.settings.permissions.default_mode == Mode::BypassPermissions {

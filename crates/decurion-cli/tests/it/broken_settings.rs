@@ -131,3 +131,33 @@ fn the_tilde_of_a_checked_rule_is_the_users_home() {
     assert_eq!(denied, [true, true, true, true, true, false], "{run:?}");
 }
 
+#[test]
+fn a_rule_that_names_no_tool_is_reported_with_its_place_and_the_likely_name() {
+    let stand = Stand::new("when\n  say \"done\"\n");
+    let rules = json!({
+        "deny": ["Bsh(ls:*)", "bash", "Task", "WebSearch", "mcp__later__tool", "Bash(rm:*)"],
+        "ask": ["Wrte"], "allow": ["Fetch"],
+    });
+    let settings = stand.home.state().join("settings.json");
+    std::fs::write(&settings, json!({"permissions": rules}).to_string()).unwrap();
+    let run = stand.run(&["-p", "hi", "--allowedTools", "edit(src/**),Read"]);
+    assert_eq!(run.ending.code(), 0, "{run:?}");
+    let expected = [
+        "the deny rule Bsh(ls:*) has no effect: no such tool: Bsh (did you mean Bash?)",
+        "the deny rule bash has no effect: no such tool: bash (did you mean Bash?)",
+        "the ask rule Wrte has no effect: no such tool: Wrte (did you mean Write?)",
+        "the allow rule Fetch has no effect: no such tool: Fetch",
+    ];
+    let doctor = stand.run(&["doctor"]);
+    for problem in expected {
+        assert!(run.errors.contains(problem), "{problem}: {}", run.errors);
+        assert!(doctor.output().contains(problem), "{problem}: {}", doctor.output());
+    }
+    assert!(
+        run.errors.contains("--allowedTools: the allow rule edit(src/**) has no effect"),
+        "{}",
+        run.errors
+    );
+    assert!(run.errors.contains(&format!("{}:1:", settings.display())), "{}", run.errors);
+    assert_eq!(run.errors.lines().count(), 5, "{}", run.errors);
+}

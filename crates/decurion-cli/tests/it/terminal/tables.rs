@@ -162,6 +162,19 @@ fn a_rule_that_is_none_is_said() {
 }
 
 #[test]
+fn a_rule_that_names_no_tool_is_refused_with_the_likely_name() {
+    let terminal = Terminal::start(ANY);
+    terminal.say("/permissions");
+    terminal.wait_for("Rules in force");
+    terminal.keys("d");
+    terminal.wait_for("never allow:");
+    terminal.write("Bsh(rm:*)");
+    terminal.keys("Enter");
+    let screen = terminal.wait_for("no such tool: Bsh (did you mean Bash?)");
+    assert!(!screen.contains("never · "), "{screen}");
+}
+
+#[test]
 fn hooks_in_force_are_listed() {
     let stand = Stand::new(ANY);
     let hook = r#"{"hooks": {"PreToolUse": [{"matcher": "Bash", "hooks": [{"type": "command", "command": "true # mine"}]}]}}"#;

@@ -1,0 +1,43 @@
+//! Whether a rule names a tool. Takes the name in a rule and the names of the tools, gives what is wrong with it.
+
+use decurion_tools::{alias, builtin};
+
+use crate::skill::nearest;
+use crate::{asking, mcp};
+
+/// Tools that the engine brings, beside those of the tool set.
+pub const ENGINE_TOOLS: [&str; 7] =
+    ["Agent", "EnterWorktree", "ExitWorktree", "SendMessage", "Skill", "TaskOutput", "TaskStop"];
+
+/// Tools of other programs that read the same settings files, and tools of earlier times: a rule about one of them has no
+/// effect here and is no mistake.
+const FOREIGN: [&str; 8] = [
+    "KillBash",
+    "LS",
+    "ListMcpResourcesTool",
+    "MultiEdit",
+    "NotebookRead",
+    "ReadMcpResourceTool",
+    "SlashCommand",
+    "WebSearch",
+];
+
+/// Why a rule for this tool would never match, if so; `further` are tools beside the built-in ones. Tools of MCP servers
+/// are known by their prefix, since a server may start later.
+pub fn unknown_tool(name: &str, further: &[&str]) -> Option<String> {
+    let is_pattern = name.contains('*') || mcp::is_servers(name);
+    if is_pattern || alias::is_alias(name) || FOREIGN.contains(&name) {
+        return None;
+    }
+    let tools = builtin();
+    let own = tools.iter().map(|tool| tool.spec().name.as_str());
+    let engine = ENGINE_TOOLS.into_iter().chain(asking::NAMES).chain(decurion_tools::mcp::resources::NAMES);
+    let known: Vec<&str> = own.chain(engine).chain(further.iter().copied()).collect();
+    if known.contains(&name) {
+        return None;
+    }
+    Some(match nearest(name, known.into_iter()).first() {
+        Some(near) => format!("no such tool: {name} (did you mean {near}?)"),
+        None => format!("no such tool: {name}"),
+    })
+}
