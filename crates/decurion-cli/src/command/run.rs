@@ -10,7 +10,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::{
     Environment, FlagSettings, KeySource, LoadRequest, Loaded, Plugins, TrustMode, TrustState, rules,
 };
-use decurion_engine::permission::Undecided;
+use decurion_engine::permission::{Undecided, denied_type};
 use decurion_engine::prompt::MAIN_PROMPT;
 use decurion_engine::{Definitions as _, Engine, Library, child};
 use decurion_exec::keeper::Leash;
@@ -246,7 +246,8 @@ impl Prepared<'_> {
             || is_on(environment, "CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING");
         equip(&mut request, &*shelf);
         let models = Arc::new(models_of(loaded, &mut request, matches!(work, Work::Interactive(_))).await?);
-        let agents = live.all();
+        let mut agents = live.all();
+        agents.retain(|definition| denied_type(&loaded.rules.set, &definition.name).is_none());
         let flags = servers::Flags::of(args).led(wanted);
         let servers = servers::load(loaded, environment, &flags, &plugins)?;
         servers.announce();
@@ -367,7 +368,7 @@ pub struct Answer {
     pub request: SessionRequest,
     /// What to do in it.
     pub work: Work,
-    /// The agents that can be started.
+    /// The agents that can be started: none that a rule denies.
     pub agents: Vec<Arc<AgentDefinition>>,
     /// The skills and commands at hand.
     pub skills: Vec<Arc<Skill>>,

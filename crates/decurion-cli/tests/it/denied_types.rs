@@ -3,7 +3,7 @@
 use decurion_testkit::proc::Home;
 use serde_json::{Value, json};
 
-use crate::stand::{LIMIT, Stand};
+use crate::stand::{LIMIT, Stand, stream};
 
 /// A stand whose settings deny this, with a skill that an agent of this type follows.
 fn stand(deny: &str, script: &str, skills_agent: &str) -> Stand {
@@ -64,6 +64,10 @@ fn denied_type_is_not_the_main_agent_nor_offered_to_other_programs() {
     let listed = stand.run(&["agents", "list"]);
     let line = listed.lines.iter().find(|line| line.starts_with("guide ")).unwrap();
     assert!(line.contains("[denied by Agent(claude-code-guide)]"), "{line}");
+    let streamed = stand.run(&["-p", "--output-format", "stream-json", "--verbose", "go"]);
+    let agents = stream(&streamed)[0]["agents"].clone();
+    assert!(agents.to_string().contains("Explore") && !agents.to_string().contains("guide"), "{agents}");
+    let asked = stand.model.requests().len();
     let ask = |id: u32, method: &str, params: Value| {
         json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
     };
@@ -93,5 +97,5 @@ fn denied_type_is_not_the_main_agent_nor_offered_to_other_programs() {
     assert!(said.contains("denied by Agent(claude-code-guide)"), "{said}");
     let known = said.split_once("The types are: ").unwrap().1.split('"').next().unwrap();
     assert!(known.contains("Explore") && !known.contains("guide"), "{known}");
-    assert!(stand.model.requests().is_empty(), "{said}");
+    assert_eq!(stand.model.requests().len(), asked, "{said}");
 }
