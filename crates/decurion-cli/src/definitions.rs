@@ -50,13 +50,19 @@ impl Live {
         agents.agents.unusable(name).map(ToString::to_string)
     }
 
-    /// Says what is wrong with the definitions that were given with the command line or by a host, who sees no file of
-    /// them that could be checked. A text that holds no definitions at all is a failure.
-    pub fn announce_given(&self) -> Result<(), Failure> {
+    /// Prints each error that keeps a definition from being used, and of the definitions that were given with the
+    /// command line or by a host, which no `lint` can check, the warnings too. A text that holds no definitions at all
+    /// is a failure.
+    pub fn announce(&self) -> Result<(), Failure> {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
-        let given = agents.agents.problems.iter().filter(|problem| problem.origin == AgentOrigin::Flag);
-        for problem in given.filter(|problem| problem.severity != Severity::Note) {
-            if problem.agent.is_none() && problem.line.is_none() {
+        for problem in &agents.agents.problems {
+            let is_given = problem.origin == AgentOrigin::Flag;
+            match problem.severity {
+                Severity::Error => {}
+                Severity::Warning if is_given => {}
+                Severity::Warning | Severity::Note => continue,
+            }
+            if is_given && problem.agent.is_none() && problem.line.is_none() {
                 return Err(Failure::usage(problem.to_string())
                     .hint(r#"give a JSON object: {"NAME": {"description": "…", "prompt": "…"}}"#));
             }

@@ -227,7 +227,7 @@ impl Prepared<'_> {
         let Self { args, loaded, environment, wanted } = *self;
         let plugins = self.plugins();
         let live = definitions::Live::new(loaded, self.agents()?.as_deref(), &plugins);
-        live.announce_given()?;
+        live.announce()?;
         let live = Arc::new(live);
         let only = wanted.and_then(|wanted| wanted.skills.clone());
         let shelf = Arc::new(Shelf::new(loaded, &plugins).telling_of(only));

@@ -4,7 +4,7 @@ use decurion_testkit::proc::{Finished, Home};
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
-use crate::stand::{DECURION, finished};
+use crate::stand::{DECURION, Stand, finished};
 
 /// A home with definitions of every kind.
 fn home() -> Home {
@@ -178,4 +178,32 @@ fn programs_get_json() {
     let error = problems.iter().find(|problem| problem["severity"] == "error").unwrap();
     assert_eq!((error["agent"].as_str(), error["line"].as_u64()), (Some("broken"), Some(5)));
     assert!(error["origin"].as_str().unwrap().ends_with(".decurion/agents/broken.md"));
+}
+
+#[test]
+fn an_agent_file_with_an_error_is_reported_at_the_start_and_one_with_a_warning_is_not() {
+    let stand = Stand::new("when\n  say \"done\"\n");
+    let folder = stand.home.work().join(".claude/agents");
+    std::fs::create_dir_all(&folder).unwrap();
+    let files = [
+        ("bare.md", "---\nname: bare\n---\nBe brief.\n"),
+        ("torn.md", "---\nname: [torn\n---\nBe whole.\n"),
+        ("odd.md", "---\nname: odd\ndescription: Odd: it is\n---\nBe odd.\n"),
+        ("README.md", "Agents of this project.\n"),
+    ];
+    for (name, text) in files {
+        std::fs::write(folder.join(name), text).unwrap();
+    }
+    let lint = stand.run(&["agents", "lint"]);
+    let errors: Vec<String> = lint.lines.iter().filter(|line| line.contains(": error: ")).cloned().collect();
+    assert!(
+        errors.len() == 2 && errors[0].contains("bare.md:1: error: there is no `description`"),
+        "{lint:?}"
+    );
+    let wanted: String = errors.iter().map(|error| format!("decurion: {error}\n")).collect();
+    for format in ["text", "json", "stream-json"] {
+        let run = stand.run(&["-p", "go", "--verbose", "--output-format", format]);
+        assert_eq!((run.ending.code(), run.errors.as_str()), (0, wanted.as_str()), "{format}: {run:?}");
+        assert!(!run.output().contains("there is no `description`"), "{format}: {run:?}");
+    }
 }

@@ -52,6 +52,7 @@ pub fn run(model: Option<&str>, mode: Option<&str>, allowed: &[String]) -> Resul
     loaded.choice()?;
     let plugins = Plugins::load(&loaded, &[]);
     let live = Arc::new(Live::new(&loaded, None, &plugins));
+    live.announce()?;
     let declared = servers::load(&loaded, &environment, &Flags::default(), &plugins)?;
     declared.announce();
     let mcp = declared.into_parts(&loaded, &environment);

@@ -137,4 +137,15 @@ fn an_agent_file_with_a_warning_costs_no_row() {
     terminal.say("/agents");
     let screen = terminal.wait_for("1 warning; see");
     assert!(screen.contains("Explore") && screen.contains("esc close"), "{screen}");
+    assert!(!terminal.scrollback().contains("warning:"), "{}", terminal.scrollback());
+}
+
+#[test]
+fn an_agent_file_that_cannot_be_used_is_reported_above_the_conversation() {
+    let stand = Stand::new("when\n  say \"Yes.\"\n");
+    super::put_in(&stand.home.home(), ".claude/agents/bare.md", "---\nname: bare\n---\nBe brief.\n");
+    let terminal = Terminal::with(stand, &[], (200, 40));
+    terminal.say("go");
+    let screen = terminal.wait_settled("Yes.");
+    assert_eq!(screen.matches("bare.md:1: error: there is no `description`").count(), 1, "{screen}");
 }
