@@ -1005,6 +1005,20 @@ pub fn parse(argv: &[OsString]) -> (Result<Args, clap::Error>, Vec<String>) {
     }
 }
 
+/// The error without the advice to use a flag that is hidden, because a program passes it or a test.
+pub fn without_hidden(mut error: clap::Error) -> clap::Error {
+    let is_hidden = |flag: &str| {
+        let long = flag.trim_start_matches("--");
+        Args::command().get_arguments().any(|arg| arg.is_hide_set() && arg.get_long() == Some(long))
+    };
+    if let Some(ContextValue::String(flag)) = error.get(ContextKind::SuggestedArg)
+        && is_hidden(flag)
+    {
+        error.remove(ContextKind::SuggestedArg);
+    }
+    error
+}
+
 /// Whether these are the arguments of a program that leads us.
 fn is_led(argv: &[OsString]) -> bool {
     let is_format = |pair: &[OsString]| pair[0] == "--input-format" && pair[1] == "stream-json";

@@ -55,7 +55,7 @@ fn main() -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             // It quotes what was typed.
-            let _ = write!(screen::stderr(), "{}", error.render());
+            let _ = write!(screen::stderr(), "{}", args::without_hidden(error).render());
             return ExitCode::from(report::USAGE);
         }
     };

@@ -9,10 +9,12 @@ use uuid::Uuid;
 
 /// Text that cannot be an id: wrong characters, empty, or too long.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a valid {kind} id (letters, digits, `_` and `-`, at most 64): {text:?}")]
+#[error("not a valid {kind} id ({form}): {text:?}")]
 pub struct InvalidId {
     /// Which kind of id was asked for.
     pub kind: &'static str,
+    /// What such an id looks like.
+    pub form: &'static str,
     /// What was given, cut to a printable length.
     pub text: String,
 }
@@ -37,7 +39,7 @@ macro_rules! uuid_id {
                 let hyphenated = text.len() == 36;
                 match Uuid::try_parse(text) {
                     Ok(uuid) if hyphenated => Ok(Self(uuid)),
-                    _ => Err(invalid($kind, text)),
+                    _ => Err(invalid($kind, "a UUID with hyphens", text)),
                 }
             }
         }
@@ -67,7 +69,10 @@ macro_rules! name_id {
         impl FromStr for $name {
             type Err = InvalidId;
             fn from_str(text: &str) -> Result<Self, InvalidId> {
-                if is_name(text) { Ok(Self(text.to_owned())) } else { Err(invalid($kind, text)) }
+                if is_name(text) {
+                    return Ok(Self(text.to_owned()));
+                }
+                Err(invalid($kind, "letters, digits, `_` and `-`, at most 64", text))
             }
         }
 
@@ -144,8 +149,8 @@ pub fn is_name(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
 }
 
-fn invalid(kind: &'static str, text: &str) -> InvalidId {
-    InvalidId { kind, text: text.chars().take(80).collect() }
+fn invalid(kind: &'static str, form: &'static str, text: &str) -> InvalidId {
+    InvalidId { kind, form, text: text.chars().take(80).collect() }
 }
 
 #[cfg(test)]

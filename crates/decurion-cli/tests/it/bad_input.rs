@@ -173,3 +173,24 @@ fn a_reader_that_has_gone_ends_a_command_quietly() {
         std::fs::remove_file(stand.home.path().join("tmp/p")).unwrap();
     }
 }
+
+#[test]
+fn an_unknown_flag_suggests_no_hidden_one() {
+    let stand = Stand::new("when\n say \"x\"");
+    for (flag, suggested) in [("--frobnicate", None), ("--kept-bye", None), ("--modle", Some("'--model'"))] {
+        let run = stand.run(&[flag, "x"]);
+        assert_eq!(run.ending.code(), 2, "{run:?}");
+        assert!(run.errors.contains(&format!("unexpected argument '{flag}'")), "{run:?}");
+        let tip = run.errors.lines().find(|line| line.contains("a similar argument exists"));
+        assert_eq!(tip.is_some(), suggested.is_some(), "{run:?}");
+        assert!(suggested.is_none_or(|name| tip.unwrap().contains(name)), "{run:?}");
+    }
+}
+
+#[test]
+fn a_session_id_that_is_no_uuid_is_reported_as_such() {
+    let stand = Stand::new("when\n say \"x\"");
+    let run = stand.run(&["-p", "go", "--session-id", "5"]);
+    assert_eq!(run.ending.code(), 2, "{run:?}");
+    assert!(run.errors.contains("not a valid session id (a UUID with hyphens): \"5\""), "{run:?}");
+}

@@ -247,7 +247,7 @@ fn what_cannot_be_done_without_an_owner_says_how_to_go_on() {
             !   `decurion sessions list --all` shows the sessions there are
             = 2
             $ tasks --session ../x
-            ! decurion: not a valid session id (letters, digits, `_` and `-`, at most 64): "../x"
+            ! decurion: not a valid session id (a UUID with hyphens): "../x"
             !   a session id is a UUID; see `decurion sessions list`
             = 2
         "#]],

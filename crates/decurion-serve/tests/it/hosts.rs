@@ -495,7 +495,7 @@ async fn a_prompt_whose_id_is_none_is_taken_under_another() {
     })
     .await;
     expect![[r#"
-        decurion: input line 1: `uuid`: not a valid line id (letters, digits, `_` and `-`, at most 64): "message-1"; the message has another id
+        decurion: input line 1: `uuid`: not a valid line id (a UUID with hyphens): "message-1"; the message has another id
         decurion: input line 2: `uuid`: it is not a text; the message has another id
     "#]].assert_eq(&over.problems);
 }
@@ -862,12 +862,12 @@ async fn files_are_put_back_for_the_host() {
         seen = seen.replace(cwd.as_str(), "~");
     }
     expect![[r#"
-        true {"subtype":"success","request_id":"bad","response":{"canRewind":false,"filesChanged":[],"insertions":0,"deletions":0,"error":"`user_message_id`: not a valid line id (letters, digits, `_` and `-`, at most 64): \"no id\""}} true
+        true {"subtype":"success","request_id":"bad","response":{"canRewind":false,"filesChanged":[],"insertions":0,"deletions":0,"error":"`user_message_id`: not a valid line id (a UUID with hyphens): \"no id\""}} true
         true {"subtype":"error","request_id":"none","error":"input line 3: `request.user_message_id` is missing, which rewind_files needs","error_code":"invalid_request"} true
         true {"subtype":"success","request_id":"other","response":{"canRewind":false,"filesChanged":[],"insertions":0,"deletions":0,"error":"no prompt of this session has this id: 11e00000-0000-4000-8000-000000000009"}} true
         true {"subtype":"success","request_id":"dry","response":{"canRewind":true,"filesChanged":["~/new.txt"],"insertions":0,"deletions":2}} true
         true {"subtype":"success","request_id":"real","response":{"canRewind":true,"filesChanged":["~/new.txt"],"insertions":0,"deletions":2}} false
-        false {"subtype":"success","request_id":"bad","response":{"canRewind":false,"filesChanged":[],"insertions":0,"deletions":0,"error":"`user_message_id`: not a valid line id (letters, digits, `_` and `-`, at most 64): \"no id\""}} true
+        false {"subtype":"success","request_id":"bad","response":{"canRewind":false,"filesChanged":[],"insertions":0,"deletions":0,"error":"`user_message_id`: not a valid line id (a UUID with hyphens): \"no id\""}} true
         false {"subtype":"error","request_id":"none","error":"input line 3: `request.user_message_id` is missing, which rewind_files needs","error_code":"invalid_request"} true
         false {"subtype":"success","request_id":"other","response":{"canRewind":false,"filesChanged":[],"insertions":0,"deletions":0,"error":"file checkpointing is off, so nothing was kept to go back to; switch it on with `enable_file_checkpointing` (Python), `enableFileCheckpointing` (TypeScript) or CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING=true when the session starts"}} true
         false {"subtype":"success","request_id":"dry","response":{"canRewind":false,"filesChanged":[],"insertions":0,"deletions":0,"error":"file checkpointing is off, so nothing was kept to go back to; switch it on with `enable_file_checkpointing` (Python), `enableFileCheckpointing` (TypeScript) or CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING=true when the session starts"}} true
