@@ -172,13 +172,11 @@ async fn fetch(cx: &ToolContext, request: &Request) -> Result<ToolOutput, FetchE
         // Nobody waits for this line; where there is no room for it, it is dropped.
         let _ = cx.progress.try_send(format!("fetching {}", host(&url).unwrap_or_default()));
         let approved = cx.http.approve(&host(&url).unwrap_or_default(), Arc::clone(&cx.rules)).await;
-        approved.map_err(|reason| FetchError::Failed { url: url.clone(), reason })?;
-        let response = client
+        let approved = approved.map_err(|reason| FetchError::Failed { url: url.clone(), reason })?;
+        let get = client
             .get(url.clone())
-            .header(ACCEPT, "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.5")
-            .send()
-            .await
-            .map_err(|error| FetchError::failed(&url, &error))?;
+            .header(ACCEPT, "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.5");
+        let response = approved.send(get).await.map_err(|error| FetchError::failed(&url, &error))?;
         if !is_redirect(response.status()) {
             return page(&cx.limits, request, &url, response).await;
         }

@@ -1,11 +1,10 @@
 //! The one web client of the tools: time-outs, redirects and certificates are set here. Made when a tool
 //! first asks for it, since reading the certificates costs more than all the rest of a start.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use reqwest::dns::{Name, Resolve, Resolving};
@@ -26,21 +25,21 @@ pub type LookUp = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
 impl Http {
     /// A client for which names mean what this says.
     pub fn with_names(look_up: LookUp) -> Self {
-        Self { names: Names { look_up, ..Names::default() }, ..Self::default() }
+        Self { names: Names { look_up }, ..Self::default() }
     }
 
-    /// Looks up where a host leads and whether the rules let it lead there; the client connects to these addresses and
-    /// no others. The error is for the model.
-    pub async fn approve(&self, host: &str, rules: Arc<dyn PathRules>) -> Result<(), String> {
-        if let Some(address) = reach::literal(host) {
-            return check_literal(address, &*rules);
+    /// Looks up where a host leads and whether the rules let it lead there. The error is for the model.
+    pub async fn approve(&self, host: &str, rules: Arc<dyn PathRules>) -> Result<Approved, String> {
+        let host = key(host);
+        if let Some(address) = reach::literal(&host) {
+            check_literal(address, &*rules)?;
+            return Ok(Approved { host, addresses: Vec::new() });
         }
-        let (names, host) = (self.names.clone(), key(host));
+        let look_up = Arc::clone(&self.names.look_up);
         let approved = tokio::task::spawn_blocking(move || {
-            let found = (names.look_up)(&host);
-            let kept = approved(&host, found, &*rules)?;
-            names.lock().insert(host, kept);
-            Ok(())
+            let found = look_up(&host);
+            let addresses = approved(&host, found, &*rules)?;
+            Ok(Approved { host, addresses })
         });
         approved.await.map_err(|error| error.to_string())?
     }
@@ -75,10 +74,29 @@ fn make(names: Names) -> Result<reqwest::Client, reqwest::Error> {
         .build()
 }
 
-/// What names mean: the hosts of calls what was approved, others (a proxy's) whatever the system says.
+/// Where the host of one request leads, as the rules of its call allow it. Other calls may have other rules, so it is
+/// known only while that request is sent.
+#[derive(Debug)]
+pub struct Approved {
+    host: String,
+    addresses: Vec<IpAddr>,
+}
+
+tokio::task_local! {
+    /// What was approved for the request that this task is sending.
+    static APPROVED: Approved;
+}
+
+impl Approved {
+    /// Sends a request to its host, at these addresses and no others.
+    pub async fn send(self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, reqwest::Error> {
+        APPROVED.scope(self, request.send()).await
+    }
+}
+
+/// What names mean: the host of a request what was approved, others (a proxy's) whatever the system says.
 #[derive(Clone)]
 struct Names {
-    approved: Arc<Mutex<HashMap<String, Vec<IpAddr>>>>,
     look_up: LookUp,
 }
 
@@ -87,30 +105,26 @@ impl Default for Names {
         let look_up = |host: &str| -> io::Result<Vec<IpAddr>> {
             Ok((host, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
         };
-        Self { approved: Arc::default(), look_up: Arc::new(look_up) }
+        Self { look_up: Arc::new(look_up) }
     }
 }
 
 impl fmt::Debug for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Names").field("approved", &self.approved).finish_non_exhaustive()
-    }
-}
-
-impl Names {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Vec<IpAddr>>> {
-        self.approved.lock().unwrap_or_else(PoisonError::into_inner)
+        f.debug_struct("Names").finish_non_exhaustive()
     }
 }
 
 impl Resolve for Names {
     fn resolve(&self, name: Name) -> Resolving {
-        let (names, host) = (self.clone(), key(name.as_str()));
-        let approved = self.lock().get(&host).cloned();
+        let (look_up, host) = (Arc::clone(&self.look_up), key(name.as_str()));
+        let approved =
+            APPROVED.try_with(|approved| (approved.host == host).then(|| approved.addresses.clone()));
         Box::pin(async move {
             let found = match approved {
-                Some(found) => found,
-                None => tokio::task::spawn_blocking(move || (names.look_up)(&host)).await??,
+                Ok(Some(found)) => found,
+                Ok(None) => tokio::task::spawn_blocking(move || look_up(&host)).await??,
+                Err(_) => return Err(format!("{host} was not approved for this request").into()),
             };
             let found = found.into_iter().map(|address| SocketAddr::new(address, 0));
             Ok(Box::new(found) as Box<dyn Iterator<Item = SocketAddr> + Send>)

@@ -264,7 +264,7 @@ async fn name_that_leads_inside_is_not_fetched() {
     // A name that fails to resolve first and leads inside then is not connected to, whoever named it.
     let mut stage = resolving(&[&[], &["127.0.0.1"]], Reaching { hosts: &["docs.example"], ..NO_RULE });
     stage.fails("WebFetch", json!({"url": url, "prompt": "p"})).await;
-    assert_eq!(asked.load(Ordering::Relaxed), 0, "nobody asked this machine");
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "the loopback server was reached");
 }
 
 #[tokio::test]
@@ -305,4 +305,48 @@ async fn redirect_is_looked_up_again() {
     let url = format!("http://docs.example:{port}/a");
     let text = stage.fails("WebFetch", json!({"url": url, "prompt": "p"})).await;
     assert!(text.contains("it leads to 127.0.0.2"), "{text}");
+}
+
+/// Two calls at the same time whose rules allow different addresses of one host: each connects where its own rules
+/// let it, also where both are approved before either connects.
+#[tokio::test]
+async fn concurrent_calls_connect_only_where_their_own_rules_allow() {
+    let (port, asked) = secret().await;
+    let input = json!({"url": format!("http://docs.example:{port}/"), "prompt": "p"});
+    let entered = Arc::new(AtomicUsize::new(0));
+    let both = Arc::new(std::sync::Barrier::new(3));
+    let (count, meet) = (Arc::clone(&entered), Arc::clone(&both));
+    let look_up = move |_: &str| {
+        count.fetch_add(1, Ordering::SeqCst);
+        meet.wait();
+        Ok(["127.0.0.1", "127.0.0.2"].map(|address| address.parse::<IpAddr>().unwrap()).to_vec())
+    };
+    let mut stage = Stage::new();
+    stage.http = Http::with_names(Arc::new(look_up));
+    let tool = Arc::clone(stage.set.get("WebFetch").unwrap());
+    let mut calls = Vec::new();
+    for allow in [&["127.0.0.1"][..], &["127.0.0.2"]] {
+        let rules: Arc<dyn PathRules> = Arc::new(Reaching { allow, ..NO_RULE });
+        stage.rules = Arc::clone(&rules);
+        let (context, lines) = stage.context();
+        let (tool, input) = (Arc::clone(&tool), input.clone());
+        calls.push((rules, tokio::spawn(async move { tool.run(&context, input).await }), lines));
+    }
+    stage.rules = Arc::new(NO_RULE);
+    while entered.load(Ordering::SeqCst) < 2 {
+        tokio::task::yield_now().await;
+    }
+    // No call goes on while this thread waits for both to be approved: then nothing but the call and this test has
+    // its rules.
+    both.wait();
+    while calls.iter().any(|(rules, _, _)| Arc::strong_count(rules) > 2) {
+        std::thread::yield_now();
+    }
+    let mut outputs = Vec::new();
+    for (_, call, _lines) in calls {
+        outputs.push(call.await.unwrap());
+    }
+    assert!(outputs[0].content.text().contains("CANARY"), "{:?}", outputs[0]);
+    assert!(outputs[1].is_error, "{:?}", outputs[1]);
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
