@@ -11,6 +11,7 @@ mod client;
 mod content;
 mod elicit;
 mod hosted;
+mod lines;
 pub(crate) mod link;
 pub mod manifest;
 mod metered;

@@ -39,6 +39,8 @@ const BEHAVIOURS: &[(&str, &str)] = &[
     ("exits-after-calls", "answers two calls, then ends"),
     ("changes-tools", "says something else of its tool when MCP_CHANGED is a file that exists"),
     ("list-changed-storm", "says without end that its lists have changed"),
+    ("broken-answer", "answers a call with a line that is not JSON"),
+    ("too-long-answer", "answers a call with a line of 20 MB"),
     ("huge-result", "gives 5 MB of text"),
     ("error-results", "answers calls with errors of the protocol"),
     ("bad-tools", "offers tools without names, with wrong schemas, and one that is fine"),
@@ -340,6 +342,13 @@ impl Served {
                 print!("{{\"jsonrpc\": \"2.0\", \"id\": {id}, \"resu");
                 let _ = std::io::stdout().flush();
                 return;
+            }
+            "broken-answer" => {
+                return self.line(&format!("{{\"jsonrpc\": \"2.0\", \"id\": {id}, \"result\": {{]}}"));
+            }
+            "too-long-answer" => {
+                let text = "x".repeat(20_000_000);
+                return self.result(id, &json!({"content": [{"type": "text", "text": text}]}));
             }
             "huge-result" => {
                 let text = format!("begin {} end", "x".repeat(5_000_000));

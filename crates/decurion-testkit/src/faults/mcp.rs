@@ -105,6 +105,8 @@ const BEHAVIOURS: &[(&str, &str)] = &[
     ("id-twice", "heard: x"),
     ("not-json", "heard: x"),
     ("half-a-line", "no answer within 3s"),
+    ("broken-answer", "its answer is not JSON"),
+    ("too-long-answer", "its answer is longer than 16 MiB"),
     ("dies-mid-call", "the roof is on fire"),
     ("slow", "heard: x"),
     ("exits-after-calls", "heard: x"),

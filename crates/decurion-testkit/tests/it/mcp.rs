@@ -280,6 +280,8 @@ const ROWS: &[Row] = &[
     ("id-twice",            true,  true,  "heard: x"),
     ("not-json",            true,  true,  "heard: x"),
     ("half-a-line",         true,  false, "no answer within 1.5s"),
+    ("broken-answer",       true,  false, "its answer is not JSON"),
+    ("too-long-answer",     true,  false, "its answer is longer than 16 MiB"),
     ("dies-mid-call",       true,  false, "the roof is on fire"),
     ("slow",                true,  true,  "heard: x"),
     ("list-changed-storm",  true,  true,  "heard: x"),

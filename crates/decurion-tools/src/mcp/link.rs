@@ -25,6 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::McpHost;
 use super::client::Client;
 use super::hosted::HostedTransport;
+use super::lines::Lines;
 use super::metered::Metered;
 use super::ring::Ring;
 use super::sse::{self, PostError};
@@ -278,7 +279,7 @@ async fn stdio(
         return Err(Failure::passing("it was started without pipes"));
     };
     let flooded = CancellationToken::new();
-    let transport = Metered::new(AsyncRwTransport::new(output, input), flooded.clone());
+    let transport = Metered::new(AsyncRwTransport::new(Lines::new(output), input), flooded.clone());
     match rmcp::serve_client(client, transport).await {
         Ok(service) => Ok(Connection { flooded, ..Connection::new(service) }),
         Err(error) => match tokio::time::timeout(QUIET_END, process.wait()).await {
