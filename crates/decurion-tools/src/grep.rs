@@ -62,6 +62,9 @@ struct Input {
     multiline: bool,
 }
 
+/// How many files that were not searched are named.
+const NAMED_FILES: usize = 10;
+
 /// An input with every decision taken.
 struct Request {
     pattern: String,
@@ -218,14 +221,35 @@ fn grep(access: &FileAccess, request: &Request) -> Result<ToolOutput, FileError>
         let path = search::as_asked(&found.path, &root, &request.place);
         paths::shown(&path, &access.around).to_owned()
     };
-    search_all(access, &request.matcher, &request.wanted, &candidates, page.enough(), &mut |found, hits| {
-        page.add(&show(found), &hits, request, alone)
-    })?;
+    let enough = page.enough();
+    let too_large =
+        search_all(access, &request.matcher, &request.wanted, &candidates, enough, &mut |found, hits| {
+            page.add(&show(found), &hits, request, alone)
+        })?;
+    page.notes.extend(unsearched(&too_large, access.limits.grep_file_bytes, &show));
     if walked.cut {
         page.notes
             .push("[the tree is too large to be searched to its end; name a directory below it]".to_owned());
     }
     Ok(page.output(request))
+}
+
+/// What is said of files that were not searched.
+fn unsearched(files: &[Found], most: u64, show: &dyn Fn(&Found) -> String) -> Option<String> {
+    if files.is_empty() {
+        return None;
+    }
+    let mut named: Vec<String> = files.iter().map(show).collect();
+    named.sort();
+    named.truncate(NAMED_FILES);
+    let more = match files.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "[not searched, because larger than {most} bytes: {}{more}; search these with a command]",
+        named.join(", ")
+    ))
 }
 
 fn filter(request: &Request, root: &Utf8Path) -> Result<Filter, FileError> {

@@ -77,7 +77,18 @@ impl Line {
     }
 }
 
-/// Searches the files in order and gives each that has a match to `give`, which says whether to go on.
+/// What came of looking at one file.
+enum Looked {
+    /// It has matches.
+    Hits(FileHits),
+    /// It has none, or is no text.
+    Nothing,
+    /// It is larger than what is searched.
+    TooLarge,
+}
+
+/// Searches the files in order and gives each that has a match to `give`, which says whether to go on. Gives those that
+/// were too large to be searched.
 pub(crate) fn search_all(
     access: &FileAccess,
     matcher: &RegexMatcher,
@@ -85,15 +96,16 @@ pub(crate) fn search_all(
     candidates: &[Found],
     enough: usize,
     give: &mut dyn FnMut(&Found, FileHits) -> bool,
-) -> Result<(), FileError> {
+) -> Result<Vec<Found>, FileError> {
     let threads = threads();
-    let search = |files: &[Found]| -> Vec<Option<FileHits>> {
+    let mut too_large = Vec::new();
+    let search = |files: &[Found]| -> Vec<Looked> {
         let mut searcher = searcher(access, wanted);
         files.iter().map(|found| search_one(access, &mut searcher, matcher, wanted, enough, found)).collect()
     };
     for batch in candidates.chunks(BATCH * threads) {
         let share = batch.len().div_ceil(threads).max(BATCH / 4);
-        let results: Vec<Option<FileHits>> = if batch.len() <= share {
+        let results: Vec<Looked> = if batch.len() <= share {
             search(batch)
         } else {
             std::thread::scope(|scope| {
@@ -104,15 +116,19 @@ pub(crate) fn search_all(
         if let Some(found) = batch.first().filter(|_| access.cancel.is_cancelled()) {
             return Err(FileError::Interrupted(found.path.clone()));
         }
-        for (found, hits) in batch.iter().zip(results) {
-            if let Some(hits) = hits
-                && !give(found, hits)
-            {
-                return Ok(());
+        for (found, looked) in batch.iter().zip(results) {
+            match looked {
+                Looked::Hits(hits) => {
+                    if !give(found, hits) {
+                        return Ok(too_large);
+                    }
+                }
+                Looked::TooLarge => too_large.push(found.clone()),
+                Looked::Nothing => {}
             }
         }
     }
-    Ok(())
+    Ok(too_large)
 }
 
 fn searcher(access: &FileAccess, wanted: &Wanted) -> Searcher {
@@ -134,20 +150,26 @@ fn search_one(
     wanted: &Wanted,
     enough: usize,
     found: &Found,
-) -> Option<FileHits> {
+) -> Looked {
     if access.cancel.is_cancelled() {
-        return None;
+        return Looked::Nothing;
     }
-    // A file that vanished, may not be read, or is too large is no match; the search goes on.
-    let file = open_found(&found.path).ok()?;
-    let size = file.metadata().ok().filter(std::fs::Metadata::is_file)?.len();
-    if size > access.limits.grep_file_bytes {
-        return None;
+    // A file that vanished or may not be read is no match; the search goes on.
+    let Ok(file) = open_found(&found.path) else { return Looked::Nothing };
+    let Some(metadata) = file.metadata().ok().filter(std::fs::Metadata::is_file) else {
+        return Looked::Nothing;
+    };
+    if metadata.len() > access.limits.grep_file_bytes {
+        return Looked::TooLarge;
     }
     let mut hits =
         Hits { access, matcher, wanted, enough, kept: FileHits::default(), bytes: 0, binary: false };
-    searcher.search_file(matcher, &file, &mut hits).ok()?;
-    (!hits.binary && hits.kept.matches > 0).then_some(hits.kept)
+    let searched = searcher.search_file(matcher, &file, &mut hits);
+    if searched.is_ok() && !hits.binary && hits.kept.matches > 0 {
+        Looked::Hits(hits.kept)
+    } else {
+        Looked::Nothing
+    }
 }
 
 /// Collects what one file gives.

@@ -30,6 +30,7 @@ pub(crate) struct Filter {
 }
 
 /// A file found.
+#[derive(Clone)]
 pub(crate) struct Found {
     /// Without links: what is opened.
     pub path: Utf8PathBuf,

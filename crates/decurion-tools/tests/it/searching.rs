@@ -180,7 +180,31 @@ async fn long_lines_and_floods_are_bounded() {
     let late = json!({"pattern": "match", "output_mode": "content", "path": "late.bin"});
     assert_eq!(stage.ok("Grep", late).await, "No matches.");
     stage.limits.grep_file_bytes = 1_000;
-    assert_eq!(stage.ok("Grep", json!({"pattern": "match"})).await, "No matches.");
+    let text = stage.ok("Grep", json!({"pattern": "match"})).await;
+    assert!(text.starts_with("No matches.\n[not searched, because larger than 1000 bytes: "), "{text}");
+    assert!(text.contains("late.bin"), "{text}");
+}
+
+#[tokio::test]
+async fn files_that_are_too_large_are_named() {
+    let mut stage = Stage::new();
+    stage.limits.grep_file_bytes = 100;
+    stage.file("small.txt", "needle\n");
+    for number in 0..12 {
+        stage.file(&format!("large{number:02}.log"), "needle\n".repeat(50));
+    }
+    for mode in ["content", "files_with_matches", "count"] {
+        let text = stage.ok("Grep", json!({"pattern": "needle", "output_mode": mode})).await;
+        assert!(text.contains("small.txt"), "{text}");
+        let note = "[not searched, because larger than 100 bytes: ";
+        assert!(
+            text.contains(note) && text.contains("large00.log") && text.contains(" and 2 more;"),
+            "{text}"
+        );
+    }
+    // One file that was asked for by its name.
+    let text = stage.ok("Grep", json!({"pattern": "needle", "path": "large00.log"})).await;
+    assert!(text.contains("not searched") && text.contains("large00.log"), "{text}");
 }
 
 /// The order does not depend on how the work was shared out.
