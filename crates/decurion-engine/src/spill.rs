@@ -14,6 +14,8 @@ use crate::ports::Redact;
 
 /// How much is held back at most while a line, or a key of several lines, is not whole.
 const MOST_HELD: usize = 64 * 1024;
+/// Shorter text holds no secret: those that are looked for have at least eight bytes.
+const SHORTEST_SECRET: usize = 6;
 /// How keys of several lines begin and end.
 const KEY_BEGINS: &[u8] = b"-----BEGIN ";
 const KEY_ENDS: &[u8] = b"-----END ";
@@ -92,15 +94,21 @@ impl<W: Write> Redacting<W> {
     }
 
     fn give(&mut self, end: usize) -> io::Result<()> {
+        if end == 0 {
+            return Ok(());
+        }
+        // What is no text comes in pieces of a byte or two: they are neither searched nor written one by one.
+        let mut clean = Vec::with_capacity(end);
         for chunk in self.held[..end].utf8_chunks() {
-            match (self.redact)(chunk.valid()) {
-                Some(clean) => self.file.write_all(clean.as_bytes())?,
-                None => self.file.write_all(chunk.valid().as_bytes())?,
+            let valid = chunk.valid();
+            match if valid.len() < SHORTEST_SECRET { None } else { (self.redact)(valid) } {
+                Some(redacted) => clean.extend_from_slice(redacted.as_bytes()),
+                None => clean.extend_from_slice(valid.as_bytes()),
             }
-            self.file.write_all(chunk.invalid())?;
+            clean.extend_from_slice(chunk.invalid());
         }
         self.held.drain(..end);
-        Ok(())
+        self.file.write_all(&clean)
     }
 }
 
@@ -159,6 +167,43 @@ mod tests {
         for at in 0..text.len() {
             assert_eq!(written(&[&text[..at], &text[at..]]), "a\n[redacted]\nb\n", "{at}");
         }
+    }
+
+    #[test]
+    fn binary_output_is_written_in_large_pieces() {
+        struct Counting(usize);
+        impl Write for Counting {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0 += 1;
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let searched = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = Arc::clone(&searched);
+        let redact: Redact = Arc::new(move |_: &str| {
+            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            None
+        });
+        let mut file = Redacting { file: Counting(0), redact, held: Vec::new() };
+        // Bytes that look random, so that text and what is none change every few of them.
+        let mut state = 1_u32;
+        let random = || {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            state.to_le_bytes()[0]
+        };
+        let block: Vec<u8> = std::iter::repeat_with(random).take(65_536).collect();
+        for _ in 0..8 {
+            file.write_all(&block).unwrap();
+        }
+        file.flush().unwrap();
+        assert!(file.file.0 <= 9, "{} writes of 8 pieces", file.file.0);
+        let searched = searched.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(searched < 8 * block.len() / 50, "{searched} searches");
     }
 
     #[test]
