@@ -128,7 +128,7 @@ impl Filter<'_> {
 /// Whether no process that we start is given a variable, because it is a secret or holds a provider's key.
 pub fn is_withheld(name: &OsStr, value: &OsStr, providers: &Providers) -> bool {
     let name = name.to_string_lossy();
-    is_secret_name(&name) || Filter { providers }.forbids(&name, value)
+    is_secret_name(&name) || is_secret_value(&name, value) || Filter { providers }.forbids(&name, value)
 }
 
 /// Whether a variable's name says that its value is a secret.
@@ -147,6 +147,7 @@ pub fn is_secret_name(name: &str) -> bool {
         "CONNECTION_STRING",
         "CONNSTR",
         "CONN_STR",
+        "KUBECONFIG_DATA",
     ];
     /// Between underscores: in longer words they mean something else, as in `PATH` and `AUTHOR`.
     const PARTS: &[&str] = &[
@@ -161,6 +162,11 @@ pub fn is_secret_name(name: &str) -> bool {
         "PAT",
         "PASS",
         "CREDS",
+        "PW",
+        "PRIVATE",
+        "SALT",
+        "ACCESS",
+        "SIGNING",
     ];
     /// With `URL` or `URI` at the end: such addresses hold the password of a database.
     const STORES: &[&str] = &[
@@ -205,13 +211,18 @@ fn is_secret_value(name: &str, value: &OsStr) -> bool {
     is_key || (!is_proxy && has_password(text)) || SETTINGS.iter().any(|setting| lower.contains(setting))
 }
 
-/// Whether an address in a text has a password: `scheme://user:password@host`.
+/// Whether an address in a text has a password: `scheme://user:password@host`, or for the web `https://token@host`.
 fn has_password(text: &str) -> bool {
     text.match_indices("://").any(|(at, _)| {
         let rest = &text[at + 3..];
         let authority = rest.split(['/', '?', '#', ' ', '"', '\'']).next().unwrap_or_default();
         let user = authority.rsplit_once('@').map(|(user, _)| user);
-        user.and_then(|user| user.split_once(':')).is_some_and(|(_, password)| !password.is_empty())
+        let before = text[..at].to_ascii_lowercase();
+        let is_web = before.ends_with("http") || before.ends_with("https");
+        user.is_some_and(|user| match user.split_once(':') {
+            Some((_, password)) if !password.is_empty() => true,
+            _ => is_web && !user.is_empty(),
+        })
     })
 }
 

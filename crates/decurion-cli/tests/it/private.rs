@@ -30,6 +30,8 @@ fn canaries(program: Program, test: &str) -> Program {
         .env("GITHUB_TOKEN", format!("canary-{test}-of-another-service"))
         .env("MY_PASSWORD", format!("canary-{test}-of-a-password"))
         .env("COPY_OF_IT", format!("has {key} inside"))
+        .env("INDEX", format!("https://user:canary-{test}-of-an-address@index.example/simple"))
+        .env("PIP_INDEX_URL", format!("https://canary-{test}-of-an-index@index.example/simple"))
 }
 
 const SCRIPT: &str = "when turn=1\n  call Bash {\"command\": \"sh ../look.sh\"}\nwhen\n  say \"looked\"\n";

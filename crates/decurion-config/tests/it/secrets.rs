@@ -190,6 +190,16 @@ fn connection_strings_and_credentials_do_not_reach_a_shell() {
         ("AZURE_STORAGE_CONNECTION_STRING", "x"),
         ("SESSION_COOKIE", "x"),
         ("SSHPASS", "x"),
+        ("LDAP_BIND_PW", "x"),
+        ("ADMIN_PW", "x"),
+        ("PW", "x"),
+        ("SSH_PRIVATE", "x"),
+        ("ENCRYPTION_SALT", "x"),
+        ("ACCESS", "x"),
+        ("S3_ACCESS", "x"),
+        ("SIGNING", "x"),
+        ("CODE_SIGNING", "x"),
+        ("KUBECONFIG_DATA", "x"),
         // By what they hold.
         ("UPSTREAM", "https://user:word@example.org/x"),
         ("QUEUES", "a,amqp://u:p@h:1,b"),
@@ -211,6 +221,8 @@ fn connection_strings_and_credentials_do_not_reach_a_shell() {
         ("BASE_URL", "https://example.org:8080/a:b@c"),
         ("REPOSITORY", "git@github.com:a/b.git"),
         ("COMPASS", "x"),
+        ("KUBECONFIG", "/x"),
+        ("ACCESSIBILITY", "x"),
         ("XDG_SESSION_ID", "1"),
     ];
     let stage = Stage::new();
