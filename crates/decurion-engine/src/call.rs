@@ -31,9 +31,9 @@ use crate::elicit::Elicitor;
 use crate::hook::HookPermission;
 use crate::hooked::{Hooked, HookedCall};
 use crate::journal::JournalLost;
-use crate::permission::{Around, Policy, add_real_paths, decide, is_inside, suggest};
+use crate::permission::{Around, Policy, decide, is_inside, suggest};
 use crate::ports::{Ask, Ports, new_line};
-use crate::repository::{Standing, add_repositories};
+use crate::repository::look_at_disk;
 use crate::rules::{OpenRules, around};
 use crate::trail::Trails;
 use crate::withheld::Withheld;
@@ -305,12 +305,14 @@ async fn permit(
         if let (Some(HookPermission::Allow { .. }), Some(input)) = (&result.permission, &result.updated_input)
         {
             let decision = with_hook(decision, result.permission, name);
-            let changed =
-                ready.tool.intent(input, &bench.around).map(|intent| Box::new(looked_at(bench, &intent)));
+            let seen = match ready.tool.intent(input, &bench.around) {
+                Ok(intent) => Box::new(looked_at(bench, &intent).await),
+                Err(_) => seen,
+            };
             return Ok(Permit::Granted {
                 decision,
                 input: result.updated_input,
-                seen: changed.unwrap_or(seen),
+                seen,
                 under: Box::new(under.unwrap_or_else(|| now(bench))),
             });
         }
@@ -474,7 +476,7 @@ pub fn denied_agent(bench: &Bench<'_>, kind: &str) -> Option<String> {
 /// What rules are asked about: the call with the places that its paths lead to, and with the type of the agent that it
 /// continues.
 async fn seen_by_rules(bench: &Bench<'_>, name: &str, input: &Value, intent: &Intent) -> Intent {
-    let mut intent = looked_at(bench, intent);
+    let mut intent = looked_at(bench, intent).await;
     if let Some(kind) = continued_type(bench, name, input).await {
         intent.agent = Some(kind);
     }
@@ -496,13 +498,10 @@ async fn continued_type(bench: &Bench<'_>, name: &str, input: &Value) -> Option<
 }
 
 /// The rules see the paths as named and as what they lead to, and what git would find where it is called.
-fn looked_at(bench: &Bench<'_>, intent: &Intent) -> Intent {
-    let mut intent = intent.clone();
-    add_real_paths(&mut intent, &Trails::on_disk());
+async fn looked_at(bench: &Bench<'_>, intent: &Intent) -> Intent {
     let trusted = bench.ports.rights.borrow().trusted;
-    let trusted = trusted.then_some(&*bench.ports.root);
-    add_repositories(&mut intent, Standing { cwd: &bench.around.cwd, trusted, looks: true });
-    intent
+    let trusted = trusted.then(|| bench.ports.root.clone());
+    look_at_disk(intent.clone(), bench.around.cwd.clone(), trusted).await
 }
 
 /// Where a path leads. One that does not exist yet leads where the nearest folder above it does.

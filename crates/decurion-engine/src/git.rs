@@ -40,8 +40,12 @@ pub async fn status(
     cwd: &Utf8Path,
     trusted: bool,
 ) -> Option<String> {
-    let root = trusted.then_some(cwd);
-    if crate::repository::doubt(cwd, crate::repository::Purpose::Look, root).is_some() {
+    let from = cwd.to_owned();
+    let look = tokio::task::spawn_blocking(move || {
+        let root = trusted.then_some(from.as_path());
+        crate::repository::doubt(&from, crate::repository::Purpose::Look, root)
+    });
+    if look.await.ok()?.is_some() {
         return None;
     }
     let all = async {

@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -19,6 +20,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 const MOST_LINKS: usize = 40;
 /// As many names as are looked at to find the links among them.
 const MOST_NAMES: usize = 20_000;
+/// The same for everything that is looked up together, so that a text full of patterns does not take minutes.
+const MOST_NAMES_TOGETHER: usize = 10 * MOST_NAMES;
 
 /// What is looked at: the disk, or a picture of one.
 pub trait Ground: Send + Sync {
@@ -98,6 +101,8 @@ pub struct Step {
 pub struct Trails {
     ground: Option<Arc<dyn Ground>>,
     known: Arc<Mutex<HashMap<Utf8PathBuf, Arc<[Step]>>>>,
+    /// How many names have been looked at.
+    looked: Arc<AtomicUsize>,
 }
 
 impl fmt::Debug for Trails {
@@ -114,7 +119,7 @@ impl Trails {
 
     /// Those of a ground.
     pub fn over(ground: Arc<dyn Ground>) -> Self {
-        Self { ground: Some(ground), known: Arc::default() }
+        Self { ground: Some(ground), ..Self::default() }
     }
 
     /// Whether anything is looked at.
@@ -142,15 +147,14 @@ impl Trails {
     /// Whether a folder holds a name like this. None where that cannot be told: nothing is looked at, or there is too
     /// much to look at.
     pub fn holds(&self, folder: &Utf8Path, wanted: &dyn Fn(&str) -> bool) -> Option<bool> {
-        let ground = self.ground.as_ref()?;
-        let entries = ground.entries(folder.as_std_path(), MOST_NAMES + 1);
+        let entries = self.search()?.entries(folder.as_std_path())?;
         let found = entries.iter().any(|entry| wanted(&entry.name.to_string_lossy()));
         (found || entries.len() <= MOST_NAMES).then_some(found)
     }
 
     /// Whether something below a folder is like this, without following links. None where that cannot be told.
     pub fn any_below(&self, folder: &Utf8Path, wanted: &dyn Fn(&Utf8Path) -> bool) -> Option<bool> {
-        let mut search = Search { ground: &**self.ground.as_ref()?, left: MOST_NAMES, found: Vec::new() };
+        let mut search = self.search()?;
         let mut folders = vec![PathBuf::from(folder)];
         while let Some(folder) = folders.pop() {
             for Entry { name, kind } in search.entries(&folder)? {
@@ -168,12 +172,16 @@ impl Trails {
 
     /// The links that someone comes across who goes down from a folder. None where there is too much to look at.
     pub fn met(&self, folder: &Utf8Path, reach: &Reach<'_>) -> Option<Vec<Utf8PathBuf>> {
-        let Some(ground) = &self.ground else { return Some(Vec::new()) };
-        let mut search = Search { ground: &**ground, left: MOST_NAMES, found: Vec::new() };
+        let Some(mut search) = self.search() else { return Some(Vec::new()) };
         let folder = folder.as_std_path();
         let ended = search.look(folder, reach.parts, reach.matches)
             && (!reach.follows || search.follow(self, folder));
         ended.then_some(search.found)
+    }
+
+    fn search(&self) -> Option<Search<'_>> {
+        let ground = &**self.ground.as_ref()?;
+        Some(Search { ground, left: MOST_NAMES, together: &self.looked, found: Vec::new() })
     }
 }
 
@@ -192,14 +200,19 @@ struct Search<'a> {
     ground: &'a dyn Ground,
     /// How much may still be looked at.
     left: usize,
+    /// How much has been looked at, with other searches.
+    together: &'a AtomicUsize,
     found: Vec<Utf8PathBuf>,
 }
 
 impl Search<'_> {
     /// What is in a folder; none where that is too much.
     fn entries(&mut self, folder: &Path) -> Option<Vec<Entry>> {
-        let entries = self.ground.entries(folder, self.left + 1);
-        self.left = self.left.checked_sub(entries.len())?;
+        let left = MOST_NAMES_TOGETHER.saturating_sub(self.together.load(Ordering::Relaxed)).min(self.left);
+        let entries = self.ground.entries(folder, left + 1);
+        // A folder costs something even if it is empty.
+        self.together.fetch_add(entries.len() + 1, Ordering::Relaxed);
+        self.left = left.checked_sub(entries.len())?;
         Some(entries)
     }
 

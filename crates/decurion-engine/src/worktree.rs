@@ -331,7 +331,9 @@ impl Worktrees {
         let is_trusted = |folder: &Utf8PathBuf| {
             repository.starts_with(folder) || crate::git::common(folder).as_deref() == Some(repository)
         };
-        if self.settings.trusted.as_ref().is_some_and(is_trusted) || !crate::git::runs_for_files(repository) {
+        let runs =
+            || crate::git::runs_for_files(repository) || crate::repository::nested_run_for_files(repository);
+        if self.settings.trusted.as_ref().is_some_and(is_trusted) || !runs() {
             return Ok(());
         }
         Err(WorktreeError::Untrusted(repository.to_owned()))

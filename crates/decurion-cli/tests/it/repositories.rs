@@ -13,7 +13,7 @@ use crate::stand::{Stand, finished, stream};
 const FRESH: &str = r#"
 set -eu
 cd "$WORK"
-rm -rf .git sub objects refs HEAD config evil* nested .gitattributes *.txt *.dat
+rm -rf .git sub d keep src objects refs HEAD config evil* nested .gitattributes .mailmap .git-blame-ignore-revs *.txt *.dat
 export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
 make() {
   git init -q -b main "$@" .
@@ -25,7 +25,45 @@ nest() { # a repository in sub, with these arguments for git init of it
   mkdir -p sub; (cd sub; git init -q -b main .; echo x > f; git add f; git commit -qm x)
   git add sub 2>/dev/null; git commit -qm nested
 }
+embed() { # a repository below a folder, which git has not been told of
+  mkdir -p "$1"; (cd "$1"; git init -q -b main .; echo x > f; git add f; git commit -qm x; echo y > f)
+  git -C "$1" config core.fsmonitor $EVIL
+}
 if [ -d ../base ]; then cp -a ../base/. .; else make; cp -a . ../base; fi
+hide() { # a repository at d/$1, which the index does not name: its entry for d stands for all below it
+  rm -rf .git d; git init -q -b main .; mkdir d keep; echo x > d/x; echo x > keep/y; git add d keep a.txt; git commit -qm s
+  git sparse-checkout set --cone --sparse-index keep
+  new=$(git rev-parse HEAD:d); mkdir -p "d/$1"; cp -a ../base/. "d/$1/"; echo three > "d/$1/a.txt"
+  old=$new; new=$(printf '160000 commit %s\t%s\n' $(git -C "d/$1" rev-parse HEAD) "${1##*/}" | git mktree --missing)
+  case $1 in */*) new=$(printf '040000 tree %s\t%s\n' $new "${1%/*}" | git mktree);; esac
+  perl -MDigest::SHA=sha1 -e 'local $/; my ($o, $n) = map { pack "H*", $_ } @ARGV[0,1]; open F, "<", ".git/index";
+    my $b = substr <F>, 0, -20; $b =~ s/\Q$o\E/$n/ or die; open F, ">", ".git/index"; print F $b, sha1($b)' $old $new
+  git -C "d/$1" config core.fsmonitor $EVIL
+}
+private() { # another repository of the user, which is none of the folder's, with the program's text in it
+  rm -rf ../private; git init -q -b main ../private
+  (cd ../private; cp $EVIL s; git add s; git commit -qm s); P=$(cd ../private; pwd -P)
+}
+bare() { # a repository without a checkout at evil.git, whose hook and settings name the program, and its address
+  git init -q -b main --bare evil.git; git push -q ./evil.git main; cp $EVIL evil.git/hooks/pre-receive
+  git -C evil.git config tar.foo.command $EVIL; git -C evil.git config tar.foo.remote true
+  git -C evil.git config core.alternateRefsCommand $EVIL; git -C evil.git config uploadpack.packObjectsHook $EVIL
+  config remote.origin.url "${1:-https://example.com/x.git}"
+}
+inner() { # a nested repository with such an address, and one that has an address elsewhere
+  git init -q -b main --bare ../evil-$$.git; E=$(cd ../evil-$$.git; pwd -P); nest; git -C sub config --unset core.fsmonitor || true
+  git -C sub push -q $E HEAD:refs/heads/main; cp $EVIL $E/hooks/pre-receive; git -C sub config remote.origin.url $E
+  git -C sub checkout -q -B main; (cd sub; echo y > f; git commit -qam y); git add sub; git commit -qm more
+  config remote.origin.url https://127.0.0.1:1/x.git
+}
+past() { # a repository in sub, of which two commits are in the history and none in the index
+  nest; (cd sub; echo y > f; git commit -qam y); git add sub; git commit -qm more
+  git rm -q --cached sub; git commit -qm gone; git -C sub config diff.external $EVIL
+}
+odd() { # a repository whose path is no text, and a link to this place in it
+  D=evil$(printf '\377'); mkdir "$D"; cp -a ../base/. "$D"/; mkdir "$D/below"; echo three > "$D/a.txt"
+  git -C "$D" config core.fsmonitor $EVIL; ln -s "$D/$1" nested
+}
 touch_up() { echo three > a.txt; echo two > x.dat; }
 config() { git config "$@"; }
 "#;
@@ -98,6 +136,8 @@ const HOSTILE: &[Row] = &[
     row("signature", "git cat-file commit HEAD | sed '/^committer/a gpgsig -----BEGIN PGP SIGNATURE-----\\n \\n x\\n -----END PGP SIGNATURE-----' > evil.c; git reset -q --hard $(git hash-object -t commit -w evil.c); config gpg.program $EVIL", "git log --format='%G?' -1"),
     row("worktree-config", "config extensions.worktreeConfig true; git config --worktree core.fsmonitor $EVIL", "git status"),
     row("git-file", "mv .git evilgit; echo 'gitdir: evilgit' > .git; git config core.fsmonitor $EVIL", "git status"),
+    quiet("git-file-by-process", "mv .git evilgit; mkdir sub; cp -a evilgit sub/; echo 'gitdir: /proc/self/cwd/evilgit' > .git; git --git-dir=sub/evilgit config core.fsmonitor $EVIL", "(cd sub && git status)"),
+    quiet("worktree-by-process", "config core.worktree /proc/self/cwd; mkdir sub", "(cd sub && git status)"),
     row("git-link", "mv .git evilgit; ln -s evilgit .git; git config core.fsmonitor $EVIL", "git status"),
     row("common-folder", "mv .git evilgit; git --git-dir=evilgit config core.fsmonitor $EVIL; mkdir .git; cp evilgit/HEAD evilgit/index .git/; echo ../evilgit > .git/commondir", "git status"),
     row("linked-checkout", "config core.fsmonitor $EVIL; git worktree add -q nested", "(cd nested && git status)"),
@@ -114,12 +154,165 @@ const HOSTILE: &[Row] = &[
     row("two-hook-paths", "mkdir evilhooks; cp $EVIL evilhooks/post-index-change; config core.hooksPath evilhooks; printf '[core]\\n\\thooksPath = /nowhere\\n' > .git/config.worktree", "git status"),
     row("config-edit", "config core.editor $EVIL", "git config edit"),
     row("lazy-objects", "git clone -q --bare . evilsrc; rm -rf .git; git init -q -b main .; config extensions.partialClone origin; config remote.origin.url ./evilsrc; config remote.origin.promisor true; config remote.origin.uploadpack \"$EVIL\"; cp evilsrc/packed-refs .git/ 2>/dev/null || true; git -C evilsrc rev-parse main > .git/refs/heads/main", "git log -p"),
+    quiet("odd-path-1", "odd ''", "(cd nested && git status)"),
+    quiet("odd-path-2", "odd ''", "(cd nested && git diff)"),
+    quiet("odd-path-3", "odd ''", "(cd nested; git status --short)"),
+    quiet("odd-path-4", "odd ''", "git -C nested status"),
+    quiet("odd-path-5", "odd ''", "git -C ./nested/ diff"),
+    quiet("odd-path-6", "odd ''", "timeout 20 git -C nested status"),
+    quiet("odd-path-7", "odd ''", "(cd nested && git ls-files -m)"),
+    quiet("odd-path-8", "odd ''", "(cd nested && git grep one)"),
+    quiet("odd-path-9", "odd ''", "(cd nested && git status | cat)"),
+    quiet("odd-path-10", "odd ''", "(cd nested/ && ls && git status)"),
+    quiet("odd-path-11", "odd below", "(cd nested && git status)"),
+    quiet("odd-path-12", "odd below", "git -C nested/.. status"),
+    quiet("odd-path-13", "odd below", "(cd -P nested/.. && git status)"),
+    quiet("odd-path-14", "odd ''", "(cd nested/below && git status)"),
+    quiet("odd-path-15", "odd ''", "(cd nested && git blame a.txt)"),
+    quiet("odd-path-twice", "odd ''; ln -s nested evillink", "(cd evillink && git status)"),
+    quiet("odd-path-glob", "odd ''", "(cd evil?/ && git status)"),
     quiet("pager", "config core.pager $EVIL; config pager.log $EVIL", "git log"),
     quiet("alias", "config alias.whatchanged \"!$EVIL\"", "git whatchanged -1"),
     quiet("configured-hook", "config hook.x.command $EVIL; config hook.x.event post-index-change", "git status"),
     quiet("ssh-command", "config core.sshCommand $EVIL", "git remote -v"),
     quiet("credential", "config credential.helper $EVIL", "git status"),
 ];
+
+/// Connections to a repository that came with the folder.
+#[rustfmt::skip]
+const CONNECTED: &[Row] = &[
+    row("push-address", "bare ./evil.git", "git push origin main:x"),
+    row("push-address-plain", "bare evil.git", "git push origin main:x"),
+    row("push-address-whole", "bare $PWD/evil.git", "git push origin main:x"),
+    row("push-address-file", "bare file://$PWD/evil.git", "git push origin main:x"),
+    row("push-address-only", "bare; config remote.origin.pushurl ./evil.git", "git push origin main:x"),
+    row("push-branch", "bare; config branch.main.remote evil.git; config branch.main.merge refs/heads/main; config push.default upstream; git commit -qm x --allow-empty", "git push"),
+    row("push-default", "bare; config remote.pushDefault ./evil.git; config push.default current; git commit -qm x --allow-empty", "git push"),
+    row("push-path", "bare", "git push ./evil.git main:x"),
+    row("push-path-plain", "bare", "git push evil.git main:x"),
+    row("push-path-ending", "bare", "git push evil main:x"),
+    row("push-path-whole", "bare", "git push \"$PWD/evil.git\" main:x"),
+    row("push-file", "bare", "git push file://$PWD/evil.git main:x"),
+    quiet("push-option", "bare", "git push --repo=./evil.git"),
+    row("push-quiet", "bare", "git push -q -f ./evil.git main:x"),
+    quiet("push-below", "bare ../evil.git; mkdir sub", "(cd sub && git push ../evil.git main:x)"),
+    row("push-instead", "bare; config url../evil.git.insteadOf https://example.com/x.git", "git push origin main:x"),
+    row("push-old-list", "bare; mkdir -p .git/remotes; echo 'URL: ./evil.git' > .git/remotes/old", "git push old main:x"),
+    row("archive", "bare", "git archive --remote=./evil.git --format=foo main"),
+    row("archive-apart", "bare", "git archive --remote ./evil.git --format=foo main"),
+    row("archive-address", "bare ./evil.git", "git archive --remote=origin --format=foo main"),
+    row("send-pack", "bare", "git send-pack ./evil.git main:x"),
+    quiet("push-nested", "inner", "git push --recurse-submodules=only origin main:x"),
+    quiet("push-nested-first", "inner", "git push --recurse-submodules=on-demand origin main:x"),
+    quiet("fetch-nested", "inner", "git fetch --recurse-submodules origin"),
+    quiet("pull-nested", "inner", "git pull --recurse-submodules"),
+    quiet("fetch", "bare", "git fetch ./evil.git"),
+    quiet("clone", "bare", "git clone ./evil.git nested"),
+    quiet("ls-remote", "bare", "git ls-remote evil.git"),
+];
+
+#[test]
+fn repositories_on_this_machine_do_not_run_before_trust() {
+    let rules = ["--allowedTools", "Bash(git:*),Bash(git push:*),Bash(git archive:*)"];
+    held_back(CONNECTED, &rules, &["--permission-mode", "bypassPermissions"]);
+}
+
+#[test]
+fn repositories_elsewhere_need_no_trust() {
+    let add = "git remote add origin";
+    let brings: Vec<String> =
+        ["https://127.0.0.1:1/x.git", "ssh://git@127.0.0.1:1/x.git", "git@127.0.0.1:x.git"]
+            .iter()
+            .map(|address| format!("{add} {address}; mkdir src; config branch.main.remote origin"))
+            .collect();
+    let calls = ["git push origin main", "git fetch", "git push -u origin src", "git archive HEAD"];
+    let rows: Vec<Row> = (brings.iter().flat_map(|brings| calls.map(|calls| (brings, calls))))
+        .enumerate()
+        .map(|(at, (brings, calls))| row(format!("elsewhere-{at}").leak(), brings.clone().leak(), calls))
+        .collect();
+    let stand = stand(&rows);
+    let run = session(&stand, &["--allowedTools", "Bash(git:*)"]);
+    assert_eq!(differing(&rows, &run, false), [""; 0]);
+}
+
+/// Ways to make git show what is in a file elsewhere: here the text of the program.
+#[rustfmt::skip]
+const SHOWING: &[Row] = &[
+    row("show-bisect", "ln -s $EVIL .git/BISECT_LOG", "git bisect log"),
+    row("show-grafts", "mkdir -p .git/info; ln -sf $EVIL .git/info/grafts", "git log"),
+    row("show-alternates-link", "mkdir -p .git/objects/info; ln -s $EVIL .git/objects/info/alternates", "git status"),
+    row("show-alternates", "private; echo $P/.git/objects > .git/objects/info/alternates; cp ../private/.git/refs/heads/main .git/refs/heads/x", "git show x:s"),
+    quiet("show-packed-refs", "ln -s $EVIL .git/packed-refs", "git branch -a"),
+    quiet("show-shallow", "ln -s $EVIL .git/shallow", "git log"),
+    row("show-sparse", "config core.sparseCheckout true; mkdir -p .git/info; ln -sf $EVIL .git/info/sparse-checkout", "git sparse-checkout list"),
+    row("show-rebase", "mkdir .git/rebase-merge; echo x > .git/rebase-merge/interactive; for f in done git-rebase-todo head-name onto; do ln -s $EVIL .git/rebase-merge/$f; done", "git status"),
+    row("show-ignored-revisions", "config blame.ignoreRevsFile .git-blame-ignore-revs; ln -s $EVIL .git-blame-ignore-revs", "git blame a.txt"),
+    row("show-git-file", "private; rm -rf .git; echo \"gitdir: $P/.git\" > .git", "git show HEAD:s"),
+    row("show-git-file-log", "private; rm -rf .git; echo 'gitdir: ../private/.git' > .git", "git log -p"),
+    row("show-git-file-object", "private; rm -rf .git; echo \"gitdir: $P/.git\" > .git", "git cat-file -p HEAD:s"),
+    row("show-git-file-link", "private; rm -rf .git; ln -s $P/.git evilgit; echo 'gitdir: evilgit' > .git", "git show HEAD:s"),
+    row("show-git-link", "private; rm -rf .git; ln -s $P/.git .git", "git show HEAD:s"),
+    row("show-common-folder", "private; rm -rf .git; mkdir .git; cp ../private/.git/HEAD .git; echo $P/.git > .git/commondir", "git show HEAD:s"),
+    row("show-worktree", "private; mv .git evilgit; mkdir -p evilgit/worktrees/a; cp ../private/.git/HEAD evilgit/worktrees/a; echo $P/.git > evilgit/worktrees/a/commondir; pwd -P | sed 's,$,/.git,' > evilgit/worktrees/a/gitdir; echo 'gitdir: evilgit/worktrees/a' > .git", "git show HEAD:s"),
+    row("show-objects", "private; rm -rf .git/objects .git/refs; ln -s $P/.git/objects $P/.git/refs .git/", "git show HEAD:s"),
+    row("show-pack", "private; git -C ../private gc -q; rm -rf .git/objects/pack; ln -s $P/.git/objects/pack .git/objects/pack; git -C ../private rev-parse HEAD > .git/refs/heads/x", "git show x:s"),
+    row("show-settings", "(echo '[user]'; printf '\tname = '; sed -n 2p $EVIL | tr -d \"'\") > ../private-settings; ln -sf $PWD/../private-settings .git/config", "git config --list"),
+    row("show-worktree-list", "mkdir -p .git/worktrees/a; for f in gitdir HEAD locked; do ln -s $EVIL .git/worktrees/a/$f; done; echo ../.. > .git/worktrees/a/commondir", "git worktree list --porcelain"),
+    row("show-nested", "private; nest; rm -rf sub/.git; echo \"gitdir: $P/.git\" > sub/.git; git update-index --cacheinfo 160000,$(git -C ../private rev-parse HEAD),sub; rm sub/f; cp $EVIL sub/s", "(cd sub && git show HEAD:s)"),
+];
+
+#[test]
+fn git_shows_no_file_elsewhere_before_trust() {
+    let stand = stand(SHOWING);
+    let shown = |run: &Finished| -> Vec<&str> {
+        let results = results(run);
+        let shows = |at: &usize| results[2 * at + 1]["content"].to_string().contains("/marks/");
+        (0..SHOWING.len()).filter(shows).map(|at| SHOWING[at].name).collect()
+    };
+    let run = session(&stand, &[]);
+    assert_eq!(shown(&run), [""; 0]);
+    assert_eq!(differing(SHOWING, &run, true), [""; 0]);
+    let run = session(&stand, &["--permission-mode", "bypassPermissions"]);
+    let shown = shown(&run);
+    let idle = SHOWING.iter().filter(|row| row.live && !shown.contains(&row.name));
+    let idle: Vec<&str> = idle.map(|row| row.name).collect();
+    assert_eq!(idle, [""; 0], "without effect");
+}
+
+/// Repositories nested in what a sparse index leaves out, which git adds to it when it looks at the files.
+#[rustfmt::skip]
+const HIDDEN: &[Row] = &[
+    row("sparse-status", "hide sub", "git status"),
+    row("sparse-status-short", "hide sub", "git status --short --branch"),
+    row("sparse-status-deep", "hide in/sub", "git status"),
+    row("sparse-status-below", "hide sub", "(cd keep && git status)"),
+    row("sparse-status-here", "hide sub", "git -C . status --porcelain"),
+    row("sparse-status-pipe", "hide sub", "git status | cat"),
+    row("sparse-timeout", "hide sub", "timeout 20 git status"),
+    row("sparse-untracked", "hide sub", "git status -uall --ignored"),
+    row("sparse-submodules", "hide sub", "git status --ignore-submodules=none"),
+    row("sparse-diff", "hide sub", "git diff"),
+    quiet("sparse-describe", "hide sub; git tag v1", "git describe --tags --dirty"),
+    row("sparse-diff-index", "hide sub", "git diff-index HEAD"),
+];
+
+#[test]
+fn repositories_that_a_sparse_index_hides_do_not_run_before_trust() {
+    held_back(HIDDEN, &[], &["--trust-folder"]);
+}
+
+/// Nothing of these rows runs before trust, all are asked about, and with the arguments that let them they run.
+fn held_back(rows: &[Row], more: &[&str], let_run: &[&str]) {
+    let stand = stand(rows);
+    let run = session(&stand, more);
+    assert_eq!(marks(&stand), BTreeSet::new());
+    assert_eq!(differing(rows, &run, true), [""; 0]);
+    session(&stand, &[more, let_run].concat());
+    let ran = marks(&stand);
+    let silent: Vec<&str> =
+        rows.iter().filter(|row| row.live && !ran.contains(row.name)).map(|row| row.name).collect();
+    assert_eq!(silent, [""; 0], "asked about, or without effect");
+}
 
 /// Repositories as people have them, in which nothing is asked.
 #[rustfmt::skip]
@@ -131,10 +324,18 @@ const USUAL: &[Row] = &[
     row("clone", "git clone -q . nested", "(cd nested && git log --oneline)"),
     row("remotes", "git remote add origin https://example.com/x.git; config branch.main.remote origin; config branch.main.merge refs/heads/main; config user.name me; config user.email me@example.com", "git status"),
     row("submodule", "git -c protocol.file.allow=always clone -q . nested/up; git -c protocol.file.allow=always submodule add -q ./nested/up sub", "git status"),
+    row("past-submodule", "past", "git log -p -3"),
+    row("past-submodule-log", "past", "git log -p --submodule=log"),
+    row("past-submodule-short", "past", "git diff --submodule=short HEAD~2 HEAD~1"),
+    row("past-submodule-plain", "past", "git diff --submodule HEAD~2 HEAD~1"),
     row("linked-checkout", "git worktree add -q nested", "(cd nested && git diff)"),
     row("list-4", "git update-index --index-version 4; nest", "git status"),
     row("list-split", "git update-index --split-index; nest", "git status"),
     row("husky", "mkdir evilhooks; cp $EVIL evilhooks/pre-commit; config core.hooksPath evilhooks", "git status"),
+    row("linked-hook", "echo true > nested; ln -s ../../nested .git/hooks/pre-commit", "git status"),
+    row("linked-ignore", "echo x > nested; ln -s nested .mailmap", "git log"),
+    row("linked-checkout-relative", "git worktree add -q nested; echo 'gitdir: ../.git/worktrees/nested' > nested/.git", "(cd nested && git log -p)"),
+    row("separate-git-folder", "mv .git evilgit; echo 'gitdir: evilgit' > .git", "git status"),
     row("own-hooks", "cp $EVIL .git/hooks/pre-commit", "git diff"),
     row("own-lfs", "config filter.lfs.clean 'git-lfs clean -- %f'; config filter.lfs.smudge 'git-lfs smudge -- %f'; config filter.lfs.process 'git-lfs filter-process'; config filter.lfs.required true", "git status"),
     row("no-monitor", "config core.fsmonitor false", "git status"),
@@ -235,9 +436,83 @@ fn nothing_of_a_repository_runs_before_trust() {
     );
 }
 
+/// Calls that add a repository to the index and then look into it, all in one text.
+#[rustfmt::skip]
+const ADDING: &[Row] = &[
+    row("add-status", "embed sub", "git add sub && git status"),
+    row("add-all-status", "embed sub", "git add -A && git status --short"),
+    row("add-dot-diff", "embed sub", "git add .; git diff"),
+    quiet("add-commit", "embed sub", "git add -A && git commit -m x"),
+    quiet("add-commit-status", "embed sub", "git add sub && git commit -qm x && git status"),
+    row("stage-status", "embed sub", "git stage sub && git status"),
+    row("add-stat", "embed sub", "git add sub; git diff --stat"),
+    quiet("add-describe", "embed sub; git tag v1", "git add -A && git describe --tags --dirty"),
+    row("add-in-parentheses", "embed sub", "(git add sub); git status"),
+    row("add-slash", "embed sub", "git add ./sub/ && git diff-index HEAD"),
+    row("add-pattern", "embed sub", "git add 's*' && git status"),
+    row("add-glob", "embed sub", "git add s* && git status"),
+    row("add-deep", "embed sub/in/deep", "git add sub && git status"),
+    row("add-by-file", "embed sub; mv sub/.git evilgit; echo 'gitdir: ../evilgit' > sub/.git", "git add sub && git status"),
+    row("add-filter", "embed sub; (cd sub; git config --unset core.fsmonitor; echo 'f filter=f' > .gitattributes; git config filter.f.clean $EVIL)", "git add sub && git status"),
+    quiet("commit-all", "embed sub", "git commit -am x"),
+    quiet("commit-path", "embed sub", "git commit -m x sub"),
+    quiet("commit-include", "embed sub", "git commit -m x -i sub"),
+];
+
+const ADDERS: [&str; 2] = ["--allowedTools", "Bash(git add:*),Bash(git stage:*),Bash(git commit:*)"];
+
+#[test]
+fn what_is_added_to_the_index_does_not_run_before_trust() {
+    held_back(ADDING, &ADDERS, &["--trust-folder"]);
+}
+
+#[test]
+fn what_is_usually_added_needs_no_trust() {
+    let unset = "embed sub; git -C sub config --unset core.fsmonitor";
+    let rows = [
+        row("plain", "true", "git add -A && git commit -qm x && git status"),
+        row("embedded", unset, "git add sub && git status"),
+        row("message", "embed sub", "git commit --allow-empty -m x"),
+        row("add-alone", "embed sub", "git add a.txt"),
+    ];
+    let stand = stand(&rows);
+    let run = session(&stand, &ADDERS);
+    assert_eq!(differing(&rows, &run, false), [""; 0]);
+}
+
 #[test]
 fn a_usual_repository_needs_no_trust() {
     let stand = stand(USUAL);
     let run = session(&stand, &[]);
     assert_eq!(differing(USUAL, &run, false), [""; 0]);
+}
+/// What the program itself asks git: what changed, for the prompt, a checkout for an agent and what became of it, and
+/// the list of worktrees. What the model calls plays no part, so each thing that a repository brings is tried once.
+#[test]
+fn own_calls_of_git_run_nothing_of_a_repository() {
+    let home = stand(HOSTILE).home;
+    let call = json!({
+        "description": "d", "prompt": "p", "subagent_type": "general-purpose", "isolation": "worktree",
+    });
+    let script = format!(
+        "when agent=main turn=1\n  call Agent {call}\nwhen agent=general-purpose turn=1\n  call Bash {}\nwhen\n  \
+         say \"over\"\n",
+        json!({"command": "echo new > new.txt; echo four > a.txt"})
+    );
+    let stand = Stand::in_home(home, &script);
+    let mut ran = Vec::new();
+    let mut brought = BTreeSet::new();
+    for row in HOSTILE.iter().filter(|row| brought.insert(row.brings)) {
+        let set = stand.home.program("/bin/sh").env("WORK", stand.home.work()).args(["../set.sh", row.name]);
+        assert_eq!(finished(set).ending.code(), 0, "{}", row.name);
+        let run = finished(stand.decurion().args(["-p", "go", "--permission-mode", "bypassPermissions"]));
+        assert!(run.output().contains("over"), "{}: {run:?}", row.name);
+        finished(stand.decurion().args(["worktrees", "list"]));
+        ran.extend(marks(&stand).contains(row.name).then_some(row.name));
+    }
+    assert_eq!(ran, [""; 0]);
+    // An agent that has no checkout of its own does not begin.
+    let begun = |body: &[u8]| String::from_utf8_lossy(body).contains("echo new > new.txt");
+    let made = stand.model.requests().iter().filter(|request| begun(&request.body)).count();
+    assert!(made > brought.len() / 2, "{made} of {} had a checkout made", brought.len());
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::paths::normal;
 use super::{Around, Grant, Policy, Undecided, add_real_paths, decide, effective_mode};
-use crate::repository::{Standing, add_repositories};
+use crate::repository::{MOST_INDEX_BYTES, Standing, add_repositories};
 use crate::trail::Trails;
 
 /// Where a row without a directory of its own happens.
@@ -132,7 +132,8 @@ pub fn answer(line: &[u8], trails: &Trails, home: Option<&Utf8Path>) -> Result<A
     let mut intent = intent_for(&row.tool, &row.input, &policy.around);
     add_real_paths(&mut intent, &policy.around.trails);
     let (cwd, looks) = (&policy.around.cwd, policy.around.trails.looks());
-    add_repositories(&mut intent, Standing { cwd, trusted: None, looks });
+    let standing = Standing { cwd, trusted: None, looks, index_bytes: MOST_INDEX_BYTES };
+    add_repositories(&mut intent, standing);
     let decision = decide(&policy, &row.tool, &row.input, &intent);
     Ok(Answered { tool: row.tool, policy, mode_because, input: row.input, intent, decision })
 }

@@ -13,6 +13,12 @@ pub(super) struct Settings {
     pub hooks: Vec<Utf8PathBuf>,
     /// How many bytes the name of an object has, if that is said.
     pub hash: Option<usize>,
+    /// Whether they say that it is checked out where it was found.
+    pub stands_here: bool,
+    /// The addresses of other repositories.
+    pub addresses: Vec<String>,
+    /// What names another repository, mostly by the name that it has in these settings.
+    pub remotes: Vec<String>,
 }
 
 /// Names that are harmless whatever their value, by section. A `*` stands for every name.
@@ -133,6 +139,13 @@ impl Settings {
             Some(named) => format!("{section}.{named}.{name}"),
             None => format!("{section}.{name}"),
         };
+        match (section.as_str(), name) {
+            ("remote" | "submodule", "url" | "pushurl") => self.addresses.push(value.to_owned()),
+            ("branch", "remote" | "pushremote") | ("remote", "pushdefault") => {
+                self.remotes.push(value.to_owned());
+            }
+            _ => {}
+        }
         let refused = || Err(format!("its settings have {}, which may name a program", key.escape_debug()));
         match key.as_str() {
             "extensions.objectformat" => {
@@ -148,7 +161,10 @@ impl Settings {
                 return Ok(());
             }
             // In a nested repository it says where that is checked out.
-            "core.worktree" if leads_to(own, value, top) => return Ok(()),
+            "core.worktree" if leads_to(own, value, top) => {
+                self.stands_here = true;
+                return Ok(());
+            }
             // `!` before it would be a command.
             _ if section == "submodule" && name == "update" && named.is_some() => {
                 let known = ["checkout", "rebase", "merge", "none"].contains(&value);
@@ -195,6 +211,7 @@ fn is_plain_path(value: &str) -> bool {
 }
 
 fn leads_to(from: &Utf8Path, value: &str, place: &Utf8Path) -> bool {
-    let target = from.join(value).canonicalize_utf8();
-    is_plain_path(value) && matches!((target, place.canonicalize_utf8()), (Ok(a), Ok(b)) if a == b)
+    is_plain_path(value)
+        && super::links::straight(from, value)
+            .is_some_and(|target| place.canonicalize_utf8().is_ok_and(|place| place == target))
 }

@@ -1,5 +1,5 @@
-//! The repositories nested in a checkout. Takes git's list of the checkout's files, as it is on disk; gives the
-//! paths in it at which another repository stands, where git calls itself.
+//! The files of a checkout that git knows. Takes git's list of them, as it is on disk; gives their paths, and those at
+//! which another repository stands, where git calls itself.
 //!
 //! The list comes with the repository and may be made to deceive: what git could read in another way is an error.
 
@@ -7,43 +7,78 @@ use std::io::Read as _;
 
 use camino::Utf8Path;
 
-/// A longer list is not read.
-const MOST_BYTES: u64 = 256 << 20;
 /// The kind of an entry that stands for another repository.
 const NESTED: u32 = 0o160_000;
+/// The kind of an entry that stands for all that is below a folder.
+const FOLDER: u32 = 0o040_000;
 const KIND: u32 = 0o170_000;
+/// No path is longer.
+const LONGEST_PATH: usize = 4096;
+/// How many bytes of paths one byte of a list may stand for: entries share the beginnings of their paths.
+const MOST_UNFOLDED: usize = 4;
 
-/// The paths of nested repositories; none where there is no list. `hash` is the length of an object's name.
-pub(super) fn nested(own: &Utf8Path, hash: usize) -> Result<Vec<Vec<u8>>, String> {
-    let Some(bytes) = read(&own.join("index"))? else { return Ok(Vec::new()) };
-    let mut list = List::default();
+/// The paths of nested repositories; none where there is no list. `hash` is the length of an object's name, `left` how
+/// many bytes may still be read. A list that leaves out what is below some folders is an error: git reads the rest
+/// from its objects, and repositories may be nested there.
+pub(super) fn nested(own: &Utf8Path, hash: usize, left: &mut u64) -> Result<Vec<Vec<u8>>, String> {
+    let mut nested = Vec::new();
+    let mut sparse = false;
+    entries(own, hash, left, &mut |kind, path| {
+        sparse |= kind == FOLDER;
+        if kind == NESTED {
+            nested.push(path.to_vec());
+        }
+    })?;
+    if sparse { Err(not_whole()) } else { Ok(nested) }
+}
+
+fn entries(
+    own: &Utf8Path,
+    hash: usize,
+    left: &mut u64,
+    look: &mut dyn FnMut(u32, &[u8]),
+) -> Result<(), String> {
+    let Some(bytes) = read(&own.join("index"), left)? else { return Ok(()) };
+    let mut list = List { look, shared: None };
     list.add(&bytes, hash).ok_or_else(broken)?;
     if let Some(shared) = list.shared.take() {
         let name: String = shared.iter().map(|byte| format!("{byte:02x}")).collect();
-        let bytes = read(&own.join(format!("sharedindex.{name}")))?.ok_or_else(broken)?;
+        let bytes = read(&own.join(format!("sharedindex.{name}")), left)?.ok_or_else(broken)?;
         list.add(&bytes, hash).ok_or_else(broken)?;
     }
-    Ok(list.nested)
+    Ok(())
+}
+
+fn not_whole() -> String {
+    "its list of files is not whole (a sparse index)".to_owned()
 }
 
 fn broken() -> String {
     "its list of files is not understood".to_owned()
 }
 
-fn read(path: &Utf8Path) -> Result<Option<Vec<u8>>, String> {
+fn read(path: &Utf8Path, left: &mut u64) -> Result<Option<Vec<u8>>, String> {
     let Ok(metadata) = std::fs::metadata(path) else { return Ok(None) };
-    if !metadata.is_file() || metadata.len() > MOST_BYTES {
-        return Err("its list of files is too long".to_owned());
+    if !metadata.is_file() {
+        return Err("its list of files is not a file".to_owned());
+    }
+    if metadata.len() > *left {
+        return Err(
+            "its list of files, with those of the repositories around it and nested in it, is too long to \
+                    be looked through"
+                .to_owned(),
+        );
     }
     let mut bytes = Vec::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
-    read.map_err(|error| format!("its list of files cannot be read: {error}"))?;
+    let read = std::fs::File::open(path).and_then(|file| file.take(*left).read_to_end(&mut bytes));
+    let read = read.map_err(|error| format!("its list of files cannot be read: {error}"))?;
+    *left = left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
     Ok(Some(bytes))
 }
 
-#[derive(Default)]
-struct List {
-    nested: Vec<Vec<u8>>,
+struct List<'l> {
+    /// Is shown the kind and the path of each entry.
+    look: &'l mut dyn FnMut(u32, &[u8]),
     /// The name of another list that this one adds to.
     shared: Option<Vec<u8>>,
 }
@@ -54,7 +89,7 @@ struct Entry {
     whole: bool,
 }
 
-impl List {
+impl List<'_> {
     /// Reads one list; none where it is not understood.
     fn add(&mut self, bytes: &[u8], hash: usize) -> Option<()> {
         let (version, count) = (number(bytes, 4)?, number(bytes, 8)?);
@@ -64,6 +99,7 @@ impl List {
         let mut at = 12;
         let mut name: Vec<u8> = Vec::new();
         let mut entries = Vec::new();
+        let mut unfolded = bytes.len().saturating_mul(MOST_UNFOLDED);
         for _ in 0..count {
             let begin = at;
             let kind = number(bytes, begin + 24)? & KIND;
@@ -82,7 +118,11 @@ impl List {
                 name.clear();
             }
             let length = bytes.get(at..)?.iter().position(|byte| *byte == 0)?;
+            if name.len() + length > LONGEST_PATH {
+                return None;
+            }
             name.extend(&bytes[at..at + length]);
+            unfolded = unfolded.checked_sub(name.len())?;
             at += length + 1;
             // Git goes by the length that stands in the entry, as far as that can be told there.
             if usize::from(flags & 0xFFF) != name.len().min(0xFFF) {
@@ -91,9 +131,7 @@ impl List {
             if version != 4 {
                 at = begin + (at - begin).div_ceil(8) * 8;
             }
-            if kind == NESTED {
-                self.nested.push(name.clone());
-            }
+            (self.look)(kind, &name);
             entries.push(Entry { at: begin, whole });
         }
         self.extensions(bytes.get(..bytes.len().checked_sub(hash)?)?, at, &entries, hash)
@@ -151,11 +189,11 @@ fn varint(bytes: &[u8], at: &mut usize) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// A list with these entries (kind, path), and what follows them.
-    fn list(version: u32, entries: &[(u32, &str)], follows: &[u8]) -> Vec<u8> {
+    pub(in crate::repository) fn list(version: u32, entries: &[(u32, &str)], follows: &[u8]) -> Vec<u8> {
         let count = u32::try_from(entries.len()).unwrap();
         let mut bytes = [b"DIRC".as_slice(), &version.to_be_bytes(), &count.to_be_bytes()].concat();
         let mut before = "";
@@ -179,9 +217,14 @@ mod tests {
     }
 
     fn nested(bytes: &[u8]) -> Option<Vec<String>> {
-        let mut list = List::default();
-        list.add(bytes, 20)?;
-        Some(list.nested.into_iter().map(|path| String::from_utf8(path).unwrap()).collect())
+        let mut found = Vec::new();
+        let mut look = |kind: u32, path: &[u8]| {
+            if kind == NESTED {
+                found.push(String::from_utf8(path.to_vec()).unwrap());
+            }
+        };
+        List { look: &mut look, shared: None }.add(bytes, 20)?;
+        Some(found)
     }
 
     #[test]
@@ -207,5 +250,30 @@ mod tests {
         lies[12 + 61] = 9;
         assert!(nested(&lies).is_none(), "a path is longer than it says");
         assert!(nested(&lies[..40]).is_none(), "it ends too early");
+    }
+
+    /// Entries may share the beginnings of their paths, so that a short list stands for any amount of text.
+    #[test]
+    fn list_that_unfolds_to_too_much_is_refused() {
+        let unfolding = |first: usize, entries: usize| {
+            let count = u32::try_from(entries + 1).unwrap();
+            let mut bytes = [b"DIRC".as_slice(), &4_u32.to_be_bytes(), &count.to_be_bytes()].concat();
+            for (at, path) in
+                std::iter::once(vec![b'a'; first]).chain(vec![b"b".to_vec(); entries]).enumerate()
+            {
+                bytes.extend([0; 24]);
+                bytes.extend(NESTED.to_be_bytes());
+                bytes.extend([0; 32]);
+                bytes.extend(u16::try_from(first.min(0xFFF)).unwrap().to_be_bytes());
+                bytes.push(u8::from(at > 0));
+                bytes.extend(path);
+                bytes.push(0);
+            }
+            [bytes.as_slice(), &[0; 20]].concat()
+        };
+        assert_eq!(nested(&unfolding(200, 100)).unwrap().len(), 101);
+        assert!(nested(&unfolding(4096, 1)).is_some());
+        assert!(nested(&unfolding(4097, 1)).is_none(), "a path that is too long");
+        assert!(nested(&unfolding(4000, 10_000)).is_none(), "too much text");
     }
 }

@@ -315,6 +315,37 @@ fn too_much_to_look_at_is_asked_about() {
     assert_eq!(decided("Bash cat a b"), Verdict::Allow);
 }
 
+/// A text may hold any number of patterns: together they are looked up in as many names as one decision may take.
+#[test]
+fn patterns_of_one_text_share_how_much_is_looked_at() {
+    struct Wide(std::sync::atomic::AtomicUsize);
+    impl decurion_engine::trail::Ground for Wide {
+        fn link(&self, _path: &std::path::Path) -> Option<std::path::PathBuf> {
+            None
+        }
+        fn entries(&self, _folder: &std::path::Path, most: usize) -> Vec<Entry> {
+            let names = most.min(15_000);
+            self.0.fetch_add(names, std::sync::atomic::Ordering::Relaxed);
+            (0..names).map(|number| Entry { name: number.to_string().into(), kind: Kind::Other }).collect()
+        }
+        fn is_shared(&self, _folder: &std::path::Path) -> bool {
+            false
+        }
+    }
+    let land = Land::new();
+    let ground = Arc::new(Wide(0.into()));
+    let decided = |call: &str| {
+        let trails = Trails::over(Arc::clone(&ground) as Arc<dyn decurion_engine::trail::Ground>);
+        let around = Around { trails, ..land.around("W", &[]) };
+        land.decide(&around, Mode::Default, RuleSet::default(), call).verdict
+    };
+    assert_eq!(decided("Bash cat a*"), Verdict::Allow);
+    ground.0.store(0, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(decided(&format!("Bash cat {}", "a* ".repeat(1000))), Verdict::Ask);
+    let looked = ground.0.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(looked < 1_000_000, "{looked}");
+}
+
 /// What is not text has no name in a rule, and is followed all the same.
 #[test]
 fn a_link_by_way_of_a_name_that_is_no_text_is_followed() {
