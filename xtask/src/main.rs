@@ -56,8 +56,32 @@ fn main() -> ExitCode {
 }
 
 /// What the tests run besides cargo, and the Debian package each is in.
-const PROGRAMS: [(&str, &str); 5] =
-    [("git", "git"), ("bash", "bash"), ("strace", "strace"), ("python3", "python3"), ("tmux", "tmux")];
+const PROGRAMS: &[(&str, &str)] = &[
+    ("git", "git"),
+    ("bash", "bash"),
+    ("strace", "strace"),
+    ("python3", "python3"),
+    ("tmux", "tmux"),
+    // Those that read files without a question: their options are tried.
+    ("tree", "tree"),
+    ("rg", "ripgrep"),
+    ("fdfind", "fd-find"),
+    ("jq", "jq"),
+    ("xxd", "xxd"),
+    ("strings", "binutils"),
+    ("hexdump", "bsdextrautils"),
+    ("column", "bsdextrautils"),
+    ("file", "file"),
+    ("shasum", "perl"),
+    ("vim", "vim"),
+    ("ed", "ed"),
+    ("unzip", "unzip"),
+    // Those that a rule may allow: what they do with it is tried.
+    ("zip", "zip"),
+    ("curl", "curl"),
+    ("make", "make"),
+    ("ps", "procps"),
+];
 
 fn test(args: &[String]) -> Result<()> {
     let wanted = args.iter().any(|arg| arg == "--install");

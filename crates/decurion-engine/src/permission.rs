@@ -299,7 +299,7 @@ fn finds_flags(command: &ShellCommand, trails: &Trails) -> Option<String> {
     let finds = |glob: &&String| {
         let parts = paths::special_parts(glob);
         let Some(part) = parts.first() else { return false };
-        let flag = |name: &str| name.starts_with('-') && glob::component_matches(part, name);
+        let flag = |name: &str| name.starts_with('-') && glob::shell_finds(part, name);
         trails.holds(&paths::fixed_part(glob), &flag).unwrap_or_else(harmful)
     };
     let glob = command.may_find_flags.iter().find(finds)?;
@@ -320,7 +320,7 @@ fn add_names(touches: &mut Vec<Touch>, names: &dyn Fn(&Utf8Path) -> Vec<Utf8Path
 /// The same for what a command names by patterns: where those begin, and the links that they come across.
 fn add_wide(command: &mut ShellCommand, trails: &Trails, names: &dyn Fn(&Utf8Path) -> Vec<Utf8PathBuf>) {
     let plain = |part: &str, name: &str| {
-        (part.starts_with('.') || !name.starts_with('.')) && glob::component_matches(part, name)
+        (part.starts_with('.') || !name.starts_with('.')) && glob::shell_finds(part, name)
     };
     for wide in command.wide.clone() {
         let fixed = paths::fixed_part(&wide.pattern);

@@ -17,20 +17,20 @@ use serde_json::{Value, json};
 use crate::stand::{Stand, finished};
 
 /// What must not reach the model.
-const CANARY: &str = "canary-of-the-secret-file";
+pub const CANARY: &str = "canary-of-the-secret-file";
 
 /// What came of a list of commands.
-struct Tried {
+pub struct Tried {
     stand: Stand,
-    commands: Vec<String>,
+    pub commands: Vec<String>,
 }
 
 /// The name of the n-th marker: letters only, since some attacks cut their text at digits.
-fn marker(index: usize) -> String {
+pub fn marker(index: usize) -> String {
     [index / 26, index % 26].iter().map(|digit| char::from(b'a' + u8::try_from(*digit).unwrap())).collect()
 }
 
-fn home() -> Home {
+pub fn home() -> Home {
     let home = Home::new().unwrap();
     for folder in ["out", "work/src/secret", "work/empty", "work/tree"] {
         fs::create_dir_all(home.path().join(folder)).unwrap();
@@ -53,7 +53,12 @@ fn named(command: &str, index: usize) -> String {
 }
 
 /// Runs every command as one call each of one session.
-fn session(home: Home, commands: &[&str], arguments: &[&str]) -> Tried {
+pub fn session(home: Home, commands: &[&str], arguments: &[&str]) -> Tried {
+    session_with(home, commands, arguments, &[])
+}
+
+/// The same with these variables in the environment.
+pub fn session_with(home: Home, commands: &[&str], arguments: &[&str], variables: &[(&str, &str)]) -> Tried {
     let commands: Vec<String> =
         commands.iter().enumerate().map(|(index, command)| named(command, index)).collect();
     let mut script = "when agent=main turn=1\n".to_owned();
@@ -62,7 +67,9 @@ fn session(home: Home, commands: &[&str], arguments: &[&str]) -> Tried {
     }
     script.push_str("when\n  say \"done\"\n");
     let stand = Stand::in_home(home, &script);
-    let run = finished(stand.decurion().args(["-p", "go"]).args(arguments));
+    let program = stand.decurion().args(["-p", "go"]).args(arguments);
+    let program = variables.iter().fold(program, |program, (name, value)| program.env(name, value));
+    let run = finished(program);
     // 3: the last call was denied.
     assert!(matches!(run.ending.code(), 0 | 3), "{run:?}");
     Tried { stand, commands }
@@ -75,8 +82,13 @@ impl Tried {
         [home.path().join("out").join(&name), home.work().join(".git/hooks").join(&name)]
     }
 
+    /// Where the commands ran.
+    pub fn home(&self) -> &Home {
+        &self.stand.home
+    }
+
     /// The commands whose marker exists, or whose result shows the secret.
-    fn breaches(&self) -> Vec<&str> {
+    pub fn breaches(&self) -> Vec<&str> {
         let results = self.results();
         assert_eq!(results.len(), self.commands.len());
         let breached = |index: &usize| {
@@ -86,7 +98,7 @@ impl Tried {
     }
 
     /// The results of the calls as the model is told them.
-    fn results(&self) -> Vec<String> {
+    pub fn results(&self) -> Vec<String> {
         let requests = self.stand.model.requests();
         let last: Value = serde_json::from_slice(&requests.last().unwrap().body).unwrap();
         let blocks =
@@ -168,7 +180,163 @@ const READING: &[&str] = &[
     "if true; then @T; fi",
     "trap '@T' EXIT",
     "PATH=.:$PATH; @T",
+    // What is evaluated: the subscript of a named descriptor.
+    "ls {a['$(@T)']}>/dev/null",
+    "ls {a['$(@T)']}>>/dev/null",
+    "ls {a['$(@T)']}>|/dev/null",
+    "ls {a['$(@T)']}>&2",
+    "cat {a['$(@T)']}<f",
+    "cat {a['$(@T)']}<&0 </dev/null",
+    "cat {a['$(@T)']}<>f </dev/null",
+    "cat {a['$(@T)']}<<<x </dev/null",
+    "ls {a[0'$(@T)']}>/dev/null",
+    "ls {a['x[$(@T)]']}>/dev/null",
+    "ls {a['`@T`']}>/dev/null",
+    "{a['$(@T)']}>/dev/null ls",
+    "ls \\\n{a['$(@T)']}>/dev/null",
+    "ls {\\\na['$(@T)']}>/dev/null",
+    "ls | cat {a['$(@T)']}>/dev/null",
+    "for i in 1; do ls {a['$(@T)']}>/dev/null; done",
 ];
+
+/// `xxd` looks at the first letter of a word only: what follows is no value, and its second operand is written to.
+const OVERWRITING: &[&str] = &[
+    "xxd -pc f src/main.rs",
+    "xxd -ac f src/main.rs",
+    "xxd -il f src/main.rs",
+    "xxd -ul f src/main.rs",
+    "xxd -bg f src/main.rs",
+    "xxd -eg f src/main.rs",
+    "xxd -Cs f src/main.rs",
+    "xxd -Eo f src/main.rs",
+    "xxd -pn f src/main.rs",
+    "xxd -pss f src/main.rs",
+    "xxd -us f src/main.rs",
+    "xxd -ig f src/main.rs",
+    "xxd -pc -- f src/main.rs",
+];
+
+#[test]
+fn letters_after_the_first_take_no_value_for_xxd() {
+    for mode in ["default", "plan"] {
+        for command in OVERWRITING {
+            let tried = session(home(), &[command], &["--permission-mode", mode]);
+            let kept = fs::read_to_string(tried.stand.home.work().join("src/main.rs")).unwrap();
+            assert_eq!(kept, "fn main() {}\n", "{command}");
+        }
+    }
+}
+
+/// After `>&` bash takes a dash by itself, and the rest of the word is an argument of the command.
+const DASHED: &[&str] = &[
+    "sort f >&--o@X",
+    "sort >&--o@X f",
+    "sort f >& --o@X",
+    "sort f 1>&--o@X",
+    "sort f 2>&--o@X",
+    "sort f 3>&--o@X",
+    "sort f <&--o@X",
+    "sort f 0<&--o@X",
+    "sort f >&\\\n--o@X",
+    "sort f 2>&---output=@X",
+    "cat f | sort 2>&--o@X",
+    "find . -maxdepth 0 2>&--fprint @X",
+    "find . -maxdepth 0 2>&--exec touch @X \\;",
+    "uniq f 2>&-@X",
+    "cp f 2>&-@X",
+    "mkdir 2>&-@X",
+    "touch 2>&-@X",
+    "touch 3>&-@X",
+];
+
+#[test]
+fn closing_a_descriptor_adds_no_argument() {
+    none_breaches(DASHED, &[]);
+    none_breaches(DASHED, &["--permission-mode", "acceptEdits"]);
+    none_breaches(DASHED, &["--allowedTools", "Edit"]);
+}
+
+/// Options that take no value from the next word, or an optional one: the next word is a file that is read. And one
+/// that does take it, so that what follows it is no option.
+const SWALLOWED: &[&str] = &[
+    "od -An -c -w .env | tr -d ' \\n'",
+    "od -An -cw .env | tr -d ' \\n'",
+    "od -An -c --width .env | tr -d ' \\n'",
+    "od --strings .env",
+    "od -An --strings .env",
+    "strings -o .env",
+    "strings -ao .env",
+    "strings -fo .env",
+    "hexdump -v -e '\"%c\"' -L .env",
+    "hexdump -ve '\"%c\"' -vL .env",
+    "column -tn -s .env",
+    "column -n -s .env",
+    "column -n -c .env",
+    "column -tn -o .env",
+    "git diff -U .env /dev/null",
+    "git diff --no-index -p -U .env /dev/null",
+    "git diff --no-index --unified .env /dev/null",
+    "git diff --no-index -p -X .env /dev/null",
+    "git diff --no-index -wU .env /dev/null",
+    "jq -R . -- --arg x .env",
+    "jq -R . -- --argjson x .env",
+    "jq -rR . -- --arg a .env",
+];
+
+#[test]
+fn the_word_after_an_option_without_a_value_is_read() {
+    none_breaches(SWALLOWED, &["--disallowedTools", "Read(.env)"]);
+    let outside: Vec<String> =
+        SWALLOWED.iter().map(|command| command.replace(".env", "../out/outside")).collect();
+    let outside: Vec<&str> = outside.iter().map(String::as_str).collect();
+    none_breaches(&outside, &[]);
+    none_breaches(&outside, &["--permission-mode", "plan"]);
+}
+
+/// Ways to list an archive whose name tar takes for a file on another machine, because of its colon.
+const REMOTE: &[&str] = &[
+    "tar tf *.tar",
+    "tar tf h*",
+    "tar tf ?.invalid*",
+    "tar tf [h].invalid*",
+    "tar tvf *x.tar",
+    "tar tzf h*tar",
+    "tar tjvf *invalid*",
+    "tar -tf *.tar",
+    "tar -tvf h*",
+    "tar -t -f h*",
+    "tar tf 'h.invalid:x.tar'",
+    "tar tf h.invalid\\:x.tar",
+    "tar tf {h,i}.invalid:x.tar",
+    "tar --list --file=h.invalid:x.tar",
+    "tar --list --file *.tar",
+    "(cd . && tar tf h*)",
+    "timeout 5 tar tf *.tar",
+    "ls; ! tar tf h*",
+    "cat f | tar tf *.tar",
+    "tar tf *.tar 2>&1 | head -5",
+];
+
+/// The calls by which tar tried to reach the other machine.
+fn reached(arguments: &[&str]) -> Vec<String> {
+    let home = home();
+    fs::write(home.work().join("h.invalid:x.tar"), "").unwrap();
+    let tried = session(home, REMOTE, arguments);
+    let results = tried.results();
+    let reaches = |index: &usize| {
+        let result = results[*index].to_lowercase();
+        ["connect", "resolve", "remote"].iter().any(|word| result.contains(word))
+    };
+    (0..results.len()).filter(reaches).map(|index| tried.commands[index].clone()).collect()
+}
+
+#[test]
+fn tar_reaches_no_other_machine() {
+    assert_eq!(reached(&[]), Vec::<String>::new());
+    assert_eq!(reached(&["--permission-mode", "acceptEdits"]), Vec::<String>::new());
+    let skipped = reached(&["--permission-mode", "bypassPermissions"]);
+    assert!(skipped.len() + 2 >= REMOTE.len(), "only these have an effect: {skipped:#?}");
+}
 
 #[test]
 fn nothing_runs_out_of_a_text_that_looks_as_if_it_only_read() {

@@ -3,37 +3,122 @@
 
 /// One element of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Token {
+enum Token<'p> {
     /// Any text.
     Star,
     /// Any one character.
     Any,
     /// This character.
     One(char),
+    /// One of the characters between these brackets.
+    Set(&'p str),
 }
 
-/// Takes a pattern apart. A set of characters counts as any character: it is only used where matching too
-/// much is the safe side, or where [`matches`] looks at sets itself.
-fn tokens(pattern: &str) -> Vec<Token> {
+/// Takes the pattern of a rule apart.
+fn tokens(pattern: &str) -> Vec<Token<'_>> {
     let mut found = Vec::new();
-    let mut characters = pattern.chars().peekable();
-    while let Some(c) = characters.next() {
+    let mut rest = pattern;
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
         found.push(match c {
-            '\\' => Token::One(characters.next().unwrap_or('\\')),
+            '\\' => {
+                let next = rest.chars().next();
+                rest = &rest[next.map_or(0, char::len_utf8)..];
+                Token::One(next.unwrap_or(c))
+            }
             '*' => Token::Star,
             '?' => Token::Any,
-            '[' if characters.clone().any(|c| c == ']') => {
-                for c in characters.by_ref() {
-                    if c == ']' {
-                        break;
-                    }
+            '[' => match set_end(rest) {
+                Some(end) => {
+                    let set = &rest[..end];
+                    rest = &rest[end + 1..];
+                    Token::Set(set)
                 }
-                Token::Any
-            }
+                None => Token::One(c),
+            },
             c => Token::One(c),
         });
     }
     found
+}
+
+/// Takes a shell's glob apart, as widely as it may be read: from a set on it counts as any text. What belongs to a set
+/// depends on the language and on options of the shell, and one that is misread would find too little.
+fn shell_tokens(glob: &str) -> Vec<Token<'_>> {
+    let mut escaped = false;
+    let set = glob.char_indices().find(|(_, c)| {
+        let special = *c == '[' && !escaped;
+        escaped = *c == '\\' && !escaped;
+        special
+    });
+    let Some((at, _)) = set else { return tokens(glob) };
+    let mut found = tokens(&glob[..at]);
+    found.push(Token::Star);
+    found
+}
+
+/// Where the set that begins here ends, without its closing bracket.
+fn set_end(text: &str) -> Option<usize> {
+    let negated = usize::from(text.starts_with(['!', '^']));
+    // Directly at the beginning a bracket is one of its characters.
+    let mut at = negated + usize::from(text[negated..].starts_with(']'));
+    loop {
+        let rest = &text[at..];
+        match rest.chars().next()? {
+            ']' => return Some(at),
+            '[' => at += class(rest).map_or(1, str::len),
+            _ => at = text.len() - member(rest)?.1.len(),
+        }
+    }
+}
+
+/// The first character of a text, which may have a backslash before it, and what follows.
+fn member(text: &str) -> Option<(char, &str)> {
+    let text = text.strip_prefix('\\').filter(|rest| !rest.is_empty()).unwrap_or(text);
+    let c = text.chars().next()?;
+    Some((c, &text[c.len_utf8()..]))
+}
+
+/// `[:alpha:]`, `[.x.]` or `[=x=]` at the beginning of a text.
+fn class(text: &str) -> Option<&str> {
+    let rest = text.strip_prefix('[')?;
+    let mark = rest.chars().next().filter(|mark| ":.=".contains(*mark))?;
+    let end = rest[1..].find(&format!("{mark}]"))?;
+    Some(&text[..end + 4])
+}
+
+/// Whether a character is in a set.
+fn is_in(set: &str, wanted: char) -> bool {
+    let negated = set.starts_with(['!', '^']);
+    let mut rest = &set[usize::from(negated)..];
+    let mut found = false;
+    while let Some((first, after)) = member(rest) {
+        if let Some(class) = class(rest) {
+            found |= is_of_class(&class[1..class.len() - 1], wanted);
+            rest = &rest[class.len()..];
+            continue;
+        }
+        let range = after.strip_prefix('-').and_then(member);
+        let (last, after) = range.unwrap_or((first, after));
+        found |= (first..=last).contains(&wanted);
+        rest = after;
+    }
+    found != negated
+}
+
+/// Whether a character is one of `:alpha:`, `.x.` or `=x=`.
+fn is_of_class(class: &str, wanted: char) -> bool {
+    match class {
+        ":alpha:" => wanted.is_alphabetic(),
+        ":digit:" => wanted.is_ascii_digit(),
+        ":alnum:" | ":word:" => wanted.is_alphanumeric() || (wanted == '_' && class == ":word:"),
+        ":upper:" => wanted.is_uppercase(),
+        ":lower:" => wanted.is_lowercase(),
+        ":space:" | ":blank:" => wanted.is_whitespace(),
+        ":punct:" => wanted.is_ascii_punctuation(),
+        ":xdigit:" => wanted.is_ascii_hexdigit(),
+        class => class.trim_matches(['.', '=']).chars().eq([wanted]),
+    }
 }
 
 /// Whether `pattern`, in which `*` stands for any text and nothing else is special, matches `text`.
@@ -50,11 +135,18 @@ pub(crate) fn text_matches(pattern: &str, text: &str) -> bool {
     rest.len() >= last.len() && rest.ends_with(last)
 }
 
-/// Whether a path's component matches a pattern of one.
-pub(crate) fn component_matches(pattern: &str, name: &str) -> bool {
-    let pattern = tokens(pattern);
-    let name: Vec<Token> = name.chars().map(Token::One).collect();
-    meet(&pattern, &name)
+/// Whether a path's component matches a rule's pattern of one.
+fn component_matches(pattern: &str, name: &str) -> bool {
+    meet(&tokens(pattern), &characters(name))
+}
+
+/// Whether a component of a shell's glob may find a name.
+pub(crate) fn shell_finds(glob: &str, name: &str) -> bool {
+    meet(&shell_tokens(glob), &characters(name))
+}
+
+fn characters(name: &str) -> Vec<Token<'_>> {
+    name.chars().map(Token::One).collect()
 }
 
 /// Whether some name could match both patterns. A shell's wildcard never finds a name that starts with a
@@ -63,11 +155,11 @@ pub(crate) fn components_meet(rule: &str, shell: &str) -> bool {
     if rule.starts_with('.') && shell.starts_with(['*', '?', '[']) {
         return false;
     }
-    meet(&tokens(rule), &tokens(shell))
+    meet(&tokens(rule), &shell_tokens(shell))
 }
 
 /// Whether some text matches both sequences: reachability in the product of two small automata.
-fn meet(left: &[Token], right: &[Token]) -> bool {
+fn meet(left: &[Token<'_>], right: &[Token<'_>]) -> bool {
     let width = right.len() + 1;
     let mut reached = vec![false; (left.len() + 1) * width];
     reached[0] = true;
@@ -91,8 +183,9 @@ fn meet(left: &[Token], right: &[Token]) -> bool {
             }
             let same = match (a, b) {
                 (Some(Token::One(x)), Some(Token::One(y))) => x == y,
-                (Some(Token::Any | Token::One(_)), Some(Token::Any | Token::One(_))) => true,
-                _ => false,
+                (Some(Token::Set(set)), Some(Token::One(c))) => is_in(set, *c),
+                (Some(Token::Star) | None, _) | (_, Some(Token::Star) | None) => false,
+                _ => true,
             };
             if same {
                 reached[(i + 1) * width + j + 1] = true;
@@ -158,6 +251,40 @@ mod tests {
         ] {
             assert_eq!(path_matches(&split(pattern), &split(path), below), wanted, "{pattern} {path}");
         }
+    }
+
+    #[test]
+    fn sets_of_rules_are_read_as_bash_reads_them() {
+        for (pattern, names, others) in [
+            ("[ab]x", "ax bx", "cx x abx"),
+            ("[!ab]", "c ]", "a b"),
+            ("[^]a]", "b", "] a"),
+            ("[]a]", "] a", "b"),
+            ("[a-c]", "a b c", "d -"),
+            ("[a-]", "a -", "b"),
+            ("[[:digit:]x]*", "1 x2", "y"),
+            ("[[.-.]]", "-", "."),
+            ("[[=v=]]", "v", "="),
+            ("[\\]-]", "] -", "\\"),
+            ("[a", "[a", "a"),
+        ] {
+            for name in names.split(' ') {
+                assert!(component_matches(pattern, name), "{pattern} {name}");
+            }
+            for name in others.split(' ') {
+                assert!(!component_matches(pattern, name), "{pattern} {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_set_of_the_shell_may_find_anything() {
+        for glob in ["secret[[:lower:]]", "[]s]ecrets", "[!]]ecrets", "[\\]-]x", "secrets[[.-.]]"] {
+            assert!(components_meet("secrets", glob), "{glob}");
+            assert!(shell_finds(glob, "secrets"), "{glob}");
+        }
+        assert!(!shell_finds("src[a-z]", "secrets"));
+        assert!(!components_meet("secrets", "s\\[*"));
     }
 
     #[test]

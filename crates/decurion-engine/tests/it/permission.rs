@@ -110,7 +110,7 @@ fn common_commands_need_exactly_this_many_questions() {
         text pipelines: 1 of 35
         git questions: 2 of 35
         builds and tests: 25 of 25
-        package managers: 24 of 30
+        package managers: 25 of 30
         system questions: 5 of 35
         loops and variables: 26 of 35"]]
     .assert_eq(&rows.join("\n"));

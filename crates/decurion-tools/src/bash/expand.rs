@@ -16,8 +16,8 @@ pub(crate) const PIPE: &str = "/dev/fd/63";
 pub(crate) struct Field {
     /// For people and rules: the text where it is known, else as it is written.
     pub text: String,
-    /// Its text. Empty: not known.
-    pub options: Vec<Pattern>,
+    /// Its text. None: not known.
+    pub pattern: Option<Pattern>,
     /// Whether it may turn into several fields, or none.
     pub splits: bool,
     /// Whether it stands in the command as it is: plain or quoted characters, globs and the user's own `~`.
@@ -36,39 +36,41 @@ pub(crate) struct Pattern {
 impl Field {
     /// A field whose text is known.
     pub fn literal(text: &str) -> Self {
-        let options = vec![Pattern { text: text.to_owned(), glob: false }];
-        Self { text: text.to_owned(), options, splits: false, literal: true }
+        let pattern = Some(Pattern { text: text.to_owned(), glob: false });
+        Self { text: text.to_owned(), pattern, splits: false, literal: true }
     }
 
     /// A field about which nothing is known.
     pub fn unknown(source: &str) -> Self {
-        Self { text: source.to_owned(), options: Vec::new(), splits: true, literal: false }
+        Self { text: source.to_owned(), pattern: None, splits: true, literal: false }
     }
 
-    /// Its text, where there is exactly one.
+    /// Its text, where it is exactly that.
     pub fn known(&self) -> Option<&str> {
-        match self.options.as_slice() {
-            [only] if !only.glob && !self.splits => Some(&only.text),
-            _ => None,
-        }
+        let pattern = self.pattern.as_ref().filter(|pattern| !pattern.glob && !self.splits)?;
+        Some(&pattern.text)
+    }
+
+    /// Whether it certainly becomes exactly one word, so that those after it stay in their places.
+    pub fn is_one_word(&self) -> bool {
+        !self.splits && !self.is_glob()
     }
 
     /// Whether bash replaces it by the names of files.
     pub fn is_glob(&self) -> bool {
-        self.options.iter().any(|option| option.glob)
+        self.pattern.as_ref().is_some_and(|pattern| pattern.glob)
     }
 
     /// Whether it could begin with a dash. A glob that begins with a wildcard finds such names only where they
     /// exist, which is looked up when the call is decided: see [`Field::may_find_flag`].
     pub fn may_be_flag(&self) -> bool {
-        self.splits
-            || self.options.is_empty()
-            || self.options.iter().any(|option| option.text.starts_with('-'))
+        self.splits || self.pattern.as_ref().is_none_or(|pattern| pattern.text.starts_with('-'))
     }
 
     /// Whether it is a glob that a file with a name like a flag would match.
     pub fn may_find_flag(&self) -> bool {
-        self.options.iter().any(|option| option.glob && option.text.starts_with(['*', '?', '[']))
+        let finds = |pattern: &Pattern| pattern.glob && pattern.text.starts_with(['*', '?', '[']);
+        self.pattern.as_ref().is_some_and(finds)
     }
 }
 
@@ -133,7 +135,7 @@ fn field(parts: &[Part], word: &Word, home: Option<&Utf8Path>) -> Field {
     let values: Option<Vec<Pattern>> = parts.iter().map(|part| value(part, home)).collect();
     let Some(values) = values else {
         let splits = parts.iter().any(splitting);
-        return Field { text: word.source.clone(), options: Vec::new(), splits, literal: false };
+        return Field { text: word.source.clone(), pattern: None, splits, literal: false };
     };
     let glob = values.iter().any(|value| value.glob);
     let text: String = values
@@ -141,7 +143,7 @@ fn field(parts: &[Part], word: &Word, home: Option<&Utf8Path>) -> Field {
         .map(|value| if glob && !value.glob { escape(&value.text) } else { value.text.clone() })
         .collect();
     let shown = if glob { word.source.clone() } else { text.clone() };
-    Field { text: shown, options: vec![Pattern { text, glob }], splits: false, literal }
+    Field { text: shown, pattern: Some(Pattern { text, glob }), splits: false, literal }
 }
 
 /// Whether a part without quotes may become several fields.

@@ -20,13 +20,24 @@ const SHOW: &str = "p u s w b a z R --oneline --graph --all --decorate --no-deco
     --all-match --invert-grep --parents --children --no-notes --notes --show-notes --cc \
     --combined-all-paths --function-context --log-size --no-expand-tabs --expand-tabs --no-walk --source --use-mailmap \
     --mailmap --no-mailmap --compact-summary --ita-invisible-in-index --merge-base --submodule --ignore-submodules \
-    --walk-reflogs --reflog --stdin --pretty --format --root --no-index --indent-heuristic \
+    --walk-reflogs --reflog --stdin --pretty --format --unified --root --no-index --indent-heuristic \
     --no-indent-heuristic --exclude-first-parent-only --sparse --do-walk --dense \
     c m t r g h i E F P M C B D W";
-const SHOW_VALUES: &str = "n S G L U l X --max-count --skip --since --after --until --before --author --committer \
-    --grep --grep-reflog --pretty --format --date --unified --diff-filter --word-diff-regex --inter-hunk-context \
+const SHOW_VALUES: &str = "n S G L l --max-count --skip --since --after --until --before --author --committer \
+    --grep --grep-reflog --date --diff-filter --word-diff-regex --inter-hunk-context \
     --diff-algorithm --anchored --max-parents --min-parents --glob --exclude --encoding --decorate-refs \
     --decorate-refs-exclude --stat-width --stat-count --ws-error-highlight --find-object --since-as-filter";
+
+/// The flags of `git diff`, and those of them with a value.
+#[cfg(test)]
+pub(crate) fn diff_flags() -> (&'static str, &'static str) {
+    (SHOW, SHOW_VALUES)
+}
+
+/// Letters whose value, if they have one, is in the same word: those of what shows differences.
+fn glued_letters(flags: &str) -> &'static str {
+    if flags == SHOW { "U X" } else { "" }
+}
 
 /// One subcommand that only shows something with these flags.
 struct Shows {
@@ -62,15 +73,15 @@ static SHOWING: &[Shows] = &[
     shows("range-diff", "--no-color --color --no-patch --stat --left-only --right-only", "--creation-factor"),
     shows(
         "shortlog",
-        "n s e c --numbered --summary --email --committer --no-merges --merges --all --first-parent",
-        "w --format --since --until --after --before --author --group --grep",
+        "n s e c w --numbered --summary --email --committer --no-merges --merges --all --first-parent",
+        "--format --since --until --after --before --author --group --grep",
     ),
     shows(
         "blame",
-        "b c e f l n p s t w C M --root --show-stats --show-name --show-number --show-email --porcelain --line-porcelain --incremental --date --color-lines --color-by-age --minimal --first-parent",
-        "L S --ignore-rev --since --abbrev --date",
+        "b c e f l n p s t w C M --root --show-stats --show-name --show-number --show-email --porcelain --line-porcelain --incremental --color-lines --color-by-age --minimal --first-parent --abbrev",
+        "L --ignore-rev --since --date",
     ),
-    shows("annotate", "l r t", "L S"),
+    shows("annotate", "l r t", "L"),
     shows(
         "ls-files",
         "c d i k m o s t u v z f --cached --deleted --modified --others --ignored --stage --killed --unmerged --directory --no-empty-directory --exclude-standard --error-unmatch --full-name --abbrev --deduplicate --eol --recurse-submodules --debug --sparse",
@@ -106,8 +117,8 @@ static SHOWING: &[Shows] = &[
     ),
     shows(
         "for-each-ref",
-        "s p --shell --perl --python --tcl --ignore-case --omit-empty --stdin",
-        "--count --sort --format --points-at --merged --no-merged --contains --no-contains --exclude --color",
+        "s p --shell --perl --python --tcl --ignore-case --omit-empty --stdin --color",
+        "--count --sort --format --points-at --merged --no-merged --contains --no-contains --exclude",
     ),
     shows("cherry", "v --verbose --abbrev", ""),
     shows("check-ignore", "q v n z --quiet --verbose --non-matching --no-index", ""),
@@ -199,7 +210,11 @@ pub(crate) fn judge(arguments: &[Field]) -> Call {
 }
 
 fn parsed(arguments: &[Field], flags: &str, values: &str) -> Result<Parsed, Call> {
-    parse(arguments, Flags { plain: flags, values, numbers: true, ..Flags::default() }).map_err(Call::other)
+    parse(
+        arguments,
+        Flags { plain: flags, values, glued: glued_letters(flags), numbers: true, ..Flags::default() },
+    )
+    .map_err(Call::other)
 }
 
 fn show(row: &Shows, arguments: &[Field]) -> Call {
@@ -229,7 +244,7 @@ fn show(row: &Shows, arguments: &[Field]) -> Call {
             continue;
         }
         // A revision in a variable or made by a command is no path; what could be one is read.
-        if operand.options.is_empty() && !operand.splits && !matches!(row.name, "diff" | "grep" | "blame") {
+        if operand.pattern.is_none() && !operand.splits && !matches!(row.name, "diff" | "grep" | "blame") {
             continue;
         }
         call.reads.push(operand);

@@ -108,11 +108,14 @@ fn prefix(arguments: &[Field], flags: &str, values: &str, skip: usize, style: St
     let Ok(Parsed { operands, .. }) = parse(arguments, known) else {
         return guess(arguments, "it has a flag that is not known");
     };
-    // A word that may be several could move the place where the command begins.
-    if operands.len() <= skip || operands[..skip].iter().any(|operand| operand.splits) {
+    if operands.len() <= skip {
         return guess(arguments, "what it would run is not known");
     }
     let from = arguments.len() - operands.len() + skip;
+    // A word that may become several, or none, could move the place where the command begins.
+    if !arguments[..from].iter().all(Field::is_one_word) {
+        return guess(arguments, "what it would run is not known");
+    }
     Runs { style, inner: vec![words(arguments, from)], ..Runs::default() }
 }
 
@@ -237,8 +240,8 @@ fn env(arguments: &[Field]) -> Option<Runs> {
 
 fn xargs(arguments: &[Field]) -> Runs {
     let known = Flags {
-        plain: "0 r t x --null --no-run-if-empty --verbose --exit",
-        values: "I n P L d E s a --arg-file --delimiter --max-args --max-procs --max-lines --replace --max-chars",
+        plain: "0 r t x --null --no-run-if-empty --verbose --exit --max-lines --replace",
+        values: "I n P L d E s a --arg-file --delimiter --max-args --max-procs --max-chars",
         leading: true,
         ..Flags::default()
     };
@@ -254,7 +257,9 @@ fn xargs(arguments: &[Field]) -> Runs {
         words.push(Field::literal("echo"));
     }
     let mut doubt = None;
-    match value(&["I", "--replace"]).map(|field| field.known().unwrap_or("").to_owned()) {
+    let replaced = flags.iter().find(|(flag, _)| matches!(flag.as_str(), "I" | "--replace"));
+    let mark = |value: Option<&Field>| value.map_or("{}", |value| value.known().unwrap_or("")).to_owned();
+    match replaced.map(|(_, value)| mark(value.as_ref())) {
         Some(mark) if mark.is_empty() => doubt = Some("what it puts in is not known".to_owned()),
         Some(mark) => {
             for word in &mut words {
@@ -385,7 +390,10 @@ fn shell(name: &str, arguments: &[Field]) -> Runs {
         let Some(letters) = word.strip_prefix(['-', '+']) else { break };
         at += 1;
         text |= letters.contains('c');
-        if letters.contains(['o', 'O']) {
+        if letters.contains('O') {
+            return guess(arguments, "it changes which files globs find");
+        }
+        if letters.contains('o') {
             at += 1;
         }
         if letters.contains('s') {

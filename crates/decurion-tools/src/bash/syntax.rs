@@ -775,9 +775,6 @@ impl Parser {
                 Some(_) => {}
             }
             let word = self.word()?;
-            if matches!(self.next(), Some('<' | '>')) && names_descriptor(&word) {
-                return doubt("a redirection through a named descriptor");
-            }
             if words.is_empty()
                 && let Some(assign) = assignment(&word)?
             {
@@ -854,6 +851,11 @@ impl Parser {
             Some(_) => {}
         }
         let target = self.word()?;
+        // After `>&` and `<&` bash takes the dash by itself, and what follows it as an argument of the command.
+        let dashed = target.bare().is_some_and(|text| text.starts_with('-') && text != "-");
+        if dashed && kind != RedirectKind::HereString {
+            return doubt("a redirection to a word that begins with a dash");
+        }
         let kind = if copies { copy_kind(kind, &target)? } else { kind };
         Ok(Redirect { kind, target, body: None })
     }
@@ -995,6 +997,10 @@ impl Parser {
         }
         if parts.is_empty() {
             return doubt("a word is missing");
+        }
+        // `{name}>` and `{name[subscript]}>`: bash evaluates the subscript, whatever is quoted in it.
+        if matches!(self.next(), Some('<' | '>')) && source.replace("\\\n", "").starts_with('{') {
+            return doubt("a redirection through a named descriptor");
         }
         Ok(Word { parts, source })
     }
@@ -1309,11 +1315,6 @@ fn push_text(parts: &mut Vec<Part>, text: &str, quoted: bool) {
 /// Whether a name could be a variable's.
 pub(crate) fn is_identifier(name: &str) -> bool {
     name.starts_with(is_name_start) && name.chars().all(is_name)
-}
-
-/// `{name}` directly before a redirection.
-fn names_descriptor(word: &Word) -> bool {
-    word.bare().is_some_and(|text| text.starts_with('{') && text.ends_with('}'))
 }
 
 fn is_number(text: &str) -> bool {

@@ -146,7 +146,7 @@ fn sed_delimited(script: &[char], mut at: usize, delimiter: char) -> Option<usiz
 
 /// `awk`: programs that neither run, nor write, nor open anything.
 pub(crate) fn awk(arguments: &[Field]) -> Call {
-    let known = Flags { values: "F v --field-separator --assign", leading: true, ..Flags::default() };
+    let known = Flags { values: "F v", leading: true, ..Flags::default() };
     let mut parsed = match parse(arguments, known) {
         Ok(parsed) => parsed,
         Err(because) => return Call::other(because),
@@ -164,7 +164,7 @@ pub(crate) fn awk(arguments: &[Field]) -> Call {
             .map(|(name, _)| name.to_owned())
             .filter(|name| super::syntax::is_identifier(name))
     };
-    let values = parsed.flags.iter().filter(|(flag, _)| matches!(flag.as_str(), "v" | "--assign"));
+    let values = parsed.flags.iter().filter(|(flag, _)| flag == "v");
     let set = values.filter_map(|(_, value)| value.as_ref()).chain(&parsed.operands);
     if !set.filter_map(Field::known).filter_map(assigned).all(|name| awk_name(&name)) {
         return Call::other("it sets a variable that is not known to be harmless");
@@ -189,6 +189,8 @@ fn awk_script(script: &str) -> bool {
     }
     let chars: Vec<char> = script.chars().collect();
     let (mut at, mut braces, mut parens, mut before) = (0, 0usize, 0usize, '{');
+    // Some awks take a `print` as a part of `for`, where what follows is in parentheses as well.
+    let mut printing = false;
     while let Some(&c) = chars.get(at) {
         match c {
             '"' => {
@@ -201,11 +203,16 @@ fn awk_script(script: &str) -> bool {
             }
             '/' if !before.is_ascii_digit() => return false,
             '{' => braces += 1,
-            '}' => braces = braces.saturating_sub(1),
+            '}' => {
+                braces = braces.saturating_sub(1);
+                printing = false;
+            }
+            '\n' if parens == 0 => printing = false,
             '(' => parens += 1,
             ')' => parens = parens.saturating_sub(1),
             // Inside braces it writes to a file, except in parentheses, where it compares.
-            '>' if braces > 0 && parens == 0 => return false,
+            '>' if braces > 0 && (parens == 0 || printing) => return false,
+            ';' => printing = false,
             '|' if chars.get(at + 1) == Some(&'|') => at += 1,
             '|' | '`' | '#' | '\\' => return false,
             c if c.is_alphabetic() || c == '_' => {
@@ -214,6 +221,7 @@ fn awk_script(script: &str) -> bool {
                 if !awk_name(&name) {
                     return false;
                 }
+                printing |= matches!(name.as_str(), "print" | "printf");
                 at += name.chars().count() - 1;
             }
             _ => {}
@@ -272,9 +280,14 @@ pub(crate) fn jq(arguments: &[Field]) -> Call {
     let mut kept = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
+        if argument.known() == Some("--") {
+            kept.push(argument.clone());
+            kept.extend(rest.cloned());
+            break;
+        }
         if matches!(argument.known(), Some("--arg" | "--argjson")) {
             let values = [rest.next(), rest.next()];
-            if values.iter().any(|value| value.is_none_or(|value| value.splits)) {
+            if values.iter().any(|value| !value.is_some_and(Field::is_one_word)) {
                 return Call::other("its words are not known");
             }
             continue;

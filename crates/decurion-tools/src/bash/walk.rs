@@ -9,7 +9,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::intent::{Climb, Inside, ShellCommand, WideTouch};
 use decurion_protocol::{Access, Touch};
 
-use super::expand::{Field, PIPE, escape, fields, single};
+use super::expand::{Field, PIPE, Pattern, escape, fields, single};
 use super::hazard::Hazards;
 use super::program::{Call, Kind, judge};
 use super::runner::{Inner, Style, runs};
@@ -355,7 +355,7 @@ impl<'a> Walker<'a> {
     fn redirect(&mut self, kind: RedirectKind, target: &Word, job: &mut Job) {
         job.redirections += 1;
         for field in self.fields(target) {
-            if field.options.iter().any(|option| is_network(&option.text)) {
+            if field.pattern.as_ref().is_some_and(|pattern| is_network(&pattern.text)) {
                 job.doubt = Some("it opens a connection".to_owned());
             }
             if !field.literal || field.is_glob() || kind == RedirectKind::ReadWrite {
@@ -390,29 +390,28 @@ impl<'a> Walker<'a> {
     /// Notes what an operand or a redirection would touch.
     fn touch(&self, field: &Field, access: Access, reach: Reach, job: &mut Job) {
         let Reach { below, visible, follows, names } = reach;
-        if field.options.is_empty() {
+        let Some(Pattern { text, glob }) = &field.pattern else {
             let pattern = "/".to_owned();
             job.wide.push(WideTouch { pattern, below: true, visible: false, follows: false, names, access });
-        }
-        for option in &field.options {
-            for directory in &self.state.directories {
-                job.climbs.extend(path::climb(directory, &option.text, option.glob));
-                if option.glob {
-                    let pattern = path::absolute_glob(directory, &option.text);
-                    let below = below || pattern == "/";
-                    job.wide.push(WideTouch { pattern, below, visible, follows, names, access });
-                    continue;
-                }
-                let absolute = path::absolute(directory, &option.text);
-                if is_stream(&absolute) {
-                    continue;
-                }
-                if below {
-                    let pattern = escape(absolute.as_str());
-                    job.wide.push(WideTouch { pattern, below: true, visible, follows, names, access });
-                }
-                job.touches.push(Touch { path: absolute, access });
+            return;
+        };
+        for directory in &self.state.directories {
+            job.climbs.extend(path::climb(directory, text, *glob));
+            if *glob {
+                let pattern = path::absolute_glob(directory, text);
+                let below = below || pattern == "/";
+                job.wide.push(WideTouch { pattern, below, visible, follows, names, access });
+                continue;
             }
+            let absolute = path::absolute(directory, text);
+            if is_stream(&absolute) {
+                continue;
+            }
+            if below {
+                let pattern = escape(absolute.as_str());
+                job.wide.push(WideTouch { pattern, below: true, visible, follows, names, access });
+            }
+            job.touches.push(Touch { path: absolute, access });
         }
     }
 
@@ -603,37 +602,31 @@ impl<'a> Walker<'a> {
     }
 
     fn change_directory(&mut self, arguments: &[Field], mut job: Job) {
-        self.moves = true;
-        let operands: Vec<&Field> = arguments
-            .iter()
-            .filter(|argument| !matches!(argument.known(), Some("-L" | "-P" | "--")))
-            .collect();
+        let moved_before = std::mem::replace(&mut self.moves, true);
+        let operands: Vec<&Field> =
+            arguments.iter().filter(|argument| argument.known() != Some("--")).collect();
         let target = match operands.as_slice() {
             [] => self.around.home.as_ref().map(|home| Field::literal(home.as_str())),
             [only] => Some((*only).clone()),
             _ => None,
         };
-        // The shell goes up by the name of where it is; with this flag it goes up from where links led.
-        let physical = arguments.iter().any(|argument| argument.known() == Some("-P"));
-        let plain = |field: &Field| {
-            let stays = |text: &str| !physical || text.split('/').all(|part| part != "..");
-            !field.options.is_empty()
-                && field.options.iter().all(|option| stays(&option.text))
-                && field
-                    .options
-                    .iter()
-                    .all(|option| !option.glob && !option.text.starts_with('-') && !option.text.is_empty())
+        // The shell goes up by the name of where it is, and where there is no such folder, from where links led.
+        let plain = |text: &str| {
+            let below = text.trim_start_matches("../").trim_end_matches('/');
+            let goes_up = below == ".." || below.len() < text.trim_end_matches('/').len();
+            let turns_back = below != ".." && below.split('/').any(|part| part == "..");
+            let is_unclear = turns_back || (goes_up && moved_before);
+            !is_unclear && !text.is_empty() && !text.starts_with('-')
         };
-        match target {
-            Some(target) if plain(&target) && !self.state.repeats => {
-                self.touch(&target, Access::Read, Reach::default(), &mut job);
+        let pattern = target.as_ref().and_then(|target| target.pattern.as_ref());
+        match (&target, pattern) {
+            (Some(target), Some(Pattern { text, glob: false })) if plain(text) && !self.state.repeats => {
+                self.touch(target, Access::Read, Reach::default(), &mut job);
                 let mut directories = Vec::new();
-                for option in &target.options {
-                    for directory in &self.state.directories {
-                        let next = path::absolute(directory, &option.text);
-                        if !directories.contains(&next) {
-                            directories.push(next);
-                        }
+                for directory in &self.state.directories {
+                    let next = path::absolute(directory, text);
+                    if !directories.contains(&next) {
+                        directories.push(next);
                     }
                 }
                 directories.truncate(16);
@@ -680,7 +673,7 @@ impl<'a> Walker<'a> {
         }
         // Whatever the program, a glob shows the names in a directory.
         for field in &job.fields.clone() {
-            if call.reads.is_empty() && field.is_glob() {
+            if field.is_glob() && !call.reads.contains(field) && !call.writes.contains(field) {
                 let reach = Reach { names: call.kind == Kind::Reads, ..Reach::default() };
                 self.touch(field, Access::Read, reach, &mut job);
             }
@@ -754,19 +747,19 @@ impl<'a> Walker<'a> {
 
     /// Globs of which a file with a name like a flag would be taken for one.
     fn may_find_flags(&self, fields: &[Field]) -> Vec<String> {
-        let globs = fields.iter().filter(|field| field.may_find_flag()).flat_map(|field| &field.options);
-        let absolute = |glob: &super::expand::Pattern| {
+        let finding = fields.iter().filter(|field| field.may_find_flag());
+        let absolute = |glob: &Pattern| {
             let directories = self.state.directories.iter();
             directories.map(|directory| path::absolute_glob(directory, &glob.text)).collect::<Vec<_>>()
         };
-        globs.flat_map(absolute).collect()
+        finding.filter_map(|field| field.pattern.as_ref()).flat_map(absolute).collect()
     }
 
     /// Operands that could be paths.
     fn mentions(&self, job: &mut Job) -> Vec<Utf8PathBuf> {
         let mut found = Vec::new();
-        for option in job.fields.iter().skip(1).flat_map(|field| &field.options) {
-            let text = option.text.as_str();
+        for pattern in job.fields.iter().skip(1).filter_map(|field| field.pattern.as_ref()) {
+            let text = pattern.text.as_str();
             let after = |mark: char| text.split_once(mark).map(|(_, tail)| tail);
             // `-o/x/y`: a letter and its value.
             let glued = text
@@ -833,7 +826,9 @@ const INTERPRETERS: &str = "python pypy node deno bun perl ruby irb lua luajit p
 /// Code for an interpreter, given in the words of the command or as its input.
 fn inline_code(fields: &[Field], input: &[String], piped: bool) -> Option<String> {
     let name = fields.first()?.known().map(|program| path::program(program).0)?;
-    let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    // `python3.12`, but not `m4`.
+    let bare = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let name = if name == "m4" { "m4" } else { bare };
     let flags: &[&str] = match name {
         "python" | "pypy" => &["-c"],
         "node" | "deno" | "bun" => &["-e", "--eval", "-p", "--print", "eval", "-pe"],
