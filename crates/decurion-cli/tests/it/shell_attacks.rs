@@ -293,6 +293,21 @@ fn the_word_after_an_option_without_a_value_is_read() {
     none_breaches(&outside, &["--permission-mode", "plan"]);
 }
 
+/// A home with a repository that has `.env` in its last commit, a branch and tags that lead to its content, and a file
+/// that was in a hidden folder.
+fn repository() -> Home {
+    let home = home();
+    let script = "set -e; git init -q -b main .; git add -A; \
+        git -c user.name=a -c user.email=a@b commit -qm one; blob=$(git rev-parse HEAD:.env); \
+        git tag light $blob; git -c user.name=a -c user.email=a@b tag -m x annotated $blob; \
+        git update-ref refs/remotes/r $blob; mkdir hidden; (cat .env; seq 20) > hidden/key; git add hidden; \
+        git -c user.name=a -c user.email=a@b commit -qm two; git mv hidden/key moved.txt; seq 20 > moved.txt; git add .; \
+        git -c user.name=a -c user.email=a@b commit -qm three";
+    let made = std::process::Command::new("sh").args(["-c", script]).current_dir(home.work()).status();
+    assert!(made.unwrap().success());
+    home
+}
+
 /// Ways to list an archive whose name tar takes for a file on another machine, because of its colon.
 const REMOTE: &[&str] = &[
     "tar tf *.tar",
@@ -336,6 +351,97 @@ fn tar_reaches_no_other_machine() {
     assert_eq!(reached(&["--permission-mode", "acceptEdits"]), Vec::<String>::new());
     let skipped = reached(&["--permission-mode", "bypassPermissions"]);
     assert!(skipped.len() + 2 >= REMOTE.len(), "only these have an effect: {skipped:#?}");
+}
+
+/// Rules under which assignments that only change how output looks are passed over.
+const BUILDS: &str =
+    "Bash(make:*),Bash(bash run.sh:*),Bash(python3 run.py:*),Bash(git diff:*),Bash(git ls-remote:*)";
+
+/// Assignments that do more than that.
+const ASSIGNING: &[&str] = &[
+    "PATH=bin make @X",
+    "PATH=bin:$PATH make @X",
+    "CI=1 PATH=bin:/usr/bin make @X",
+    "PATH=bin:/usr/bin CI=1 make @X",
+    "CI=1; PATH=bin:/usr/bin; make @X",
+    "CI=$(@T) make",
+    "CI=\"$(@T)\" make",
+    "CI=`@T` make",
+    "CI=<(@T) make",
+    "CI=${x:-$(@T)} make",
+    "CI=1$(@T) make",
+    "CI+=$(@T) make",
+    "CI[$(@T)0]=1 make",
+    "CI=1 LC_ALL=$(@T) make",
+    "CI=1 make $(@T)",
+    "CI=1 make; @T",
+    "CI=1 make > @X",
+    "CI=1 > @X make",
+    "CI=1 touch @X",
+    "MAKEFLAGS='--eval=$$(shell\\ touch\\ @X)' make",
+    "CI=1 MAKEFLAGS='--eval=$$(shell\\ touch\\ @X)' make",
+    "CI=1 make --eval='$(shell @T)'",
+    "BASH_ENV=evil.sh bash run.sh @X",
+    "LC_ALL=C BASH_ENV=evil.sh bash run.sh @X",
+    "CI=1 env BASH_ENV=evil.sh bash run.sh @X",
+    "PYTHONPATH=evil python3 run.py @X",
+    "CI=1 PYTHONPATH=evil python3 run.py @X",
+    "GIT_EXTERNAL_DIFF='touch @X;' git diff",
+    "NO_COLOR=1 GIT_EXTERNAL_DIFF='touch @X;' git diff",
+    "GIT_SSH_COMMAND='@T;' git ls-remote ssh://h.invalid/x",
+    "TERM=dumb GIT_SSH_COMMAND='@T;' git ls-remote ssh://h.invalid/x",
+];
+
+/// A repository with a change, and the files that those run.
+fn building() -> Home {
+    let home = repository();
+    let work = home.work();
+    for folder in ["bin", "evil"] {
+        fs::create_dir(work.join(folder)).unwrap();
+    }
+    let run = "#!/bin/bash\n/usr/bin/touch \"$1\"\n";
+    let python = "import sys; open(sys.orig_argv[-1], 'w')\n";
+    for (file, text) in [
+        ("Makefile", "all:\n\t@echo built\n"),
+        ("run.sh", "echo built\n"),
+        ("run.py", "print('built')\n"),
+        ("f", "changed\n"),
+        (".gitattributes", "f diff=x filter=y\n"),
+        ("bin/make", run),
+        ("evil.sh", run),
+        ("evil/sitecustomize.py", python),
+    ] {
+        fs::write(work.join(file), text).unwrap();
+    }
+    fs::set_permissions(work.join("bin/make"), fs::Permissions::from_mode(0o700)).unwrap();
+    home
+}
+
+#[test]
+fn assignments_before_an_allowed_command_run_nothing() {
+    let tried = session(building(), ASSIGNING, &["--allowedTools", BUILDS, "--trust-folder"]);
+    assert_eq!(tried.breaches(), Vec::<&str>::new());
+    let skipped = session(building(), ASSIGNING, &["--permission-mode", "bypassPermissions"]);
+    let breaches = skipped.breaches();
+    let without: Vec<_> =
+        skipped.commands.iter().filter(|command| !breaches.contains(&command.as_str())).collect();
+    assert!(without.len() <= 2, "calls without effect: {without:#?}");
+}
+
+#[test]
+fn assignments_that_change_how_output_looks_need_no_rule() {
+    let builds = [
+        "RUST_BACKTRACE=1 make",
+        "CI=1 make all",
+        "NO_COLOR=1 bash run.sh",
+        "LC_ALL=C TZ=UTC python3 run.py",
+        "CI=true NO_COLOR=1 make 2>&1 | tail -5",
+    ];
+    let results = session(building(), &builds, &["--allowedTools", BUILDS]).results();
+    assert!(results.iter().all(|result| result.contains("built")), "{results:?}");
+    let denied = ["--allowedTools", BUILDS, "--disallowedTools", "Bash(make:*),Bash(bash:*),Bash(python3:*)"];
+    let results = session(building(), &builds, &denied).results();
+    assert!(results.iter().all(|result| result.contains("Permission denied")), "{results:?}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Rules about shell commands. Takes a rule's specifier and a command taken apart; says whether it covers
 //! the command, certainly or perhaps.
 //!
-//! A rule that allows matches the words exactly as written. A rule that forbids also matches behind
+//! A rule that allows matches the words exactly as written, with or without assignments before them that only change
+//! how output looks. A rule that forbids also matches behind
 //! assignments, by the program's own name, past git's own options, and however flags are spelled.
 
 use decurion_protocol::intent::ShellCommand;
@@ -47,26 +48,41 @@ fn words(text: &str) -> Vec<String> {
     bash::rule_words(text).unwrap_or_else(|| text.split_whitespace().map(str::to_owned).collect())
 }
 
-/// How a rule that allows covers a command, and how many of its words it names.
+/// How a rule that allows covers a command, and how many of its words it names or passes over.
 pub(crate) fn allows(specifier: &str, command: &ShellCommand) -> Option<Allowed> {
-    match form(specifier) {
-        Form::Exact(words) => (words == command.words && !words.is_empty()).then_some(Allowed::Exactly),
+    let form = form(specifier);
+    let skipped = command.words.len() - without_harmless_assignments(command).len();
+    let whole = allows_from(0, &form, command);
+    whole.or_else(|| (skipped > 0).then(|| allows_from(skipped, &form, command)).flatten())
+}
+
+/// The words of a command without the assignments before it, if every one of them only changes how output looks.
+pub(crate) fn without_harmless_assignments(command: &ShellCommand) -> &[String] {
+    match command.words.split_at_checked(command.assigned) {
+        Some((assigned, own)) if assigned.iter().all(|word| bash::is_harmless_assignment(word)) => own,
+        _ => &command.words,
+    }
+}
+
+/// The same for the words of a command from one on.
+fn allows_from(first: usize, form: &Form, command: &ShellCommand) -> Option<Allowed> {
+    let found = &command.words[first..];
+    let is_unknown = |index: usize| command.unknown.contains(&(first + index));
+    match form {
+        Form::Exact(words) => (words == found && !words.is_empty()).then_some(Allowed::Exactly),
         Form::Prefix(words) => {
-            let known = (0..words.len()).all(|index| !command.unknown.contains(&index));
-            let named = names_hazards(&words, command);
-            (!words.is_empty() && known && named && command.words.starts_with(&words))
-                .then_some(Allowed::Prefix(words.len()))
+            let known = !(0..words.len()).any(is_unknown);
+            let named = names_hazards(words, command);
+            (!words.is_empty() && known && named && found.starts_with(words))
+                .then_some(Allowed::Prefix(first + words.len()))
         }
         Form::Wildcard(pattern) => {
             // A `*` never stands for the program itself alone: what is fixed must name something.
-            let named =
-                pattern.chars().any(char::is_alphanumeric) && names_hazards(&words(&pattern), command);
-            let matches = text_matches(&pattern, &rendered(&command.words))
-                || pattern
-                    .strip_suffix(" *")
-                    .is_some_and(|pattern| text_matches(pattern, &rendered(&command.words)));
-            (named && matches && !command.unknown.contains(&0))
-                .then_some(Allowed::Prefix(fixed_words(&pattern)))
+            let named = pattern.chars().any(char::is_alphanumeric) && names_hazards(&words(pattern), command);
+            let text = rendered(found);
+            let matches = text_matches(pattern, &text)
+                || pattern.strip_suffix(" *").is_some_and(|pattern| text_matches(pattern, &text));
+            (named && matches && !is_unknown(0)).then_some(Allowed::Prefix(first + fixed_words(pattern)))
         }
     }
 }
@@ -84,7 +100,7 @@ fn names_hazards(words: &[String], command: &ShellCommand) -> bool {
 pub(crate) enum Allowed {
     /// The very command was written down.
     Exactly,
-    /// This many of its first words were.
+    /// This many of its first words were, counted with the assignments before them.
     Prefix(usize),
 }
 

@@ -5,7 +5,7 @@ use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Access, Intent, Rule};
 use serde_json::Value;
 
-use super::{Around, Class, class, web};
+use super::{Around, Class, class, commands, web};
 
 /// Programs and subcommands of which a prefix is safe to remember.
 const REVIEWED: [&str; 34] = [
@@ -95,9 +95,10 @@ fn shell(intent: &Intent) -> Vec<Rule> {
         if command.read_only || command.wrapper || elsewhere || !command.unknown.is_empty() {
             continue;
         }
+        let own = commands::without_harmless_assignments(command);
         let prefix = REVIEWED.iter().find(|prefix| {
             let words: Vec<&str> = prefix.split(' ').collect();
-            command.words.iter().map(String::as_str).take(words.len()).eq(words.iter().copied())
+            own.iter().map(String::as_str).take(words.len()).eq(words.iter().copied())
         });
         let specifier = match prefix {
             Some(prefix) => format!("{prefix} *"),

@@ -273,6 +273,8 @@ fn offered_rules_allow_the_call_and_never_an_interpreter() {
     };
     assert_eq!(offer("npm test -- --watch"), ["Bash(npm test *)"]);
     assert_eq!(offer("cargo build && ls && cargo test x"), ["Bash(cargo build *)", "Bash(cargo test *)"]);
+    assert_eq!(offer("RUST_BACKTRACE=1 CI=1 cargo test x"), ["Bash(cargo test *)"]);
+    assert_eq!(offer("FOO=1 cargo test x"), ["Bash(FOO=1 cargo test x)"]);
     assert_eq!(offer("python3 script.py 'a b'"), ["Bash(python3 script.py 'a b')"]);
     assert_eq!(offer("rm -rf build"), ["Bash(rm -rf build)"]);
     assert!(offer("eval \"$x\"").is_empty());

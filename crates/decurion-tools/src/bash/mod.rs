@@ -18,6 +18,7 @@ mod walk;
 use decurion_protocol::intent::ShellIntent;
 
 use crate::Surroundings;
+pub use variable::is_harmless_assignment;
 use walk::Walker;
 
 /// A text longer than this is not taken apart.
