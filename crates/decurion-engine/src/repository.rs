@@ -16,7 +16,7 @@ use std::io::Read as _;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::Intent;
-use decurion_protocol::intent::{ShellCommand, ShellIntent};
+use decurion_protocol::intent::{ShellCommand, ShellIntent, ShownFiles};
 
 use crate::permission::add_real_paths;
 use crate::trail::Trails;
@@ -25,6 +25,8 @@ use crate::trail::Trails;
 const MOST_BYTES: u64 = 256 << 10;
 /// The most bytes that one look reads of git's lists of files, of all repositories together.
 pub const MOST_INDEX_BYTES: u64 = 256 << 20;
+/// The same for one rule about files, which is looked up while the session waits.
+const MOST_TRACKED_BYTES: u64 = 32 << 20;
 /// As many nested repositories as are looked at.
 const MOST_NESTED: usize = 500;
 /// The hook that a command runs which only reads: git writes down what it learnt about the files.
@@ -92,7 +94,7 @@ impl Look {
 /// patterns or a repository with many files, it is done on a thread for blocking work.
 pub async fn look_at_disk(mut intent: Intent, cwd: Utf8PathBuf, trusted: Option<Utf8PathBuf>) -> Intent {
     let takes_long = |command: &ShellCommand| {
-        !command.repositories.is_empty() || !command.wide.is_empty()
+        !command.repositories.is_empty() || command.shown.is_some() || !command.wide.is_empty()
     };
     let shell = intent.shell.as_ref();
     if !shell.is_some_and(|shell| shell.commands.len() > FEW || shell.commands.iter().any(takes_long)) {
@@ -116,7 +118,8 @@ pub async fn look_at_disk(mut intent: Intent, cwd: Utf8PathBuf, trusted: Option<
     }
 }
 
-/// Adds to every call of git why it must be asked about, where a program of the repository could run.
+/// Adds to every call of git why it must be asked about, where a program of the repository could run, and which files
+/// of the repository it shows.
 pub fn add_repositories(intent: &mut Intent, standing: Standing<'_>) {
     let Some(shell) = &mut intent.shell else { return };
     let mut look = Look::new(standing.index_bytes);
@@ -126,7 +129,35 @@ pub fn add_repositories(intent: &mut Intent, standing: Standing<'_>) {
         if command.doubt.is_none() {
             command.doubt = found;
         }
+        if let Some(shown) = &mut command.shown {
+            settle(shown, &command.repositories, standing);
+        }
     }
+}
+
+/// Tells paths from revisions, and puts the whole repository where no path limits what is shown.
+fn settle(shown: &mut ShownFiles, from: &[Utf8PathBuf], standing: Standing<'_>) {
+    let there = |path: &Utf8PathBuf| standing.looks && std::fs::symlink_metadata(path).is_ok();
+    // Git refuses a word that could be both.
+    let (paths, revisions): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut shown.perhaps).into_iter().partition(there);
+    shown.below.extend(paths);
+    let from = if from.is_empty() { vec![standing.cwd.to_owned()] } else { from.to_vec() };
+    // A file whose removal is staged is not in the index, and in the last commit: to stage that needs a question.
+    let last = |revision: &Utf8PathBuf| from.iter().any(|place| *revision == place.join("HEAD"));
+    shown.tracked &= revisions.iter().all(last);
+    let limited = !shown.below.is_empty() || (!shown.files.is_empty() && revisions.is_empty());
+    if shown.all || !limited {
+        let tops = from.iter().filter(|_| standing.looks).filter_map(|place| Some(found(place)?.top));
+        shown.below = tops.chain(from.clone()).collect();
+        return;
+    }
+    let is_file = |path: &Utf8PathBuf| {
+        standing.looks && std::fs::symlink_metadata(path).is_ok_and(|found| !found.is_dir())
+    };
+    let (files, folders): (Vec<_>, Vec<_>) = std::mem::take(&mut shown.below).into_iter().partition(is_file);
+    shown.files.extend(files);
+    shown.below = folders;
 }
 
 /// Whether a repository nested in the checkout beside this folder of git, or in one of those, would run programs when
@@ -159,6 +190,22 @@ fn found(from: &Utf8Path) -> Option<Repository> {
     let from = from.canonicalize_utf8().ok()?;
     let found = from.ancestors().find_map(Repository::at)?.ok()?;
     found.is_certain().then_some(found)
+}
+
+/// Whether git has a file like this in its index, below a folder. None where that cannot be told.
+pub(crate) fn any_tracked(folder: &Utf8Path, wanted: &dyn Fn(&Utf8Path) -> bool) -> Option<bool> {
+    let repository = found(folder)?;
+    let folder = folder.canonicalize_utf8().ok()?;
+    let mut any = false;
+    let mut look = |path: &[u8]| {
+        let path = repository.top.join(String::from_utf8_lossy(path).as_ref());
+        any |= path.starts_with(&folder) && wanted(&path);
+    };
+    // The length of an object's name is a setting of the repository.
+    let mut left = MOST_TRACKED_BYTES;
+    let read =
+        [20, 32].into_iter().any(|hash| index::files(&repository.own, hash, &mut left, &mut look).is_ok());
+    read.then_some(any)
 }
 
 fn doubt_about(shell: &ShellIntent, index: usize, standing: Standing<'_>, look: &mut Look) -> Option<String> {

@@ -132,6 +132,9 @@ pub struct ShellCommand {
     /// For a call of git: the folders in which it may begin to look for its repository.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repositories: Vec<Utf8PathBuf>,
+    /// For a call of git that shows the content of files in its repository: which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shown: Option<ShownFiles>,
     /// Its program, where a path names it, and the names it has behind links as far as someone has looked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub program: Vec<Utf8PathBuf>,
@@ -145,6 +148,26 @@ pub struct ShellCommand {
     /// The command that would run this one, where another does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inside: Option<Inside>,
+}
+
+/// The files of a repository whose content git shows, as they are or were.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownFiles {
+    /// Single files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<Utf8PathBuf>,
+    /// Files, or folders of which everything may be shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub below: Vec<Utf8PathBuf>,
+    /// Words that are paths like those above if something is there, and revisions otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub perhaps: Vec<Utf8PathBuf>,
+    /// Whether it may be every file of the repository, whatever paths are named.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+    /// Whether it is only files that git has in its index, where no earlier revision is named.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tracked: bool,
 }
 
 /// An option that makes a program run another, or that may be one.

@@ -9,6 +9,7 @@ mod denied_types;
 mod equipment;
 mod escapes;
 mod exit_codes;
+mod git_attacks;
 mod glob_attacks;
 mod hosting;
 mod hosts_gone;

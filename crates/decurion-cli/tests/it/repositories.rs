@@ -279,6 +279,33 @@ fn git_shows_no_file_elsewhere_before_trust() {
     assert_eq!(idle, [""; 0], "without effect");
 }
 
+/// Calls that show a difference of a repository nested in an earlier commit, for which git calls itself there.
+#[rustfmt::skip]
+const PAST: &[Row] = &[
+    row("past-log", "past", "git log -p --submodule=diff"),
+    row("past-show", "past", "git show --submodule=diff HEAD~1"),
+    row("past-diff", "past", "git diff --submodule=diff HEAD~2 HEAD~1"),
+    row("past-diff-last", "past", "git diff HEAD~2 HEAD~1 --submodule=diff"),
+    quiet("past-diff-short", "past", "git diff --subm=diff HEAD~2 HEAD~1"),
+    row("past-diff-stat", "past", "git diff --stat -p --submodule=diff HEAD~2 HEAD~1"),
+    row("past-diff-tree", "past", "git diff-tree -p --submodule=diff HEAD~2 HEAD~1"),
+    row("past-diff-index", "past; git reset -q --hard HEAD~1; git rm -q --cached sub", "git diff-index -p --cached --submodule=diff HEAD~1"),
+    row("past-whatchanged", "past", "git whatchanged -p --submodule=diff"),
+    row("past-reflog", "past", "git reflog -p --submodule=diff"),
+    row("past-log-graph", "past", "git --no-pager log --graph --patch --submodule=diff -3"),
+    row("past-log-follow", "past", "git log -p --submodule=diff -- sub"),
+    row("past-log-last", "past", "git log -p --submodule=log --submodule=diff"),
+    row("past-log-quoted", "past", "git log -p --submodule='dif'f"),
+];
+
+#[test]
+fn differences_within_past_submodules_do_not_run_before_trust() {
+    let unchecked = ["--permission-mode", "bypassPermissions"];
+    held_back(PAST, &[], &unchecked);
+    // A rule for git alone does not allow it either.
+    held_back(PAST, &["--allowedTools", "Bash(git:*)"], &unchecked);
+}
+
 /// Repositories nested in what a sparse index leaves out, which git adds to it when it looks at the files.
 #[rustfmt::skip]
 const HIDDEN: &[Row] = &[

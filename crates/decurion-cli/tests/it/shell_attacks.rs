@@ -308,6 +308,89 @@ fn repository() -> Home {
     home
 }
 
+/// Ways to see a file that is denied by its object.
+const OBJECTS: &[&str] = &[
+    "git show -s :0:.env",
+    "git show -s :.env",
+    "git show --stat HEAD:.env",
+    "git show --stat light",
+    "git show -s annotated",
+    "git show --name-only light",
+    "git show --quiet light",
+    "git show --raw light",
+    "git show --no-patch tags/light",
+    "git show --shortstat HEAD light",
+    "git show -s --tags",
+    "git show -s --all",
+    "git show -s --remotes",
+    "git show -s --glob=tags/light",
+    "git show -s -- light",
+    "git show -s HEAD^{tree}:.env",
+    "git show -s $(git rev-parse HEAD:.env)",
+    "git show --numstat \"$(git rev-parse HEAD:.env)\"",
+    "git blame --abbrev .env",
+    "git blame --date -L .env",
+    "git blame -S .env f",
+    "git show 1311a329d46bf3cc28ebbf4e07f08f25794cf176:key",
+    "git cat-file -p 1311a329d46bf3cc28ebbf4e07f08f25794cf176:key",
+    "git cat-file blob 1311a329:key",
+    "git diff 1311a329d46bf3cc28ebbf4e07f08f25794cf176:key HEAD:f",
+    "git grep -h '' 1311a329d46bf3cc28ebbf4e07f08f25794cf176 -- key",
+    "git grep '' 1311a329",
+    "git diff 4b825dc642cb6eb9a060e54bf8d69288fbee4904 1311a329d46bf3cc28ebbf4e07f08f25794cf176 -- key",
+    "git diff-tree -p 4b825dc642cb6eb9a060e54bf8d69288fbee4904 1311a329d46bf3cc28ebbf4e07f08f25794cf176 -- key",
+    "git diff 4b825dc642cb6eb9a060e54bf8d69288fbee4904..1311a329d46bf3cc28ebbf4e07f08f25794cf176 -- key",
+    "git show 1311a329:./key",
+    "git log --follow -p -- moved.txt",
+    "git log -p --follow moved.txt",
+];
+
+#[test]
+fn a_denied_file_is_not_shown_as_an_object() {
+    let tried = session(repository(), OBJECTS, &["--disallowedTools", "Read(.env),Read(hidden/**)"]);
+    assert_eq!(tried.breaches(), Vec::<&str>::new());
+    // What shows commits only is not refused.
+    let shows = ["git show -s", "git show --stat HEAD", "git show --stat @~0 -- f", "git show -s -n 1 HEAD"];
+    let tried = session(repository(), &shows, &["--disallowedTools", "Read(.env)"]);
+    let results = tried.results();
+    assert!(results.iter().all(|result| !result.contains("Permission denied")), "{results:?}");
+}
+
+/// Ways to change a setting of git that look like a question: what follows the name is its value.
+const SETTINGS: &[&str] = &[
+    "git config alias.@N '!x' list",
+    "git config alias.@N '!x' get",
+    "git config alias.@N '!x' --list",
+    "git config alias.@N '!x' -l",
+    "git config alias.@N '!x' --get",
+    "git config alias.@N '!x' --get-all",
+    "git config alias.@N '!x' --get-regexp",
+    "git config --local alias.@N '!x' --list",
+    "git config core.fsmonitor ./x --list",
+    "git config core.pager ./x --get",
+    "git config core.hooksPath --list",
+    "git config core.editor -l",
+    "git config core.sshCommand --get",
+    "git config --file list alias.@N '!x'",
+    "git config -f --list alias.@N '!x'",
+];
+
+#[test]
+fn a_question_for_settings_changes_none() {
+    let rule = ["--allowedTools", "Bash(git config:*)"];
+    for (arguments, rows) in [(&[][..], SETTINGS), (&rule[..], &SETTINGS[..10])] {
+        let home = repository();
+        let file = home.work().join(".git/config");
+        let before = fs::read_to_string(&file).unwrap();
+        let tried = session(home, rows, arguments);
+        assert_eq!(fs::read_to_string(&file).unwrap(), before, "{:#?}", tried.results());
+    }
+    let asks =
+        ["git config --get-regexp core", "git config --list", "git config list", "git config core.bare"];
+    let results = session(repository(), &asks, &[]).results();
+    assert!(results.iter().all(|result| !result.contains("Permission denied")), "{results:?}");
+}
+
 /// Ways to list an archive whose name tar takes for a file on another machine, because of its colon.
 const REMOTE: &[&str] = &[
     "tar tf *.tar",
@@ -442,6 +525,100 @@ fn assignments_that_change_how_output_looks_need_no_rule() {
     let denied = ["--allowedTools", BUILDS, "--disallowedTools", "Bash(make:*),Bash(bash:*),Bash(python3:*)"];
     let results = session(building(), &builds, &denied).results();
     assert!(results.iter().all(|result| result.contains("Permission denied")), "{results:?}");
+}
+
+/// Settings for one call of git that make it run or write something.
+const CONFIGURED: &[&str] = &[
+    "git -c core.fsmonitor='@T;' status",
+    "git -c diff.external='touch @X;' diff",
+    "git -c DIFF.External='touch @X;' diff",
+    "git -c diff.x.command='touch @X;' diff",
+    "git -c diff.x.textconv='touch @X;cat' diff",
+    "git -c filter.y.clean='touch @X;cat' diff",
+    "git -c alias.x='!@T' x",
+    "git -c color.ui=false -c core.fsmonitor='@T;' status",
+    "git -c core.fsmonitor='@T;' -c color.ui=false status",
+    "git -c color.ui=false -c diff.external='touch @X;' diff",
+    "git -c color.ui=false -c advice.detachedHead=false -c diff.x.textconv='touch @X;cat' diff",
+    "git --no-pager -c color.ui=false --no-pager -c filter.y.clean='touch @X;cat' diff",
+    "git -c color.ui=false -c alias.y='!@T' y",
+    "git -c \"$(echo 'diff.external=touch @X;')\" diff",
+    "git -c color.ui=\"$(@T)\" diff",
+    "git -c color.ui=false$(@T) diff",
+    "git -c color.ui=`@T` diff",
+    "git -c color.ui=false diff > @X",
+    "git -c color.ui=false diff; @T",
+    "git -c color.ui=false log --output=@X",
+    "git -c color.ui=false -C .git/hooks log --output=@N",
+    "git -c color.ui=false grep -O'touch @X;' changed",
+];
+
+#[test]
+fn settings_for_one_call_of_git_run_nothing() {
+    for arguments in [&[][..], &["--trust-folder"], &["--permission-mode", "plan"]] {
+        let tried = session(building(), CONFIGURED, arguments);
+        assert_eq!(tried.breaches(), Vec::<&str>::new(), "{arguments:?}");
+    }
+    let skipped = session(building(), CONFIGURED, &["--permission-mode", "bypassPermissions"]);
+    let breaches = skipped.breaches();
+    let without: Vec<_> =
+        skipped.commands.iter().filter(|command| !breaches.contains(&command.as_str())).collect();
+    assert!(without.len() <= 2, "calls without effect: {without:#?}");
+}
+
+#[test]
+fn settings_that_change_how_git_looks_need_no_question() {
+    let shows = [
+        "git -c color.ui=false diff",
+        "git -c color.ui diff --stat",
+        "git -c color.ui=never -c core.quotePath=false status --short",
+        "git --no-pager -c color.status=always status",
+        "git -c log.date=iso -c advice.statusHints=false log -1",
+        "git -C . -c color.ui=false log --oneline",
+        "git config --get-regexp alias",
+        "git config --get-regexp '^alias[.]'",
+    ];
+    let results = session(building(), &shows, &[]).results();
+    assert!(results.iter().all(|result| !result.contains("Permission denied")), "{results:?}");
+    let denied =
+        ["--disallowedTools", "Bash(git diff:*),Bash(git status:*),Bash(git log:*),Bash(git config:*)"];
+    let results = session(building(), &shows, &denied).results();
+    assert!(results.iter().all(|result| result.contains("Permission denied")), "{results:?}");
+}
+
+/// Ways to read a file outside behind a link whose name looks like a revision and a path.
+const COLONS: &[&str] = &[
+    "git diff --no-index /dev/null a:d/outside",
+    "git diff --no-index a:d/outside f",
+    "git diff --no-index -- f a:d/outside",
+    "git diff --no-index -p f a:d/outside",
+    "git diff --no-index f HEAD:d/outside",
+    "git diff --no-index f a:d/../out/outside",
+    "git diff --no-index ./a:d/outside f",
+    "git diff --no-index src/../a:d/outside f",
+    "git diff --no-index empty a:d/",
+    "git diff /dev/null a:d/outside",
+    "git diff -- /dev/null a:d/outside",
+    "git --no-pager diff --no-index f a:d/outside",
+    "git -c color.ui=false diff --no-index f a:d/outside",
+    "(cd src && git diff --no-index main.rs ../a:d/outside)",
+];
+
+#[test]
+fn a_link_named_like_a_revision_leads_to_no_file_outside() {
+    let linked = || {
+        let home = repository();
+        symlink("../out", home.work().join("a:d")).unwrap();
+        symlink("../out", home.work().join("HEAD:d")).unwrap();
+        home
+    };
+    let tried = session(linked(), COLONS, &[]);
+    assert_eq!(tried.breaches(), Vec::<&str>::new());
+    let skipped = session(linked(), COLONS, &["--permission-mode", "bypassPermissions"]);
+    let breaches = skipped.breaches();
+    let without: Vec<_> =
+        skipped.commands.iter().filter(|command| !breaches.contains(&command.as_str())).collect();
+    assert!(without.len() <= 2, "calls without effect: {without:#?}");
 }
 
 #[test]
@@ -1062,8 +1239,16 @@ fn asking_for_a_version_runs_nothing_of_the_project() {
 /// everywhere.
 #[test]
 fn the_attacks_work_where_every_check_is_skipped() {
-    let lists =
-        [(home(), READING), (home(), OUTSIDE), (home(), DENIED), (prepared(), PREFIXED), (home(), RENAMED)];
+    let lists = [
+        (home(), READING),
+        (home(), OUTSIDE),
+        (home(), DENIED),
+        (prepared(), PREFIXED),
+        (home(), RENAMED),
+        (home(), DASHED),
+        (home(), SWALLOWED),
+        (repository(), OBJECTS),
+    ];
     for (home, attacks) in lists {
         let tried = session(home, attacks, &["--permission-mode", "bypassPermissions"]);
         let breaches = tried.breaches();

@@ -233,16 +233,7 @@ fn without_git_options(words: &[Option<String>]) -> Vec<Option<String>> {
         if !word.starts_with('-') {
             break;
         }
-        let valued = matches!(
-            word.as_str(),
-            "-C" | "-c"
-                | "--git-dir"
-                | "--work-tree"
-                | "--namespace"
-                | "--exec-path"
-                | "--config-env"
-                | "--super-prefix"
-        );
+        let valued = bash::git_option_takes_value(word);
         rest.next();
         if valued {
             rest.next();

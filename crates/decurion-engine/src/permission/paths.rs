@@ -160,6 +160,18 @@ pub(crate) fn nearly_covers(specifier: &str, path: &Utf8Path, around: &Around) -
     covers(&specifier.to_lowercase(), Utf8Path::new(&path.as_str().to_lowercase()), &lower, Reading::Wide)
 }
 
+/// Whether a rule that forbids covers a path, whatever the case of its letters. Takes the rule apart once, for many
+/// paths.
+pub(crate) fn covering(specifier: &str, around: &Around) -> impl Fn(&Utf8Path) -> bool {
+    let patterns: Vec<String> =
+        patterns(specifier, around, Reading::Wide).iter().map(|pattern| pattern.to_lowercase()).collect();
+    move |path| {
+        let path = path.as_str().to_lowercase();
+        let names = components(&path);
+        patterns.iter().any(|pattern| path_matches(&components(pattern), &names, true))
+    }
+}
+
 /// Whether a rule that forbids could cover something a command may touch.
 pub(crate) fn may_cover(specifier: &str, wide: &WideTouch, around: &Around) -> bool {
     let shell = components(&wide.pattern);

@@ -1,8 +1,8 @@
 //! Decisions about shell calls. Takes a text that was taken apart; decides by its parts, each of which must be
 //! harmless or allowed.
 
-use camino::Utf8Path;
-use decurion_protocol::intent::{ShellCommand, ShellIntent, WideTouch};
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::intent::{ShellCommand, ShellIntent, ShownFiles, WideTouch};
 use decurion_protocol::{Access, Decision, Mode, Rule, Touch, Verdict};
 use serde_json::Value;
 
@@ -381,6 +381,10 @@ pub(crate) fn forbidden(question: &Question<'_>, rule: &Rule) -> Match {
                 None | Some(_) => Match::No,
             });
         }
+        let shown = command.shown.as_ref().filter(|_| access == Access::Read);
+        if shown.is_some_and(|shown| may_show(rule.specifier.as_deref(), shown, around)) {
+            best = best.max(Match::Maybe);
+        }
         let Some(specifier) = rule.specifier.as_deref() else { continue };
         let changes = changes_trees(command);
         let concerned = |wide: &&WideTouch| wide.access == access || wide.access == Access::Write || changes;
@@ -425,6 +429,20 @@ fn may_cover(specifier: &str, wide: &WideTouch, around: &super::Around) -> bool 
         paths::covers(specifier, path, around, Reading::Wide) || paths::nearly_covers(specifier, path, around)
     };
     !plain || fixed == "/" || around.trails.any_below(&fixed, &covered).unwrap_or(true)
+}
+
+/// Whether a file that git shows, as it is or was, could be one that a rule forbids to read. What was once in a
+/// repository is not known; what git has in its index is.
+fn may_show(specifier: Option<&str>, shown: &ShownFiles, around: &super::Around) -> bool {
+    let Some(specifier) = specifier else { return true };
+    let covered = paths::covering(specifier, around);
+    let any_below = |folder: &Utf8PathBuf| {
+        paths::may_cover(specifier, &below(folder, Access::Read), around)
+            && !(shown.tracked
+                && around.trails.looks()
+                && crate::repository::any_tracked(folder, &covered) == Some(false))
+    };
+    shown.files.iter().any(|path| covered(path)) || shown.below.iter().any(any_below)
 }
 
 /// Whether a command changes, moves or links whole trees that it names.

@@ -32,6 +32,21 @@ pub(super) fn nested(own: &Utf8Path, hash: usize, left: &mut u64) -> Result<Vec<
     if sparse { Err(not_whole()) } else { Ok(nested) }
 }
 
+/// Shows every path in the list. A list that leaves out what is below some folders is an error.
+pub(super) fn files(
+    own: &Utf8Path,
+    hash: usize,
+    left: &mut u64,
+    look: &mut dyn FnMut(&[u8]),
+) -> Result<(), String> {
+    let mut sparse = false;
+    entries(own, hash, left, &mut |kind, path| {
+        sparse |= kind == FOLDER;
+        look(path);
+    })?;
+    if sparse { Err(not_whole()) } else { Ok(()) }
+}
+
 fn entries(
     own: &Utf8Path,
     hash: usize,

@@ -1,10 +1,15 @@
 //! Questions that git can be asked. Takes the arguments of `git`; says whether this call of it only shows
 //! something, and where it would look for its repository.
 
+mod runs;
+mod shown;
+
 use camino::Utf8PathBuf;
 
 use super::expand::Field;
 use super::program::{Call, Flags, Kind, Parsed, parse};
+pub(crate) use runs::runs;
+pub(crate) use shown::shown;
 
 /// Flags of what shows commits and differences.
 const SHOW: &str = "p u s w b a z R --oneline --graph --all --decorate --no-decorate --stat --shortstat --numstat \
@@ -158,14 +163,14 @@ pub(crate) fn places(arguments: &[Field], directories: &[Utf8PathBuf]) -> Result
                 // Behind a link `..` is another place than the text says; what looks there follows it.
                 directories = directories.iter().map(|directory| directory.join(place)).collect();
             }
-            "-c" | "--namespace" | "--super-prefix" | "--config-env" | "--attr-source" => {
-                rest.next();
-            }
             _ if ["--git-dir", "--work-tree", "--bare", "--exec-path"]
                 .iter()
                 .any(|flag| text.starts_with(flag)) =>
             {
                 return Err(format!("it says itself which repository git uses, by {text}"));
+            }
+            _ if takes_value(text) => {
+                rest.next();
             }
             _ if text.starts_with('-') => {}
             _ => break,
@@ -174,15 +179,42 @@ pub(crate) fn places(arguments: &[Field], directories: &[Utf8PathBuf]) -> Result
     Ok(directories)
 }
 
+/// The subcommand of a call and what follows it; empty where it has none, and nothing where that is not known.
+pub(crate) fn subcommand(arguments: &[Field]) -> Option<(&str, &[Field])> {
+    let mut at = 0;
+    while let Some(argument) = arguments.get(at) {
+        let text = argument.known()?;
+        if !text.starts_with('-') {
+            return Some((text, &arguments[at + 1..]));
+        }
+        at += if takes_value(text) { 2 } else { 1 };
+    }
+    Some(("", &[]))
+}
+
+/// Whether an option of git itself, before the subcommand, takes the next word as its value.
+pub fn takes_value(option: &str) -> bool {
+    const VALUED: &str = "-C -c --git-dir --work-tree --namespace --super-prefix --config-env --attr-source";
+    VALUED.split(' ').any(|valued| valued == option)
+}
+
+fn row(name: &str) -> &'static Shows {
+    SHOWING.iter().find(|row| row.name == name).unwrap_or(&SHOWING[0])
+}
+
 /// Judges one call of git.
 pub(crate) fn judge(arguments: &[Field]) -> Call {
     let mut rest = arguments;
-    while let Some(text) = rest.first().and_then(Field::known) {
-        if GLOBAL.contains(&text) {
-            rest = &rest[1..];
-            continue;
-        }
-        break;
+    loop {
+        rest = match rest {
+            [flag, after @ ..] if flag.known().is_some_and(|text| GLOBAL.contains(&text)) => after,
+            [flag, setting, after @ ..]
+                if flag.known() == Some("-c") && setting.known().is_some_and(runs::only_shows) =>
+            {
+                after
+            }
+            _ => break,
+        };
     }
     let Some(subcommand) = rest.first().and_then(Field::known) else {
         return Call::other("what git would do is not known");
@@ -218,7 +250,7 @@ fn parsed(arguments: &[Field], flags: &str, values: &str) -> Result<Parsed, Call
 }
 
 fn show(row: &Shows, arguments: &[Field]) -> Call {
-    let arguments = glued(row, arguments);
+    let arguments = glued(row.flags, arguments);
     let parsed = match parsed(&arguments, row.flags, row.values) {
         Ok(parsed) => parsed,
         Err(call) => return call,
@@ -228,6 +260,8 @@ fn show(row: &Shows, arguments: &[Field]) -> Call {
     }
     let mut call = Call { kind: Kind::Reads, ..Call::default() };
     let mut operands = parsed.operands.clone();
+    // Files and folders that need not be of a repository are compared.
+    call.below = row.name == "diff" && parsed.saw(&["--no-index"]);
     if row.name == "grep" {
         call.below = true;
         if !parsed.saw(&["e"]) && !operands.is_empty() {
@@ -237,14 +271,11 @@ fn show(row: &Shows, arguments: &[Field]) -> Call {
     }
     for operand in operands {
         // `revision:path` shows a path as it was.
-        if let Some((_, path)) = operand.known().and_then(|text| text.split_once(':'))
-            && !path.is_empty()
-        {
-            call.reads.push(Field::literal(path));
-            continue;
-        }
+        let path = operand.known().and_then(shown::of_revision).filter(|path| !path.is_empty());
+        call.reads.extend(path.map(Field::literal));
         // A revision in a variable or made by a command is no path; what could be one is read.
-        if operand.pattern.is_none() && !operand.splits && !matches!(row.name, "diff" | "grep" | "blame") {
+        let is_revision = path.is_some() || (operand.pattern.is_none() && !operand.splits);
+        if is_revision && !matches!(row.name, "diff" | "grep" | "blame") {
             continue;
         }
         call.reads.push(operand);
@@ -254,7 +285,7 @@ fn show(row: &Shows, arguments: &[Field]) -> Call {
 
 /// The arguments without those that carry their value in the same word in a way of git's own
 /// (`-U5`, `-M90%`, `-L1,5:file`).
-fn glued(row: &Shows, arguments: &[Field]) -> Vec<Field> {
+fn glued(flags: &str, arguments: &[Field]) -> Vec<Field> {
     let plain = |text: &str| {
         let Some(letters) = text.strip_prefix('-') else { return false };
         let mut characters = letters.chars();
@@ -263,7 +294,7 @@ fn glued(row: &Shows, arguments: &[Field]) -> Vec<Field> {
         matches!(first, Some('M' | 'C' | 'B' | 'D'))
             && !tail.is_empty()
             && tail.chars().all(|c| c.is_ascii_digit() || c == '%')
-            && row.flags.contains(" M")
+            && flags.contains(" M")
     };
     let mut ended = false;
     arguments
@@ -351,14 +382,27 @@ fn config(arguments: &[Field]) -> Call {
         Err(call) => return call,
     };
     let words: Vec<Option<&str>> = parsed.operands.iter().map(Field::known).collect();
-    let asks = parsed.saw(&["--list", "l", "--get", "--get-all", "--get-regexp", "--get-urlmatch"]);
     match words.as_slice() {
-        [] | [Some(_), Some(_)] if asks => Call::harmless(),
+        _ if asks_config(arguments) => Call::harmless(),
         [Some("list" | "get"), ..] => Call::harmless(),
         // A name has a dot; other words are commands, and `edit` starts an editor.
-        [Some(name)] if name.contains('.') => Call::harmless(),
+        // What follows a name is its new value, even if it looks like a flag.
+        [Some(name)] if name.contains('.') && arguments.last() == parsed.operands.last() => Call::harmless(),
         _ => Call::other("it may change the settings of git"),
     }
+}
+
+/// Whether `git config` is asked for settings: by a flag before its first operand, or by the first operand. What
+/// comes after that is a name or a value, whatever it looks like.
+fn asks_config(arguments: &[Field]) -> bool {
+    const FLAGS: &str = "-z --global --local --system --worktree --show-origin --show-scope --name-only --null \
+        --includes --no-includes --bool --int --path";
+    let mut words = arguments.iter().map(Field::known);
+    let first = words.find(|word| word.is_none_or(|word| !FLAGS.split_whitespace().any(|flag| flag == word)));
+    matches!(
+        first.flatten(),
+        Some("list" | "get" | "-l" | "--list" | "--get" | "--get-all" | "--get-regexp" | "--get-urlmatch")
+    )
 }
 
 fn reflog(arguments: &[Field]) -> Call {

@@ -177,6 +177,9 @@ pub(crate) fn hazards(name: &str, arguments: &[Field]) -> Hazards {
             }
         }
     }
+    if name == "git" {
+        git(arguments, &mut hazards);
+    }
     if writes_second(name) {
         let operands = arguments.iter().filter(|argument| !argument.may_be_flag());
         hazards.writes.extend(operands.skip(1).cloned());
@@ -185,6 +188,38 @@ pub(crate) fn hazards(name: &str, arguments: &[Field]) -> Hazards {
         sed(arguments, &mut hazards);
     }
     hazards
+}
+
+/// The files that options of git write, in whichever folder it works.
+fn git(arguments: &[Field], hazards: &mut Hazards) {
+    const WRITES: &str =
+        "--output --output-directory --index-output --export-marks --export-pack-edges --separate-git-dir";
+    let Some((subcommand, rest)) = super::git::subcommand(arguments) else { return };
+    let letters = matches!(subcommand, "archive" | "format-patch" | "bugreport" | "diagnose");
+    let row = options("git", "", if letters { "o" } else { "" }, "");
+    let mut written: Vec<(usize, Option<Field>)> = Vec::new();
+    for (index, text) in rest.iter().enumerate().map_while(|(index, word)| {
+        word.known().map_or(Some((index, "")), |text| (text != "--").then_some((index, text)))
+    }) {
+        let next = rest.get(index + 1);
+        let value = row.matches(WRITES, text).or_else(|| row.matches(row.writes, text));
+        written.extend(value.map(|value| (index, value.field(next))));
+    }
+    if subcommand == "bundle" && rest.first().and_then(Field::known) == Some("create") {
+        let file = rest.iter().enumerate().skip(1).find(|(_, word)| !word.may_be_flag());
+        written.extend(file.map(|(index, word)| (index, Some(word.clone()))));
+    }
+    let elsewhere = arguments.iter().any(|word| word.known() == Some("-C"));
+    for (index, file) in written {
+        match file {
+            Some(file) if !elsewhere => hazards.writes.push(file),
+            _ => {
+                let word = arguments.len() - rest.len() + index;
+                let why = "it writes a file in a folder that is not told".to_owned();
+                hazards.found.push(Hazard { word, why });
+            }
+        }
+    }
 }
 
 fn look(row: &Options, name: &str, arguments: &[Field], hazards: &mut Hazards) {

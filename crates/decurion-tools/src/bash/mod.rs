@@ -18,6 +18,7 @@ mod walk;
 use decurion_protocol::intent::ShellIntent;
 
 use crate::Surroundings;
+pub use git::takes_value as git_option_takes_value;
 pub use variable::is_harmless_assignment;
 use walk::Walker;
 

@@ -94,7 +94,7 @@ pub(crate) fn runs(name: &str, arguments: &[Field]) -> Option<Runs> {
         "eval" => Some(text_of(arguments, Style::Own)),
         "trap" => Some(trap(arguments)),
         "." | "source" => Some(script(arguments)),
-        "git" => git(arguments),
+        "git" => super::git::runs(arguments),
         _ if is_shell(name) => Some(shell(name, arguments)),
         _ if GUESSED.split_whitespace().any(|known| known == name) => Some(guessed(arguments, name)),
         _ if ELSEWHERE.split_whitespace().any(|known| known == name) => elsewhere(name, arguments),
@@ -128,7 +128,8 @@ fn guess(arguments: &[Field], doubt: &str) -> Runs {
     Runs { inner: tails(arguments), doubt: Some(doubt.to_owned()), ..Runs::default() }
 }
 
-fn tails(arguments: &[Field]) -> Vec<Inner> {
+/// Every tail of these words that could be a command, or a text for a shell.
+pub(crate) fn tails(arguments: &[Field]) -> Vec<Inner> {
     let mut inner = Vec::new();
     for (from, argument) in arguments.iter().enumerate() {
         let Some(text) = argument.known() else { continue };
@@ -414,79 +415,4 @@ fn shell(name: &str, arguments: &[Field]) -> Runs {
             Runs { doubt: Some("it runs what it is given as input".to_owned()), ..Runs::default() }
         }
     }
-}
-
-/// What git may be told to run; none where nothing of the kind is there.
-fn git(arguments: &[Field]) -> Option<Runs> {
-    let mut runs = Runs::default();
-    let mut found = false;
-    for (index, argument) in arguments.iter().enumerate() {
-        let Some(text) = argument.known() else { continue };
-        let before = index.checked_sub(1).and_then(|before| arguments[before].known()).unwrap_or("");
-        let setting = match before {
-            "-c" | "--config" | "--config-env" => Some(text),
-            _ => text
-                .strip_prefix("--config=")
-                .or_else(|| text.strip_prefix("-c").filter(|rest| rest.contains('='))),
-        };
-        if let Some(setting) = setting.filter(|setting| setting.contains('=')) {
-            let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
-            if !harmless_setting(key) {
-                found = true;
-                runs.doubt = Some(format!("it sets {key}, which may run something"));
-                let value = value.strip_prefix('!').unwrap_or(value);
-                runs.inner.push(Inner::Text { text: value.to_owned(), elsewhere: true });
-            }
-            continue;
-        }
-        let named = [
-            "--upload-pack",
-            "--receive-pack",
-            "--exec-path",
-            "--exec",
-            "--ext-diff",
-            "--open-files-in-pager",
-        ];
-        if let Some(flag) = named.iter().find(|flag| text == **flag || text.starts_with(&format!("{flag}=")))
-        {
-            found = true;
-            runs.doubt = Some(format!("{flag} may run something"));
-            let value =
-                text.split_once('=').map(|(_, value)| value).or_else(|| arguments.get(index + 1)?.known());
-            if let Some(value) = value {
-                runs.inner.push(Inner::Text { text: value.to_owned(), elsewhere: true });
-            }
-        }
-        let text_follows = (text == "-x"
-            && arguments.iter().any(|word| matches!(word.known(), Some("rebase" | "difftool"))))
-            || (text == "foreach" && before == "submodule")
-            || (text == "run" && before == "bisect")
-            || text.ends_with("-filter");
-        if text_follows {
-            found = true;
-            runs.doubt = Some("git runs what follows".to_owned());
-            runs.inner.append(&mut tails(&arguments[index + 1..]).into_iter().map(forbid_only).collect());
-        }
-    }
-    found.then_some(runs)
-}
-
-fn forbid_only(inner: Inner) -> Inner {
-    match inner {
-        Inner::Words { words, .. } => {
-            let texts: Vec<String> = words.iter().map(|word| word.text.clone()).collect();
-            Inner::Text { text: texts.join(" "), elsewhere: true }
-        }
-        Inner::Text { text, .. } => Inner::Text { text, elsewhere: true },
-    }
-}
-
-fn harmless_setting(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
-    key.starts_with("color.")
-        || key.starts_with("advice.")
-        || matches!(
-            key.as_str(),
-            "core.quotepath" | "user.name" | "user.email" | "init.defaultbranch" | "commit.gpgsign"
-        )
 }

@@ -6,7 +6,7 @@
 //! other (a loop, an assignment, arithmetic) is noted as *not literal*, and such a text is asked about.
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_protocol::intent::{Climb, Inside, ShellCommand, WideTouch};
+use decurion_protocol::intent::{Climb, Inside, ShellCommand, ShownFiles, WideTouch};
 use decurion_protocol::{Access, Touch};
 
 use super::expand::{Field, PIPE, Pattern, escape, fields, single};
@@ -688,6 +688,7 @@ impl<'a> Walker<'a> {
             job.doubt.get_or_insert(doubt);
             Vec::new()
         });
+        let shown = self.shown(&job.fields);
         let doubt = job.doubt.take().or(call.doubt);
         let loose = job.fields.iter().find(|field| !field.literal);
         let loose = loose.map(|field| format!("what it is given is not known from the text, {}", field.text));
@@ -721,6 +722,7 @@ impl<'a> Walker<'a> {
             climbs: job.climbs,
             code,
             repositories,
+            shown,
             program,
             hazards: hazards.found,
             may_find_flags,
@@ -735,6 +737,36 @@ impl<'a> Walker<'a> {
             Some("git") => super::git::places(&job.fields[1..], &self.state.directories),
             _ => Ok(Vec::new()),
         }
+    }
+
+    /// What a call of git shows of files.
+    fn shown(&self, fields: &[Field]) -> Option<ShownFiles> {
+        let program = path::program(fields.first()?.known()?).0;
+        let shown = match program.strip_prefix("git-") {
+            // Its subcommands are programs too.
+            Some(subcommand) => super::git::shown(&[&[Field::literal(subcommand)], &fields[1..]].concat()),
+            None if program == "git" => super::git::shown(&fields[1..]),
+            None => None,
+        }?;
+        let directories = super::git::places(&fields[1..], &self.state.directories);
+        let directories = directories.unwrap_or_else(|_| self.state.directories.clone());
+        let absolute = |paths: &[String]| -> Vec<Utf8PathBuf> {
+            let joined = |directory: &Utf8PathBuf| {
+                paths.iter().map(|path| path::absolute(directory, path)).collect::<Vec<_>>()
+            };
+            directories.iter().flat_map(joined).collect()
+        };
+        // Where the repository begins is not known here.
+        let tops = directories.iter().flat_map(|directory| directory.ancestors());
+        let of_top =
+            |top: &Utf8Path| shown.files.iter().map(|path| path::absolute(top, path)).collect::<Vec<_>>();
+        Some(ShownFiles {
+            files: tops.flat_map(of_top).collect(),
+            below: absolute(&shown.below),
+            perhaps: absolute(&shown.perhaps),
+            all: shown.all,
+            tracked: shown.tracked,
+        })
     }
 
     /// The program's file, where a path names it.
