@@ -23,6 +23,7 @@ mod own_children;
 mod private;
 mod questions;
 mod repositories;
+mod rule_attacks;
 mod sdk;
 mod sdk_examples;
 mod sdk_guide;

@@ -6,7 +6,9 @@
 
 use std::fs;
 
-use crate::shell_attacks::{CANARY, home, session};
+use decurion_testkit::proc::Home;
+
+use crate::shell_attacks::{CANARY, home, marker, session};
 
 const NONE: [&str; 0] = [];
 
@@ -141,6 +143,102 @@ fn a_denied_archive_is_not_read_by_another_ending() {
     assert!(made.unwrap().success());
     let tried = session(home, ENDINGS, &["--disallowedTools", "Read(secret.gz),Read(hidden.zip)"]);
     assert_eq!(tried.breaches(), NONE);
+}
+
+const EDITORS: &str = "Bash(tar:*),Bash(vim:*),Bash(vi:*),Bash(ex:*),Bash(view:*),Bash(ed:*),\
+    Bash(sqlite3:*),Bash(unzip:*)";
+
+/// Letters of `tar` without a dash, and commands for editors, that do more than a rule for the program allows.
+const RULED: &[&str] = &[
+    "tar cIf 'sh -c \"@T; cat\"' y@N.tar f",
+    "tar cfI y@N.tar 'sh -c \"@T; cat\"' f",
+    "tar cvIf 'sh -c \"@T; cat\"' y@N.tar f",
+    "tar tIf 'sh -c \"@T; cat\"' x.tar",
+    "tar tfI x.tar 'sh -c \"@T; cat\"'",
+    "tar xvfI x.tar 'sh -c \"@T; cat\"'",
+    "tar cFLf '@T; exit 1' 1 y@N.tar src big",
+    "tar xfC a@N.tar ../out",
+    "tar xCf ../out a@N.tar",
+    "tar xvfC a@N.tar ../out",
+    "tar xfCv a@N.tar ../out",
+    "tar xbfC 20 a@N.tar ../out",
+    "tar xPf p@N.tar",
+    "tar -xPf p@N.tar",
+    "tar xf p@N.tar --absolute-names",
+    "tar cf ../out/@N f",
+    "tar -cf ../out/@N f",
+    "tar cvf ../out/@N f",
+    "tar --create --file=../out/@N f",
+    "tar rf ../out/@N f",
+    "tar cgf ../out/@N y@N.tar f",
+    "tar -c -g ../out/@N -f y@N.tar f",
+    "tar cvf y@N.tar f --index-file=../out/@N",
+    "tar xf a@N.tar --one-top-level=../out",
+    "vim -es '+!@T' +q",
+    "vim -es +'!@T' +q f",
+    "vim '+!@T' -es +qa",
+    "vim -es '+w! @X' +q f",
+    "vim -es f '+saveas! @X' +q",
+    "vim -nes '+call system(\"@T\")' +q",
+    "vim -es -u NONE +'silent !@T' +q",
+    "vi -es '+!@T' +q",
+    "ex -s '+!@T' +q",
+    "ex '+!@T' +q f",
+    "view -es '+!@T' +q",
+    "ed '!@T; echo x'",
+    "ed -s '!@T; echo x'",
+    "printf '!@T\\n' | vim -es",
+    "printf '!@T\\n' | vim -nes f",
+    "printf '!@T\\n' | vi -es",
+    "printf '!@T\\n' | view -es f",
+    "printf '!@T\\n' | ex -s",
+    "sqlite3 a.db '.shell @T'",
+    "sqlite3 a.db '.system @T'",
+    "sqlite3 a.db ' .shell @T'",
+    "sqlite3 a.db 'select 1;\n.shell @T'",
+    "sqlite3 -cmd '.shell @T' a.db 'select 1'",
+    "sqlite3 a.db \".once '|@T'\" 'select 1'",
+    "unzip -o z@N.zip -d ../out",
+    "unzip -oqd ../out z@N.zip",
+];
+
+fn ruled() -> Home {
+    let home = home();
+    let work = home.work();
+    fs::write(work.join("big"), "x".repeat(100_000)).unwrap();
+    let tar = |arguments: &[&str]| {
+        let made = std::process::Command::new("tar").args(arguments).current_dir(&work).status();
+        assert!(made.unwrap().success());
+    };
+    tar(&["cf", "x.tar", "f"]);
+    for name in (0..RULED.len()).map(marker) {
+        fs::write(work.join(&name), "x\n").unwrap();
+        tar(&["cf", &format!("a{name}.tar"), &name]);
+        let outside = home.path().join("out").join(&name);
+        let renamed = format!("--transform=s|.*|{}|", outside.display());
+        tar(&["cPf", &format!("p{name}.tar"), &renamed, &name]);
+        let zip = format!("import zipfile; zipfile.ZipFile('z{name}.zip', 'w').write('{name}')");
+        let made = std::process::Command::new("python3").args(["-c", &zip]).current_dir(&work).status();
+        assert!(made.unwrap().success());
+        fs::remove_file(work.join(&name)).unwrap();
+    }
+    home
+}
+
+#[test]
+fn old_letters_of_tar_and_commands_of_editors_need_more_than_a_rule_for_the_program() {
+    let tried = session(ruled(), RULED, &["--allowedTools", EDITORS]);
+    assert_eq!(tried.breaches(), NONE);
+    let plain = [
+        "tar cf y.tar f",
+        "tar tvf x.tar",
+        "tar xf x.tar",
+        "tar czf z.tar f",
+        "vim -e +3 f",
+        "sqlite3 a.db 'select 1'",
+    ];
+    let results = session(ruled(), &plain, &["--allowedTools", EDITORS, "--allowedTools", "Edit"]).results();
+    assert!(results.iter().all(|result| !result.contains("Permission denied")), "{results:?}");
 }
 
 /// Scripts in which some awks take a redirection of `print` as part of `for`: no mawk does, so the decision counts.

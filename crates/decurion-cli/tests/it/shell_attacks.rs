@@ -391,6 +391,36 @@ fn a_question_for_settings_changes_none() {
     assert!(results.iter().all(|result| !result.contains("Permission denied")), "{results:?}");
 }
 
+/// The format of `curl -w` may be in a file, and newer versions write where it says.
+#[test]
+fn a_format_of_curl_reads_and_writes_no_file() {
+    let formats = [
+        "-w @../out/outside",
+        "-w@../out/outside",
+        "-sw @../out/outside",
+        "-s --write-out @../out/outside",
+        "--write-out=@../out/outside",
+        "-s --write @../out/outside",
+        "-w '%output{@X}x'",
+        "-sw '%output{.git/hooks/@N}x'",
+        "--write-out '%output{>>@X}x'",
+        "-w \"$(cat f)\"",
+    ];
+    let commands: Vec<String> =
+        formats.iter().map(|format| format!("curl {format} file:///dev/null")).collect();
+    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+    let rule = ["--allowedTools", "Bash(curl:*)"];
+    let tried = session(home(), &commands, &rule);
+    assert_eq!(tried.breaches(), Vec::<&str>::new());
+    assert!(
+        tried.results().iter().all(|result| result.contains("Permission denied")),
+        "{:?}",
+        tried.results()
+    );
+    let shown = session(home(), &["curl -s -w '%{http_code}' file:///dev/null"], &rule).results();
+    assert!(!shown[0].contains("Permission denied"), "{shown:?}");
+}
+
 /// Ways to list an archive whose name tar takes for a file on another machine, because of its colon.
 const REMOTE: &[&str] = &[
     "tar tf *.tar",
