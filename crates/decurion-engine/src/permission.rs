@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::agent::type_names;
-use decurion_protocol::intent::{ShellCommand, WideTouch};
+use decurion_protocol::intent::{GivenPath, ShellCommand, WideTouch};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Rule, RuleSet, Touch, Verdict};
 use decurion_tools::AddressRule;
@@ -282,6 +282,10 @@ pub fn add_real_paths(intent: &mut Intent, trails: &Trails) {
         };
         add_names(&mut command.touches, &names);
         command.leads = command.mentions.iter().flat_map(|path| names(path)).collect();
+        for given in command.given.clone() {
+            let leads = given.path.iter().flat_map(|path| names(path));
+            command.given.extend(leads.map(|path| GivenPath { path: Some(path), ..given.clone() }));
+        }
         let programs: Vec<Utf8PathBuf> = command.program.iter().flat_map(|path| names(path)).collect();
         command.program.extend(programs);
         add_wide(command, trails, &names);

@@ -121,6 +121,10 @@ pub struct ShellCommand {
     /// Where the mentions lead by links, as far as someone has looked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leads: Vec<Utf8PathBuf>,
+    /// Paths among its words that it may open, whatever it does with them: what a rule for its first words does not
+    /// allow outside of the working directories.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub given: Vec<GivenPath>,
     /// Those of its paths that go up (`a/../b`) as they are written: behind a link that is another place than
     /// the text says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -168,6 +172,16 @@ pub struct ShownFiles {
     /// Whether it is only files that git has in its index, where no earlier revision is named.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tracked: bool,
+}
+
+/// A path that a program is given in one of its words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenPath {
+    /// Which of the words it is in.
+    pub word: usize,
+    /// None: the text does not tell what the word is, so it may be any path, or an option.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<Utf8PathBuf>,
 }
 
 /// An option that makes a program run another, or that may be one.

@@ -10,6 +10,7 @@ mod equipment;
 mod escapes;
 mod exit_codes;
 mod git_attacks;
+mod given_attacks;
 mod glob_attacks;
 mod hosting;
 mod hosts_gone;

@@ -95,6 +95,19 @@ fn names_hazards(words: &[String], command: &ShellCommand) -> bool {
         .all(|hazard| command.words.get(hazard.word).is_some_and(|word| words.contains(word)))
 }
 
+/// Whether a rule names a word of a command: the word itself, or a folder that the word is below (`/srv/*`).
+pub(crate) fn names(specifier: &str, word: &str) -> bool {
+    let below = |named: &String| {
+        let folder = named.strip_suffix('*').filter(|folder| folder.ends_with('/') && !folder.contains('*'));
+        let rest = folder.and_then(|folder| word.strip_prefix(folder));
+        rest.is_some_and(|rest| !rest.split('/').any(|part| part == ".."))
+    };
+    let (Form::Exact(words) | Form::Prefix(words)) = form(specifier) else {
+        return words(specifier).iter().any(|named| named == word || below(named));
+    };
+    words.iter().any(|named| named == word)
+}
+
 /// How far a rule that allows reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Allowed {

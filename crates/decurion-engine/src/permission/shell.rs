@@ -211,7 +211,10 @@ fn part<'q>(question: &Question<'q>, shell: &ShellIntent, index: usize) -> Resul
         return touches.map(|()| None);
     }
     match allowed(question, shell, index) {
-        Some((rule, _)) => match touches.and_then(|()| no_protected(question, command, rule)) {
+        Some((rule, _)) => match touches
+            .and_then(|()| no_protected(question, command, rule))
+            .and_then(|()| nothing_outside(question, command, rule))
+        {
             Ok(()) => Ok(Some(rule)),
             Err(reason) => Err(format!("{reason}; {}", beyond(question, command, rule))),
         },
@@ -238,6 +241,29 @@ fn no_protected(question: &Question<'_>, command: &ShellCommand, rule: &Rule) ->
         Some(path) if program != Some("git") => Err(format!("it is given a protected path: {path}")),
         _ => Ok(()),
     }
+}
+
+/// Whether nothing that a program is given is a path outside of the working directories which neither the rule names
+/// nor another one allows to write: what it does there is not known.
+fn nothing_outside(question: &Question<'_>, command: &ShellCommand, rule: &Rule) -> Result<(), String> {
+    let judged = |path: &Utf8Path| command.touches.iter().any(|touch| touch.path == *path);
+    let fine = |path: &Utf8Path| {
+        paths::is_inside(path, &question.policy.around)
+            || judged(path)
+            || question.path_allowed(path, Access::Write).is_ok()
+    };
+    let specifier = rule.specifier.as_deref().unwrap_or("");
+    for given in &command.given {
+        let word = command.words.get(given.word).map_or("", String::as_str);
+        if given.path.as_deref().is_some_and(fine) || commands::names(specifier, word) {
+            continue;
+        }
+        return Err(match &given.path {
+            Some(path) => format!("it is given a path outside the working directory: {path}"),
+            None => format!("what it is given is not known from the text: {word}"),
+        });
+    }
+    Ok(())
 }
 
 /// What is missing where a rule allows a program and nothing allows the files that it uses.

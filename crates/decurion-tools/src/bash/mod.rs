@@ -6,6 +6,7 @@
 
 mod expand;
 mod git;
+mod given;
 mod hazard;
 mod path;
 mod program;

@@ -6,7 +6,7 @@
 //! other (a loop, an assignment, arithmetic) is noted as *not literal*, and such a text is asked about.
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_protocol::intent::{Climb, Inside, ShellCommand, ShownFiles, WideTouch};
+use decurion_protocol::intent::{Climb, GivenPath, Inside, ShellCommand, ShownFiles, WideTouch};
 use decurion_protocol::{Access, Touch};
 
 use super::expand::{Field, PIPE, Pattern, escape, fields, single};
@@ -17,7 +17,7 @@ use super::syntax::{
     AndOr, Arithmetic, Assign, Body, Command, MAX_DEPTH, Part, Redirect, RedirectKind, Script, Word,
     is_identifier, parse,
 };
-use super::{MAX_COMMANDS, hazard, path, variable};
+use super::{MAX_COMMANDS, given, hazard, path, variable};
 use crate::Surroundings;
 
 /// Commands are collected up to this number, so that rules which forbid see more than is ever allowed.
@@ -680,6 +680,7 @@ impl<'a> Walker<'a> {
         }
         let may_find_flags = self.may_find_flags(&job.fields);
         let mentions = if call.kind == Kind::Reads { Vec::new() } else { self.mentions(&mut job) };
+        let given = if call.kind == Kind::Reads { Vec::new() } else { self.given(&mut job) };
         let code = inline_code(&job.fields, &job.input, self.state.piped);
         let program = self.program_paths(&job.fields);
         let writes = job.touches.iter().any(|touch| touch.access == Access::Write)
@@ -719,6 +720,7 @@ impl<'a> Walker<'a> {
             wide: job.wide,
             mentions,
             leads: Vec::new(),
+            given,
             climbs: job.climbs,
             code,
             repositories,
@@ -808,6 +810,37 @@ impl<'a> Walker<'a> {
                 for directory in &self.state.directories {
                     job.climbs.extend(path::climb(directory, candidate, false));
                     found.push(path::absolute(directory, candidate));
+                }
+            }
+        }
+        found
+    }
+
+    /// Paths that the program may open because its words name them. Those that are inside by their text are listed
+    /// too: links may lead out.
+    fn given(&self, job: &mut Job) -> Vec<GivenPath> {
+        let Some((program, arguments)) = job.fields.split_first() else { return Vec::new() };
+        let mut found: Vec<GivenPath> = Vec::new();
+        for given::Given { argument, text } in given::given(&path::program(&program.text).0, arguments) {
+            // After the assignments and the program's name.
+            let word = argument + job.assigns.len() + 1;
+            let Some(text) = text else {
+                found.push(GivenPath { word, path: None });
+                continue;
+            };
+            let text = match (text.strip_prefix('~'), &self.around.home) {
+                (Some(rest), Some(home)) if rest.is_empty() || rest.starts_with('/') => {
+                    format!("{home}{rest}")
+                }
+                (Some(_), _) => format!("/{text}"),
+                (None, _) => text,
+            };
+            for directory in &self.state.directories {
+                job.climbs.extend(path::climb(directory, &text, false));
+                let path = path::absolute(directory, &text);
+                let new = GivenPath { word, path: Some(path) };
+                if !new.path.as_deref().is_some_and(is_stream) && !found.contains(&new) {
+                    found.push(new);
                 }
             }
         }
