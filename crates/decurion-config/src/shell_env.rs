@@ -40,13 +40,43 @@ impl fmt::Debug for ChildEnvironment {
     }
 }
 
-/// The environment of shells: all of it, less secrets, plus what the settings add, plus `DECURION=1`.
+/// Variables by which words mean something else to a shell or its programs than they say: where `cd` looks and what `..`
+/// is, which files a glob finds, which words are options, which repository git uses. What may run is decided by the words.
+const CHANGE_WORDS: [&str; 25] = [
+    "BASHOPTS",
+    "BASH_COMPAT",
+    "CDPATH",
+    "EXECIGNORE",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_CONFIG",
+    "GIT_CONFIG_COUNT",
+    "GIT_CONFIG_PARAMETERS",
+    "GIT_DIR",
+    "GIT_GRAFT_FILE",
+    "GIT_IMPLICIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_REPLACE_REF_BASE",
+    "GIT_SHALLOW_FILE",
+    "GIT_WORK_TREE",
+    "GLOBIGNORE",
+    "GREP_OPTIONS",
+    "OLDPWD",
+    "POSIXLY_CORRECT",
+    "PWD",
+    "SHELLOPTS",
+];
+
+/// The environment of shells: all of it, less secrets and what changes the meaning of commands, plus what the settings add, plus `DECURION=1`.
 pub fn shell_environment(
     environment: &Environment,
     settings: &Settings,
     providers: &Providers,
 ) -> ChildEnvironment {
-    build(environment, settings, providers, |_| true)
+    build(environment, settings, providers, |name| !CHANGE_WORDS.contains(&name))
 }
 
 /// The environment of hooks and servers: an allow-list, plus what the settings add, plus `DECURION=1`.

@@ -7,7 +7,7 @@
 //! outside of the workspace, and no other.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -149,7 +149,8 @@ impl Trails {
     pub fn holds(&self, folder: &Utf8Path, wanted: &dyn Fn(&str) -> bool) -> Option<bool> {
         let entries = self.search()?.entries(folder.as_std_path())?;
         let found = entries.iter().any(|entry| wanted(&entry.name.to_string_lossy()));
-        (found || entries.len() <= MOST_NAMES).then_some(found)
+        let told = entries.iter().all(|entry| is_told(&entry.name));
+        (found || told).then_some(found)
     }
 
     /// Whether something below a folder is like this, without following links. None where that cannot be told.
@@ -162,6 +163,7 @@ impl Trails {
                 if wanted(&text(&path)) {
                     return Some(true);
                 }
+                name.to_str()?;
                 if kind == Kind::Folder {
                     folders.push(path);
                 }
@@ -221,7 +223,11 @@ impl Search<'_> {
         let Some((part, rest)) = parts.split_first() else { return true };
         let Some(entries) = self.entries(folder) else { return false };
         for Entry { name, kind } in entries {
-            if !matches(part, &name.to_string_lossy()) {
+            // What is no text cannot be looked up again by its name.
+            let Some(readable) = name.to_str() else { return false };
+            // One character of a form may stand for one byte, as the shell's language has it.
+            let by_bytes = !readable.is_ascii() && part.contains('?');
+            if !by_bytes && !matches(part, readable) {
                 continue;
             }
             let path = folder.join(&name);
@@ -245,6 +251,9 @@ impl Search<'_> {
             }
             let Some(entries) = self.entries(&folder) else { return false };
             for Entry { name, kind } in entries {
+                if name.to_str().is_none() {
+                    return false;
+                }
                 let path = folder.join(&name);
                 match kind {
                     Kind::Folder => folders.push(path),
@@ -267,6 +276,7 @@ fn follow(ground: &dyn Ground, path: &Path) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut done = PathBuf::from("/");
     let mut left: Vec<OsString> = Vec::new();
+    let mut own = None;
     queue(&mut left, path);
     while let Some(name) = left.pop() {
         if name == ".." {
@@ -282,6 +292,9 @@ fn follow(ground: &dyn Ground, path: &Path) -> Vec<Step> {
             break;
         }
         let link = text(&done);
+        if done.starts_with("/proc") {
+            own.get_or_insert_with(|| link.clone());
+        }
         done.pop();
         let shared = ground.is_shared(&done);
         if target.is_absolute() {
@@ -296,6 +309,8 @@ fn follow(ground: &dyn Ground, path: &Path) -> Vec<Step> {
     if let Some(last) = steps.last_mut().filter(|_| left.is_empty()) {
         last.name = text(&done);
     }
+    // These links lead elsewhere for whoever will follow them (`/proc/self/cwd`), so the place is not told by ours.
+    steps.extend(own.map(|link| Step { name: link.clone(), shared: true, link }));
     steps
 }
 
@@ -307,6 +322,11 @@ fn queue(left: &mut Vec<OsString>, path: &Path) {
         Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
     });
     left.extend(names);
+}
+
+/// Whether a name is the same to a shell of every language, or at least is no option to a program.
+fn is_told(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.is_ascii() || !name.starts_with('-'))
 }
 
 /// What every process has for itself: ours is not the one that will open it.

@@ -38,6 +38,7 @@ mod tasks;
 mod terminal;
 mod thirty_turns;
 mod traces;
+mod way_attacks;
 mod withheld;
 mod worktrees;
 

@@ -212,8 +212,6 @@ fn connection_strings_and_credentials_do_not_reach_a_shell() {
         ("GIT_AUTHOR_NAME", "a"),
         ("GIT_AUTHOR_EMAIL", "a@b.c"),
         ("PATH", "/bin"),
-        ("PWD", "/w"),
-        ("OLDPWD", "/w"),
         ("XAUTHORITY", "/x"),
         ("GIT_ASKPASS", "/x"),
         ("HTTPS_PROXY", "http://user:word@proxy:3128"),
@@ -234,6 +232,17 @@ fn connection_strings_and_credentials_do_not_reach_a_shell() {
     }
     for (name, value) in passed {
         assert_eq!(shell.get(name).and_then(|value| value.to_str()), Some(value), "{name}");
+    }
+}
+
+#[test]
+fn variables_that_change_what_words_mean_do_not_reach_a_shell() {
+    let names = ["PWD", "OLDPWD", "CDPATH", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "BASHOPTS"];
+    let loaded = Stage::new().load();
+    let environment = Environment::from_pairs(names.map(|name| (name, "/w")));
+    let shell = shell_environment(&environment, &loaded.settings, &loaded.providers);
+    for name in names {
+        assert_eq!(shell.get(name), None, "{name}");
     }
 }
 

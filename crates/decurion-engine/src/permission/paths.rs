@@ -314,6 +314,23 @@ pub(crate) fn is_system(path: &Utf8Path) -> bool {
         .any(|place| path.starts_with(place))
 }
 
+/// Whether a path leads through a link that a process has for itself. The streams themselves are none: what they are
+/// was opened under its own name.
+pub(crate) fn is_of_process(path: &Utf8Path) -> bool {
+    let names: Vec<&str> = path.components().skip(1).map(|component| component.as_str()).collect();
+    let opened = |rest: &[&str]| rest.len() > 1;
+    match names.as_slice() {
+        ["proc", rest @ ..] => rest.iter().enumerate().any(|(at, name)| match *name {
+            "cwd" | "root" | "map_files" => true,
+            "fd" => opened(&rest[at + 1..]),
+            _ => false,
+        }),
+        ["dev", "fd", rest @ ..] => opened(rest) || rest.contains(&".."),
+        ["dev", "stdin" | "stdout" | "stderr", rest @ ..] => !rest.is_empty(),
+        _ => false,
+    }
+}
+
 /// Whether a rule names the protected part itself, so that whoever wrote it meant it.
 pub(crate) fn names_protected(specifier: &str, part: &str) -> bool {
     components(specifier).iter().any(|component| component.to_lowercase() == part)

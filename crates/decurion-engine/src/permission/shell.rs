@@ -412,6 +412,9 @@ pub(crate) fn forbidden(question: &Question<'_>, rule: &Rule) -> Match {
             best = best.max(Match::Maybe);
         }
         let Some(specifier) = rule.specifier.as_deref() else { continue };
+        if through_process(command, access) {
+            best = best.max(Match::Maybe);
+        }
         let changes = changes_trees(command);
         let concerned = |wide: &&WideTouch| wide.access == access || wide.access == Access::Write || changes;
         for wide in command.wide.iter().filter(concerned) {
@@ -441,6 +444,18 @@ pub(crate) fn forbidden(question: &Question<'_>, rule: &Rule) -> Match {
         return Match::Maybe;
     }
     best
+}
+
+/// Whether a path of a command leads through a link of a process (`/proc/self/cwd/x`, `/dev/fd/3/x`): where that
+/// leads for the command is not known here.
+fn through_process(command: &ShellCommand, access: Access) -> bool {
+    let concerned = |found: Access| found == access || found == Access::Write;
+    let touched = command.touches.iter().filter(|touch| concerned(touch.access)).map(|touch| &touch.path);
+    let written = command.climbs.iter().map(|climb| &climb.written);
+    let named = command.mentions.iter().chain(&command.leads).chain(&command.program);
+    let wide = command.wide.iter().filter(|wide| concerned(wide.access));
+    touched.chain(written).chain(named).any(|path| paths::is_of_process(path))
+        || wide.map(|wide| paths::fixed_part(&wide.pattern)).any(|path| paths::is_of_process(&path))
 }
 
 /// Whether a rule that forbids could cover something of a set of paths. Where that is all that lies below a folder,
