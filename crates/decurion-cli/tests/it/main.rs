@@ -6,6 +6,7 @@ mod agents_stream;
 mod bad_input;
 mod broken_settings;
 mod denied_types;
+mod edit_attacks;
 mod equipment;
 mod escapes;
 mod exit_codes;

@@ -513,6 +513,112 @@ fn a_usual_repository_needs_no_trust() {
     let run = session(&stand, &[]);
     assert_eq!(differing(USUAL, &run, false), [""; 0]);
 }
+
+/// Ways to write the file that makes a folder a repository. `@` is a folder that has everything else of one, and
+/// whose settings name a program; `text` is a file with what it needs.
+#[rustfmt::skip]
+const HEADS: &[&str] = &[
+    "Write @/HEAD",
+    "Write ./@/./HEAD",
+    "Write @/../@/HEAD",
+    "Write @/Head",
+    "Write @/deeper/HEAD",
+    "Write @/link",
+    "Write @/around/HEAD",
+    "Edit @/HEAD",
+    "Edit @/link",
+    "echo ref: refs/heads/main > @/HEAD",
+    "echo ref: refs/heads/main >> @/HEAD",
+    "echo ref: refs/heads/main >| @/HEAD",
+    "echo ref: refs/heads/main > @/link",
+    "echo ref: refs/heads/main > ./@//HEAD",
+    "(cd @ && echo ref: refs/heads/main > HEAD)",
+    "cat text > @/HEAD",
+    "cp text @/HEAD",
+    "cp -T text @/HEAD",
+    "mv @/text @/HEAD",
+    "mv -T @/text @/HEAD",
+    "ln text @/HEAD",
+    "ln -s refs/heads/main @/HEAD",
+    "(cd @ && cp text HEAD)",
+    "tee @/HEAD < text",
+    "tee -a @/HEAD < text",
+    "tee @/other @/HEAD < text",
+    "touch @/HEAD",
+    "cp seed/HEAD @",
+    "cp seed/HEAD @/",
+    "cp -t @ seed/HEAD",
+    "cp --target-directory=@ seed/HEAD",
+    "mv -t @ moved/HEAD",
+    "mv again/HEAD @",
+    "dd if=text of=@/HEAD",
+    "install text @/HEAD",
+    "truncate -s 0 @/HEAD",
+];
+
+#[test]
+fn edits_do_not_make_a_folder_a_repository() {
+    let home = Home::new().unwrap();
+    let work = home.work();
+    let head = "ref: refs/heads/main\n";
+    for folder in ["seed", "moved", "again"] {
+        std::fs::create_dir(work.join(folder)).unwrap();
+        std::fs::write(work.join(folder).join("HEAD"), head).unwrap();
+    }
+    std::fs::write(work.join("text"), head).unwrap();
+    let mut script = "when turn=1\n".to_owned();
+    for (index, row) in HEADS.iter().enumerate() {
+        let folder = work.join(format!("f{index}"));
+        for below in ["objects", "refs/heads", "deeper/objects", "deeper/refs"] {
+            std::fs::create_dir_all(folder.join(below)).unwrap();
+        }
+        let mark = home.path().join(format!("mark{index}"));
+        let settings = format!(
+            "[core]\n\tbare = false\n\tworktree = .\n\tfsmonitor = \"touch {};true\"\n",
+            mark.display()
+        );
+        std::fs::write(folder.join("config"), &settings).unwrap();
+        std::fs::write(folder.join("deeper/config"), &settings).unwrap();
+        std::fs::write(folder.join("text"), head).unwrap();
+        std::os::unix::fs::symlink("HEAD", folder.join("link")).unwrap();
+        std::os::unix::fs::symlink(".", folder.join("around")).unwrap();
+        let row = row.replace('@', &format!("f{index}"));
+        let call = match row.split_once(' ') {
+            Some(("Write", path)) => ("Write", json!({"file_path": work.join(path), "content": head})),
+            Some(("Edit", path)) => {
+                ("Edit", json!({"file_path": work.join(path), "old_string": "", "new_string": head}))
+            }
+            _ => ("Bash", json!({"command": row})),
+        };
+        let _ = writeln!(script, "  call {} {}", call.0, call.1);
+    }
+    script.push_str("when turn=2\n");
+    for index in 0..HEADS.len() {
+        for below in ["", "/deeper"] {
+            let command = format!("(cd f{index}{below} && git status)");
+            let _ = writeln!(script, "  call Bash {}", json!({ "command": command }));
+        }
+    }
+    script.push_str("when\n  say \"over\"\n");
+    let stand = Stand::in_home(home, &script);
+    let made = |stand: &Stand| -> Vec<&str> {
+        let heads = ["HEAD", "Head", "deeper/HEAD"];
+        let is_made = |index: &usize| {
+            let folder = stand.home.work().join(format!("f{index}"));
+            let mark = stand.home.path().join(format!("mark{index}"));
+            mark.exists() || heads.iter().any(|head| folder.join(head).symlink_metadata().is_ok())
+        };
+        (0..HEADS.len()).filter(is_made).map(|index| HEADS[index]).collect()
+    };
+    finished(stand.decurion().args(["-p", "go", "--permission-mode", "acceptEdits"]));
+    assert_eq!(made(&stand), [""; 0]);
+    // The calls are what they say: where nothing is checked, all make it one but for those that write to a link.
+    finished(stand.decurion().args(["-p", "go", "--permission-mode", "bypassPermissions"]));
+    let made = made(&stand);
+    let idle: Vec<&&str> = HEADS.iter().filter(|row| !made.contains(row)).collect();
+    assert_eq!(idle, [&"Write @/link", &"Edit @/link"]);
+}
+
 /// What the program itself asks git: what changed, for the prompt, a checkout for an agent and what became of it, and
 /// the list of worktrees. What the model calls plays no part, so each thing that a repository brings is tried once.
 #[test]

@@ -234,7 +234,7 @@ pub(crate) fn escaped(path: &Utf8Path) -> String {
     pattern
 }
 
-const PROTECTED_FOLDERS: [&str; 12] = [
+const PROTECTED_FOLDERS: [&str; 14] = [
     ".git",
     ".decurion",
     ".claude",
@@ -247,8 +247,13 @@ const PROTECTED_FOLDERS: [&str; 12] = [
     ".ssh",
     ".gnupg",
     ".aws",
+    ".emacs.d",
+    ".vim",
 ];
-const PROTECTED_FILES: [&str; 30] = [
+/// What is protected in a folder that is not.
+const PROTECTED_PAIRS: [[&str; 2]; 4] =
+    [[".config", "git"], [".docker", "config.json"], [".bundle", "config"], [".yarn", "releases"]];
+const PROTECTED_FILES: [&str; 40] = [
     ".mcp.json",
     ".claude.json",
     ".gitconfig",
@@ -279,10 +284,24 @@ const PROTECTED_FILES: [&str; 30] = [
     ".vimrc",
     ".netrc",
     ".pypirc",
+    ".tool-versions",
+    "mise.toml",
+    ".mise.toml",
+    ".gdbinit",
+    ".tmux.conf",
+    ".xprofile",
+    ".emacs",
+    ".pam_environment",
+    ".bash_functions",
+    // With this file a folder may be a repository, whose other files are settings of git.
+    "head",
 ];
 
 /// The part of a path that makes writing to it a way to run something later or to change our own settings.
 pub(crate) fn protected(path: &Utf8Path, around: &Around) -> Option<String> {
+    if let Some(name) = dot_name_of_home(path, around) {
+        return Some(name);
+    }
     let own = around
         .checkout
         .as_ref()
@@ -294,11 +313,28 @@ pub(crate) fn protected(path: &Utf8Path, around: &Around) -> Option<String> {
     if let Some(folder) = names.iter().map(bare).find(|name| PROTECTED_FOLDERS.contains(&name.as_str())) {
         return Some(folder);
     }
+    let pair = |pair: &&[String]| {
+        PROTECTED_PAIRS.iter().any(|known| pair.iter().map(bare).eq(known.iter().map(ToString::to_string)))
+    };
+    if let Some([folder, ..]) = names.windows(2).find(pair) {
+        return Some(bare(folder));
+    }
     let last = names.last().map(bare)?;
     if PROTECTED_FILES.contains(&last.as_str()) || last.starts_with("git~") {
         return Some(last);
     }
     None
+}
+
+/// The name in the home folder that a path begins with, if it begins with a dot and the run is in the home folder or
+/// above it: programs of the user read such files, and many run what they say.
+fn dot_name_of_home(path: &Utf8Path, around: &Around) -> Option<String> {
+    let home = around.own_name(around.home.as_deref()?);
+    let path = around.own_name(path);
+    let name = path.strip_prefix(&*home).ok()?.components().next()?.as_str();
+    let above = around.places().any(|place| home.starts_with(&*around.own_name(place)));
+    let inside = around.places().any(|place| around.own_name(place).starts_with(home.join(name)));
+    (name.starts_with('.') && above && !inside).then(|| name.to_lowercase())
 }
 
 /// Whether a folder is where worktrees are made, here or by other tools: whoever works in one means that one.

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::commands::{self, Allowed, Match};
 use super::paths::{self, Reading};
 use super::{Question, allow, ask, decision, deny};
+use crate::trail::Reach;
 
 /// One command of a shell text with its own verdict, for people.
 #[derive(Clone, Debug, PartialEq)]
@@ -143,6 +144,33 @@ fn moved_before(shell: &ShellIntent) -> Option<String> {
     None
 }
 
+/// Why an edit that needs no question could change where other paths lead: it moves or copies links, or a repository. What
+/// was decided for commands that are under way would then hold for other files.
+fn carries_links(question: &Question<'_>, command: &ShellCommand) -> Option<String> {
+    let own = command.words.get(command.assigned..).unwrap_or_default();
+    let keeps_links = |word: &String| word.starts_with('-') && word.contains(['r', 'R', 'a', 'd', 'P']);
+    match path_name(own.first().map_or("", String::as_str)) {
+        "mv" => {}
+        "cp" if own.iter().any(keeps_links) => {}
+        _ => return None,
+    }
+    let trails = &question.policy.around.trails;
+    // The target stands there with the names that would be in it.
+    let is_target = |path: &Utf8Path| command.touches.iter().any(|touch| touch.path.parent() == Some(path));
+    let of_git = |path: &Utf8Path| {
+        path.file_name().is_some_and(|name| matches!(&*name.to_lowercase(), ".git" | "head"))
+    };
+    let reach = Reach { parts: &[], matches: &|_, _| false, follows: true };
+    let carries = |path: &Utf8Path| {
+        trails.of(path).iter().any(|step| step.link == path)
+            || trails.met(path, &reach).is_none_or(|links| !links.is_empty())
+            || (trails.looks() && trails.any_below(path, &of_git).unwrap_or(true))
+    };
+    let paths = command.touches.iter().map(|touch| touch.path.as_path());
+    let carried = paths.filter(|path| !is_target(path)).find(|path| carries(path))?;
+    Some(format!("there are links or a repository in what it moves or copies: {carried}"))
+}
+
 fn path_name(program: &str) -> &str {
     program.rsplit('/').next().unwrap_or(program)
 }
@@ -208,7 +236,10 @@ fn part<'q>(question: &Question<'q>, shell: &ShellIntent, index: usize) -> Resul
     }
     let edits = !command.read_only && command.because.is_some();
     if command.files_only && !lends && (!edits || question.policy.mode == Mode::AcceptEdits) {
-        return touches.map(|()| None);
+        return match carries_links(question, command) {
+            Some(reason) if allowed(question, shell, index).is_none() => Err(reason),
+            _ => touches.map(|()| None),
+        };
     }
     match allowed(question, shell, index) {
         Some((rule, _)) => match touches
@@ -232,8 +263,11 @@ fn no_protected(question: &Question<'_>, command: &ShellCommand, rule: &Rule) ->
     // What git does to its own files is judged with its options.
     let program = command.words.get(command.assigned).and_then(|word| word.rsplit('/').next());
     let judged = |path: &camino::Utf8PathBuf| command.touches.iter().any(|touch| touch.path == *path);
+    // For many programs this word names a revision.
+    let revision = question.policy.around.cwd.join("HEAD");
     let unnamed = |path: &&camino::Utf8PathBuf| {
         !judged(path)
+            && **path != revision
             && paths::protected(path, &question.policy.around)
                 .is_some_and(|part| !specifier.to_lowercase().contains(&part))
     };
