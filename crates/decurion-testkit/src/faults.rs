@@ -13,6 +13,7 @@ pub mod babble;
 pub mod budgets;
 pub mod clock;
 pub mod disk;
+pub mod edits;
 pub mod escapes;
 pub mod hooks;
 pub mod interleaved;
@@ -23,6 +24,7 @@ pub mod mcp;
 pub mod model;
 pub mod notified;
 pub mod panics;
+pub mod power;
 pub mod screens;
 pub mod security;
 pub mod shell;
@@ -31,6 +33,7 @@ pub mod signals;
 pub mod size;
 pub mod stand;
 pub mod startup;
+mod synced;
 pub mod terminal;
 pub mod terminal_signals;
 pub mod transcript;
@@ -134,6 +137,8 @@ pub fn rows() -> Vec<Row> {
         lock::rows(),
         size::rows(),
         clock::rows(),
+        power::rows(),
+        edits::rows(),
         model::rows(),
         shell::rows(),
         signals::rows(),

@@ -74,6 +74,8 @@ pub struct Stage {
     pub models: Vec<String>,
     /// What some of them cost; the others cost what the facts say.
     pub prices: HashMap<String, Price>,
+    /// How many tokens a reply may be.
+    pub max_output: u64,
     /// Names that no provider knows.
     pub unknown_models: Vec<String>,
     /// Whether the journal is written without a thread, so that simulated time waits for it.
@@ -153,6 +155,7 @@ impl Stage {
             library: Arc::new(NoLibrary),
             models: Vec::new(),
             prices: HashMap::new(),
+            max_output: 4_000,
             unknown_models: Vec::new(),
             journal_here: true,
             processes: None,
@@ -262,7 +265,7 @@ impl Stage {
                 dialect: gateway.dialect(),
                 gateway: Arc::clone(gateway),
                 info: ModelInfo { price, ..self.info.clone() },
-                head: Head { model: name.into(), max_output_tokens: 4_000, ..Head::default() },
+                head: Head { model: name.into(), max_output_tokens: self.max_output, ..Head::default() },
             })
         };
         let models = Cast {

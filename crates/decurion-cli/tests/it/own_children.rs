@@ -22,7 +22,8 @@ def send(s):
     s.shutdown(socket.SHUT_WR) if how == "shut" else None
     s.settimeout(20)
     data = b""
-    while b'"replied"' not in data and b'"error"' not in data:
+    # Until each is answered: a reply may come before the next one is refused.
+    while data.count(b'"replied"') < len(commands) and b'{"error"' not in data:
         piece = s.recv(65536)
         if not piece: break
         data += piece

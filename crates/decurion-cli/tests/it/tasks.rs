@@ -40,7 +40,7 @@ when agent=main turn=2 result=/(a[0-9a-f]{16})/
   call TaskOutput {\"task_id\": \"$1\", \"block\": true, \"timeout\": 60000}
 when agent=main turn=3
   call Bash {\"command\": \"echo one; echo two\", \"run_in_background\": true, \"description\": \"greet\"}
-when agent=main turn=4 result=/(b[0-9a-z]{8})/
+when agent=main turn=4 result=/ID: (b[0-9a-z]{8})/
   call TaskOutput {\"task_id\": \"$1\", \"block\": true, \"timeout\": 60000}
 when agent=main
   say \"All done.\"

@@ -141,14 +141,16 @@ async fn what_the_session_reads_without_a_question_its_agents_read_from_their_ch
     stage.rules.allow.retain(|rule| rule.tool != "Read");
     stage.rules.deny.push(Rule::parse("Read(/secret.txt)", Default::default()).unwrap());
     let played = stage.play("go").await;
-    let said: Vec<String> =
+    let mut said: Vec<String> =
         results(&played, "Read", true).iter().map(|said| masked(&played, &repo, said)).collect();
+    // They read at the same time, and end in any order.
+    said.sort();
     expect![[r"
-        Permission denied: denied by Read(/secret.txt)
-        Permission denied: it reads outside the working directory: REPO/a.txt; use TREE/a.txt instead; nobody can be asked in this session
-        Permission denied: it reads outside the working directory: /etc/hostname; nobody can be asked in this session
         1	uncommitted
-        2	"]].assert_eq(&said.join("\n"));
+        2	
+        Permission denied: denied by Read(/secret.txt)
+        Permission denied: it reads outside the working directory: /etc/hostname; nobody can be asked in this session
+        Permission denied: it reads outside the working directory: REPO/a.txt; use TREE/a.txt instead; nobody can be asked in this session"]].assert_eq(&said.join("\n"));
 }
 
 #[tokio::test]

@@ -74,14 +74,27 @@ pub fn marked(mark: &str) -> Vec<Pid> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = processes.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
     let wanted = format!("DECURION_TEST_MARK={mark}");
-    // A process that has ended and was not buried has no environment any more.
     pids.filter(|pid| {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment
+        environment(*pid)
             .split(|byte| *byte == 0)
             .any(|variable| variable == std::ffi::OsStr::new(&wanted).as_bytes())
     })
     .collect()
+}
+
+/// The environment of a process. One that has ended and was not buried has none any more; one that is just becoming
+/// another program has none yet, nor a command line, and is looked at again, unless it stays so.
+fn environment(pid: Pid) -> Vec<u8> {
+    let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    for _ in 0..10_000 {
+        let environment = read("environ");
+        let is_alive = std::fs::read_link(format!("/proc/{pid}/exe")).is_ok();
+        if !environment.is_empty() || !is_alive || !read("cmdline").is_empty() {
+            return environment;
+        }
+        std::thread::yield_now();
+    }
+    Vec::new()
 }
 
 pub fn describe(pid: Pid) -> String {

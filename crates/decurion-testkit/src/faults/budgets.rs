@@ -1,14 +1,16 @@
-//! M8 and N2: models that never stop, and trees that share a budget. Takes scripts that loop and trees of agents
-//! with random limits and random use, gives whether each stopped exactly where it had to, with what it had.
+//! M8, N2 and N6: models that never stop, trees that share a budget, and parallel agents whose budget is just enough.
+//! Takes scripts that loop and agents with random limits and random use, gives whether each stopped exactly where it had
+//! to, with what it had, and none where the budget was enough.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use decurion_engine::budget::{AccountId, Amount, Budget, Reservation, Want};
 use decurion_model::{BoxStream, Dialect, ModelError, ModelEvent, ModelProvider, ModelRequest};
 use decurion_protocol::{AgentId, Envelope, Event, Limits, Money, Origin, Outcome, Usage};
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
 
 use super::agents::{agent_call, played, stage};
@@ -20,6 +22,11 @@ pub fn rows() -> Vec<Row> {
     vec![
         Row { id: "M8", what: "a model that never stops", run: runaway },
         Row { id: "N2", what: "200 agents in a tree with random budgets and random use", run: trees },
+        Row {
+            id: "N6",
+            what: "10, 50 and 200 parallel agents with little more than the budget they need",
+            run: fair,
+        },
     ]
 }
 
@@ -494,4 +501,211 @@ fn tree_script(plan: &[Planned]) -> String {
         script += &format!("when agent=worker first=\"{}\"\n  say \"done {at}\"\n", prompt(at));
     }
     script
+}
+
+// ---- N6 ----
+
+/// How many agents work at the same time.
+const PARALLEL: [usize; 3] = [10, 50, 200];
+/// The fewest output tokens that a request asks for.
+const LEAST_OUTPUT: u64 = 256;
+
+/// What the agents of a try do, and what they may use.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    /// Three to five calls with up to three kilobytes to read, for a tenth more than all of them need.
+    Some,
+    /// None to three calls of some bytes. What a request is weighed as before it is counted can be more than a tenth of
+    /// all they need, so they get the largest such difference instead.
+    Little,
+}
+
+fn fair(options: &Options) -> Report {
+    let tries = |work: Work, count: u64| {
+        (0..count).flat_map(move |nth| PARALLEL.map(move |agents| (work, nth, agents)))
+    };
+    let some = tries(Work::Some, options.count(2, 1_000));
+    let tries: Vec<_> = some.chain(tries(Work::Little, options.count(2, 300))).collect();
+    let results =
+        in_parallel(options.width, &tries, |(work, nth, agents)| enough(options.seed, *work, *nth, *agents));
+    let mut report = Report::default();
+    let (mut completed, mut waits) = (0, 0);
+    for ((work, nth, agents), result) in tries.iter().zip(results) {
+        let result = result.map(|waited| (completed, waits) = (completed + agents, waits + waited));
+        report.add(format_args!("seed {} try {nth}, {agents} agents, {work:?}", options.seed), result);
+    }
+    let tried = (waits > 0).then_some(()).ok_or("no request had to wait".to_owned());
+    report.add("whether anything was tried", tried);
+    let figure = format!(
+        "{} of {} runs of 10, 50 and 200 parallel agents with 1.1 times the tokens, the money or both that they need, or \
+         for tiny ones what they need and the largest error of a bound: all {completed} agents of these completed, no \
+         reply was cut short, never over a limit; {waits} requests waited",
+        report.runs - report.failures.len() as u64,
+        report.runs,
+    );
+    report.figure(figure)
+}
+
+/// Plays agents with a limit that never binds to see what they need, and again with little more than that. Gives how many
+/// requests waited for the budget.
+fn enough(seed: u64, work: Work, nth: u64, agents: usize) -> Result<usize, String> {
+    let mut dice = Dice::new(seed, nth.wrapping_mul(1_000).wrapping_add(agents as u64));
+    let (script, bills) = (parallel_script(&mut dice, work, agents), dice.next());
+    let endless = Limits { tokens: Some(1 << 40), money: Some(Money(1 << 50)), ..Limits::default() };
+    let (free, cut) = billed_run(&script, bills, agents, endless)?;
+    if cut > 0 {
+        return Err(format!("{cut} replies were cut short without a limit"));
+    }
+    let (tokens, money) = Used::of(&free.events).below(None);
+    let enough = match work {
+        Work::Some => (tokens / 10 * 11, money / 10 * 11),
+        Work::Little => {
+            let beyond = errors(&free.events);
+            (tokens + beyond.0, money + beyond.1)
+        }
+    };
+    let (by_tokens, by_money) =
+        [(true, false), (false, true), (true, true)][usize::try_from(nth % 3).unwrap_or_default()];
+    let limits = Limits {
+        tokens: by_tokens.then_some(enough.0),
+        money: by_money.then_some(Money(enough.1)),
+        ..Limits::default()
+    };
+    let (played, cut) = billed_run(&script, bills, agents, limits.clone())?;
+    over(&played, &HashMap::new(), Some(&limits), None)?;
+    let mut completed = 0;
+    for envelope in &played.events {
+        match &envelope.event {
+            Event::RunEnded { outcome: Outcome::Completed { limit: None, .. }, .. } => completed += 1,
+            Event::RunEnded { outcome, .. } => {
+                let who = if envelope.agent.is_some() { "an agent" } else { "the root" };
+                let spent = Used::of(&played.events).below(None);
+                return Err(format!(
+                    "{who} ended {outcome:?}; need {:?}, {spent:?} of {limits:?}",
+                    (tokens, money)
+                ));
+            }
+            _ => {}
+        }
+    }
+    let waits = |envelope: &&Arc<Envelope>| {
+        matches!(envelope.event, Event::Waiting { reason: Some(decurion_protocol::WaitReason::Budget) })
+    };
+    match (completed, cut) {
+        (all, 0) if all == agents + 1 => Ok(played.events.iter().filter(waits).count()),
+        _ => Err(format!("{completed} runs completed, {cut} replies were cut short")),
+    }
+}
+
+/// By how much the bound of a request was beyond what it was billed, at most, with the least output that is asked for. A
+/// budget with so much more than is needed refuses no request: what all others use leaves what this one uses and that.
+fn errors(events: &[Arc<Envelope>]) -> (u64, u64) {
+    let price = stage("").info.price.unwrap_or_default();
+    let mut bounds = HashMap::new();
+    let mut most = (0, 0);
+    for envelope in events {
+        match &envelope.event {
+            Event::Reserved { charge: Some(charge) } => {
+                let money = charge.cost.unwrap_or_default().0 - charge.usage.output_tokens * price.output;
+                bounds.insert(envelope.agent.clone(), (charge.usage.input_tokens, money));
+            }
+            Event::Message { meta, .. } => {
+                let Some(((bound, money), usage)) = bounds.remove(&envelope.agent).zip(meta.usage.as_ref())
+                else {
+                    continue;
+                };
+                let billed = meta.cost.unwrap_or_default().0 - usage.output_tokens * price.output;
+                most = (most.0.max(bound - usage.read_tokens()), most.1.max(money - billed));
+            }
+            _ => {}
+        }
+    }
+    (most.0 + LEAST_OUTPUT, most.1 + LEAST_OUTPUT * price.output)
+}
+
+/// A root that begins all its agents at once; each makes some calls and says a last word.
+fn parallel_script(dice: &mut Dice, work: Work, agents: usize) -> String {
+    let (turns, words) = match work {
+        Work::Some => (4..7, 500),
+        Work::Little => (1..5, 4),
+    };
+    let begin = |at| {
+        let last = turns.start + dice.below(turns.end - turns.start);
+        agent_call(&format!("part {at} in {last} turns"), false)
+    };
+    let calls: String = (0..agents).map(begin).collect();
+    let mut script = format!("when agent=main turn=1\n{calls}when agent=main\n  say \"over\"\n");
+    for last in turns.clone() {
+        for turn in 1..last {
+            let text = format!("{turn} {}", "found ".repeat(dice.place(words)));
+            script += &format!(
+                "when agent=worker first=\"in {last} turns\" turn={turn}\n  call Echo {{\"text\": \"{text}\"}}\n"
+            );
+        }
+    }
+    script + "when agent=worker\n  say \"done\"\n"
+}
+
+/// Plays a script whose replies are billed by what is asked, not by when; gives also how many were cut short.
+fn billed_run(script: &str, seed: u64, agents: usize, limits: Limits) -> Result<(Played, u64), String> {
+    let mut stage = stage(script);
+    stage.agent_settings.max_running = u32::try_from(agents).unwrap_or(u32::MAX);
+    stage.request.limits = limits;
+    // As much as models of today may write: much more is reserved than used.
+    stage.max_output = 64_000;
+    let cut = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&cut);
+    stage.between = Some(Arc::new(move |inner| {
+        Arc::new(Biller { inner, seed, cut: Arc::clone(&counter) }) as Arc<dyn ModelProvider>
+    }));
+    let played = played(&stage, "go")?;
+    Ok((played, cut.load(Ordering::Relaxed)))
+}
+
+/// Bills each request the same, whenever it comes and however much it may write.
+struct Biller {
+    inner: Arc<dyn ModelProvider>,
+    seed: u64,
+    /// How many replies would have needed more than they were allowed to write.
+    cut: Arc<AtomicU64>,
+}
+
+impl ModelProvider for Biller {
+    fn dialect(&self) -> Dialect {
+        self.inner.dialect()
+    }
+
+    fn stream(&self, request: ModelRequest) -> BoxStream<'static, Result<ModelEvent, ModelError>> {
+        let messages = request.messages.iter().map(|message| message.bytes.len());
+        let bytes = messages.sum::<usize>() + request.head.prefix.len();
+        let input = bytes as u64 / (1 + Dice::new(self.seed, 0).below(4));
+        // Ids and times differ from run to run; who asks, and for the how-manieth time, does not.
+        let who = memchr::memmem::find(&request.messages[0].bytes, b"part ").map_or(0, |at| {
+            let digits = request.messages[0].bytes[at + 5..].iter().take_while(|byte| byte.is_ascii_digit());
+            digits.fold(1, |number, digit| number * 10 + u64::from(digit - b'0'))
+        });
+        let mut dice = Dice::new(self.seed, who * 1_000 + request.messages.len() as u64);
+        let share = dice.below(101);
+        let (fresh, wanted) = (input * share / 100, 20 + dice.below(1_500));
+        let written = wanted.min(most_output(&request));
+        self.cut.fetch_add(u64::from(written < wanted), Ordering::Relaxed);
+        let usage = Usage {
+            input_tokens: fresh,
+            cache_read_input_tokens: input - fresh,
+            output_tokens: written,
+            ..Usage::default()
+        };
+        let bill = move |event| match event {
+            Ok(ModelEvent::Completed(reply)) => {
+                Ok(ModelEvent::Completed(decurion_model::Reply { usage: usage.clone(), ..reply }))
+            }
+            other => other,
+        };
+        let (pause, reply) = (dice.time(Duration::from_secs(20)), self.inner.stream(request));
+        let later = async move {
+            tokio::time::sleep(pause).await;
+            reply
+        };
+        Box::pin(later.flatten_stream().map(bill))
+    }
 }

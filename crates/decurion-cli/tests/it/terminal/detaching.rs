@@ -232,7 +232,7 @@ fn a_keeper_that_is_killed_takes_its_worker_along_where_the_terminal_stays() {
         let line = line(&pid);
         line.split_once("--kept-by\0")?.1.split('\0').next()?.parse::<i32>().ok()
     };
-    kill(left().into_iter().find_map(kept_by).expect("nobody keeps the terminal"));
+    kill(left().into_iter().find_map(kept_by).expect("no process keeps the terminal"));
     terminal.wait_that("the end of the worker and its work", || {
         !left().iter().any(|pid| is_ours(pid) || line(pid).contains("/go"))
     });
