@@ -176,6 +176,8 @@ pub(crate) struct Connection {
     child: Option<Child>,
     pid: u32,
     greeted: OnceCell<()>,
+    /// What was found after this guard and its reapers had died.
+    swept: OnceCell<Aftermath>,
 }
 
 impl Connection {
@@ -195,7 +197,13 @@ impl Connection {
             .spawn()?;
         guards.push(Pid::from_child(&child));
         drop(guards);
-        Ok(Self { socket, pid: child.id(), child: Some(child), greeted: OnceCell::new() })
+        Ok(Self {
+            socket,
+            pid: child.id(),
+            child: Some(child),
+            greeted: OnceCell::new(),
+            swept: OnceCell::new(),
+        })
     }
 
     async fn greeting(&self) -> io::Result<()> {
@@ -224,8 +232,9 @@ impl Connection {
         }
     }
 
-    /// What became of a command whose end was not seen. Where the guard is gone as well, what both left is ended here.
-    pub async fn aftermath(&self, reaper_told: bool) -> Aftermath {
+    /// What became of a command whose end was not seen. Where the guard is gone as well, what it left is ended here: once
+    /// for all of its commands, so that each is told the same, and to the end even if this future is dropped.
+    pub async fn aftermath(self: &Arc<Self>, reaper_told: bool) -> Aftermath {
         let Some(guard) = Pid::from_raw(self.pid.cast_signed()).filter(|guard| sweep::is_ending(*guard))
         else {
             return Aftermath::Ended;
@@ -233,13 +242,21 @@ impl Connection {
         if !orphans::is_adopting() {
             return if reaper_told { Aftermath::Ended } else { Aftermath::NotKnown };
         }
-        let swept = tokio::task::spawn_blocking(move || {
-            // Only then is all that was below it ours.
-            let _ = waitid(WaitId::Pid(guard), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
-            orphans::sweep()
-        });
+        let connection = Arc::clone(self);
+        let swept =
+            tokio::spawn(async move { connection.swept.get_or_init(|| sweep_after(guard)).await.clone() });
         swept.await.unwrap_or(Aftermath::NotKnown)
     }
+}
+
+/// Ends what a guard that has died left to this process.
+async fn sweep_after(guard: Pid) -> Aftermath {
+    let swept = tokio::task::spawn_blocking(move || {
+        // Only then is all that was below it ours.
+        let _ = waitid(WaitId::Pid(guard), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        orphans::sweep()
+    });
+    swept.await.unwrap_or(Aftermath::NotKnown)
 }
 
 /// Buries a guard. What it may have left is ended, if nobody waited for its commands.
