@@ -10,6 +10,15 @@ use serde_json::{Value, json};
 use crate::stand::{LIMIT, Stand, finished};
 use crate::talk::{LED, answer, control, next, prompt};
 
+/// Waits until a command has written to this file.
+fn wait_for_lines(stand: &Stand, file: &str) {
+    let began = Instant::now();
+    while lines_of(&stand.home.work().join(file)).is_empty() {
+        assert!(began.elapsed() < LIMIT, "the command that writes {file} never began");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn work_sent_to_the_background_keeps_its_process_and_asks_nothing_again() {
     let stand = Stand::new(
@@ -29,11 +38,7 @@ when agent=main
     let mut run = stand.decurion().args(LED).args(["--allowedTools", "Bash"]).start_talking().unwrap();
     run.say(&prompt("go")).unwrap();
     for (call, file) in [("toolu_agent", "pids"), ("toolu_shell", "shell")] {
-        let began = Instant::now();
-        while lines_of(&stand.home.work().join(file)).is_empty() {
-            assert!(began.elapsed() < LIMIT, "the command of {call} never began");
-            std::thread::yield_now();
-        }
+        wait_for_lines(&stand, file);
         run.say(&control(call, &json!({"subtype": "background_tasks", "tool_use_id": call}))).unwrap();
         let is_result =
             |line: &Value| line["type"] == "user" && line["message"]["content"][0]["tool_use_id"] == call;
@@ -94,16 +99,19 @@ fn prompts_that_wait_when_a_session_is_closed_are_answered_when_it_is_continued(
     const SESSION: &str = "13131313-1313-4131-8131-131313131313";
     let stand = Stand::new(
         "when match=\"second\"\n  say \"done two\"\nwhen match=\"third\"\n  say \"done three\"\nwhen turn=1\n  \
-         call Bash {\"command\": \"echo ran >> effects\", \"description\": \"d\"}\nwhen\n  say \"done one\"\n",
+         call Bash {\"command\": \"echo $$ >> began; sleep 1000\", \"description\": \"d\"}\nwhen\n  say \"done one\"\n",
     );
-    let mut first = stand.decurion().args(LED).args(["--session-id", SESSION]).start_talking().unwrap();
+    let args = ["--session-id", SESSION, "--allowedTools", "Bash"];
+    let mut first = stand.decurion().args(LED).args(args).start_talking().unwrap();
     first.say(&prompt("first")).unwrap();
-    next(&mut first, |line| line["request"]["subtype"] == "can_use_tool");
+    wait_for_lines(&stand, "began");
     first.say(&prompt("second")).unwrap();
     // Answered in order, so that the prompt is accepted by then.
     first.say(&control("usage", &json!({"subtype": "get_context_usage"}))).unwrap();
     next(&mut first, |line| line["response"]["request_id"] == "usage");
     first.signal(Signal::TERM).unwrap();
+    // Its input stays open until it has ended: a host that hangs up as well ends the session in another way.
+    assert_eq!(first.wait_for_line(LIMIT, |line| line.contains("done two")), None);
     first.finish(LIMIT).unwrap();
 
     let second = finished(stand.decurion().args(["-p", "--continue", "third"]));
