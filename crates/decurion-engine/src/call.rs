@@ -593,7 +593,7 @@ async fn ask(
             Permit::Granted { decision, input, seen: now, under: Box::new(under) }
         }
         Some((Answer::Deny { message, interrupt }, _)) => Permit::Refused {
-            decision: Decision { verdict: Verdict::Deny, reason: message, rule: None },
+            decision: Decision { verdict: Verdict::Deny, reason: refusal_reason(message), rule: None },
             unanswerable: false,
             interrupt,
         },
@@ -608,6 +608,11 @@ async fn ask(
             interrupt: false,
         },
     })
+}
+
+/// Why a call was refused, as the model reads it.
+fn refusal_reason(message: String) -> String {
+    if message.trim().is_empty() { "the user refused this call".to_owned() } else { message }
 }
 
 /// The answer of whoever is attached to the session; none if nobody can give one any more.

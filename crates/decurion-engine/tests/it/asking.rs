@@ -84,6 +84,7 @@ async fn the_model_reads_what_was_chosen() {
         allow(None),
         allow(Some(other)),
         Answer::Deny { message: "ask me tomorrow".into(), interrupt: false },
+        Answer::Deny { message: " ".into(), interrupt: false },
     ] {
         let stage = asking(&input);
         let mut link = stage.engine().open(stage.request.clone()).await.unwrap();
@@ -111,6 +112,7 @@ async fn the_model_reads_what_was_chosen() {
         ✗ The questions were not answered: the changed input does not fit: InputValidationError: AskUserQuestion failed due to the following issue(s):
         `questions` must be an array, got a string 
         ✗ The questions were not answered: ask me tomorrow 
+        ✗ The questions were not answered: the user refused this call 
     "#]].assert_eq(&seen);
 }
 
