@@ -511,7 +511,7 @@ impl Decide<'_> {
     }
 
     fn warn_clear_text(&mut self, member: &Member, base_url: &str, auth: &Auth) {
-        if *auth != Auth::None && base_url.starts_with("http://") && !is_loopback(base_url) {
+        if *auth != Auth::None && is_clear_text(base_url) {
             let text = format!("the key of {:?} is sent without encryption to {base_url}", member.key);
             self.warn(WarningKind::ExposedSecret, &member.value, text);
         }
@@ -543,6 +543,11 @@ fn host_of(url: &str) -> &str {
         Some(bracketed) => bracketed.split(']').next().unwrap_or_default(),
         None => authority.split(':').next().unwrap_or_default(),
     }
+}
+
+/// Whether what is sent to this address can be read by others on its way.
+pub(crate) fn is_clear_text(url: &str) -> bool {
+    url.starts_with("http://") && !is_loopback(url)
 }
 
 fn is_loopback(url: &str) -> bool {

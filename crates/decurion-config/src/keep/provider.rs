@@ -12,7 +12,7 @@ use crate::check::is_base_url;
 use crate::edit::{self, EditError};
 use crate::origin::{Layer, Origin};
 use crate::paths::Paths;
-use crate::provider::{Auth, ProviderConfig, ProviderKind, Timeouts};
+use crate::provider::{Auth, ProviderConfig, ProviderKind, Timeouts, is_clear_text};
 use crate::record;
 use crate::schema::Shape;
 use crate::secret::Secret;
@@ -64,6 +64,11 @@ impl BaseUrl {
     /// The address, or what was expected.
     pub fn parse(text: &str) -> Result<Self, String> {
         if is_base_url(text) { Ok(Self(text.to_owned())) } else { Err(Shape::Url.expected()) }
+    }
+
+    /// Whether what is sent there can be read by others on its way.
+    pub fn is_clear_text(&self) -> bool {
+        is_clear_text(&self.0)
     }
 }
 

@@ -121,7 +121,14 @@ fn address(kind: ProviderKind) -> Result<Option<BaseUrl>, Stop> {
             return Ok(None);
         }
         match BaseUrl::parse(&given) {
-            Ok(address) => return Ok(Some(address)),
+            Ok(address) => {
+                if address.is_clear_text() {
+                    say!(
+                        "Warning: http:// is not encrypted. Others on the network can read the key and the code."
+                    );
+                }
+                return Ok(Some(address));
+            }
             Err(expected) => say!("That is not {expected}: {}", visible(&given)),
         }
     }

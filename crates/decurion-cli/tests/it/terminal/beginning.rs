@@ -140,6 +140,9 @@ fn a_person_who_gives_up_at_the_key_is_back_at_the_menu_and_nothing_is_saved() {
     assert_eq!(terminal.stand.written(), Vec::<std::path::PathBuf>::new());
 }
 
+/// Shown before a key is asked for that others could read on its way.
+const UNENCRYPTED: &str = "Warning: http:// is not encrypted.";
+
 #[test]
 fn without_a_network_the_reason_is_shown_and_nothing_is_saved() {
     let terminal = unconfigured();
@@ -148,7 +151,9 @@ fn without_a_network_the_reason_is_shown_and_nothing_is_saved() {
     assert!(screen.contains("cannot connect to the provider: 127.0.0.1:1"), "{screen}");
     terminal.say("c");
     terminal.wait_until("the address again", |screen| screen.matches("Address [").count() == 2);
+    assert!(!screen.contains(UNENCRYPTED), "{screen}");
     terminal.say("http://no-such-host.invalid/v1");
+    terminal.wait_for(UNENCRYPTED);
     terminal.wait_until("the key again", |screen| {
         screen.matches("API key (hidden; Enter for none)").count() == 2
     });
