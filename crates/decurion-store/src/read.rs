@@ -406,17 +406,37 @@ impl FileReplay {
 
     /// Goes on where an earlier reader has stopped.
     fn go_to(&mut self, mark: Mark) -> io::Result<()> {
+        self.read_from(mark)?;
+        (self.given, self.coming) = (mark, mark.coming);
+        Ok(())
+    }
+
+    /// Reads from a place between two records on.
+    fn read_from(&mut self, mark: Mark) -> io::Result<()> {
         self.lines.go_to(mark.offset)?;
         (self.whole_end, self.last_ordinal, self.sealed) = (mark.offset, mark.ordinal, mark.sealed);
         (self.report.last_seq, self.last_date, self.run) = (mark.seq, mark.date, mark.run);
-        (self.given, self.coming) = (mark, mark.coming);
+        (self.group, self.unfinished) = (None, None);
         Ok(())
+    }
+
+    /// This place in the file, with what is known there.
+    fn here(&self, offset: u64) -> Mark {
+        Mark {
+            offset,
+            ordinal: self.last_ordinal,
+            seq: self.report.last_seq,
+            sealed: self.sealed,
+            date: self.last_date,
+            run: self.run,
+            coming: None,
+        }
     }
 
     /// The number of the event that is given out next.
     fn look(&mut self, session: Option<&Folder>) -> io::Result<Option<u64>> {
         if self.coming.is_none() {
-            let can_go_back = self.joined.is_empty() && self.behind.is_none();
+            let can_go_back = self.is_between_records();
             self.head = self.next(session)?;
             let coming = self.head.as_ref().map(|head| head.seq);
             let is_long = self.lines.buffer.len() > self.lines.chunk;
@@ -437,19 +457,16 @@ impl FileReplay {
         self.head.take().map_or_else(|| self.next(session), |head| Ok(Some(head)))
     }
 
-    /// Remembers that everything up to here is given out. In the middle of lines that ran together, and between two
-    /// records of which the first ended with the second, there is no place to come back to.
+    /// Whether everything that was read is given out. Not so in the middle of lines that ran together, and where an
+    /// edited message ended with the first line of the next record: there is no place to come back to.
+    fn is_between_records(&self) -> bool {
+        self.joined.is_empty() && self.behind.is_none() && self.group.is_none()
+    }
+
+    /// Remembers that everything up to here is given out.
     fn mark(&mut self) {
-        if self.joined.is_empty() && self.behind.is_none() {
-            self.given = Mark {
-                offset: self.whole_end,
-                ordinal: self.last_ordinal,
-                seq: self.report.last_seq,
-                sealed: self.sealed,
-                date: self.last_date,
-                run: self.run,
-                coming: None,
-            };
+        if self.is_between_records() {
+            self.given = self.here(self.whole_end);
         }
     }
 
@@ -489,6 +506,7 @@ impl FileReplay {
                 self.finish();
                 return Ok(None);
             };
+            let before = self.before_line();
             self.report.lines += 1;
             self.is_joined = false;
             // The buffer leaves its owner while the line is read from it, so that nothing is copied.
@@ -499,11 +517,23 @@ impl FileReplay {
                 Span::TooLong => self.skip(),
             };
             self.lines.buffer = buffer;
+            if let Some((mark, report)) = before.filter(|_| self.ended.is_some() && self.joined.is_empty()) {
+                self.report = ReplayReport { events: report.events + 1, ..report };
+                self.read_from(mark)?;
+                return Ok(None);
+            }
             if envelope.is_some() || self.ended.is_some() {
                 return Ok(envelope);
             }
         }
         Ok(None)
+    }
+
+    /// Where the line that comes begins, if it may be the one that shows that an edited message has ended. It is then
+    /// read again, so that there is a place between the two to come back to.
+    fn before_line(&self) -> Option<(Mark, ReplayReport)> {
+        let is_edited = self.group.as_ref().is_some_and(|group| group.edited);
+        is_edited.then(|| (self.here(self.lines.line_start), self.report.clone()))
     }
 
     fn line(&mut self, line: &[u8], session: Option<&Folder>) -> Option<Envelope> {

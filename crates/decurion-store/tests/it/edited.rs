@@ -1,5 +1,7 @@
 //! Transcripts that a person or another program changed: every record is still there, and nothing is cut.
 
+use std::ops::ControlFlow;
+
 use decurion_protocol::{Block, Envelope, Event, Role};
 use decurion_store::Journal as _;
 
@@ -248,4 +250,52 @@ fn an_edited_transcript_of_an_agent_stays_that_agents() {
     assert_eq!((read.len(), report.edited), (events.len() + 3, 3));
     assert!(read[5..].iter().all(|event| event.agent == Some(agent("a1"))), "{read:?}");
     assert!(format!("{:?}", read[7].event).contains("/new"));
+}
+
+/// An edited message that claims more lines than it has ends with the first line of the next, which is read again by
+/// readers that come back.
+#[test]
+fn a_reader_that_comes_back_behind_an_edited_message_misses_nothing() {
+    for (length, at_once) in [(10, 1), (10, usize::MAX), (600 << 10, usize::MAX)] {
+        let (home, events) = recorded(1);
+        let mut writer = home.resume(1).0;
+        let last = events.last().unwrap().seq;
+        let answers = [(1, 1), (2, length)].map(|(number, length)| {
+            let second = format!("second {number} {}", "x".repeat(length));
+            let blocks = vec![Block::text(format!("first {number}")), Block::text(second)];
+            envelope(last + number, reply(100 * u128::from(number), blocks))
+        });
+        writer.append(&answers).unwrap();
+        drop(writer);
+        let text = String::from_utf8(home.transcript(1)).unwrap();
+        let is_edited = |line: &str| line.contains("first 1") || line.contains("second 1");
+        let more = |line: &str| line.replace("\"blocks\":2", "\"blocks\":5");
+        let lines =
+            text.lines().map(|line| if is_edited(line) { more(line) } else { line.to_owned() } + "\n");
+        std::fs::write(home.paths(1).transcript(), lines.collect::<String>()).unwrap();
+        let (whole, _) = home.read(1);
+        let record = home.resume(1).0.record();
+        let mut bookmark = decurion_store::Bookmark::of_root();
+        let mut read: Vec<Envelope> = Vec::new();
+        loop {
+            let before = read.len();
+            let mut take = |envelope| {
+                read.push(envelope);
+                if read.len() - before < at_once { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            };
+            record.read_on(&mut bookmark, whole.last().unwrap().seq, &mut take).unwrap();
+            if read.len() == before {
+                break;
+            }
+        }
+        let said = |read: &[Envelope]| -> Vec<(u64, Option<String>)> {
+            let text = |event: &Event| match event {
+                Event::Message { message, .. } => Some(message.text()),
+                _ => None,
+            };
+            read.iter().map(|envelope| (envelope.seq, text(&envelope.event))).collect()
+        };
+        assert_eq!(whole.len(), events.len() + 2);
+        assert!(said(&read) == said(&whole), "{length} {at_once}: {} of {}", read.len(), whole.len());
+    }
 }
