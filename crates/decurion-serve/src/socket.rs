@@ -382,7 +382,7 @@ async fn tell(
             }
             // Begins anew whenever the client has read something.
             () = tokio::time::sleep(READ_WITHIN), if outbox.len() > LONGEST_BACKLOG => return End::Gone,
-            Some(refusal) = refusals.recv() => outbox.push(&refusal),
+            Some(refusal) = refusals.recv(), if outbox.len() <= LONGEST_BACKLOG => outbox.push(&refusal),
             envelope = events.next(), if outbox.len() <= LONGEST_BACKLOG => match envelope {
                 Some(envelope) => outbox.envelope(&envelope, pending),
                 None => return End::Over,

@@ -209,3 +209,20 @@ async fn there_is_a_limit_to_clients_and_those_who_leave_make_room() {
         tokio::task::yield_now().await;
     }
 }
+
+/// Refusals that a client does not read are bounded like everything else that it does not read.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_floods_a_full_session_and_reads_nothing_is_dropped() {
+    let mut stage = Stage::new();
+    let (commands, _inbox) = decurion_protocol::commands::channel();
+    stage.door.commands = commands;
+    let _listener = stage.listen();
+    let mut client = Raw::new(&stage).await;
+    client.line().await;
+    let requests = "{\"id\":1,\"command\":{\"command\":\"tasks\"}}\n".repeat(1_000);
+    let mut taken = 0;
+    while client.0.write_all(requests.as_bytes()).await.is_ok() {
+        taken += 1_000;
+        assert!(taken < 300_000, "nothing bounds what waits for the client");
+    }
+}
