@@ -300,7 +300,9 @@ impl Headless {
             Event::RunEnded { outcome, .. } if envelope.agent.is_none() => Some(outcome),
             _ => None,
         };
-        state.answers.extend(ended.and_then(answer_of));
+        if self.format != Format::StreamJson {
+            state.answers.extend(ended.and_then(answer_of));
+        }
         let lines = match self.format {
             Format::Text if ended.is_none() => return Vec::new(),
             Format::Text => text_lines(&state.answers),
