@@ -66,6 +66,8 @@ type NestedPaths = Result<Vec<Vec<u8>>, String>;
 /// What one look has read, and how much more it may read.
 struct Look {
     left: u64,
+    /// How many names in folders of git it may look at, all repositories together.
+    names_left: usize,
     /// The nested repositories of those that were looked at, by their own folder and the length of a hash.
     nested: HashMap<(Utf8PathBuf, usize), NestedPaths>,
     /// What leads elsewhere in the folders of git that were looked at.
@@ -74,7 +76,7 @@ struct Look {
 
 impl Look {
     fn new(left: u64) -> Self {
-        Self { left, nested: HashMap::new(), links: HashMap::new() }
+        Self { left, names_left: MOST_NAMES, nested: HashMap::new(), links: HashMap::new() }
     }
 
     /// The paths of the repositories nested in one.
@@ -86,7 +88,8 @@ impl Look {
 
     /// What in a folder of git makes git read files elsewhere.
     fn links(&mut self, common: &Utf8Path) -> Option<String> {
-        self.links.entry(common.to_owned()).or_insert_with(|| links::within(common)).clone()
+        let names_left = &mut self.names_left;
+        self.links.entry(common.to_owned()).or_insert_with(|| links::within(common, names_left)).clone()
     }
 }
 

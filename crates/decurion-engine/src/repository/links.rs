@@ -3,7 +3,10 @@
 
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 
-use super::{MOST_NAMES, is_absent, small};
+use super::{is_absent, small};
+
+/// How long the paths of the folders that are still to be looked at may be together.
+const MOST_WAITING_BYTES: usize = 16 << 20;
 
 /// Files in a checkout that git reads by itself.
 const READ_BY_GIT: [&str; 5] =
@@ -47,19 +50,21 @@ pub(super) fn straight(from: &Utf8Path, value: &str) -> Option<Utf8PathBuf> {
     (path.canonicalize_utf8().ok()? == path).then_some(path)
 }
 
-/// What in a folder of git makes git read elsewhere.
-pub(super) fn within(common: &Utf8Path) -> Option<String> {
+/// What in a folder of git makes git read elsewhere. Looks at no more names than are left.
+pub(super) fn within(common: &Utf8Path, names_left: &mut usize) -> Option<String> {
     let elsewhere = |path: &Utf8Path| format!("git would read elsewhere, by {path}");
     if let Some(path) = BORROWS.iter().map(|name| common.join(name)).find(|path| !is_absent(path)) {
         return Some(elsewhere(&path));
     }
-    let (mut folders, mut names) = (vec![common.to_owned()], 0);
+    let (mut folders, mut waiting_bytes) = (vec![common.to_owned()], common.as_str().len());
     while let Some(folder) = folders.pop() {
+        waiting_bytes -= folder.as_str().len();
         let unknown = || format!("whether git would read elsewhere is not known: {folder}");
         let Ok(entries) = folder.read_dir_utf8() else { return Some(unknown()) };
         for entry in entries {
-            names += 1;
-            let Some(entry) = entry.ok().filter(|_| names <= MOST_NAMES) else { return Some(unknown()) };
+            let is_bounded = *names_left > 0 && waiting_bytes <= MOST_WAITING_BYTES;
+            let Some(entry) = entry.ok().filter(|_| is_bounded) else { return Some(unknown()) };
+            *names_left -= 1;
             let Ok(kind) = entry.file_type() else { return Some(unknown()) };
             // Git only runs what is there, which is looked at as hooks.
             if folder == common && entry.file_name() == "hooks" {
@@ -72,6 +77,7 @@ pub(super) fn within(common: &Utf8Path) -> Option<String> {
             let name = entry.file_name();
             let objects = folder.file_name() == Some("objects") && name.len() == 2;
             if kind.is_dir() && !(objects && name.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+                waiting_bytes += entry.path().as_str().len();
                 folders.push(entry.into_path());
             }
         }
@@ -88,4 +94,32 @@ pub(super) fn beside(top: &Utf8Path) -> Option<String> {
     };
     let mut outside = links.filter(|path| !inside(path));
     outside.next().map(|path| format!("git would read elsewhere, by {path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_paths_that_are_looked_at_are_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let common = Utf8Path::from_path(folder.path()).unwrap().join(".git");
+        let mut deep = common.join("refs");
+        while deep.as_str().len() < 3_500 {
+            deep.push("d".repeat(250));
+        }
+        std::fs::create_dir_all(&deep).unwrap();
+        let mut names_left = 100;
+        assert_eq!(within(&common, &mut names_left), None);
+        assert!(names_left < 100);
+        names_left = 3;
+        let doubt = within(&common, &mut names_left).unwrap();
+        assert!(doubt.contains("is not known"), "{doubt}");
+        // As much as is held for folders that wait.
+        for number in 0..=MOST_WAITING_BYTES / 3_500 {
+            std::fs::create_dir(deep.join(format!("{number:0>230}"))).unwrap();
+        }
+        let doubt = within(&common, &mut 1_000_000).unwrap();
+        assert!(doubt.contains("is not known"), "{doubt}");
+    }
 }
