@@ -8,6 +8,7 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::Guard;
 use decurion_model::catalog::ModelInfo;
+use decurion_model::checked::id_with;
 use decurion_model::{Dialect, Gateway, Head, RequestTag, WireHead};
 use decurion_protocol::agent::type_behind;
 use decurion_protocol::permission::RuleSource;
@@ -422,7 +423,7 @@ pub fn unused_call(wanted: &CallId, in_use: impl Fn(&CallId) -> bool) -> CallId 
     let mut candidate = wanted.clone();
     let mut number = 2;
     while in_use(&candidate) {
-        candidate = CallId(format!("{wanted}-{number}"));
+        candidate = CallId(id_with(wanted.as_str(), &format!("-{number}")));
         number += 1;
     }
     candidate

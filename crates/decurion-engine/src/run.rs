@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_model::{Head, ModelError, ModelRequest, WireHead, WireMessage};
+use decurion_model::{Dialect, Head, ModelError, ModelRequest, WireHead, WireMessage};
 use decurion_protocol::event::ending;
 use decurion_protocol::{
     Activity, Block, CallId, Envelope, Event, Limits, LineId, Message, MessageMeta, Origin, Outcome, Pattern,
@@ -524,7 +524,7 @@ async fn fail(run: &Run, progress: &mut Progress, error: &ModelError) -> Result<
 /// Puts the reply on record and gives its calls.
 async fn record_reply(run: &Run, progress: &mut Progress, reply: Reply) -> Result<Vec<Call>, JournalLost> {
     let Reply { mut message, mut meta, fell_back_to } = reply;
-    rename_duplicates(&mut message, &progress.context);
+    rename_duplicates(&mut message, &progress.context, run.ports.model.dialect);
     let info = spending::info(run, fell_back_to.as_deref());
     meta.cost = meta.usage.as_ref().filter(|_| info.price.is_some()).map(|usage| info.cost(usage));
     meta.timing = progress.timing.take();
@@ -608,13 +608,15 @@ fn with_stopped(said: &str, stopped: &[String]) -> String {
     )
 }
 
-/// Gives a second call of the same id another one: a provider rejects a conversation with both.
-fn rename_duplicates(message: &mut Message, context: &Context) {
+/// Gives a second call of the same id another one: a provider rejects a conversation with both. Ids are the same if they
+/// are in a request.
+fn rename_duplicates(message: &mut Message, context: &Context, dialect: Dialect) {
     let mut here: Vec<CallId> = Vec::new();
     for block in &mut message.blocks {
         if let Block::ToolUse { id, .. } = block {
-            *id = unused_call(id, |candidate| context.knows_call(candidate) || here.contains(candidate));
-            here.push(id.clone());
+            let is_here = |candidate: &CallId| here.contains(&dialect.call_id(candidate));
+            *id = unused_call(id, |candidate| context.knows_call(candidate) || is_here(candidate));
+            here.push(dialect.call_id(id));
         }
     }
 }

@@ -17,6 +17,11 @@ const NO_NAME: &str = "unknown";
 /// The longest id of a call.
 const LONGEST_ID: usize = 256;
 
+/// An id of a call with something behind it, no longer than providers accept.
+pub fn id_with(id: &str, suffix: &str) -> String {
+    format!("{}{suffix}", &id[..id.floor_char_boundary(LONGEST_ID.saturating_sub(suffix.len()))])
+}
+
 const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 /// How a block can be sent.

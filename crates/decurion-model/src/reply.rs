@@ -14,6 +14,7 @@ use jiff::fmt::rfc2822;
 use reqwest::header::HeaderMap;
 use serde_json::{Map, Value, json};
 
+use crate::checked::id_with;
 use crate::event::UNPARSED_INPUT;
 use crate::http::Redaction;
 use crate::sse::SseError;
@@ -559,10 +560,10 @@ pub(crate) fn call(id: String, name: String, input: &str, given: Map<String, Val
 pub(crate) fn unique_id(given: Option<String>, seed: u64, used: &mut Vec<String>) -> String {
     let place = used.len();
     let given = given.filter(|id| !id.is_empty()).unwrap_or_else(|| format!("call_{seed:016x}_{place}"));
-    let mut id: String = given.chars().take(256).collect();
+    let mut id = id_with(&given, "");
     let mut again = 2;
     while used.contains(&id) {
-        id = format!("{given}_{again}");
+        id = id_with(&given, &format!("_{again}"));
         again += 1;
     }
     used.push(id.clone());

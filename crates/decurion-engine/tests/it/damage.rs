@@ -494,3 +494,36 @@ fn what_a_provider_does_not_take_is_left_out_and_no_damage() {
         assert_eq!(body.to_string().matches("words").count(), 3, "{body}");
     }
 }
+
+/// A server that gives each call the same long id: every call that ran is in the requests after it.
+#[tokio::test(start_paused = true)]
+async fn calls_with_the_same_long_id_stay_in_the_conversation() {
+    let wide = "é".repeat(200);
+    for id in ["x".repeat(256), "x".repeat(255), wide] {
+        let call = format!("  call Echo as {id} {{\"text\": \"same\"}}\n");
+        let stage = crate::support::stage(&format!("when turn=4\n  say \"done\"\nwhen\n{call}{call}"));
+        stage.play("go").await;
+        let requests = stage.requests();
+        let counted: Vec<(usize, usize)> = requests
+            .iter()
+            .map(|body| String::from_utf8_lossy(body.as_ref()).into_owned())
+            .map(|body| (body.matches("\"tool_use\"").count(), body.matches("\"tool_result\"").count()))
+            .collect();
+        assert_eq!(counted, [(0, 0), (2, 2), (4, 4), (6, 6)], "{}", id.len());
+    }
+}
+
+/// Both ids are `a_b` in a request to Anthropic.
+#[tokio::test(start_paused = true)]
+async fn calls_whose_ids_become_the_same_stay_in_the_conversation() {
+    let calls = "  call Echo as a.b {\"text\": \"one\"}\n  call Echo as a_b {\"text\": \"two\"}\n";
+    let stage = crate::support::stage(&format!("when turn=1\n{calls}when\n  say \"done\"\n"));
+    stage.play("go").await;
+    let requests = stage.requests();
+    let last = String::from_utf8_lossy(requests.last().unwrap().as_ref()).into_owned();
+    assert_eq!(
+        (last.matches("\"tool_use\"").count(), last.matches("\"tool_result\"").count()),
+        (2, 2),
+        "{last}"
+    );
+}
