@@ -598,7 +598,7 @@ fn merge_usage(usage: &mut Usage, given: Option<Map<String, Value>>) {
             "output_tokens" => &mut usage.output_tokens,
             "cache_creation_input_tokens" => &mut usage.cache_creation_input_tokens,
             "cache_read_input_tokens" => &mut usage.cache_read_input_tokens,
-            _ if value.is_null() => continue,
+            _ if value.is_null() || name == Usage::ESTIMATED => continue,
             _ => {
                 usage.other.insert(name, value);
                 continue;
@@ -612,4 +612,21 @@ fn merge_usage(usage: &mut Usage, given: Option<Map<String, Value>>) {
 
 fn missing(message: &str) -> ModelError {
     ModelError::malformed(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_we_mark_a_usage_as_estimated() {
+        let mut usage = Usage::default();
+        let Value::Object(given) = json!({"input_tokens": 3, "estimated": true, "service_tier": "x"}) else {
+            panic!()
+        };
+        merge_usage(&mut usage, Some(given));
+        assert!(!usage.is_estimated() && usage.input_tokens == 3 && usage.other.len() == 1, "{usage:?}");
+    }
 }

@@ -3,9 +3,6 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The member of a usage that says that it is no provider's count.
-const ESTIMATED: &str = "estimated";
-
 /// Tokens of one response by cache class, as the provider reported them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -24,6 +21,9 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// The member that says that it is not a provider's count. No provider sets it.
+    pub const ESTIMATED: &str = "estimated";
+
     /// The size of the context after this response: everything read and written.
     pub fn context_tokens(&self) -> u64 {
         self.input_tokens
@@ -39,12 +39,12 @@ impl Usage {
 
     /// Whether the provider did not say it, so that it is what the response used at most.
     pub fn is_estimated(&self) -> bool {
-        self.other.get(ESTIMATED) == Some(&Value::Bool(true))
+        self.other.get(Self::ESTIMATED) == Some(&Value::Bool(true))
     }
 
     /// Marks it as what the response used at most, because the provider did not say it.
     pub fn mark_estimated(&mut self) {
-        self.other.insert(ESTIMATED.to_owned(), Value::Bool(true));
+        self.other.insert(Self::ESTIMATED.to_owned(), Value::Bool(true));
     }
 
     /// All that the ecosystem has in a usage; null what the provider does not give.
