@@ -86,23 +86,37 @@ pub struct Left<T> {
     pub account: AccountId,
 }
 
-/// Which limit a reservation would break.
+/// The limit that a request would break even if nothing else were reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Exhausted {
     /// The token limit.
-    #[error("the token budget is used up")]
-    Tokens,
+    #[error("the next request can use up to {} tokens, and {} of {} are left", .0.needed, .0.left, .0.limit)]
+    Tokens(Shortfall<u64>),
     /// The money limit.
-    #[error("the money budget is used up")]
-    Money,
+    #[error(
+        "the next request can cost up to ${:.4}, and ${:.4} of ${:.4} is left",
+        .0.needed.dollars(), .0.left.dollars(), .0.limit.dollars()
+    )]
+    Money(Shortfall<Money>),
+}
+
+/// A limit of which too little is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortfall<T> {
+    /// The most that the request can use, with the shortest reply worth asking for.
+    pub needed: T,
+    /// The limit less what was spent.
+    pub left: T,
+    /// The limit.
+    pub limit: T,
 }
 
 impl Exhausted {
     /// The word for it in an outcome.
     pub fn word(self) -> &'static str {
         match self {
-            Self::Tokens => "tokens",
-            Self::Money => "money",
+            Self::Tokens(_) => "tokens",
+            Self::Money(_) => "money",
         }
     }
 }
@@ -366,19 +380,22 @@ impl Account {
     /// How many of so many output tokens what is unspent pays for.
     fn affordable(&self, want: &Want, mut output: u64) -> Result<u64, Exhausted> {
         let least = want.least_output.min(want.output);
+        let needed = want.amount(least);
         if let Some(limit) = self.money {
-            let left = limit.0.checked_sub(self.spent.money.plus(want.input.money).0);
-            let left = left.ok_or(Exhausted::Money)?;
-            output = output.min(left.checked_div(want.output_price).unwrap_or(output));
+            let left = Money(limit.0.saturating_sub(self.spent.money.0));
+            let exhausted = Exhausted::Money(Shortfall { needed: needed.money, left, limit });
+            let for_output = left.0.checked_sub(want.input.money.0).ok_or(exhausted)?;
+            output = output.min(for_output.checked_div(want.output_price).unwrap_or(output));
             if output < least {
-                return Err(Exhausted::Money);
+                return Err(exhausted);
             }
         }
         if let Some(limit) = self.tokens {
-            let left = limit.checked_sub(self.spent.tokens.saturating_add(want.input.tokens));
-            output = output.min(left.ok_or(Exhausted::Tokens)?);
+            let left = limit.saturating_sub(self.spent.tokens);
+            let exhausted = Exhausted::Tokens(Shortfall { needed: needed.tokens, left, limit });
+            output = output.min(left.checked_sub(want.input.tokens).ok_or(exhausted)?);
             if output < least {
-                return Err(Exhausted::Tokens);
+                return Err(exhausted);
             }
         }
         Ok(output)
@@ -431,13 +448,16 @@ mod tests {
         let root = budget.open(None, &limits(None, Some(100)));
         let child = budget.open(Some(root), &limits(None, Some(1_000)));
         let first = budget.reserve(child, &fixed(1, 90)).unwrap().unwrap();
-        assert_eq!(budget.reserve(child, &fixed(1, 101)), Err(Exhausted::Money));
+        let short = |needed, left| {
+            Exhausted::Money(Shortfall { needed: Money(needed), left: Money(left), limit: Money(100) })
+        };
+        assert_eq!(budget.reserve(child, &fixed(1, 101)), Err(short(101, 100)));
         assert_eq!(budget.reserve(child, &fixed(1, 11)), Ok(None));
         assert_eq!(budget.money_left(child), Some(Money(10)));
         budget.settle(first, Amount { tokens: 1, money: Money(40) });
         assert_eq!(budget.money_left(root), Some(Money(60)));
         assert_eq!(budget.spent(root).money, Money(40));
-        assert_eq!(budget.reserve(child, &fixed(1, 61)), Err(Exhausted::Money));
+        assert_eq!(budget.reserve(child, &fixed(1, 61)), Err(short(61, 60)));
     }
 
     #[test]
@@ -452,7 +472,10 @@ mod tests {
         let second = budget.reserve(root, &want).unwrap().unwrap();
         assert_eq!(second.output, 600);
         budget.settle(second, tokens(560));
-        assert_eq!(budget.reserve(root, &want), Err(Exhausted::Tokens));
+        assert_eq!(
+            budget.reserve(root, &want),
+            Err(Exhausted::Tokens(Shortfall { needed: 150, left: 140, limit: 1_000 }))
+        );
     }
 
     #[test]

@@ -340,7 +340,7 @@ fn used_before(limits: &Limits, tasks: &TaskTable) -> Option<String> {
         ),
     };
     let text = format!(
-        "budget: this session has used {} before{lost}. The limit is one for the whole session: raise it to go further",
+        "budget: this session has used {} before{lost}. The limit counts the whole session",
         used.join(" and ")
     );
     (!used.is_empty()).then_some(text)

@@ -16,6 +16,7 @@ use decurion_protocol::{
 };
 use decurion_tools::alias;
 
+use crate::budget::Exhausted;
 use crate::call::{self, Call};
 use crate::calls::{answer, bench};
 use crate::compact::{Trigger, Unsummarised, compact};
@@ -226,7 +227,7 @@ pub async fn run(run: &Run, progress: &mut Progress, left: Vec<OpenCall>) -> Res
             Ok(reply) => reply,
             Err(Refusal::Held) => continue,
             Err(Refusal::Unasked(Unasked::Budget(exhausted))) => {
-                return Ok(out_of_budget(progress, exhausted.word()));
+                return over_budget(run, progress, exhausted).await;
             }
             Err(Refusal::Unasked(Unasked::Journal(lost))) => return Err(lost.into()),
             Err(Refusal::Unasked(Unasked::Model(error))) => match recover(run, progress, error).await? {
@@ -364,6 +365,16 @@ fn out_of_budget(progress: &Progress, budget: &str) -> Outcome {
     Outcome::OutOfBudget { budget: budget.to_owned(), partial: progress.said.clone() }
 }
 
+/// Ends a run whose next request does not fit its budget. A person reads how much is missing; the parent of an agent
+/// reads how the agent ended.
+async fn over_budget(run: &Run, progress: &mut Progress, exhausted: Exhausted) -> Result<Outcome, Stop> {
+    if run.spec.agent.is_none() {
+        let text = format!("budget: {exhausted}; it was not sent. Raise the limit to continue");
+        record(run, progress, vec![Event::Notice { level: "warning".to_owned(), text }]).await?;
+    }
+    Ok(out_of_budget(progress, exhausted.word()))
+}
+
 /// Whether the conversation should be shortened before the next request. After an attempt that failed, only once it
 /// has grown.
 fn is_full(run: &Run, progress: &Progress) -> bool {
@@ -447,7 +458,7 @@ async fn recover(run: &Run, progress: &mut Progress, error: ModelError) -> Resul
             match compacted {
                 Ok(()) => Ok(None),
                 Err(Unsummarised::Model(error)) => fail(run, progress, &error).await.map(Some),
-                Err(Unsummarised::Budget(exhausted)) => Ok(Some(out_of_budget(progress, exhausted.word()))),
+                Err(Unsummarised::Budget(exhausted)) => over_budget(run, progress, exhausted).await.map(Some),
                 Err(Unsummarised::Empty) => fail(run, progress, &error).await.map(Some),
             }
         }

@@ -40,6 +40,17 @@ fn each_outcome_has_its_code() {
     }
 }
 
+/// A request that does not fit a budget is not sent, and a person reads by how much.
+#[test]
+fn a_request_over_the_budget_is_reported_with_its_amounts() {
+    let stand = Stand::new(TWO_TURNS);
+    let run = finished(stand.decurion().args(["-p", "go", "--max-budget-usd", "0.0125"]));
+    assert_eq!(run.ending.code(), 4, "{run:?}");
+    let words = ["the next request can cost up to $0.", ", and $0.0125 of $0.0125 is left; it was not sent"];
+    assert!(words.iter().all(|words| run.errors.contains(words)), "{}", run.errors);
+    assert_eq!(stand.model.requests().len(), 0);
+}
+
 /// A server that ignores `stream_options` says nothing of what its replies use.
 #[test]
 fn a_money_limit_holds_where_the_server_sends_no_usage() {
