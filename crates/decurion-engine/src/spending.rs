@@ -329,7 +329,9 @@ impl Held {
     fn reserved(&mut self) -> Vec<Event> {
         let is_limited = |one: &&Reservation| lock(&self.budget).is_limited(one.account);
         let Some(reservation) = self.reservation.as_ref().filter(is_limited) else { return Vec::new() };
-        let usage = Usage { input_tokens: self.input, output_tokens: reservation.output, ..Usage::default() };
+        let mut usage =
+            Usage { input_tokens: self.input, output_tokens: reservation.output, ..Usage::default() };
+        usage.mark_estimated();
         let cost = Some(reservation.amount.money).filter(|money| *money > Money(0));
         let model = self.asked();
         let charge = Some(Box::new(Charge { kind: ChargeKind::Lost, model, usage, cost }));
@@ -380,9 +382,16 @@ impl Held {
         self.fell_back_to = Some(to.to_owned());
     }
 
-    /// The reply that came broke off. False if what is left does not pay for asking again.
-    pub fn broke_off(&mut self) -> bool {
-        let Some(used) = self.use_up(ChargeKind::BrokenOff) else { return true };
+    /// The provider has refused the request, which costs nothing.
+    pub fn refused(&mut self) {
+        self.under_way = false;
+    }
+
+    /// The request gave no reply, or its reply broke off; if by a silence, the model may have worked unseen as long as
+    /// it was paid for. False if what is left does not pay for asking again.
+    pub fn broke_off(&mut self, by_silence: bool) -> bool {
+        let hidden = if by_silence { self.output() } else { 0 };
+        let Some(used) = self.use_up(ChargeKind::BrokenOff, hidden) else { return true };
         self.reservation.as_ref().is_none_or(|reservation| lock(&self.budget).charge(reservation, used))
     }
 
@@ -410,10 +419,16 @@ impl Held {
         usage
     }
 
-    /// What the reply that broke off has used, which is noted.
-    fn use_up(&mut self, kind: ChargeKind) -> Option<Amount> {
-        let usage = self.told.take()?;
-        let usage = self.used(usage);
+    /// What the request that gave no whole reply has used, which is noted. Of one that was sent and of which nothing came
+    /// it is not known whether it was read, so that it counts as read.
+    fn use_up(&mut self, kind: ChargeKind, hidden: u64) -> Option<Amount> {
+        let was_sent = std::mem::take(&mut self.under_way);
+        let told = self.told.take().or_else(|| was_sent.then(Usage::default))?;
+        let mut usage = self.used(told);
+        if hidden > usage.output_tokens {
+            usage.output_tokens = hidden;
+            usage.mark_estimated();
+        }
         let fallback = self.fallbacks.iter().find(|one| Some(&one.id) == self.fell_back_to.as_ref());
         let info = fallback.map_or(&self.model.info, |fallback| &fallback.info);
         let cost = info.price.map(|_| info.cost(&usage));
@@ -423,7 +438,7 @@ impl Held {
     }
 
     fn settle(mut self, used: Amount) {
-        self.told = None;
+        (self.told, self.under_way) = (None, false);
         self.give_back(used);
     }
 
@@ -437,7 +452,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let used = self.use_up(ChargeKind::Stopped).unwrap_or_default();
+        let used = self.use_up(ChargeKind::Stopped, 0).unwrap_or_default();
         self.give_back(used);
     }
 }

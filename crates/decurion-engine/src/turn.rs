@@ -111,7 +111,11 @@ pub async fn turn(
             item = asked.next() => item,
         };
         let Some(item) = item else { break };
-        match item.map_err(Broken::Model)? {
+        let item = item.map_err(|error| {
+            held.refused();
+            Broken::Model(error)
+        });
+        match item? {
             GatewayEvent::Model(ModelEvent::Accepted(_) | ModelEvent::Alive) => {}
             GatewayEvent::Model(ModelEvent::Delta(delta)) => {
                 held.saw(&delta);
@@ -132,14 +136,16 @@ pub async fn turn(
                 waits.begin(None);
                 ports.desk.waits(journal, None);
             }
-            GatewayEvent::Discarded { reason, again } => {
+            GatewayEvent::Discarded { reason, shown, stalled, again } => {
                 blocks.clear();
                 whole = None;
                 if let Some(partial) = &mut partial {
                     **partial = Partial::default();
                 }
-                journal.publish(who, Event::Delta { delta: Delta::Discarded { reason } });
-                if !held.broke_off() && again {
+                if shown {
+                    journal.publish(who, Event::Delta { delta: Delta::Discarded { reason } });
+                }
+                if !held.broke_off(stalled) && again {
                     asked.step_aside();
                     record(ports, held.rests()).await?;
                     held.reserve_again(ports, head).await.map_err(Broken::Budget)?;

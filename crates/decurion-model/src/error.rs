@@ -174,6 +174,14 @@ pub enum StallKind {
 }
 
 impl ModelError {
+    /// Whether the provider did not take the request, or said that it does nothing with it.
+    pub fn is_refusal(&self) -> bool {
+        !matches!(
+            self,
+            Self::Reset { .. } | Self::Stalled { .. } | Self::Malformed { .. } | Self::Empty { .. }
+        )
+    }
+
     /// The provider's id of the request, to quote in a report.
     pub fn request_id(&self) -> Option<&str> {
         match self {

@@ -35,10 +35,15 @@ pub enum GatewayEvent {
     Resumed,
     /// The request is sent as soon as the next event is asked for.
     Sending,
-    /// Everything shown of this reply is void.
+    /// A try of the request that the provider has not refused gave no reply: everything shown of it is void, and it may
+    /// be billed.
     Discarded {
         /// Why.
         reason: String,
+        /// Whether anything of it was shown.
+        shown: bool,
+        /// Whether it ended by a silence, in which the model may have worked unseen.
+        stalled: bool,
         /// Whether it is asked for again; if not, the error follows.
         again: bool,
     },
@@ -417,9 +422,11 @@ impl Turn {
         }
         tracing::debug!(path = self.request.tag.path, attempt = self.count.attempts, %error, "a model request failed");
         let next = self.judge(&error);
-        if std::mem::take(&mut self.shown) {
+        let shown = std::mem::take(&mut self.shown);
+        if shown || !error.is_refusal() {
             let again = !matches!(next, Next::GiveUp);
-            self.out.push_back(GatewayEvent::Discarded { reason: error.to_string(), again });
+            let stalled = matches!(error, ModelError::Stalled { .. });
+            self.out.push_back(GatewayEvent::Discarded { reason: error.to_string(), shown, stalled, again });
         }
         match next {
             Next::GiveUp => self.phase = Phase::Failed(error),

@@ -260,7 +260,9 @@ async fn a_stopped_agent_is_told_of_with_its_ending() {
     check(
         r#"
 when agent=worker
-  stall
+  say "x"
+  usage input=100 output=1
+  stall after 1 events
 when turn=1
   call Agent {"description": "look", "prompt": "look for it", "subagent_type": "worker", "run_in_background": true}
 when turn=2 result=/agentId: (\w+)/
@@ -277,6 +279,7 @@ when turn=3
             →      "The agent works in the background now.\nagentId: #1 (for `resume` or SendMessage, if its work should go on; not for the user)\nIts report will come to you by itself as a notification when…"
             model  calls TaskStop {"task_id":"#1"}
             start  TaskStop (no rule)
+                #1 charge Stopped 101 tokens
                 #1 end    {"outcome":"killed","by":"TaskStop of main"}
             →      "{\"message\":\"The task is stopped.\",\"task_id\":\"#1\",\"task_type\":\"local_agent\",\"command\":\"look\"}"
             told   #1 killed "Agent \"look\" was stopped by TaskStop of main"

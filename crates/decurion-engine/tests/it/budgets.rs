@@ -647,3 +647,58 @@ async fn a_fork_has_a_budget_for_itself_and_a_resume_says_what_is_used() {
     assert!(again.events.iter().any(told));
     assert!(!forked.events.iter().any(told));
 }
+
+/// The provider takes the request and says nothing for minutes: it may have worked unseen all the time.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_stays_without_an_answer_counts_as_the_most_it_can_use() {
+    let mut stage = stage("when\n  say \"x\"\n  usage input=1000 output=10\n  stall after 0 events\n");
+    stage.request.limits = tokens(9_000);
+    let played = stage.play("go").await;
+    assert_eq!(played.outcome, Outcome::OutOfBudget { budget: "tokens".into(), partial: String::new() });
+    assert_eq!(stage.requests().len(), 1, "what is left does not pay for a second one");
+    let (charged, total) = charges(&played);
+    let [(ChargeKind::BrokenOff, used)] = charged[..] else { panic!("{charged:?}") };
+    assert!(used > 8_000 && used <= 9_000 && used == total, "{used} of {total}");
+}
+
+/// It is not known whether the provider had begun to read.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_stopped_before_its_answer_counts_as_read() {
+    let stage = stage("when\n  say \"x\"\n  stall after 0 events\n");
+    let mut playing = Playing::open(&stage).await;
+    while stage.requests().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    playing.ask(Command::Interrupt).await.unwrap();
+    let total = playing
+        .until(|envelope| match &envelope.event {
+            Event::RunEnded { totals, .. } => Some(totals.usage.clone()),
+            _ => None,
+        })
+        .await;
+    assert!(total.input_tokens > 0 && total.output_tokens == 0 && total.is_estimated(), "{total:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_refused_costs_nothing() {
+    for refusal in ["fail 400 \"no\"", "fail 401 should-retry=false \"no\"", "fail 503 \"no\""] {
+        let played = stage(&format!("when\n  {refusal}\n")).play("go").await;
+        assert_eq!(charges(&played), (Vec::new(), 0), "{refusal}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_lost_request_cost_is_shown_as_a_bound() {
+    let mut first = stage(ENDLESS);
+    first.request.limits = tokens(6_000);
+    let played = first.play("go").await;
+    let whole = first.recorded(played.session);
+    let is_reserved = |envelope: &&Envelope| matches!(envelope.event, Event::Reserved { charge: Some(_) });
+    let after = whole.iter().rev().find(is_reserved).unwrap().seq;
+    let second = first.after_crash_at(after);
+    let again = second.play_all(resumed(&second, played.session), &["are you there?"]).await.unwrap();
+    let mut view = decurion_protocol::view::SessionView::default();
+    again.events.iter().for_each(|envelope| view.take(envelope));
+    assert!(charges(&again).0.iter().any(|(kind, _)| *kind == ChargeKind::Lost));
+    assert!(view.cost_is_bound());
+}

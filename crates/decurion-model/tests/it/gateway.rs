@@ -441,7 +441,8 @@ async fn a_reset_after_every_event_of_a_long_stream_is_recovered() {
             assert_eq!(error, None, "{how} after {cut}");
             assert_eq!(kept(&events), expected, "{how} after {cut}");
             let shown = events.iter().position(|event| matches!(event, GatewayEvent::Model(_))).unwrap();
-            let discarded = events.iter().any(|event| matches!(event, GatewayEvent::Discarded { .. }));
+            let discarded =
+                events.iter().any(|event| matches!(event, GatewayEvent::Discarded { shown: true, .. }));
             let waited = events.iter().position(|event| matches!(event, GatewayEvent::Waiting(_))).unwrap();
             assert_eq!(discarded, shown < waited, "{how} after {cut}: what was shown is taken back");
             assert_eq!(player.requests(), 2);
