@@ -619,8 +619,8 @@ fn with_stopped(said: &str, stopped: &[String]) -> String {
     )
 }
 
-/// Gives a second call of the same id another one: a provider rejects a conversation with both. Ids are the same if they
-/// are in a request.
+/// Gives a second call of the same id another one: a provider rejects a conversation with both. Ids are compared as they
+/// stand in a request.
 fn rename_duplicates(message: &mut Message, context: &Context, dialect: Dialect) {
     let mut here: Vec<CallId> = Vec::new();
     for block in &mut message.blocks {
