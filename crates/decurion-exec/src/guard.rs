@@ -31,7 +31,13 @@ pub(crate) use sweep::{Ticks, began, children, is_ending, parent_of, strike, tic
 use crate::launch::{Launch, LaunchError};
 use crate::orphans::{self, Aftermath};
 use crate::process::{Ends, Parcel, Process};
+use crate::sandbox::{Form, landlock};
 use crate::{limits, sys, wire};
+
+/// The argument of a guard that lives in namespaces, after those that make it a guard.
+const SANDBOX: &str = "--sandbox";
+/// What such a guard says instead of its version when the system refuses namespaces, with the error's number.
+const NO_NAMESPACES: u8 = u8::MAX;
 
 /// How long a new guard may take to say that it is there.
 const GREETING_LIMIT: Duration = Duration::from_secs(20);
@@ -59,8 +65,35 @@ pub struct Guard {
 
 struct Shared {
     program: GuardProgram,
-    current: Mutex<Option<Arc<Connection>>>,
+    /// The guard of commands without a sandbox.
+    plain: Slot,
+    /// The guard of sandboxed commands, where the system allows it namespaces.
+    sandboxed: Slot,
+    form: OnceCell<Form>,
     places: Arc<Semaphore>,
+}
+
+/// One guard process, if it was started, and what makes it the one it is.
+struct Slot {
+    argument: Option<&'static str>,
+    current: Mutex<Option<Arc<Connection>>>,
+}
+
+impl Slot {
+    fn new(argument: Option<&'static str>) -> Self {
+        Self { argument, current: Mutex::new(None) }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<Connection>>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, dead: &Arc<Connection>) {
+        let mut current = self.lock();
+        if current.as_ref().is_some_and(|connection| Arc::ptr_eq(connection, dead)) {
+            *current = None;
+        }
+    }
 }
 
 impl Guard {
@@ -74,18 +107,23 @@ impl Guard {
     /// The same with another bound on how many commands run at once.
     pub fn with_capacity(program: GuardProgram, commands: usize) -> Self {
         let places = Arc::new(Semaphore::new(commands.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { shared: Arc::new(Shared { program, current: Mutex::new(None), places }) }
+        let (plain, sandboxed) = (Slot::new(None), Slot::new(Some(SANDBOX)));
+        Self { shared: Arc::new(Shared { program, plain, sandboxed, form: OnceCell::new(), places }) }
     }
 
     /// Starts a command. Waits first if too many are running. Dropping the future, like dropping the
     /// process, ends what was started.
     pub async fn start(&self, launch: Launch) -> Result<Process, LaunchError> {
         let request = wire::encode(&launch, limits::numbers(launch.limits))?;
+        let slot = match launch.sandbox {
+            Some(_) if self.form().await? == Form::Namespaces => &self.shared.sandboxed,
+            _ => &self.shared.plain,
+        };
         // The semaphore is never closed.
         let place = self.shared.places.clone().acquire_owned().await.ok();
         let (mut ends, parcel) = Ends::open(&launch)?;
         ends.request(&request)?;
-        let connection = self.hand_over(&parcel).await?;
+        let connection = self.hand_over(slot, &parcel).await?;
         drop(parcel);
         let mut process = Process::new(ends, place, connection.clone())?;
         match tokio::time::timeout(START_LIMIT, process.started(&request)).await {
@@ -101,65 +139,78 @@ impl Guard {
 
     /// Starts the guard now, so that the first command need not wait for it.
     pub async fn warm(&self) -> Result<(), LaunchError> {
-        self.connection().await.map(drop)
+        self.connection(&self.shared.plain).await.map(drop)
+    }
+
+    /// Uses this form of sandbox, even where a stronger one works. To be called before the first command.
+    pub fn force_form(&self, form: Form) {
+        let _ = self.shared.form.set(form);
+    }
+
+    /// How sandboxes are enforced here: the strongest form that works, found by trying it once.
+    pub async fn form(&self) -> Result<Form, LaunchError> {
+        let find = async || match self.connection(&self.shared.sandboxed).await {
+            Ok(_) => Ok(Form::Namespaces),
+            Err(LaunchError::NoNamespaces { .. }) if landlock::is_supported() => Ok(Form::Landlock),
+            Err(error) => Err(error),
+        };
+        self.shared.form.get_or_try_init(find).await.copied()
     }
 
     /// The process id of the guard, if one was started and not found dead.
     pub fn pid(&self) -> Option<u32> {
-        self.lock().as_ref().map(|connection| connection.pid)
+        self.shared.plain.lock().as_ref().map(|connection| connection.pid)
+    }
+
+    /// The same of the guard of sandboxed commands.
+    pub fn sandbox_pid(&self) -> Option<u32> {
+        self.shared.sandboxed.lock().as_ref().map(|connection| connection.pid)
     }
 
     /// Gives a parcel to a living guard. A guard found dead has not taken it, so a new one may.
-    async fn hand_over(&self, parcel: &Parcel) -> Result<Arc<Connection>, LaunchError> {
-        let connection = self.connection().await?;
+    async fn hand_over(&self, slot: &Slot, parcel: &Parcel) -> Result<Arc<Connection>, LaunchError> {
+        let connection = self.connection(slot).await?;
         if connection.send(parcel).await.is_ok() {
             return Ok(connection);
         }
-        self.forget(&connection);
-        let connection = self.connection().await?;
+        slot.forget(&connection);
+        let connection = self.connection(slot).await?;
         match connection.send(parcel).await {
             Ok(()) => Ok(connection),
             Err(error) => {
-                self.forget(&connection);
+                slot.forget(&connection);
                 Err(self.no_guard(format!("it does not take orders: {error}")))
             }
         }
     }
 
     /// A guard that has said it is there.
-    async fn connection(&self) -> Result<Arc<Connection>, LaunchError> {
+    async fn connection(&self, slot: &Slot) -> Result<Arc<Connection>, LaunchError> {
         let connection = {
-            let mut current = self.lock();
+            let mut current = slot.lock();
             if let Some(connection) = current.as_ref() {
                 connection.clone()
             } else {
-                let opened = Connection::open(&self.shared.program);
+                let opened = Connection::open(&self.shared.program, slot.argument);
                 let opened = Arc::new(opened.map_err(|error| self.no_guard(error.to_string()))?);
                 current.insert(opened).clone()
             }
         };
         match connection.greeted.get_or_try_init(|| connection.greeting()).await {
             Ok(()) => Ok(connection),
-            Err(error) => {
-                self.forget(&connection);
+            Err(Unready::NoNamespaces(source)) => {
+                slot.forget(&connection);
+                Err(LaunchError::NoNamespaces { source })
+            }
+            Err(Unready::Broken(error)) => {
+                slot.forget(&connection);
                 Err(self.no_guard(error.to_string()))
             }
         }
     }
 
-    fn forget(&self, dead: &Arc<Connection>) {
-        let mut current = self.lock();
-        if current.as_ref().is_some_and(|connection| Arc::ptr_eq(connection, dead)) {
-            *current = None;
-        }
-    }
-
     fn no_guard(&self, reason: String) -> LaunchError {
         LaunchError::NoGuard { program: self.shared.program.program.clone(), reason }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<Connection>>> {
-        self.shared.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -167,6 +218,13 @@ impl std::fmt::Debug for Guard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Guard").field("pid", &self.pid()).finish_non_exhaustive()
     }
+}
+
+/// Why a guard cannot be used.
+enum Unready {
+    /// The system refuses it namespaces.
+    NoNamespaces(io::Error),
+    Broken(io::Error),
 }
 
 /// One guard process. Held by the handle and by every process it started; the last to go ends it.
@@ -181,7 +239,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    fn open(program: &GuardProgram) -> io::Result<Self> {
+    fn open(program: &GuardProgram, argument: Option<&str>) -> io::Result<Self> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
@@ -190,6 +248,7 @@ impl Connection {
         #[expect(clippy::disallowed_methods, reason = "the one process that nobody else can start for us")]
         let child = Command::new(&program.program)
             .args(&program.args)
+            .args(argument)
             .env_clear()
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
@@ -206,17 +265,22 @@ impl Connection {
         })
     }
 
-    async fn greeting(&self) -> io::Result<()> {
-        let mut byte = [0_u8; 1];
+    async fn greeting(&self) -> Result<(), Unready> {
+        let mut bytes = [0_u8; 5];
         let receive = self.socket.async_io(Interest::READABLE, |socket| {
-            Ok(rustix::net::recv(socket, &mut byte, RecvFlags::empty())?.0)
+            Ok(rustix::net::recv(socket, &mut bytes, RecvFlags::empty())?.0)
         });
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it did not say that it is there");
-        let length = tokio::time::timeout(GREETING_LIMIT, receive).await.map_err(late)??;
-        match (length, byte[0]) {
-            (1, wire::VERSION) => Ok(()),
-            (0, _) => Err(io::Error::other("it ended at once")),
-            _ => Err(io::Error::other("it is of another version")),
+        let broken = |text: &'static str| Unready::Broken(io::Error::other(text));
+        let received = tokio::time::timeout(GREETING_LIMIT, receive).await;
+        match received.map_err(|_| broken("it did not say that it is there"))?.map_err(Unready::Broken)? {
+            0 => Err(broken("it ended at once")),
+            1 if bytes[0] == wire::VERSION => Ok(()),
+            5 if bytes[0] == NO_NAMESPACES => {
+                let [_, a, b, c, d] = bytes;
+                let errno = i32::from_le_bytes([a, b, c, d]);
+                Err(Unready::NoNamespaces(io::Error::from_raw_os_error(errno)))
+            }
+            _ => Err(broken("it is of another version")),
         }
     }
 

@@ -3,6 +3,9 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::sandbox::Sandbox;
 
 /// One command, decided: nothing is inherited and nothing is left to look up, except a program name
 /// without a slash, which is searched in the `PATH` of [`Launch::env`].
@@ -25,6 +28,8 @@ pub struct Launch {
     pub report_cwd: bool,
     /// Limits the kernel enforces on it.
     pub limits: ResourceLimits,
+    /// What it may do; `None` for all that this process may.
+    pub sandbox: Option<Arc<Sandbox>>,
 }
 
 /// What a command reads.
@@ -70,6 +75,7 @@ impl Launch {
             output: Output::Merged,
             report_cwd: false,
             limits: ResourceLimits::default(),
+            sandbox: None,
         }
     }
 
@@ -157,6 +163,20 @@ pub enum LaunchError {
     Resources {
         /// What was wanted.
         what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The sandbox could not be made, so the command was not started: see what the kernel refused.
+    #[error("the sandbox cannot be made: {what}: {source}")]
+    Sandbox {
+        /// Which part of it, or at which path.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The system allows no namespaces: another form of sandbox may work.
+    #[error("namespaces are refused here: {source}")]
+    NoNamespaces {
         /// What the kernel said.
         source: io::Error,
     },

@@ -16,6 +16,7 @@ pub mod limits;
 pub mod lineage;
 pub mod private;
 pub mod process;
+pub mod sandbox;
 pub mod shell;
 
 mod orphans;
@@ -30,3 +31,4 @@ pub use limits::{free_bytes, raise_file_limit, set_umask_077};
 pub use lineage::is_from_below;
 pub use orphans::{Aftermath, adopt as adopt_orphans};
 pub use process::{Process, Stopper};
+pub use sandbox::{Form, Sandbox};

@@ -1,6 +1,6 @@
 //! The system calls that safe wrappers do not offer: forking, a process's signals and its descriptor
 //! numbers. Takes and gives plain values; every `unsafe` of the crate is here, in
-//! `private.rs` or in `guard/spawn.rs`.
+//! `private.rs`, in `guard/spawn.rs` or in `sandbox/kernel.rs`.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_uint};
@@ -30,6 +30,12 @@ pub(crate) fn fork() -> io::Result<Option<Pid>> {
 pub(crate) fn exit_now(code: c_int) -> ! {
     // SAFETY: takes a number and does not return.
     unsafe { libc::_exit(code) }
+}
+
+/// Kills every process but this one, the first of a pid namespace.
+pub(crate) fn kill_all_others() -> io::Result<()> {
+    // SAFETY: takes two numbers. The caller has seen that it is the first process of its namespace.
+    checked(unsafe { libc::kill(-1, libc::SIGKILL) }).map(drop)
 }
 
 /// Makes `number` another name of `fd`, kept when the process is replaced.

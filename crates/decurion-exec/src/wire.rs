@@ -7,16 +7,18 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::launch::{Launch, LaunchError};
+use crate::sandbox::Sandbox;
 
 /// Spoken first by the guard and at the head of every request; changes with any change in this file.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 /// More than any system takes as arguments and environment together.
 pub(crate) const MAX_REQUEST: usize = 8 << 20;
 /// Bytes before the strings of a request.
-pub(crate) const HEADER: usize = 48;
+pub(crate) const HEADER: usize = 56;
 /// Bytes of a report and of an order.
 pub(crate) const FRAME: usize = 8;
 
@@ -33,6 +35,8 @@ pub(crate) struct Numbers {
 #[derive(Debug)]
 pub(crate) struct Request {
     pub numbers: Numbers,
+    /// What the command may do, if anything is kept from it.
+    pub sandbox: Option<Sandbox>,
     blob: Vec<u8>,
     /// Where each string starts: program, directory, then arguments, then environment.
     starts: Vec<usize>,
@@ -47,6 +51,10 @@ pub(crate) enum Stage {
     Setup,
     Directory,
     Program,
+    /// The files that a sandboxed command sees; the error's number comes with that of a path, see [`path_error`].
+    Mounts,
+    /// The other restrictions of a sandboxed command.
+    Restrictions,
 }
 
 /// What a reaper says about its command.
@@ -90,11 +98,55 @@ pub(crate) fn encode(launch: &Launch, numbers: Numbers) -> Result<Vec<u8>, Launc
         blob.push(b'=');
         push(&mut blob, value, || format!("the value of environment variable {}", shown(name)))?;
     }
+    for (kind, path) in launch.sandbox.iter().flat_map(|sandbox| entries(sandbox)) {
+        blob.push(kind);
+        push(&mut blob, path.as_os_str(), || format!("the sandbox's path {}", shown(path.as_os_str())))?;
+    }
     if blob.len() > MAX_REQUEST {
         return Err(LaunchError::TooLarge { bytes: blob.len() });
     }
     write_header(&mut blob, launch, numbers);
     Ok(blob)
+}
+
+const WRITABLE: u8 = b'w';
+const ONLY_READ: u8 = b'r';
+const HIDDEN: u8 = b'h';
+const VISIBLE: u8 = b'v';
+const TEMPORARY: u8 = b't';
+const NETWORK: u32 = 1;
+const UNIX_SOCKETS: u32 = 2;
+
+/// The paths of a sandbox, each with its kind.
+fn entries(sandbox: &Sandbox) -> impl Iterator<Item = (u8, &PathBuf)> {
+    let kind = |kind: u8| move |path| (kind, path);
+    (sandbox.writable.iter().map(kind(WRITABLE)))
+        .chain(sandbox.read_only.iter().map(kind(ONLY_READ)))
+        .chain(sandbox.hidden.iter().map(kind(HIDDEN)))
+        .chain(sandbox.visible.iter().map(kind(VISIBLE)))
+        .chain(sandbox.tmp.iter().map(kind(TEMPORARY)))
+}
+
+/// The sandbox of which these are the entries.
+fn sandbox_of<'a>(entries: impl Iterator<Item = &'a [u8]>, flags: u32) -> Option<Sandbox> {
+    let mut sandbox = Sandbox {
+        network: flags & NETWORK != 0,
+        unix_sockets: flags & UNIX_SOCKETS != 0,
+        ..Sandbox::default()
+    };
+    for entry in entries {
+        let (kind, path) = entry.split_first()?;
+        let path = PathBuf::from(OsStr::from_bytes(path));
+        match *kind {
+            WRITABLE => sandbox.writable.push(path),
+            ONLY_READ => sandbox.read_only.push(path),
+            HIDDEN => sandbox.hidden.push(path),
+            VISIBLE => sandbox.visible.push(path),
+            TEMPORARY => sandbox.tmp = Some(path),
+            _ => return None,
+        }
+    }
+    Some(sandbox)
 }
 
 fn push(blob: &mut Vec<u8>, text: &OsStr, what: impl Fn() -> String) -> Result<(), LaunchError> {
@@ -120,6 +172,13 @@ fn write_header(blob: &mut [u8], launch: &Launch, numbers: Numbers) {
     blob[8..12].copy_from_slice(&small(launch.args.len()));
     blob[12..16].copy_from_slice(&small(launch.env.len()));
     blob[16..20].copy_from_slice(&numbers.umask.unwrap_or(u32::MAX).to_le_bytes());
+    let sandbox = launch.sandbox.as_deref();
+    let paths = sandbox.map_or(u32::MAX.to_le_bytes(), |sandbox| small(entries(sandbox).count()));
+    blob[20..24].copy_from_slice(&paths);
+    let flag = |flag: u32, set: bool| if set { flag } else { 0 };
+    let flags = sandbox
+        .map_or(0, |sandbox| flag(NETWORK, sandbox.network) | flag(UNIX_SOCKETS, sandbox.unix_sockets));
+    blob[48..52].copy_from_slice(&flags.to_le_bytes());
     blob[24..32].copy_from_slice(&large(numbers.open_files));
     blob[32..40].copy_from_slice(&large(numbers.processes));
     blob[40..48].copy_from_slice(&large(numbers.file_bytes));
@@ -150,8 +209,19 @@ pub(crate) fn decode(blob: Vec<u8>) -> Option<Request> {
     let mut starts: Vec<usize> = std::iter::once(HEADER).chain(ends).collect();
     // The last entry is where a further string would start: it must be the end of the blob.
     let whole = starts.pop()? == blob.len();
-    let expected = arguments.checked_add(variables)?.checked_add(2)?;
-    (whole && starts.len() == expected).then_some(Request { numbers, blob, starts, arguments })
+    let paths = Some(u32_at(header, 20)).filter(|paths| *paths != u32::MAX);
+    let paths_count = usize::try_from(paths.unwrap_or(0)).ok()?;
+    let before = arguments.checked_add(variables)?.checked_add(2)?;
+    if !whole || starts.len() != before.checked_add(paths_count)? {
+        return None;
+    }
+    let flags = u32_at(header, 48);
+    let mut request = Request { numbers, sandbox: None, blob, starts, arguments };
+    let entries = (before..before + paths_count).map(|index| request.string(index));
+    let sandbox = if paths.is_some() { Some(sandbox_of(entries, flags)?) } else { None };
+    request.sandbox = sandbox;
+    request.cut(before);
+    Some(request)
 }
 
 impl Request {
@@ -180,6 +250,14 @@ impl Request {
         self.envp().find_map(|variable| variable.strip_prefix(b"PATH=")).map(|path| &path[..path.len() - 1])
     }
 
+    /// Forgets the strings from here on.
+    fn cut(&mut self, count: usize) {
+        if let Some(end) = self.starts.get(count).copied() {
+            self.blob.truncate(end);
+            self.starts.truncate(count);
+        }
+    }
+
     fn string(&self, index: usize) -> &[u8] {
         let terminated = self.terminated(index);
         &terminated[..terminated.len() - 1]
@@ -202,7 +280,15 @@ fn limit_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl Stage {
-    const ALL: [Self; 5] = [Self::Request, Self::Fork, Self::Setup, Self::Directory, Self::Program];
+    const ALL: [Self; 7] = [
+        Self::Request,
+        Self::Fork,
+        Self::Setup,
+        Self::Directory,
+        Self::Program,
+        Self::Mounts,
+        Self::Restrictions,
+    ];
 
     fn byte(self) -> u8 {
         Self::ALL.iter().position(|stage| *stage == self).map_or(u8::MAX, |at| u8::try_from(at).unwrap_or(0))
@@ -271,9 +357,27 @@ pub(crate) fn launch_error(stage: Stage, errno: i32, launch: &Launch, bytes: usi
         }
         (Stage::Program, _) => LaunchError::NotExecutable { program: program(), source },
         (Stage::Fork, _) => LaunchError::Resources { what: "a process", source },
+        (Stage::Mounts, _) => mount_error(errno, launch),
+        (Stage::Restrictions, _) => {
+            LaunchError::Sandbox { what: "its system call filter and Landlock rules".into(), source }
+        }
         (Stage::Setup, _) => LaunchError::Resources { what: "the process's limits", source },
         (Stage::Request, _) => LaunchError::Unpassable { what: format!("the request ({source})") },
     }
+}
+
+/// An error's number together with the place of a path in its sandbox, in the upper half.
+pub(crate) fn path_error(errno: i32, path: &Path, sandbox: &Sandbox) -> i32 {
+    let place = entries(sandbox).position(|(_, entry)| entry == path).map_or(0, |place| place + 1);
+    errno & 0xFFFF | i32::from(i16::try_from(place).unwrap_or(0)) << 16
+}
+
+fn mount_error(number: i32, launch: &Launch) -> LaunchError {
+    let place = usize::try_from(number >> 16).ok().and_then(|place| place.checked_sub(1));
+    let path = launch.sandbox.as_deref().zip(place).and_then(|(all, place)| entries(all).nth(place));
+    let what =
+        path.map_or_else(|| "its view of the files".to_owned(), |(_, path)| path.display().to_string());
+    LaunchError::Sandbox { what, source: io::Error::from_raw_os_error(number & 0xFFFF) }
 }
 
 #[cfg(test)]

@@ -6,16 +6,23 @@
 //! as good as new and offers itself for the next one; after any other it ends.
 
 use std::cell::Cell;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
+use seccompiler::BpfProgram;
 
 use super::spawn::{self, Program, Stack};
 use super::sweep::{self, timespec};
+use crate::sandbox::enter::{self, Base};
+use crate::sandbox::filter::{self, Sockets};
+use crate::sandbox::mounts::{self, View};
+use crate::sandbox::{Form, Sandbox, kernel, landlock};
 use crate::wire::{self, FRAME, HEADER, Order, Report, Request, Stage};
 use crate::{launch, sys};
 
@@ -38,8 +45,9 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 const SWEEP_LIMIT: Duration = Duration::from_secs(30);
 
 /// Does all of it and ends the process: with 0 if nothing is left below.
-pub(super) fn run(link: &OwnedFd, guard: Pid) -> ! {
-    let done = std::panic::catch_unwind(|| reap_all(link, guard)).unwrap_or(false);
+pub(super) fn run(link: &OwnedFd, guard: Pid, namespaces: Option<&Base>) -> ! {
+    let reap = AssertUnwindSafe(|| reap_all(link, guard, namespaces));
+    let done = std::panic::catch_unwind(reap).unwrap_or(false);
     sys::exit_now(i32::from(!done))
 }
 
@@ -60,11 +68,17 @@ impl After {
     }
 }
 
-fn reap_all(link: &OwnedFd, guard: Pid) -> bool {
+fn reap_all(link: &OwnedFd, guard: Pid, namespaces: Option<&Base>) -> bool {
+    // The guard has no number in a pid namespace of its own; the end of the link tells that it is gone.
+    let guard = namespaces.is_none().then_some(guard);
     let Some((link, signals)) = settle(link, guard) else { return true };
+    if namespaces.is_some() {
+        enter::show_own_processes();
+    }
     let mut stack = Stack::new();
+    let mut walls = Walls { namespaces, used: false, kept: None };
     while let Some(parcel) = next_parcel(&link, &signals) {
-        match reap_one(parcel, &link, &signals, &mut stack) {
+        match reap_one(parcel, &link, &signals, &mut stack, &mut walls) {
             After::AsNew => {}
             After::Done => return true,
             After::Undone => return false,
@@ -73,19 +87,28 @@ fn reap_all(link: &OwnedFd, guard: Pid) -> bool {
     true
 }
 
-fn reap_one(mut parcel: Vec<OwnedFd>, link: &OwnedFd, signals: &OwnedFd, stack: &mut Stack) -> After {
+fn reap_one(
+    mut parcel: Vec<OwnedFd>,
+    link: &OwnedFd,
+    signals: &OwnedFd,
+    stack: &mut Stack,
+    walls: &mut Walls<'_>,
+) -> After {
     let control = parcel.remove(CONTROL);
     let Some(request) = read_request(&control) else {
         report(&control, Report::Failed(Stage::Request, libc::EBADMSG));
         return After::Done;
     };
-    match begin(&request, &parcel, &control, stack) {
+    let confinement = request.sandbox.as_ref().map(|sandbox| walls.around(sandbox)).transpose();
+    let begun = confinement.and_then(|confinement| begin(&request, &parcel, &control, stack, confinement));
+    match begun {
         Ok(main) => {
             report(&control, Report::Started(main.as_raw_nonzero().get()));
             // The command has its own copies; ours would keep its outputs open.
             drop(parcel);
             drop(request);
-            Watch { control, signals, link, main, status: None, until: None, strays: false }.finish()
+            let alone = walls.namespaces.is_some();
+            Watch { control, signals, link, main, status: None, until: None, strays: false, alone }.finish()
         }
         Err((stage, errno)) => {
             report(&control, Report::Failed(stage, errno));
@@ -95,10 +118,10 @@ fn reap_one(mut parcel: Vec<OwnedFd>, link: &OwnedFd, signals: &OwnedFd, stack: 
 }
 
 /// Makes the copy of the guard a reaper. `None` if there is nobody left to work for.
-fn settle(link: &OwnedFd, guard: Pid) -> Option<(OwnedFd, OwnedFd)> {
+fn settle(link: &OwnedFd, guard: Option<Pid>) -> Option<(OwnedFd, OwnedFd)> {
     // The guard's end is told by a signal that we hold back and read like the others.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).ok()?;
-    if rustix::process::getppid() != Some(guard) {
+    if guard.is_some_and(|guard| rustix::process::getppid() != Some(guard)) {
         return None;
     }
     rustix::process::setsid().ok()?;
@@ -169,6 +192,7 @@ fn begin(
     parcel: &[OwnedFd],
     control: &OwnedFd,
     stack: &mut Stack,
+    confinement: Option<&Confinement>,
 ) -> Result<Pid, (Stage, i32)> {
     let reaper = rustix::process::getpid();
     let program = Program::new(request, candidates(request)).ok_or((Stage::Request, libc::EINVAL))?;
@@ -177,7 +201,10 @@ fn begin(
         failure.set(Some(match prepare(request, parcel, reaper) {
             // While we stood still, perhaps before a directory that does not answer, nobody listened.
             Ok(()) if abandoned(control) => (Stage::Setup, libc::ECANCELED),
-            Ok(()) => (Stage::Program, program.run()),
+            Ok(()) => match confinement.map_or(Ok(()), Confinement::apply) {
+                Ok(()) => (Stage::Program, program.run()),
+                Err(errno) => (Stage::Restrictions, errno),
+            },
             Err((stage, errno)) => (stage, errno.raw_os_error()),
         }));
     });
@@ -252,6 +279,74 @@ fn limit(request: &Request) -> Result<(), Errno> {
     Ok(())
 }
 
+/// What a sandboxed command's process does to itself just before it becomes the program.
+struct Confinement {
+    ruleset: Option<OwnedFd>,
+    filters: [BpfProgram; 2],
+    /// Whether capabilities are still to be given up.
+    drops_capabilities: bool,
+}
+
+/// What sandboxes a reaper's commands.
+struct Walls<'a> {
+    /// None where the system refuses them.
+    namespaces: Option<&'a Base>,
+    /// Whether the mount namespace has been changed for a command.
+    used: bool,
+    /// Of the latest command, which left nothing behind.
+    kept: Option<(View, Confinement)>,
+}
+
+impl Walls<'_> {
+    /// Makes the command's view of the files, and what is needed to restrict its process.
+    fn around(&mut self, sandbox: &Sandbox) -> Result<&Confinement, (Stage, i32)> {
+        if !self.kept.as_ref().is_some_and(|(view, _)| view.fits(sandbox)) {
+            self.kept = Some(self.make(sandbox)?);
+        }
+        self.kept.as_ref().map(|(_, confinement)| confinement).ok_or((Stage::Restrictions, libc::EINVAL))
+    }
+
+    fn make(&mut self, sandbox: &Sandbox) -> Result<(View, Confinement), (Stage, i32)> {
+        let number = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
+        let view = match self.namespaces {
+            Some(base) => {
+                if std::mem::replace(&mut self.used, true) {
+                    base.renew().map_err(|error| (Stage::Mounts, number(&error)))?;
+                }
+                let at =
+                    |error: mounts::MountError| wire::path_error(number(&error.source), &error.path, sandbox);
+                mounts::make(sandbox, base).map_err(|error| (Stage::Mounts, at(error)))?
+            }
+            None => View::never_fits(),
+        };
+        let form = if self.namespaces.is_some() { Form::Namespaces } else { Form::Landlock };
+        let ruleset =
+            landlock::ruleset(sandbox, form).map_err(|_| (Stage::Restrictions, libc::EOPNOTSUPP))?;
+        if ruleset.is_none() && form == Form::Landlock {
+            return Err((Stage::Restrictions, libc::EOPNOTSUPP));
+        }
+        let sockets = Sockets { internet: sandbox.network, unix: sandbox.unix_sockets };
+        let filters = filter::compile(sockets).ok_or((Stage::Restrictions, libc::ENOSYS))?;
+        let drops_capabilities = self.namespaces.is_none();
+        Ok((view, Confinement { ruleset, filters, drops_capabilities }))
+    }
+}
+
+impl Confinement {
+    /// Between fork and exec: only system calls.
+    fn apply(&self) -> Result<(), i32> {
+        let number = |error: io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
+        if self.drops_capabilities {
+            enter::drop_capabilities();
+        }
+        rustix::thread::set_no_new_privs(true).map_err(Errno::raw_os_error)?;
+        if let Some(ruleset) = &self.ruleset {
+            kernel::restrict(ruleset.as_fd()).map_err(number)?;
+        }
+        self.filters.iter().try_for_each(|filter| kernel::filter_calls(filter)).map_err(number)
+    }
+}
+
 struct Watch<'a> {
     /// Decurion holds the other end (and the guard a copy of this one).
     control: OwnedFd,
@@ -264,6 +359,8 @@ struct Watch<'a> {
     until: Option<Instant>,
     /// Whether others than the command itself were buried.
     strays: bool,
+    /// Whether all other processes that can be seen are the command's.
+    alone: bool,
 }
 
 /// Why the watch is over.
@@ -413,7 +510,11 @@ impl Watch<'_> {
             if begun.elapsed() > SWEEP_LIMIT {
                 return false;
             }
-            sweep::strike(&[]);
+            if self.alone {
+                let _ = sys::kill_all_others();
+            } else {
+                sweep::strike(&[]);
+            }
             pause = sweep::rest(self.signals, pause);
         }
         true

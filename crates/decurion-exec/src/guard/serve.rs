@@ -14,6 +14,8 @@ use rustix::process::{Pid, Signal, WaitOptions};
 
 use super::sweep::{self, FIRST_PAUSE, LONGEST_PAUSE, timespec};
 use super::{reaper, receive_descriptors, send_descriptors};
+use crate::sandbox::enter::{self, Base};
+use crate::sandbox::kernel;
 use crate::{sys, wire};
 
 /// How many reapers may be used again. More than that end with their first command, so that a crowd of
@@ -26,11 +28,13 @@ const REAPERS_FIRST: Duration = Duration::from_secs(2);
 /// A reaper that was stopped more often than this is taken for being under attack.
 const STOPS_FORGIVEN: u8 = 3;
 
-/// Runs the guard on descriptor 0, to its end. For `main`, before there is any other thread.
+/// Runs the guard on descriptor 0, to its end. For `main`, before there is any other thread. With [`super::SANDBOX`] as
+/// its last argument it is the guard of sandboxed commands.
 pub fn serve() -> ! {
+    let sandboxed = std::env::args_os().next_back().is_some_and(|last| last == super::SANDBOX);
     // A panic here must end as the loss of the guard, which the reapers and Decurion know how to handle.
-    let code = std::panic::catch_unwind(|| Server::open().map_or(70, Server::run)).unwrap_or(70);
-    sys::exit_now(code)
+    let run = || Server::open(sandboxed).map_or(70, Server::run);
+    sys::exit_now(std::panic::catch_unwind(run).unwrap_or(70))
 }
 
 struct Server {
@@ -40,6 +44,8 @@ struct Server {
     reapers: Vec<Reaper>,
     /// While orphans of a reaper that was killed are left, which are ours to end: when to look again.
     orphans: Option<Duration>,
+    /// The namespaces it lives in, for the guard of sandboxed commands.
+    namespaces: Option<Base>,
 }
 
 struct Reaper {
@@ -54,7 +60,7 @@ struct Reaper {
 }
 
 impl Server {
-    fn open() -> Option<Self> {
+    fn open(sandboxed: bool) -> Option<Self> {
         let socket = sys::adopt(0)?;
         let one_thread = rustix::fs::stat("/proc/self/task").is_ok_and(|status| status.st_nlink == 3);
         if !one_thread {
@@ -69,8 +75,15 @@ impl Server {
         sys::default_signals();
         let ends = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE];
         let signals = reserve_low_numbers().and_then(|()| sys::signal_queue(&ends).ok())?;
+        let namespaces = match sandboxed.then(enter::enter).transpose() {
+            Ok(namespaces) => namespaces,
+            Err(error) => {
+                let _ = rustix::net::send(&socket, &refusal(&error), SendFlags::NOSIGNAL);
+                return None;
+            }
+        };
         rustix::net::send(&socket, &[wire::VERSION], SendFlags::NOSIGNAL).ok()?;
-        Some(Self { socket, signals, reapers: Vec::new(), orphans: None })
+        Some(Self { socket, signals, reapers: Vec::new(), orphans: None, namespaces })
     }
 
     fn run(mut self) -> i32 {
@@ -169,7 +182,7 @@ impl Server {
             drop(std::mem::replace(&mut self.reapers[at].control, parcel.swap_remove(reaper::CONTROL)));
             return;
         }
-        let made = hand_to_new(&fds);
+        let made = hand_to_new(&fds, self.namespaces.as_ref());
         drop(fds);
         let control = parcel.swap_remove(reaper::CONTROL);
         match made {
@@ -229,14 +242,21 @@ fn wake(reaper: &mut Reaper) {
     let _ = rustix::process::kill_process(reaper.pid, signal);
 }
 
+/// What is said instead of the version where the kernel refuses the namespaces.
+fn refusal(error: &io::Error) -> [u8; 5] {
+    let [a, b, c, d] = error.raw_os_error().unwrap_or(0).to_le_bytes();
+    [super::NO_NAMESPACES, a, b, c, d]
+}
+
 /// Makes a reaper for a parcel. Gives its id and the way to it.
-fn hand_to_new(parcel: &[BorrowedFd<'_>]) -> io::Result<(Pid, OwnedFd)> {
+fn hand_to_new(parcel: &[BorrowedFd<'_>], namespaces: Option<&Base>) -> io::Result<(Pid, OwnedFd)> {
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     send_descriptors(&ours, parcel)?;
     let guard = rustix::process::getpid();
-    match sys::fork()? {
-        None => reaper::run(&theirs, guard),
+    let forked = if namespaces.is_some() { kernel::fork_into_namespaces() } else { sys::fork() };
+    match forked? {
+        None => reaper::run(&theirs, guard, namespaces),
         Some(pid) => Ok((pid, ours)),
     }
 }
@@ -279,7 +299,8 @@ mod tests {
             (example(true), example(false), example(true));
         // Not by dropping it: a command another test starts may hold a copy until its exec.
         rustix::net::shutdown(&dead_end, rustix::net::Shutdown::Both).unwrap();
-        let mut server = Server { socket, signals, reapers: vec![idle, busy, dead], orphans: None };
+        let mut server =
+            Server { socket, signals, reapers: vec![idle, busy, dead], orphans: None, namespaces: None };
         let (parcel, _) = pair();
         let fds = [parcel.as_fd(); reaper::LEAST_DESCRIPTORS];
         assert_eq!(server.hand_to_idle(&fds), Some(0));

@@ -7,6 +7,7 @@ mod flood;
 mod git;
 mod house;
 mod orphans;
+mod sandbox;
 mod scopes;
 mod shell;
 mod strangers;

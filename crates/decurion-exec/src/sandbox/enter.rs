@@ -1,0 +1,153 @@
+//! The namespaces that all sandboxed commands of a session share. Takes the guard process itself, once, before it
+//! starts anything; afterwards every mount is read-only for it, and its network has nothing but a loopback interface.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::mount::{
+    MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree,
+};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+
+use super::kernel::{self, NO_DEVICES, NO_SUID, READ_ONLY};
+use crate::sys;
+
+/// Devices that stay usable; all others do not, since root could read disks through them.
+const DEVICES: [&CStr; 8] = [
+    c"/dev/null",
+    c"/dev/zero",
+    c"/dev/full",
+    c"/dev/random",
+    c"/dev/urandom",
+    c"/dev/tty",
+    c"/dev/ptmx",
+    c"/dev/pts",
+];
+/// Folders of which one surely exists, to mount an empty folder on.
+const FOR_EMPTY: [&CStr; 5] = [c"/dev/shm", c"/mnt", c"/media", c"/srv", c"/opt"];
+
+/// The number of the descriptor of the mount namespace, below those that reapers close.
+const NAMESPACE_NUMBER: i32 = 5;
+
+/// What root keeps of its capabilities, so that it can work on files of other users as it is used to.
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::NET_BIND_SERVICE);
+
+/// What the commands' own namespaces are made from.
+pub(crate) struct Base {
+    /// An empty folder that cannot be written, to put in place of hidden ones.
+    pub empty: &'static CStr,
+    /// The mount namespace.
+    namespace: OwnedFd,
+}
+
+impl Base {
+    /// Leaves the mount namespace of a command that has ended for a new one like the first.
+    pub fn renew(&self) -> io::Result<()> {
+        let kind = Some(rustix::thread::LinkNameSpaceType::Mount);
+        rustix::thread::move_into_link_name_space(self.namespace.as_fd(), kind)?;
+        kernel::unshare(libc::CLONE_NEWNS)?;
+        show_own_processes();
+        Ok(())
+    }
+}
+
+/// Moves this process into the namespaces. It has one thread and no children.
+pub(crate) fn enter() -> io::Result<Base> {
+    let rest = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    if kernel::unshare(rest).is_err() {
+        enter_user_namespace()?;
+        kernel::unshare(rest)?;
+    }
+    let everything = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change(c"/", everything)?;
+    kernel::raise_loopback()?;
+    let devices = usable_devices();
+    let root = kernel::open_place(c"/")?;
+    kernel::set_mount(root.as_fd(), READ_ONLY | NO_SUID | NO_DEVICES, 0)?;
+    for (path, device) in &devices {
+        attach(device, path)?;
+    }
+    drop_capabilities();
+    let namespace = sys::place_owned(std::fs::File::open("/proc/self/ns/mnt")?, NAMESPACE_NUMBER)?;
+    Ok(Base { empty: empty_folder()?, namespace })
+}
+
+/// A user namespace in which the user has the same number as outside.
+fn enter_user_namespace() -> io::Result<()> {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    kernel::unshare(libc::CLONE_NEWUSER)?;
+    // The files belong to root while the process is not dumpable. It has no secrets: its environment is empty, and
+    // no request has arrived yet.
+    let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
+    let written = std::fs::write("/proc/self/setgroups", "deny")
+        .and_then(|()| std::fs::write("/proc/self/uid_map", format!("{0} {0} 1", user.as_raw())))
+        .and_then(|()| std::fs::write("/proc/self/gid_map", format!("{0} {0} 1", group.as_raw())));
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    written
+}
+
+fn usable_devices() -> Vec<(&'static CStr, OwnedFd)> {
+    let copy = |path: &&'static CStr| Some((*path, copy_of(kernel::open_place(path).ok()?.as_fd()).ok()?));
+    DEVICES.iter().filter_map(copy).collect()
+}
+
+/// A mount of the same place that is attached nowhere yet, with all that is mounted below it.
+pub(crate) fn copy_of(place: impl AsFd) -> io::Result<OwnedFd> {
+    Ok(open_tree(place, c"", COPY | OpenTreeFlags::AT_RECURSIVE)?)
+}
+
+/// The same without what is mounted on it or below it.
+pub(crate) fn bare_copy_of(place: impl AsFd) -> io::Result<OwnedFd> {
+    Ok(open_tree(place, c"", COPY)?)
+}
+
+const COPY: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE
+    .union(OpenTreeFlags::OPEN_TREE_CLOEXEC)
+    .union(OpenTreeFlags::AT_EMPTY_PATH);
+
+/// Puts a mount in place of what a path names. The path contains no symbolic link.
+pub(crate) fn attach(mount: &OwnedFd, path: &CStr) -> io::Result<()> {
+    attach_at(mount, &kernel::open_place(path)?)
+}
+
+pub(crate) fn attach_at(mount: &OwnedFd, place: &OwnedFd) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(mount, c"", place, c"", flags)?)
+}
+
+fn empty_folder() -> io::Result<&'static CStr> {
+    use rustix::mount::{MountFlags, mount};
+    let place = FOR_EMPTY.into_iter().find(|path| kernel::open_place(path).is_ok());
+    let place = place.ok_or(io::ErrorKind::NotFound)?;
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount(c"decurion", place, c"tmpfs", flags, c"mode=0555,size=4k,nr_inodes=1")?;
+    Ok(place)
+}
+
+/// Makes system calls and nothing else.
+pub(crate) fn drop_capabilities() {
+    for number in 0..64_u64 {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if !KEPT.contains(capability) {
+            // Fails for an ordinary user, whose programs have none, and for numbers that the kernel does not know.
+            let _ = remove_capability_from_bounding_set(capability);
+        }
+    }
+}
+
+/// Gives the command's pid namespace a view of its processes. Where the system does not allow that, as in many
+/// containers, the command sees the numbers of its own processes as they are outside.
+pub(crate) fn show_own_processes() {
+    use rustix::mount::{MountFlags, mount};
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let _ = mount(c"proc", c"/proc", c"proc", flags, None::<&CStr>);
+}

@@ -1,0 +1,123 @@
+//! The system calls of the sandbox that safe wrappers do not offer.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int, c_long};
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::process::Pid;
+
+/// Attributes of a mount.
+pub(crate) const READ_ONLY: u64 = 0x1;
+pub(crate) const NO_SUID: u64 = 0x2;
+pub(crate) const NO_DEVICES: u64 = 0x4;
+
+/// The kernel's `struct mount_attr`.
+#[repr(C)]
+struct MountAttributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+/// Changes the attributes of the mount that a descriptor refers to, and of those below it.
+pub(crate) fn set_mount(mount: BorrowedFd<'_>, set: u64, clear: u64) -> io::Result<()> {
+    const RECURSIVE: c_int = 0x8000;
+    change_mount(mount, RECURSIVE, set, clear)
+}
+
+/// The same for that mount alone.
+pub(crate) fn set_this_mount(mount: BorrowedFd<'_>, set: u64) -> io::Result<()> {
+    change_mount(mount, 0, set, 0)
+}
+
+fn change_mount(mount: BorrowedFd<'_>, flags: c_int, set: u64, clear: u64) -> io::Result<()> {
+    let attributes = MountAttributes { set, clear, propagation: 0, user_namespace: 0 };
+    // SAFETY: the kernel reads an empty string and a structure of the size given.
+    checked(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags | libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<MountAttributes>(),
+        )
+    })
+    .map(drop)
+}
+
+/// Moves this process, which has one thread, into new namespaces.
+pub(crate) fn unshare(flags: c_int) -> io::Result<()> {
+    // SAFETY: takes flags; the callers have one thread, so no other loses what it shares with this one.
+    checked(unsafe { libc::unshare(flags) }.into()).map(drop)
+}
+
+/// Splits the process in two like [`crate::sys::fork`]; the new one is the first of a pid namespace and has a mount
+/// namespace of its own.
+pub(crate) fn fork_into_namespaces() -> io::Result<Option<Pid>> {
+    let flags = c_long::from(libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::SIGCHLD);
+    // SAFETY: without CLONE_VM this is a fork. The process has one thread, so no lock can be held by a thread that
+    // the copy lacks; the caller's code in the copy uses nothing that libc caches about the process.
+    match checked(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })? {
+        0 => Ok(None),
+        pid => Ok(Pid::from_raw(c_int::try_from(pid).map_err(io::Error::other)?)),
+    }
+}
+
+/// Opens a path that contains no symbolic link, for use as a place only.
+pub(crate) fn open_place(path: &CStr) -> io::Result<OwnedFd> {
+    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    Ok(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)?)
+}
+
+/// A new, empty folder in memory, attached nowhere yet.
+pub(crate) fn new_folder() -> io::Result<OwnedFd> {
+    use rustix::mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+    };
+    let context = fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(context.as_fd(), c"mode", c"0755")?;
+    fsconfig_create(context.as_fd())?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// Switches the loopback interface of the network namespace on.
+pub(crate) fn raise_loopback() -> io::Result<()> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    // SAFETY: all bytes zero is a valid value of this structure of integers.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (target, byte) in request.ifr_name.iter_mut().zip(c"lo".to_bytes()) {
+        *target = byte.cast_signed();
+    }
+    request.ifr_ifru.ifru_flags =
+        i16::try_from(libc::IFF_UP | libc::IFF_RUNNING).map_err(io::Error::other)?;
+    // SAFETY: the kernel reads the structure, whose name ends with a NUL.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    checked(done.into()).map(drop)
+}
+
+/// Restricts this process by a Landlock ruleset. Makes one system call and nothing else.
+pub(crate) fn restrict(ruleset: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: takes a descriptor and flags.
+    checked(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) }).map(drop)
+}
+
+/// Filters the system calls of this process from now on. Makes one system call and nothing else.
+pub(crate) fn filter_calls(program: &[seccompiler::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?,
+        filter: program.as_ptr().cast_mut().cast(),
+    };
+    // SAFETY: the kernel copies `len` instructions, which both types lay out as the kernel does, and writes nothing.
+    checked(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) })
+        .map(drop)
+}
+
+fn checked(result: c_long) -> io::Result<c_long> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -1,0 +1,264 @@
+//! The files that one command sees. Takes its sandbox and the shared namespaces, works in a mount namespace of the
+//! command's own: afterwards what is writable can be written, what is hidden cannot be read, and a folder above either
+//! cannot be moved away.
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString, OsStr};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use super::Sandbox;
+use super::enter::{Base, attach_at, bare_copy_of, copy_of};
+use super::kernel::{self, NO_DEVICES, READ_ONLY};
+
+/// What the private temporary folder stands for.
+pub(crate) const TEMPORARY: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+
+/// Which path something failed at.
+#[derive(Debug)]
+pub(crate) struct MountError {
+    pub path: PathBuf,
+    pub source: io::Error,
+}
+
+/// A view that was made, and what it depends on.
+pub(crate) struct View {
+    sandbox: Option<Sandbox>,
+    /// The mount that each changed path led to, or that there was none.
+    found: Vec<(CString, Option<u64>)>,
+}
+
+impl View {
+    /// For a command without namespaces: its rules depend on what its folders contain now.
+    pub fn never_fits() -> Self {
+        Self { sandbox: None, found: Vec::new() }
+    }
+
+    /// Whether this is still the view of such a sandbox. It is not once somebody outside has replaced or made one of
+    /// its paths: what was mounted there is gone then, or was never there.
+    pub fn fits(&self, sandbox: &Sandbox) -> bool {
+        self.sandbox.as_ref() == Some(sandbox)
+            && self.found.iter().all(|(path, mount)| mount_at(path) == *mount)
+    }
+}
+
+fn mount_at(path: &CStr) -> Option<u64> {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    statx(CWD, path, flags, StatxFlags::MNT_ID).ok().map(|found| found.stx_mnt_id)
+}
+
+/// Makes the view. Called in the first process of the command's namespaces.
+pub(crate) fn make(sandbox: &Sandbox, base: &Base) -> Result<View, MountError> {
+    // All of this before anything is covered: a working directory can lie in a folder that is hidden.
+    let stand_ins = StandIns::open(base).map_err(at(Path::new("/dev/null")))?;
+    let steps = steps(sandbox)?;
+    if let Some(tmp) = &sandbox.tmp {
+        cover_temporary(tmp).map_err(at(tmp))?;
+    }
+    let mut emptied: Vec<(&Path, OwnedFd)> = Vec::new();
+    for (index, Step { path, change }) in steps.iter().enumerate() {
+        let is_below = |step: &Step<'_>| step.change.mount().is_some() && step.path.starts_with(path);
+        let made = match change {
+            Change::Show(mount) => {
+                let covered = sandbox.tmp.is_some() && is_temporary(path)
+                    || emptied.iter().any(|(folder, _)| path.starts_with(folder));
+                show(path, mount, covered)
+            }
+            Change::Hide if steps[index + 1..].iter().any(is_below) => empty(path).map(|mount| {
+                emptied.extend(mount.map(|mount| (*path, mount)));
+            }),
+            Change::Hide => hide(path, &stand_ins),
+            Change::Pin => bind(path, 0),
+            Change::ReadOnly => bind(path, READ_ONLY),
+        };
+        made.map_err(at(path))?;
+    }
+    for (path, mount) in &emptied {
+        kernel::set_this_mount(mount.as_fd(), READ_ONLY).map_err(at(path))?;
+    }
+    let names = steps.iter().filter_map(|step| text(step.path.as_os_str()).ok());
+    let found = names.map(|path| (mount_at(&path), path)).map(|(mount, path)| (path, mount)).collect();
+    Ok(View { sandbox: Some(sandbox.clone()), found })
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> MountError {
+    |source| MountError { path: path.to_owned(), source }
+}
+
+fn is_temporary(path: &Path) -> bool {
+    TEMPORARY.iter().any(|folder| path.starts_with(folder))
+}
+
+/// One path of the view that is not as it is outside.
+struct Step<'a> {
+    path: &'a Path,
+    change: Change,
+}
+
+enum Change {
+    /// This mount of it is put there: it can be written, or would be covered otherwise.
+    Show(OwnedFd),
+    /// It stays as it is, and cannot be renamed or removed.
+    Pin,
+    ReadOnly,
+    Hide,
+}
+
+impl Change {
+    fn mount(&self) -> Option<&OwnedFd> {
+        match self {
+            Self::Show(mount) => Some(mount),
+            Self::Pin | Self::ReadOnly | Self::Hide => None,
+        }
+    }
+
+    /// Where there are several for a path, the strictest comes last.
+    fn strictness(&self) -> u8 {
+        match self {
+            Self::Show(_) => 0,
+            Self::Pin => 1,
+            Self::ReadOnly => 2,
+            Self::Hide => 3,
+        }
+    }
+}
+
+/// All changes, folders before what they contain. Folders between a writable one and a restricted path are pinned: if
+/// they could be moved, the path could be too, and the next command would find it under a name that no rule knows.
+fn steps(sandbox: &Sandbox) -> Result<Vec<Step<'_>>, MountError> {
+    let mut steps = Vec::new();
+    for path in &sandbox.writable {
+        let mount = writable(path).map_err(at(path))?;
+        steps.extend(mount.map(|mount| Step { path, change: Change::Show(mount) }));
+    }
+    let covered = |path: &&PathBuf| {
+        sandbox.tmp.is_some() && is_temporary(path)
+            || sandbox.hidden.iter().any(|folder| path.starts_with(folder) && *path != folder)
+    };
+    for path in sandbox.visible.iter().filter(covered).filter(|path| !sandbox.writable.contains(path)) {
+        let mount = readable(path).map_err(at(path))?;
+        steps.extend(mount.map(|mount| Step { path, change: Change::Show(mount) }));
+    }
+    let restricted: BTreeSet<&Path> =
+        sandbox.read_only.iter().chain(&sandbox.hidden).map(PathBuf::as_path).collect();
+    let is_writable = |path: &Path| sandbox.writable.iter().any(|folder| path.starts_with(folder));
+    let above = |path: &&'_ Path| path.ancestors().skip(1).take_while(|above| is_writable(above)).count();
+    let pinned: BTreeSet<&Path> =
+        restricted.iter().flat_map(|path| path.ancestors().skip(1).take(above(path))).collect();
+    let pinned = pinned.into_iter().filter(|path| !sandbox.writable.iter().any(|folder| folder == path));
+    steps.extend(pinned.map(|path| Step { path, change: Change::Pin }));
+    steps.extend(sandbox.read_only.iter().map(|path| Step { path, change: Change::ReadOnly }));
+    steps.extend(sandbox.hidden.iter().map(|path| Step { path, change: Change::Hide }));
+    steps.sort_by_key(|step| (step.path.components().count(), step.change.strictness()));
+    Ok(steps)
+}
+
+/// A mount of a path that can be written; none if it is not there.
+fn writable(path: &Path) -> io::Result<Option<OwnedFd>> {
+    let Some(mount) = readable(path)? else { return Ok(None) };
+    match kernel::set_mount(mount.as_fd(), 0, READ_ONLY) {
+        Ok(()) => Ok(Some(mount)),
+        // It is read-only outside too, and stays so.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(Some(mount)),
+        Err(error) => Err(error),
+    }
+}
+
+fn readable(path: &Path) -> io::Result<Option<OwnedFd>> {
+    existing(path)?.map(copy_of).transpose()
+}
+
+/// Puts the private folder in place of all folders for temporary files.
+fn cover_temporary(tmp: &Path) -> io::Result<()> {
+    let private = writable(tmp)?.ok_or(io::ErrorKind::NotFound)?;
+    for folder in TEMPORARY {
+        if let Ok(place) = place(Path::new(folder)) {
+            attach_at(&copy_of(&private)?, &place)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes an empty file or folder to put this mount on, with the folders above it.
+fn make_place(path: &Path, mount: &OwnedFd) -> io::Result<()> {
+    if is_folder(mount)? {
+        return std::fs::create_dir_all(path);
+    }
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    std::fs::OpenOptions::new().create(true).append(true).open(path).map(drop)
+}
+
+fn is_folder(place: &OwnedFd) -> io::Result<bool> {
+    Ok(FileType::from_raw_mode(rustix::fs::fstat(place)?.st_mode) == FileType::Directory)
+}
+
+/// What is put in place of hidden files and folders.
+struct StandIns {
+    /// Empty.
+    folder: OwnedFd,
+    /// The null device. Mounted where devices cannot be opened, it cannot be read, not even by root.
+    file: OwnedFd,
+}
+
+impl StandIns {
+    fn open(base: &Base) -> io::Result<Self> {
+        Ok(Self { folder: kernel::open_place(base.empty)?, file: kernel::open_place(c"/dev/null")? })
+    }
+}
+
+/// Puts a mount at its path, which is made first where something empty is there now.
+fn show(path: &Path, mount: &OwnedFd, covered: bool) -> io::Result<()> {
+    if covered {
+        make_place(path, mount)?;
+    }
+    attach_at(mount, &place(path)?)
+}
+
+/// Mounts a path on itself, with these attributes.
+fn bind(path: &Path, attributes: u64) -> io::Result<()> {
+    let Some(place) = existing(path)? else { return Ok(()) };
+    let mount = copy_of(&place)?;
+    if attributes != 0 {
+        kernel::set_mount(mount.as_fd(), attributes, 0)?;
+    }
+    attach_at(&mount, &place)
+}
+
+fn hide(path: &Path, stand_ins: &StandIns) -> io::Result<()> {
+    let Some(place) = existing(path)? else { return Ok(()) };
+    let mount = bare_copy_of(if is_folder(&place)? { &stand_ins.folder } else { &stand_ins.file })?;
+    kernel::set_mount(mount.as_fd(), READ_ONLY | NO_DEVICES, 0)?;
+    attach_at(&mount, &place)
+}
+
+/// Puts an empty folder in which places can be made in place of one.
+fn empty(path: &Path) -> io::Result<Option<OwnedFd>> {
+    let Some(place) = existing(path)? else { return Ok(None) };
+    let mount = kernel::new_folder()?;
+    attach_at(&mount, &place)?;
+    Ok(Some(mount))
+}
+
+/// Opens a path; none if it is not there.
+fn existing(path: &Path) -> io::Result<Option<OwnedFd>> {
+    match place(path) {
+        Ok(place) => Ok(Some(place)),
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NOTDIR)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens a path that contains no symbolic link.
+fn place(path: &Path) -> io::Result<OwnedFd> {
+    kernel::open_place(&text(path.as_os_str())?)
+}
+
+fn text(path: &OsStr) -> io::Result<CString> {
+    CString::new(path.as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}

@@ -1,0 +1,317 @@
+//! What a sandboxed command can and cannot do, judged by effects. Each attempt is also made without a sandbox, to see
+//! that it works there.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use decurion_exec::{Exit, Form, Launch, LaunchError, Sandbox, shell};
+use tempfile::TempDir;
+
+use crate::house::{House, children, wait_for_ends, watch, within};
+
+/// A guard, and a folder with a workspace, a secret and a place outside.
+struct Room {
+    house: House,
+    folder: TempDir,
+}
+
+impl Room {
+    fn new() -> Self {
+        // Not in the folder for temporary files, which is covered.
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        for name in ["work/src/deep", "work/.git/hooks", "tmp", "outside", "home/secret", "home/tool"] {
+            std::fs::create_dir_all(folder.path().join(name)).unwrap();
+        }
+        for name in ["home/secret/key", "home/note", "home/tool/key", "work/.env", "work/src/deep/key"] {
+            std::fs::write(folder.path().join(name), "canary").unwrap();
+        }
+        for name in ["work/.git/config", "work/file", "outside/file"] {
+            std::fs::write(folder.path().join(name), "before").unwrap();
+        }
+        Self { house: House::new(), folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().canonicalize().unwrap().join(name)
+    }
+
+    /// The workspace can be written, but for git's settings; two files and a folder are hidden.
+    fn sandbox(&self) -> Sandbox {
+        Sandbox {
+            writable: vec![self.path("work")],
+            read_only: vec![self.path("work/.git/hooks"), self.path("work/.git/config")],
+            hidden: ["home/secret", "work/.env", "work/src/deep/key"].map(|name| self.path(name)).to_vec(),
+            visible: vec![self.path("work")],
+            tmp: Some(self.path("tmp")),
+            network: true,
+            unix_sockets: false,
+        }
+    }
+
+    fn launch(&self, command: &str, sandbox: Option<Sandbox>) -> Launch {
+        let mut env = self.house.env();
+        env.push(("ROOM".into(), self.path("").into()));
+        Launch { sandbox: sandbox.map(Arc::new), env, ..shell::bash(command, self.path("work"), false) }
+    }
+
+    async fn run(&self, command: &str, sandbox: Option<Sandbox>) -> (String, Exit) {
+        self.house.run(self.launch(command, sandbox)).await
+    }
+
+    /// All files below the folder with their modes and contents, but for those of the private temporary folder.
+    fn snapshot(&self) -> Vec<(PathBuf, u32, Vec<u8>)> {
+        let mut found = Vec::new();
+        let mut folders = vec![self.path("")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap().flatten() {
+                use std::os::unix::fs::PermissionsExt as _;
+                let (path, about) = (entry.path(), entry.metadata().unwrap());
+                if about.is_dir() && path != self.path("tmp") {
+                    folders.push(path.clone());
+                }
+                let content = if about.is_file() { std::fs::read(&path).unwrap() } else { Vec::new() };
+                found.push((path, about.permissions().mode(), content));
+            }
+        }
+        found.sort();
+        found
+    }
+}
+
+/// Attempts that change something outside of what may be written.
+const CHANGES: &[&str] = &[
+    "echo x > ../outside/new",
+    "echo x >> ../outside/file",
+    "rm ../outside/file",
+    "mv ../outside/file ../outside/moved",
+    "mkdir ../outside/folder",
+    "ln -s x ../outside/link",
+    "ln file ../outside/hard",
+    "chmod 777 ../outside/file",
+    "mkfifo ../outside/pipe",
+    "truncate -s 0 ../outside/file",
+    "cp file ../outside/copy",
+    "cd .. && echo x > outside/new",
+    "ln -s ../outside way && echo x > way/new; rm -f way",
+    "bash -c 'setsid -w bash -c \"echo x > ../outside/new\"'",
+    "echo x > .git/hooks/pre-commit",
+    "echo x > .git/config",
+    "rm .git/config",
+    "echo x > c && mv c .git/config; rm -f c",
+    "mv .git git && echo x > git/config && mv git .git; [ -d git ] && mv git .git",
+    "rm -rf .git/hooks",
+    "echo x > $ROOM/home/note",
+];
+
+/// Attempts to read what is hidden.
+const READS: &[&str] = &[
+    "cat .env",
+    "cat $ROOM/home/secret/key",
+    "ln .env other && cat other; rm -f other",
+    "ln -s .env other && cat other; rm -f other",
+    "cp .env other && cat other; rm -f other",
+    "cat /proc/self/root/$ROOM/work/.env",
+    "cat /proc/self/cwd/.env",
+    "cat src/deep/key",
+    "mv src moved && cat moved/deep/key; [ -d moved ] && mv moved src",
+    "mv src/deep moved && cat moved/key; [ -d moved ] && mv moved src/deep",
+    "tar c . | tar x -O ./.env",
+    "grep -r canary .",
+    "exec 5<.env; cat <&5",
+    "xargs -a .env echo",
+];
+
+#[tokio::test]
+async fn nothing_outside_changes() {
+    let room = Room::new();
+    assert_eq!(room.house.guard.form().await.unwrap(), Form::Namespaces);
+    for attempt in CHANGES {
+        let before = room.snapshot();
+        let (output, _) = room.run(attempt, Some(room.sandbox())).await;
+        assert_eq!(before, room.snapshot(), "{attempt}: {output}");
+        let open = Room::new();
+        let before = open.snapshot();
+        open.run(attempt, None).await;
+        assert_ne!(before, open.snapshot(), "without a sandbox this has no effect: {attempt}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_hidden_cannot_be_read() {
+    let room = Room::new();
+    for attempt in READS {
+        let (output, _) = room.run(attempt, Some(room.sandbox())).await;
+        assert!(!output.contains("canary"), "{attempt}: {output}");
+        let (output, _) = Room::new().run(attempt, None).await;
+        assert!(output.contains("canary"), "without a sandbox this does not read it: {attempt}: {output}");
+    }
+}
+
+#[tokio::test]
+async fn ordinary_work_is_not_disturbed() {
+    let room = Room::new();
+    for work in [
+        "echo x > new && cat new && mv new newer && rm newer",
+        "mkdir -p a/b && touch a/b/c && rm -r a",
+        "echo x > /tmp/x && cat /var/tmp/x && rm /tmp/x",
+        "touch .git/index.lock && mv .git/index.lock .git/index",
+        "cat ../outside/file $ROOM/home/note",
+        "ls -la / /etc /usr/bin > /dev/null",
+        "head -c 10 /dev/urandom > /dev/null; echo > /dev/null",
+        "sleep 0 & wait",
+        "(trap 'exit 0' TERM; kill -TERM $BASHPID; exit 1)",
+        "diff <(echo a) <(echo a)",
+        "ps ax | grep -q ps",
+        "test $$ -gt 1",
+    ] {
+        let (output, exit) = room.run(work, Some(room.sandbox())).await;
+        assert!(exit.success(), "{work}: {exit:?} {output}");
+    }
+}
+
+#[tokio::test]
+async fn a_hidden_folder_keeps_what_must_stay_in_sight() {
+    let room = Room::new();
+    let sandbox = Sandbox {
+        hidden: vec![room.path("home")],
+        visible: vec![room.path("home/tool")],
+        writable: vec![room.path("home/secret")],
+        ..room.sandbox()
+    };
+    let (output, exit) = room
+        .run(
+            "cat $ROOM/home/tool/key; echo; ls $ROOM/home; echo x > $ROOM/home/secret/new",
+            Some(sandbox.clone()),
+        )
+        .await;
+    assert_eq!(output, "canary\nsecret\ntool\n");
+    assert!(exit.success());
+    assert_eq!(std::fs::read_to_string(room.path("home/secret/new")).unwrap(), "x\n");
+    for attempt in ["cat $ROOM/home/note", "echo x > $ROOM/home/tool/key", "echo x > $ROOM/home/new"] {
+        let before = room.snapshot();
+        let (output, exit) = room.run(attempt, Some(sandbox.clone())).await;
+        assert!(!exit.success() && !output.contains("canary"), "{attempt}: {output}");
+        assert_eq!(before, room.snapshot(), "{attempt}");
+    }
+}
+
+#[tokio::test]
+async fn sandboxes_change_from_command_to_command() {
+    let room = Room::new();
+    let mut reading = room.sandbox();
+    reading.writable.clear();
+    for _ in 0..3 {
+        let (_, exit) = room.run("echo x > file", Some(room.sandbox())).await;
+        assert!(exit.success());
+        let (output, exit) = room.run("echo x > file", Some(reading.clone())).await;
+        assert!(!exit.success(), "{output}");
+    }
+}
+
+#[tokio::test]
+async fn a_hidden_file_that_is_replaced_between_commands_stays_hidden() {
+    let room = Room::new();
+    for round in 0..3 {
+        std::fs::write(room.path("work/fresh"), format!("canary {round}")).unwrap();
+        std::fs::rename(room.path("work/fresh"), room.path("work/.env")).unwrap();
+        let (output, _) = room.run("cat .env", Some(room.sandbox())).await;
+        assert!(!output.contains("canary"), "{output}");
+        std::fs::remove_file(room.path("work/.env")).unwrap();
+        let (output, exit) = room.run("cat .env", Some(room.sandbox())).await;
+        assert!(!exit.success() && output.contains("No such file"), "{output}");
+    }
+}
+
+#[tokio::test]
+async fn a_link_on_the_way_fails_the_start() {
+    let room = Room::new();
+    let mut sandbox = room.sandbox();
+    std::os::unix::fs::symlink(room.path("outside"), room.path("work/link")).unwrap();
+    sandbox.writable.push(room.path("work/link"));
+    let error = room.house.guard.start(room.launch("true", Some(sandbox))).await.unwrap_err();
+    let LaunchError::Sandbox { what, .. } = &error else { panic!("{error}") };
+    assert_eq!(*what, room.path("work/link").display().to_string());
+}
+
+#[tokio::test]
+async fn sockets_that_are_not_allowed_cannot_be_opened() {
+    let room = Room::new();
+    let open = |family: &str| {
+        format!(
+            "perl -MSocket -e 'socket(my $s, {family}, SOCK_STREAM, 0) or die \"refused: $!\"; print \"open\"'"
+        )
+    };
+    let offline = Sandbox { network: false, ..room.sandbox() };
+    for (family, sandbox, opens) in [
+        ("AF_INET", room.sandbox(), true),
+        ("AF_INET6", room.sandbox(), true),
+        ("AF_UNIX", room.sandbox(), false),
+        ("AF_UNIX", Sandbox { unix_sockets: true, ..room.sandbox() }, true),
+        ("17", room.sandbox(), false),
+        ("40", room.sandbox(), false),
+        ("AF_INET", offline.clone(), false),
+        ("AF_INET6", offline, false),
+    ] {
+        let (output, _) = room.run(&open(family), Some(sandbox)).await;
+        assert_eq!(output.contains("open"), opens, "{family}: {output}");
+    }
+}
+
+#[tokio::test]
+async fn the_network_is_the_command_s_own() {
+    let room = Room::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connect = format!("exec 3<>/dev/tcp/127.0.0.1/{port}");
+    let (output, exit) = room.run(&connect, Some(room.sandbox())).await;
+    assert!(!exit.success(), "{output}");
+    assert!(room.run(&connect, None).await.1.success());
+}
+
+#[tokio::test]
+async fn commands_of_a_session_reach_each_other_s_servers() {
+    let room = Room::new();
+    let serve = "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(Listen => 1, LocalPort => 8123) or die; \
+                 $| = 1; print \"up\\n\"; $c = $s->accept; print $c \"hello\\n\"'";
+    let mut server = room.house.guard.start(room.launch(serve, Some(room.sandbox()))).await.unwrap();
+    let mut up = [0_u8; 3];
+    let stdout = server.stdout.as_mut().unwrap();
+    within(tokio::io::AsyncReadExt::read_exact(stdout, &mut up)).await.unwrap();
+    let (output, _) = room.run("exec 3<>/dev/tcp/127.0.0.1/8123; cat <&3", Some(room.sandbox())).await;
+    assert_eq!(output, "hello\n");
+    assert!(within(server.wait()).await.success());
+}
+
+#[tokio::test]
+async fn a_command_ends_with_all_it_started_when_its_first_process_is_killed() {
+    let room = Room::new();
+    let command = "setsid nohup sleep 1000 & (sleep 1000 & disown); trap '' TERM; echo up; sleep 1000";
+    let mut process = room.house.guard.start(room.launch(command, Some(room.sandbox()))).await.unwrap();
+    let mut up = [0_u8; 3];
+    let stdout = process.stdout.as_mut().unwrap();
+    within(tokio::io::AsyncReadExt::read_exact(stdout, &mut up)).await.unwrap();
+    // The kernel ends what is in a pid namespace with its first process, whoever else is killed with it.
+    let guard = room.house.guard.sandbox_pid().unwrap();
+    let reapers = children(guard);
+    assert_eq!(reapers.len(), 1);
+    let watched = watch(&room.house.alive());
+    assert!(watched.len() >= 3, "the command and what it started");
+    for pid in reapers.into_iter().chain(rustix::process::Pid::from_raw(guard.cast_signed())) {
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+    assert_eq!(within(process.wait()).await, Exit::Unknown);
+    wait_for_ends(&watched);
+    room.house.assert_empty();
+}
+
+#[tokio::test]
+async fn other_processes_can_be_neither_seen_nor_ended() {
+    let room = Room::new();
+    let outside = std::process::id();
+    let attempts =
+        [format!("kill -0 {outside}"), "kill -KILL 1".to_owned(), "cat /proc/1/environ".to_owned()];
+    for attempt in attempts {
+        let (output, exit) = room.run(&attempt, Some(room.sandbox())).await;
+        assert!(!exit.success(), "{attempt}: {output}");
+    }
+}
