@@ -409,6 +409,9 @@ pub enum SubCommand {
     /// MCP servers: which there are, add and remove them, try and approve them; or be one.
     #[command(subcommand)]
     Mcp(McpCommand),
+    /// Show what the sandbox lets a command do, or run a command in it.
+    #[command(subcommand)]
+    Sandbox(SandboxCommand),
     /// Trust this folder's settings, after showing what they run and widen; or take that back.
     Trust(TrustArgs),
     /// Show a live session of another process in this terminal; leaving it ends nothing.
@@ -683,6 +686,42 @@ Prints:    {\"decision\":\"allow\",\"rule\":null,\"reason\":\"…\"}"
     Explain {
         /// A file of JSON lines; standard input if left out.
         file: Option<Utf8PathBuf>,
+    },
+}
+
+/// Look at the sandbox of commands, or use it.
+#[derive(Debug, Subcommand)]
+pub enum SandboxCommand {
+    /// Show whether a command would be asked about, and what it could write, read and reach.
+    #[command(after_help = "\
+Example:
+  decurion sandbox explain 'for f in *.rs; do wc -l \"$f\"; done'
+
+The rules, directories and settings are those of a session in this folder. Nothing is run.")]
+    Explain {
+        /// The command line, as a model would give it to Bash.
+        command: String,
+        /// Explain it as if a person or a rule had allowed it.
+        #[arg(long)]
+        allowed: bool,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a program in the sandbox that commands of a session in this folder have.
+    #[command(after_help = "\
+Example:
+  decurion sandbox run -- npm test
+  decurion sandbox run --read-only -- bash -c 'cat */*.toml'
+
+Its exit code is that of the program; 126 if it could not be started.")]
+    Run {
+        /// Let it change nothing and reach no network.
+        #[arg(long)]
+        read_only: bool,
+        /// The program and its arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        program: Vec<std::ffi::OsString>,
     },
 }
 

@@ -12,6 +12,7 @@ pub mod merge;
 pub mod permissions;
 pub mod plugin;
 pub mod run;
+pub mod sandbox;
 pub mod sessions;
 mod startable;
 pub mod tasks;

@@ -85,6 +85,7 @@ fn dispatch(args: Args) -> Result<u8, Failure> {
         Some(SubCommand::Trust(trust)) => command::trust::run(&trust),
         Some(SubCommand::Attach(attach)) => command::attach::run(&attach),
         Some(SubCommand::Ps { json }) => command::attach::list(json),
+        Some(SubCommand::Sandbox(sandbox)) => command::sandbox::run(sandbox),
         Some(SubCommand::Doctor { json }) => command::doctor::run(json),
     }
 }

@@ -9,9 +9,10 @@ use decurion_config::{Environment, Keeper, Loaded, Plugins, TrustState, settings
 use decurion_engine::child::{AgentSettings, BackgroundChoice};
 use decurion_engine::mcp::McpParts;
 use decurion_engine::permission::Undecided;
+use decurion_engine::sandbox::SandboxMaker;
 use decurion_engine::worktree::{WorktreeSettings, Worktrees};
 use decurion_engine::{Compaction, Definitions, Durability, Engine, Kept, Library, Models, Parts, Settings};
-use decurion_exec::{Git, Guard, GuardProgram, private};
+use decurion_exec::{Form, Git, Guard, GuardProgram, private};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{HookDeclaration, PermissionUpdate};
 use decurion_store::{Archive, Leases};
@@ -23,8 +24,6 @@ use crate::{args, instructions};
 
 /// Version of the program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The sandbox in which commands run: there is none in this version.
-pub const SANDBOX: &str = "none";
 /// How many agents run at once, unless the settings say.
 const MOST_RUNNING: u32 = 128;
 /// How long a headless run waits for a disk that refuses.
@@ -79,6 +78,10 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> 
         .into_pairs();
     let redactor = loaded.redactor();
     let processes = guard();
+    let sandbox = sandbox(loaded, environment);
+    if let (Some(maker), Some(guard)) = (&sandbox, &processes) {
+        guard.force_form(maker.settings().form);
+    }
     Engine::new(Parts {
         models,
         worktrees: worktrees(loaded, environment, processes.clone()),
@@ -92,6 +95,7 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> 
         archive: Arc::new(Archive::new(state_folder(loaded))),
         clock: Arc::new(SystemClock::new()),
         processes,
+        sandbox,
         environment: shell,
         tool_limits: Arc::new(tool_limits(&settings.limits)),
         rules: loaded.rules.set.clone(),
@@ -121,6 +125,46 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> 
         }),
         version: VERSION.to_owned(),
     })
+}
+
+/// How commands are sandboxed; the error is why they are not.
+pub fn sandbox_form(loaded: &Loaded) -> Result<Form, String> {
+    if !loaded.settings.sandbox.enabled {
+        return Err("switched off in the settings".to_owned());
+    }
+    decurion_exec::sandbox::probe()
+}
+
+/// The same for people: the form, or that there is none.
+pub fn sandbox_name(loaded: &Loaded) -> String {
+    match sandbox_form(loaded) {
+        Ok(form) => form.name().to_owned(),
+        Err(_) if loaded.settings.sandbox.enabled => "none".to_owned(),
+        Err(_) => "off".to_owned(),
+    }
+}
+
+/// The sandbox of commands; none where it is off or the system has none.
+pub fn sandbox(loaded: &Loaded, environment: &Environment) -> Option<Arc<SandboxMaker>> {
+    let form = sandbox_form(loaded).ok()?;
+    let (settings, paths) = (&loaded.settings.sandbox, &loaded.paths);
+    let readable = |path: &Utf8PathBuf| !settings.readable.contains(path);
+    let secrets = decurion_config::sandbox::secrets(paths).into_iter().filter(readable);
+    let mut visible = decurion_config::sandbox::programs(paths, environment);
+    visible.extend(settings.readable.iter().cloned());
+    Some(Arc::new(SandboxMaker::new(decurion_engine::sandbox::SandboxSettings {
+        form,
+        asks_less: settings.asks_less,
+        allows_outside: settings.allows_outside,
+        excluded: settings.excluded.clone(),
+        writable: settings.writable.clone(),
+        read_only: settings.read_only.clone(),
+        hidden: secrets.chain(settings.hidden.iter().cloned()).collect(),
+        personal: decurion_config::sandbox::personal(paths),
+        visible,
+        temporary: decurion_config::sandbox::temporary(environment),
+        unix_sockets: settings.unix_sockets,
+    })))
 }
 
 /// The settings files of this start, as the engine writes them.

@@ -24,6 +24,7 @@ mod read;
 mod record;
 pub mod redact;
 pub mod rules;
+pub mod sandbox;
 mod schema;
 pub mod secret;
 pub mod settings;
@@ -50,6 +51,7 @@ pub use plugins::{Plugin, PluginError, PluginFrom, PluginRegistry, PluginState, 
 pub use provider::{Auth, Candidate, Choice, KeySource, NoProvider, ProviderConfig, ProviderKind, Providers};
 pub use redact::Redactor;
 pub use rules::Rules;
+pub use sandbox::SandboxSettings;
 pub use secret::Secret;
 pub use settings::Settings;
 pub use shell_env::ChildEnvironment;

@@ -145,7 +145,7 @@ pub(crate) static KEYS: &[Key] = &[
     shared("permissions", Shape::Object(PERMISSIONS), ByMember),
     shared("allowManagedPermissionRulesOnly", Shape::Bool, Never),
     shared("allowManagedHooksOnly", Shape::Bool, Never),
-    shared("sandbox", Shape::Opaque, WhenTrusted),
+    shared("sandbox", Shape::Object(SANDBOX), ByMember),
     // What is run besides.
     shared("env", Shape::Variables, WhenTrusted),
     ours("envPass", Shape::AddedTexts, WhenTrusted),
@@ -202,6 +202,46 @@ const PERMISSIONS: &[Key] = &[
     ours("dontAsk", Shape::Word(&["allow", "deny"]), NarrowsIf(is_deny)),
     ours("answerTimeout", Shape::Integer(1, 31_536_000), WhenTrusted),
     shared("disableBypassPermissionsMode", Shape::Word(&["disable"]), Narrows),
+];
+
+const SANDBOX: &[Key] = &[
+    shared("enabled", Shape::Bool, NarrowsIf(is_true)),
+    ours("required", Shape::Bool, NarrowsIf(is_true)),
+    shared("failIfUnavailable", Shape::Bool, NarrowsIf(is_true)),
+    shared("autoAllowBashIfSandboxed", Shape::Bool, NarrowsIf(is_false)),
+    shared("allowUnsandboxedCommands", Shape::Bool, NarrowsIf(is_false)),
+    shared("excludedCommands", Shape::AddedTexts, WhenTrusted),
+    shared(
+        "filesystem",
+        Shape::Object(&[
+            shared("allowWrite", Shape::AddedTexts, WhenTrusted),
+            shared("denyWrite", Shape::AddedTexts, Narrows),
+            shared("denyRead", Shape::AddedTexts, Narrows),
+            shared("allowRead", Shape::AddedTexts, WhenTrusted),
+            shared("disabled", Shape::Bool, NarrowsIf(is_false)),
+        ]),
+        ByMember,
+    ),
+    shared(
+        "network",
+        Shape::Object(&[
+            ours("open", Shape::Bool, NarrowsIf(is_false)),
+            shared("allowedDomains", Shape::AddedTexts, WhenTrusted),
+            shared("deniedDomains", Shape::AddedTexts, Narrows),
+            shared("strictAllowlist", Shape::Bool, NarrowsIf(is_true)),
+            shared("allowUnixSockets", Shape::AddedTexts, WhenTrusted),
+            shared("allowAllUnixSockets", Shape::Bool, NarrowsIf(is_false)),
+            shared("allowLocalBinding", Shape::Bool, NarrowsIf(is_false)),
+            shared("httpProxyPort", Shape::Integer(0, 65_535), Never),
+            shared("socksProxyPort", Shape::Integer(0, 65_535), Never),
+        ]),
+        ByMember,
+    ),
+    shared("credentials", Shape::Opaque, WhenTrusted),
+    shared("ignoreViolations", Shape::Opaque, WhenTrusted),
+    shared("enableWeakerNestedSandbox", Shape::Bool, NarrowsIf(is_false)),
+    shared("bwrapPath", Shape::Text, Never),
+    shared("socatPath", Shape::Text, Never),
 ];
 
 static PROVIDER: Shape = Shape::Object(&[

@@ -14,6 +14,7 @@ use crate::jsonc::{Kind, Node};
 use crate::layer::mode_of;
 use crate::origin::{Family, Layer, Origin, Sources};
 use crate::paths::Paths;
+use crate::sandbox::{self, SandboxSettings};
 use crate::secret::Secret;
 
 /// Everything that can be set, decided. Rules and providers are apart, in `Loaded`.
@@ -55,8 +56,8 @@ pub struct Settings {
     pub denied_mcp_servers: Vec<Value>,
     /// How long the first prompt waits for servers that are not known yet.
     pub mcp_startup_wait: Duration,
-    /// The sandbox as declared, for the sandbox to read.
-    pub sandbox: Option<Declared>,
+    /// What commands may do at all.
+    pub sandbox: SandboxSettings,
     /// A command that prints the line at the bottom of the terminal, as declared.
     pub status_line: Option<Declared>,
     /// What the terminal's background is: `dark`, `light`, or `auto` to ask it.
@@ -312,7 +313,7 @@ impl Settings {
                 .map(Node::to_value)
                 .collect(),
             mcp_startup_wait: Duration::from_millis(read.integer("mcp.startupWait").unwrap_or(900)),
-            sandbox: read.declared("sandbox"),
+            sandbox: read.sandbox(paths, warnings),
             status_line: read.declared("statusLine"),
             theme: read.text("theme"),
             editor_mode: read.text("editorMode"),
@@ -504,6 +505,37 @@ impl Read<'_> {
                 Some(name) => Some(name.to_owned()),
             },
             copy_dirty: self.bool("worktree.copyDirty"),
+        }
+    }
+
+    fn sandbox(&self, paths: &Paths, warnings: &mut Vec<Warning>) -> SandboxSettings {
+        for key in sandbox::WITHOUT_EFFECT {
+            if let Some(node) = self.tree.at_path(&format!("sandbox.{key}")) {
+                let text = format!("`sandbox.{key}` has no effect here");
+                let origin = Some(self.sources.origin(node));
+                warnings.push(Warning { kind: WarningKind::Ignored, origin, text });
+            }
+        }
+        let switch = |key: &str| self.tree.at_path(&format!("sandbox.{key}")).and_then(Node::bool);
+        let places = |key: &str| -> Vec<Utf8PathBuf> {
+            let texts = self.texts(&format!("sandbox.filesystem.{key}"));
+            texts.iter().map(|text| sandbox::place(text, paths)).collect()
+        };
+        SandboxSettings {
+            enabled: switch("enabled").unwrap_or(true) && switch("filesystem.disabled") != Some(true),
+            required: switch("required").or_else(|| switch("failIfUnavailable")).unwrap_or(false),
+            asks_less: switch("autoAllowBashIfSandboxed").unwrap_or(false),
+            allows_outside: switch("allowUnsandboxedCommands").unwrap_or(true),
+            excluded: self.texts("sandbox.excludedCommands"),
+            writable: places("allowWrite"),
+            read_only: places("denyWrite"),
+            hidden: places("denyRead"),
+            readable: places("allowRead"),
+            network_open: switch("network.open").unwrap_or(false),
+            allowed_hosts: self.texts("sandbox.network.allowedDomains"),
+            denied_hosts: self.texts("sandbox.network.deniedDomains"),
+            unix_sockets: switch("network.allowAllUnixSockets").unwrap_or(false)
+                || !self.texts("sandbox.network.allowUnixSockets").is_empty(),
         }
     }
 

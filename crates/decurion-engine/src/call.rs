@@ -9,11 +9,12 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use decurion_exec::Sandbox;
 use decurion_model::event::unparsed_input;
 use decurion_protocol::{
     AgentId, Answer, AskedBy, CallId, Changes, Decision, Denial, Envelope, Event, HookEvent, Intent, LineId,
-    OwnRules, PermissionUpdate, Question, QuestionId, Rule, RunSpec, TaskState, ToolContent, ToolOutput,
-    Verdict, WaitReason, Worktree,
+    Mode, OwnRules, PermissionUpdate, Profile, Question, QuestionId, Rule, RunSpec, TaskState, ToolContent,
+    ToolOutput, Verdict, WaitReason, Worktree,
 };
 use decurion_tools::mcp::Elicit;
 use decurion_tools::set::CallError;
@@ -31,13 +32,13 @@ use crate::elicit::Elicitor;
 use crate::hook::HookPermission;
 use crate::hooked::{Hooked, HookedCall};
 use crate::journal::JournalLost;
-use crate::permission::{Around, Policy, decide, is_inside, suggest};
+use crate::permission::{Around, Policy, Walls, decide, is_inside, suggest};
 use crate::ports::{Ask, Ports, new_line};
 use crate::repository::look_at_disk;
 use crate::rules::{OpenRules, around};
 use crate::trail::Trails;
 use crate::withheld::Withheld;
-use crate::{asking, checkpoint, mcp, prompted, shell, skill};
+use crate::{asking, checkpoint, mcp, prompted, sandbox, shell, skill};
 
 /// A call as the model asked for it.
 #[derive(Clone, Debug)]
@@ -174,10 +175,8 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
     let mut ready = ready;
     let mut finished = match decide_again(bench, &mut ready, &name, permit).await {
         Permit::Granted { decision, input, seen, under } => {
-            let rules = OpenRules::new(policy(bench, &under), *seen);
-            let rules = rules.confined(Confinement::of(&bench.spec), &bench.ports.root);
             let input = input.or_else(|| said.changed.then(|| ready.call.input.clone()));
-            run(bench, ready, name, decision, input, rules).await?
+            run(bench, ready, name, decision, input, Leave { policy: policy(bench, &under), seen }).await?
         }
         Permit::Refused { decision, unanswerable, interrupt } => {
             refuse(bench, ready, name, decision, unanswerable, interrupt).await?
@@ -343,7 +342,7 @@ async fn permit(
 async fn decide_again(bench: &Bench<'_>, ready: &mut Ready, name: &str, permit: Permit) -> Permit {
     let Permit::Granted { decision, input: Some(input), under, .. } = permit else { return permit };
     let refused = |reason: String| {
-        let decision = Decision { verdict: Verdict::Deny, reason, rule: None };
+        let decision = Decision { verdict: Verdict::Deny, reason, rule: None, profile: None };
         Permit::Refused { decision, unanswerable: false, interrupt: false }
     };
     match ready.tool.intent(&input, &bench.around) {
@@ -365,15 +364,15 @@ fn with_hook(decision: Decision, hook: Option<HookPermission>, name: &str) -> De
         (Verdict::Deny, _) | (_, None) | (Verdict::Allow, Some(HookPermission::Allow { .. })) => decision,
         (_, Some(HookPermission::Deny { reason })) => {
             let reason = format!("PreToolUse:{name} hook error: {reason}");
-            Decision { verdict: Verdict::Deny, reason, rule: None }
+            Decision { verdict: Verdict::Deny, reason, rule: None, profile: None }
         }
         (_, Some(HookPermission::Ask { reason })) => {
             let reason = reason.unwrap_or_else(|| "a hook wants a person to decide".to_owned());
-            Decision { verdict: Verdict::Ask, reason, rule: None }
+            Decision { verdict: Verdict::Ask, reason, rule: None, profile: None }
         }
         (Verdict::Ask, Some(HookPermission::Allow { reason })) => {
             let reason = reason.unwrap_or_else(|| "a hook allows it".to_owned());
-            Decision { verdict: Verdict::Allow, reason, rule: None }
+            Decision { verdict: Verdict::Allow, reason, rule: None, profile: None }
         }
     }
 }
@@ -393,7 +392,38 @@ fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
     let rules = rights.rules_for(&desk.path, &[&bench.spec.own_rules, &bench.follows]);
     let policy = Policy::new(mode, rules, around);
     let undecided = child::undecided(rights.undecided, &bench.ports.desk.modes);
-    Policy { undecided, ..policy }
+    let walls = bench.ports.equipment.sandbox.as_ref().map_or(Walls::Absent, |maker| maker.walls());
+    Policy { undecided, walls, ..policy }
+}
+
+/// What a call that was allowed may do.
+struct Leave {
+    policy: Policy,
+    /// What was decided about, with the paths that the named ones led to then.
+    seen: Box<Intent>,
+}
+
+impl Leave {
+    /// For files that the call opens itself.
+    fn rules(&self, bench: &Bench<'_>) -> OpenRules {
+        let rules = OpenRules::new(self.policy.clone(), (*self.seen).clone());
+        rules.confined(Confinement::of(&bench.spec), &bench.ports.root)
+    }
+
+    /// For a command that it starts. The error is why it cannot be started.
+    async fn sandbox(
+        &self,
+        bench: &Bench<'_>,
+        tool: &str,
+        profile: Option<Profile>,
+    ) -> Result<Option<Arc<Sandbox>>, String> {
+        let maker = bench.ports.equipment.sandbox.clone().filter(|_| self.seen.shell.is_some());
+        let Some(maker) = maker.filter(|_| tool == "Bash") else { return Ok(None) };
+        let (policy, seen) = (self.policy.clone(), self.seen.clone());
+        let compile = move || maker.compile(&policy, profile, &seen);
+        let compiled = tokio::task::spawn_blocking(compile).await.map_err(|error| error.to_string())?;
+        Ok(compiled.map_err(|error| error.to_string())?.map(Arc::new))
+    }
 }
 
 /// What the run may not be told of files, by the rules now.
@@ -419,7 +449,7 @@ fn decide_under_grants(
 ) -> Decision {
     let bounds = Confinement::of(&bench.spec);
     if let Some(reason) = bounds.as_ref().and_then(|bounds| bounds.refuses(seen, place)) {
-        return Decision { verdict: Verdict::Deny, reason, rule: None };
+        return Decision { verdict: Verdict::Deny, reason, rule: None, profile: None };
     }
     for root in bounds.iter().flat_map(|bounds| bounds.twins(&bench.ports.root)) {
         // What the rules forbid of the session's own folder stays forbidden there, and in every copy of it.
@@ -444,7 +474,7 @@ pub async fn inline_permit(
     bench: &Bench<'_>,
     call: Call,
     tool: &Arc<dyn Tool>,
-) -> Result<(OpenRules, Value), String> {
+) -> Result<(OpenRules, Value, Option<Arc<Sandbox>>), String> {
     let intent = tool.intent(&call.input, &bench.around).map_err(|error| error.to_string())?;
     let ready = Ready { call, tool: Arc::clone(tool), intent };
     let name = tool.spec().name.clone();
@@ -455,10 +485,10 @@ pub async fn inline_permit(
     }
     let permit = permit(bench, &ready, &name, said.permission).await.map_err(|lost| lost.to_string())?;
     match decide_again(bench, &mut ready, &name, permit).await {
-        Permit::Granted { input, seen, under, .. } => {
-            let rules = OpenRules::new(policy(bench, &under), *seen);
-            let rules = rules.confined(Confinement::of(&bench.spec), &bench.ports.root);
-            Ok((rules, input.unwrap_or(ready.call.input)))
+        Permit::Granted { decision, input, seen, under } => {
+            let leave = Leave { policy: policy(bench, &under), seen };
+            let sandbox = leave.sandbox(bench, &name, decision.profile).await?;
+            Ok((leave.rules(bench), input.unwrap_or(ready.call.input), sandbox))
         }
         Permit::Refused { decision, .. } => Err(decision.reason),
     }
@@ -555,7 +585,11 @@ async fn ask(
         reason: decision.reason.clone(),
         asked_by,
         blocked,
-        suggestions: would_do(bench, ready, name, &seen),
+        // That a command runs without a sandbox is never a rule.
+        suggestions: match decision.profile {
+            Some(Profile::Outside) => Vec::new(),
+            _ => would_do(bench, ready, name, &seen),
+        },
         // The session knows, when it takes the question on.
         behind: false,
         elicitation: None,
@@ -586,14 +620,19 @@ async fn ask(
             let same = Intent { agent: seen.agent.clone(), ..(*now).clone() } == *seen;
             if changed.is_none() && !same {
                 let reason = "a link that it goes by was changed since it was asked about".to_owned();
-                let decision = Decision { verdict: Verdict::Deny, reason, rule: None };
+                let decision = Decision { verdict: Verdict::Deny, reason, rule: None, profile: None };
                 return Ok(Permit::Refused { decision, unanswerable: false, interrupt: false });
             }
             let decision = Decision { verdict: Verdict::Allow, reason: format!("{by}: allow"), ..decision };
             Permit::Granted { decision, input, seen: now, under: Box::new(under) }
         }
         Some((Answer::Deny { message, interrupt }, _)) => Permit::Refused {
-            decision: Decision { verdict: Verdict::Deny, reason: refusal_reason(message), rule: None },
+            decision: Decision {
+                verdict: Verdict::Deny,
+                reason: refusal_reason(message),
+                rule: None,
+                profile: None,
+            },
             unanswerable: false,
             interrupt,
         },
@@ -603,6 +642,7 @@ async fn ask(
                 verdict: Verdict::Deny,
                 reason: format!("{}; whoever could answer is gone", decision.reason),
                 rule: None,
+                profile: None,
             },
             unanswerable: true,
             interrupt: false,
@@ -703,8 +743,10 @@ async fn run(
     tool: String,
     decision: Decision,
     changed: Option<Value>,
-    rules: OpenRules,
+    leave: Leave,
 ) -> Result<Finished, JournalLost> {
+    let profile = decision.profile;
+    let rules = leave.rules(bench);
     let Ready { mut call, tool: implementation, intent } = ready;
     let started = Event::CallStarted {
         call: call.id.clone(),
@@ -722,7 +764,9 @@ async fn run(
     let called = std::mem::replace(&mut call.name, tool);
     let input = changed.unwrap_or_else(|| call.input.clone());
     let began = bench.ports.clock.elapsed();
-    let output = work(bench, (&call, called), &implementation, input, rules).await;
+    let work = Work { call, called, tool: implementation, input, rules };
+    let output = sandboxed(bench, &work, &leave, profile).await?;
+    let Work { call, .. } = work;
     let took = bench.ports.clock.elapsed().saturating_sub(began);
     let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     let mut output = clean(bench, output);
@@ -730,6 +774,71 @@ async fn run(
     let mut finished = end(bench, &call, output, took, Vec::new()).await?;
     events.append(&mut finished.events);
     Ok(Finished { events, notes: result.0, stopped: result.1, ..finished })
+}
+
+/// Runs a call in its sandbox. A command that the sandbox kept from something says so.
+async fn sandboxed(
+    bench: &Bench<'_>,
+    work: &Work,
+    leave: &Leave,
+    profile: Option<Profile>,
+) -> Result<ToolOutput, JournalLost> {
+    let mut output = match leave.sandbox(bench, &work.call.name, profile).await {
+        Ok(None) => return Ok(work.run(bench, None).await),
+        Ok(sandbox) => work.run(bench, sandbox).await,
+        Err(reason) => return Ok(not_started(&reason)),
+    };
+    let Some(refusal) = sandbox::refusal_in(&output) else { return Ok(output) };
+    if !may_widen(bench, leave, profile) {
+        refusal.explain(&mut output, None);
+        return Ok(output);
+    }
+    widened(bench, work, leave, profile, (refusal, output)).await
+}
+
+fn not_started(reason: &str) -> ToolOutput {
+    ToolOutput::error(format!("the command was not started: {reason}"))
+}
+
+/// Whether a person can be asked to let a command do more than its sandbox does.
+fn may_widen(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>) -> bool {
+    let maker = bench.ports.equipment.sandbox.as_ref();
+    let outside = maker.is_some_and(|maker| maker.settings().allows_outside);
+    let asks = !matches!(leave.policy.mode, Mode::Plan | Mode::DontAsk | Mode::BypassPermissions);
+    let answerable = now(bench).answers || bench.ports.permission_tool.is_some();
+    asks && answerable
+        && !bench.ports.cancel.is_cancelled()
+        && (profile == Some(Profile::ReadOnly) || outside)
+}
+
+/// Asks a person whether a command may run again with what it lacked: with the usual rights where it had only those to
+/// read, which had no effect; else without a sandbox.
+async fn widened(
+    bench: &Bench<'_>,
+    work: &Work,
+    leave: &Leave,
+    profile: Option<Profile>,
+    (refusal, mut output): (sandbox::Refusal, ToolOutput),
+) -> Result<ToolOutput, JournalLost> {
+    let wider = if profile == Some(Profile::ReadOnly) { None } else { Some(Profile::Outside) };
+    let reason = refusal.question(wider.is_some());
+    let decision = Decision { verdict: Verdict::Ask, rule: None, reason, profile: wider };
+    let (ready, seen) = (work.ready(&leave.seen), leave.seen.clone());
+    match ask(bench, &ready, &work.call.name, decision, seen, (AskedBy::Other, None)).await? {
+        Permit::Granted { decision, input: None, .. } => {
+            let text = refusal.notice(wider.is_some());
+            let notice = Event::Notice { level: "info".to_owned(), text };
+            bench.ports.journal.write(&bench.ports.who, vec![notice]).await?;
+            return Ok(match leave.sandbox(bench, &work.call.name, decision.profile).await {
+                Ok(sandbox) => work.run(bench, sandbox).await,
+                Err(reason) => not_started(&reason),
+            });
+        }
+        // What a person would rather have run is another call, which the model may make.
+        Permit::Granted { .. } => refusal.explain(&mut output, None),
+        Permit::Refused { decision, .. } => refusal.explain(&mut output, Some(&decision.reason)),
+    }
+    Ok(output)
 }
 
 /// Lets the hooks look at what came of a call. Gives what they tell the model, and why the run ends, if it
@@ -758,34 +867,48 @@ async fn after(
     (blocked.into_iter().chain(result.additional_context).collect(), result.stop)
 }
 
-/// Runs the tool, showing what it says meanwhile. A tool that panics has failed; nothing else has.
-async fn work(
-    bench: &Bench<'_>,
-    (call, called): (&Call, String),
-    tool: &Arc<dyn Tool>,
+/// A call that is begun.
+struct Work {
+    call: Call,
+    /// The name it was called by.
+    called: String,
+    tool: Arc<dyn Tool>,
     input: Value,
     rules: Arc<dyn PathRules>,
-) -> ToolOutput {
-    let (progress, mut said) = mpsc::channel(16);
-    let cx = ToolContext { called, ..context(bench, call, rules, progress) };
-    let mut running = std::pin::pin!(async {
-        if tool.spec().name == "Bash" {
-            return shell::run(bench, call, Arc::clone(tool), cx, input).await;
-        }
-        if tool.spec().name == skill::NAME {
-            let output = AssertUnwindSafe(skill::run(bench, call, &cx, &input)).catch_unwind().await;
-            return output.unwrap_or_else(|_| panicked(&call.name));
-        }
-        let output = AssertUnwindSafe(tool.run(&cx, input)).catch_unwind().await;
-        output.unwrap_or_else(|_| panicked(&call.name))
-    });
-    loop {
-        tokio::select! {
-            biased;
-            output = &mut running => return output,
-            Some(text) = said.recv() => {
-                let event = Event::CallProgress { call: call.id.clone(), text };
-                bench.ports.journal.publish(&bench.ports.who, event);
+}
+
+impl Work {
+    /// The same as it was asked about.
+    fn ready(&self, seen: &Intent) -> Ready {
+        let call = Call { input: self.input.clone(), ..self.call.clone() };
+        Ready { call, tool: Arc::clone(&self.tool), intent: seen.clone() }
+    }
+
+    /// Runs the tool, showing what it says meanwhile. A tool that panics has failed; nothing else has.
+    async fn run(&self, bench: &Bench<'_>, sandbox: Option<Arc<Sandbox>>) -> ToolOutput {
+        let Self { call, tool, input, .. } = self;
+        let (progress, mut said) = mpsc::channel(16);
+        let cx = context(bench, call, Arc::clone(&self.rules), progress);
+        let cx = ToolContext { called: self.called.clone(), sandbox, ..cx };
+        let mut running = std::pin::pin!(async {
+            if tool.spec().name == "Bash" {
+                return shell::run(bench, call, Arc::clone(tool), cx, input.clone()).await;
+            }
+            if tool.spec().name == skill::NAME {
+                let output = AssertUnwindSafe(skill::run(bench, call, &cx, input)).catch_unwind().await;
+                return output.unwrap_or_else(|_| panicked(&call.name));
+            }
+            let output = AssertUnwindSafe(tool.run(&cx, input.clone())).catch_unwind().await;
+            output.unwrap_or_else(|_| panicked(&call.name))
+        });
+        loop {
+            tokio::select! {
+                biased;
+                output = &mut running => return output,
+                Some(text) = said.recv() => {
+                    let event = Event::CallProgress { call: call.id.clone(), text };
+                    bench.ports.journal.publish(&bench.ports.who, event);
+                }
             }
         }
     }
@@ -815,6 +938,7 @@ pub fn context(
         spill: Arc::clone(&equipment.spill),
         rules,
         processes: equipment.processes.clone(),
+        sandbox: None,
         environment: environment(&equipment.environment, bench.spec.worktree.as_deref()),
         limits: Arc::clone(&equipment.limits),
         http: equipment.http.clone(),
@@ -908,6 +1032,7 @@ mod tests {
             verdict: Verdict::Ask,
             rule: rule.map(str::to_owned),
             reason: String::new(),
+            profile: None,
         };
         for (rule, paths, expected) in [
             (None, &["/project/a", "/etc/b", "/c"][..], (AskedBy::WorkingDir, Some("/etc/b"))),

@@ -55,6 +55,7 @@ mod resume;
 mod rewind;
 mod rules;
 mod run;
+pub mod sandbox;
 mod session;
 mod shell;
 pub mod skill;
@@ -640,6 +641,7 @@ fn equipment(parts: &Parts, files: Option<&Arc<SessionFiles>>, checkpoints: bool
     });
     Arc::new(Equipment {
         processes: parts.processes.clone(),
+        sandbox: parts.sandbox.clone(),
         environment: Arc::clone(&parts.environment),
         spill: Arc::clone(&spill_into) as Arc<dyn decurion_tools::Spill>,
         spill_into,

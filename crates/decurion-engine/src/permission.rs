@@ -34,6 +34,7 @@ pub use names::{ENGINE_TOOLS, unknown_tool};
 use paths::Reading;
 pub(crate) use paths::is_inside;
 pub use paths::normal;
+pub(crate) use paths::{fixed_part, pattern_covers, special_parts};
 pub use shell::{Part, explain};
 pub use suggest::suggest;
 
@@ -97,6 +98,20 @@ pub struct Policy {
     pub undecided: Undecided,
     /// Whether there is anybody who can be asked.
     pub answerable: bool,
+    /// What the kernel enforces, whatever is decided.
+    pub walls: Walls,
+}
+
+/// What the kernel enforces on commands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Walls {
+    /// Nothing: what a text says is all there is to decide by.
+    #[default]
+    Absent,
+    /// Commands that only read can be kept from everything else, and path rules hold for all commands.
+    Standing,
+    /// The same, and what commands may do inside of their sandbox needs no question.
+    Trusted,
 }
 
 /// What an agent may use, by its definition.
@@ -121,7 +136,15 @@ pub enum Undecided {
 impl Policy {
     /// A policy for the root of a session.
     pub fn new(mode: Mode, rules: Arc<RuleSet>, around: Around) -> Self {
-        Self { mode, rules, around, grant: Grant::default(), undecided: Undecided::Allow, answerable: true }
+        Self {
+            mode,
+            rules,
+            around,
+            grant: Grant::default(),
+            undecided: Undecided::Allow,
+            answerable: true,
+            walls: Walls::Absent,
+        }
     }
 }
 
@@ -165,6 +188,13 @@ pub fn decide(policy: &Policy, tool: &str, input: &Value, intent: &Intent) -> De
         }
     });
     finish(policy, doubted(policy, intent, decision))
+}
+
+/// The absolute patterns that a rule about paths stands for: of one that denies (`wide`), under every name that its
+/// fixed part has.
+pub(crate) fn patterns_of(rule: &Rule, around: &Around, wide: bool) -> Vec<String> {
+    let reading = if wide { Reading::Wide } else { Reading::Narrow };
+    rule.specifier.as_deref().map(|text| paths::patterns(text, around, reading)).unwrap_or_default()
 }
 
 /// The rule that denies agents of this type, under whichever of its names.
@@ -408,7 +438,7 @@ fn is_mcp(tool: &str) -> bool {
 }
 
 pub(crate) fn decision(verdict: Verdict, rule: Option<&Rule>, reason: impl Into<String>) -> Decision {
-    Decision { verdict, rule: rule.map(ToString::to_string), reason: reason.into() }
+    Decision { verdict, rule: rule.map(ToString::to_string), reason: reason.into(), profile: None }
 }
 
 pub(crate) fn ask(reason: impl Into<String>) -> Decision {

@@ -29,6 +29,7 @@ use crate::hook::Hooks;
 use crate::journal::{Durability, Journal, Who};
 use crate::mcp::McpParts;
 use crate::permission::Undecided;
+use crate::sandbox::SandboxMaker;
 use crate::spending::Scale;
 use crate::spill::SpillInto;
 use crate::worktree::Worktrees;
@@ -236,6 +237,8 @@ pub struct Parts {
     pub clock: Arc<dyn Clock>,
     /// Who starts processes.
     pub processes: Option<Guard>,
+    /// What commands are kept from by the kernel; none where nothing is.
+    pub sandbox: Option<Arc<SandboxMaker>>,
     /// The environment of shells.
     pub environment: Arc<[(OsString, OsString)]>,
     /// What tools may take and give.
@@ -350,6 +353,8 @@ impl std::ops::Deref for Ports {
 pub struct Equipment {
     /// Who starts processes.
     pub processes: Option<Guard>,
+    /// What commands are kept from by the kernel; none where nothing is.
+    pub sandbox: Option<Arc<SandboxMaker>>,
     /// The environment of shells.
     pub environment: Arc<[(OsString, OsString)]>,
     /// Where long output goes.

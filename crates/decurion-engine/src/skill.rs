@@ -253,7 +253,7 @@ async fn inline(bench: &Bench<'_>, call: &Call, cx: &ToolContext, skill: &str, c
     };
     let input = json!({"command": command, "timeout": INLINE_TIMEOUT});
     let own = Call { input, name: "Bash".to_owned(), ..call.clone() };
-    let (rules, input) = match inline_permit(bench, own, &bash).await {
+    let (rules, input, sandbox) = match inline_permit(bench, own, &bash).await {
         Ok(permitted) => permitted,
         Err(reason) => return format!("[not run: `{command}`: {reason}]"),
     };
@@ -274,6 +274,7 @@ async fn inline(bench: &Bench<'_>, call: &Call, cx: &ToolContext, skill: &str, c
         spill: Arc::clone(&cx.spill),
         rules: Arc::new(rules),
         processes: cx.processes.clone(),
+        sandbox,
         environment: Arc::clone(&cx.environment),
         limits: Arc::clone(&cx.limits),
         http: cx.http.clone(),

@@ -69,3 +69,9 @@ pub fn free_bytes(path: &std::path::Path) -> Option<u64> {
     let there = path.ancestors().find_map(|above| rustix::fs::statvfs(above).ok())?;
     Some(there.f_bavail.saturating_mul(there.f_frsize))
 }
+
+/// Whether a path is on a file system that is mounted read-only.
+pub fn is_read_only(path: &std::path::Path) -> bool {
+    let flags = rustix::fs::statvfs(path).map(|found| found.f_flag);
+    flags.is_ok_and(|flags| flags.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+}

@@ -53,3 +53,13 @@ impl Form {
         }
     }
 }
+
+/// The strongest form that works on this system, found by trying it; else why none does.
+pub fn probe() -> Result<Form, String> {
+    let namespaces = kernel::try_namespaces(false).or_else(|_| kernel::try_namespaces(true));
+    match namespaces {
+        Ok(()) => Ok(Form::Namespaces),
+        Err(_) if landlock::is_supported() => Ok(Form::Landlock),
+        Err(error) => Err(format!("the system refuses namespaces ({error}) and has no Landlock")),
+    }
+}

@@ -55,7 +55,9 @@ pub use mcp::{Manifest, Manifests, McpDetail, McpHealth, McpServer, McpSource, M
 pub use message::{Block, Message, Role, ToolContent};
 pub use outcome::Outcome;
 pub use output::{ToolEffect, ToolOutput};
-pub use permission::{Answer, AskedBy, Decision, Mode, PermissionUpdate, Question, Rule, RuleSet, Verdict};
+pub use permission::{
+    Answer, AskedBy, Decision, Mode, PermissionUpdate, Profile, Question, Rule, RuleSet, Verdict,
+};
 pub use run::{Limits, Opening, OwnRules, Pattern, RunSpec, Thinking, Worktree};
 pub use shell_line::{ShellEnding, ShellLine};
 pub use skill::{Invocable, Skill, SkillKind};

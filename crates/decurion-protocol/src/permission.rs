@@ -290,6 +290,20 @@ pub struct Decision {
     pub rule: Option<String>,
     /// Why, in one sentence for a person.
     pub reason: String,
+    /// What a command may do when it runs, if it was decided for less or more than usual.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
+}
+
+/// What the sandbox lets a command do. Without one it may write in the working directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    /// It can write nothing but temporary files, connect to nothing, and read only the working directories and the
+    /// system's own files.
+    ReadOnly,
+    /// It runs without a sandbox, because a person said so.
+    Outside,
 }
 
 /// What happens with a call.

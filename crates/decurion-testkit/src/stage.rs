@@ -82,6 +82,8 @@ pub struct Stage {
     pub journal_here: bool,
     /// Who starts processes.
     pub processes: Option<decurion_exec::Guard>,
+    /// What commands are kept from by the kernel.
+    pub sandbox: Option<Arc<decurion_engine::sandbox::SandboxMaker>>,
     /// Who makes checkouts of their own.
     pub worktrees: Option<decurion_engine::worktree::Worktrees>,
     /// The MCP servers.
@@ -159,6 +161,7 @@ impl Stage {
             unknown_models: Vec::new(),
             journal_here: true,
             processes: None,
+            sandbox: None,
             worktrees: None,
             mcp: None,
             clock: Arc::new(CountingClock::default()),
@@ -286,6 +289,7 @@ impl Stage {
             skill_listing_chars: None,
             background_wait: Duration::from_secs(600),
             processes: self.processes.clone(),
+            sandbox: self.sandbox.clone(),
             environment: Arc::from([]),
             tool_limits: Arc::new(ToolLimits::default()),
             rules: self.rules.clone(),

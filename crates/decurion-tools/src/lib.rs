@@ -117,6 +117,8 @@ pub struct ToolContext {
     pub rules: Arc<dyn PathRules>,
     /// Who starts processes; none where the run may not.
     pub processes: Option<decurion_exec::Guard>,
+    /// What a command started for this call may do; none for all that this process may.
+    pub sandbox: Option<Arc<decurion_exec::Sandbox>>,
     /// The whole environment of a process started for this call.
     pub environment: Arc<[(OsString, OsString)]>,
     /// How much a tool may take and give.

@@ -2,6 +2,7 @@
 //! reads it, bounded, and the directory the shell ended in as an effect.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
@@ -145,7 +146,8 @@ async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
     let limit = time_limit(&cx.limits, input.timeout);
     let report_cwd = may_move(&bash::analyse(&input.command, &cx.around));
     let launch = Launch {
-        env: cx.environment.to_vec(),
+        env: environment(cx),
+        sandbox: cx.sandbox.clone(),
         ..shell::bash(&input.command, cx.around.cwd.as_std_path(), report_cwd)
     };
     let mut process = match start(cx, guard, launch).await {
@@ -165,6 +167,16 @@ async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
         answer.structured = Some(json!({"exitCode": ending.exit.shell_code(), "interrupted": interrupted}));
     }
     answer
+}
+
+/// The environment of a command. In a sandbox temporary files go to the private folder.
+fn environment(cx: &ToolContext) -> Vec<(OsString, OsString)> {
+    let mut variables = cx.environment.to_vec();
+    if let Some(folder) = cx.sandbox.as_ref().and_then(|sandbox| sandbox.tmp.as_ref()) {
+        variables.retain(|(name, _)| !["TMPDIR", "TMP", "TEMP"].iter().any(|known| name == known));
+        variables.push(("TMPDIR".into(), folder.into()));
+    }
+    variables
 }
 
 /// What came of a command that a person ran himself.

@@ -88,6 +88,7 @@ impl Play {
             shown: decurion_serve::Facts::default(),
             progress: Progress::Inline,
             api_key_source: "none".to_owned(),
+            sandbox: wire::sandbox_name(&self.loaded),
             known: Arc::new(decurion_serve::NothingKnown),
             windows: std::collections::BTreeMap::new(),
             replay: false,

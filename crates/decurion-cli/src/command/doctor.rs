@@ -39,7 +39,8 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         "state_problem": state.as_ref().err().map(ToString::to_string),
         "project": loaded.paths.root,
         "trusted": loaded.trust.is_trusted(),
-        "sandbox": "none",
+        "sandbox": wire::sandbox_name(&loaded),
+        "sandbox_problem": wire::sandbox_form(&loaded).err(),
         "warnings": warnings(&loaded),
     });
     if json {

@@ -297,7 +297,7 @@ impl Screening<'_> {
         app.library = self.library.clone();
         let known = &mut app.known;
         known.windows.clone_from(&self.windows);
-        crate::wire::SANDBOX.clone_into(&mut known.sandbox);
+        known.sandbox = crate::wire::sandbox_name(loaded);
         known.can_bypass = loaded.settings.permissions.default_mode == Mode::BypassPermissions;
         known.has_own = program::status_command(loaded).is_some();
         let exits = match owner {

@@ -8,10 +8,11 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 
 use camino::Utf8Path;
 use decurion_config::Paths;
-use decurion_engine::permission::explain;
 use decurion_engine::permission::rows::{Answered, answer};
+use decurion_engine::permission::{Walls, explain};
 use decurion_engine::trail::Trails;
-use decurion_protocol::{Access, Verdict};
+use decurion_exec::Form;
+use decurion_protocol::{Access, Profile, Verdict};
 use decurion_tools::bash;
 use serde_json::json;
 
@@ -28,6 +29,16 @@ pub enum Style {
     Prose,
 }
 
+/// What rows are answered on.
+pub struct Ground<'a> {
+    /// Where paths lead.
+    pub trails: &'a dyn Fn() -> Trails,
+    /// What `~` stands for.
+    pub home: Option<&'a Utf8Path>,
+    /// What the kernel enforces.
+    pub walls: Walls,
+}
+
 /// Answers the rows of a file or of standard input; the exit code is 2 if a row could not be read.
 pub fn run(command: PermissionsCommand) -> Result<u8, Failure> {
     let (file, style) = match command {
@@ -36,13 +47,19 @@ pub fn run(command: PermissionsCommand) -> Result<u8, Failure> {
     };
     let (cwd, environment) = wire::surroundings()?;
     let home = Paths::discover(&cwd, &environment)?.home;
+    let home = home.as_deref();
+    let walls = match decurion_exec::sandbox::probe() {
+        Ok(Form::Namespaces) => Walls::Standing,
+        Ok(Form::Landlock) | Err(_) => Walls::Absent,
+    };
+    let around = Ground { trails: &Trails::on_disk, home, walls };
     let output = BufWriter::new(screen::stdout());
     let result = match file {
-        None => check(io::stdin().lock(), output, style, &Trails::on_disk, home.as_deref()),
+        None => check(io::stdin().lock(), output, style, &around),
         Some(path) => {
             let file = File::open(&path)
                 .map_err(|error| Failure::usage(format!("the rows cannot be read: {path}: {error}")))?;
-            check(BufReader::new(file), output, style, &Trails::on_disk, home.as_deref())
+            check(BufReader::new(file), output, style, &around)
         }
     };
     match result {
@@ -57,8 +74,7 @@ pub fn check(
     input: impl BufRead,
     mut output: impl Write,
     style: Style,
-    trails: &dyn Fn() -> Trails,
-    home: Option<&Utf8Path>,
+    ground: &Ground<'_>,
 ) -> io::Result<u8> {
     let mut code = 0;
     for (index, line) in input.split(b'\n').enumerate() {
@@ -67,7 +83,7 @@ pub fn check(
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        match answer(&line, &trails(), home) {
+        match answer(&line, &(ground.trails)(), ground.home, ground.walls) {
             Ok(answered) => match style {
                 Style::Json => writeln!(output, "{}", serde_json::to_string(&answered.decision)?)?,
                 Style::Prose => prose(&mut output, number, &answered)?,
@@ -100,6 +116,15 @@ fn prose(output: &mut impl Write, number: usize, answered: &Answered) -> io::Res
     if let Some(because) = &answered.mode_because {
         writeln!(output, "    {because}")?;
     }
+    if decision.verdict == Verdict::Allow && answered.intent.shell.is_some() {
+        let profile = match decision.profile {
+            Some(Profile::ReadOnly) => "can change nothing, reach no network, and read no personal files",
+            Some(Profile::Outside) => "runs without a sandbox",
+            None if answered.policy.walls == Walls::Absent => "is not kept from anything by the system",
+            None => "can write in the working directories only",
+        };
+        writeln!(output, "  {profile}")?;
+    }
     for touch in &answered.intent.touches {
         let access = if touch.access == Access::Write { "writes" } else { "reads" };
         writeln!(output, "  {access} {}", bash::visible(touch.path.as_str()))?;
@@ -120,7 +145,8 @@ mod tests {
 
     fn checked(rows: &str, style: Style) -> (String, u8) {
         let mut output = Vec::new();
-        let code = check(rows.as_bytes(), &mut output, style, &Trails::default, None).unwrap();
+        let ground = Ground { trails: &Trails::default, home: None, walls: Walls::Absent };
+        let code = check(rows.as_bytes(), &mut output, style, &ground).unwrap();
         (String::from_utf8(output).unwrap(), code)
     }
 

@@ -138,21 +138,20 @@ fn refused(failure: Failure) -> Failure {
     failure
 }
 
-/// A sandbox that is asked for and is not there is said; one that is a must ends the matter.
+/// Says where there is no sandbox although nobody switched it off; where one is a must, that is the end.
 fn check_sandbox(loaded: &Loaded) -> Result<(), Failure> {
-    let Some(declared) = &loaded.settings.sandbox else { return Ok(()) };
-    let says = |member: &str, value: bool| declared.value.get(member) == Some(&Value::Bool(value));
-    if !says("enabled", true) {
-        return Ok(());
+    let settings = &loaded.settings.sandbox;
+    let Err(reason) = wire::sandbox_form(loaded) else { return Ok(()) };
+    if settings.required {
+        return Err(Failure::usage(format!("commands cannot be sandboxed: {reason}"))
+            .hint("the setting `sandbox.required` (or `failIfUnavailable`) asks for a sandbox"));
     }
-    if says("failIfUnavailable", true) || says("allowUnsandboxedCommands", false) {
-        return Err(Failure::usage(format!("{}: there is no sandbox in this version", declared.origin))
-            .hint("leave `sandbox` out to run commands without one, under the rules alone"));
+    if settings.enabled {
+        note(format!(
+            "commands run without a sandbox, under the permission rules alone: {reason} \
+             (`sandbox.enabled: false` accepts that)"
+        ));
     }
-    note(format!(
-        "{}: there is no sandbox in this version: commands run without one, under the rules alone",
-        declared.origin
-    ));
     Ok(())
 }
 
@@ -298,6 +297,7 @@ impl Prepared<'_> {
                 _ => Progress::Off,
             },
             api_key_source: key_source,
+            sandbox: wire::sandbox_name(&loaded),
             known,
             windows,
             replay: args.replay_user_messages,
@@ -384,6 +384,8 @@ pub struct Answer {
     pub progress: Progress,
     /// Where the key came from.
     pub api_key_source: String,
+    /// How commands are sandboxed, for people.
+    pub sandbox: String,
     /// What a host can ask of us.
     pub known: Arc<dyn decurion_serve::Known>,
     /// How many tokens each model can take, for a session at a terminal.
@@ -405,7 +407,7 @@ impl Answer {
         let facts = Facts {
             api_key_source: self.api_key_source,
             version: wire::VERSION.to_owned(),
-            sandbox: wire::SANDBOX.to_owned(),
+            sandbox: self.sandbox.clone(),
             transcript: self.state.as_deref().map(|state| {
                 let files = decurion_store::Layout::new(state).session(&home, link.session);
                 files.transcript().to_string()

@@ -36,7 +36,7 @@ pub(crate) enum Reading {
 
 /// The absolute patterns a rule's specifier stands for, under all names that count. For one that forbids those are the
 /// names its fixed part has on the way to where that leads; for one that allows it is the name that its owner gave it.
-fn patterns(specifier: &str, around: &Around, reading: Reading) -> Vec<String> {
+pub(crate) fn patterns(specifier: &str, around: &Around, reading: Reading) -> Vec<String> {
     let written = braces(specifier).into_iter().flat_map(|specifier| written(&specifier, around, reading));
     if reading == Reading::Narrow {
         return written
@@ -145,6 +145,12 @@ pub(crate) fn covers(specifier: &str, path: &Utf8Path, around: &Around, reading:
         let last_is_plain = pattern_names.last().is_some_and(|last| !last.contains(['*', '?', '[']));
         path_matches(&pattern_names, &names, reading == Reading::Wide || last_is_plain)
     })
+}
+
+/// Whether one absolute pattern of a rule that forbids covers a path, whatever the case of its letters.
+pub(crate) fn pattern_covers(pattern: &str, path: &Utf8Path) -> bool {
+    let (pattern, path) = (pattern.to_lowercase(), path.as_str().to_lowercase());
+    path_matches(&components(&pattern), &components(&path), true)
 }
 
 /// Whether a rule's specifier covers a path but for the case of its letters.
@@ -348,6 +354,27 @@ pub(crate) fn is_system(path: &Utf8Path) -> bool {
     ["/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/boot", "/dev", "/proc", "/sys", "/root", "/opt"]
         .iter()
         .any(|place| path.starts_with(place))
+}
+
+/// Whether a path is one of the system's own files: programs and their settings, which hold nothing of a person. What
+/// is secret among them the sandbox hides.
+pub(crate) fn is_of_system(path: &Utf8Path) -> bool {
+    const FOLDERS: [&str; 12] = [
+        "/etc",
+        "/usr",
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/opt",
+        "/proc/cpuinfo",
+        "/proc/meminfo",
+        "/tmp",
+        "/nix",
+    ];
+    const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/stdin", "/dev/urandom", "/dev/random"];
+    FOLDERS.iter().any(|folder| path.starts_with(folder)) || DEVICES.contains(&path.as_str())
 }
 
 /// Whether a path leads through a link that a process has for itself. The streams themselves are none: what they are

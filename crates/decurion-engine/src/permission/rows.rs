@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::paths::normal;
-use super::{Around, Grant, Policy, Undecided, add_real_paths, decide, effective_mode};
+use super::{Around, Grant, Policy, Undecided, Walls, add_real_paths, decide, effective_mode};
 use crate::repository::{MOST_INDEX_BYTES, Standing, add_repositories};
 use crate::trail::Trails;
 
@@ -61,6 +61,8 @@ struct Row {
     #[serde(alias = "additionalDirectories", default)]
     directories: Option<Vec<String>>,
     agent: Option<Agent>,
+    /// Whether commands are sandboxed, where that is not to be as on this machine.
+    sandbox: Option<bool>,
 }
 
 #[derive(Default, Deserialize)]
@@ -106,8 +108,13 @@ pub struct Answered {
 }
 
 /// Decides about one row, on a disk that is looked at or on none. `home` is what `~` stands for where the row neither says
-/// so nor names a directory in somebody's home.
-pub fn answer(line: &[u8], trails: &Trails, home: Option<&Utf8Path>) -> Result<Answered, RowError> {
+/// so nor names a directory in somebody's home; `walls` is what the kernel enforces where the row does not say.
+pub fn answer(
+    line: &[u8],
+    trails: &Trails,
+    home: Option<&Utf8Path>,
+    walls: Walls,
+) -> Result<Answered, RowError> {
     if line.len() > LONGEST_ROW {
         return Err(RowError::TooLong);
     }
@@ -128,6 +135,11 @@ pub fn answer(line: &[u8], trails: &Trails, home: Option<&Utf8Path>) -> Result<A
     let around = Around { root: cwd.clone(), cwd, directories, home: Some(home), checkout: None, trails };
     let parent = row.mode.as_deref().map_or(Ok(Mode::Default), str::parse)?;
     let mut policy = Policy::new(parent, Arc::new(rules(row.rules.unwrap_or_default())?), around);
+    policy.walls = match row.sandbox {
+        None => walls,
+        Some(true) => Walls::Standing,
+        Some(false) => Walls::Absent,
+    };
     let mode_because = row.agent.map(|agent| for_agent(&mut policy, agent)).transpose()?;
     let mut intent = intent_for(&row.tool, &row.input, &policy.around);
     add_real_paths(&mut intent, &policy.around.trails);

@@ -3,12 +3,12 @@
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::intent::{ShellCommand, ShellIntent, ShownFiles, WideTouch};
-use decurion_protocol::{Access, Decision, Mode, Rule, Touch, Verdict};
+use decurion_protocol::{Access, Decision, Mode, Profile, Rule, Touch, Verdict};
 use serde_json::Value;
 
 use super::commands::{self, Allowed, Match};
 use super::paths::{self, Reading};
-use super::{Question, allow, ask, decision, deny};
+use super::{Question, Walls, allow, ask, decision, deny};
 use crate::trail::Reach;
 
 /// One command of a shell text with its own verdict, for people.
@@ -59,11 +59,26 @@ pub(crate) fn decide(question: &Question<'_>) -> Decision {
     }
     let mode = question.policy.mode;
     if mode == Mode::Plan {
-        return plan(question, shell);
+        let planned = plan(question, shell);
+        return if planned.verdict == Verdict::Allow {
+            planned
+        } else {
+            read_only(question, shell, text).unwrap_or(planned)
+        };
     }
     if question.input.get("dangerouslyDisableSandbox") == Some(&Value::Bool(true)) {
-        return question.undecided("running outside the sandbox is asked about each time");
+        let asked = question.undecided("running outside the sandbox is asked about each time");
+        return Decision { profile: Some(Profile::Outside), ..asked };
     }
+    let decided = by_rules(question, shell, text);
+    if decided.verdict == Verdict::Allow {
+        return decided;
+    }
+    read_only(question, shell, text).or_else(|| confined(question, shell)).unwrap_or(decided)
+}
+
+/// What rules that allow say, and what is harmless by itself.
+fn by_rules(question: &Question<'_>, shell: &ShellIntent, text: &str) -> Decision {
     let allowing = &question.policy.rules.allow;
     let own = |rule: &&Rule| rule.tool == "Bash" || rule.tool == question.tool;
     let exact = |rule: &&Rule| {
@@ -99,8 +114,54 @@ pub(crate) fn decide(question: &Question<'_>) -> Decision {
         Some(rule) => {
             decision(Verdict::Allow, Some(rule), format!("every command is harmless or allowed, by {rule}"))
         }
-        None => allow("every command in it only reads, or does what the rules for paths allow"),
+        None => {
+            let reads = shell.commands.iter().all(|command| command.read_only || command.wrapper);
+            let profile = Some(Profile::ReadOnly).filter(|_| reads && is_enforced(question));
+            Decision {
+                profile,
+                ..allow("every command in it only reads, or does what the rules for paths allow")
+            }
+        }
     }
+}
+
+fn is_enforced(question: &Question<'_>) -> bool {
+    question.policy.walls != Walls::Absent
+}
+
+/// The decision about a text that looks as if it only reads, where the kernel sees to it that it does no more. What it
+/// reads by names in its text is decided as ever; what it finds out while it runs is in the working directories, or
+/// not personal.
+fn read_only(question: &Question<'_>, shell: &ShellIntent, text: &str) -> Option<Decision> {
+    if !is_enforced(question) || !decurion_tools::bash::seems_to_read(text, shell) {
+        return None;
+    }
+    let around = &question.policy.around;
+    let may_read =
+        |path: &Utf8Path| paths::is_of_system(path) || question.path_allowed(path, Access::Read).is_ok();
+    let named = shell.commands.iter().flat_map(|command| &command.touches).map(|touch| touch.path.as_path());
+    let wide = shell.commands.iter().flat_map(|command| &command.wide);
+    let inside = |wide: &WideTouch| {
+        let fixed = paths::fixed_part(&wide.pattern);
+        // Where it begins is not known from the text.
+        fixed == "/" || paths::is_of_system(&fixed) || paths::stays_inside(wide, around) || may_read(&fixed)
+    };
+    if !named.into_iter().all(may_read) || !wide.into_iter().all(inside) {
+        return None;
+    }
+    let reason = "it looks as if it only reads, and the sandbox lets it do nothing else";
+    Some(Decision { profile: Some(Profile::ReadOnly), ..allow(reason) })
+}
+
+/// The decision about a text that can do nothing but what is allowed anyway: change the working directories.
+fn confined(question: &Question<'_>, shell: &ShellIntent) -> Option<Decision> {
+    let elsewhere = |command: &ShellCommand| command.inside.as_ref().is_some_and(|inside| inside.elsewhere);
+    if question.policy.walls != Walls::Trusted || shell.commands.iter().any(elsewhere) {
+        return None;
+    }
+    Some(allow(
+        "the sandbox lets it change nothing but the working directories (sandbox.autoAllowBashIfSandboxed)",
+    ))
 }
 
 fn text<'a>(question: &Question<'a>) -> Option<&'a str> {
@@ -475,7 +536,15 @@ pub(crate) fn forbidden(question: &Question<'_>, rule: &Rule) -> Match {
         }
     }
     if best == Match::No && rule.specifier.is_some() && doubt(shell).is_some() {
-        return Match::Maybe;
+        best = Match::Maybe;
+    }
+    // What may or may not be so is for the kernel, but for files that git keeps: it cannot hide some of them.
+    let in_history = |command: &ShellCommand| {
+        let shown = command.shown.as_ref().filter(|_| access == Access::Read);
+        shown.is_some_and(|shown| may_show(rule.specifier.as_deref(), shown, around))
+    };
+    if best == Match::Maybe && is_enforced(question) && !shell.commands.iter().any(in_history) {
+        return Match::No;
     }
     best
 }

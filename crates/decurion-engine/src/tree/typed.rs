@@ -130,6 +130,8 @@ impl Owner {
             spill: Arc::clone(&equipment.spill),
             rules: Arc::new(NoRules),
             processes: equipment.processes.clone(),
+            // A person runs what he types as in any other terminal.
+            sandbox: None,
             environment: call::environment(&equipment.environment, self.session.worktree.as_ref()),
             limits: Arc::clone(&equipment.limits),
             http: equipment.http.clone(),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use decurion_engine::permission::rows::{RowError, answer};
-use decurion_engine::permission::{Around, Confinement, Policy, decide, effective_mode, suggest};
+use decurion_engine::permission::{Around, Confinement, Policy, Walls, decide, effective_mode, suggest};
 use decurion_engine::trail::Trails;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Rule, RuleSet, Verdict};
@@ -17,7 +17,8 @@ const ROWS: &str = include_str!("permission_rows.jsonl");
 const COMMON: &str = include_str!("common_commands.txt");
 
 fn decided(row: &Value) -> Result<Decision, RowError> {
-    answer(row.to_string().as_bytes(), &Trails::default(), None).map(|answered| answered.decision)
+    answer(row.to_string().as_bytes(), &Trails::default(), None, Walls::Absent)
+        .map(|answered| answered.decision)
 }
 
 #[expect(clippy::expect_used, reason = "a helper of tests")]

@@ -1,7 +1,7 @@
 //! The system calls of the sandbox that safe wrappers do not offer.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int, c_long};
+use std::ffi::{CStr, c_int, c_long, c_void};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
@@ -64,6 +64,45 @@ pub(crate) fn fork_into_namespaces() -> io::Result<Option<Pid>> {
     match checked(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })? {
         0 => Ok(None),
         pid => Ok(Pid::from_raw(c_int::try_from(pid).map_err(io::Error::other)?)),
+    }
+}
+
+/// Tries what the guard of sandboxed commands does first: new namespaces, with this one among them or not, and a
+/// change of a mount in them. May be called beside other threads.
+pub(crate) fn try_namespaces(user: bool) -> io::Result<()> {
+    extern "C" fn change_mounts(_: *mut c_void) -> c_int {
+        let flags = libc::MS_REC | libc::MS_PRIVATE;
+        // SAFETY: the kernel reads two strings; the others are not used with these flags.
+        let done = unsafe {
+            libc::mount(std::ptr::null(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null())
+        };
+        // SAFETY: ends the new process at once; nothing of ours is touched. The number is that of libc for this thread,
+        // which stands still, so it is not read by anybody else.
+        unsafe { libc::_exit(if done == 0 { 0 } else { *libc::__errno_location() }) }
+    }
+    const STACK: usize = 16 << 10;
+    let mut stack = vec![0_u128; STACK / size_of::<u128>()];
+    let namespaces =
+        libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWPID;
+    let flags = libc::CLONE_VM
+        | libc::CLONE_VFORK
+        | libc::SIGCHLD
+        | namespaces
+        | if user { libc::CLONE_NEWUSER } else { 0 };
+    let top = stack.as_mut_ptr_range().end.cast();
+    // SAFETY: the new process has a stack of its own, makes one system call and ends, while this thread stands still.
+    let pid = checked(unsafe { libc::clone(change_mounts, top, flags, std::ptr::null_mut()) }.into())?;
+    let pid = Pid::from_raw(c_int::try_from(pid).map_err(io::Error::other)?);
+    let ended = loop {
+        match rustix::process::waitpid(pid, rustix::process::WaitOptions::empty()) {
+            Err(rustix::io::Errno::INTR) => {}
+            ended => break ended?,
+        }
+    };
+    match ended.and_then(|(_, status)| status.exit_status()) {
+        Some(0) => Ok(()),
+        Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+        None => Err(io::ErrorKind::Other.into()),
     }
 }
 

@@ -200,7 +200,7 @@ fn any_event() -> impl Strategy<Value = Event> {
             |(call, tool, title, input)| Event::CallStarted {
                 call: CallId(call), tool,
                 intent: Box::new(Intent::titled(title)),
-                decision: Decision { verdict: Verdict::Allow, rule: None, reason: String::new() },
+                decision: Decision { verdict: Verdict::Allow, rule: None, reason: String::new(), profile: None },
                 input,
             }
         ),

@@ -165,6 +165,7 @@ pub fn call_started(id: &str, command: &str) -> Event {
             verdict: Verdict::Allow,
             rule: Some("Bash(cargo test *)".into()),
             reason: "an allow rule matches".into(),
+            profile: None,
         },
         input: None,
     }

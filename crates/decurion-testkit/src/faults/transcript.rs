@@ -492,7 +492,12 @@ fn started(call: &CallId) -> Event {
         call: call.clone(),
         tool: "Bash".into(),
         intent: Box::new(Intent::titled("$ cargo test")),
-        decision: Decision { verdict: Verdict::Allow, rule: Some("Bash".into()), reason: "allowed".into() },
+        decision: Decision {
+            verdict: Verdict::Allow,
+            rule: Some("Bash".into()),
+            reason: "allowed".into(),
+            profile: None,
+        },
         input: None,
     }
 }

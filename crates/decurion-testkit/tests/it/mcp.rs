@@ -129,6 +129,7 @@ impl House {
             spill: Arc::new(Folder(self.root())),
             rules: Arc::new(NoRules),
             processes: None,
+            sandbox: None,
             environment: Arc::from([]),
             limits: Arc::new(ToolLimits::default()),
             http: Http::default(),

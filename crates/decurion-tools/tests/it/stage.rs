@@ -86,6 +86,7 @@ impl Stage {
             spill: Arc::new(NoSpill),
             rules: Arc::clone(&self.rules),
             processes: None,
+            sandbox: None,
             environment: Arc::from([]),
             limits: Arc::new(self.limits.clone()),
             http: self.http.clone(),

@@ -258,7 +258,8 @@ impl<'a> Maker<'a> {
             if self.chance(25) {
                 continue;
             }
-            let decision = Decision { verdict: Verdict::Allow, rule: None, reason: "it may".into() };
+            let decision =
+                Decision { verdict: Verdict::Allow, rule: None, reason: "it may".into(), profile: None };
             let tool = "Echo".to_owned();
             if self.chance(8) {
                 let refused = Event::CallRefused {

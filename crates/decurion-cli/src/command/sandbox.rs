@@ -1,0 +1,202 @@
+//! `sandbox explain` and `sandbox run`. Takes a command, prints what it could do in a session of this folder, or runs it
+//! with just that.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use decurion_config::{LoadRequest, Loaded};
+use decurion_engine::permission::{self, Around, Policy};
+use decurion_engine::sandbox::SandboxMaker;
+use decurion_engine::trail::Trails;
+use decurion_exec::{Exit, Launch, Output, Sandbox, Stdin};
+use decurion_protocol::{Intent, Profile, Verdict};
+use decurion_tools::shell::Bash;
+use decurion_tools::{Surroundings, Tool as _, bash};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::args::SandboxCommand;
+use crate::command::run::block_on;
+use crate::report::Failure;
+use crate::{screen, wire};
+
+/// The exit code of a program that could not be started.
+const NOT_STARTED: u8 = 126;
+
+/// Does what was asked.
+pub fn run(command: SandboxCommand) -> Result<u8, Failure> {
+    let (cwd, environment) = wire::surroundings()?;
+    let loaded = decurion_config::inspect(&LoadRequest::new(cwd, environment.clone()))?;
+    let maker = match wire::sandbox(&loaded, &environment) {
+        Some(maker) => maker,
+        None => return Err(absent(&loaded)),
+    };
+    match command {
+        SandboxCommand::Explain { command, allowed, json } => {
+            explain(&loaded, &maker, &command, allowed, json)
+        }
+        SandboxCommand::Run { read_only, program } => {
+            let profile = read_only.then_some(Profile::ReadOnly);
+            let sandbox = compile(&maker, &policy(&loaded, &maker), profile, &Intent::titled(""))?;
+            let env = wire::shell_environment(&loaded, &environment).to_vec();
+            block_on(run_program(&loaded, &maker, sandbox, program, env))?
+        }
+    }
+}
+
+fn absent(loaded: &Loaded) -> Failure {
+    let reason = wire::sandbox_form(loaded).err().unwrap_or_default();
+    Failure::failed(format!("there is no sandbox here: {reason}"))
+}
+
+/// What a session in this folder decides by.
+fn policy(loaded: &Loaded, maker: &SandboxMaker) -> Policy {
+    let (paths, settings) = (&loaded.paths, &loaded.settings.permissions);
+    let around = Around {
+        cwd: paths.cwd.clone(),
+        root: paths.cwd.clone(),
+        directories: settings.additional_directories.clone(),
+        home: paths.home.clone(),
+        checkout: None,
+        trails: Trails::on_disk(),
+    };
+    let policy = Policy::new(settings.default_mode, Arc::new(loaded.rules.set.clone()), around);
+    Policy { walls: maker.walls(), ..policy }
+}
+
+fn compile(
+    maker: &SandboxMaker,
+    policy: &Policy,
+    profile: Option<Profile>,
+    intent: &Intent,
+) -> Result<Option<Sandbox>, Failure> {
+    maker.compile(policy, profile, intent).map_err(|error| Failure::failed(error.to_string()))
+}
+
+fn explain(
+    loaded: &Loaded,
+    maker: &SandboxMaker,
+    command: &str,
+    allowed: bool,
+    as_json: bool,
+) -> Result<u8, Failure> {
+    let policy = policy(loaded, maker);
+    let input = json!({"command": command});
+    let around = Surroundings {
+        cwd: policy.around.cwd.clone(),
+        home: policy.around.home.clone(),
+        directories: policy.around.directories.clone(),
+    };
+    let mut intent =
+        Bash::default().intent(&input, &around).map_err(|error| Failure::usage(error.to_string()))?;
+    permission::add_real_paths(&mut intent, &policy.around.trails);
+    let decision = permission::decide(&policy, "Bash", &input, &intent);
+    let profile = decision.profile.filter(|_| !allowed);
+    let sandbox = compile(maker, &policy, profile, &intent)?;
+    if as_json {
+        say!("{}", described(&decision, sandbox.as_ref(), maker));
+        return Ok(0);
+    }
+    let verdict = match decision.verdict {
+        Verdict::Allow => "runs without a question",
+        Verdict::Ask => "is asked about",
+        Verdict::Deny => "is refused",
+    };
+    say!("It {verdict}: {}.", bash::visible(&decision.reason));
+    match &sandbox {
+        None => say!("It runs without a sandbox."),
+        Some(sandbox) => tell(sandbox, decision.verdict, maker),
+    }
+    Ok(0)
+}
+
+fn tell(sandbox: &Sandbox, verdict: Verdict, maker: &SandboxMaker) {
+    let when = if verdict == Verdict::Allow { "It runs" } else { "If it is allowed, it runs" };
+    say!("{when} in a sandbox ({}):", maker.settings().form.name());
+    let list = |title: &str, paths: &[std::path::PathBuf]| {
+        let existing: Vec<_> = paths.iter().filter(|path| path.exists()).collect();
+        if !existing.is_empty() {
+            say!("  {title}");
+            for path in existing {
+                say!("    {}", bash::visible(&path.display().to_string()));
+            }
+        }
+    };
+    list("can write", &sandbox.writable);
+    list("but not", &sandbox.read_only);
+    list("cannot read", &sandbox.hidden);
+    say!("  network: {}", if sandbox.network { "its own loopback" } else { "none" });
+    say!("  Unix sockets: {}", if sandbox.unix_sockets { "allowed" } else { "none" });
+}
+
+fn described(
+    decision: &decurion_protocol::Decision,
+    sandbox: Option<&Sandbox>,
+    maker: &SandboxMaker,
+) -> Value {
+    json!({
+        "decision": decision,
+        "form": maker.settings().form.name(),
+        "sandbox": sandbox.map(|sandbox| json!({
+            "writable": sandbox.writable,
+            "readOnly": sandbox.read_only,
+            "hidden": sandbox.hidden,
+            "network": sandbox.network,
+            "unixSockets": sandbox.unix_sockets,
+        })),
+    })
+}
+
+async fn run_program(
+    loaded: &Loaded,
+    maker: &SandboxMaker,
+    sandbox: Option<Sandbox>,
+    mut program: Vec<OsString>,
+    mut env: Vec<(OsString, OsString)>,
+) -> Result<u8, Failure> {
+    let guard = wire::guard().ok_or_else(|| Failure::failed("this program cannot start others here"))?;
+    guard.force_form(maker.settings().form);
+    if let Some(folder) = sandbox.as_ref().and_then(|sandbox| sandbox.tmp.as_ref()) {
+        env.retain(|(name, _)| name != "TMPDIR");
+        env.push(("TMPDIR".into(), folder.into()));
+    }
+    let first = program.remove(0);
+    let launch = Launch {
+        args: program,
+        env,
+        stdin: Stdin::Piped,
+        output: Output::Separate,
+        sandbox: sandbox.map(Arc::new),
+        ..Launch::new(first, loaded.paths.cwd.as_std_path())
+    };
+    let mut process = match guard.start(launch).await {
+        Ok(process) => process,
+        Err(error) => {
+            crate::report::note(error);
+            return Ok(NOT_STARTED);
+        }
+    };
+    if let Some(mut input) = process.stdin.take() {
+        tokio::spawn(async move {
+            let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut input).await;
+            let _ = input.shutdown().await;
+        });
+    }
+    let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
+    tokio::join!(forward(stdout, screen::stdout()), forward(stderr, screen::stderr()));
+    match process.wait().await {
+        Exit::Unknown => Err(Failure::failed("the program was killed with the process that watched it")),
+        exit => Ok(exit.shell_code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
+    }
+}
+
+/// Copies what a program prints until its end.
+async fn forward(from: Option<tokio::net::unix::pipe::Receiver>, mut to: impl std::io::Write) {
+    let Some(mut from) = from else { return };
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        if to.write_all(&buffer[..length]).and_then(|()| to.flush()).is_err() {
+            break;
+        }
+    }
+}

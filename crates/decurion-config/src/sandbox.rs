@@ -1,0 +1,201 @@
+//! What the settings say about the sandbox of commands, and which files of a user are secrets or programs. Takes the
+//! folders of a start and its environment, gives plain lists of paths.
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use crate::env::Environment;
+use crate::paths::Paths;
+
+/// The `sandbox` settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch that a person sets on its own")]
+pub struct SandboxSettings {
+    /// Whether commands are sandboxed where the system can.
+    pub enabled: bool,
+    /// Whether nothing runs where the system cannot.
+    pub required: bool,
+    /// Whether commands that the sandbox confines need no question.
+    pub asks_less: bool,
+    /// Whether a person may let a command run without the sandbox.
+    pub allows_outside: bool,
+    /// Commands that always run without it.
+    pub excluded: Vec<String>,
+    /// What commands may write besides the working directories.
+    pub writable: Vec<Utf8PathBuf>,
+    /// What they may not write although it is in a working directory.
+    pub read_only: Vec<Utf8PathBuf>,
+    /// What they may not read.
+    pub hidden: Vec<Utf8PathBuf>,
+    /// What they may read although it is usually hidden.
+    pub readable: Vec<Utf8PathBuf>,
+    /// Whether they reach every host.
+    pub network_open: bool,
+    /// Hosts that they may reach besides the usual ones.
+    pub allowed_hosts: Vec<String>,
+    /// Hosts that they may not.
+    pub denied_hosts: Vec<String>,
+    /// Whether they may open Unix sockets.
+    pub unix_sockets: bool,
+}
+
+/// Keys of the ecosystem that mean nothing here.
+pub(crate) const WITHOUT_EFFECT: [&str; 7] = [
+    "network.httpProxyPort",
+    "network.socksProxyPort",
+    "credentials",
+    "ignoreViolations",
+    "enableWeakerNestedSandbox",
+    "bwrapPath",
+    "socatPath",
+];
+
+/// Files and folders in a home folder that hold keys, tokens, passwords or cookies.
+const SECRETS: &[&str] = &[
+    ".ssh",
+    ".gnupg",
+    ".aws",
+    ".azure",
+    ".kube",
+    ".config/gcloud",
+    ".config/gh",
+    ".config/hub",
+    ".config/op",
+    ".config/sops",
+    ".config/doctl",
+    ".config/rclone",
+    ".config/google-chrome",
+    ".config/chromium",
+    ".config/BraveSoftware",
+    ".config/microsoft-edge",
+    ".config/vivaldi",
+    ".config/Bitwarden",
+    ".config/1Password",
+    ".mozilla",
+    ".thunderbird",
+    ".password-store",
+    ".local/share/keyrings",
+    ".local/share/kwalletd",
+    ".docker/config.json",
+    ".netrc",
+    ".git-credentials",
+    ".pypirc",
+    ".vault-token",
+    ".terraform.d",
+    ".terraformrc",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".gem/credentials",
+    ".m2/settings-security.xml",
+    ".pgpass",
+    ".my.cnf",
+    ".boto",
+    ".s3cfg",
+    ".bash_history",
+    ".zsh_history",
+    ".python_history",
+    ".node_repl_history",
+    ".psql_history",
+    ".mysql_history",
+    ".claude.json",
+    ".codex",
+];
+/// The same for the whole system, where root works.
+const SYSTEM_SECRETS: &[&str] = &[
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/etc/ssl/private",
+    "/etc/ssh/ssh_host_rsa_key",
+    "/etc/ssh/ssh_host_ecdsa_key",
+    "/etc/ssh/ssh_host_ed25519_key",
+    "/etc/krb5.keytab",
+];
+/// Folders of the system itself, which hold nothing of a person.
+const SYSTEM: &[&str] = &[
+    "bin", "dev", "etc", "gnu", "lib", "lib32", "lib64", "libx32", "nix", "opt", "proc", "run", "sbin",
+    "snap", "sys", "tmp", "usr", "var",
+];
+/// Where people and services keep their own files nevertheless.
+const PERSONAL: &[&str] = &["/var/log", "/var/mail", "/var/spool", "/var/backups", "/run/user"];
+/// Folders of a home folder in which version managers and package managers keep programs.
+const PROGRAMS: &[&str] = &[
+    ".cargo",
+    ".rustup",
+    ".pyenv",
+    ".nvm",
+    ".volta",
+    ".fnm",
+    ".bun",
+    ".deno",
+    ".rbenv",
+    ".rvm",
+    ".asdf",
+    ".sdkman",
+    ".nodenv",
+    ".goenv",
+    ".local/bin",
+    ".local/lib",
+    ".local/share/mise",
+    ".local/share/uv",
+    ".local/share/fnm",
+    ".local/share/pnpm",
+    "go",
+    ".gitconfig",
+    ".config/git",
+];
+
+/// A path as people write it in these settings; `//x` is absolute, as in rules.
+pub(crate) fn place(text: &str, paths: &Paths) -> Utf8PathBuf {
+    let text = text.strip_suffix("/**").unwrap_or(text);
+    match text.strip_prefix("//") {
+        Some(rest) => Utf8PathBuf::from(format!("/{rest}")),
+        None => paths.expand(text, &paths.root),
+    }
+}
+
+/// What no command may read: secrets of the user and of the system, and our own settings and sessions.
+pub fn secrets(paths: &Paths) -> Vec<Utf8PathBuf> {
+    let home = paths.home.iter().flat_map(|home| SECRETS.iter().map(|name| home.join(name)));
+    let own = paths.state.iter().cloned();
+    let shared = paths.shared.iter().map(|folder| folder.join(".credentials.json"));
+    let system = SYSTEM_SECRETS.iter().map(Utf8PathBuf::from);
+    home.chain(own).chain(shared).chain(system).collect()
+}
+
+/// What a command that was not asked about may not read besides, but for the working directories and programs: the
+/// home folder, and every folder that is not the system's own.
+pub fn personal(paths: &Paths) -> Vec<Utf8PathBuf> {
+    let top = Utf8Path::new("/").read_dir_utf8().into_iter().flatten().flatten();
+    let others = top.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let others =
+        others.filter(|entry| !SYSTEM.contains(&entry.file_name())).map(camino::Utf8DirEntry::into_path);
+    let mut found: Vec<Utf8PathBuf> = others.chain(PERSONAL.iter().map(Utf8PathBuf::from)).collect();
+    let hidden = |home: &&Utf8PathBuf| !found.iter().any(|folder| home.starts_with(folder));
+    let home = paths.home.iter().find(hidden).cloned();
+    found.extend(home);
+    found
+}
+
+/// Programs of the user, and git's settings: what commands need of the home folder.
+pub fn programs(paths: &Paths, environment: &Environment) -> Vec<Utf8PathBuf> {
+    let Some(home) = &paths.home else { return Vec::new() };
+    let mut found: Vec<Utf8PathBuf> = PROGRAMS.iter().map(|name| home.join(name)).collect();
+    let path = environment.get_os("PATH").and_then(|path| path.to_str()).unwrap_or_default();
+    for folder in path.split(':').map(Utf8Path::new).filter(|folder| folder.starts_with(home)) {
+        // Next to `bin` is what its programs load.
+        let folder = folder.parent().filter(|above| *above != home).unwrap_or(folder);
+        if !found.iter().any(|known| folder.starts_with(known)) {
+            found.push(folder.to_owned());
+        }
+    }
+    found
+}
+
+/// Where private folders for temporary files are made.
+pub fn temporary(environment: &Environment) -> Utf8PathBuf {
+    let named = environment.get_os("TMPDIR").and_then(|folder| folder.to_str()).map(Utf8PathBuf::from);
+    named.filter(|folder| folder.is_absolute() && folder.is_dir()).unwrap_or_else(|| "/tmp".into())
+}

@@ -1,0 +1,323 @@
+//! Permission rules as a sandbox. Takes the rules and directories of a run and what the settings say, looks at the
+//! disk, and gives what the kernel lets a command do.
+//!
+//! The analysis of a command's text decides what is asked; this decides what can happen. Neither relies on the other.
+
+mod places;
+mod refusal;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_exec::{Form, Sandbox};
+use decurion_protocol::intent::ShellCommand;
+use decurion_protocol::{Intent, Profile, Rule};
+
+use crate::permission::{Policy, Walls, patterns_of};
+use crate::trail::Trails;
+use places::{Listings, Placeholders};
+pub use refusal::{Refusal, refusal_in};
+
+/// What the kernel keeps commands from in every session of this program, whatever the rules say.
+#[derive(Clone, Debug)]
+pub struct SandboxSettings {
+    /// How it is enforced here.
+    pub form: Form,
+    /// Whether commands that it confines need no question.
+    pub asks_less: bool,
+    /// Whether a person may let a command run without it.
+    pub allows_outside: bool,
+    /// Commands that always run without it.
+    pub excluded: Vec<String>,
+    /// What commands may write besides the working directories.
+    pub writable: Vec<Utf8PathBuf>,
+    /// What they may not write although it is in a working directory.
+    pub read_only: Vec<Utf8PathBuf>,
+    /// What they may not read: secrets, and our own state.
+    pub hidden: Vec<Utf8PathBuf>,
+    /// What those that nobody was asked about may not read besides: the files of people.
+    pub personal: Vec<Utf8PathBuf>,
+    /// What they may read all the same: programs.
+    pub visible: Vec<Utf8PathBuf>,
+    /// The folder in which a private folder for temporary files is made.
+    pub temporary: Utf8PathBuf,
+    /// Whether they may open Unix sockets.
+    pub unix_sockets: bool,
+}
+
+/// The sandbox of the commands of a session.
+#[derive(Debug)]
+pub struct SandboxMaker {
+    settings: SandboxSettings,
+    listings: Listings,
+    tmp: OnceLock<PrivateFolder>,
+    placeholders: Placeholders,
+}
+
+/// Why no sandbox can be made that enforces the rules; the command does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// There is no place for temporary files.
+    #[error("cannot make a private folder for temporary files in {folder}: {source}")]
+    Temporary {
+        /// Where it was to be.
+        folder: Utf8PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A rule with wildcards covers more than can be looked through.
+    #[error(
+        "the rule {rule} cannot be enforced: there are more than {most} files below {folder}. Name folders in the rule \
+         instead of using wildcards"
+    )]
+    TooMany {
+        /// As written.
+        rule: String,
+        /// What was looked through.
+        folder: Utf8PathBuf,
+        /// How many are looked at.
+        most: usize,
+    },
+}
+
+impl SandboxMaker {
+    /// The maker of sandboxes with these settings.
+    pub fn new(settings: SandboxSettings) -> Self {
+        Self {
+            settings,
+            listings: Listings::default(),
+            tmp: OnceLock::new(),
+            placeholders: Placeholders::default(),
+        }
+    }
+
+    /// What it was made with.
+    pub fn settings(&self) -> &SandboxSettings {
+        &self.settings
+    }
+
+    /// The private folder for temporary files, made at its first use.
+    pub fn temporary(&self) -> Result<&Utf8Path, SandboxError> {
+        if self.tmp.get().is_none() {
+            let folder = &self.settings.temporary;
+            let made = PrivateFolder::make(folder)
+                .map_err(|source| SandboxError::Temporary { folder: folder.clone(), source })?;
+            // If another was faster, this one is removed again.
+            let _ = self.tmp.set(made);
+        }
+        Ok(self.tmp.get().map_or(Utf8Path::new("/nonexistent"), |folder| &folder.0))
+    }
+
+    /// What rules may rely on. Without namespaces a command can change the modes of files, so that none that only looks
+    /// as if it reads may go unasked.
+    pub fn walls(&self) -> Walls {
+        match self.settings.form {
+            Form::Namespaces if self.settings.asks_less => Walls::Trusted,
+            Form::Namespaces => Walls::Standing,
+            Form::Landlock => Walls::Absent,
+        }
+    }
+
+    /// The sandbox of a command with this profile; none where it runs without one. Looks at the disk.
+    pub fn compile(
+        &self,
+        policy: &Policy,
+        profile: Option<Profile>,
+        seen: &Intent,
+    ) -> Result<Option<Sandbox>, SandboxError> {
+        let outside = profile == Some(Profile::Outside) && self.settings.allows_outside;
+        if outside || self.is_excluded(seen) {
+            return Ok(None);
+        }
+        // The rules could not be held against the text, so a repository's history stays closed where a rule forbids
+        // to read files.
+        let unclear =
+            seen.shell.as_ref().is_none_or(|shell| shell.doubt.is_some() || shell.not_literal.is_some());
+        let reads = profile == Some(Profile::ReadOnly);
+        let mut paths = Collected { trails: Trails::on_disk(), ..Collected::default() };
+        let tmp = paths.trails.place(self.temporary()?);
+        // Under its own name too, so that files in it have one path for commands and for other tools.
+        paths.writable.insert(tmp.clone());
+        self.add_working_directories(&mut paths, policy, reads);
+        self.add_rules(&mut paths, policy, unclear && reads)?;
+        paths.hide(&self.settings.hidden);
+        if reads {
+            paths.hide_unless_worked_in(&self.settings.personal);
+        }
+        Ok(Some(Sandbox {
+            writable: native(paths.writable),
+            read_only: native(paths.read_only),
+            hidden: native(paths.hidden),
+            visible: native(paths.visible),
+            tmp: Some(tmp.into()),
+            network: !reads,
+            unix_sockets: self.settings.unix_sockets && !reads,
+        }))
+    }
+
+    fn is_excluded(&self, seen: &Intent) -> bool {
+        let words = |text: &str| decurion_tools::bash::rule_words(text.trim_end_matches([':', '*', ' ']));
+        let excluded: Vec<Vec<String>> =
+            self.settings.excluded.iter().filter_map(|text| words(text)).collect();
+        let named = |command: &ShellCommand| {
+            excluded.iter().any(|words| !words.is_empty() && command.words.starts_with(words))
+        };
+        let shell = seen.shell.as_ref().filter(|shell| shell.doubt.is_none() && shell.not_literal.is_none());
+        shell.is_some_and(|shell| !shell.commands.is_empty() && shell.commands.iter().all(named))
+    }
+
+    fn add_working_directories(&self, paths: &mut Collected, policy: &Policy, reads: bool) {
+        let around = &policy.around;
+        let own = around.checkout.as_ref().map(|bounds| bounds.tree().clone());
+        let folders: Vec<Utf8PathBuf> = match own {
+            Some(tree) => vec![tree],
+            None => around.places().map(Utf8Path::to_owned).collect(),
+        };
+        let checkouts = around.checkout.iter().flat_map(|bounds| bounds.checkouts().map(Utf8Path::to_owned));
+        for folder in
+            around.places().map(Utf8Path::to_owned).chain(checkouts).chain(self.settings.visible.clone())
+        {
+            paths.show(&folder);
+        }
+        for folder in folders.iter().chain(&self.settings.writable) {
+            let git = places::git_folders(&paths.trails.place(folder));
+            for folder in &git {
+                paths.show(folder);
+            }
+            if !reads {
+                paths.write(folder);
+                for folder in git {
+                    paths.write(&folder);
+                    paths.restrict_all(places::git_settings(&folder));
+                }
+                self.placeholders.make(folder);
+                paths.restrict_all(places::settings_in(folder));
+                paths.restrict_all(places::dot_names(folder, around.home.as_deref(), &folders));
+            }
+        }
+        if !reads {
+            for rule in policy.rules.allow.iter().filter(|rule| is_about_writing(rule)) {
+                for folder in
+                    patterns_of(rule, around, false).iter().filter_map(|pattern| places::whole(pattern))
+                {
+                    paths.write(&folder);
+                }
+            }
+            paths.restrict_all(self.settings.read_only.iter().cloned());
+        }
+    }
+
+    /// What rules deny.
+    fn add_rules(&self, paths: &mut Collected, policy: &Policy, unclear: bool) -> Result<(), SandboxError> {
+        let around = &policy.around;
+        let folders: Vec<Utf8PathBuf> = around.places().map(|folder| paths.trails.place(folder)).collect();
+        let mut forbids_reading = false;
+        for rule in policy.rules.deny.iter().filter(|rule| rule.specifier.is_some()) {
+            let reading = rule.tool == "Read";
+            if !reading && !is_about_writing(rule) {
+                continue;
+            }
+            forbids_reading |= reading;
+            for pattern in patterns_of(rule, around, true) {
+                let found = self.listings.matching(&pattern, &folders).map_err(|folder| {
+                    SandboxError::TooMany { rule: rule.to_string(), folder, most: places::MOST }
+                })?;
+                for path in found {
+                    if reading { paths.hide(&[path]) } else { paths.restrict_all([path]) }
+                }
+            }
+        }
+        if unclear && forbids_reading {
+            let objects: Vec<Utf8PathBuf> = folders
+                .iter()
+                .flat_map(|folder| places::git_folders(folder))
+                .map(|git| git.join("objects"))
+                .collect();
+            paths.hide(&objects);
+        }
+        Ok(())
+    }
+}
+
+fn is_about_writing(rule: &Rule) -> bool {
+    matches!(rule.tool.as_str(), "Edit" | "Write") && rule.specifier.is_some()
+}
+
+fn native(paths: BTreeSet<Utf8PathBuf>) -> Vec<PathBuf> {
+    paths.into_iter().map(Into::into).collect()
+}
+
+/// Paths without links, each once.
+#[derive(Default)]
+struct Collected {
+    trails: Trails,
+    writable: BTreeSet<Utf8PathBuf>,
+    read_only: BTreeSet<Utf8PathBuf>,
+    hidden: BTreeSet<Utf8PathBuf>,
+    visible: BTreeSet<Utf8PathBuf>,
+}
+
+impl Collected {
+    fn show(&mut self, path: &Utf8Path) {
+        let place = self.trails.place(path);
+        // What is not there cannot be shown, and nobody works in the whole system.
+        if place != "/" && place.exists() {
+            self.visible.insert(place);
+        }
+    }
+
+    fn write(&mut self, path: &Utf8Path) {
+        let place = self.trails.place(path);
+        if place != "/" && place.exists() && !decurion_exec::is_read_only(place.as_std_path()) {
+            self.writable.insert(place);
+        }
+    }
+
+    fn restrict_all(&mut self, paths: impl IntoIterator<Item = Utf8PathBuf>) {
+        for path in paths {
+            let place = self.trails.place(&path);
+            // Of a link both are kept: the place that it leads to, and in the folder above it the link.
+            self.read_only.insert(place);
+        }
+    }
+
+    fn hide(&mut self, paths: &[Utf8PathBuf]) {
+        for path in paths {
+            let place = self.trails.place(path);
+            if !self.visible.contains(&place) && place.exists() {
+                self.hidden.insert(place);
+            }
+        }
+    }
+
+    /// Hides folders with what is personal, but not those in which the run works or that it works inside of.
+    fn hide_unless_worked_in(&mut self, paths: &[Utf8PathBuf]) {
+        let outside = |path: &&Utf8PathBuf| {
+            let place = self.trails.place(path);
+            !self.visible.iter().any(|folder| place.starts_with(folder))
+        };
+        let hidden: Vec<Utf8PathBuf> = paths.iter().filter(outside).cloned().collect();
+        self.hide(&hidden);
+    }
+}
+
+/// A folder that is removed with all in it when the program ends.
+#[derive(Debug)]
+struct PrivateFolder(Utf8PathBuf);
+
+impl PrivateFolder {
+    fn make(parent: &Utf8Path) -> std::io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        let path = parent.join(format!("decurion-{}", uuid::Uuid::new_v4().simple()));
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for PrivateFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

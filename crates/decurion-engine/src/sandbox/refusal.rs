@@ -1,0 +1,125 @@
+//! Whether a command failed because of its sandbox. Takes what it printed, gives what it wanted, for people and models.
+//!
+//! The kernel tells programs "read-only file system", "permission denied" or "operation not permitted", and programs
+//! print that with a path. There is no better witness that needs no privileges.
+
+use decurion_protocol::{ToolContent, ToolOutput};
+
+/// What a sandbox kept a command from, as far as its output tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The line that tells it.
+    pub line: String,
+    /// What it was.
+    pub kind: RefusalKind,
+}
+
+/// What was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// Writing a file.
+    Write,
+    /// Reading a file.
+    Read,
+    /// The network.
+    Network,
+    /// Something else: a socket, another process, a privilege.
+    Other,
+}
+
+impl RefusalKind {
+    /// The same as part of a sentence.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Write => "it wanted to write outside of what it may write",
+            Self::Read => "it wanted to read what it may not read",
+            Self::Network => "it wanted to use the network",
+            Self::Other => "it wanted to do what the sandbox refuses",
+        }
+    }
+}
+
+const SIGNS: &[(&str, RefusalKind)] = &[
+    ("read-only file system", RefusalKind::Write),
+    ("erofs", RefusalKind::Write),
+    ("device or resource busy", RefusalKind::Write),
+    ("permission denied", RefusalKind::Read),
+    ("eacces", RefusalKind::Read),
+    ("could not resolve", RefusalKind::Network),
+    ("temporary failure in name resolution", RefusalKind::Network),
+    ("name or service not known", RefusalKind::Network),
+    ("network is unreachable", RefusalKind::Network),
+    ("eai_again", RefusalKind::Network),
+    ("dial unix", RefusalKind::Other),
+    ("operation not permitted", RefusalKind::Other),
+    ("eperm", RefusalKind::Other),
+];
+/// Longer lines are cut.
+const LONGEST: usize = 300;
+
+/// The first sign in what a failed command printed that its sandbox kept it from something.
+pub fn refusal_in(output: &ToolOutput) -> Option<Refusal> {
+    if output.is_error { first_sign(&output.content.text()) } else { None }
+}
+
+fn first_sign(text: &str) -> Option<Refusal> {
+    text.lines().find_map(|line| {
+        let lower = line.to_lowercase();
+        let (_, kind) = SIGNS.iter().find(|(sign, _)| lower.contains(sign))?;
+        Some(Refusal { line: line.trim().chars().take(LONGEST).collect(), kind: *kind })
+    })
+}
+
+impl Refusal {
+    /// Why a person is asked, `outside` whether the command would run without a sandbox then.
+    pub fn question(&self, outside: bool) -> String {
+        let (kind, line) = (self.kind.text(), &self.line);
+        let then = if outside {
+            "run it once without the sandbox?"
+        } else {
+            "let it write in the working directories?"
+        };
+        format!("the sandbox stopped it: {kind} ({line}); {then}")
+    }
+
+    /// What is on record of a command that is run again.
+    pub fn notice(&self, outside: bool) -> String {
+        let how = if outside {
+            "without the sandbox"
+        } else {
+            "with the right to write in the working directories"
+        };
+        format!("the sandbox stopped a command, and it was allowed to run again {how}: {}", self.line)
+    }
+
+    /// Adds to what a model reads why the command failed; `denied` is what a person said.
+    pub fn explain(&self, output: &mut ToolOutput, denied: Option<&str>) {
+        let (kind, said) = (self.kind.text(), output.content.text());
+        let more = match (self.kind, denied) {
+            (_, Some(reason)) => format!(" Running it with more rights was refused: {reason}."),
+            (RefusalKind::Write, None) => {
+                " Commands can write in the working directories and in $TMPDIR.".to_owned()
+            }
+            (RefusalKind::Network, None) => " The network is restricted.".to_owned(),
+            (RefusalKind::Read | RefusalKind::Other, None) => String::new(),
+        };
+        output.content = ToolContent::Text(format!("{said}\n[The sandbox may be the reason: {kind}.{more}]"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_that_tells_of_a_refusal_is_kept() {
+        let found = |text| first_sign(text).map(|refusal| (refusal.kind, refusal.line));
+        assert_eq!(found("all fine\n"), None);
+        assert_eq!(
+            found("Exit code 1\ntouch: cannot touch '/etc/x': Read-only file system\n"),
+            Some((RefusalKind::Write, "touch: cannot touch '/etc/x': Read-only file system".into()))
+        );
+        assert_eq!(found("cat: .env: Permission denied").unwrap().0, RefusalKind::Read);
+        assert_eq!(found("curl: (6) Could not resolve host: example.com").unwrap().0, RefusalKind::Network);
+    }
+}
