@@ -16,12 +16,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("model", &["protocol"]),
     ("store", &["protocol"]),
     ("exec", &["protocol"]),
+    ("egress", &["protocol"]),
     ("config", &["protocol"]),
-    ("tools", &["protocol", "exec"]),
-    ("engine", &["protocol", "model", "store", "tools", "exec"]),
+    ("tools", &["protocol", "exec", "egress"]),
+    ("engine", &["protocol", "model", "store", "tools", "exec", "egress"]),
     ("serve", &["protocol"]),
     ("tui", &["protocol"]),
-    ("cli", &["protocol", "model", "store", "exec", "config", "tools", "engine", "serve", "tui"]),
+    ("cli", &["protocol", "model", "store", "exec", "egress", "config", "tools", "engine", "serve", "tui"]),
     ("testkit", &["protocol", "model", "store", "exec", "tools", "engine", "tui"]),
 ];
 

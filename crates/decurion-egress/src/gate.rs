@@ -1,0 +1,293 @@
+//! The decision about one connection. Takes a client, a host and a port; gives the addresses that may be connected to, or
+//! the reason why not. Asks a person where the rules say nothing, and looks names up once.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+
+use crate::clients::{Client, Clients, Question, Target};
+use crate::host::{Host, HostError};
+use crate::rules::{AddressFault, Decision, HostRules};
+
+/// Questions of one client that may wait for a person at once. More are refused, so that a command cannot bury a person
+/// under questions.
+const QUESTIONS_MAX: usize = 16;
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Looks host names up.
+pub trait Resolve: Send + Sync {
+    /// The addresses of a name.
+    fn resolve(&self, name: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
+}
+
+/// Asks a person about hosts that no rule is about.
+pub trait Judge: Send + Sync {
+    /// May this client connect to this host? The answer is awaited without a time limit; the future is dropped when every
+    /// connection that waits for it has gone.
+    fn judge(&self, client: &Client, host: &str, port: u16) -> BoxFuture<'static, Verdict>;
+}
+
+/// A person's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The connections that wait for this answer may go on.
+    AllowOnce,
+    /// This client may connect to this host and port until it is removed.
+    AllowForSession,
+    /// Refused. The next connection asks again.
+    Deny,
+}
+
+/// The resolver of the operating system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemResolver;
+
+impl Resolve for SystemResolver {
+    fn resolve(&self, name: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        let name = name.to_owned();
+        async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            Ok(found.map(|address| address.ip()).collect())
+        }
+        .boxed()
+    }
+}
+
+/// Why a connection was allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grant {
+    /// A pattern of the rules allows the host.
+    Listed,
+    /// The rules are open and no pattern is about the host.
+    Open,
+    /// A person allowed it once.
+    Once,
+    /// A person allowed it for the session.
+    Session,
+}
+
+/// A connection that is not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("connection to {host}:{port} refused: {reason}")]
+pub struct Refusal {
+    /// The host in normal form; as it was written, escaped, if it has none.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a connection is not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// The text is no host.
+    #[error("{0}")]
+    Malformed(#[from] HostError),
+    /// A pattern denies the host.
+    #[error("the pattern {pattern:?} denies this host")]
+    Denied {
+        /// The pattern.
+        pattern: String,
+    },
+    /// No pattern allows the host and there is no person to ask.
+    #[error("this host is not allowed")]
+    NotAllowed,
+    /// A person said no.
+    #[error("the user denied this host")]
+    DeniedByUser,
+    /// Too many questions of this client wait for a person.
+    #[error("too many hosts of this client wait for an answer of the user")]
+    TooManyQuestions,
+    /// An address was given instead of a name, and it is not listed.
+    #[error("addresses have to be listed to be reached without a name")]
+    UnlistedAddress,
+    /// The name leads to an address that is not on the public network.
+    #[error("it leads to {address}, which is a {kind} address that is not listed")]
+    SpecialAddress {
+        /// Where the name leads.
+        address: IpAddr,
+        /// What that is.
+        kind: &'static str,
+    },
+    /// The name leads to an address that a pattern denies.
+    #[error("it leads to {address}, which the pattern {pattern:?} denies")]
+    DeniedAddress {
+        /// Where the name leads.
+        address: IpAddr,
+        /// The pattern.
+        pattern: String,
+    },
+    /// The lookup failed. This is not a decision of the rules.
+    #[error("the host name cannot be resolved: {0}")]
+    Lookup(String),
+}
+
+impl Refusal {
+    /// Whether the rules refuse this, as opposed to a failed lookup.
+    pub fn is_by_rule(&self) -> bool {
+        !matches!(self.reason, Reason::Lookup(_))
+    }
+
+    /// How a person can allow this connection, if that is possible.
+    pub fn hint(&self) -> Option<String> {
+        let setting = "sandbox.network.allowedDomains";
+        match &self.reason {
+            Reason::NotAllowed
+            | Reason::DeniedByUser
+            | Reason::TooManyQuestions
+            | Reason::UnlistedAddress => {
+                Some(format!("to allow it, add \"{}\" to {setting} in the settings", self.host))
+            }
+            Reason::SpecialAddress { address, .. } => Some(format!(
+                "to allow it, add \"{}\" and \"{address}\" to {setting} in the settings",
+                self.host
+            )),
+            Reason::Denied { pattern } | Reason::DeniedAddress { pattern, .. } => Some(format!(
+                "to allow it, remove \"{pattern}\" from sandbox.network.deniedDomains in the settings"
+            )),
+            Reason::Malformed(_) | Reason::Lookup(_) => None,
+        }
+    }
+}
+
+/// Decides about connections, for the proxy and for tools that connect themselves.
+pub struct Gate {
+    clients: Clients,
+    resolver: Arc<dyn Resolve>,
+    judge: Option<Arc<dyn Judge>>,
+}
+
+/// A connection that may be made.
+pub(crate) struct Admission {
+    pub(crate) host: Host,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) grant: Grant,
+}
+
+impl Gate {
+    /// A gate for these clients. Without a judge, hosts that no rule is about are refused.
+    pub fn new(clients: Clients, resolver: Arc<dyn Resolve>, judge: Option<Arc<dyn Judge>>) -> Self {
+        Self { clients, resolver, judge }
+    }
+
+    /// The clients that may pass.
+    pub fn clients(&self) -> &Clients {
+        &self.clients
+    }
+
+    /// The addresses at which this client may reach the host. Connect to these and do not look the name up again: a
+    /// second lookup may answer differently.
+    pub async fn check(
+        &self,
+        client: &Arc<Client>,
+        host: &str,
+        port: u16,
+    ) -> Result<Vec<SocketAddr>, Refusal> {
+        self.admit(client, host, port).await.map(|admission| admission.addresses)
+    }
+
+    pub(crate) async fn admit(
+        &self,
+        client: &Arc<Client>,
+        text: &str,
+        port: u16,
+    ) -> Result<Admission, Refusal> {
+        let refuse = |host: String, reason: Reason| Refusal { host, port, reason };
+        let host = Host::parse(text).map_err(|error| refuse(printable(text), error.into()))?;
+        let rules = client.rules();
+        let grant = self
+            .decide(client, &rules, &host, port)
+            .await
+            .map_err(|reason| refuse(host.to_string(), reason))?;
+        // A person may have taken minutes to answer, and the rules may be others by now.
+        let rules = client.rules();
+        if let Decision::Denied { pattern } = rules.decide(&host, port) {
+            return Err(refuse(host.to_string(), Reason::Denied { pattern }));
+        }
+        match self.vetted_addresses(&rules, &host, port).await {
+            Ok(addresses) => Ok(Admission { host, addresses, grant }),
+            Err(reason) => Err(refuse(host.to_string(), reason)),
+        }
+    }
+
+    /// Decides about the name alone. A name is looked up only after this, because a lookup sends it to a server.
+    async fn decide(
+        &self,
+        client: &Arc<Client>,
+        rules: &HostRules,
+        host: &Host,
+        port: u16,
+    ) -> Result<Grant, Reason> {
+        match rules.decide(host, port) {
+            Decision::Listed => Ok(Grant::Listed),
+            Decision::Open => Ok(Grant::Open),
+            Decision::Denied { pattern } => Err(Reason::Denied { pattern }),
+            Decision::UnlistedAddress => Err(Reason::UnlistedAddress),
+            Decision::Unknown => self.ask(client, (host.to_string(), port)).await,
+        }
+    }
+
+    /// Asks a person once for all connections of this client that wait for the same host and port.
+    async fn ask(&self, client: &Arc<Client>, target: Target) -> Result<Grant, Reason> {
+        if client.is_allowed_for_session(&target) {
+            return Ok(Grant::Session);
+        }
+        let judge = self.judge.as_ref().ok_or(Reason::NotAllowed)?;
+        let question = client
+            .question(&target, QUESTIONS_MAX, || question(judge.clone(), client.clone(), target.clone()))
+            .ok_or(Reason::TooManyQuestions)?;
+        match question.await {
+            Verdict::AllowOnce => Ok(Grant::Once),
+            Verdict::AllowForSession => {
+                client.allow_for_session(target);
+                Ok(Grant::Session)
+            }
+            Verdict::Deny => Err(Reason::DeniedByUser),
+        }
+    }
+
+    /// Looks the host up once and keeps the addresses that the rules let through.
+    async fn vetted_addresses(
+        &self,
+        rules: &HostRules,
+        host: &Host,
+        port: u16,
+    ) -> Result<Vec<SocketAddr>, Reason> {
+        let found = match host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => self.resolve(name).await.map_err(Reason::Lookup)?,
+        };
+        let mut refused = Reason::Lookup("it has no addresses".to_owned());
+        let mut vetted = Vec::new();
+        for address in found.into_iter().map(|address| address.to_canonical()) {
+            match rules.vet(address, port) {
+                Ok(()) => vetted.push(SocketAddr::new(address, port)),
+                Err(AddressFault::Special { kind }) => refused = Reason::SpecialAddress { address, kind },
+                Err(AddressFault::Denied { pattern }) => refused = Reason::DeniedAddress { address, pattern },
+            }
+        }
+        if vetted.is_empty() { Err(refused) } else { Ok(vetted) }
+    }
+
+    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, String> {
+        match tokio::time::timeout(LOOKUP_TIMEOUT, self.resolver.resolve(name)).await {
+            Ok(found) => found.map_err(|error| error.to_string()),
+            Err(_) => Err("the lookup took too long".to_owned()),
+        }
+    }
+}
+
+/// The judge is called when the question is first polled, and not while the client's state is locked.
+fn question(judge: Arc<dyn Judge>, client: Arc<Client>, (host, port): Target) -> Question {
+    async move { judge.judge(&client, &host, port).await }.boxed().shared()
+}
+
+/// Text of a client that can be shown and recorded: escaped and of bounded length.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().take(253).flat_map(char::escape_default).collect()
+}
