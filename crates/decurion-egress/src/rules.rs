@@ -244,7 +244,7 @@ impl fmt::Display for Pattern {
             Hosts::Name(name) => formatter.write_str(name)?,
             Hosts::Below(suffix) => write!(formatter, "*{suffix}")?,
             Hosts::Addresses(range) if self.port.is_some() && range.is_ipv6() => {
-                write!(formatter, "[{range}]")?
+                write!(formatter, "[{range}]")?;
             }
             Hosts::Addresses(range) => range.fmt(formatter)?,
         }

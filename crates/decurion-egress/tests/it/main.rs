@@ -1,0 +1,8 @@
+//! Tests of the proxy over real loopback sockets.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that meets the unexpected has failed")]
+
+mod attacks;
+mod certificates;
+mod flows;
+mod judge;
+mod support;
