@@ -18,6 +18,7 @@ use crate::gate::{Admission, Gate};
 use crate::host::Host;
 use crate::http::Head;
 use crate::inbound::{Form, Inbound, Request};
+use crate::masked::Masked;
 use crate::record::{Direction, Ending, OpenRecord, RecordedVerdict, Recorder, Tally};
 use crate::relay::{pump, send, send_body};
 use crate::tunnel::Tunnel;
@@ -71,6 +72,7 @@ pub(crate) struct Shared {
     pub(crate) dialer: Arc<dyn Dial>,
     pub(crate) recorder: Arc<dyn Recorder>,
     pub(crate) limits: Limits,
+    pub(crate) masked: Option<Arc<Masked>>,
 }
 
 /// Serves one connection to its end.
@@ -141,12 +143,19 @@ async fn carry_out(
     }
 }
 
-fn tunnel<'a>(shared: &Shared, client: &Client, host: &'a Host, port: u16, tally: &'a Tally) -> Tunnel<'a> {
+fn tunnel<'a>(
+    shared: &'a Shared,
+    client: &Client,
+    host: &'a Host,
+    port: u16,
+    tally: &'a Tally,
+) -> Tunnel<'a> {
     Tunnel {
         host,
         port,
         may_hide_name: client.rules().is_open(),
         hello_time: shared.limits.hello_time,
+        masked: shared.masked.as_deref().filter(|masked| masked.covers(host, port)),
         tally,
     }
 }

@@ -4,6 +4,7 @@
 //! [`Proxy`] accepts connections, in HTTP (CONNECT and `http://` URLs) or SOCKS5 on the same port. [`Gate`] decides about
 //! each, for the client that presents a token ([`Clients`]): by its [`HostRules`], by the answer of a person ([`Judge`]) and
 //! by the addresses to which the name leads. Every connection ends in a record ([`Recorder`]).
+//! Secrets that commands may use and not read are put into their requests here ([`Masked`]).
 //!
 //! What this does not prevent: data can leave towards every host that is allowed. In a tunnel on another port than 443,
 //! plain bytes are not looked at, so a server that serves several names may be asked for another of them; the same holds
@@ -20,6 +21,7 @@ mod hello;
 mod host;
 mod http;
 mod inbound;
+mod masked;
 mod proxy;
 mod record;
 mod relay;
@@ -33,6 +35,7 @@ pub use default_hosts::DEFAULT_HOSTS;
 pub use environment::environment;
 pub use gate::{Gate, Grant, Judge, Reason, Refusal, Resolve, SystemResolver, Verdict};
 pub use host::{Host, HostError};
+pub use masked::{Masked, MaskedError, Secret, environment_for_ca};
 pub use proxy::{Proxy, ProxyParts};
 pub use record::{ConnectionRecord, Ending, RecordedVerdict, Recorder};
 pub use rules::{HostRules, PatternError};

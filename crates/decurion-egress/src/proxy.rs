@@ -10,6 +10,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::connection::{Dial, Limits, Shared, SystemDialer, serve};
 use crate::gate::Gate;
+use crate::masked::Masked;
 use crate::record::Recorder;
 
 /// A running proxy. Dropping it ends all its connections.
@@ -29,12 +30,14 @@ pub struct ProxyParts {
     pub dialer: Arc<dyn Dial>,
     /// Bounds.
     pub limits: Limits,
+    /// Secrets that requests may carry.
+    pub masked: Option<Arc<Masked>>,
 }
 
 impl ProxyParts {
     /// A proxy that connects directly, with the usual bounds.
     pub fn new(gate: Arc<Gate>, recorder: Arc<dyn Recorder>) -> Self {
-        Self { gate, recorder, dialer: Arc::new(SystemDialer), limits: Limits::default() }
+        Self { gate, recorder, dialer: Arc::new(SystemDialer), limits: Limits::default(), masked: None }
     }
 }
 
@@ -42,8 +45,8 @@ impl Proxy {
     /// Starts to accept on the listener, which may belong to another network namespace. Needs a tokio runtime.
     pub fn start(listener: TcpListener, parts: ProxyParts) -> io::Result<Self> {
         let port = listener.local_addr()?.port();
-        let ProxyParts { gate, recorder, dialer, limits } = parts;
-        let shared = Arc::new(Shared { gate, dialer, recorder, limits });
+        let ProxyParts { gate, recorder, dialer, limits, masked } = parts;
+        let shared = Arc::new(Shared { gate, dialer, recorder, limits, masked });
         Ok(Self { task: tokio::spawn(accept(listener, shared)), port })
     }
 

@@ -215,6 +215,11 @@ impl Pattern {
         same_host && self.port.is_none_or(|own| own == port)
     }
 
+    /// The only port that this pattern is about, if it names one.
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
     /// The name that this pattern is or lies below; none for addresses.
     pub fn base_name(&self) -> Option<&str> {
         match &self.hosts {

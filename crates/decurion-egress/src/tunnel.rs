@@ -13,6 +13,7 @@ use crate::gate::printable;
 use crate::hello::{ClientHello, HANDSHAKE};
 use crate::host::Host;
 use crate::inbound::Inbound;
+use crate::masked::{self, Masked};
 use crate::record::{Direction, Tally};
 use crate::relay::{fill, pump, read_hello, send};
 
@@ -23,15 +24,20 @@ pub(crate) struct Tunnel<'a> {
     /// Whether a hello may contain another one that is encrypted.
     pub(crate) may_hide_name: bool,
     pub(crate) hello_time: Duration,
+    /// Secrets, if there are some for this host.
+    pub(crate) masked: Option<&'a Masked>,
     pub(crate) tally: &'a Tally,
 }
 
 impl Tunnel<'_> {
     /// Passes bytes both ways. Nothing of the client reaches the server before its first bytes were looked at.
     pub(crate) async fn carry(&self, inbound: &mut Inbound, server: &mut TcpStream) -> Result<(), Fault> {
-        let has_to_be_tls = self.port == 443;
+        let has_to_be_tls = self.port == 443 || self.masked.is_some();
         if has_to_be_tls {
             self.await_hello(&mut inbound.stream, &mut inbound.pending).await?;
+        }
+        if let Some(masked) = self.masked {
+            return masked::carry(masked, inbound, server, (self.host, self.port), self.tally).await;
         }
         let (mut from_client, mut to_client) = inbound.stream.split();
         let (mut from_server, mut to_server) = server.split();

@@ -2,6 +2,7 @@
 //! same bytes where the rule does not stand in the way (or the nearest bytes that keep to it), and there the mark arrives.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use decurion_egress::HostRules;
 
@@ -456,7 +457,11 @@ async fn mark_arrives(attack: Attack, forbidden: fn(SocketAddr) -> bool) -> bool
     if attack.removed {
         world.gate.clients().remove(world.client.token());
     }
-    world.exchange(&bytes).await;
+    // A test that hangs says nothing; one that fails says which case it is.
+    let ended = tokio::time::timeout(Duration::from_secs(30), world.exchange(&bytes)).await.is_ok();
+    if !ended {
+        return world.net.reached(MARK, forbidden);
+    }
     // The record comes when nothing more of the connection will be sent.
     world.record().await;
     world.net.reached(MARK, forbidden)

@@ -5,4 +5,5 @@ mod attacks;
 mod certificates;
 mod flows;
 mod judge;
+mod masked;
 mod support;

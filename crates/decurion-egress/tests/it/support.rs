@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use decurion_egress::{
-    Client, Clients, ConnectionRecord, Dial, Gate, HostRules, Judge, Limits, Proxy, ProxyParts, Recorder,
-    Resolve,
+    Client, Clients, ConnectionRecord, Dial, Gate, HostRules, Judge, Limits, Masked, Proxy, ProxyParts,
+    Recorder, Resolve,
 };
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -38,6 +38,8 @@ pub enum Server {
     Greet(&'static [u8]),
     /// Speaks TLS, sends back each piece.
     Tls(Arc<rustls::ServerConfig>),
+    /// Speaks TLS and HTTP: answers each head with what the function makes of it.
+    Http(Arc<rustls::ServerConfig>, fn(&str) -> String),
     /// Cannot be reached.
     Refuse,
 }
@@ -124,6 +126,7 @@ async fn serve(mut stream: TcpStream, server: Server, received: Received, index:
     match server {
         Server::Greet(words) => stream.write_all(words).await?,
         Server::Tls(config) => return serve_tls(stream, config, received, index).await,
+        Server::Http(config, respond) => return serve_http(stream, config, respond, received, index).await,
         _ => {}
     }
     let mut buffer = vec![0; 64 * 1024];
@@ -171,6 +174,35 @@ async fn serve_tls(
     }
 }
 
+async fn serve_http(
+    stream: TcpStream,
+    config: Arc<rustls::ServerConfig>,
+    respond: fn(&str) -> String,
+    received: Received,
+    index: usize,
+) -> io::Result<()> {
+    let mut stream = tokio_rustls::TlsAcceptor::from(config).accept(stream).await?;
+    let mut buffer = vec![0; 64 * 1024];
+    let mut unanswered = String::new();
+    loop {
+        let count = stream.read(&mut buffer).await?;
+        if count == 0 {
+            return stream.shutdown().await;
+        }
+        received.lock().unwrap()[index].1.extend(&buffer[..count]);
+        unanswered.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        // Bodies in tests end in a full stop, and requests without a body in an empty line.
+        if unanswered.ends_with("\r\n\r\n") || unanswered.ends_with('.') {
+            let answer = respond(&std::mem::take(&mut unanswered));
+            stream.write_all(answer.as_bytes()).await?;
+            stream.flush().await?;
+            if answer.to_ascii_lowercase().contains("connection: close") {
+                return stream.shutdown().await;
+            }
+        }
+    }
+}
+
 /// Sends records into a channel.
 struct Channel(mpsc::UnboundedSender<ConnectionRecord>);
 
@@ -202,6 +234,20 @@ impl World {
         judge: Option<Arc<dyn Judge>>,
         limits: Limits,
     ) -> Self {
+        Self::start(net, rules, judge, limits, None).await
+    }
+
+    pub async fn with_masked(net: Arc<Net>, rules: HostRules, masked: Arc<Masked>) -> Self {
+        Self::start(net, rules, None, Limits::default(), Some(masked)).await
+    }
+
+    async fn start(
+        net: Arc<Net>,
+        rules: HostRules,
+        judge: Option<Arc<dyn Judge>>,
+        limits: Limits,
+        masked: Option<Arc<Masked>>,
+    ) -> Self {
         let clients = Clients::default();
         let client = clients.add("agent", rules).unwrap();
         let gate = Arc::new(Gate::new(clients, net.clone(), judge));
@@ -209,6 +255,7 @@ impl World {
         let mut parts = ProxyParts::new(gate.clone(), Arc::new(Channel(sender)));
         parts.dialer = net.clone();
         parts.limits = limits;
+        parts.masked = masked;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = Proxy::start(listener, parts).unwrap();
         let port = proxy.port();

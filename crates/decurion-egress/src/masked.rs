@@ -1,0 +1,322 @@
+//! Secrets that commands can use and not read. Takes secrets and the hosts they are for, gives a sentinel for each; the
+//! proxy puts the secret in its place, in requests to those hosts.
+//!
+//! For these hosts the proxy ends TLS itself, with a certificate of an authority made for the session, and opens TLS to the
+//! host, whose certificate is verified as everywhere. Between them it speaks HTTP/1.1 and replaces the sentinel in header
+//! values, also inside `Authorization: Basic`, and nowhere else: not in the URL and not in bodies. Sent to another host, or
+//! over plain HTTP, a sentinel stays what it is.
+//!
+//! A host could send the secret back. In headers of a response, and in text of at most 1 MiB with a known length and no
+//! encoding, it is replaced by the sentinel again. It is *not* replaced in larger, chunked, compressed or binary bodies, in
+//! another spelling such as base64, or if it is shorter than eight bytes. So give a secret only to hosts that do not echo it.
+//!
+//! Upgrades (WebSocket) and HTTP/2 do not work with these hosts.
+
+mod authority;
+mod exchange;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+
+use crate::clients::random_hex;
+use crate::host::Host;
+use crate::rules::{Pattern, PatternError};
+use authority::Authority;
+pub(crate) use exchange::carry;
+
+/// Shorter secrets are not looked for in responses: they would be found by chance.
+const ECHO_MIN: usize = 8;
+
+/// A secret as settings give it.
+#[derive(Clone)]
+pub struct Secret {
+    /// Name of the variable that holds the sentinel in the sandbox.
+    pub name: String,
+    /// The secret itself.
+    pub value: String,
+    /// Hosts that may get it: `example.com`, `*.example.com`, or one of these with a port. Without a port, port 443 is meant.
+    pub hosts: Vec<String>,
+}
+
+/// Why secrets cannot be masked.
+#[derive(Debug, thiserror::Error)]
+pub enum MaskedError {
+    /// A host is no pattern.
+    #[error("secret {name}: {error}")]
+    Host {
+        /// Name of the secret.
+        name: String,
+        /// What is wrong.
+        error: PatternError,
+    },
+    /// A host is an address: certificates are made for names only.
+    #[error("secret {name}: {host:?} is an address; name the host")]
+    Address {
+        /// Name of the secret.
+        name: String,
+        /// The address.
+        host: String,
+    },
+    /// The value cannot stand in a header.
+    #[error("secret {name}: the value is empty or has characters that cannot stand in a header")]
+    Value {
+        /// Name of the secret.
+        name: String,
+    },
+    /// No certificate could be made.
+    #[error("cannot make a certificate: {0}")]
+    Certificate(#[from] rcgen::Error),
+    /// TLS could not be set up.
+    #[error("cannot set up TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    /// An extra root certificate cannot be read.
+    #[error("cannot read a root certificate: {0}")]
+    Root(#[from] rustls::pki_types::pem::Error),
+    /// The system gives no random bytes.
+    #[error("cannot get random bytes: {0}")]
+    Random(#[from] std::io::Error),
+}
+
+/// The secrets of a session.
+pub struct Masked {
+    secrets: Vec<MaskedSecret>,
+    authority: Authority,
+    upstream: Arc<rustls::ClientConfig>,
+}
+
+struct MaskedSecret {
+    name: String,
+    value: String,
+    sentinel: String,
+    hosts: Vec<Pattern>,
+}
+
+impl Masked {
+    /// Masks these secrets. Hosts are verified by the roots of the system and those in `extra_roots` (PEM). `now` dates the
+    /// certificates of the session.
+    pub fn new(secrets: Vec<Secret>, extra_roots: &str, now: SystemTime) -> Result<Self, MaskedError> {
+        let secrets = secrets.into_iter().map(MaskedSecret::new).collect::<Result<Vec<_>, _>>()?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let extra: Vec<CertificateDer<'static>> =
+            CertificateDer::pem_slice_iter(extra_roots.as_bytes()).collect::<Result<_, _>>()?;
+        let verifier = rustls_platform_verifier::Verifier::new_with_extra_roots(extra, provider.clone())?;
+        let mut upstream = rustls::ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()?
+            .dangerous() // the name of the method: this verifier is the one of the system
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_no_client_auth();
+        upstream.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let names = secrets.iter().flat_map(|secret| &secret.hosts).filter_map(Pattern::base_name);
+        let authority = Authority::new(names, now, provider)?;
+        Ok(Self { secrets, authority, upstream: Arc::new(upstream) })
+    }
+
+    /// Variables to set in the sandbox: the name of each secret and its sentinel.
+    pub fn environment(&self) -> Vec<(String, String)> {
+        self.secrets.iter().map(|secret| (secret.name.clone(), secret.sentinel.clone())).collect()
+    }
+
+    /// The certificate of the session's authority.
+    pub fn ca_pem(&self) -> String {
+        self.authority.pem()
+    }
+
+    /// The contents for the file that [`environment_for_ca`] names: the roots of the system and the session's authority.
+    pub fn bundle_pem(&self, system_roots: &str) -> String {
+        let separator = if system_roots.is_empty() || system_roots.ends_with('\n') { "" } else { "\n" };
+        format!("{system_roots}{separator}{}", self.ca_pem())
+    }
+
+    /// Whether a secret is for this host.
+    pub(crate) fn covers(&self, host: &Host, port: u16) -> bool {
+        self.secrets.iter().any(|secret| secret.is_for(host, port))
+    }
+
+    fn substitution(&self, host: &Host, port: u16) -> Substitution {
+        let own = self.secrets.iter().filter(|secret| secret.is_for(host, port));
+        Substitution { pairs: own.map(|secret| (secret.sentinel.clone(), secret.value.clone())).collect() }
+    }
+}
+
+impl MaskedSecret {
+    fn new(secret: Secret) -> Result<Self, MaskedError> {
+        let Secret { name, value, hosts } = secret;
+        if value.is_empty() || HeaderValue::from_str(&value).is_err() {
+            return Err(MaskedError::Value { name });
+        }
+        let mut patterns = Vec::new();
+        for host in hosts {
+            let pattern =
+                Pattern::parse(&host).map_err(|error| MaskedError::Host { name: name.clone(), error })?;
+            if pattern.base_name().is_none() {
+                return Err(MaskedError::Address { name, host });
+            }
+            patterns.push(pattern);
+        }
+        let sentinel = format!("decurion-masked-{}", random_hex()?);
+        Ok(Self { name, value, sentinel, hosts: patterns })
+    }
+
+    fn is_for(&self, host: &Host, port: u16) -> bool {
+        self.hosts.iter().any(|pattern| pattern.matches(host, port) && port == pattern.port().unwrap_or(443))
+    }
+}
+
+/// Sentinels and secrets for one host.
+struct Substitution {
+    pairs: Vec<(String, String)>,
+}
+
+impl Substitution {
+    /// Puts secrets in the place of their sentinels.
+    fn unmask(&self, headers: &mut HeaderMap) {
+        for (name, header) in headers.iter_mut() {
+            let basic = (name == AUTHORIZATION).then(|| self.unmask_basic(header.as_bytes())).flatten();
+            let changed =
+                basic.or_else(|| self.replace(header.as_bytes(), |(sentinel, value)| (sentinel, value)));
+            set(header, changed);
+        }
+    }
+
+    fn unmask_basic(&self, header: &[u8]) -> Option<Vec<u8>> {
+        let (scheme, encoded) = std::str::from_utf8(header).ok()?.split_once(' ')?;
+        let decoded =
+            STANDARD.decode(encoded.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
+        let changed = self.replace(&decoded, |(sentinel, value)| (sentinel, value))?;
+        Some(format!("{scheme} {}", STANDARD.encode(changed)).into_bytes())
+    }
+
+    /// Puts sentinels in the place of their secrets.
+    fn mask(&self, headers: &mut HeaderMap) {
+        for (_, header) in headers.iter_mut() {
+            let changed = self.replace(header.as_bytes(), masking);
+            set(header, changed);
+        }
+    }
+
+    fn mask_bytes(&self, bytes: &[u8]) -> Vec<u8> {
+        self.replace(bytes, masking).unwrap_or_else(|| bytes.to_vec())
+    }
+
+    /// The bytes with each pair's first text replaced by its second; none if no text occurs.
+    fn replace(&self, bytes: &[u8], order: fn(&(String, String)) -> (&String, &String)) -> Option<Vec<u8>> {
+        let mut changed: Option<Vec<u8>> = None;
+        for (from, to) in self.pairs.iter().map(order) {
+            let current = changed.as_deref().unwrap_or(bytes);
+            if let Some(next) = replace_all(current, from.as_bytes(), to.as_bytes()) {
+                changed = Some(next);
+            }
+        }
+        changed
+    }
+}
+
+/// Short secrets stay: the sentinel replaces itself.
+fn masking((sentinel, value): &(String, String)) -> (&String, &String) {
+    if value.len() < ECHO_MIN { (sentinel, sentinel) } else { (value, sentinel) }
+}
+
+fn replace_all(bytes: &[u8], from: &[u8], to: &[u8]) -> Option<Vec<u8>> {
+    let mut result = Vec::new();
+    let mut rest = bytes;
+    while let Some(at) = rest.windows(from.len()).position(|window| window == from) {
+        result.extend_from_slice(&rest[..at]);
+        result.extend_from_slice(to);
+        rest = &rest[at + from.len()..];
+    }
+    if rest.len() == bytes.len() {
+        return None;
+    }
+    result.extend_from_slice(rest);
+    Some(result)
+}
+
+fn set(header: &mut HeaderValue, changed: Option<Vec<u8>>) {
+    if let Some(mut value) = changed.and_then(|bytes| HeaderValue::from_bytes(&bytes).ok()) {
+        value.set_sensitive(true);
+        *header = value;
+    }
+}
+
+/// Variables that make the usual programs trust the session's authority.
+///
+/// The file at `path` is [`Masked::bundle_pem`]: most of these variables replace the roots of the system, so the file has to
+/// contain those too. Only `NODE_EXTRA_CA_CERTS` and `DENO_CERT` add to them. Java reads none of these.
+pub fn environment_for_ca(path: &str) -> Vec<(&'static str, String)> {
+    let names = [
+        "SSL_CERT_FILE",
+        "NIX_SSL_CERT_FILE",
+        "CURL_CA_BUNDLE",
+        "REQUESTS_CA_BUNDLE",
+        "PIP_CERT",
+        "CARGO_HTTP_CAINFO",
+        "GIT_SSL_CAINFO",
+        "AWS_CA_BUNDLE",
+        "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+        "BUNDLE_SSL_CA_CERT",
+        "NODE_EXTRA_CA_CERTS",
+        "DENO_CERT",
+    ];
+    names.into_iter().map(|name| (name, path.to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn substitution(value: &str) -> Substitution {
+        Substitution { pairs: vec![("decurion-masked-1".to_owned(), value.to_owned())] }
+    }
+
+    fn headers(name: &'static str, value: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(name, HeaderValue::from_str(value).unwrap());
+        headers
+    }
+
+    #[test]
+    fn sentinels_in_headers_become_secrets_also_inside_basic() {
+        let unmasked = |name: &'static str, value: &str| {
+            let mut headers = headers(name, value);
+            substitution("s3cret-value").unmask(&mut headers);
+            headers[name].to_str().unwrap().to_owned()
+        };
+        assert_eq!(unmasked("authorization", "Bearer decurion-masked-1"), "Bearer s3cret-value");
+        assert_eq!(unmasked("x-key", "decurion-masked-1,decurion-masked-1"), "s3cret-value,s3cret-value");
+        let basic = format!("Basic {}", STANDARD.encode("me:decurion-masked-1"));
+        let expected = format!("Basic {}", STANDARD.encode("me:s3cret-value"));
+        assert_eq!(unmasked("authorization", &basic), expected);
+        assert_eq!(unmasked("x-key", &basic), basic);
+        assert_eq!(unmasked("x-key", "decurion-masked-2"), "decurion-masked-2");
+    }
+
+    #[test]
+    fn secrets_in_responses_become_sentinels_unless_they_are_short() {
+        let masked = |value: &str, text: &str| substitution(value).mask_bytes(text.as_bytes());
+        assert_eq!(masked("s3cret-value", "a s3cret-value b"), b"a decurion-masked-1 b");
+        assert_eq!(masked("a", "a banana"), b"a banana");
+        let mut echoed = headers("x-echo", "key=s3cret-value");
+        substitution("s3cret-value").mask(&mut echoed);
+        assert_eq!(echoed["x-echo"], "key=decurion-masked-1");
+    }
+
+    #[test]
+    fn secrets_that_cannot_be_masked_are_refused() {
+        let new = |value: &str, host: &str| {
+            let secret =
+                Secret { name: "KEY".to_owned(), value: value.to_owned(), hosts: vec![host.to_owned()] };
+            MaskedSecret::new(secret).map(|_| ())
+        };
+        assert!(new("value", "*.example.com").is_ok());
+        assert!(matches!(new("", "example.com"), Err(MaskedError::Value { .. })));
+        assert!(matches!(new("a\r\nb", "example.com"), Err(MaskedError::Value { .. })));
+        assert!(matches!(new("value", "10.0.0.1"), Err(MaskedError::Address { .. })));
+        assert!(matches!(new("value", "*"), Err(MaskedError::Host { .. })));
+    }
+}
