@@ -10,7 +10,8 @@ const METADATA_V4: [Ipv4Addr; 3] =
 const METADATA_V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
 
-/// Ranges of IPv4 that are not the public network.
+/// Ranges of IPv4 that are not the public network. Those for documentation are not among them: nothing is routed there, and
+/// closed networks use them for mirrors of public hosts.
 const SPECIAL_V4: &[(Ipv4Addr, u8, &str)] = &[
     (Ipv4Addr::UNSPECIFIED, 8, "unspecified"),
     (Ipv4Addr::new(10, 0, 0, 0), 8, "private"),
@@ -19,12 +20,8 @@ const SPECIAL_V4: &[(Ipv4Addr, u8, &str)] = &[
     (Ipv4Addr::new(169, 254, 0, 0), 16, "link-local"),
     (Ipv4Addr::new(172, 16, 0, 0), 12, "private"),
     (Ipv4Addr::new(192, 0, 0, 0), 24, "reserved"),
-    (Ipv4Addr::new(192, 0, 2, 0), 24, "documentation"),
-    (Ipv4Addr::new(192, 88, 99, 0), 24, "6to4 relay"),
     (Ipv4Addr::new(192, 168, 0, 0), 16, "private"),
     (Ipv4Addr::new(198, 18, 0, 0), 15, "benchmarking"),
-    (Ipv4Addr::new(198, 51, 100, 0), 24, "documentation"),
-    (Ipv4Addr::new(203, 0, 113, 0), 24, "documentation"),
     (Ipv4Addr::new(224, 0, 0, 0), 4, "multicast"),
     (Ipv4Addr::new(240, 0, 0, 0), 4, "reserved"),
 ];
@@ -36,7 +33,6 @@ const SPECIAL_V6: &[(Ipv6Addr, u8, &str)] = &[
     (Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48, "local NAT64"),
     (Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0), 64, "discard"),
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32, "Teredo"),
-    (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32, "documentation"),
     (Ipv6Addr::new(0x5f00, 0, 0, 0, 0, 0, 0, 0), 16, "segment routing"),
     (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7, "unique-local"),
     (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10, "link-local"),
@@ -185,9 +181,15 @@ mod tests {
 
     #[test]
     fn public_addresses_are_public_also_behind_a_gateway() {
-        for text in
-            ["1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1", "64:ff9b::8.8.8.8", "2002:808:808::1"]
-        {
+        for text in [
+            "1.1.1.1",
+            "203.0.113.80",
+            "172.32.0.1",
+            "100.128.0.1",
+            "2606:4700::1",
+            "64:ff9b::8.8.8.8",
+            "2002:808:808::1",
+        ] {
             assert_eq!(special_kind(text.parse().unwrap()), None, "{text}");
         }
     }

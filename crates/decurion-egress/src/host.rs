@@ -61,7 +61,7 @@ impl Host {
     }
 
     /// Reads `host:port`, or `host` if a default port is given.
-    pub fn parse_with_port(text: &str, default: Option<u16>) -> Option<(&str, u16)> {
+    pub(crate) fn parse_with_port(text: &str, default: Option<u16>) -> Option<(&str, u16)> {
         let (host, port) = match text.rfind(']') {
             Some(end) if text.starts_with('[') => match &text[end + 1..] {
                 "" => (text, None),

@@ -260,6 +260,7 @@ pub fn environment_for_ca(path: &str) -> Vec<(&'static str, String)> {
         "AWS_CA_BUNDLE",
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
         "BUNDLE_SSL_CA_CERT",
+        "npm_config_cafile",
         "NODE_EXTRA_CA_CERTS",
         "DENO_CERT",
     ];
