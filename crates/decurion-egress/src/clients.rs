@@ -6,10 +6,14 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{BoxFuture, Shared, WeakShared};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use crate::gate::Verdict;
 use crate::rules::HostRules;
+
+/// Connections of one client that may wait for a person at once. They hold slots of the proxy, which other clients need too.
+const WAITING_MAX: usize = 64;
 
 /// A host and port that a person is asked about.
 pub(crate) type Target = (String, u16);
@@ -27,6 +31,8 @@ pub struct Client {
     name: String,
     token: String,
     ended: CancellationToken,
+    /// Slots for connections that wait for a person.
+    waiting: Semaphore,
     state: Mutex<ClientState>,
 }
 
@@ -44,6 +50,7 @@ impl Clients {
             name: name.to_owned(),
             token: random_hex()?,
             ended: CancellationToken::new(),
+            waiting: Semaphore::new(WAITING_MAX),
             state: Mutex::new(state),
         });
         lock(&self.by_token).insert(client.token.clone(), client.clone());
@@ -87,6 +94,11 @@ impl Client {
     /// Resolves when the client is removed.
     pub(crate) async fn ended(&self) {
         self.ended.cancelled().await;
+    }
+
+    /// A slot to wait for a person in, if one is free.
+    pub(crate) fn waiting_slot(&self) -> Option<SemaphorePermit<'_>> {
+        self.waiting.try_acquire().ok()
     }
 
     pub(crate) fn is_allowed_for_session(&self, target: &Target) -> bool {

@@ -100,8 +100,8 @@ pub enum Reason {
     /// A person said no.
     #[error("the user denied this host")]
     DeniedByUser,
-    /// Too many questions of this client wait for a person.
-    #[error("too many hosts of this client wait for an answer of the user")]
+    /// Too many questions or connections of this client wait for a person.
+    #[error("too many connections of this client wait for an answer of the user")]
     TooManyQuestions,
     /// An address was given instead of a name, and it is not listed.
     #[error("addresses have to be listed to be reached without a name")]
@@ -238,6 +238,7 @@ impl Gate {
             return Ok(Grant::Session);
         }
         let judge = self.judge.as_ref().ok_or(Reason::NotAllowed)?;
+        let _slot = client.waiting_slot().ok_or(Reason::TooManyQuestions)?;
         let question = client
             .question(&target, QUESTIONS_MAX, || question(judge.clone(), client.clone(), target.clone()))
             .ok_or(Reason::TooManyQuestions)?;

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use decurion_egress::{Client, Grant, Judge, Limits, RecordedVerdict, Verdict};
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{mpsc, oneshot};
 
@@ -157,4 +158,19 @@ async fn a_client_cannot_bury_a_person_under_questions() {
     let mut bytes = Vec::new();
     streams.pop().unwrap().read_to_end(&mut bytes).await.unwrap();
     assert_eq!(ask(&world, &mut questions, Verdict::AllowOnce).await, ANSWER);
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_a_person_leaves_slots_to_others() {
+    let (world, mut questions) = world().await;
+    let request = get("new.com")(world.client.token());
+    let mut exchanges: FuturesUnordered<_> = (0..65).map(|_| world.exchange(&request)).collect();
+    // One too many: it is answered while the others wait.
+    assert!(exchanges.next().await.unwrap().starts_with(b"HTTP/1.1 403 "));
+    let other = world.gate.clients().add("other", rules(&["new.com"], &[], false)).unwrap();
+    assert_eq!(world.exchange(&get("new.com")(other.token())).await, ANSWER);
+    questions.recv().await.unwrap().1.send(Verdict::AllowOnce).unwrap();
+    for _ in 0..64 {
+        assert_eq!(exchanges.next().await.unwrap(), ANSWER);
+    }
 }
