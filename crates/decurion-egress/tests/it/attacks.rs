@@ -130,6 +130,13 @@ fn lookups() -> Vec<Case> {
             forbidden: inside,
             ..leads_to("second answer leads inside", &[PUBLIC, "10.0.0.5"], "10.0.0.5")
         },
+        Case {
+            attack: Attack {
+                names: vec![("good.com", &["10.0.0.5"])],
+                ..attack(rules(&[], &[], true), get("good.com"))
+            },
+            ..leads_to("name leads inside under open rules", &["10.0.0.5"], "10.0.0.0/8")
+        },
         case(
             "name leads to a denied public address",
             attack(rules(&["good.com"], &["93.184.0.0/16"], false), get("good.com")),
@@ -489,7 +496,7 @@ async fn addresses_in_any_spelling_are_not_reached_unless_listed() {
 
 #[tokio::test]
 async fn names_do_not_lead_inside() {
-    check(lookups(), 15).await;
+    check(lookups(), 16).await;
 }
 
 #[tokio::test]
