@@ -7,12 +7,13 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use decurion_config::{Environment, Keeper, Loaded, Plugins, TrustState, settings, shell_env};
 use decurion_engine::child::{AgentSettings, BackgroundChoice};
+use decurion_engine::egress::{Egress, HostSettings};
 use decurion_engine::mcp::McpParts;
 use decurion_engine::permission::Undecided;
 use decurion_engine::sandbox::SandboxMaker;
 use decurion_engine::worktree::{WorktreeSettings, Worktrees};
 use decurion_engine::{Compaction, Definitions, Durability, Engine, Kept, Library, Models, Parts, Settings};
-use decurion_exec::{Form, Git, Guard, GuardProgram, private};
+use decurion_exec::{Form, Git, Guard, GuardProgram, Network, private};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{HookDeclaration, PermissionUpdate};
 use decurion_store::{Archive, Leases};
@@ -79,9 +80,8 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> 
     let redactor = loaded.redactor();
     let processes = guard();
     let sandbox = sandbox(loaded, environment);
-    if let (Some(maker), Some(guard)) = (&sandbox, &processes) {
-        guard.force_form(maker.settings().form);
-    }
+    let egress =
+        sandbox.as_ref().zip(processes.as_ref()).and_then(|(maker, guard)| connect(loaded, maker, guard));
     Engine::new(Parts {
         models,
         worktrees: worktrees(loaded, environment, processes.clone()),
@@ -96,6 +96,7 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> 
         clock: Arc::new(SystemClock::new()),
         processes,
         sandbox,
+        egress,
         environment: shell,
         tool_limits: Arc::new(tool_limits(&settings.limits)),
         rules: loaded.rules.set.clone(),
@@ -142,6 +143,22 @@ pub fn sandbox_name(loaded: &Loaded) -> String {
         Err(_) if loaded.settings.sandbox.enabled => "none".to_owned(),
         Err(_) => "off".to_owned(),
     }
+}
+
+/// Tells the guard how commands are sandboxed. Gives their way to the network, if they do not have the machine's.
+pub fn connect(loaded: &Loaded, maker: &SandboxMaker, guard: &Guard) -> Option<Arc<Egress>> {
+    let settings = &loaded.settings.sandbox;
+    guard.force_form(maker.settings().form);
+    if settings.network_open {
+        guard.set_network(Network::Open);
+        return None;
+    }
+    let hosts =
+        HostSettings { allowed: settings.allowed_hosts.clone(), denied: settings.denied_hosts.clone() };
+    let egress = Arc::new(Egress::new(hosts));
+    let serving = Arc::clone(&egress);
+    guard.set_network(Network::Proxied(Box::new(move |listener| serving.serve(listener))));
+    Some(egress)
 }
 
 /// The sandbox of commands; none where it is off or the system has none.

@@ -28,6 +28,7 @@ use crate::child;
 use crate::confine::{Confinement, Place};
 use crate::context::OpenCall;
 use crate::desk::Wish;
+use crate::egress::Pass;
 use crate::elicit::Elicitor;
 use crate::hook::HookPermission;
 use crate::hooked::{Hooked, HookedCall};
@@ -410,19 +411,50 @@ impl Leave {
         rules.confined(Confinement::of(&bench.spec), &bench.ports.root)
     }
 
-    /// For a command that it starts. The error is why it cannot be started.
-    async fn sandbox(
+    /// For a command that it starts; none where nothing is kept from it. The error is why it cannot be started.
+    async fn confined(
         &self,
         bench: &Bench<'_>,
-        tool: &str,
+        call: &Call,
         profile: Option<Profile>,
-    ) -> Result<Option<Arc<Sandbox>>, String> {
+    ) -> Result<Option<Confined>, String> {
         let maker = bench.ports.equipment.sandbox.clone().filter(|_| self.seen.shell.is_some());
-        let Some(maker) = maker.filter(|_| tool == "Bash") else { return Ok(None) };
+        let Some(maker) = maker.filter(|_| call.name == "Bash") else { return Ok(None) };
+        let rules = Arc::clone(&self.policy.rules);
         let (policy, seen) = (self.policy.clone(), self.seen.clone());
         let compile = move || maker.compile(&policy, profile, &seen);
         let compiled = tokio::task::spawn_blocking(compile).await.map_err(|error| error.to_string())?;
-        Ok(compiled.map_err(|error| error.to_string())?.map(Arc::new))
+        let Some(sandbox) = compiled.map_err(|error| error.to_string())? else { return Ok(None) };
+        let egress = bench.ports.equipment.egress.as_ref().filter(|_| sandbox.network);
+        let pass = egress.map(|egress| egress.admit(bench, call, &rules)).transpose();
+        let pass = pass.map_err(|error| format!("it has no way to the network: {error}"))?;
+        Ok(Some(Confined { sandbox: Arc::new(sandbox), pass: pass.map(Arc::new) }))
+    }
+}
+
+/// A sandbox for one command.
+#[derive(Clone)]
+pub struct Confined {
+    sandbox: Arc<Sandbox>,
+    pass: Option<Arc<Pass>>,
+}
+
+impl Confined {
+    /// The same call with its command in the sandbox.
+    pub fn around(this: Option<&Self>, cx: ToolContext) -> ToolContext {
+        let Some(Self { sandbox, pass }) = this else { return cx };
+        let mut environment = cx.environment.to_vec();
+        for (name, value) in pass.iter().flat_map(|pass| pass.environment()) {
+            environment.retain(|(known, _)| *known != name);
+            environment.push((name, value));
+        }
+        let held = pass.clone().map(|pass| pass as Arc<dyn std::any::Any + Send + Sync>);
+        ToolContext { sandbox: Some(Arc::clone(sandbox)), held, environment: environment.into(), ..cx }
+    }
+
+    /// Hosts that the command was refused.
+    fn refused_hosts(&self) -> Vec<String> {
+        self.pass.as_ref().map(|pass| pass.refused()).unwrap_or_default()
     }
 }
 
@@ -474,7 +506,7 @@ pub async fn inline_permit(
     bench: &Bench<'_>,
     call: Call,
     tool: &Arc<dyn Tool>,
-) -> Result<(OpenRules, Value, Option<Arc<Sandbox>>), String> {
+) -> Result<(OpenRules, Value, Option<Confined>), String> {
     let intent = tool.intent(&call.input, &bench.around).map_err(|error| error.to_string())?;
     let ready = Ready { call, tool: Arc::clone(tool), intent };
     let name = tool.spec().name.clone();
@@ -487,8 +519,8 @@ pub async fn inline_permit(
     match decide_again(bench, &mut ready, &name, permit).await {
         Permit::Granted { decision, input, seen, under } => {
             let leave = Leave { policy: policy(bench, &under), seen };
-            let sandbox = leave.sandbox(bench, &name, decision.profile).await?;
-            Ok((leave.rules(bench), input.unwrap_or(ready.call.input), sandbox))
+            let confined = leave.confined(bench, &ready.call, decision.profile).await?;
+            Ok((leave.rules(bench), input.unwrap_or(ready.call.input), confined))
         }
         Permit::Refused { decision, .. } => Err(decision.reason),
     }
@@ -783,12 +815,14 @@ async fn sandboxed(
     leave: &Leave,
     profile: Option<Profile>,
 ) -> Result<ToolOutput, JournalLost> {
-    let mut output = match leave.sandbox(bench, &work.call.name, profile).await {
+    let confined = match leave.confined(bench, &work.call, profile).await {
+        Ok(Some(confined)) => confined,
         Ok(None) => return Ok(work.run(bench, None).await),
-        Ok(sandbox) => work.run(bench, sandbox).await,
         Err(reason) => return Ok(not_started(&reason)),
     };
-    let Some(refusal) = sandbox::refusal_in(&output) else { return Ok(output) };
+    let mut output = work.run(bench, Some(&confined)).await;
+    let refusal = sandbox::refusal_in(&output, &confined.refused_hosts());
+    let Some(refusal) = refusal else { return Ok(output) };
     if !may_widen(bench, leave, profile) {
         refusal.explain(&mut output, None);
         return Ok(output);
@@ -829,8 +863,8 @@ async fn widened(
             let text = refusal.notice(wider.is_some());
             let notice = Event::Notice { level: "info".to_owned(), text };
             bench.ports.journal.write(&bench.ports.who, vec![notice]).await?;
-            return Ok(match leave.sandbox(bench, &work.call.name, decision.profile).await {
-                Ok(sandbox) => work.run(bench, sandbox).await,
+            return Ok(match leave.confined(bench, &work.call, decision.profile).await {
+                Ok(confined) => work.run(bench, confined.as_ref()).await,
                 Err(reason) => not_started(&reason),
             });
         }
@@ -885,11 +919,11 @@ impl Work {
     }
 
     /// Runs the tool, showing what it says meanwhile. A tool that panics has failed; nothing else has.
-    async fn run(&self, bench: &Bench<'_>, sandbox: Option<Arc<Sandbox>>) -> ToolOutput {
+    async fn run(&self, bench: &Bench<'_>, confined: Option<&Confined>) -> ToolOutput {
         let Self { call, tool, input, .. } = self;
         let (progress, mut said) = mpsc::channel(16);
         let cx = context(bench, call, Arc::clone(&self.rules), progress);
-        let cx = ToolContext { called: self.called.clone(), sandbox, ..cx };
+        let cx = Confined::around(confined, ToolContext { called: self.called.clone(), ..cx });
         let mut running = std::pin::pin!(async {
             if tool.spec().name == "Bash" {
                 return shell::run(bench, call, Arc::clone(tool), cx, input.clone()).await;
@@ -939,6 +973,7 @@ pub fn context(
         rules,
         processes: equipment.processes.clone(),
         sandbox: None,
+        held: None,
         environment: environment(&equipment.environment, bench.spec.worktree.as_deref()),
         limits: Arc::clone(&equipment.limits),
         http: equipment.http.clone(),

@@ -29,6 +29,7 @@ mod compact;
 mod confine;
 pub mod context;
 pub mod desk;
+pub mod egress;
 mod elicit;
 pub mod fork;
 mod git;
@@ -642,6 +643,7 @@ fn equipment(parts: &Parts, files: Option<&Arc<SessionFiles>>, checkpoints: bool
     Arc::new(Equipment {
         processes: parts.processes.clone(),
         sandbox: parts.sandbox.clone(),
+        egress: parts.egress.clone(),
         environment: Arc::clone(&parts.environment),
         spill: Arc::clone(&spill_into) as Arc<dyn decurion_tools::Spill>,
         spill_into,

@@ -25,6 +25,7 @@ use crate::budget::{AccountId, Budget};
 use crate::checkpoint::Keeper;
 use crate::child::AgentSettings;
 use crate::desk::Desk;
+use crate::egress::Egress;
 use crate::hook::Hooks;
 use crate::journal::{Durability, Journal, Who};
 use crate::mcp::McpParts;
@@ -239,6 +240,8 @@ pub struct Parts {
     pub processes: Option<Guard>,
     /// What commands are kept from by the kernel; none where nothing is.
     pub sandbox: Option<Arc<SandboxMaker>>,
+    /// The way to the network for sandboxed commands; none where they have that of the machine, or no sandbox.
+    pub egress: Option<Arc<Egress>>,
     /// The environment of shells.
     pub environment: Arc<[(OsString, OsString)]>,
     /// What tools may take and give.
@@ -355,6 +358,8 @@ pub struct Equipment {
     pub processes: Option<Guard>,
     /// What commands are kept from by the kernel; none where nothing is.
     pub sandbox: Option<Arc<SandboxMaker>>,
+    /// The way to the network for sandboxed commands; none where they have that of the machine, or no sandbox.
+    pub egress: Option<Arc<Egress>>,
     /// The environment of shells.
     pub environment: Arc<[(OsString, OsString)]>,
     /// Where long output goes.

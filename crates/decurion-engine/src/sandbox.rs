@@ -17,6 +17,7 @@ use decurion_protocol::{Intent, Profile, Rule};
 
 use crate::permission::{Policy, Walls, patterns_of};
 use crate::trail::Trails;
+pub(crate) use places::git_folders;
 use places::{Listings, Placeholders};
 pub use refusal::{Refusal, refusal_in};
 

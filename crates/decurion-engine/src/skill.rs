@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::agent_tools::agent;
-use crate::call::{Bench, Call, denied_agent, inline_permit, withheld};
+use crate::call::{Bench, Call, Confined, denied_agent, inline_permit, withheld};
 use crate::child::AgentInput;
 use crate::context::Context;
 use crate::ports::Library;
@@ -253,7 +253,7 @@ async fn inline(bench: &Bench<'_>, call: &Call, cx: &ToolContext, skill: &str, c
     };
     let input = json!({"command": command, "timeout": INLINE_TIMEOUT});
     let own = Call { input, name: "Bash".to_owned(), ..call.clone() };
-    let (rules, input, sandbox) = match inline_permit(bench, own, &bash).await {
+    let (rules, input, confined) = match inline_permit(bench, own, &bash).await {
         Ok(permitted) => permitted,
         Err(reason) => return format!("[not run: `{command}`: {reason}]"),
     };
@@ -274,7 +274,8 @@ async fn inline(bench: &Bench<'_>, call: &Call, cx: &ToolContext, skill: &str, c
         spill: Arc::clone(&cx.spill),
         rules: Arc::new(rules),
         processes: cx.processes.clone(),
-        sandbox,
+        sandbox: None,
+        held: None,
         environment: Arc::clone(&cx.environment),
         limits: Arc::clone(&cx.limits),
         http: cx.http.clone(),
@@ -282,6 +283,7 @@ async fn inline(bench: &Bench<'_>, call: &Call, cx: &ToolContext, skill: &str, c
         elicit: None,
         host: cx.host.clone(),
     };
+    let cx = Confined::around(confined.as_ref(), cx);
     // What a prompt holds is not looked at again.
     clean(bash.run(&cx, input).await.content.text().trim_end().to_owned())
 }

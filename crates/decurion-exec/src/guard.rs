@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -36,6 +36,8 @@ use crate::{limits, sys, wire};
 
 /// The argument of a guard that lives in namespaces, after those that make it a guard.
 const SANDBOX: &str = "--sandbox";
+/// The same with the network of the machine.
+const SANDBOX_OPEN: &str = "--sandbox-open-network";
 /// What such a guard says instead of its version when the system refuses namespaces, with the error's number.
 const NO_NAMESPACES: u8 = u8::MAX;
 
@@ -70,18 +72,29 @@ struct Shared {
     /// The guard of sandboxed commands, where the system allows it namespaces.
     sandboxed: Slot,
     form: OnceCell<Form>,
+    network: OnceLock<Network>,
     places: Arc<Semaphore>,
 }
 
-/// One guard process, if it was started, and what makes it the one it is.
+/// What sandboxed commands that may use the network find there.
+pub enum Network {
+    /// The network of this machine.
+    Open,
+    /// Nothing but each other and what listens at [`crate::sandbox::PROXY_PORT`]. The listener is made in their network
+    /// and given to this function, once for each guard that is started; it is called inside of the runtime.
+    Proxied(Box<dyn Fn(std::net::TcpListener) + Send + Sync>),
+}
+
+/// One guard process, if it was started.
 struct Slot {
-    argument: Option<&'static str>,
+    /// Whether it is the one for sandboxed commands.
+    sandboxed: bool,
     current: Mutex<Option<Arc<Connection>>>,
 }
 
 impl Slot {
-    fn new(argument: Option<&'static str>) -> Self {
-        Self { argument, current: Mutex::new(None) }
+    fn new(sandboxed: bool) -> Self {
+        Self { sandboxed, current: Mutex::new(None) }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<Connection>>> {
@@ -107,8 +120,17 @@ impl Guard {
     /// The same with another bound on how many commands run at once.
     pub fn with_capacity(program: GuardProgram, commands: usize) -> Self {
         let places = Arc::new(Semaphore::new(commands.clamp(1, Semaphore::MAX_PERMITS)));
-        let (plain, sandboxed) = (Slot::new(None), Slot::new(Some(SANDBOX)));
-        Self { shared: Arc::new(Shared { program, plain, sandboxed, form: OnceCell::new(), places }) }
+        let (plain, sandboxed) = (Slot::new(false), Slot::new(true));
+        Self {
+            shared: Arc::new(Shared {
+                program,
+                plain,
+                sandboxed,
+                form: OnceCell::new(),
+                network: OnceLock::new(),
+                places,
+            }),
+        }
     }
 
     /// Starts a command. Waits first if too many are running. Dropping the future, like dropping the
@@ -145,6 +167,12 @@ impl Guard {
     /// Uses this form of sandbox, even where a stronger one works. To be called before the first command.
     pub fn force_form(&self, form: Form) {
         let _ = self.shared.form.set(form);
+    }
+
+    /// Says what sandboxed commands find in their network. To be called before the first of them; without, it is
+    /// nothing but each other.
+    pub fn set_network(&self, network: Network) {
+        let _ = self.shared.network.set(network);
     }
 
     /// How sandboxes are enforced here: the strongest form that works, found by trying it once.
@@ -191,12 +219,24 @@ impl Guard {
             if let Some(connection) = current.as_ref() {
                 connection.clone()
             } else {
-                let opened = Connection::open(&self.shared.program, slot.argument);
+                let argument = match (slot.sandboxed, self.shared.network.get()) {
+                    (false, _) => None,
+                    (true, Some(Network::Open)) => Some(SANDBOX_OPEN),
+                    (true, _) => Some(SANDBOX),
+                };
+                let opened = Connection::open(&self.shared.program, argument);
                 let opened = Arc::new(opened.map_err(|error| self.no_guard(error.to_string()))?);
                 current.insert(opened).clone()
             }
         };
-        match connection.greeted.get_or_try_init(|| connection.greeting()).await {
+        let greet = async || {
+            let listener = connection.greeting().await?;
+            if let (Some(listener), Some(Network::Proxied(give))) = (listener, self.shared.network.get()) {
+                give(listener);
+            }
+            Ok(())
+        };
+        match connection.greeted.get_or_try_init(greet).await {
             Ok(()) => Ok(connection),
             Err(Unready::NoNamespaces(source)) => {
                 slot.forget(&connection);
@@ -265,19 +305,18 @@ impl Connection {
         })
     }
 
-    async fn greeting(&self) -> Result<(), Unready> {
-        let mut bytes = [0_u8; 5];
-        let receive = self.socket.async_io(Interest::READABLE, |socket| {
-            Ok(rustix::net::recv(socket, &mut bytes, RecvFlags::empty())?.0)
-        });
+    /// Waits until it says that it is there. Gives the listener that it has made in its network, if it has one.
+    async fn greeting(&self) -> Result<Option<std::net::TcpListener>, Unready> {
+        let receive = self.socket.async_io(Interest::READABLE, |socket| Ok(receive_message(socket)?));
         let broken = |text: &'static str| Unready::Broken(io::Error::other(text));
         let received = tokio::time::timeout(GREETING_LIMIT, receive).await;
-        match received.map_err(|_| broken("it did not say that it is there"))?.map_err(Unready::Broken)? {
-            0 => Err(broken("it ended at once")),
-            1 if bytes[0] == wire::VERSION => Ok(()),
-            5 if bytes[0] == NO_NAMESPACES => {
-                let [_, a, b, c, d] = bytes;
-                let errno = i32::from_le_bytes([a, b, c, d]);
+        let (bytes, fds) =
+            received.map_err(|_| broken("it did not say that it is there"))?.map_err(Unready::Broken)?;
+        match bytes.as_slice() {
+            [] => Err(broken("it ended at once")),
+            [wire::VERSION] => Ok(fds.into_iter().next().map(Into::into)),
+            [NO_NAMESPACES, a, b, c, d] => {
+                let errno = i32::from_le_bytes([*a, *b, *c, *d]);
                 Err(Unready::NoNamespaces(io::Error::from_raw_os_error(errno)))
             }
             _ => Err(broken("it is of another version")),
@@ -362,19 +401,22 @@ fn send_descriptors(socket: &OwnedFd, fds: &[BorrowedFd<'_>]) -> Result<(), Errn
 
 /// One parcel of descriptors; `None` when the other side is gone.
 fn receive_descriptors(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, Errno> {
-    let mut byte = [0_u8; 1];
+    let (bytes, parcel) = receive_message(socket)?;
+    Ok((!bytes.is_empty()).then_some(parcel))
+}
+
+/// One message with its descriptors; empty when the other side is gone.
+fn receive_message(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
+    let mut bytes = [0_u8; 8];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(reaper::MOST_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags)?;
-    if message.bytes == 0 {
-        return Ok(None);
-    }
+    let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
     let mut parcel = Vec::with_capacity(reaper::MOST_DESCRIPTORS);
     for item in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = item {
             parcel.extend(descriptors);
         }
     }
-    Ok(Some(parcel))
+    Ok((bytes[..message.bytes].to_vec(), parcel))
 }

@@ -14,6 +14,9 @@ pub(crate) mod mounts;
 
 use std::path::PathBuf;
 
+/// Where commands with a network of their own find the way out of it.
+pub const PROXY_PORT: u16 = 14_041;
+
 /// What one command may do. Paths are absolute and contain no symbolic links: a link that appears on the way to one
 /// of them before the command starts makes the start fail.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -249,6 +249,27 @@ pub enum Event {
         /// How the provider rejected them.
         error: String,
     },
+    /// A sandboxed command connected to a host, or tried to.
+    Connection {
+        /// The call that runs the command.
+        call: CallId,
+        /// The host's name.
+        host: String,
+        /// Its port.
+        port: u16,
+        /// The address that was used.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        address: Option<String>,
+        /// Why it was refused, if it was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        refused: Option<String>,
+        /// Bytes sent to the host.
+        bytes_up: u64,
+        /// Bytes received from it.
+        bytes_down: u64,
+        /// How long it was open, in milliseconds.
+        duration_ms: u64,
+    },
     /// Something a person should know; kept in the transcript.
     Notice {
         /// `info`, `warning` or `error`.

@@ -84,6 +84,8 @@ pub struct Stage {
     pub processes: Option<decurion_exec::Guard>,
     /// What commands are kept from by the kernel.
     pub sandbox: Option<Arc<decurion_engine::sandbox::SandboxMaker>>,
+    /// Their way to the network.
+    pub egress: Option<Arc<decurion_engine::egress::Egress>>,
     /// Who makes checkouts of their own.
     pub worktrees: Option<decurion_engine::worktree::Worktrees>,
     /// The MCP servers.
@@ -162,6 +164,7 @@ impl Stage {
             journal_here: true,
             processes: None,
             sandbox: None,
+            egress: None,
             worktrees: None,
             mcp: None,
             clock: Arc::new(CountingClock::default()),
@@ -290,6 +293,7 @@ impl Stage {
             background_wait: Duration::from_secs(600),
             processes: self.processes.clone(),
             sandbox: self.sandbox.clone(),
+            egress: self.egress.clone(),
             environment: Arc::from([]),
             tool_limits: Arc::new(ToolLimits::default()),
             rules: self.rules.clone(),

@@ -119,6 +119,8 @@ pub struct ToolContext {
     pub processes: Option<decurion_exec::Guard>,
     /// What a command started for this call may do; none for all that this process may.
     pub sandbox: Option<Arc<decurion_exec::Sandbox>>,
+    /// Held for as long as a command of this call runs.
+    pub held: Option<Arc<dyn Any + Send + Sync>>,
     /// The whole environment of a process started for this call.
     pub environment: Arc<[(OsString, OsString)]>,
     /// How much a tool may take and give.

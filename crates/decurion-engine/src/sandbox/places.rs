@@ -57,7 +57,7 @@ impl Drop for Placeholders {
 }
 
 /// The folders in which git keeps the repository that a folder is in: one, or two for a worktree.
-pub(super) fn git_folders(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
+pub(crate) fn git_folders(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
     let Some(found) = folder.ancestors().map(|above| above.join(".git")).find(|git| git.exists()) else {
         return Vec::new();
     };

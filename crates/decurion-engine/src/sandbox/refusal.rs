@@ -57,9 +57,15 @@ const SIGNS: &[(&str, RefusalKind)] = &[
 /// Longer lines are cut.
 const LONGEST: usize = 300;
 
-/// The first sign in what a failed command printed that its sandbox kept it from something.
-pub fn refusal_in(output: &ToolOutput) -> Option<Refusal> {
-    if output.is_error { first_sign(&output.content.text()) } else { None }
+/// What kept a failed command from something: hosts that it was refused, or the first sign in what it printed.
+pub fn refusal_in(output: &ToolOutput, hosts: &[String]) -> Option<Refusal> {
+    if !output.is_error {
+        return None;
+    }
+    match hosts {
+        [] => first_sign(&output.content.text()),
+        hosts => Some(Refusal { line: hosts.join(", "), kind: RefusalKind::Network }),
+    }
 }
 
 fn first_sign(text: &str) -> Option<Refusal> {
@@ -100,7 +106,10 @@ impl Refusal {
             (RefusalKind::Write, None) => {
                 " Commands can write in the working directories and in $TMPDIR.".to_owned()
             }
-            (RefusalKind::Network, None) => " The network is restricted.".to_owned(),
+            (RefusalKind::Network, None) => format!(
+                " Hosts that commands may reach are listed in the setting sandbox.network.allowedDomains ({}).",
+                self.line
+            ),
             (RefusalKind::Read | RefusalKind::Other, None) => String::new(),
         };
         output.content = ToolContent::Text(format!("{said}\n[The sandbox may be the reason: {kind}.{more}]"));

@@ -31,9 +31,14 @@ const STOPS_FORGIVEN: u8 = 3;
 /// Runs the guard on descriptor 0, to its end. For `main`, before there is any other thread. With [`super::SANDBOX`] as
 /// its last argument it is the guard of sandboxed commands.
 pub fn serve() -> ! {
-    let sandboxed = std::env::args_os().next_back().is_some_and(|last| last == super::SANDBOX);
+    let last = std::env::args_os().next_back().unwrap_or_default();
+    let sandbox = match last.to_str() {
+        Some(super::SANDBOX) => Some(enter::Network::Own),
+        Some(super::SANDBOX_OPEN) => Some(enter::Network::Open),
+        _ => None,
+    };
     // A panic here must end as the loss of the guard, which the reapers and Decurion know how to handle.
-    let run = || Server::open(sandboxed).map_or(70, Server::run);
+    let run = || Server::open(sandbox).map_or(70, Server::run);
     sys::exit_now(std::panic::catch_unwind(run).unwrap_or(70))
 }
 
@@ -60,7 +65,7 @@ struct Reaper {
 }
 
 impl Server {
-    fn open(sandboxed: bool) -> Option<Self> {
+    fn open(sandbox: Option<enter::Network>) -> Option<Self> {
         let socket = sys::adopt(0)?;
         let one_thread = rustix::fs::stat("/proc/self/task").is_ok_and(|status| status.st_nlink == 3);
         if !one_thread {
@@ -75,14 +80,17 @@ impl Server {
         sys::default_signals();
         let ends = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE];
         let signals = reserve_low_numbers().and_then(|()| sys::signal_queue(&ends).ok())?;
-        let namespaces = match sandboxed.then(enter::enter).transpose() {
-            Ok(namespaces) => namespaces,
+        let (namespaces, listener) = match sandbox.map(enter::enter).transpose() {
+            Ok(entered) => entered.map_or((None, None), |(base, listener)| (Some(base), listener)),
             Err(error) => {
                 let _ = rustix::net::send(&socket, &refusal(&error), SendFlags::NOSIGNAL);
                 return None;
             }
         };
-        rustix::net::send(&socket, &[wire::VERSION], SendFlags::NOSIGNAL).ok()?;
+        match listener {
+            Some(listener) => send_descriptors(&socket, &[listener.as_fd()]).ok()?,
+            None => drop(rustix::net::send(&socket, &[wire::VERSION], SendFlags::NOSIGNAL).ok()?),
+        }
         Some(Self { socket, signals, reapers: Vec::new(), orphans: None, namespaces })
     }
 

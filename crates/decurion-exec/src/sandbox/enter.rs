@@ -3,6 +3,7 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::mount::{
@@ -60,16 +61,31 @@ impl Base {
     }
 }
 
-/// Moves this process into the namespaces. It has one thread and no children.
-pub(crate) fn enter() -> io::Result<Base> {
-    let rest = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+/// Which network the commands have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// One of their own, with a loopback interface.
+    Own,
+    /// That of the machine.
+    Open,
+}
+
+/// Moves this process into the namespaces. It has one thread and no children. Gives a listener in the network too,
+/// unless that is the machine's.
+pub(crate) fn enter(network: Network) -> io::Result<(Base, Option<TcpListener>)> {
+    let own = if network == Network::Own { libc::CLONE_NEWNET } else { 0 };
+    let rest = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | own;
     if kernel::unshare(rest).is_err() {
         enter_user_namespace()?;
         kernel::unshare(rest)?;
     }
     let everything = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change(c"/", everything)?;
-    kernel::raise_loopback()?;
+    let mut listener = None;
+    if network == Network::Own {
+        kernel::raise_loopback()?;
+        listener = Some(TcpListener::bind((Ipv4Addr::LOCALHOST, super::PROXY_PORT))?);
+    }
     let devices = usable_devices();
     let root = kernel::open_place(c"/")?;
     kernel::set_mount(root.as_fd(), READ_ONLY | NO_SUID | NO_DEVICES, 0)?;
@@ -78,7 +94,7 @@ pub(crate) fn enter() -> io::Result<Base> {
     }
     drop_capabilities();
     let namespace = sys::place_owned(std::fs::File::open("/proc/self/ns/mnt")?, NAMESPACE_NUMBER)?;
-    Ok(Base { empty: empty_folder()?, namespace })
+    Ok((Base { empty: empty_folder()?, namespace }, listener))
 }
 
 /// A user namespace in which the user has the same number as outside.

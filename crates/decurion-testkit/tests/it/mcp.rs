@@ -130,6 +130,7 @@ impl House {
             rules: Arc::new(NoRules),
             processes: None,
             sandbox: None,
+            held: None,
             environment: Arc::from([]),
             limits: Arc::new(ToolLimits::default()),
             http: Http::default(),

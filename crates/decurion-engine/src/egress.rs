@@ -1,0 +1,283 @@
+//! The network of sandboxed commands. Takes a command that may use it, gives the variables that lead its programs
+//! through the proxy, and puts every connection on record. A host that no rule is about is asked about, in the name of
+//! the call that wants it.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use camino::Utf8Path;
+use decurion_egress::{
+    Client, Clients, ConnectionRecord, DEFAULT_HOSTS, Gate, HostRules, Judge, Proxy, ProxyParts,
+    RecordedVerdict, Recorder, SystemResolver, Verdict as HostVerdict, environment,
+};
+use decurion_exec::sandbox::PROXY_PORT;
+use decurion_protocol::link::BoxFuture;
+use decurion_protocol::permission::RuleSource;
+use decurion_protocol::{
+    Answer, AskedBy, CallId, Event, Intent, Mode, Question, QuestionId, Rule, RuleSet, WaitReason,
+};
+use serde_json::json;
+use tokio::sync::{oneshot, watch};
+
+use crate::approval::Rights;
+use crate::call::{Bench, Call};
+use crate::child;
+use crate::desk::{Desk, Wish};
+use crate::journal::Journal;
+use crate::ports::Ask;
+
+/// Hosts that the settings name.
+#[derive(Clone, Debug, Default)]
+pub struct HostSettings {
+    /// Reached without a question, besides the usual ones.
+    pub allowed: Vec<String>,
+    /// Never reached.
+    pub denied: Vec<String>,
+}
+
+/// The way out for the commands of a session.
+pub struct Egress {
+    settings: HostSettings,
+    clients: Clients,
+    callers: Arc<Callers>,
+    /// One for each guard that was started.
+    proxies: Mutex<Vec<Proxy>>,
+}
+
+/// The calls whose commands run, by the name of their client.
+#[derive(Default)]
+struct Callers(Mutex<HashMap<String, Weak<Caller>>>);
+
+/// Leave for the commands of one call, until it is dropped.
+pub struct Pass {
+    egress: Arc<Egress>,
+    caller: Arc<Caller>,
+    client: Arc<Client>,
+}
+
+/// In whose name a host is asked about.
+struct Caller {
+    desk: Arc<Desk>,
+    journal: Journal,
+    rights: watch::Receiver<Rights>,
+    call: CallId,
+    /// Hosts that were refused.
+    refused: Mutex<Vec<String>>,
+}
+
+impl Egress {
+    /// For commands that may reach these hosts.
+    pub fn new(settings: HostSettings) -> Self {
+        Self {
+            settings,
+            clients: Clients::default(),
+            callers: Arc::default(),
+            proxies: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Serves a listener in the commands' network.
+    pub fn serve(&self, listener: std::net::TcpListener) {
+        let judge: Arc<dyn Judge> = Arc::clone(&self.callers) as Arc<dyn Judge>;
+        let gate = Gate::new(self.clients.clone(), Arc::new(SystemResolver), Some(judge));
+        let recorder: Arc<dyn Recorder> = Arc::clone(&self.callers) as Arc<dyn Recorder>;
+        let started = listener
+            .set_nonblocking(true)
+            .and_then(|()| tokio::net::TcpListener::from_std(listener))
+            .and_then(|listener| Proxy::start(listener, ProxyParts::new(Arc::new(gate), recorder)));
+        match started {
+            Ok(proxy) => self.proxies.lock().unwrap_or_else(PoisonError::into_inner).push(proxy),
+            Err(error) => tracing::warn!("commands have no way to the network: {error}"),
+        }
+    }
+
+    /// Leave for the commands of a call.
+    pub fn admit(self: &Arc<Self>, bench: &Bench<'_>, call: &Call, rules: &RuleSet) -> std::io::Result<Pass> {
+        let name = call.id.as_str().to_owned();
+        let hosts = host_rules(&self.settings, rules, &bench.around.cwd);
+        let client = self.clients.add(&name, hosts)?;
+        let caller = Arc::new(Caller {
+            desk: Arc::clone(&bench.ports.desk),
+            journal: bench.ports.journal.clone(),
+            rights: bench.ports.rights.clone(),
+            call: call.id.clone(),
+            refused: Mutex::default(),
+        });
+        self.callers.lock().insert(name, Arc::downgrade(&caller));
+        Ok(Pass { egress: Arc::clone(self), caller, client })
+    }
+}
+
+impl Pass {
+    /// The variables that lead programs through the proxy.
+    pub fn environment(&self) -> impl Iterator<Item = (OsString, OsString)> {
+        environment(PROXY_PORT, self.client.token())
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()))
+    }
+
+    /// The hosts that its commands wanted and were refused.
+    pub fn refused(&self) -> Vec<String> {
+        self.caller.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.egress.clients.remove(self.client.token());
+        self.egress.callers.lock().remove(self.client.name());
+    }
+}
+
+/// The hosts that commands may reach: those of package managers, of the repository's remotes, of the settings and of
+/// rules for `WebFetch`. What cannot be read as a host counts for nothing.
+fn host_rules(settings: &HostSettings, rules: &RuleSet, cwd: &Utf8Path) -> HostRules {
+    let web = |rules: &[Rule]| -> (Vec<String>, bool) {
+        let web = rules.iter().filter(|rule| rule.tool == "WebFetch");
+        let everything = web.clone().any(|rule| rule.specifier.is_none());
+        let named = web.filter_map(|rule| rule.specifier.as_deref()?.strip_prefix("domain:"));
+        (named.map(str::to_owned).collect(), everything)
+    };
+    let ((mut allowed, open), (mut denied, closed)) = (web(&rules.allow), web(&rules.deny));
+    if closed {
+        return HostRules::closed();
+    }
+    allowed.extend(settings.allowed.iter().cloned());
+    allowed.extend(remote_hosts(cwd));
+    denied.extend(settings.denied.iter().cloned());
+    let is_host = |pattern: &String| decurion_egress::rules::Pattern::parse(pattern).is_ok();
+    allowed.retain(is_host);
+    denied.retain(is_host);
+    let allowed = allowed.iter().map(String::as_str).chain(DEFAULT_HOSTS.iter().copied());
+    HostRules::new(allowed, denied.iter().map(String::as_str), open).unwrap_or_else(|_| HostRules::closed())
+}
+
+/// The hosts of the repository's remotes. Commands cannot change the file that names them.
+fn remote_hosts(cwd: &Utf8Path) -> Vec<String> {
+    let Some(git) = crate::sandbox::git_folders(cwd).pop() else { return Vec::new() };
+    let text = std::fs::read_to_string(git.join("config")).unwrap_or_default();
+    let values =
+        text.lines().filter_map(|line| line.trim().strip_prefix("url")?.trim_start().strip_prefix('='));
+    values.filter_map(|url| url.trim().strip_prefix("https://")).filter_map(host_of).collect()
+}
+
+fn host_of(rest: &str) -> Option<String> {
+    let authority = rest.split('/').next()?;
+    let host = authority.rsplit('@').next()?.split(':').next()?;
+    (!host.is_empty()).then(|| host.to_owned())
+}
+
+impl Callers {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Weak<Caller>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<Caller>> {
+        self.lock().get(name).and_then(Weak::upgrade)
+    }
+}
+
+impl Judge for Callers {
+    fn judge(&self, client: &Client, host: &str, port: u16) -> BoxFuture<'static, HostVerdict> {
+        let caller = self.find(client.name()).filter(|caller| caller.is_answerable());
+        let host = host.to_owned();
+        Box::pin(async move {
+            match caller {
+                Some(caller) => caller.ask(&host, port).await,
+                None => HostVerdict::Deny,
+            }
+        })
+    }
+}
+
+impl Recorder for Callers {
+    fn record(&self, record: &ConnectionRecord) {
+        let Some(caller) = record.client.as_deref().and_then(|name| self.find(name)) else { return };
+        let reason = match &record.verdict {
+            RecordedVerdict::Allowed(_) => None,
+            RecordedVerdict::Refused(reason) => Some(reason.clone()),
+        };
+        if reason.is_some() && !record.host.is_empty() {
+            let mut refused = caller.refused.lock().unwrap_or_else(PoisonError::into_inner);
+            let host = format!("{}:{}", record.host, record.port);
+            if !refused.contains(&host) {
+                refused.push(host);
+            }
+        }
+        let event = Event::Connection {
+            call: caller.call.clone(),
+            host: record.host.clone(),
+            port: record.port,
+            address: record.address.map(|address| address.ip().to_string()),
+            refused: reason,
+            bytes_up: record.bytes_up,
+            bytes_down: record.bytes_down,
+            duration_ms: u64::try_from(record.duration.as_millis()).unwrap_or(u64::MAX),
+        };
+        tokio::spawn(async move {
+            // A journal that is lost is found lost by the call itself.
+            let _ = caller.journal.write(&caller.desk.who, vec![event]).await;
+        });
+    }
+}
+
+impl Caller {
+    fn is_answerable(&self) -> bool {
+        let rights = self.rights.borrow();
+        let mode = child::mode((rights.mode, rights.undecided), &self.desk.modes, rights.trusted).value;
+        rights.answers && !matches!(mode, Mode::DontAsk | Mode::BypassPermissions | Mode::Plan)
+    }
+
+    /// Asks a person. An answer holds for the call; a rule that comes with it for later ones.
+    async fn ask(&self, host: &str, port: u16) -> HostVerdict {
+        let rule = Rule::parse(&format!("WebFetch(domain:{host})"), RuleSource::Session).ok();
+        let question = Question {
+            id: QuestionId(uuid::Uuid::new_v4()),
+            agent: self.desk.who.agent.clone(),
+            path: self.desk.path.split('/').map(str::to_owned).collect(),
+            call: self.call.clone(),
+            tool: "WebFetch".to_owned(),
+            input: json!({"url": format!("https://{host}:{port}/")}),
+            intent: Intent::titled(format!("Connect to {host}:{port}")),
+            reason: format!("a command wants to connect to {host}:{port}, and no rule is about this host"),
+            asked_by: AskedBy::Other,
+            blocked: None,
+            suggestions: rule.into_iter().collect(),
+            behind: false,
+            elicitation: None,
+        };
+        let waiting = WaitReason::Permission { question: question.id };
+        self.desk.waits(&self.journal, Some(waiting));
+        let (answer, answered) = oneshot::channel();
+        let asked = Ask { who: self.desk.who.clone(), question, answer };
+        let sent = self.desk.wishes.send(Wish::Ask(Box::new(asked))).await;
+        let heard = match sent {
+            Ok(()) => answered.await.ok(),
+            Err(_) => None,
+        };
+        self.desk.waits(&self.journal, None);
+        match heard.map(|heard| heard.answer) {
+            Some(Answer::Allow { .. }) => HostVerdict::AllowForSession,
+            _ => HostVerdict::Deny,
+        }
+    }
+}
+
+impl std::fmt::Debug for Egress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Egress").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_remotes_are_read_from_their_addresses() {
+        assert_eq!(host_of("github.com/a/b.git").as_deref(), Some("github.com"));
+        assert_eq!(host_of("user:token@example.org:8443/x").as_deref(), Some("example.org"));
+        assert_eq!(host_of("/x"), None);
+    }
+}
