@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod answer;
+pub mod audit;
 pub mod checkpoint;
 pub mod choice;
 pub mod clock;
@@ -35,6 +36,7 @@ pub mod visible;
 
 pub use agent::{AgentDefinition, AgentSource, Equipment, ToolSelection};
 pub use answer::{Changes, Ruling};
+pub use audit::{AuditEntry, AuditKind, DecidedBy, PermissionEntry};
 pub use checkpoint::{FileBefore, Rewound};
 pub use choice::{Choice, ChoiceOption, Chosen, Subject};
 pub use clock::Clock;

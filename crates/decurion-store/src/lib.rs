@@ -4,10 +4,11 @@
 //! Nothing else writes under the state folder, and nothing here knows what an event means beyond whether it
 //! is kept. [`SessionWriter`] and [`MemoryJournal`] are the two [`Journal`]s, [`Archive`] finds what was
 //! written, [`replay`] streams it back, [`import`] reads a transcript of another program, and
-//! [`SessionFiles`] keeps what is too large for a line.
+//! [`SessionFiles`] keeps what is too large for a line. [`AuditLog`] is the log of all sessions that shows tampering.
 
 mod adopt;
 pub mod archive;
+pub mod audit;
 mod blob;
 mod decode;
 mod disk;
@@ -37,6 +38,7 @@ use decurion_protocol::Envelope;
 
 pub use adopt::adopt;
 pub use archive::{Archive, Found};
+pub use audit::{AuditFilter, AuditLog};
 pub use disk::{SyncJob, Synced};
 pub use import::{ImportContext, ImportError, Imported, import};
 pub use jsonl::{OpenError, SessionWriter, WriteError, replay_understood};

@@ -4,6 +4,7 @@
 mod adopting;
 mod agents;
 mod archive;
+mod audit;
 mod blobs;
 mod conformance;
 mod damaged;

@@ -1,0 +1,455 @@
+//! The files of an audit log. Takes entries under the log's lock, gives lines in the last segment and a head file that
+//! names the last line; mends what a killed process left, and records what no crash can explain.
+//!
+//! `audit.key` is in the state folder; `audit/` holds the lock, the head and the segments `000001.jsonl`, `000002.jsonl`
+//! and so on.
+
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_protocol::{AuditEntry, AuditKind};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+
+use super::line::{Head, Key, LINE_LIMIT, Tip, parse};
+use super::verify::ProblemKind;
+use crate::folder::{Folder, How};
+use crate::lock;
+
+const FOLDER: &str = "audit";
+const KEY: &str = "audit.key";
+pub(super) const HEAD: &str = "head.json";
+const LOCK: &str = "lock";
+/// A segment of this length gets no more lines.
+const SEGMENT_LIMIT: u64 = 16 << 20;
+/// So many entries are written at once. As many, and no more, may stand behind the head after a crash.
+pub(super) const BATCH: usize = 64;
+/// The longest head file.
+const HEAD_LIMIT: u64 = 4096;
+/// How long someone else's lock is waited for: so many tries, with a pause between two of them.
+const LOCK_TRIES: u32 = 1000;
+const BETWEEN_TRIES: Duration = Duration::from_millis(5);
+/// How often a lock file that was removed under us is made again.
+const REMADE_TRIES: u32 = 16;
+
+/// Where a log is, and how it is written.
+#[derive(Clone, Debug)]
+pub(super) struct Files {
+    state: Utf8PathBuf,
+    /// Whether each append waits for the device.
+    synced: bool,
+    segment_limit: u64,
+}
+
+/// A line that this process wrote, to see that it is still there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    segment: u32,
+    start: u64,
+    length: usize,
+    tip: Tip,
+}
+
+/// Where the next line goes.
+struct End {
+    tip: Tip,
+    segment: u32,
+    /// Where the segment ends, after what a killed process left of a line is cut.
+    length: u64,
+    /// What no crash explains.
+    damage: Option<(ProblemKind, String)>,
+}
+
+/// One line as it is on disk.
+pub(super) struct Line {
+    pub(super) segment: u32,
+    /// Its number in the segment, from 1.
+    pub(super) number: u64,
+    /// Without the line end; of one that is too long, the beginning.
+    pub(super) bytes: Vec<u8>,
+    /// Whether it has a line end.
+    pub(super) ended: bool,
+}
+
+/// A log as its readers have it.
+pub(super) struct Opened {
+    pub(super) state: Folder,
+    /// That of the segments; none if it is not there.
+    pub(super) folder: Option<Folder>,
+    /// Keeps writers out meanwhile; none where there is nothing to lock.
+    _locked: Option<Locked>,
+}
+
+/// A lock on the log, held until it is dropped or the process is gone.
+pub(super) struct Locked(File);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Closing it is not enough: a process that another thread is starting has a copy until its program begins.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+impl Files {
+    pub(super) fn new(state: &Utf8Path, synced: bool) -> Self {
+        Self { state: state.to_owned(), synced, segment_limit: SEGMENT_LIMIT }
+    }
+
+    /// The same with shorter segments, so that tests have several.
+    pub(super) fn with_segments_of(self, bytes: u64) -> Self {
+        Self { segment_limit: bytes, ..self }
+    }
+
+    pub(super) fn state(&self) -> &Utf8Path {
+        &self.state
+    }
+
+    pub(super) fn folder(&self) -> Utf8PathBuf {
+        self.state.join(FOLDER)
+    }
+
+    pub(super) fn key_path(&self) -> Utf8PathBuf {
+        self.state.join(KEY)
+    }
+
+    /// Appends at most [`BATCH`] entries. `mine` is the last line that this process wrote: if it is not there any more,
+    /// the log was put back to an earlier state, and that is recorded.
+    pub(super) fn append(&self, entries: &[AuditEntry], mine: &mut Option<Mark>) -> io::Result<()> {
+        let Some(at) = entries.first().map(|entry| entry.at) else { return Ok(()) };
+        let state = Folder::root(&self.state, true)?;
+        let folder = state.sub(FOLDER, true)?;
+        let _locked = lock_for_append(&folder)?;
+        let (key, mut end) = self.open(&state, &folder)?;
+        if let Some(mark) = mine.filter(|mark| !is_there(&folder, mark)) {
+            let detail = format!("entry {}, written by the same process, is gone or changed", mark.tip.seq);
+            end.damage.get_or_insert((ProblemKind::RolledBack, detail));
+        }
+        if end.length >= self.segment_limit {
+            (end.segment, end.length) = (end.segment.saturating_add(1), 0);
+        }
+        let damage = end.damage.take().map(|(problem, detail)| {
+            let kind = AuditKind::Damage { problem: problem.name().to_owned(), detail };
+            AuditEntry::own(at, kind)
+        });
+        let mut file = folder.file(&segment_name(end.segment), How::Append)?;
+        let mut bytes = Vec::new();
+        if end.length > 0 && !ends_with_line_end(&file, end.length)? {
+            // What is left of a line that was cut stays, on a line of its own.
+            bytes.push(b'\n');
+        }
+        let (mut tip, mut mark) = (end.tip, None);
+        for entry in damage.iter().chain(entries) {
+            let start = bytes.len();
+            tip = encode(&key, tip, entry, &mut bytes)?;
+            let length = bytes.len() - start - 1;
+            mark = Some(Mark { segment: end.segment, start: end.length + start as u64, length, tip });
+        }
+        let head = Head { tip, segment: end.segment, length: end.length + bytes.len() as u64 };
+        let written = file
+            .write_all(&bytes)
+            .and_then(|()| if self.synced { file.sync_data() } else { Ok(()) })
+            .and_then(|()| self.put_head(&folder, &key, &head));
+        if let Err(error) = written {
+            // All of it or nothing: the same entries are tried again. What cannot be cut now, the next append cuts.
+            let _ = file.set_len(end.length);
+            return Err(error);
+        }
+        *mine = mark;
+        Ok(())
+    }
+
+    /// The key and the end of the log, both made if there is nothing yet.
+    fn open(&self, state: &Folder, folder: &Folder) -> io::Result<(Key, End)> {
+        let old = read_key(state);
+        let segments = segments(folder)?;
+        let Some(key) = old else {
+            let key = new_key()?;
+            let end = if segments.is_empty() {
+                // The head comes first: a key without a head means that the log was removed.
+                let head = Head { tip: Tip::default(), segment: 1, length: 0 };
+                self.put_head(folder, &key, &head)?;
+                End { tip: head.tip, segment: 1, length: 0, damage: None }
+            } else {
+                let detail = format!("the key {KEY} was missing; earlier entries cannot be checked any more");
+                recover(folder, &key, &segments, (ProblemKind::KeyMissing, detail))?
+            };
+            state.replace_synced(KEY, &key.0)?;
+            return Ok((key, end));
+        };
+        let end = match read_head(folder, &key) {
+            FoundHead::Valid(head) => behind(folder, &key, head)?,
+            FoundHead::Missing => {
+                let detail = format!("the head file {HEAD} was missing");
+                recover(folder, &key, &segments, (ProblemKind::HeadMissing, detail))?
+            }
+            FoundHead::Changed => {
+                let detail = format!("the head file {HEAD} was changed");
+                recover(folder, &key, &segments, (ProblemKind::HeadChanged, detail))?
+            }
+        };
+        Ok((key, end))
+    }
+
+    fn put_head(&self, folder: &Folder, key: &Key, head: &Head) -> io::Result<()> {
+        let bytes = key.head(head)?;
+        if self.synced { folder.replace_synced(HEAD, &bytes) } else { folder.replace(HEAD, &bytes).map(drop) }
+    }
+
+    /// The folders of the log for a reader, locked against writers as far as that is possible; none if there is no log.
+    pub(super) fn for_reading(&self) -> io::Result<Option<Opened>> {
+        let missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        let state = match Folder::root(&self.state, false) {
+            Err(error) if missing(&error) => return Ok(None),
+            other => other?,
+        };
+        let folder = match state.sub(FOLDER, false) {
+            Err(error) if missing(&error) => {
+                return Ok(Some(Opened { state, folder: None, _locked: None }));
+            }
+            other => other?,
+        };
+        let locked = match folder.file(LOCK, How::Read) {
+            Ok(file) => Some(lock_file(&folder, file, FlockOperation::NonBlockingLockShared)?),
+            Err(_) => None,
+        };
+        Ok(Some(Opened { state, folder: Some(folder), _locked: locked }))
+    }
+}
+
+/// What there is of a head file.
+pub(super) enum FoundHead {
+    Valid(Head),
+    Missing,
+    Changed,
+}
+
+pub(super) fn read_head(folder: &Folder, key: &Key) -> FoundHead {
+    match folder.read(HEAD, HEAD_LIMIT) {
+        Ok(bytes) => key.read_head(&bytes).map_or(FoundHead::Changed, FoundHead::Valid),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => FoundHead::Missing,
+        Err(_) => FoundHead::Changed,
+    }
+}
+
+/// The key; none if there is none or it is no key.
+pub(super) fn read_key(state: &Folder) -> Option<Key> {
+    let bytes = state.read(KEY, 32).ok()?;
+    bytes.try_into().ok().map(Key)
+}
+
+fn new_key() -> io::Result<Key> {
+    let mut key = [0; 32];
+    let mut filled = 0;
+    while filled < key.len() {
+        match rustix::rand::getrandom(&mut key[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Key(key))
+}
+
+/// The segments there are, in their order.
+pub(super) fn segments(folder: &Folder) -> io::Result<Vec<u32>> {
+    let number = |name: &String| {
+        let number = name.strip_suffix(".jsonl")?.parse().ok()?;
+        (segment_name(number) == *name).then_some(number)
+    };
+    let mut numbers: Vec<u32> = folder.names()?.iter().filter_map(number).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+pub(super) fn segment_name(segment: u32) -> String {
+    format!("{segment:06}.jsonl")
+}
+
+/// The end of a log whose head is right: the lines that a killed process wrote behind it count, the beginning of a line
+/// at the very end is cut.
+fn behind(folder: &Folder, key: &Key, head: Head) -> io::Result<End> {
+    let mut end = End { tip: head.tip, segment: head.segment, length: head.length, damage: None };
+    loop {
+        let file = match folder.file(&segment_name(end.segment), How::AppendExisting) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                end.length = 0;
+                break;
+            }
+            Err(error) => return Err(error),
+        };
+        let length = file.metadata()?.len();
+        // A segment that is too short lacks entries: the number of the next one shows that.
+        end.length = end.length.min(length);
+        follow(key, &file, &mut end)?;
+        let next = end.segment.saturating_add(1);
+        if !folder.has(&segment_name(next)) {
+            break;
+        }
+        (end.segment, end.length) = (next, 0);
+    }
+    if end.tip.seq.saturating_sub(head.tip.seq) > BATCH as u64 {
+        let detail = format!("the head file {HEAD} named entry {}, which is long past", head.tip.seq);
+        end.damage = Some((ProblemKind::HeadChanged, detail));
+    }
+    Ok(end)
+}
+
+/// Follows the chain from `end` to the end of its segment, and cuts a line there that has no line end.
+fn follow(key: &Key, file: &File, end: &mut End) -> io::Result<()> {
+    let mut reader = BufReader::new(file);
+    reader.seek(SeekFrom::Start(end.length))?;
+    loop {
+        let (bytes, length, ended) = read_line(&mut reader)?;
+        if !ended {
+            // The writer was killed in the middle of it.
+            if length > 0 {
+                file.set_len(end.length)?;
+            }
+            return Ok(());
+        }
+        end.length += length;
+        if let Some(parsed) = parse(&bytes).filter(|parsed| parsed.follows(end.tip))
+            && key.sealed(&bytes)
+        {
+            end.tip = parsed.tip();
+        }
+    }
+}
+
+/// The end of a log whose head is no help: behind the last line that its key made, or else the last that reads as one.
+fn recover(folder: &Folder, key: &Key, segments: &[u32], damage: (ProblemKind, String)) -> io::Result<End> {
+    let (mut sealed, mut any) = (None, Tip::default());
+    for line in Lines::new(folder, segments.to_vec()) {
+        let line = line?;
+        if let Some(parsed) = parse(&line.bytes) {
+            any = parsed.tip();
+            if key.sealed(&line.bytes) {
+                sealed = Some(any);
+            }
+        }
+    }
+    let segment = segments.last().copied().unwrap_or(1);
+    let length =
+        folder.stat(&segment_name(segment)).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+    Ok(End { tip: sealed.unwrap_or(any), segment, length, damage: Some(damage) })
+}
+
+fn encode(key: &Key, tip: Tip, entry: &AuditEntry, bytes: &mut Vec<u8>) -> io::Result<Tip> {
+    let raw = |entry: &AuditEntry| serde_json::value::to_raw_value(entry);
+    let line = |raw: &RawValue| key.line(tip, raw);
+    let (mut made, mut next) = line(&raw(entry)?)?;
+    if made.len() > LINE_LIMIT {
+        let reason = format!("an entry of {} bytes is longer than a line may be", made.len());
+        let kind = AuditKind::Gap { count: 1, reason };
+        (made, next) = line(&raw(&AuditEntry { kind, ..entry.clone() })?)?;
+    }
+    bytes.append(&mut made);
+    bytes.push(b'\n');
+    Ok(next)
+}
+
+fn ends_with_line_end(file: &File, length: u64) -> io::Result<bool> {
+    let mut last = [0];
+    file.read_exact_at(&mut last, length - 1)?;
+    Ok(last == *b"\n")
+}
+
+/// Whether a line is still where it was written.
+fn is_there(folder: &Folder, mark: &Mark) -> bool {
+    let mut bytes = vec![0; mark.length];
+    let read = folder
+        .file(&segment_name(mark.segment), How::Read)
+        .and_then(|file| file.read_exact_at(&mut bytes, mark.start));
+    read.is_ok() && *Sha256::digest(&bytes) == mark.tip.hash
+}
+
+fn lock_for_append(folder: &Folder) -> io::Result<Locked> {
+    for _ in 0..REMADE_TRIES {
+        let file = folder.file(LOCK, How::Append)?;
+        let locked = lock_file(folder, file, FlockOperation::NonBlockingLockExclusive)?;
+        // A lock on a file that was removed keeps nobody out.
+        if lock::is_named(folder, LOCK, &locked.0)? {
+            return Ok(locked);
+        }
+    }
+    Err(io::Error::other("the lock file of the audit log keeps being replaced"))
+}
+
+fn lock_file(folder: &Folder, file: File, how: FlockOperation) -> io::Result<Locked> {
+    for _ in 0..LOCK_TRIES {
+        match rustix::fs::flock(&file, how) {
+            Ok(()) => return Ok(Locked(file)),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(BETWEEN_TRIES),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let text = format!("another process holds the lock {}", folder.path().join(LOCK));
+    Err(io::Error::new(io::ErrorKind::WouldBlock, text))
+}
+
+/// The lines of a log, one after the other.
+pub(super) struct Lines<'a> {
+    folder: &'a Folder,
+    segments: std::vec::IntoIter<u32>,
+    open: Option<(u32, u64, BufReader<File>)>,
+}
+
+impl<'a> Lines<'a> {
+    pub(super) fn new(folder: &'a Folder, segments: Vec<u32>) -> Self {
+        Self { folder, segments: segments.into_iter(), open: None }
+    }
+}
+
+impl Iterator for Lines<'_> {
+    type Item = io::Result<Line>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some((segment, number, reader)) = &mut self.open {
+                match read_line(reader) {
+                    Ok((_, 0, _)) => self.open = None,
+                    Ok((bytes, _, ended)) => {
+                        *number += 1;
+                        return Some(Ok(Line { segment: *segment, number: *number, bytes, ended }));
+                    }
+                    Err(error) => return Some(Err(error)),
+                }
+                continue;
+            }
+            let segment = self.segments.next()?;
+            match self.folder.file(&segment_name(segment), How::Read) {
+                Ok(file) => self.open = Some((segment, 0, BufReader::new(file))),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+/// The next line without its line end, cut to the limit; how long it is with it; and whether it has one.
+fn read_line(reader: &mut BufReader<impl io::Read>) -> io::Result<(Vec<u8>, u64, bool)> {
+    let mut bytes = Vec::new();
+    let limit = LINE_LIMIT as u64 + 1;
+    let mut length = reader.take(limit).read_until(b'\n', &mut bytes)? as u64;
+    let mut last = bytes.last().copied();
+    let mut more = Vec::new();
+    while last != Some(b'\n') && length >= limit {
+        more.clear();
+        let read = reader.take(limit).read_until(b'\n', &mut more)? as u64;
+        if read == 0 {
+            break;
+        }
+        (length, last) = (length + read, more.last().copied());
+    }
+    let ended = last == Some(b'\n');
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    Ok((bytes, length, ended))
+}
