@@ -391,6 +391,9 @@ pub enum SubCommand {
     /// Test and explain permission rules.
     #[command(subcommand)]
     Permissions(PermissionsCommand),
+    /// Show what was allowed and denied, by what or whom, and check that this record was not edited.
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// Show the settings in force.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -737,6 +740,88 @@ pub enum ConfigCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Show what was allowed and denied, by what or whom, and check that this record was not edited.
+#[derive(Debug, Subcommand)]
+pub enum AuditCommand {
+    /// Print the entries of the audit log, oldest first.
+    #[command(after_help = "Examples:
+  decurion audit show --last 20                 the latest decisions of all sessions
+  decurion audit show --session 5f3a --since 2h one session (the beginning of its id), the last two hours
+  decurion audit show --json | jq -c 'select(.entry.decision == \"deny\") | .entry.title'
+
+A line is: time (UTC), session, agent, and what was decided: allow, ask or deny, the tool, what it was to do, and in \
+brackets what decided (a rule, the policy of the mode, a hook, a person, the host, a permission tool, or nobody) with \
+the mode and the reason. An ask is followed by a line with the answer.")]
+    Show(AuditShow),
+    /// Check that no entry was changed, deleted, inserted, moved or cut off.
+    #[command(after_help = "Examples:
+  decurion audit verify
+  decurion audit verify --anchor 57:9f2c…   must still hold entry 57 as it was
+
+Exit codes: 0 the log is whole, 1 it is not (file, line and what happened are named) or cannot be read.
+
+Each entry carries the hash of the one before and a code made with the key ~/.decurion/audit.key. A program that can \
+read that key can forge the log. A log that is put back to an earlier state together with its head file looks whole: \
+keep the printed anchor elsewhere and give it to a later check to find that. Log and key deleted together look like \
+a new log.")]
+    Verify {
+        /// An anchor that an earlier check printed: the log must still hold that entry.
+        #[arg(long, value_name = "NUMBER:HASH")]
+        anchor: Option<String>,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Which entries of the audit log to print.
+#[derive(Debug, ClapArgs)]
+pub struct AuditShow {
+    /// Only of this session: its id or the beginning of it.
+    #[arg(long, value_name = "ID")]
+    pub session: Option<String>,
+    /// Only of this kind.
+    #[arg(long, value_name = "KIND")]
+    pub kind: Option<AuditKindWord>,
+    /// Only since then: 2026-05-01T12:00:00Z, 2026-05-01, or how long ago (30m, 2h, 7d).
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Only the last N of them.
+    #[arg(long, value_name = "N")]
+    pub last: Option<usize>,
+    /// As JSON lines.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A kind of audit entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AuditKindWord {
+    /// Decisions about tool calls.
+    Permission,
+    /// What the sandbox refused.
+    Sandbox,
+    /// Connections to other machines.
+    Egress,
+    /// Entries that could not be written.
+    Gap,
+    /// Damage that was found when an entry was written.
+    Damage,
+}
+
+impl AuditKindWord {
+    /// Its name in the log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Permission => "permission",
+            Self::Sandbox => "sandbox",
+            Self::Egress => "egress",
+            Self::Gap => "gap",
+            Self::Damage => "damage",
+        }
+    }
 }
 
 /// Look at recorded sessions.

@@ -2,6 +2,7 @@
 
 pub mod agents;
 pub mod attach;
+pub mod audit;
 pub mod config;
 pub mod demo;
 pub mod doctor;

@@ -75,6 +75,7 @@ fn dispatch(args: Args) -> Result<u8, Failure> {
         Some(SubCommand::Agents(agents)) => command::agents::run(agents),
         Some(SubCommand::Plugin(plugin)) => command::plugin::run(plugin),
         Some(SubCommand::Permissions(permissions)) => command::permissions::run(permissions),
+        Some(SubCommand::Audit(audit)) => command::audit::run(audit),
         Some(SubCommand::Config(config)) => command::config::run(&config),
         Some(SubCommand::Sessions(sessions)) => command::sessions::run(sessions),
         Some(SubCommand::Tasks(tasks)) => command::tasks::run(&tasks),

@@ -12,11 +12,13 @@ use decurion_engine::mcp::McpParts;
 use decurion_engine::permission::Undecided;
 use decurion_engine::sandbox::SandboxMaker;
 use decurion_engine::worktree::{WorktreeSettings, Worktrees};
-use decurion_engine::{Compaction, Definitions, Durability, Engine, Kept, Library, Models, Parts, Settings};
+use decurion_engine::{
+    Audit, Compaction, Definitions, Durability, Engine, Kept, Library, Models, NoAudit, Parts, Settings,
+};
 use decurion_exec::{Form, Git, Guard, GuardProgram, Network, private};
 use decurion_protocol::permission::RuleSource;
-use decurion_protocol::{HookDeclaration, PermissionUpdate};
-use decurion_store::{Archive, Leases};
+use decurion_protocol::{AuditEntry, HookDeclaration, PermissionUpdate};
+use decurion_store::{Archive, AuditLog, Leases};
 use decurion_tools::{ToolLimits, ToolSet};
 
 use crate::clock::SystemClock;
@@ -101,6 +103,7 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> 
         tool_limits: Arc::new(tool_limits(&settings.limits)),
         rules: loaded.rules.set.clone(),
         settings: Arc::new(SettingsFiles(Keeper::new(loaded))),
+        audit: audit(loaded),
         mode: settings.permissions.default_mode,
         bypass: !settings.permissions.disable_bypass,
         undecided,
@@ -191,6 +194,30 @@ impl Settings for SettingsFiles {
     fn keep(&self, at: RuleSource, update: &PermissionUpdate) -> Result<Kept, String> {
         let kept = self.0.keep(at, update).map_err(|error| error.to_string())?;
         Ok(Kept { file: kept.file, remark: kept.remark })
+    }
+}
+
+/// The audit log of the state folder; none where there is no home.
+fn audit(loaded: &Loaded) -> Arc<dyn Audit> {
+    let Some(state) = &loaded.paths.state else { return Arc::new(NoAudit) };
+    let synced = loaded.settings.durability == settings::Durability::Power;
+    Arc::new(AuditFile(Some(AuditLog::open(state).synced(synced))))
+}
+
+/// The audit log as the engine fills it. It is there until the program ends.
+struct AuditFile(Option<AuditLog>);
+
+impl Audit for AuditFile {
+    fn record(&self, entry: AuditEntry) -> Option<String> {
+        self.0.as_ref()?.append(entry)
+    }
+}
+
+impl Drop for AuditFile {
+    fn drop(&mut self) {
+        if let Some(Err(unwritten)) = self.0.take().map(AuditLog::close) {
+            crate::report::note(unwritten);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use camino::Utf8PathBuf;
 use decurion_protocol::permission::RuleSource;
-use decurion_protocol::{AgentId, Answer, Mode, OwnRules, Question, QuestionId, Rule, RuleSet};
+use decurion_protocol::{AgentId, Answer, DecidedBy, Mode, OwnRules, Question, QuestionId, Rule, RuleSet};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -83,6 +83,8 @@ pub struct Heard {
     pub answer: Answer,
     /// What may be done while that call is done: what its answer takes away is for later ones.
     pub under: Rights,
+    /// Who gave it.
+    pub by: DecidedBy,
 }
 
 #[derive(Debug)]

@@ -12,9 +12,9 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::Sandbox;
 use decurion_model::event::unparsed_input;
 use decurion_protocol::{
-    AgentId, Answer, AskedBy, CallId, Changes, Decision, Denial, Envelope, Event, HookEvent, Intent, LineId,
-    Mode, OwnRules, PermissionUpdate, Profile, Question, QuestionId, Rule, RunSpec, TaskState, ToolContent,
-    ToolOutput, Verdict, WaitReason, Worktree,
+    AgentId, Answer, AskedBy, CallId, Changes, DecidedBy, Decision, Denial, Envelope, Event, HookEvent,
+    Intent, LineId, Mode, OwnRules, PermissionUpdate, Profile, Question, QuestionId, Rule, RunSpec,
+    TaskState, ToolContent, ToolOutput, Verdict, WaitReason, Worktree,
 };
 use decurion_tools::mcp::Elicit;
 use decurion_tools::set::CallError;
@@ -24,6 +24,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::approval::{Heard, Rights};
+use crate::audit::{self, decided_by};
 use crate::child;
 use crate::confine::{Confinement, Place};
 use crate::context::OpenCall;
@@ -174,12 +175,14 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
     }
     let permit = permit(bench, &ready, &name, said.permission).await?;
     let mut ready = ready;
-    let mut finished = match decide_again(bench, &mut ready, &name, permit).await {
-        Permit::Granted { decision, input, seen, under } => {
+    let permit = decide_again(bench, &mut ready, &name, permit).await;
+    audit::record(bench, &ready.call.id, &name, &ready.intent, permit.decided()).await?;
+    let mut finished = match permit {
+        Permit::Granted { decision, input, seen, under, .. } => {
             let input = input.or_else(|| said.changed.then(|| ready.call.input.clone()));
             run(bench, ready, name, decision, input, Leave { policy: policy(bench, &under), seen }).await?
         }
-        Permit::Refused { decision, unanswerable, interrupt } => {
+        Permit::Refused { decision, unanswerable, interrupt, .. } => {
             refuse(bench, ready, name, decision, unanswerable, interrupt).await?
         }
     };
@@ -258,15 +261,26 @@ enum Permit {
     /// the call is.
     Granted {
         decision: Decision,
+        by: DecidedBy,
         input: Option<Value>,
         seen: Box<Intent>,
         under: Box<Rights>,
     },
     Refused {
         decision: Decision,
+        by: DecidedBy,
         unanswerable: bool,
         interrupt: bool,
     },
+}
+
+impl Permit {
+    /// What was decided, and by what.
+    fn decided(&self) -> (&Decision, DecidedBy) {
+        match self {
+            Self::Granted { decision, by, .. } | Self::Refused { decision, by, .. } => (decision, *by),
+        }
+    }
 }
 
 /// Asks the rules, and hooks or a person where they say so. A hook may be stricter than the rules, and may
@@ -280,7 +294,8 @@ async fn permit(
     let rights = bench.ports.rights.borrow().clone();
     let policy = policy(bench, &rights);
     let seen = Box::new(seen_by_rules(bench, name, &ready.call.input, &ready.intent).await);
-    let mut decision = decide_under_grants(bench, &policy, name, &ready.call.input, &seen);
+    let ruled = decide_under_grants(bench, &policy, name, &ready.call.input, &seen);
+    let mut decision = ruled.clone();
     // What is not what was approved is for a person to look at; a hook may only refuse it.
     let lets = |hook: &HookPermission| matches!(hook, HookPermission::Allow { .. });
     let for_a_person = seen.doubt.is_some() || asking::is_unanswered(name, &ready.call.input);
@@ -310,6 +325,7 @@ async fn permit(
                 Err(_) => seen,
             };
             return Ok(Permit::Granted {
+                by: decided_by(&decision, &ruled),
                 decision,
                 input: result.updated_input,
                 seen,
@@ -319,21 +335,23 @@ async fn permit(
         by_hook |= asks(&result.permission);
         decision = with_hook(decision, result.permission, name);
     }
+    let by = decided_by(&decision, &ruled);
     match decision.verdict {
         Verdict::Allow => {
             let under = Box::new(under.unwrap_or_else(|| now(bench)));
-            Ok(Permit::Granted { decision, input: None, seen, under })
+            Ok(Permit::Granted { decision, by, input: None, seen, under })
         }
-        Verdict::Deny => Ok(Permit::Refused { decision, unanswerable: false, interrupt: false }),
+        Verdict::Deny => Ok(Permit::Refused { decision, by, unanswerable: false, interrupt: false }),
         Verdict::Ask if rights.answers || bench.ports.permission_tool.is_some() => {
             let why =
                 if by_hook { (AskedBy::Hook, None) } else { why_asked(&decision, &seen, &policy.around) };
+            audit::record(bench, &ready.call.id, name, &ready.intent, (&decision, by)).await?;
             ask(bench, ready, name, decision, seen, why).await
         }
         Verdict::Ask => {
             let reason = format!("{}; nobody can be asked in this session", decision.reason);
             let decision = Decision { verdict: Verdict::Deny, reason, ..decision };
-            Ok(Permit::Refused { decision, unanswerable: true, interrupt: false })
+            Ok(Permit::Refused { decision, by: DecidedBy::Nobody, unanswerable: true, interrupt: false })
         }
     }
 }
@@ -341,22 +359,25 @@ async fn permit(
 /// What a hook or a person changed is another call: the rules that deny hold for it too, and it is what goes
 /// on record.
 async fn decide_again(bench: &Bench<'_>, ready: &mut Ready, name: &str, permit: Permit) -> Permit {
-    let Permit::Granted { decision, input: Some(input), under, .. } = permit else { return permit };
-    let refused = |reason: String| {
-        let decision = Decision { verdict: Verdict::Deny, reason, rule: None, profile: None };
-        Permit::Refused { decision, unanswerable: false, interrupt: false }
+    let Permit::Granted { decision, by, input: Some(input), under, .. } = permit else { return permit };
+    let refused = |decision: Decision| {
+        let by = decided_by(&decision, &decision);
+        Permit::Refused { decision, by, unanswerable: false, interrupt: false }
     };
     match ready.tool.intent(&input, &bench.around) {
         Ok(intent) => ready.intent = intent,
-        Err(error) => return refused(format!("the changed input does not fit: {error}")),
+        Err(error) => {
+            let reason = format!("the changed input does not fit: {error}");
+            return refused(Decision { verdict: Verdict::Deny, reason, rule: None, profile: None });
+        }
     }
     let seen = Box::new(seen_by_rules(bench, name, &input, &ready.intent).await);
     let policy = policy(bench, &under);
     let again = decide_under_grants(bench, &policy, name, &input, &seen);
     if again.verdict == Verdict::Deny {
-        return Permit::Refused { decision: again, unanswerable: false, interrupt: false };
+        return refused(again);
     }
-    Permit::Granted { decision, input: Some(input), seen, under }
+    Permit::Granted { decision, by, input: Some(input), seen, under }
 }
 
 /// A decision after a hook has spoken.
@@ -516,8 +537,11 @@ pub async fn inline_permit(
         return Err(reason);
     }
     let permit = permit(bench, &ready, &name, said.permission).await.map_err(|lost| lost.to_string())?;
-    match decide_again(bench, &mut ready, &name, permit).await {
-        Permit::Granted { decision, input, seen, under } => {
+    let permit = decide_again(bench, &mut ready, &name, permit).await;
+    let recorded = audit::record(bench, &ready.call.id, &name, &ready.intent, permit.decided()).await;
+    recorded.map_err(|lost| lost.to_string())?;
+    match permit {
+        Permit::Granted { decision, input, seen, under, .. } => {
             let leave = Leave { policy: policy(bench, &under), seen };
             let confined = leave.confined(bench, &ready.call, decision.profile).await?;
             Ok((leave.rules(bench), input.unwrap_or(ready.call.input), confined))
@@ -526,13 +550,13 @@ pub async fn inline_permit(
     }
 }
 
-/// Why an agent of this type may not be started here, if a rule says so.
-pub fn denied_agent(bench: &Bench<'_>, kind: &str) -> Option<String> {
+/// The decision that an agent of this type may not be started here, if a rule says so.
+pub fn denied_agent(bench: &Bench<'_>, kind: &str) -> Option<Decision> {
     let mut intent = Intent::titled("");
     intent.agent = Some(kind.to_owned());
     let policy = policy(bench, &bench.ports.rights.borrow());
     let decision = decide_under_grants(bench, &policy, "Agent", &Value::Null, &intent);
-    (decision.verdict == Verdict::Deny).then_some(decision.reason)
+    Some(decision).filter(|decision| decision.verdict == Verdict::Deny)
 }
 
 /// What rules are asked about: the call with the places that its paths lead to, and with the type of the agent that it
@@ -628,18 +652,19 @@ async fn ask(
     };
     let waiting = WaitReason::Permission { question: question.id };
     bench.ports.desk.waits(&bench.ports.journal, Some(waiting));
-    let (heard, by) = match &bench.ports.permission_tool {
+    let (heard, words) = match &bench.ports.permission_tool {
         Some(tool) => {
             let (answer, changes) = answered_by(bench, ready, tool, &question).await;
             complain(bench, tool, changes.problems).await?;
             // What its answer takes away is for later calls.
             let under = now(bench);
             change_rights(bench, tool, changes.updates).await?;
-            (Some(Heard { answer, under }), format!("answered by {tool}"))
+            (Some(Heard { answer, under, by: DecidedBy::Tool }), format!("answered by {tool}"))
         }
         None => (answered(bench, name, question).await, "answered".to_owned()),
     };
     bench.ports.desk.waits(&bench.ports.journal, None);
+    let by = heard.as_ref().map_or(DecidedBy::Nobody, |heard| heard.by);
     Ok(match heard.map(|heard| (heard.answer, heard.under)) {
         Some((Answer::Allow { input, .. }, under)) => {
             // What a person changed is taken as it is now.
@@ -653,10 +678,12 @@ async fn ask(
             if changed.is_none() && !same {
                 let reason = "a link that it goes by was changed since it was asked about".to_owned();
                 let decision = Decision { verdict: Verdict::Deny, reason, rule: None, profile: None };
-                return Ok(Permit::Refused { decision, unanswerable: false, interrupt: false });
+                let by = DecidedBy::Policy;
+                return Ok(Permit::Refused { decision, by, unanswerable: false, interrupt: false });
             }
-            let decision = Decision { verdict: Verdict::Allow, reason: format!("{by}: allow"), ..decision };
-            Permit::Granted { decision, input, seen: now, under: Box::new(under) }
+            let decision =
+                Decision { verdict: Verdict::Allow, reason: format!("{words}: allow"), ..decision };
+            Permit::Granted { decision, by, input, seen: now, under: Box::new(under) }
         }
         Some((Answer::Deny { message, interrupt }, _)) => Permit::Refused {
             decision: Decision {
@@ -665,6 +692,7 @@ async fn ask(
                 rule: None,
                 profile: None,
             },
+            by,
             unanswerable: false,
             interrupt,
         },
@@ -676,6 +704,7 @@ async fn ask(
                 rule: None,
                 profile: None,
             },
+            by: DecidedBy::Nobody,
             unanswerable: true,
             interrupt: false,
         },

@@ -19,6 +19,7 @@
 pub mod agent_tools;
 pub mod approval;
 mod asking;
+mod audit;
 mod branch;
 pub mod budget;
 mod call;
@@ -87,8 +88,8 @@ use decurion_tools::{Http, Tool, ToolSet};
 pub use child::AgentSettings;
 pub use journal::Durability;
 pub use ports::{
-    Compaction, Definitions, Instructions, Kept, Library, Memory, Model, Models, NoLibrary, NoSettings,
-    Parts, Redact, Settings,
+    Audit, Compaction, Definitions, Instructions, Kept, Library, Memory, Model, Models, NoAudit, NoLibrary,
+    NoSettings, Parts, Redact, Settings,
 };
 
 use approval::Rights;

@@ -13,8 +13,8 @@ use decurion_model::{Dialect, Gateway, Head, RequestTag, WireHead};
 use decurion_protocol::agent::type_behind;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    AgentDefinition, AgentId, CallId, Clock, HookDeclaration, LineId, Mode, PermissionUpdate, Question,
-    RuleSet, RunId, Skill, TaskId,
+    AgentDefinition, AgentId, AuditEntry, CallId, Clock, HookDeclaration, LineId, Mode, PermissionUpdate,
+    Question, RuleSet, RunId, SessionId, Skill, TaskId,
 };
 use decurion_tools::{Http, Spill, ToolLimits, ToolSet};
 use tokio::sync::{oneshot, watch};
@@ -196,6 +196,23 @@ impl Settings for NoSettings {
     }
 }
 
+/// Where decisions are recorded that may have to be accounted for later.
+pub trait Audit: Send + Sync {
+    /// Records an entry without waiting for it to be written. Gives a sentence for people, once, when entries cannot be
+    /// written.
+    fn record(&self, entry: AuditEntry) -> Option<String>;
+}
+
+/// An audit log that keeps nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoAudit;
+
+impl Audit for NoAudit {
+    fn record(&self, _entry: AuditEntry) -> Option<String> {
+        None
+    }
+}
+
 /// Takes secrets out of a text; none where there are none.
 pub type Redact = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
@@ -250,6 +267,8 @@ pub struct Parts {
     pub rules: RuleSet,
     /// Where rules are kept that are to outlast the session.
     pub settings: Arc<dyn Settings>,
+    /// Where permission decisions are recorded.
+    pub audit: Arc<dyn Audit>,
     /// The mode of the settings.
     pub mode: Mode,
     /// Whether the mode `bypassPermissions` is available.
@@ -321,6 +340,10 @@ pub struct Ports {
 /// What every run of a session reaches.
 #[derive(Clone)]
 pub struct Shared {
+    /// The session's id.
+    pub session: SessionId,
+    /// Where permission decisions are recorded.
+    pub audit: Arc<dyn Audit>,
     /// Where the session was started: rules count from here, for every run.
     pub root: Utf8PathBuf,
     /// Where events go.

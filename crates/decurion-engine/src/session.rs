@@ -10,8 +10,8 @@ use std::time::Duration;
 use decurion_model::{Head, RequestClass, RequestTag, Thinking, WireHead};
 use decurion_protocol::size::size_of;
 use decurion_protocol::{
-    AgentDefinition, AgentId, Answer, Block, Command, ElicitationAction, Elicited, Event, LineId, Mode,
-    Outcome, OwnRules, PermissionUpdate, Persistence, Question, QuestionId, Reply, Request, RequestId,
+    AgentDefinition, AgentId, Answer, Block, Command, DecidedBy, ElicitationAction, Elicited, Event, LineId,
+    Mode, Outcome, OwnRules, PermissionUpdate, Persistence, Question, QuestionId, Reply, Request, RequestId,
     RuleSet, RunId, SessionId, SessionRequest, Skill, ThinkingChange, Totals, Worktree,
 };
 use decurion_store::SessionFiles;
@@ -957,6 +957,8 @@ impl Owner {
     pub fn shared_ports(&self) -> Shared {
         let session = &self.session;
         Shared {
+            session: session.id,
+            audit: Arc::clone(&session.parts.audit),
             root: session.request.cwd.clone(),
             journal: session.journal.clone(),
             rights: self.rights.subscribe(),
@@ -1095,7 +1097,7 @@ impl Owner {
         // A journal that is lost ends the run; the call must not wait beyond that.
         let _ = self.session.journal.write(&self.who, vec![event]).await;
         let under = self.rights.borrow().clone();
-        self.approvals.answer(question, Heard { answer, under });
+        self.approvals.answer(question, Heard { answer, under, by: DecidedBy::Nobody });
     }
 
     /// Records that a server stopped waiting for its answer. A call's question is closed by the end of the call.
@@ -1142,13 +1144,14 @@ impl Owner {
             change.take_with_answer(update, behind.is_some());
         }
         let mut events = change.events();
+        let decided_by = DecidedBy::answering(&by);
         events.push(Event::Answered { question, answer: answer.on_record(), by });
         if let Err(lost) = self.session.journal.write(&self.who, events).await {
             return self.reply(id, Reply::Refused { reason: lost.to_string() });
         }
         let value = change.not_done().map_or(Value::Null, |reason| serde_json::json!({"not_done": reason}));
         let keeps = self.adopt(change);
-        self.approvals.answer(question, Heard { answer, under });
+        self.approvals.answer(question, Heard { answer, under, by: decided_by });
         self.keep(id, keeps, value);
     }
 

@@ -22,6 +22,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::agent_tools::agent;
+use crate::audit::{self, decided_by};
 use crate::call::{Bench, Call, Confined, denied_agent, inline_permit, withheld};
 use crate::child::AgentInput;
 use crate::context::Context;
@@ -291,8 +292,12 @@ async fn inline(bench: &Bench<'_>, call: &Call, cx: &ToolContext, skill: &str, c
 /// Lets an agent of its own follow a skill.
 async fn forked(bench: &Bench<'_>, cx: &ToolContext, skill: &Skill, prompt: String) -> ToolOutput {
     let kind = skill.agent.clone().unwrap_or_else(|| "general-purpose".to_owned());
-    if let Some(reason) = denied_agent(bench, &kind) {
-        return ToolOutput::error(format!("The skill {} needs an agent: {reason}", skill.name));
+    if let Some(decision) = denied_agent(bench, &kind) {
+        let intent = Intent::titled(format!("agent {kind} for the skill {}", skill.name));
+        let by = decided_by(&decision, &decision);
+        // A journal that is lost ends the run.
+        let _ = audit::record(bench, &cx.call, "Agent", &intent, (&decision, by)).await;
+        return ToolOutput::error(format!("The skill {} needs an agent: {}", skill.name, decision.reason));
     }
     let input = AgentInput {
         description: format!("skill {}", skill.name),

@@ -9,8 +9,8 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use decurion_engine::permission::Undecided;
 use decurion_engine::{
-    AgentSettings, Compaction, Definitions, Durability, Engine, Instructions, Library, Model, Models,
-    NoLibrary, NoSettings, Parts, Settings,
+    AgentSettings, Audit, Compaction, Definitions, Durability, Engine, Instructions, Library, Model, Models,
+    NoAudit, NoLibrary, NoSettings, Parts, Settings,
 };
 use decurion_model::catalog::{ModelInfo, Price};
 use decurion_model::script::Script;
@@ -50,6 +50,8 @@ pub struct Stage {
     pub answer: Option<Answer>,
     /// Where rules are kept that are to outlast the session.
     pub settings: Arc<dyn Settings>,
+    /// Where permission decisions are recorded.
+    pub audit: Arc<dyn Audit>,
     /// Whether `bypassPermissions` is available.
     pub bypass: bool,
     /// What `dontAsk` does with what no rule decides.
@@ -146,6 +148,7 @@ impl Stage {
             tools: Vec::new(),
             answer: None,
             settings: Arc::new(NoSettings),
+            audit: Arc::new(NoAudit),
             bypass: true,
             undecided: Undecided::Allow,
             answer_timeout: None,
@@ -298,6 +301,7 @@ impl Stage {
             tool_limits: Arc::new(ToolLimits::default()),
             rules: self.rules.clone(),
             settings: Arc::clone(&self.settings),
+            audit: Arc::clone(&self.audit),
             mode: Mode::Default,
             bypass: self.bypass,
             undecided: self.undecided,
