@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 pub mod agents;
+pub mod audit;
 pub mod babble;
 pub mod budgets;
 pub mod clock;
@@ -154,6 +155,7 @@ pub fn rows() -> Vec<Row> {
         notified::rows(),
         shown::rows(),
         worktrees::rows(),
+        audit::rows(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -3,6 +3,7 @@
 
 mod agents;
 mod agents_stream;
+mod audit;
 mod bad_input;
 mod broken_settings;
 mod denied_types;
