@@ -244,6 +244,38 @@ fn log_that_is_put_back_is_noticed_by_the_process_that_wrote_to_it_and_by_an_anc
 }
 
 #[test]
+fn lines_of_two_histories_do_not_make_one() {
+    let state = State::new();
+    let names = ["head.json", "000001.jsonl"];
+    let read = || names.map(|name| fs::read(state.file(name)).unwrap());
+    state.append(1..=3);
+    let old = read();
+    state.append(4..=5);
+    let [_, first] = read();
+    names.iter().zip(&old).for_each(|(name, bytes)| fs::write(state.file(name), bytes).unwrap());
+    state.append(14..=15);
+    let [_, second] = read();
+    let line =
+        |bytes: &[u8], at: usize| bytes.split_inclusive(|byte| *byte == b'\n').nth(at).unwrap().to_vec();
+    // Each line is authentic and every number is right, but entry 5 was written behind another entry 4.
+    let spliced = [old[1].clone(), line(&second, 3), line(&first, 4)].concat();
+    fs::write(state.file("000001.jsonl"), spliced).unwrap();
+    let Problem { kind, line, detail, .. } = state.verify().problem.unwrap();
+    assert_eq!((kind, line), (ProblemKind::Inserted, 5), "{detail}");
+}
+
+#[test]
+fn log_that_was_being_made_when_its_process_was_killed_is_made_by_the_next() {
+    let state = State::new();
+    state.append(1..=1);
+    // The head comes before the key, and both before the first entry.
+    fs::remove_file(state.path().join("audit.key")).unwrap();
+    fs::remove_file(state.file("000001.jsonl")).unwrap();
+    state.append(2..=2);
+    assert_eq!((state.problem(), state.titles(&AuditFilter::default())), (None, numbers(2..=2)));
+}
+
+#[test]
 fn entries_that_cannot_be_written_are_kept_then_counted_and_told_once() {
     let state = State::new();
     // A file where the folder should be: nothing can be written.
