@@ -223,7 +223,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub fork_session: bool,
 
-    /// Keep no transcript.
+    /// Keep no transcript and no audit entries.
     #[arg(long)]
     pub no_session_persistence: bool,
 

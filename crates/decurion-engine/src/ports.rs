@@ -201,6 +201,11 @@ pub trait Audit: Send + Sync {
     /// Records an entry without waiting for it to be written. Gives a sentence for people, once, when entries cannot be
     /// written.
     fn record(&self, entry: AuditEntry) -> Option<String>;
+
+    /// Whether entries are kept at all; where not, none need be made.
+    fn is_kept(&self) -> bool {
+        true
+    }
 }
 
 /// An audit log that keeps nothing.
@@ -210,6 +215,10 @@ pub struct NoAudit;
 impl Audit for NoAudit {
     fn record(&self, _entry: AuditEntry) -> Option<String> {
         None
+    }
+
+    fn is_kept(&self) -> bool {
+        false
     }
 }
 

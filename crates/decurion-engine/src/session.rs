@@ -38,7 +38,7 @@ use crate::listing;
 use crate::mcp::{self, SessionServers};
 use crate::permission::{Around, Policy};
 use crate::permits::{Change, Keep};
-use crate::ports::{Ask, Equipment, Instructions, Model, Parts, Ports, Shared, new_line, new_run};
+use crate::ports::{Ask, Equipment, Instructions, Model, NoAudit, Parts, Ports, Shared, new_line, new_run};
 use crate::rewind::Rewind;
 use crate::run::{Progress, Run, record, refold};
 use crate::skill::slash::{self, Typed};
@@ -958,7 +958,11 @@ impl Owner {
         let session = &self.session;
         Shared {
             session: session.id,
-            audit: Arc::clone(&session.parts.audit),
+            audit: match session.request.persistence {
+                // It leaves nothing behind, and titles of calls are a part of what was said.
+                Persistence::Off => Arc::new(NoAudit),
+                Persistence::Usual | Persistence::Required => Arc::clone(&session.parts.audit),
+            },
             root: session.request.cwd.clone(),
             journal: session.journal.clone(),
             rights: self.rights.subscribe(),

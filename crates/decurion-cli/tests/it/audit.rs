@@ -105,6 +105,15 @@ when
 }
 
 #[test]
+fn a_session_that_is_not_kept_leaves_no_entry() {
+    let played = Played::new(&calls(2));
+    finished(played.session(&["--no-session-persistence"]));
+    assert_eq!(played.whole()["entries"], 0);
+    finished(played.session(&[]));
+    assert_eq!(played.whole()["entries"], 2);
+}
+
+#[test]
 fn an_edited_log_is_named_with_file_and_line_and_exit_code() {
     let played = Played::new(&calls(4));
     finished(played.session(&[]));
