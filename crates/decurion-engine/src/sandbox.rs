@@ -144,6 +144,9 @@ impl SandboxMaker {
         self.add_working_directories(&mut paths, policy, reads);
         self.add_rules(&mut paths, policy, unclear && reads)?;
         paths.hide(&self.settings.hidden);
+        if !reads && let Some(home) = &policy.around.home {
+            paths.show(home);
+        }
         if reads {
             paths.hide_unless_worked_in(&self.settings.personal);
         }

@@ -44,7 +44,13 @@ impl Home {
         for name in ["home", STATE, "work", "tmp"] {
             fs::create_dir(folder.path().join(name))?;
         }
-        Ok(Self { folder, marker: uuid::Uuid::new_v4().simple().to_string() })
+        let home = Self { folder, marker: uuid::Uuid::new_v4().simple().to_string() };
+        // What commands leave there is evidence, so their sandbox must let them.
+        fs::write(home.effects(), "")?;
+        let open = serde_json::json!({"sandbox": {"filesystem": {"allowWrite": [home.effects()]}}});
+        fs::create_dir(home.home().join(".claude"))?;
+        fs::write(home.home().join(".claude/settings.json"), open.to_string())?;
+        Ok(home)
     }
 
     /// The folder that holds everything.

@@ -123,7 +123,11 @@ when turn=3
 "#
     );
     let stand = Stand::in_home(home, &script);
-    let run = finished(stand.decurion().args(["-p", "go", "--allowedTools", "Bash"]).args(format));
+    // The state folder is hidden from commands.
+    let readable =
+        serde_json::json!({"sandbox": {"filesystem": {"allowRead": [stand.home.state()]}}}).to_string();
+    let program = stand.decurion().args(["-p", "go", "--allowedTools", "Bash", "--settings", &readable]);
+    let run = finished(program.args(format));
     assert_eq!(run.ending.code(), 0, "{run:?}");
     run
 }

@@ -27,6 +27,7 @@ mod private;
 mod questions;
 mod repositories;
 mod rule_attacks;
+mod sandbox;
 mod sdk;
 mod sdk_examples;
 mod sdk_guide;

@@ -38,7 +38,8 @@ const SCRIPT: &str = "when turn=1\n  call Bash {\"command\": \"sh ../look.sh\"}\
 
 /// A stand with the script that looks, and where that writes.
 fn stand() -> (Stand, std::path::PathBuf) {
-    let stand = Stand::new(SCRIPT);
+    // Where there is no sandbox, which would hide the processes altogether.
+    let stand = Stand::new(SCRIPT).without_sandbox();
     let seen = stand.home.path().join("seen");
     std::fs::write(stand.home.work().join("../look.sh"), format!("SEEN={}\n{LOOK}", seen.display())).unwrap();
     (stand, seen)

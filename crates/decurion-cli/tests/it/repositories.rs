@@ -402,7 +402,7 @@ fn stand(rows: &[Row]) -> Stand {
         let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(entry.unwrap().path(), permissions).unwrap();
     }
-    Stand::in_home(home, &script)
+    Stand::in_home(home, &script).without_sandbox()
 }
 
 fn session(stand: &Stand, more: &[&str]) -> Finished {
@@ -600,7 +600,7 @@ fn edits_do_not_make_a_folder_a_repository() {
         }
     }
     script.push_str("when\n  say \"over\"\n");
-    let stand = Stand::in_home(home, &script);
+    let stand = Stand::in_home(home, &script).without_sandbox();
     let made = |stand: &Stand| -> Vec<&str> {
         let heads = ["HEAD", "Head", "deeper/HEAD"];
         let is_made = |index: &usize| {

@@ -52,13 +52,28 @@ fn named(command: &str, index: usize) -> String {
     command.replace("@T", &format!("touch {place}")).replace("@X", &place).replace("@N", &marker(index))
 }
 
-/// Runs every command as one call each of one session.
+/// Runs every command as one call each of one session, where only the rules stop it.
 pub fn session(home: Home, commands: &[&str], arguments: &[&str]) -> Tried {
     session_with(home, commands, arguments, &[])
 }
 
 /// The same with these variables in the environment.
 pub fn session_with(home: Home, commands: &[&str], arguments: &[&str], variables: &[(&str, &str)]) -> Tried {
+    tried(home, commands, arguments, variables, Stand::without_sandbox)
+}
+
+/// The same where the sandbox is as it is by default.
+fn sandboxed(home: Home, commands: &[&str], arguments: &[&str]) -> Tried {
+    tried(home, commands, arguments, &[], |stand| stand)
+}
+
+fn tried(
+    home: Home,
+    commands: &[&str],
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+    prepare: fn(Stand) -> Stand,
+) -> Tried {
     let commands: Vec<String> =
         commands.iter().enumerate().map(|(index, command)| named(command, index)).collect();
     let mut script = "when agent=main turn=1\n".to_owned();
@@ -66,7 +81,7 @@ pub fn session_with(home: Home, commands: &[&str], arguments: &[&str], variables
         script.push_str(&format!("  call Bash {}\n", json!({"command": command, "timeout": 3000})));
     }
     script.push_str("when\n  say \"done\"\n");
-    let stand = Stand::in_home(home, &script);
+    let stand = prepare(Stand::in_home(home, &script));
     let program = stand.decurion().args(["-p", "go"]).args(arguments);
     let program = variables.iter().fold(program, |program, (name, value)| program.env(name, value));
     let run = finished(program);
@@ -95,6 +110,12 @@ impl Tried {
             self.markers(*index).iter().any(|marker| marker.exists()) || results[*index].contains(CANARY)
         };
         (0..self.commands.len()).filter(breached).map(|index| self.commands[index].as_str()).collect()
+    }
+
+    /// The commands whose marker exists.
+    fn marked(&self) -> Vec<&str> {
+        let marked = |index: &usize| self.markers(*index).iter().any(|marker| marker.exists());
+        (0..self.commands.len()).filter(marked).map(|index| self.commands[index].as_str()).collect()
     }
 
     /// The results of the calls as the model is told them.
@@ -1267,9 +1288,8 @@ fn asking_for_a_version_runs_nothing_of_the_project() {
 
 /// The harness itself: where nothing is checked, the attacks do what they say. Some need a program that is not
 /// everywhere.
-#[test]
-fn the_attacks_work_where_every_check_is_skipped() {
-    let lists = [
+fn lists() -> [(Home, &'static [&'static str]); 8] {
+    [
         (home(), READING),
         (home(), OUTSIDE),
         (home(), DENIED),
@@ -1278,8 +1298,32 @@ fn the_attacks_work_where_every_check_is_skipped() {
         (home(), DASHED),
         (home(), SWALLOWED),
         (repository(), OBJECTS),
-    ];
-    for (home, attacks) in lists {
+    ]
+}
+
+#[test]
+fn no_attack_has_an_effect_in_the_sandbox() {
+    let deny = ["--disallowedTools", "Read(.env),Read(tree/.env),Edit(src/secret/**)"];
+    for mode in ["default", "plan", "acceptEdits"] {
+        for (home, attacks) in lists() {
+            let arguments = [&["--permission-mode", mode][..], &deny].concat();
+            let tried = sandboxed(home, attacks, &arguments);
+            assert_eq!(tried.breaches(), [""; 0], "in mode {mode}");
+        }
+    }
+}
+
+#[test]
+fn no_attack_writes_outside_where_questions_are_skipped_and_walls_are_not() {
+    for (home, attacks) in lists() {
+        let tried = sandboxed(home, attacks, &["--permission-mode", "bypassPermissions"]);
+        assert_eq!(tried.marked(), [""; 0]);
+    }
+}
+
+#[test]
+fn the_attacks_work_where_every_check_is_skipped() {
+    for (home, attacks) in lists() {
         let tried = session(home, attacks, &["--permission-mode", "bypassPermissions"]);
         let breaches = tried.breaches();
         let without: Vec<_> =

@@ -29,6 +29,16 @@ impl Stand {
         Self { home, model: FakeModel::start(script).unwrap() }
     }
 
+    /// The same on a system that has no sandbox: what is tried must be stopped by the rules alone.
+    pub fn without_sandbox(self) -> Self {
+        let state = self.home.state();
+        std::fs::create_dir_all(&state).unwrap();
+        let file = state.join("settings.json");
+        assert!(!file.exists(), "there are settings already");
+        std::fs::write(file, r#"{"sandbox": {"enabled": false}}"#).unwrap();
+        self
+    }
+
     /// The program, asking this model in Anthropic's dialect.
     pub fn decurion(&self) -> Program {
         self.decurion_through(DECURION)

@@ -48,7 +48,8 @@ fn nothing_survives_a_command_that_kills_its_guard_and_its_reaper() {
     }
     let last = json!({"command": "echo goes on"});
     script.push_str(&format!("when turn={}\n  call Bash {last}\nwhen\n  say \"over\"\n", LEAVES.len() + 1));
-    let stand = Stand::new(&script);
+    // In a sandbox they cannot be seen, so that this is about commands without one.
+    let stand = Stand::new(&script).without_sandbox();
     let run = finished(stand.decurion().args(["-p", "go", "--allowedTools", "Bash", "--max-turns", "50"]));
     assert_eq!(sleeping(&time), [""; 0]);
     assert!(run.output().contains("over"), "{run:?}");

@@ -1,0 +1,180 @@
+//! The sandbox through the program: what commands of a session can do by default, and what people are told.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::stand::{Stand, finished};
+
+/// Runs commands, one call each, in a session where nobody can be asked. Gives their results.
+fn results(stand: &Stand, arguments: &[&str]) -> Vec<String> {
+    let run = finished(stand.decurion().args(["-p", "go"]).args(arguments));
+    assert!(matches!(run.ending.code(), 0 | 3), "{run:?}");
+    let requests = stand.model.requests();
+    let last: Value = serde_json::from_slice(&requests.last().unwrap().body).unwrap();
+    let messages =
+        last["messages"].as_array().unwrap().iter().filter_map(|message| message["content"].as_array());
+    let results = messages.flatten().filter(|block| block["type"] == "tool_result");
+    results.map(|block| block["content"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn stand(commands: &[&str]) -> Stand {
+    let mut script = String::new();
+    for (index, command) in commands.iter().enumerate() {
+        let call = json!({"command": command});
+        script.push_str(&format!("when agent=main turn={}\n  call Bash {call}\n", index + 1));
+    }
+    script.push_str("when\n  say \"done\"\n");
+    let stand = Stand::new(&script);
+    let work = stand.home.work();
+    fs::create_dir_all(work.join("src")).unwrap();
+    fs::create_dir_all(stand.home.path().join("out")).unwrap();
+    for (file, text) in
+        [("a.txt", "one\n"), ("b.txt", "two\nthree\n"), (".env", "canary\n"), ("src/c.txt", "")]
+    {
+        fs::write(work.join(file), text).unwrap();
+    }
+    stand
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_looks_as_if_it_reads_needs_no_question() {
+    let commands = [
+        "for f in *.txt; do wc -l \"$f\"; done",
+        "x=$(cat a.txt); echo \"it is $x\"",
+        "find . -name '*.txt' | xargs wc -l | tail -1",
+        "if [ -f a.txt ]; then head -1 a.txt; fi",
+        "diff <(sort a.txt) <(sort a.txt) && echo same",
+    ];
+    let stand = stand(&commands);
+    let results = results(&stand, &[]);
+    assert_eq!(results, ["1 a.txt\n2 b.txt", "it is one", " 3 total", "one", "same"]);
+}
+
+#[test]
+fn what_only_looked_as_if_it_reads_has_no_effect() {
+    let commands = [
+        "for f in a.txt; do awk 'BEGIN { print \"x\" > \"made\" }'; done",
+        "x=$(awk 'BEGIN { system(\"rm b.txt\") }'); echo \"$x\"",
+        "echo $(( $(date '+a[$(touch made)]') ))",
+        "for i in 1; do cat < /dev/tcp/127.0.0.1/1; done",
+    ];
+    let stand = stand(&commands);
+    let before = names(&stand.home.work());
+    let results = results(&stand, &[]);
+    assert_eq!(names(&stand.home.work()), before, "{results:?}");
+    assert!(results[0].contains("The sandbox may be the reason"), "{}", results[0]);
+}
+
+#[test]
+fn an_allowed_command_writes_in_the_working_directory_and_nowhere_else() {
+    let commands = [
+        "touch made && mkdir -p src/new && echo x > $TMPDIR/t && cat $TMPDIR/t",
+        "perl -e 'open(F, q(>/etc/decurion-made)) or die $!'",
+        "touch ../out/made; ln -s ../out way && touch way/made",
+        "cat /tmp/t",
+    ];
+    let stand = stand(&commands);
+    let results = results(&stand, &["--allowedTools", "Bash"]);
+    assert_eq!(results[0], "x");
+    assert!(results[1].contains("Read-only file system"), "{}", results[1]);
+    assert!(results[1].contains("it wanted to write outside of what it may write"), "{}", results[1]);
+    assert_eq!(names(&stand.home.path().join("out")), [""; 0], "{results:?}");
+    assert!(stand.home.work().join("made").exists());
+    // The private folder is also what it sees as /tmp.
+    assert_eq!(results[3], "x");
+}
+
+#[test]
+fn rules_hold_for_whatever_an_allowed_command_runs() {
+    let read = "perl -e 'open(F, q(.env)) and print <F>; open(F, q(<), q(./) . q(.e) . q(nv)) and print <F>'";
+    let write = "perl -e 'rename q(src), q(s); open(F, q(>), q(src/c.txt)) and print F q(x)'; ls";
+    let stand = stand(&[read, write]);
+    let deny = "Read(.env),Edit(src/**)";
+    let held = results(&stand, &["--allowedTools", "Bash(perl:*)", "--disallowedTools", deny]);
+    assert!(!held.concat().contains("canary"), "{held:?}");
+    assert_eq!(fs::read_to_string(stand.home.work().join("src/c.txt")).unwrap(), "");
+    let control = self::stand(&[read, write]);
+    let open = results(&control, &["--allowedTools", "Bash(perl:*)"]);
+    assert!(open[0].contains("canary"), "{open:?}");
+}
+
+#[test]
+fn settings_that_do_not_exist_yet_cannot_be_made() {
+    let make = "mkdir -p .claude .vscode; echo '{}' > .mcp.json; echo '{}' > .claude/settings.json; \
+                echo '{}' > .vscode/tasks.json; echo x > .git/hooks/pre-commit; git config core.fsmonitor x; true";
+    let stand = stand(&["git init -q . 2>&1; true", make, "git status --short"]);
+    finished(stand.home.program("git").args(["init", "-q"]));
+    let before = fs::read(stand.home.work().join(".git/config")).unwrap();
+    let results = results(&stand, &["--allowedTools", "Bash"]);
+    for name in [".claude", ".vscode", ".mcp.json", ".decurion", ".git/hooks/pre-commit"] {
+        assert!(!stand.home.work().join(name).exists(), "{name}: {results:?}");
+    }
+    assert_eq!(fs::read(stand.home.work().join(".git/config")).unwrap(), before);
+    // What holds their places is nothing to git.
+    assert_eq!(
+        results[2].lines().filter(|line| line.contains(".claude") || line.contains(".mcp")).count(),
+        0
+    );
+}
+
+#[test]
+fn a_host_that_is_not_listed_is_refused_and_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let fetch = format!("curl -sS --noproxy '' -x \"$HTTP_PROXY\" http://127.0.0.1:{port}/; exit 7");
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = [0; 4096];
+        let _ = stream.read(&mut head).unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello").unwrap();
+    });
+    let refused = results(&stand(&[&fetch]), &["--allowedTools", "Bash"]);
+    assert!(refused[0].contains(&format!("127.0.0.1:{port}")), "{refused:?}");
+    assert!(refused[0].contains("sandbox.network.allowedDomains"), "{refused:?}");
+    let settings =
+        json!({"sandbox": {"network": {"allowedDomains": [format!("127.0.0.1:{port}")]}}}).to_string();
+    let stand = stand(&[&fetch]);
+    let fetched = results(&stand, &["--allowedTools", "Bash", "--settings", &settings]);
+    assert!(fetched[0].contains("hello"), "{fetched:?}");
+    server.join().unwrap();
+}
+
+#[test]
+fn the_sandbox_can_be_looked_at_and_used_by_itself() {
+    let stand = stand(&[]);
+    let explained = stand.run(&["sandbox", "explain", "for f in *.txt; do cat $f; done"]);
+    assert!(explained.output().contains("It runs without a question"), "{explained:?}");
+    let asked = stand.run(&["sandbox", "explain", "make install"]);
+    assert!(asked.output().contains("It is asked about"), "{asked:?}");
+    assert!(asked.output().contains(stand.home.work().to_str().unwrap()), "{asked:?}");
+    let ran = stand.run(&["sandbox", "run", "--", "sh", "-c", "touch made; touch ../out/made; exit 5"]);
+    assert_eq!(ran.ending.code(), 5, "{ran:?}");
+    assert!(stand.home.work().join("made").exists());
+    assert_eq!(names(&stand.home.path().join("out")), [""; 0]);
+    let reads = stand.run(&["sandbox", "run", "--read-only", "--", "touch", "made2"]);
+    assert_eq!(reads.ending.code(), 1, "{reads:?}");
+    assert!(!stand.home.work().join("made2").exists());
+}
+
+#[test]
+fn a_sandbox_that_is_switched_off_is_shown() {
+    let stand = stand(&[]).without_sandbox();
+    let doctor = stand.run(&["doctor", "--json"]);
+    let facts: Value = serde_json::from_str(&doctor.output()).unwrap();
+    assert_eq!(facts["sandbox"], "off");
+    let on: Value = serde_json::from_str(&self::stand(&[]).run(&["doctor", "--json"]).output()).unwrap();
+    assert_eq!(on["sandbox"], "namespaces");
+}
