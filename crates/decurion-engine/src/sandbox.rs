@@ -158,6 +158,7 @@ impl SandboxMaker {
             tmp: Some(tmp.into()),
             network: !reads,
             unix_sockets: self.settings.unix_sockets && !reads,
+            sees_machine: reads && !unclear && lists_machine(seen),
         }))
     }
 
@@ -243,6 +244,20 @@ impl SandboxMaker {
         }
         Ok(())
     }
+}
+
+/// Whether a text asks about the processes or the load of the machine, and is understood well enough to know that it
+/// does nothing else: in namespaces of its own it would be told about itself alone.
+fn lists_machine(seen: &Intent) -> bool {
+    const PROGRAMS: [&str; 12] =
+        ["ps", "top", "pgrep", "pidof", "pstree", "lsof", "uptime", "w", "who", "free", "vmstat", "fuser"];
+    let Some(shell) = &seen.shell else { return false };
+    let asks = |command: &ShellCommand| {
+        let program = command.words.get(command.assigned).and_then(|word| word.rsplit('/').next());
+        program.is_some_and(|program| PROGRAMS.contains(&program))
+    };
+    shell.commands.iter().all(|command| command.read_only || command.wrapper)
+        && shell.commands.iter().any(asks)
 }
 
 fn is_about_writing(rule: &Rule) -> bool {

@@ -137,8 +137,10 @@ impl Guard {
     /// process, ends what was started.
     pub async fn start(&self, launch: Launch) -> Result<Process, LaunchError> {
         let request = wire::encode(&launch, limits::numbers(launch.limits))?;
-        let slot = match launch.sandbox {
-            Some(_) if self.form().await? == Form::Namespaces => &self.shared.sandboxed,
+        let slot = match &launch.sandbox {
+            Some(sandbox) if !sandbox.sees_machine && self.form().await? == Form::Namespaces => {
+                &self.shared.sandboxed
+            }
             _ => &self.shared.plain,
         };
         // The semaphore is never closed.

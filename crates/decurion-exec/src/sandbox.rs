@@ -36,6 +36,9 @@ pub struct Sandbox {
     pub network: bool,
     /// Whether it may open Unix sockets.
     pub unix_sockets: bool,
+    /// Whether it sees the processes and the network of the machine, as a command that lists them must. It has no
+    /// namespaces then: [`Form::Landlock`] holds for it.
+    pub sees_machine: bool,
 }
 
 /// How a sandbox is enforced.

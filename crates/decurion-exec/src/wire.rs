@@ -116,6 +116,7 @@ const VISIBLE: u8 = b'v';
 const TEMPORARY: u8 = b't';
 const NETWORK: u32 = 1;
 const UNIX_SOCKETS: u32 = 2;
+const SEES_MACHINE: u32 = 4;
 
 /// The paths of a sandbox, each with its kind.
 fn entries(sandbox: &Sandbox) -> impl Iterator<Item = (u8, &PathBuf)> {
@@ -132,6 +133,7 @@ fn sandbox_of<'a>(entries: impl Iterator<Item = &'a [u8]>, flags: u32) -> Option
     let mut sandbox = Sandbox {
         network: flags & NETWORK != 0,
         unix_sockets: flags & UNIX_SOCKETS != 0,
+        sees_machine: flags & SEES_MACHINE != 0,
         ..Sandbox::default()
     };
     for entry in entries {
@@ -176,8 +178,11 @@ fn write_header(blob: &mut [u8], launch: &Launch, numbers: Numbers) {
     let paths = sandbox.map_or(u32::MAX.to_le_bytes(), |sandbox| small(entries(sandbox).count()));
     blob[20..24].copy_from_slice(&paths);
     let flag = |flag: u32, set: bool| if set { flag } else { 0 };
-    let flags = sandbox
-        .map_or(0, |sandbox| flag(NETWORK, sandbox.network) | flag(UNIX_SOCKETS, sandbox.unix_sockets));
+    let flags = sandbox.map_or(0, |sandbox| {
+        flag(NETWORK, sandbox.network)
+            | flag(UNIX_SOCKETS, sandbox.unix_sockets)
+            | flag(SEES_MACHINE, sandbox.sees_machine)
+    });
     blob[48..52].copy_from_slice(&flags.to_le_bytes());
     blob[24..32].copy_from_slice(&large(numbers.open_files));
     blob[32..40].copy_from_slice(&large(numbers.processes));

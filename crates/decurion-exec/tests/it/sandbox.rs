@@ -45,6 +45,7 @@ impl Room {
             tmp: Some(self.path("tmp")),
             network: true,
             unix_sockets: false,
+            sees_machine: false,
         }
     }
 
@@ -302,6 +303,17 @@ async fn a_command_ends_with_all_it_started_when_its_first_process_is_killed() {
     assert_eq!(within(process.wait()).await, Exit::Unknown);
     wait_for_ends(&watched);
     room.house.assert_empty();
+}
+
+#[tokio::test]
+async fn a_command_that_lists_the_machine_sees_it_and_writes_nothing() {
+    let room = Room::new();
+    let sandbox = Sandbox { sees_machine: true, writable: Vec::new(), network: false, ..room.sandbox() };
+    let list = format!("ps -p {}; echo x > file; cat .env", std::process::id());
+    let (output, _) = room.run(&list, Some(sandbox)).await;
+    assert!(output.contains(&std::process::id().to_string()), "{output}");
+    assert!(!output.contains("canary"), "{output}");
+    assert_eq!(std::fs::read_to_string(room.path("work/file")).unwrap(), "before");
 }
 
 #[tokio::test]
