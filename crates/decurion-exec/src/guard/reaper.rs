@@ -326,7 +326,7 @@ impl Walls<'_> {
             return Err((Stage::Restrictions, libc::EOPNOTSUPP));
         }
         let sockets = Sockets { internet: sandbox.network, unix: sandbox.unix_sockets };
-        let filters = filter::compile(sockets).ok_or((Stage::Restrictions, libc::ENOSYS))?;
+        let filters = filter::compile(sockets, form).ok_or((Stage::Restrictions, libc::ENOSYS))?;
         let drops_capabilities = self.namespaces.is_none();
         Ok((view, Confinement { ruleset, filters, drops_capabilities }))
     }

@@ -11,6 +11,8 @@ use seccompiler::{
     sock_filter,
 };
 
+use super::Form;
+
 /// Which sockets a command may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sockets {
@@ -86,6 +88,24 @@ const OPEN_TREE_ATTR: libc::c_long = 467;
 const MISSING: &[libc::c_long] =
     &[libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
+/// Memory, semaphores and messages that are shared by number or name: no file rule covers them. Refused where the command
+/// is in the IPC namespace of the host.
+const SHARED: &[libc::c_long] = &[
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+];
+
 /// Each asks for a new namespace.
 const NAMESPACE_FLAGS: [libc::c_int; 8] = [
     libc::CLONE_NEWUSER,
@@ -101,22 +121,32 @@ const NAMESPACE_FLAGS: [libc::c_int; 8] = [
 /// Type characters into the terminal, or paste what is selected.
 const TERMINAL_INPUT: [u32; 2] = [0x5412, 0x541C];
 
+/// An old name of packet sockets, as a type of internet sockets.
+const SOCK_PACKET: libc::c_int = 10;
+
 /// The two filters for the kernel; the stricter answer counts. `None` where the architecture is not known.
-pub(crate) fn compile(sockets: Sockets) -> Option<[BpfProgram; 2]> {
+pub(crate) fn compile(sockets: Sockets, form: Form) -> Option<[BpfProgram; 2]> {
     let filter = |rules, errno: libc::c_int| -> Option<BpfProgram> {
         let architecture = std::env::consts::ARCH.try_into().ok()?;
         let answer = SeccompAction::Errno(errno.cast_unsigned());
         SeccompFilter::new(rules, SeccompAction::Allow, answer, architecture).ok()?.try_into().ok()
     };
     let missing = filter(MISSING.iter().map(|call| (*call, Vec::new())).collect(), libc::ENOSYS)?;
-    Some([without_second_numbering(missing), filter(refusals(sockets)?, libc::EPERM)?])
+    Some([without_second_numbering(missing), filter(refusals(sockets, form)?, libc::EPERM)?])
 }
 
-fn refusals(sockets: Sockets) -> Option<BTreeMap<i64, Vec<SeccompRule>>> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+fn refusals(sockets: Sockets, form: Form) -> Option<BTreeMap<i64, Vec<SeccompRule>>> {
+    let shared = if form == Form::Landlock { SHARED } else { &[] };
+    let refused = REFUSED.iter().chain(shared).map(|call| (*call, Vec::new()));
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = refused.collect();
     rules.insert(libc::SYS_socket, socket_rules(sockets)?);
-    // A datagram socket of a pair can still send to any Unix socket by its path.
-    rules.insert(libc::SYS_socketpair, vec![SeccompRule::new(vec![masked(1, 0xF, libc::SOCK_DGRAM)?]).ok()?]);
+    // A datagram socket of a pair can still send to any Unix socket by its path; a raw one is the same there.
+    let pairs = [libc::SOCK_DGRAM, libc::SOCK_RAW];
+    let pair = |kind: libc::c_int| SeccompRule::new(vec![masked(1, 0xF, kind)?]).ok();
+    rules.insert(libc::SYS_socketpair, pairs.map(pair).into_iter().collect::<Option<_>>()?);
+    // The kernel asks for the same user only. A limit on processor time would end a process outside.
+    let (of_another, new) = (differs(0, 0)?, differs_whole(2, 0)?);
+    rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![of_another, new]).ok()?]);
     rules.insert(
         libc::SYS_ioctl,
         TERMINAL_INPUT
@@ -147,24 +177,21 @@ fn socket_rules(sockets: Sockets) -> Option<Vec<SeccompRule>> {
     if sockets.unix {
         allowed.push(libc::AF_UNIX);
     }
-    let not = |family: &libc::c_int| {
-        let value = u64::from(family.cast_unsigned());
-        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value).ok()
-    };
+    let not = |family: &libc::c_int| differs(0, u64::from(family.cast_unsigned()));
     if allowed.is_empty() {
         return Some(Vec::new());
     }
     let mut rules = vec![SeccompRule::new(allowed.iter().map(not).collect::<Option<_>>()?).ok()?];
     if sockets.internet {
         let route = u64::from(libc::NETLINK_ROUTE.cast_unsigned());
-        let other = SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, route).ok()?;
-        rules.push(
-            SeccompRule::new(vec![equals(0, u64::from(libc::AF_NETLINK.cast_unsigned()))?, other]).ok()?,
-        );
+        let netlink = equals(0, u64::from(libc::AF_NETLINK.cast_unsigned()))?;
+        rules.push(SeccompRule::new(vec![netlink, differs(2, route)?]).ok()?);
         // Raw sockets see and forge what others send; the kernel refuses them to all but root.
-        for family in [libc::AF_INET, libc::AF_INET6] {
+        for (family, kind) in
+            [(libc::AF_INET, libc::SOCK_RAW), (libc::AF_INET6, libc::SOCK_RAW), (libc::AF_INET, SOCK_PACKET)]
+        {
             let family = equals(0, u64::from(family.cast_unsigned()))?;
-            rules.push(SeccompRule::new(vec![family, masked(1, 0xF, libc::SOCK_RAW)?]).ok()?);
+            rules.push(SeccompRule::new(vec![family, masked(1, 0xF, kind)?]).ok()?);
         }
     }
     Some(rules)
@@ -172,6 +199,15 @@ fn socket_rules(sockets: Sockets) -> Option<Vec<SeccompRule>> {
 
 fn equals(argument: u8, value: u64) -> Option<SeccompCondition> {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value).ok()
+}
+
+fn differs(argument: u8, value: u64) -> Option<SeccompCondition> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value).ok()
+}
+
+/// The same for an argument of 64 bits.
+fn differs_whole(argument: u8, value: u64) -> Option<SeccompCondition> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, value).ok()
 }
 
 fn masked(argument: u8, mask: u64, value: libc::c_int) -> Option<SeccompCondition> {
