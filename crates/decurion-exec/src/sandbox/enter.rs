@@ -16,16 +16,8 @@ use super::kernel::{self, NO_DEVICES, NO_SUID, READ_ONLY};
 use crate::sys;
 
 /// Devices that stay usable; all others do not, since root could read disks through them.
-const DEVICES: [&CStr; 8] = [
-    c"/dev/null",
-    c"/dev/zero",
-    c"/dev/full",
-    c"/dev/random",
-    c"/dev/urandom",
-    c"/dev/tty",
-    c"/dev/ptmx",
-    c"/dev/pts",
-];
+const DEVICES: [&CStr; 6] =
+    [c"/dev/null", c"/dev/zero", c"/dev/full", c"/dev/random", c"/dev/urandom", c"/dev/tty"];
 /// Folders of which one surely exists, to mount an empty folder on.
 const FOR_EMPTY: [&CStr; 5] = [c"/dev/shm", c"/mnt", c"/media", c"/srv", c"/opt"];
 
@@ -90,8 +82,12 @@ pub(crate) fn enter(network: Network) -> io::Result<(Base, Option<TcpListener>)>
     let root = kernel::open_place(c"/")?;
     kernel::set_mount(root.as_fd(), READ_ONLY | NO_SUID | NO_DEVICES, 0)?;
     for (path, device) in &devices {
+        // A device can be written on such a mount, but its mode, owner and times cannot.
+        kernel::set_mount(device.as_fd(), READ_ONLY | NO_SUID, 0)?;
         attach(device, path)?;
     }
+    // Without terminals a command can do most of its work.
+    let _ = attach_terminals();
     drop_capabilities();
     let namespace = sys::place_owned(std::fs::File::open("/proc/self/ns/mnt")?, NAMESPACE_NUMBER)?;
     Ok((Base { empty: empty_folder()?, namespace }, listener))
@@ -114,6 +110,20 @@ fn enter_user_namespace() -> io::Result<()> {
 fn usable_devices() -> Vec<(&'static CStr, OwnedFd)> {
     let copy = |path: &&'static CStr| Some((*path, copy_of(kernel::open_place(path).ok()?.as_fd()).ok()?));
     DEVICES.iter().filter_map(copy).collect()
+}
+
+/// Puts terminals of the session's own in place of those of the machine, which belong to people.
+fn attach_terminals() -> io::Result<()> {
+    let terminals =
+        kernel::new_file_system(c"devpts", &[(c"ptmxmode", c"0666"), (c"mode", c"0600")], NO_SUID)?;
+    let maker = kernel::open_below(terminals.as_fd(), c"ptmx")?;
+    let copy = bare_copy_of(&maker)?;
+    attach(&terminals, c"/dev/pts")?;
+    // Elsewhere it is a link to the one in the folder.
+    match kernel::open_place(c"/dev/ptmx") {
+        Ok(place) => attach_at(&copy, &place),
+        Err(_) => Ok(()),
+    }
 }
 
 /// A mount of the same place that is attached nowhere yet, with all that is mounted below it.

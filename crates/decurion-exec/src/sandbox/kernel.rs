@@ -113,15 +113,34 @@ pub(crate) fn open_place(path: &CStr) -> io::Result<OwnedFd> {
     Ok(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)?)
 }
 
+/// The same for a path below an open folder.
+pub(crate) fn open_below(folder: BorrowedFd<'_>, path: &CStr) -> io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    Ok(openat2(folder, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH)?)
+}
+
 /// A new, empty folder in memory, attached nowhere yet.
 pub(crate) fn new_folder() -> io::Result<OwnedFd> {
+    new_file_system(c"tmpfs", &[(c"mode", c"0755")], NO_SUID | NO_DEVICES)
+}
+
+/// A mount of a new file system of this kind, attached nowhere yet.
+pub(crate) fn new_file_system(
+    kind: &CStr,
+    options: &[(&CStr, &CStr)],
+    attributes: u64,
+) -> io::Result<OwnedFd> {
     use rustix::mount::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
     };
-    let context = fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_set_string(context.as_fd(), c"mode", c"0755")?;
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (name, value) in options {
+        fsconfig_set_string(context.as_fd(), *name, *value)?;
+    }
     fsconfig_create(context.as_fd())?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let attributes = u32::try_from(attributes).map_err(io::Error::other)?;
+    let attributes = MountAttrFlags::from_bits_retain(attributes);
     Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
