@@ -283,8 +283,8 @@ fn limit(request: &Request) -> Result<(), Errno> {
 struct Confinement {
     ruleset: Option<OwnedFd>,
     filters: [BpfProgram; 2],
-    /// Whether capabilities are still to be given up.
-    drops_capabilities: bool,
+    /// Whether the bound on capabilities is still to be set.
+    bounds_capabilities: bool,
 }
 
 /// What sandboxes a reaper's commands.
@@ -327,8 +327,8 @@ impl Walls<'_> {
         }
         let sockets = Sockets { internet: sandbox.network, unix: sandbox.unix_sockets };
         let filters = filter::compile(sockets, form).ok_or((Stage::Restrictions, libc::ENOSYS))?;
-        let drops_capabilities = self.namespaces.is_none();
-        Ok((view, Confinement { ruleset, filters, drops_capabilities }))
+        let bounds_capabilities = self.namespaces.is_none();
+        Ok((view, Confinement { ruleset, filters, bounds_capabilities }))
     }
 }
 
@@ -336,9 +336,10 @@ impl Confinement {
     /// Between fork and exec: only system calls.
     fn apply(&self) -> Result<(), i32> {
         let number = |error: io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
-        if self.drops_capabilities {
-            enter::drop_capabilities();
+        if self.bounds_capabilities {
+            enter::bound_capabilities();
         }
+        enter::drop_capabilities().map_err(Errno::raw_os_error)?;
         rustix::thread::set_no_new_privs(true).map_err(Errno::raw_os_error)?;
         if let Some(ruleset) = &self.ruleset {
             kernel::restrict(ruleset.as_fd()).map_err(number)?;

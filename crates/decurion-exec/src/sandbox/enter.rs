@@ -10,7 +10,10 @@ use rustix::mount::{
     MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree,
 };
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities,
+};
 
 use super::kernel::{self, NO_DEVICES, NO_SUID, READ_ONLY};
 use crate::sys;
@@ -88,7 +91,7 @@ pub(crate) fn enter(network: Network) -> io::Result<(Base, Option<TcpListener>)>
     }
     // Without terminals a command can do most of its work.
     let _ = attach_terminals();
-    drop_capabilities();
+    bound_capabilities();
     let namespace = sys::place_owned(std::fs::File::open("/proc/self/ns/mnt")?, NAMESPACE_NUMBER)?;
     Ok((Base { empty: empty_folder()?, namespace }, listener))
 }
@@ -159,15 +162,28 @@ fn empty_folder() -> io::Result<&'static CStr> {
     Ok(place)
 }
 
-/// Makes system calls and nothing else.
-pub(crate) fn drop_capabilities() {
+/// Lets no program that this process becomes or starts have more than is kept. Makes system calls and nothing else.
+pub(crate) fn bound_capabilities() {
     for number in 0..64_u64 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
         if !KEPT.contains(capability) {
-            // Fails for an ordinary user, whose programs have none, and for numbers that the kernel does not know.
+            // Fails for an ordinary user, and for numbers that the kernel does not know.
             let _ = remove_capability_from_bounding_set(capability);
         }
     }
+}
+
+/// Gives up all that is not kept, also what programs would inherit. Where the bound could not be set, `no_new_privs`
+/// keeps the process from regaining it. Makes system calls and nothing else.
+pub(crate) fn drop_capabilities() -> rustix::io::Result<()> {
+    clear_ambient_capability_set()?;
+    let own = capabilities(None)?;
+    let kept = CapabilitySets {
+        effective: own.effective & KEPT,
+        permitted: own.permitted & KEPT,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, kept)
 }
 
 /// Gives the command's pid namespace a view of its processes. Where the system does not allow that, as in many
