@@ -12,7 +12,8 @@ pub(crate) mod kernel;
 pub(crate) mod landlock;
 pub(crate) mod mounts;
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// Where commands with a network of their own find the way out of it.
 pub const PROXY_PORT: u16 = 14_041;
@@ -26,7 +27,9 @@ pub struct Sandbox {
     /// Files and folders that it may only read although a folder above them is writable. Those that do not exist when
     /// the command starts are skipped.
     pub read_only: Vec<PathBuf>,
-    /// Files that it cannot open and folders that are empty for it.
+    /// Files that it cannot open and folders that are empty for it. Another hard link to such a file, or another mount
+    /// of such a folder, made by somebody outside, is another file and folder. What somebody outside puts in the place
+    /// of one while the command runs can be read by it; commands that start later cannot.
     pub hidden: Vec<PathBuf>,
     /// Folders that it may read also where the private temporary folder covers a folder above them.
     pub visible: Vec<PathBuf>,
@@ -46,7 +49,23 @@ pub struct Sandbox {
 pub enum Form {
     /// Namespaces, Landlock and a system call filter.
     Namespaces,
-    /// Landlock and a system call filter alone.
+    /// Landlock and a system call filter alone. It keeps the same promises about files that are written and read, at a
+    /// price: Landlock can only allow, and what it allows for a folder holds for all below. So in every folder above a
+    /// path of `read_only` or `hidden` that lies in `writable`, files that exist can be changed, but none can be made,
+    /// renamed or removed.
+    ///
+    /// What only namespaces can promise does not hold:
+    /// - Modes, owners, times and attributes of files outside can be changed, as far as the user may.
+    /// - Names and sizes of files in hidden folders can be seen.
+    /// - With `network`, the command is in the network of the host, all of it.
+    /// - Other processes can be seen, with their arguments. Those of the same user can be given another priority,
+    ///   scheduler or set of processors.
+    /// - There are no private folders for temporary files: the command must be told to use [`Sandbox::tmp`].
+    /// - Terminals cannot be opened, and no memory can be shared by number or name (`shmget`, `mq_open`).
+    /// - A process that escapes guard and reaper, because both are killed from outside, lives on.
+    ///
+    /// Kernels before 6.12 do not keep signals and abstract Unix sockets in, before 6.10 device calls, before 6.2
+    /// truncation.
     Landlock,
 }
 
@@ -68,4 +87,15 @@ pub fn probe() -> Result<Form, String> {
         Err(_) if landlock::is_supported() => Ok(Form::Landlock),
         Err(error) => Err(format!("the system refuses namespaces ({error}) and has no Landlock")),
     }
+}
+
+/// Which path something failed at.
+#[derive(Debug)]
+pub(crate) struct PathError {
+    pub path: PathBuf,
+    pub source: io::Error,
+}
+
+pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> PathError {
+    |source| PathError { path: path.to_owned(), source }
 }

@@ -22,7 +22,7 @@ use super::sweep::{self, timespec};
 use crate::sandbox::enter::{self, Base};
 use crate::sandbox::filter::{self, Sockets};
 use crate::sandbox::mounts::{self, View};
-use crate::sandbox::{Form, Sandbox, kernel, landlock};
+use crate::sandbox::{Form, PathError, Sandbox, kernel, landlock};
 use crate::wire::{self, FRAME, HEADER, Order, Report, Request, Stage};
 use crate::{launch, sys};
 
@@ -308,20 +308,19 @@ impl Walls<'_> {
 
     fn make(&mut self, sandbox: &Sandbox) -> Result<(View, Confinement), (Stage, i32)> {
         let number = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
+        let at =
+            |error: PathError| (Stage::Mounts, wire::path_error(number(&error.source), &error.path, sandbox));
         let view = match self.namespaces {
             Some(base) => {
                 if std::mem::replace(&mut self.used, true) {
                     base.renew().map_err(|error| (Stage::Mounts, number(&error)))?;
                 }
-                let at =
-                    |error: mounts::MountError| wire::path_error(number(&error.source), &error.path, sandbox);
-                mounts::make(sandbox, base).map_err(|error| (Stage::Mounts, at(error)))?
+                mounts::make(sandbox, base).map_err(at)?
             }
             None => View::never_fits(),
         };
         let form = if self.namespaces.is_some() { Form::Namespaces } else { Form::Landlock };
-        let ruleset =
-            landlock::ruleset(sandbox, form).map_err(|_| (Stage::Restrictions, libc::EOPNOTSUPP))?;
+        let ruleset = landlock::ruleset(sandbox, form).map_err(at)?;
         if ruleset.is_none() && form == Form::Landlock {
             return Err((Stage::Restrictions, libc::EOPNOTSUPP));
         }

@@ -2,57 +2,40 @@
 //! just before it becomes the program.
 
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset,
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible as _, PathBeneath, Ruleset,
     RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, RulesetError, Scope,
 };
+use rustix::fs::FileType;
 
-use super::{Form, Sandbox};
+use super::mounts::{TEMPORARY, existing, place};
+use super::{Form, PathError, Sandbox, at};
 
 /// The newest version whose rights are used; older kernels enforce those that they know.
 const NEWEST: ABI = ABI::V6;
 /// Devices that any program may use.
-const DEVICES: [&str; 8] = [
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/random",
-    "/dev/urandom",
-    "/dev/tty",
-    "/dev/ptmx",
-    "/dev/pts",
-];
+const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+/// Terminals of the session's own, where it has some.
+const TERMINALS: [&str; 2] = ["/dev/ptmx", "/dev/pts"];
+/// What no rule allows as a whole: root could read disks there, and others could read what is typed at their terminals.
+const ALL_DEVICES: &str = "/dev";
 
 /// The ruleset. `None` where the kernel has no Landlock.
-pub(crate) fn ruleset(sandbox: &Sandbox, form: Form) -> Result<Option<OwnedFd>, RulesetError> {
-    let all = AccessFs::from_all(NEWEST);
-    let reading = AccessFs::from_read(NEWEST);
+pub(crate) fn ruleset(sandbox: &Sandbox, form: Form) -> Result<Option<OwnedFd>, PathError> {
+    let mut rules = Rules::new()?;
     let devices = AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::WriteFile | AccessFs::IoctlDev;
-    let mut rules = Ruleset::default()
-        .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(all)?
-        .scope(Scope::AbstractUnixSocket | Scope::Signal)?
-        .create()?;
-    rules = match form {
-        Form::Namespaces => allow(rules, Path::new("/"), reading)?,
-        Form::Landlock => allow_reading(rules, sandbox)?,
-    };
-    let changing = all & !(AccessFs::MakeBlock | AccessFs::MakeChar);
-    for path in sandbox.writable.iter().chain(&sandbox.tmp) {
-        rules = allow(rules, path, changing)?;
-    }
-    if form == Form::Namespaces && sandbox.tmp.is_some() {
-        for path in super::mounts::TEMPORARY {
-            rules = allow(rules, Path::new(path), changing)?;
-        }
-    }
     for path in DEVICES {
-        rules = allow(rules, Path::new(path), devices)?;
+        rules.allow_if_there(Path::new(path), devices)?;
     }
-    Ok(rules.into())
+    match form {
+        Form::Namespaces => with_mounts(&mut rules, sandbox, devices)?,
+        Form::Landlock => alone(&mut rules, sandbox)?,
+    }
+    Ok(rules.0.into())
 }
 
 /// Whether the kernel enforces such rules.
@@ -61,39 +44,146 @@ pub(crate) fn is_supported() -> bool {
     ruleset.is_ok_and(|ruleset| Option::<OwnedFd>::from(ruleset).is_some())
 }
 
-/// What is not there needs no rule.
-fn allow(
-    rules: RulesetCreated,
-    path: &Path,
-    access: BitFlags<AccessFs>,
-) -> Result<RulesetCreated, RulesetError> {
-    let Ok(place) = PathFd::new(path) else { return Ok(rules) };
-    let access = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
-    rules.add_rule(PathBeneath::new(place, access))
+/// All that may be done to files that may be written. Devices cannot be made.
+fn changing() -> BitFlags<AccessFs> {
+    AccessFs::from_all(NEWEST) & !(AccessFs::MakeBlock | AccessFs::MakeChar)
 }
 
-/// Allows reading everything but what is hidden. Landlock has no rule that takes away, so in each folder above a
-/// hidden path all others are allowed one by one.
-fn allow_reading(mut rules: RulesetCreated, sandbox: &Sandbox) -> Result<RulesetCreated, RulesetError> {
-    let names_and_programs = AccessFs::ReadDir | AccessFs::Execute;
-    rules = allow(rules, Path::new("/"), names_and_programs)?;
-    for path in readable(&sandbox.hidden) {
-        rules = allow(rules, &path, AccessFs::ReadFile.into())?;
+/// The rules where mounts hide files and keep them from being written.
+fn with_mounts(rules: &mut Rules, sandbox: &Sandbox, devices: BitFlags<AccessFs>) -> Result<(), PathError> {
+    rules.allow_if_there(Path::new("/"), AccessFs::from_read(NEWEST))?;
+    for path in sandbox.writable.iter().chain(&sandbox.tmp) {
+        rules.allow(path, changing())?;
     }
-    Ok(rules)
+    for path in TEMPORARY.iter().filter(|_| sandbox.tmp.is_some()) {
+        rules.allow_if_there(Path::new(path), changing())?;
+    }
+    for path in TERMINALS {
+        rules.allow_if_there(Path::new(path), devices)?;
+    }
+    Ok(())
 }
 
-/// The shortest list of paths that covers everything but these.
-fn readable(hidden: &[PathBuf]) -> Vec<PathBuf> {
-    let above: BTreeSet<&Path> = hidden.iter().flat_map(|path| path.ancestors().skip(1)).collect();
-    if above.is_empty() {
-        return vec![PathBuf::from("/")];
+/// The rules where there is nothing else. Landlock has no rule that takes away, and a rule for a folder holds for all
+/// below it. So in each folder above a restricted path all others are allowed one by one, and nothing can be made there.
+fn alone(rules: &mut Rules, sandbox: &Sandbox) -> Result<(), PathError> {
+    let (read_only, mut hidden) = (Restricted::find(&sandbox.read_only)?, Restricted::find(&sandbox.hidden)?);
+    rules.allow_if_there(Path::new("/"), AccessFs::ReadDir | AccessFs::Execute)?;
+    let written = read_only.with(&hidden);
+    hidden.paths.push(Path::new(ALL_DEVICES));
+    let everything = PathBuf::from("/");
+    for path in all_but(&hidden.paths, sandbox.visible.iter().chain([&everything])) {
+        rules.allow_entry(&path, AccessFs::ReadFile.into(), &hidden.files)?;
     }
+    for path in all_but(&written.paths, sandbox.writable.iter().chain(&sandbox.tmp)) {
+        if sandbox.writable.contains(&path) || sandbox.tmp.as_ref() == Some(&path) {
+            rules.allow(&path, changing())?;
+        } else {
+            rules.allow_entry(&path, changing(), &written.files)?;
+        }
+    }
+    Ok(())
+}
+
+/// Paths that rules must leave out.
+struct Restricted<'a> {
+    paths: Vec<&'a Path>,
+    /// What they name now.
+    files: Vec<Identity>,
+}
+
+impl<'a> Restricted<'a> {
+    /// Fails for a path that is a link, or is reached by one: leaving it out would leave out something else.
+    fn find(paths: &'a [PathBuf]) -> Result<Self, PathError> {
+        let places: Result<Vec<_>, _> = paths.iter().map(|path| existing(path).map_err(at(path))).collect();
+        let files = places?.iter().flatten().filter_map(identity).collect();
+        Ok(Self { paths: paths.iter().map(PathBuf::as_path).collect(), files })
+    }
+
+    fn with(&self, others: &Self) -> Self {
+        Self {
+            paths: [&self.paths[..], &others.paths].concat(),
+            files: [&self.files[..], &others.files].concat(),
+        }
+    }
+}
+
+/// The shortest list of paths that covers these folders but for some.
+fn all_but<'a>(except: &[&Path], folders: impl Iterator<Item = &'a PathBuf>) -> Vec<PathBuf> {
+    let above: BTreeSet<&Path> = except.iter().flat_map(|path| path.ancestors().skip(1)).collect();
+    let mut left: Vec<PathBuf> = folders.cloned().collect();
     let mut found = Vec::new();
-    for folder in &above {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let others = entries.map(|entry| entry.path());
-        found.extend(others.filter(|path| !above.contains(path.as_path()) && !hidden.contains(path)));
+    while let Some(path) = left.pop() {
+        if except.contains(&path.as_path()) {
+            continue;
+        }
+        if above.contains(path.as_path()) {
+            let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
+            left.extend(entries.map(|entry| entry.path()));
+        } else {
+            found.push(path);
+        }
     }
     found
+}
+
+/// A ruleset that is being written.
+struct Rules(RulesetCreated);
+
+impl Rules {
+    fn new() -> Result<Self, PathError> {
+        let rules = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(NEWEST))
+            .and_then(|rules| rules.scope(Scope::AbstractUnixSocket | Scope::Signal))
+            .and_then(Ruleset::create);
+        rules.map(Self).map_err(|_| at(Path::new(""))(io::Error::from_raw_os_error(libc::EOPNOTSUPP)))
+    }
+
+    /// Allows this below a path that contains no symbolic link. What is not there needs no rule.
+    fn allow(&mut self, path: &Path, access: BitFlags<AccessFs>) -> Result<(), PathError> {
+        match existing(path).map_err(at(path))? {
+            Some(place) => self.add(&place, access).map_err(at(path)),
+            None => Ok(()),
+        }
+    }
+
+    /// The same for a path that nobody asked for: it is passed over where it is a link.
+    fn allow_if_there(
+        &mut self,
+        path: &Path,
+        access: impl Into<BitFlags<AccessFs>>,
+    ) -> Result<(), PathError> {
+        place(path).map_or(Ok(()), |place| self.add(&place, access.into()).map_err(at(path)))
+    }
+
+    /// The same for an entry of a folder above restricted paths. A rule is about a file, whatever its name: one for
+    /// another name of a restricted file would be one for both.
+    fn allow_entry(
+        &mut self,
+        path: &Path,
+        access: BitFlags<AccessFs>,
+        restricted: &[Identity],
+    ) -> Result<(), PathError> {
+        let Ok(entry) = place(path) else { return Ok(()) };
+        if identity(&entry).is_none_or(|entry| restricted.contains(&entry)) {
+            return Ok(());
+        }
+        self.add(&entry, access).map_err(at(path))
+    }
+
+    fn add(&mut self, place: &OwnedFd, access: BitFlags<AccessFs>) -> io::Result<()> {
+        let about = rustix::fs::fstat(place)?;
+        let is_folder = FileType::from_raw_mode(about.st_mode) == FileType::Directory;
+        let access = if is_folder { access } else { access & AccessFs::from_file(NEWEST) };
+        let added: Result<_, RulesetError> = (&mut self.0).add_rule(PathBeneath::new(place.as_fd(), access));
+        added.map(drop).map_err(io::Error::other)
+    }
+}
+
+/// Which file it is, whatever its name: its file system and its number there.
+type Identity = (u64, u64);
+
+fn identity(place: &OwnedFd) -> Option<Identity> {
+    rustix::fs::fstat(place).ok().map(|about| (about.st_dev, about.st_ino))
 }

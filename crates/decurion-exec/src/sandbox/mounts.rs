@@ -12,19 +12,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::Sandbox;
 use super::enter::{Base, attach_at, bare_copy_of, copy_of};
 use super::kernel::{self, NO_DEVICES, READ_ONLY};
+use super::{PathError, Sandbox, at};
 
 /// What the private temporary folder stands for.
 pub(crate) const TEMPORARY: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
-
-/// Which path something failed at.
-#[derive(Debug)]
-pub(crate) struct MountError {
-    pub path: PathBuf,
-    pub source: io::Error,
-}
 
 /// A view that was made, and what it depends on.
 pub(crate) struct View {
@@ -54,7 +47,7 @@ fn mount_at(path: &CStr) -> Option<u64> {
 }
 
 /// Makes the view. Called in the first process of the command's namespaces.
-pub(crate) fn make(sandbox: &Sandbox, base: &Base) -> Result<View, MountError> {
+pub(crate) fn make(sandbox: &Sandbox, base: &Base) -> Result<View, PathError> {
     // All of this before anything is covered: a working directory can lie in a folder that is hidden.
     let stand_ins = StandIns::open(base).map_err(at(Path::new("/dev/null")))?;
     let steps = steps(sandbox)?;
@@ -85,10 +78,6 @@ pub(crate) fn make(sandbox: &Sandbox, base: &Base) -> Result<View, MountError> {
     let names = steps.iter().filter_map(|step| text(step.path.as_os_str()).ok());
     let found = names.map(|path| (mount_at(&path), path)).map(|(mount, path)| (path, mount)).collect();
     Ok(View { sandbox: Some(sandbox.clone()), found })
-}
-
-fn at(path: &Path) -> impl FnOnce(io::Error) -> MountError {
-    |source| MountError { path: path.to_owned(), source }
 }
 
 fn is_temporary(path: &Path) -> bool {
@@ -131,7 +120,7 @@ impl Change {
 
 /// All changes, folders before what they contain. Folders between a writable one and a restricted path are pinned: if
 /// they could be moved, the path could be too, and the next command would find it under a name that no rule knows.
-fn steps(sandbox: &Sandbox) -> Result<Vec<Step<'_>>, MountError> {
+fn steps(sandbox: &Sandbox) -> Result<Vec<Step<'_>>, PathError> {
     let mut steps = Vec::new();
     for path in &sandbox.writable {
         let mount = writable(path).map_err(at(path))?;
@@ -246,7 +235,7 @@ fn empty(path: &Path) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Opens a path; none if it is not there.
-fn existing(path: &Path) -> io::Result<Option<OwnedFd>> {
+pub(crate) fn existing(path: &Path) -> io::Result<Option<OwnedFd>> {
     match place(path) {
         Ok(place) => Ok(Some(place)),
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NOTDIR)) => Ok(None),
@@ -255,7 +244,7 @@ fn existing(path: &Path) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Opens a path that contains no symbolic link.
-fn place(path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn place(path: &Path) -> io::Result<OwnedFd> {
     kernel::open_place(&text(path.as_os_str())?)
 }
 

@@ -9,16 +9,23 @@ use tempfile::TempDir;
 
 use crate::house::{House, children, wait_for_ends, watch, within};
 
+/// Where rooms are made, if not where the build has its temporary files.
+pub const ROOMS: &str = "DECURION_TEST_ROOMS";
+
+/// Not in the folder for temporary files, which is covered.
+pub fn rooms() -> PathBuf {
+    std::env::var_os(ROOMS).map_or_else(|| env!("CARGO_TARGET_TMPDIR").into(), PathBuf::from)
+}
+
 /// A guard, and a folder with a workspace, a secret and a place outside.
-struct Room {
-    house: House,
+pub struct Room {
+    pub house: House,
     folder: TempDir,
 }
 
 impl Room {
-    fn new() -> Self {
-        // Not in the folder for temporary files, which is covered.
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir_in(rooms()).unwrap();
         for name in ["work/src/deep", "work/.git/hooks", "tmp", "outside", "home/secret", "home/tool"] {
             std::fs::create_dir_all(folder.path().join(name)).unwrap();
         }
@@ -31,12 +38,12 @@ impl Room {
         Self { house: House::new(), folder }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().canonicalize().unwrap().join(name)
     }
 
     /// The workspace can be written, but for git's settings; two files and a folder are hidden.
-    fn sandbox(&self) -> Sandbox {
+    pub fn sandbox(&self) -> Sandbox {
         Sandbox {
             writable: vec![self.path("work")],
             read_only: vec![self.path("work/.git/hooks"), self.path("work/.git/config")],
@@ -49,13 +56,13 @@ impl Room {
         }
     }
 
-    fn launch(&self, command: &str, sandbox: Option<Sandbox>) -> Launch {
+    pub fn launch(&self, command: &str, sandbox: Option<Sandbox>) -> Launch {
         let mut env = self.house.env();
         env.push(("ROOM".into(), self.path("").into()));
         Launch { sandbox: sandbox.map(Arc::new), env, ..shell::bash(command, self.path("work"), false) }
     }
 
-    async fn run(&self, command: &str, sandbox: Option<Sandbox>) -> (String, Exit) {
+    pub async fn run(&self, command: &str, sandbox: Option<Sandbox>) -> (String, Exit) {
         self.house.run(self.launch(command, sandbox)).await
     }
 
@@ -163,11 +170,38 @@ async fn ordinary_work_is_not_disturbed() {
         "(trap 'exit 0' TERM; kill -TERM $BASHPID; exit 1)",
         "diff <(echo a) <(echo a)",
         "ps ax | grep -q ps",
+        "script -qec 'test -t 1 && tty' /dev/null",
         "test $$ -gt 1",
     ] {
         let (output, exit) = room.run(work, Some(room.sandbox())).await;
         assert!(exit.success(), "{work}: {exit:?} {output}");
     }
+}
+
+#[tokio::test]
+async fn landlock_alone_lets_most_work_be_done() {
+    let room = Room::new();
+    room.house.guard.force_form(Form::Landlock);
+    std::fs::create_dir(room.path("work/lib")).unwrap();
+    for work in [
+        "echo x > file && cat file",
+        "cd lib && echo x > new && cat new && mv new newer && ln newer other && rm newer other",
+        "cd lib && mkdir -p a/b && touch a/b/c && rm -r a",
+        "echo x > $ROOM/tmp/x && cat $ROOM/tmp/x && rm $ROOM/tmp/x",
+        "cat ../outside/file $ROOM/home/note .git/config",
+        "ls -la / /etc /usr/bin . > /dev/null",
+        "head -c 10 /dev/urandom > /dev/null; echo > /dev/null",
+        "sleep 0 & wait; diff <(echo a) <(echo a)",
+        "(trap 'exit 0' TERM; kill -TERM $BASHPID; exit 1)",
+        "cat /proc/self/status /proc/cpuinfo > /dev/null; echo x > /dev/stderr",
+    ] {
+        let (output, exit) = room.run(work, Some(room.sandbox())).await;
+        assert!(exit.success(), "{work}: {exit:?} {output}");
+    }
+    let open = Sandbox { read_only: Vec::new(), hidden: vec![room.path("home/secret")], ..room.sandbox() };
+    let (output, exit) =
+        room.run("mkdir new && echo x > new/file && mv new newer && rm -r newer", Some(open)).await;
+    assert!(exit.success(), "{exit:?} {output}");
 }
 
 #[tokio::test]
@@ -225,13 +259,23 @@ async fn a_hidden_file_that_is_replaced_between_commands_stays_hidden() {
 
 #[tokio::test]
 async fn a_link_on_the_way_fails_the_start() {
-    let room = Room::new();
-    let mut sandbox = room.sandbox();
-    std::os::unix::fs::symlink(room.path("outside"), room.path("work/link")).unwrap();
-    sandbox.writable.push(room.path("work/link"));
-    let error = room.house.guard.start(room.launch("true", Some(sandbox))).await.unwrap_err();
-    let LaunchError::Sandbox { what, .. } = &error else { panic!("{error}") };
-    assert_eq!(*what, room.path("work/link").display().to_string());
+    for form in [Form::Namespaces, Form::Landlock] {
+        let room = Room::new();
+        room.house.guard.force_form(form);
+        std::os::unix::fs::symlink(room.path("outside"), room.path("work/link")).unwrap();
+        for list in 0..3 {
+            for name in ["work/link", "work/link/file"] {
+                let mut sandbox = room.sandbox();
+                let lists = [&mut sandbox.writable, &mut sandbox.read_only, &mut sandbox.hidden];
+                lists.into_iter().nth(list).unwrap().push(room.path(name));
+                let error = room.house.guard.start(room.launch("true", Some(sandbox))).await.unwrap_err();
+                let LaunchError::Sandbox { what, .. } = &error else { panic!("{error}") };
+                // A folder above it may be found first.
+                let named = [room.path(name).display().to_string(), "its view of the files".to_owned()];
+                assert!(named.contains(what), "{form:?}: {what}");
+            }
+        }
+    }
 }
 
 #[tokio::test]
