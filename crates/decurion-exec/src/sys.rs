@@ -3,7 +3,7 @@
 //! `private.rs`, in `guard/spawn.rs` or in `sandbox/kernel.rs`.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int, c_uint};
+use std::ffi::{CStr, c_int, c_long, c_uint};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt as _;
@@ -126,6 +126,45 @@ trait CurrentMax {
 impl CurrentMax for rustix::process::Rlimit {
     fn current_max(self) -> u32 {
         self.current.and_then(|limit| u32::try_from(limit).ok()).unwrap_or(65_536)
+    }
+}
+
+/// What another process of the same user can change about this one, and what its children inherit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    limits: Vec<Option<(u64, u64)>>,
+    priority: c_int,
+    io_priority: c_long,
+    scheduler: c_int,
+    processors: Option<Vec<u8>>,
+}
+
+impl Standing {
+    /// As it is now.
+    pub fn now() -> Self {
+        // Resources are numbered; there are 16.
+        let limit = |resource: c_uint| {
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: the kernel writes one structure, which is ours.
+            let read = unsafe { libc::getrlimit(resource, &raw mut limit) };
+            (read == 0).then_some((limit.rlim_cur, limit.rlim_max))
+        };
+        // SAFETY: takes numbers and gives one; 0 is this process.
+        let priority = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+        // SAFETY: as above; 1 says that a process is meant.
+        let io_priority = unsafe { libc::syscall(libc::SYS_ioprio_get, 1, 0) };
+        // SAFETY: as above.
+        let scheduler = unsafe { libc::sched_getscheduler(0) };
+        let mut set = vec![0_u8; 1024];
+        // SAFETY: the kernel writes at most that many bytes to the list, which is ours.
+        let length = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, set.len(), set.as_mut_ptr()) };
+        Self {
+            limits: (0..16).map(limit).collect(),
+            priority,
+            io_priority,
+            scheduler,
+            processors: (length > 0).then_some(set),
+        }
     }
 }
 

@@ -19,12 +19,13 @@ use seccompiler::BpfProgram;
 
 use super::spawn::{self, Program, Stack};
 use super::sweep::{self, timespec};
+use crate::launch;
 use crate::sandbox::enter::{self, Base};
 use crate::sandbox::filter::{self, Sockets};
 use crate::sandbox::mounts::{self, View};
 use crate::sandbox::{Form, PathError, Sandbox, kernel, landlock};
+use crate::sys::{self, Standing};
 use crate::wire::{self, FRAME, HEADER, Order, Report, Request, Stage};
-use crate::{launch, sys};
 
 /// In a parcel: stdin, stdout, stderr, control, and perhaps the pipe for the directory.
 pub(super) const LEAST_DESCRIPTORS: usize = 4;
@@ -77,8 +78,9 @@ fn reap_all(link: &OwnedFd, guard: Pid, namespaces: Option<&Base>) -> bool {
     }
     let mut stack = Stack::new();
     let mut walls = Walls { namespaces, used: false, kept: None };
-    while let Some(parcel) = next_parcel(&link, &signals) {
-        match reap_one(parcel, &link, &signals, &mut stack, &mut walls) {
+    let reaper = Own { link, signals, standing: Standing::now() };
+    while let Some(parcel) = next_parcel(&reaper.link, &reaper.signals) {
+        match reap_one(parcel, &reaper, &mut stack, &mut walls) {
             After::AsNew => {}
             After::Done => return true,
             After::Undone => return false,
@@ -87,13 +89,16 @@ fn reap_all(link: &OwnedFd, guard: Pid, namespaces: Option<&Base>) -> bool {
     true
 }
 
-fn reap_one(
-    mut parcel: Vec<OwnedFd>,
-    link: &OwnedFd,
-    signals: &OwnedFd,
-    stack: &mut Stack,
-    walls: &mut Walls<'_>,
-) -> After {
+/// What a reaper has from its first command to its last.
+struct Own {
+    /// The guard holds the other end, if it has further use for us.
+    link: OwnedFd,
+    signals: OwnedFd,
+    /// As it was before the first.
+    standing: Standing,
+}
+
+fn reap_one(mut parcel: Vec<OwnedFd>, own: &Own, stack: &mut Stack, walls: &mut Walls<'_>) -> After {
     let control = parcel.remove(CONTROL);
     let Some(request) = read_request(&control) else {
         report(&control, Report::Failed(Stage::Request, libc::EBADMSG));
@@ -108,7 +113,7 @@ fn reap_one(
             drop(parcel);
             drop(request);
             let alone = walls.namespaces.is_some();
-            Watch { control, signals, link, main, status: None, until: None, strays: false, alone }.finish()
+            Watch { control, own, main, status: None, until: None, strays: false, alone }.finish()
         }
         Err((stage, errno)) => {
             report(&control, Report::Failed(stage, errno));
@@ -350,9 +355,7 @@ impl Confinement {
 struct Watch<'a> {
     /// Decurion holds the other end (and the guard a copy of this one).
     control: OwnedFd,
-    signals: &'a OwnedFd,
-    /// The guard holds the other end, if it has further use for us.
-    link: &'a OwnedFd,
+    own: &'a Own,
     main: Pid,
     status: Option<WaitStatus>,
     /// While the command is being asked to end: when asking is over.
@@ -397,7 +400,7 @@ impl Watch<'_> {
     fn ended(mut self) -> After {
         let clean = !self.bury();
         // The guard is told first, so that whoever hears of the end finds us ready.
-        let ready = clean && self.as_new() && offer(self.link);
+        let ready = clean && self.as_new() && offer(&self.own.link);
         self.report_status(clean);
         if ready {
             return After::AsNew;
@@ -413,7 +416,11 @@ impl Watch<'_> {
     /// Whether the command did nothing that could matter to the next one. With no children left there is
     /// nobody of it who could still do something.
     fn as_new(&self) -> bool {
-        !self.strays && self.until.is_none() && self.status.is_some() && only_children_stir(self.signals)
+        !self.strays
+            && self.until.is_none()
+            && self.status.is_some()
+            && only_children_stir(&self.own.signals)
+            && Standing::now() == self.own.standing
     }
 
     fn watch(&mut self) -> Over {
@@ -437,7 +444,8 @@ impl Watch<'_> {
 
     /// Waits for something to do: (an order, a signal).
     fn wait(&self) -> (bool, bool) {
-        let mut fds = [PollFd::new(&self.control, PollFlags::IN), PollFd::new(self.signals, PollFlags::IN)];
+        let mut fds =
+            [PollFd::new(&self.control, PollFlags::IN), PollFd::new(&self.own.signals, PollFlags::IN)];
         let left = self.until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
         if poll(&mut fds, left.as_ref()).is_err() {
             return (false, true);
@@ -476,7 +484,7 @@ impl Watch<'_> {
     }
 
     fn take_signals(&mut self) -> Option<Over> {
-        if !only_children_stir(self.signals) {
+        if !only_children_stir(&self.own.signals) {
             return Some(Over::GuardLost);
         }
         let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -515,7 +523,7 @@ impl Watch<'_> {
             } else {
                 sweep::strike(&[]);
             }
-            pause = sweep::rest(self.signals, pause);
+            pause = sweep::rest(&self.own.signals, pause);
         }
         true
     }
