@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that meets the unexpected has failed")]
 
 mod ends;
+mod escapes;
 mod flood;
 mod git;
 mod house;
