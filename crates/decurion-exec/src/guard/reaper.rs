@@ -73,9 +73,6 @@ fn reap_all(link: &OwnedFd, guard: Pid, namespaces: Option<&Base>) -> bool {
     // The guard has no number in a pid namespace of its own; the end of the link tells that it is gone.
     let guard = namespaces.is_none().then_some(guard);
     let Some((link, signals)) = settle(link, guard) else { return true };
-    if namespaces.is_some() {
-        enter::show_own_processes();
-    }
     let mut stack = Stack::new();
     let mut walls = Walls { namespaces, used: false, kept: None };
     let reaper = Own { link, signals, standing: Standing::now() };
@@ -317,9 +314,9 @@ impl Walls<'_> {
             |error: PathError| (Stage::Mounts, wire::path_error(number(&error.source), &error.path, sandbox));
         let view = match self.namespaces {
             Some(base) => {
-                if std::mem::replace(&mut self.used, true) {
-                    base.renew().map_err(|error| (Stage::Mounts, number(&error)))?;
-                }
+                let used = std::mem::replace(&mut self.used, true);
+                let shown = if used { base.renew() } else { enter::show_own_processes() };
+                shown.map_err(|error| (Stage::Mounts, number(&error)))?;
                 mounts::make(sandbox, base).map_err(at)?
             }
             None => View::never_fits(),

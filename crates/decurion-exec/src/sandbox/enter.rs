@@ -1,10 +1,13 @@
 //! The namespaces that all sandboxed commands of a session share. Takes the guard process itself, once, before it
 //! starts anything; afterwards every mount is read-only for it, and its network has nothing but a loopback interface.
 
-use std::ffi::CStr;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, OsString};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
 
 use rustix::mount::{
     MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree,
@@ -15,7 +18,7 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities,
 };
 
-use super::kernel::{self, NO_DEVICES, NO_SUID, READ_ONLY};
+use super::kernel::{self, NO_DEVICES, NO_PROGRAMS, NO_SUID, READ_ONLY};
 use crate::sys;
 
 /// Devices that stay usable; all others do not, since root could read disks through them.
@@ -23,6 +26,9 @@ const DEVICES: [&CStr; 6] =
     [c"/dev/null", c"/dev/zero", c"/dev/full", c"/dev/random", c"/dev/urandom", c"/dev/tty"];
 /// Folders of which one surely exists, to mount an empty folder on.
 const FOR_EMPTY: [&CStr; 5] = [c"/dev/shm", c"/mnt", c"/media", c"/srv", c"/opt"];
+
+/// How many processes and threads a command may have at a time, with the 300 numbers that the kernel does not use again.
+const MOST_PROCESSES: &[u8] = b"4396";
 
 /// The number of the descriptor of the mount namespace, below those that reapers close.
 const NAMESPACE_NUMBER: i32 = 5;
@@ -43,6 +49,7 @@ pub(crate) struct Base {
     pub empty: &'static CStr,
     /// The mount namespace.
     namespace: OwnedFd,
+    mounts: Mounts,
 }
 
 impl Base {
@@ -51,9 +58,59 @@ impl Base {
         let kind = Some(rustix::thread::LinkNameSpaceType::Mount);
         rustix::thread::move_into_link_name_space(self.namespace.as_fd(), kind)?;
         kernel::unshare(libc::CLONE_NEWNS)?;
-        show_own_processes();
-        Ok(())
+        show_own_processes()
     }
+
+    /// Whether a path is on a mount that is read-only outside too.
+    pub fn is_read_only(&self, path: &Path) -> bool {
+        let above = path.ancestors().find_map(|above| self.mounts.0.get(above));
+        above.is_some_and(|mount| *mount == Access::ReadOnly)
+    }
+
+    /// The mounts below a path that can be written outside.
+    pub fn writable_below<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Path> {
+        let below = self.mounts.0.iter().filter(move |(point, _)| point.starts_with(path) && *point != path);
+        below.filter(|(_, access)| **access == Access::Writable).map(|(point, _)| point.as_path())
+    }
+}
+
+/// Where something is mounted, as it was before everything became read-only.
+struct Mounts(BTreeMap<PathBuf, Access>);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Writable,
+    ReadOnly,
+}
+
+impl Mounts {
+    fn read() -> io::Result<Self> {
+        let text = std::fs::read("/proc/self/mountinfo")?;
+        // Of several at one place the last is on top.
+        Ok(Self(text.split(|byte| *byte == b'\n').filter_map(Self::entry).collect()))
+    }
+
+    /// The place and the access in a line, of which they are the fifth and the sixth field.
+    fn entry(line: &[u8]) -> Option<(PathBuf, Access)> {
+        let mut fields = line.split(|byte| *byte == b' ').skip(4);
+        let (place, options) = (fields.next()?, fields.next()?);
+        let is_read_only = options.split(|byte| *byte == b',').any(|option| option == b"ro");
+        let access = if is_read_only { Access::ReadOnly } else { Access::Writable };
+        Some((PathBuf::from(OsString::from_vec(unescaped(place))), access))
+    }
+}
+
+/// A name as it is: blanks, newlines and backslashes are written as a backslash and three octal digits.
+fn unescaped(name: &[u8]) -> Vec<u8> {
+    let mut found = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let [first, tail @ ..] = rest {
+        let digits = tail.get(..3).filter(|_| *first == b'\\');
+        let code = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        found.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &tail[3..] } else { tail };
+    }
+    found
 }
 
 /// Which network the commands have.
@@ -81,19 +138,19 @@ pub(crate) fn enter(network: Network) -> io::Result<(Base, Option<TcpListener>)>
         kernel::raise_loopback()?;
         listener = Some(TcpListener::bind((Ipv4Addr::LOCALHOST, super::PROXY_PORT))?);
     }
-    let devices = usable_devices();
+    let (devices, mounts) = (usable_devices(), Mounts::read()?);
     let root = kernel::open_place(c"/")?;
-    kernel::set_mount(root.as_fd(), READ_ONLY | NO_SUID | NO_DEVICES, 0)?;
+    kernel::set_mount(root.as_fd(), READ_ONLY | NO_SUID | NO_DEVICES)?;
     for (path, device) in &devices {
         // A device can be written on such a mount, but its mode, owner and times cannot.
-        kernel::set_mount(device.as_fd(), READ_ONLY | NO_SUID, 0)?;
+        kernel::set_mount(device.as_fd(), READ_ONLY | NO_SUID)?;
         attach(device, path)?;
     }
     // Without terminals a command can do most of its work.
     let _ = attach_terminals();
     bound_capabilities();
     let namespace = sys::place_owned(std::fs::File::open("/proc/self/ns/mnt")?, NAMESPACE_NUMBER)?;
-    Ok((Base { empty: empty_folder()?, namespace }, listener))
+    Ok((Base { empty: empty_folder()?, namespace, mounts }, listener))
 }
 
 /// A user namespace in which the user has the same number as outside.
@@ -186,10 +243,17 @@ pub(crate) fn drop_capabilities() -> rustix::io::Result<()> {
     set_capabilities(None, kept)
 }
 
-/// Gives the command's pid namespace a view of its processes. Where the system does not allow that, as in many
-/// containers, the command sees the numbers of its own processes as they are outside.
-pub(crate) fn show_own_processes() {
-    use rustix::mount::{MountFlags, mount};
-    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    let _ = mount(c"proc", c"/proc", c"proc", flags, None::<&CStr>);
+/// Gives the command's pid namespace a view of its processes, and bounds their number. Where the system does not allow
+/// the view, as in many containers, the command sees the processes outside, but Landlock keeps it from looking into them.
+pub(crate) fn show_own_processes() -> io::Result<()> {
+    let attributes = NO_SUID | NO_DEVICES | NO_PROGRAMS;
+    let view = match kernel::new_file_system(c"proc", &[], attributes) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => return Ok(()),
+        view => view?,
+    };
+    if kernel::bounds_processes_by_namespace() {
+        kernel::write_below(view.as_fd(), c"sys/kernel/pid_max", MOST_PROCESSES)?;
+    }
+    kernel::set_mount(view.as_fd(), READ_ONLY)?;
+    attach(&view, c"/proc")
 }

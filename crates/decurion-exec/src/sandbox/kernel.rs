@@ -12,6 +12,7 @@ use rustix::process::Pid;
 pub(crate) const READ_ONLY: u64 = 0x1;
 pub(crate) const NO_SUID: u64 = 0x2;
 pub(crate) const NO_DEVICES: u64 = 0x4;
+pub(crate) const NO_PROGRAMS: u64 = 0x8;
 
 /// The kernel's `struct mount_attr`.
 #[repr(C)]
@@ -23,14 +24,23 @@ struct MountAttributes {
 }
 
 /// Changes the attributes of the mount that a descriptor refers to, and of those below it.
-pub(crate) fn set_mount(mount: BorrowedFd<'_>, set: u64, clear: u64) -> io::Result<()> {
+pub(crate) fn set_mount(mount: BorrowedFd<'_>, set: u64) -> io::Result<()> {
     const RECURSIVE: c_int = 0x8000;
-    change_mount(mount, RECURSIVE, set, clear)
+    change_mount(mount, RECURSIVE, set, 0)
 }
 
 /// The same for that mount alone.
 pub(crate) fn set_this_mount(mount: BorrowedFd<'_>, set: u64) -> io::Result<()> {
     change_mount(mount, 0, set, 0)
+}
+
+/// Lets that mount alone be written, as far as its file system can be. One that a more privileged process made
+/// read-only stays so.
+pub(crate) fn make_writable(mount: BorrowedFd<'_>) -> io::Result<()> {
+    match change_mount(mount, 0, 0, READ_ONLY) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
+        done => done,
+    }
 }
 
 fn change_mount(mount: BorrowedFd<'_>, flags: c_int, set: u64, clear: u64) -> io::Result<()> {
@@ -142,6 +152,23 @@ pub(crate) fn new_file_system(
     let attributes = u32::try_from(attributes).map_err(io::Error::other)?;
     let attributes = MountAttrFlags::from_bits_retain(attributes);
     Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// Writes to a file below an open folder.
+pub(crate) fn write_below(folder: BorrowedFd<'_>, path: &CStr, text: &[u8]) -> io::Result<()> {
+    use rustix::fs::{Mode, OFlags, openat};
+    let file = openat(folder, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    if rustix::io::write(file, text)? == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// Whether each pid namespace has a bound of its own on the number of processes. Elsewhere writing it would change the
+/// bound of the whole machine.
+pub(crate) fn bounds_processes_by_namespace() -> bool {
+    const SINCE: (u32, u32) = (6, 14);
+    let system = rustix::system::uname();
+    let release = system.release().to_string_lossy();
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
+    matches!((numbers.next(), numbers.next()), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= SINCE)
 }
 
 /// Switches the loopback interface of the network namespace on.

@@ -33,10 +33,11 @@ impl View {
     }
 
     /// Whether this is still the view of such a sandbox. It is not once somebody outside has replaced or made one of
-    /// its paths: what was mounted there is gone then, or was never there.
+    /// its paths: what was mounted there is gone then, or was never there. Nor is it once its private folder was removed.
     pub fn fits(&self, sandbox: &Sandbox) -> bool {
         self.sandbox.as_ref() == Some(sandbox)
             && self.found.iter().all(|(path, mount)| mount_at(path) == *mount)
+            && (sandbox.tmp.is_none() || TEMPORARY.iter().all(|folder| is_linked(folder)))
     }
 }
 
@@ -46,13 +47,18 @@ fn mount_at(path: &CStr) -> Option<u64> {
     statx(CWD, path, flags, StatxFlags::MNT_ID).ok().map(|found| found.stx_mnt_id)
 }
 
+/// Whether a folder, if it is there, was not removed by somebody who has it under another name.
+fn is_linked(folder: &str) -> bool {
+    rustix::fs::stat(folder).map_or(true, |about| about.st_nlink > 0)
+}
+
 /// Makes the view. Called in the first process of the command's namespaces.
 pub(crate) fn make(sandbox: &Sandbox, base: &Base) -> Result<View, PathError> {
     // All of this before anything is covered: a working directory can lie in a folder that is hidden.
     let stand_ins = StandIns::open(base).map_err(at(Path::new("/dev/null")))?;
-    let steps = steps(sandbox)?;
+    let steps = steps(sandbox, base)?;
     if let Some(tmp) = &sandbox.tmp {
-        cover_temporary(tmp).map_err(at(tmp))?;
+        cover_temporary(tmp, base).map_err(at(tmp))?;
     }
     let mut emptied: Vec<(&Path, OwnedFd)> = Vec::new();
     for (index, Step { path, change }) in steps.iter().enumerate() {
@@ -61,7 +67,7 @@ pub(crate) fn make(sandbox: &Sandbox, base: &Base) -> Result<View, PathError> {
             Change::Show(mount) => {
                 let covered = sandbox.tmp.is_some() && is_temporary(path)
                     || emptied.iter().any(|(folder, _)| path.starts_with(folder));
-                show(path, mount, covered)
+                show(path, mount, covered).and_then(|()| open_mounts_below(path, sandbox, base))
             }
             Change::Hide if steps[index + 1..].iter().any(is_below) => empty(path).map(|mount| {
                 emptied.extend(mount.map(|mount| (*path, mount)));
@@ -120,10 +126,10 @@ impl Change {
 
 /// All changes, folders before what they contain. Folders between a writable one and a restricted path are pinned: if
 /// they could be moved, the path could be too, and the next command would find it under a name that no rule knows.
-fn steps(sandbox: &Sandbox) -> Result<Vec<Step<'_>>, PathError> {
+fn steps<'a>(sandbox: &'a Sandbox, base: &Base) -> Result<Vec<Step<'a>>, PathError> {
     let mut steps = Vec::new();
     for path in &sandbox.writable {
-        let mount = writable(path).map_err(at(path))?;
+        let mount = writable(path, base).map_err(at(path))?;
         steps.extend(mount.map(|mount| Step { path, change: Change::Show(mount) }));
     }
     let covered = |path: &&PathBuf| {
@@ -148,15 +154,30 @@ fn steps(sandbox: &Sandbox) -> Result<Vec<Step<'_>>, PathError> {
     Ok(steps)
 }
 
-/// A mount of a path that can be written; none if it is not there.
-fn writable(path: &Path) -> io::Result<Option<OwnedFd>> {
+/// A mount of a path that can be written if it can be outside; none if it is not there. What is mounted below it is
+/// not opened with it.
+fn writable(path: &Path, base: &Base) -> io::Result<Option<OwnedFd>> {
     let Some(mount) = readable(path)? else { return Ok(None) };
-    match kernel::set_mount(mount.as_fd(), 0, READ_ONLY) {
-        Ok(()) => Ok(Some(mount)),
-        // It is read-only outside too, and stays so.
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(Some(mount)),
-        Err(error) => Err(error),
+    if !base.is_read_only(path) {
+        kernel::make_writable(mount.as_fd())?;
     }
+    Ok(Some(mount))
+}
+
+/// Lets what is mounted below a writable path be written too, where that is possible outside.
+fn open_mounts_below(path: &Path, sandbox: &Sandbox, base: &Base) -> io::Result<()> {
+    if !sandbox.writable.iter().any(|folder| folder == path) {
+        return Ok(());
+    }
+    for point in base.writable_below(path) {
+        // It may be covered by now, or lie on a path that somebody removed.
+        let Ok(place) = place(point) else { continue };
+        match kernel::make_writable(place.as_fd()) {
+            Err(error) if error.raw_os_error() != Some(libc::EINVAL) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn readable(path: &Path) -> io::Result<Option<OwnedFd>> {
@@ -164,8 +185,8 @@ fn readable(path: &Path) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Puts the private folder in place of all folders for temporary files.
-fn cover_temporary(tmp: &Path) -> io::Result<()> {
-    let private = writable(tmp)?.ok_or(io::ErrorKind::NotFound)?;
+fn cover_temporary(tmp: &Path, base: &Base) -> io::Result<()> {
+    let private = writable(tmp, base)?.ok_or(io::ErrorKind::NotFound)?;
     for folder in TEMPORARY {
         if let Ok(place) = place(Path::new(folder)) {
             attach_at(&copy_of(&private)?, &place)?;
@@ -214,7 +235,7 @@ fn bind(path: &Path, attributes: u64) -> io::Result<()> {
     let Some(place) = existing(path)? else { return Ok(()) };
     let mount = copy_of(&place)?;
     if attributes != 0 {
-        kernel::set_mount(mount.as_fd(), attributes, 0)?;
+        kernel::set_mount(mount.as_fd(), attributes)?;
     }
     attach_at(&mount, &place)
 }
@@ -222,7 +243,7 @@ fn bind(path: &Path, attributes: u64) -> io::Result<()> {
 fn hide(path: &Path, stand_ins: &StandIns) -> io::Result<()> {
     let Some(place) = existing(path)? else { return Ok(()) };
     let mount = bare_copy_of(if is_folder(&place)? { &stand_ins.folder } else { &stand_ins.file })?;
-    kernel::set_mount(mount.as_fd(), READ_ONLY | NO_DEVICES, 0)?;
+    kernel::set_mount(mount.as_fd(), READ_ONLY | NO_DEVICES)?;
     attach_at(&mount, &place)
 }
 

@@ -700,3 +700,185 @@ fn attempts_fail_for_an_ordinary_user_too() {
     let Some((passed, text)) = run_as_user(&tests, &[]) else { return };
     assert!(passed && text.contains("3 passed"), "{text}");
 }
+
+/// Commands start while a folder on their way is swapped with a link to another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn folders_swapped_during_the_start_lead_nowhere() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    for form in [Form::Namespaces, Form::Landlock] {
+        let scene = Scene::new(Some(form));
+        let (work, link) = (scene.room.path("work"), scene.room.path("link"));
+        std::os::unix::fs::symlink(scene.room.path("outside"), &link).unwrap();
+        let done = Arc::new(AtomicBool::new(false));
+        let swapping = std::thread::spawn({
+            let done = done.clone();
+            move || {
+                while !done.load(Ordering::Relaxed) {
+                    let flags = rustix::fs::RenameFlags::EXCHANGE;
+                    rustix::fs::renameat_with(rustix::fs::CWD, &work, rustix::fs::CWD, &link, flags).unwrap();
+                }
+            }
+        });
+        let sandbox = Sandbox { read_only: Vec::new(), hidden: Vec::new(), ..scene.room.sandbox() };
+        let (mut started, mut refused) = (0, 0);
+        for _ in 0..200 {
+            let command = "echo x > $ROOM/work/new; echo x > $ROOM/link/new; echo x > $ROOM/outside/new";
+            let mut launch = scene.room.launch(command, Some(sandbox.clone()));
+            launch.cwd = "/".into();
+            match scene.room.house.guard.start(launch).await {
+                Ok(mut process) => {
+                    process.wait().await;
+                    started += 1;
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        swapping.join().unwrap();
+        println!("{}: {started} started, {refused} refused", form.name());
+        let new = |name: &str| scene.room.path(name).join("new").exists();
+        assert!(!new("outside"), "{}", form.name());
+        assert!(started > 0 && refused > 0, "no start met a swap");
+    }
+}
+
+/// What is missing fails the start, wherever it is missed; what starts is sandboxed.
+#[tokio::test]
+async fn a_start_that_runs_out_of_descriptors_fails_closed() {
+    let attempt = attempt(
+        "write and read",
+        Changes,
+        "cat .env src/deep/key; echo x > ../outside/new; echo x > .git/config; ls -d /proc/$VICTIM",
+    );
+    for form in [Form::Namespaces, Form::Landlock] {
+        let scene = Scene::new(Some(form));
+        scene.run("true", Some(scene.room.sandbox())).await;
+        let guard = &scene.room.house.guard;
+        let pid = if form == Form::Namespaces { guard.sandbox_pid() } else { guard.pid() }.unwrap();
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed());
+        let before = scene.files();
+        let (mut started, mut refused) = (0, 0);
+        for most in (10..64).rev() {
+            let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(4096) };
+            rustix::process::prlimit(pid, rustix::process::Resource::Nofile, limit).unwrap();
+            // A second one needs a reaper with the new limit.
+            let mut hold = scene.room.launch("read", Some(scene.room.sandbox()));
+            hold.stdin = decurion_exec::Stdin::Piped;
+            let mut hold = guard.start(hold).await;
+            let mut launch = scene.room.launch(attempt.command, Some(scene.room.sandbox()));
+            launch.env.push(("VICTIM".into(), scene.victim.id().to_string().into()));
+            match guard.start(launch).await {
+                Ok(mut process) => {
+                    let mut capture = decurion_exec::Capture::new(decurion_exec::CaptureBounds {
+                        head: 1 << 16,
+                        tail: 0,
+                        file: 0,
+                    });
+                    process.collect(&mut capture, None, |_| {}).await;
+                    let output = String::from_utf8_lossy(&capture.finish().head).into_owned();
+                    assert!(!output.contains("canary"), "{} with {most}: {output}", form.name());
+                    started += 1;
+                }
+                Err(_) => refused += 1,
+            }
+            if let Ok(process) = &mut hold {
+                process.stop(std::time::Duration::ZERO).await;
+            }
+            assert_eq!(before, scene.files(), "{} with {most}", form.name());
+        }
+        println!("{}: {started} started, {refused} refused", form.name());
+        assert!(started > 0 && refused > 0, "{}: {started} started, {refused} refused", form.name());
+    }
+}
+
+#[tokio::test]
+async fn commands_of_a_session_do_not_see_each_other() {
+    for form in [Form::Namespaces, Form::Landlock] {
+        let scene = Scene::new(Some(form));
+        let mut launch = scene.room.launch("echo up; read; : canary", Some(scene.room.sandbox()));
+        launch.env.push(("SECRET".into(), "canary".into()));
+        launch.stdin = decurion_exec::Stdin::Piped;
+        let mut other = scene.room.house.guard.start(launch).await.unwrap();
+        let mut up = [0_u8; 3];
+        let stdout = other.stdout.as_mut().unwrap();
+        crate::house::within(tokio::io::AsyncReadExt::read_exact(stdout, &mut up)).await.unwrap();
+        let sandbox = scene.room.sandbox();
+        // With Landlock alone arguments can be seen.
+        let files =
+            if form == Form::Namespaces { "{environ,cmdline,maps,mem}" } else { "{environ,maps,mem}" };
+        let look = format!(
+            "grep -sa 'canary' /proc/[0-9]*/{files} | grep -v grep | tr -d '\\0' | sed s/canary/found/"
+        );
+        let output = scene.run(&look, Some(sandbox.clone())).await;
+        assert!(!output.contains("found"), "{}: {output}", form.name());
+        let own = scene
+            .run("pkill -f -KILL 'echo up' ; kill -KILL $(pgrep -f 'echo up' | grep -v $$)", Some(sandbox))
+            .await;
+        drop(other.stdin.take());
+        let exit = crate::house::within(other.wait()).await;
+        assert!(matches!(exit, decurion_exec::Exit::Code(_)), "{}: {exit:?} {own}", form.name());
+    }
+}
+
+#[tokio::test]
+async fn a_crowd_of_processes_stays_below_its_bound() {
+    let host = || std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
+    let before = host();
+    let scene = Scene::new(Some(Form::Namespaces));
+    let output = scene.run("cat /proc/sys/kernel/pid_max", Some(scene.room.sandbox())).await;
+    if output == before {
+        println!("skipped: this kernel has one bound for the whole machine");
+        return;
+    }
+    assert_eq!(output, "4396\n");
+    assert_eq!(host(), before);
+}
+
+/// Makes a mount namespace for a test that mounts something, and runs the test in it once more.
+fn in_own_mounts(test: &str) -> bool {
+    const INSIDE: &str = "DECURION_TEST_MOUNTS";
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    if !is_root() {
+        println!("skipped: only root can mount");
+        return false;
+    }
+    for more in [&["-m"][..], &["-Urm"]] {
+        let mut command = Command::new("unshare");
+        command.args(more).arg(std::env::current_exe().unwrap()).args([test, "--exact", "--nocapture"]);
+        let done = command.env(INSIDE, "1").env(PROBE, probe()).output().unwrap();
+        let text =
+            [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        assert!(done.status.success() && text.contains("1 passed"), "{more:?}: {text}");
+    }
+    false
+}
+
+#[tokio::test]
+async fn what_is_mounted_read_only_outside_stays_so() {
+    if !in_own_mounts("escapes::what_is_mounted_read_only_outside_stays_so") {
+        return;
+    }
+    let scene = Scene::new(Some(Form::Namespaces));
+    let mount = |arguments: &[&str], name: &str| {
+        std::fs::create_dir_all(scene.room.path(name)).unwrap();
+        let done = Command::new("mount").args(arguments).arg(scene.room.path(name)).status().unwrap();
+        assert!(done.success());
+    };
+    let outside = scene.room.path("outside").display().to_string();
+    mount(&["-t", "tmpfs", "none"], "work/open");
+    mount(&["-o", "bind,ro", &outside], "work/fixed");
+    mount(&["-o", "bind,ro", &outside], "fixed");
+    std::fs::create_dir_all(scene.room.path("outside/folder")).unwrap();
+    let mut sandbox = scene.room.sandbox();
+    sandbox.writable.push(scene.room.path("fixed/folder"));
+    let command =
+        "echo x > new && echo x > open/new && echo fine; echo x > fixed/new; echo x > $ROOM/fixed/folder/new";
+    for _ in 0..2 {
+        let output = scene.run(command, Some(sandbox.clone())).await;
+        assert!(output.starts_with("fine\n"), "{output}");
+        assert_eq!(output.matches("Read-only file system").count(), 2, "{output}");
+    }
+}

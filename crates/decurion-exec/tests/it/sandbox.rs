@@ -371,3 +371,14 @@ async fn other_processes_can_be_neither_seen_nor_ended() {
         assert!(!exit.success(), "{attempt}: {output}");
     }
 }
+
+#[tokio::test]
+async fn a_private_folder_that_is_replaced_between_commands_can_be_used() {
+    let room = Room::new();
+    for _ in 0..3 {
+        let (output, exit) = room.run("echo x > /tmp/x && cat /tmp/x", Some(room.sandbox())).await;
+        assert!(exit.success(), "{output}");
+        std::fs::remove_dir_all(room.path("tmp")).unwrap();
+        std::fs::create_dir(room.path("tmp")).unwrap();
+    }
+}
