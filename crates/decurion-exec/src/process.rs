@@ -112,7 +112,8 @@ impl Process {
         }
     }
 
-    /// The process id of the command, which is also its process group; 0 if it was never told.
+    /// The process id of the command, which is also its process group; 0 if it was never told. In a sandbox with
+    /// namespaces it is the number inside, which means another process outside, or none.
     pub fn pid(&self) -> u32 {
         self.pid
     }

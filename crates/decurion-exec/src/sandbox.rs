@@ -25,19 +25,22 @@ pub struct Sandbox {
     /// Files and folders, with all below, that it may write.
     pub writable: Vec<PathBuf>,
     /// Files and folders that it may only read although a folder above them is writable. Those that do not exist when
-    /// the command starts are skipped.
+    /// the command starts are skipped, so it can make them.
     pub read_only: Vec<PathBuf>,
     /// Files that it cannot open and folders that are empty for it. Another hard link to such a file, or another mount
-    /// of such a folder, made by somebody outside, is another file and folder. What somebody outside puts in the place
-    /// of one while the command runs can be read by it; commands that start later cannot.
+    /// of such a folder, is not covered; a command can make neither.
+    ///
+    /// What somebody outside puts in the place of a hidden or read-only path while the command runs is neither hidden
+    /// from it nor read-only, as when an editor saves a file by renaming a new one. Commands that start later are kept
+    /// from it again.
     pub hidden: Vec<PathBuf>,
     /// Folders that it may read also where the private temporary folder covers a folder above them.
     pub visible: Vec<PathBuf>,
     /// The folder that it sees as `/tmp`, `/var/tmp` and `/dev/shm`, and may write.
     pub tmp: Option<PathBuf>,
-    /// Whether it may open internet sockets.
+    /// Whether it may open internet sockets. With namespaces these lead to commands of the same session only.
     pub network: bool,
-    /// Whether it may open Unix sockets.
+    /// Whether it may open Unix sockets. It then reaches every daemon whose socket its user may open.
     pub unix_sockets: bool,
     /// Whether it sees the processes and the network of the machine, as a command that lists them must. It has no
     /// namespaces then: [`Form::Landlock`] holds for it.

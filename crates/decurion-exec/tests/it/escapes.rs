@@ -3,6 +3,7 @@
 //!
 //! The table is tried with namespaces and with Landlock alone, by the user who runs the tests and, where that is root,
 //! once more by an ordinary one.
+#![allow(clippy::print_stdout, reason = "a row that is passed over says why")]
 
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
@@ -486,7 +487,8 @@ impl Scene {
             let content = if about.is_file() { std::fs::read_to_string(&path).ok() } else { None };
             // A folder's times change with its files, which are listed.
             let time = if about.is_file() { (about.mtime(), about.mtime_nsec()) } else { (0, 0) };
-            found.push(format!("{path:?} {:o} {} {time:?} {content:?}", about.mode(), about.uid()));
+            let (path, mode, owner) = (path.display(), about.mode(), about.uid());
+            found.push(format!("{path} {mode:o} {owner} {time:?} {content:?}"));
         }
         found.sort();
         found
