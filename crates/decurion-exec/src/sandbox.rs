@@ -50,7 +50,8 @@ pub struct Sandbox {
 /// How a sandbox is enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Namespaces, Landlock and a system call filter.
+    /// Namespaces, Landlock and a system call filter. A kernel without Landlock does not keep the command from writing
+    /// to named pipes outside and from asking its own reaper to end.
     Namespaces,
     /// Landlock and a system call filter alone. It keeps the same promises about files that are written and read, at a
     /// price: Landlock can only allow, and what it allows for a folder holds for all below. So in every folder above a

@@ -214,6 +214,8 @@ const FILES: &[Attempt] = &[
     attempt("replace the folder of git by a link", Changes, "mv .git old; ln -s ../outside .git"),
     attempt("write by a link of an earlier folder", Changes, "echo x > old/config").first("mv .git old"),
     attempt("link the settings and write", Changes, "ln .git/config mine; echo x > mine"),
+    attempt("write where another link was made outside", Changes, "echo x > .git/config")
+        .around("ln .git/config .git/mine", ""),
     attempt("link the settings for later", Changes, "echo x > mine").first("ln .git/config mine"),
 ];
 
@@ -223,6 +225,7 @@ const SECRETS: &[Attempt] = &[
     attempt("read a deep hidden file", Reads, "cat src/deep/key"),
     attempt("read by a hard link", Reads, "ln .env mine; cat mine"),
     attempt("read by an earlier hard link", Reads, "cat mine .env").first("ln .env mine"),
+    attempt("read where another link was made outside", Reads, "cat .env").around("ln .env mine", ""),
     attempt("read by a symbolic link", Reads, "ln -s $ROOM/home/secret/key src/mine; cat src/mine"),
     attempt("read by an earlier link to the folder", Reads, "cat mine/key")
         .first("ln -s $ROOM/home/secret mine"),
@@ -313,6 +316,8 @@ const PROCESSES: &[Attempt] = &[
     attempt("tie the next command to a processor", Reaches, "[ $(nproc) = 1 ] && echo escaped")
         .first("$PROBE process affinity $PPID > /dev/null")
         .no_control(KEPT_AS_NEW),
+    attempt("dump core", Reaches, "ulimit -c unlimited && echo escaped")
+        .no_control("core dumps are off without a sandbox too"),
     attempt("inherit a descriptor", Reaches, "$PROBE descriptors")
         .no_control("no command inherits any, sandboxed or not"),
 ];
@@ -568,6 +573,8 @@ fn probe() -> &'static Path {
         let path = rooms().join("escapes");
         let fresh = rooms().join(format!("escapes-{}", std::process::id()));
         assert!(Command::new("cc").args(["-O1", "-o"]).arg(&fresh).arg(source).status().unwrap().success());
+        // Another test may have set a mask for new files.
+        std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::rename(fresh, &path).unwrap();
         path
     })
@@ -882,5 +889,8 @@ async fn what_is_mounted_read_only_outside_stays_so() {
         let output = scene.run(command, Some(sandbox.clone())).await;
         assert!(output.starts_with("fine\n"), "{output}");
         assert_eq!(output.matches("Read-only file system").count(), 2, "{output}");
+    }
+    for name in ["work/open", "work/fixed", "fixed"] {
+        assert!(Command::new("umount").arg(scene.room.path(name)).status().unwrap().success());
     }
 }
