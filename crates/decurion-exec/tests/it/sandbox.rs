@@ -382,3 +382,34 @@ async fn a_private_folder_that_is_replaced_between_commands_can_be_used() {
         std::fs::create_dir(room.path("tmp")).unwrap();
     }
 }
+
+#[tokio::test]
+#[ignore = "a measurement: run it alone, in a release build, with --nocapture"]
+#[allow(clippy::print_stdout, reason = "it is what the measurement is for")]
+async fn what_a_sandbox_costs() {
+    async fn measure(room: &Room, what: &str, sandboxes: &[Option<Sandbox>]) {
+        let mut took = Vec::new();
+        for round in 0..330 {
+            let sandbox = sandboxes[round % sandboxes.len()].clone();
+            let begun = std::time::Instant::now();
+            let (_, exit) = room.run("true", sandbox).await;
+            took.push(begun.elapsed());
+            assert!(exit.success());
+        }
+        // The first ones start the guard and its reapers.
+        let took = &mut took[30..];
+        took.sort();
+        println!("{what}: p50 {:?}, p90 {:?}", took[took.len() / 2], took[took.len() * 9 / 10]);
+    }
+    let room = Room::new();
+    let first = Some(room.sandbox());
+    let second = Some(Sandbox { read_only: Vec::new(), ..room.sandbox() });
+    for _ in 0..2 {
+        measure(&room, "none", &[None]).await;
+        measure(&room, "namespaces, the same", std::slice::from_ref(&first)).await;
+        measure(&room, "namespaces, two in turn", &[first.clone(), second.clone()]).await;
+        let alone = Room::new();
+        alone.house.guard.force_form(Form::Landlock);
+        measure(&alone, "landlock", &[Some(alone.sandbox())]).await;
+    }
+}
