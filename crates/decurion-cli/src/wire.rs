@@ -183,6 +183,7 @@ pub fn sandbox(loaded: &Loaded, environment: &Environment) -> Option<Arc<Sandbox
         personal: decurion_config::sandbox::personal(paths),
         visible,
         temporary: decurion_config::sandbox::temporary(environment),
+        network_open: settings.network_open,
         unix_sockets: settings.unix_sockets,
     })))
 }

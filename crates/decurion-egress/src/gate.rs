@@ -70,6 +70,17 @@ pub enum Grant {
     Session,
 }
 
+impl Grant {
+    /// The same in words.
+    pub fn text(&self) -> &'static str {
+        match self {
+            Self::Listed => "the host is listed",
+            Self::Open => "the network is open",
+            Self::Once | Self::Session => "allowed by a person",
+        }
+    }
+}
+
 /// A connection that is not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("connection to {host}:{port} refused: {reason}")]

@@ -1,11 +1,17 @@
 //! Permission decisions for the audit log. Takes what was decided about a call and by what, gives an entry without
 //! secrets to the log that the program was wired with.
 
-use decurion_protocol::{AuditEntry, AuditKind, CallId, DecidedBy, Decision, Event, Intent, PermissionEntry};
+use std::sync::Arc;
+
+use decurion_protocol::{
+    AgentId, AuditEntry, AuditKind, CallId, Clock, DecidedBy, Decision, Event, Intent, PermissionEntry,
+    SessionId,
+};
 
 use crate::call::Bench;
 use crate::child;
 use crate::journal::JournalLost;
+use crate::ports::Audit;
 
 /// What a decision comes from, where `ruled` is what rules and mode alone said: a hook is what made it another one.
 pub(crate) fn decided_by(decision: &Decision, ruled: &Decision) -> DecidedBy {
@@ -46,16 +52,64 @@ pub(crate) async fn record(
         mode: child::mode((mode, undecided), &ports.desk.modes, trusted).value,
         reason: clean(&decision.reason),
     };
-    let entry = AuditEntry {
-        at: ports.clock.date(),
-        session: Some(ports.session),
-        agent: ports.who.agent.clone(),
-        path: ports.desk.path.clone(),
-        kind: AuditKind::Permission(entry),
-    };
-    if let Some(text) = ports.audit.record(entry) {
+    keep(bench, AuditKind::Permission(entry)).await
+}
+
+/// Records what a sandbox kept a command from.
+pub(crate) async fn record_refusal(bench: &Bench<'_>, title: &str, refused: &str) -> Result<(), JournalLost> {
+    let ports = bench.ports;
+    let clean = |text: &str| (ports.equipment.redact)(text).unwrap_or_else(|| text.to_owned());
+    let form = ports.equipment.sandbox.as_ref().map_or("none", |maker| maker.settings().form.name());
+    keep(bench, AuditKind::Sandbox { title: clean(title), refused: clean(refused), form: form.to_owned() })
+        .await
+}
+
+async fn keep(bench: &Bench<'_>, kind: AuditKind) -> Result<(), JournalLost> {
+    let ports = bench.ports;
+    if let Some(text) = ports.audit.record(Witness::new(bench).entry(kind)) {
         let notice = Event::Notice { level: "warning".to_owned(), text };
         ports.journal.write(&ports.who, vec![notice]).await?;
     }
     Ok(())
+}
+
+/// In whose name entries are made.
+#[derive(Clone)]
+pub(crate) struct Witness {
+    audit: Arc<dyn Audit>,
+    clock: Arc<dyn Clock>,
+    session: SessionId,
+    agent: Option<AgentId>,
+    path: String,
+}
+
+impl Witness {
+    /// The agent that makes these calls.
+    pub fn new(bench: &Bench<'_>) -> Self {
+        let ports = bench.ports;
+        Self {
+            audit: Arc::clone(&ports.audit),
+            clock: Arc::clone(&ports.clock),
+            session: ports.session,
+            agent: ports.who.agent.clone(),
+            path: ports.desk.path.clone(),
+        }
+    }
+
+    /// Records something that happens beside the calls. That the log cannot be written is told by the next of them.
+    pub fn record(&self, kind: AuditKind) {
+        if self.audit.is_kept() {
+            let _ = self.audit.record(self.entry(kind));
+        }
+    }
+
+    fn entry(&self, kind: AuditKind) -> AuditEntry {
+        AuditEntry {
+            at: self.clock.date(),
+            session: Some(self.session),
+            agent: self.agent.clone(),
+            path: self.path.clone(),
+            kind,
+        }
+    }
 }

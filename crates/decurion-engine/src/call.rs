@@ -826,7 +826,7 @@ async fn run(
     let input = changed.unwrap_or_else(|| call.input.clone());
     let began = bench.ports.clock.elapsed();
     let work = Work { call, called, tool: implementation, input, rules };
-    let output = sandboxed(bench, &work, &leave, profile).await?;
+    let output = Box::pin(sandboxed(bench, &work, &leave, profile)).await?;
     let Work { call, .. } = work;
     let took = bench.ports.clock.elapsed().saturating_sub(began);
     let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
@@ -852,6 +852,9 @@ async fn sandboxed(
     let mut output = work.run(bench, Some(&confined)).await;
     let refusal = sandbox::refusal_in(&output, &confined.refused_hosts());
     let Some(refusal) = refusal else { return Ok(output) };
+    if bench.ports.audit.is_kept() {
+        audit::record_refusal(bench, &leave.seen.title, &refusal.line).await?;
+    }
     if !may_widen(bench, leave, profile) {
         refusal.explain(&mut output, None);
         return Ok(output);

@@ -15,12 +15,14 @@ use decurion_exec::sandbox::PROXY_PORT;
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    Answer, AskedBy, CallId, Event, Intent, Mode, Question, QuestionId, Rule, RuleSet, WaitReason,
+    Answer, AskedBy, AuditKind, CallId, Event, Intent, Mode, Question, QuestionId, Rule, RuleSet, Verdict,
+    WaitReason,
 };
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
 
 use crate::approval::Rights;
+use crate::audit::Witness;
 use crate::call::{Bench, Call};
 use crate::child;
 use crate::desk::{Desk, Wish};
@@ -62,6 +64,7 @@ struct Caller {
     journal: Journal,
     rights: watch::Receiver<Rights>,
     call: CallId,
+    witness: Witness,
     /// Hosts that were refused.
     refused: Mutex<Vec<String>>,
 }
@@ -92,6 +95,12 @@ impl Egress {
         }
     }
 
+    /// The variables of a program that runs outside of any session. Nobody is asked about its hosts.
+    pub fn environment(&self, rules: &RuleSet, cwd: &Utf8Path) -> std::io::Result<Vec<(OsString, OsString)>> {
+        let client = self.clients.add("sandbox", host_rules(&self.settings, rules, cwd))?;
+        Ok(variables(&client).collect())
+    }
+
     /// Leave for the commands of a call.
     pub fn admit(self: &Arc<Self>, bench: &Bench<'_>, call: &Call, rules: &RuleSet) -> std::io::Result<Pass> {
         let name = call.id.as_str().to_owned();
@@ -102,6 +111,7 @@ impl Egress {
             journal: bench.ports.journal.clone(),
             rights: bench.ports.rights.clone(),
             call: call.id.clone(),
+            witness: Witness::new(bench),
             refused: Mutex::default(),
         });
         self.callers.lock().insert(name, Arc::downgrade(&caller));
@@ -111,16 +121,18 @@ impl Egress {
 
 impl Pass {
     /// The variables that lead programs through the proxy.
-    pub fn environment(&self) -> impl Iterator<Item = (OsString, OsString)> {
-        environment(PROXY_PORT, self.client.token())
-            .into_iter()
-            .map(|(name, value)| (name.into(), value.into()))
+    pub fn environment(&self) -> impl Iterator<Item = (OsString, OsString)> + use<> {
+        variables(&self.client)
     }
 
     /// The hosts that its commands wanted and were refused.
     pub fn refused(&self) -> Vec<String> {
         self.caller.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+fn variables(client: &Client) -> impl Iterator<Item = (OsString, OsString)> + use<> {
+    environment(PROXY_PORT, client.token()).into_iter().map(|(name, value)| (name.into(), value.into()))
 }
 
 impl Drop for Pass {
@@ -205,6 +217,18 @@ impl Recorder for Callers {
                 refused.push(host);
             }
         }
+        caller.witness.record(AuditKind::Egress {
+            host: record.host.clone(),
+            port: record.port,
+            address: record.address.map(|address| address.ip().to_string()),
+            verdict: if reason.is_none() { Verdict::Allow } else { Verdict::Deny },
+            reason: match &record.verdict {
+                RecordedVerdict::Allowed(grant) => grant.text().to_owned(),
+                RecordedVerdict::Refused(reason) => reason.clone(),
+            },
+            bytes_up: record.bytes_up,
+            bytes_down: record.bytes_down,
+        });
         let event = Event::Connection {
             call: caller.call.clone(),
             host: record.host.clone(),

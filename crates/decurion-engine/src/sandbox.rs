@@ -23,6 +23,7 @@ pub use refusal::{Refusal, refusal_in};
 
 /// What the kernel keeps commands from in every session of this program, whatever the rules say.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch that a person sets on its own")]
 pub struct SandboxSettings {
     /// How it is enforced here.
     pub form: Form,
@@ -44,6 +45,8 @@ pub struct SandboxSettings {
     pub visible: Vec<Utf8PathBuf>,
     /// The folder in which a private folder for temporary files is made.
     pub temporary: Utf8PathBuf,
+    /// Whether they have the network of the machine.
+    pub network_open: bool,
     /// Whether they may open Unix sockets.
     pub unix_sockets: bool,
 }
@@ -156,7 +159,8 @@ impl SandboxMaker {
             hidden: native(paths.hidden),
             visible: native(paths.visible),
             tmp: Some(tmp.into()),
-            network: !reads,
+            // Without namespaces nothing leads commands through the proxy.
+            network: !reads && (self.settings.form == Form::Namespaces || self.settings.network_open),
             unix_sockets: self.settings.unix_sockets && !reads,
             sees_machine: reads && !unclear && lists_machine(seen),
         }))
@@ -193,10 +197,15 @@ impl SandboxMaker {
             }
             if !reads {
                 paths.write(folder);
-                for folder in git {
-                    paths.write(&folder);
-                    paths.restrict_all(places::git_settings(&folder));
+                for folder in &git {
+                    paths.write(folder);
                 }
+                // With Landlock alone nothing can be made in a folder above a restricted one, so that no work could be
+                // done in these.
+                if self.settings.form == Form::Landlock {
+                    continue;
+                }
+                paths.restrict_all(git.iter().flat_map(|folder| places::git_settings(folder)));
                 self.placeholders.make(folder);
                 paths.restrict_all(places::settings_in(folder));
                 paths.restrict_all(places::dot_names(folder, around.home.as_deref(), &folders));

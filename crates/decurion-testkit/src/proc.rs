@@ -47,7 +47,8 @@ impl Home {
         let home = Self { folder, marker: uuid::Uuid::new_v4().simple().to_string() };
         // What commands leave there is evidence, so their sandbox must let them.
         fs::write(home.effects(), "")?;
-        let open = serde_json::json!({"sandbox": {"filesystem": {"allowWrite": [home.effects()]}}});
+        let open =
+            serde_json::json!({"sandbox": {"filesystem": {"allowWrite": [home.effects(), home.home()]}}});
         fs::create_dir(home.home().join(".claude"))?;
         fs::write(home.home().join(".claude/settings.json"), open.to_string())?;
         Ok(home)

@@ -169,12 +169,21 @@ async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
     answer
 }
 
-/// The environment of a command. In a sandbox temporary files go to the private folder.
+/// The environment of a command. In a sandbox temporary files and caches go to the private folder: the user's own caches
+/// are read-only for it, since programs outside of the sandbox run what is in them.
 fn environment(cx: &ToolContext) -> Vec<(OsString, OsString)> {
+    const CACHES: [(&str, &str); 3] =
+        [("XDG_CACHE_HOME", "cache"), ("npm_config_cache", "npm"), ("GOMODCACHE", "go")];
     let mut variables = cx.environment.to_vec();
-    if let Some(folder) = cx.sandbox.as_ref().and_then(|sandbox| sandbox.tmp.as_ref()) {
-        variables.retain(|(name, _)| !["TMPDIR", "TMP", "TEMP"].iter().any(|known| name == known));
-        variables.push(("TMPDIR".into(), folder.into()));
+    let Some(folder) = cx.sandbox.as_ref().and_then(|sandbox| sandbox.tmp.as_ref()) else { return variables };
+    variables.retain(|(name, _)| !["TMPDIR", "TMP", "TEMP"].iter().any(|known| name == known));
+    variables.push(("TMPDIR".into(), folder.into()));
+    let caches = CACHES.map(|(name, place)| (name, folder.join(place).into_os_string()));
+    // What go puts there could not be removed otherwise.
+    for (name, value) in caches.into_iter().chain([("GOFLAGS", "-modcacherw".into())]) {
+        if !variables.iter().any(|(known, _)| known == name) {
+            variables.push((name.into(), value));
+        }
     }
     variables
 }

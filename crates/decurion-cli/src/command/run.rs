@@ -297,7 +297,7 @@ impl Prepared<'_> {
                 _ => Progress::Off,
             },
             api_key_source: key_source,
-            sandbox: wire::sandbox_name(&loaded),
+            sandbox: wire::sandbox_name(loaded),
             known,
             windows,
             replay: args.replay_user_messages,

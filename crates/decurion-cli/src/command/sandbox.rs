@@ -27,10 +27,7 @@ const NOT_STARTED: u8 = 126;
 pub fn run(command: SandboxCommand) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
     let loaded = decurion_config::inspect(&LoadRequest::new(cwd, environment.clone()))?;
-    let maker = match wire::sandbox(&loaded, &environment) {
-        Some(maker) => maker,
-        None => return Err(absent(&loaded)),
-    };
+    let Some(maker) = wire::sandbox(&loaded, &environment) else { return Err(absent(&loaded)) };
     match command {
         SandboxCommand::Explain { command, allowed, json } => {
             explain(&loaded, &maker, &command, allowed, json)
@@ -155,7 +152,11 @@ async fn run_program(
     mut env: Vec<(OsString, OsString)>,
 ) -> Result<u8, Failure> {
     let guard = wire::guard().ok_or_else(|| Failure::failed("this program cannot start others here"))?;
-    guard.force_form(maker.settings().form);
+    let egress = wire::connect(loaded, maker, &guard);
+    if let Some(egress) = egress.filter(|_| sandbox.as_ref().is_some_and(|sandbox| sandbox.network)) {
+        let variables = egress.environment(&loaded.rules.set, &loaded.paths.cwd);
+        env.extend(variables.map_err(|error| Failure::failed(format!("no way to the network: {error}")))?);
+    }
     if let Some(folder) = sandbox.as_ref().and_then(|sandbox| sandbox.tmp.as_ref()) {
         env.retain(|(name, _)| name != "TMPDIR");
         env.push(("TMPDIR".into(), folder.into()));

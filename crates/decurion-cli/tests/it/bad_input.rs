@@ -81,7 +81,7 @@ fn what_is_wrong_is_named_and_nothing_is_begun() {
     for (name, arguments, needles) in CASES {
         assert_refused(name, &stand.run(arguments), needles);
         assert_eq!(stand.written(), Vec::<std::path::PathBuf>::new(), "{name}");
-        assert_eq!(files_below(stand.home.home()), Vec::<std::path::PathBuf>::new(), "{name}");
+        assert_eq!(stand.left_at_home(), Vec::<std::path::PathBuf>::new(), "{name}");
     }
     assert_eq!(stand.model.requests().len(), 0);
     assert!(stand.home.processes().is_empty());

@@ -363,7 +363,7 @@ fn a_session_of_another_program_is_taken_over_without_touching_it() {
     let (said, _) = ask(&stand, "and then?", &["--continue"]);
     assert_eq!(said, "I know: 4");
     assert_eq!(std::fs::read(&file).unwrap(), before);
-    assert_eq!(crate::stand::files_below(stand.home.home()), [file]);
+    assert_eq!(stand.left_at_home(), [file]);
 }
 
 /// A prompt, a call with its result, an answer, as the other program writes them.

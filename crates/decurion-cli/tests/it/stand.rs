@@ -70,6 +70,13 @@ impl Stand {
         file_in(&self.home, name)
     }
 
+    /// Every file below the home folder, but for what was there from the beginning.
+    pub fn left_at_home(&self) -> Vec<PathBuf> {
+        let mut files = files_below(self.home.home());
+        files.retain(|file| !file.ends_with(".claude/settings.json"));
+        files
+    }
+
     /// Every file below the state folder.
     pub fn written(&self) -> Vec<PathBuf> {
         files_below(self.home.state())

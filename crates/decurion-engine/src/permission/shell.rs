@@ -110,19 +110,16 @@ fn by_rules(question: &Question<'_>, shell: &ShellIntent, text: &str) -> Decisio
             Err(reason) => return question.undecided(reason),
         }
     }
-    match used {
-        Some(rule) => {
-            decision(Verdict::Allow, Some(rule), format!("every command is harmless or allowed, by {rule}"))
-        }
-        None => {
-            let reads = shell.commands.iter().all(|command| command.read_only || command.wrapper);
-            let profile = Some(Profile::ReadOnly).filter(|_| reads && is_enforced(question));
-            Decision {
-                profile,
-                ..allow("every command in it only reads, or does what the rules for paths allow")
-            }
-        }
+    if let Some(rule) = used {
+        return decision(
+            Verdict::Allow,
+            Some(rule),
+            format!("every command is harmless or allowed, by {rule}"),
+        );
     }
+    let reads = shell.commands.iter().all(|command| command.read_only || command.wrapper);
+    let profile = Some(Profile::ReadOnly).filter(|_| reads && is_enforced(question));
+    Decision { profile, ..allow("every command in it only reads, or does what the rules for paths allow") }
 }
 
 fn is_enforced(question: &Question<'_>) -> bool {

@@ -94,7 +94,7 @@ const WRITING: &[(&str, &[&str])] = &[
 pub fn seems_to_read(text: &str, shell: &ShellIntent) -> bool {
     // What could not be taken apart may be anything.
     let whole = syntax::parse(text).doubt.is_none() && deceiving(text).is_none();
-    whole && !shell.commands.is_empty() && shell.commands.iter().all(|command| reads(command))
+    whole && !shell.commands.is_empty() && shell.commands.iter().all(reads)
 }
 
 fn reads(command: &ShellCommand) -> bool {
