@@ -12,6 +12,7 @@ pub mod mcp;
 pub mod merge;
 pub mod permissions;
 pub mod plugin;
+pub mod proofs;
 pub mod run;
 pub mod sandbox;
 pub mod sessions;

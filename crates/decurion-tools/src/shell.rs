@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::{
-    Aftermath, Capture, CaptureBounds, Captured, Exit, Guard, Launch, LaunchError, Process, Rendered, shell,
+    Aftermath, Capture, CaptureBounds, Captured, Exit, Guard, Launch, LaunchError, Process, Rendered,
+    Sandbox, shell,
 };
 use decurion_protocol::intent::ShellIntent;
 use decurion_protocol::link::BoxFuture;
@@ -146,7 +147,7 @@ async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
     let limit = time_limit(&cx.limits, input.timeout);
     let report_cwd = may_move(&bash::analyse(&input.command, &cx.around));
     let launch = Launch {
-        env: environment(cx),
+        env: environment(cx.environment.to_vec(), cx.sandbox.as_deref()),
         sandbox: cx.sandbox.clone(),
         ..shell::bash(&input.command, cx.around.cwd.as_std_path(), report_cwd)
     };
@@ -169,13 +170,15 @@ async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
     answer
 }
 
-/// The environment of a command. In a sandbox temporary files and caches go to the private folder: the user's own caches
+/// The environment of a command in this sandbox. Temporary files and caches go to the private folder: the user's own caches
 /// are read-only for it, since programs outside of the sandbox run what is in them.
-fn environment(cx: &ToolContext) -> Vec<(OsString, OsString)> {
+pub fn environment(
+    mut variables: Vec<(OsString, OsString)>,
+    sandbox: Option<&Sandbox>,
+) -> Vec<(OsString, OsString)> {
     const CACHES: [(&str, &str); 3] =
         [("XDG_CACHE_HOME", "cache"), ("npm_config_cache", "npm"), ("GOMODCACHE", "go")];
-    let mut variables = cx.environment.to_vec();
-    let Some(folder) = cx.sandbox.as_ref().and_then(|sandbox| sandbox.tmp.as_ref()) else { return variables };
+    let Some(folder) = sandbox.and_then(|sandbox| sandbox.tmp.as_ref()) else { return variables };
     variables.retain(|(name, _)| !["TMPDIR", "TMP", "TEMP"].iter().any(|known| name == known));
     variables.push(("TMPDIR".into(), folder.into()));
     let caches = CACHES.map(|(name, place)| (name, folder.join(place).into_os_string()));

@@ -9,6 +9,7 @@ use decurion_model::ModelError;
 use decurion_model::http::Http;
 use serde_json::{Value, json};
 
+use crate::command::proofs::{self, Proof};
 use crate::command::run::block_on;
 use crate::models::{self, Configured};
 use crate::report::Failure;
@@ -17,7 +18,7 @@ use crate::{discover, wire};
 /// Prints the facts.
 pub fn run(json: bool) -> Result<u8, Failure> {
     let (cwd, environment) = wire::surroundings()?;
-    let loaded = Arc::new(decurion_config::inspect(&LoadRequest::new(cwd, environment))?);
+    let loaded = Arc::new(decurion_config::inspect(&LoadRequest::new(cwd, environment.clone()))?);
     let providers: Vec<Value> = loaded
         .providers
         .list()
@@ -29,6 +30,7 @@ pub fn run(json: bool) -> Result<u8, Failure> {
     let local = discover::find(loaded.providers.candidates());
     let state = loaded.paths.prepare();
     let (model, problem) = block_on(model(&loaded))?;
+    let proofs = block_on(proofs::run(&loaded, &environment))?;
     let facts = json!({
         "version": wire::VERSION,
         "providers": providers,
@@ -41,13 +43,23 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         "trusted": loaded.trust.is_trusted(),
         "sandbox": wire::sandbox_name(&loaded),
         "sandbox_problem": wire::sandbox_form(&loaded).err(),
+        "sandbox_proofs": proofs.iter().map(Proof::json).collect::<Vec<_>>(),
         "warnings": warnings(&loaded),
     });
     if json {
         say!("{facts}");
     } else {
-        for (name, value) in facts.as_object().into_iter().flatten() {
+        for (name, value) in
+            facts.as_object().into_iter().flatten().filter(|(name, _)| *name != "sandbox_proofs")
+        {
             say!("{name}: {value}");
+        }
+        for Proof { promise, held } in &proofs {
+            match held {
+                Ok(true) => say!("sandbox: commands cannot {promise} (tried)"),
+                Ok(false) => say!("sandbox: PROBLEM: a command could {promise}"),
+                Err(problem) => say!("sandbox: not tried whether a command can {promise}: {problem}"),
+            }
         }
     }
     Ok(0)

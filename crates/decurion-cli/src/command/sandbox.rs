@@ -47,7 +47,7 @@ fn absent(loaded: &Loaded) -> Failure {
 }
 
 /// What a session in this folder decides by.
-fn policy(loaded: &Loaded, maker: &SandboxMaker) -> Policy {
+pub fn policy(loaded: &Loaded, maker: &SandboxMaker) -> Policy {
     let (paths, settings) = (&loaded.paths, &loaded.settings.permissions);
     let around = Around {
         cwd: paths.cwd.clone(),
@@ -157,10 +157,7 @@ async fn run_program(
         let variables = egress.environment(&loaded.rules.set, &loaded.paths.cwd);
         env.extend(variables.map_err(|error| Failure::failed(format!("no way to the network: {error}")))?);
     }
-    if let Some(folder) = sandbox.as_ref().and_then(|sandbox| sandbox.tmp.as_ref()) {
-        env.retain(|(name, _)| name != "TMPDIR");
-        env.push(("TMPDIR".into(), folder.into()));
-    }
+    let env = decurion_tools::shell::environment(env, sandbox.as_ref());
     let first = program.remove(0);
     let launch = Launch {
         args: program,

@@ -197,6 +197,7 @@ fn flood(options: &Options, command: &str, bytes: u64, timeout: u64) -> Result<F
     );
     let stand = Stand::new(options, |_| script).map_err(|error| error.to_string())?;
     let pipe = stand.home.effects();
+    fs::remove_file(&pipe).map_err(|error| error.to_string())?;
     rustix::fs::mknodat(
         rustix::fs::CWD,
         &pipe,

@@ -1,0 +1,131 @@
+//! Whether the sandbox keeps its promises on this machine. Takes the settings, tries in a sandboxed command what must not
+//! work, and gives what came of each attempt.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_config::{Environment, Loaded};
+use decurion_engine::sandbox::SandboxMaker;
+use decurion_exec::{Capture, CaptureBounds, Exit, Guard, Launch, Sandbox, shell};
+use decurion_protocol::Intent;
+use serde_json::{Value, json};
+
+use crate::command::sandbox::policy;
+use crate::wire;
+
+/// One promise and whether it was kept.
+pub struct Proof {
+    /// What a command cannot do.
+    pub promise: &'static str,
+    /// Whether the attempt had no effect; the error is why nothing could be tried.
+    pub held: Result<bool, String>,
+}
+
+impl Proof {
+    /// For programs.
+    pub fn json(&self) -> Value {
+        match &self.held {
+            Ok(held) => json!({"promise": self.promise, "held": held}),
+            Err(problem) => json!({"promise": self.promise, "problem": problem}),
+        }
+    }
+}
+
+/// Tries all of them; nothing where there is no sandbox.
+pub async fn run(loaded: &Loaded, environment: &Environment) -> Vec<Proof> {
+    let (Some(maker), Some(guard)) = (wire::sandbox(loaded, environment), wire::guard()) else {
+        return Vec::new();
+    };
+    // Kept until the end: it owns what leads out of the commands' network.
+    let _egress = wire::connect(loaded, &maker, &guard);
+    let attempts = match Attempts::prepare(loaded, &maker, guard) {
+        Ok(attempts) => attempts,
+        Err(problem) => return vec![Proof { promise: "run in a sandbox", held: Err(problem) }],
+    };
+    let proof = |promise, held| Proof { promise, held };
+    vec![
+        proof("write outside of the working directories", attempts.write().await),
+        proof("read Decurion's own files", attempts.read().await),
+        proof("connect to this machine", attempts.connect().await),
+        proof("leave a process behind", attempts.daemon().await),
+        proof("see or signal other processes", attempts.signal().await),
+        proof("change the repository's hooks", attempts.hook().await),
+    ]
+}
+
+/// Where and how they are tried.
+struct Attempts {
+    guard: Guard,
+    sandbox: Arc<Sandbox>,
+    /// A folder of ours that commands may not read, and next to it one that they may not write.
+    state: Utf8PathBuf,
+    cwd: Utf8PathBuf,
+}
+
+impl Attempts {
+    fn prepare(loaded: &Loaded, maker: &SandboxMaker, guard: Guard) -> Result<Self, String> {
+        let compiled = maker.compile(&policy(loaded, maker), None, &Intent::titled(""));
+        let sandbox = compiled.map_err(|error| error.to_string())?.ok_or("commands run without one")?;
+        let state = loaded.paths.state.clone().ok_or("there is no state folder")?;
+        Ok(Self { guard, sandbox: Arc::new(sandbox), state, cwd: loaded.paths.cwd.clone() })
+    }
+
+    async fn bash(&self, command: &str) -> Result<(String, Exit), String> {
+        let launch = Launch {
+            sandbox: Some(Arc::clone(&self.sandbox)),
+            env: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
+            ..shell::bash(command, self.cwd.as_std_path(), false)
+        };
+        let mut process = self.guard.start(launch).await.map_err(|error| error.to_string())?;
+        let mut output = Capture::new(CaptureBounds { head: 4096, tail: 0, file: 0 });
+        let exit = process.collect(&mut output, None, |_| {}).await;
+        Ok((String::from_utf8_lossy(&output.finish().head).into_owned(), exit))
+    }
+
+    async fn write(&self) -> Result<bool, String> {
+        let folder = self.state.parent().unwrap_or(Utf8Path::new("/"));
+        let mark = folder.join(format!(".decurion-doctor-{}", std::process::id()));
+        self.bash(&format!("echo x > '{mark}'")).await?;
+        let held = !mark.exists();
+        let _ = std::fs::remove_file(mark);
+        Ok(held)
+    }
+
+    async fn read(&self) -> Result<bool, String> {
+        const CANARY: &str = "canary of decurion doctor";
+        let file = self.state.join(format!("doctor-{}", std::process::id()));
+        std::fs::write(&file, CANARY).map_err(|error| error.to_string())?;
+        let tried = self.bash(&format!("cat '{file}'")).await;
+        let _ = std::fs::remove_file(file);
+        Ok(!tried?.0.contains(CANARY))
+    }
+
+    async fn connect(&self) -> Result<bool, String> {
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
+        let port = listener.local_addr().map_err(|error| error.to_string())?.port();
+        Ok(!self.bash(&format!("exec 3<>/dev/tcp/127.0.0.1/{port}")).await?.1.success())
+    }
+
+    async fn daemon(&self) -> Result<bool, String> {
+        let time = format!("86400.{}", std::process::id());
+        self.bash(&format!("setsid nohup sleep {time} > /dev/null 2>&1 &")).await?;
+        let processes = std::fs::read_dir("/proc").map_err(|error| error.to_string())?;
+        let lines = processes.flatten().filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+        Ok(!lines.map(|line| String::from_utf8_lossy(&line).into_owned()).any(|line| line.contains(&time)))
+    }
+
+    async fn signal(&self) -> Result<bool, String> {
+        let me = std::process::id();
+        Ok(!self.bash(&format!("kill -0 {me} || test -r /proc/{me}/environ")).await?.1.success())
+    }
+
+    async fn hook(&self) -> Result<bool, String> {
+        let name = format!("decurion-doctor-{}", std::process::id());
+        self.bash(&format!("echo x > .git/hooks/{name}")).await?;
+        let mark = self.cwd.join(".git/hooks").join(name);
+        let held = !mark.exists();
+        let _ = std::fs::remove_file(mark);
+        Ok(held)
+    }
+}
