@@ -112,6 +112,14 @@ const SYSTEM_SECRETS: &[&str] = &[
     "/etc/ssh/ssh_host_ecdsa_key",
     "/etc/ssh/ssh_host_ed25519_key",
     "/etc/krb5.keytab",
+    "/etc/letsencrypt",
+    "/etc/wireguard",
+    "/etc/NetworkManager/system-connections",
+    "/etc/rancher",
+    "/etc/kubernetes",
+    "/run/secrets",
+    "/run/credentials",
+    "/var/lib/kubelet",
 ];
 /// Folders of the system itself, which hold nothing of a person.
 const SYSTEM: &[&str] = &[
@@ -119,7 +127,7 @@ const SYSTEM: &[&str] = &[
     "snap", "sys", "tmp", "usr", "var",
 ];
 /// Where people and services keep their own files nevertheless.
-const PERSONAL: &[&str] = &["/var/log", "/var/mail", "/var/spool", "/var/backups", "/run/user"];
+const PERSONAL: &[&str] = &["/var/log", "/var/mail", "/var/spool", "/var/backups", "/var/www", "/run/user"];
 /// Folders of a home folder in which version managers and package managers keep programs.
 const PROGRAMS: &[&str] = &[
     ".cargo",

@@ -516,6 +516,20 @@ impl Read<'_> {
                 warnings.push(Warning { kind: WarningKind::Ignored, origin, text });
             }
         }
+        for key in ["allowWrite", "denyWrite", "denyRead", "allowRead"] {
+            let list = self.tree.at_path(&format!("sandbox.filesystem.{key}"));
+            for node in list.map_or(&[][..], Node::items) {
+                let text = node.text().unwrap_or_default();
+                if text.strip_suffix("/**").unwrap_or(text).contains(['*', '?', '[']) {
+                    let origin = Some(self.sources.origin(node));
+                    let text = format!(
+                        "`sandbox.filesystem.{key}` takes paths, and no patterns: {text} (a deny rule such as \
+                         Read({text}) may have one)"
+                    );
+                    warnings.push(Warning { kind: WarningKind::Ignored, origin, text });
+                }
+            }
+        }
         let switch = |key: &str| self.tree.at_path(&format!("sandbox.{key}")).and_then(Node::bool);
         let places = |key: &str| -> Vec<Utf8PathBuf> {
             let texts = self.texts(&format!("sandbox.filesystem.{key}"));

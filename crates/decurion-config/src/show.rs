@@ -49,8 +49,7 @@ pub(crate) fn whole(tree: &Node, redactor: &Redactor) -> Value {
 
 fn collect(node: &Node, sources: &Sources, redactor: &Redactor, path: &mut String, rows: &mut Vec<Row>) {
     let length = path.len();
-    let is_opaque =
-        ["hooks[", "allowedMcpServers[", "mcpServers.", "sandbox", "enabledPlugins", "statusLine"];
+    let is_opaque = ["hooks[", "allowedMcpServers[", "mcpServers.", "enabledPlugins", "statusLine"];
     let is_whole = is_opaque.iter().any(|prefix| path.starts_with(prefix));
     if !is_whole && !node.members().is_empty() {
         for member in node.members() {
@@ -70,6 +69,10 @@ fn collect(node: &Node, sources: &Sources, redactor: &Redactor, path: &mut Strin
         }
     } else if length > 0 {
         let value = hide(node.to_value(), redactor);
+        // Where nothing of an object is in effect, nothing is.
+        if !is_whole && value == Value::Object(serde_json::Map::new()) {
+            return;
+        }
         rows.push(Row { key: path.clone(), value, origin: sources.origin(node) });
     }
 }

@@ -850,12 +850,13 @@ async fn sandboxed(
         Err(reason) => return Ok(not_started(&reason)),
     };
     let mut output = work.run(bench, Some(&confined)).await;
+    tidy(bench, leave, &mut output).await;
     let refusal = sandbox::refusal_in(&output, &confined.refused_hosts());
     let Some(refusal) = refusal else { return Ok(output) };
     if bench.ports.audit.is_kept() {
         audit::record_refusal(bench, &leave.seen.title, &refusal.line).await?;
     }
-    if !may_widen(bench, leave, profile) {
+    if !may_widen(bench, leave, profile, &refusal) {
         refusal.explain(&mut output, None);
         return Ok(output);
     }
@@ -867,14 +868,26 @@ fn not_started(reason: &str) -> ToolOutput {
 }
 
 /// Whether a person can be asked to let a command do more than its sandbox does.
-fn may_widen(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>) -> bool {
+fn may_widen(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>, refusal: &sandbox::Refusal) -> bool {
     let maker = bench.ports.equipment.sandbox.as_ref();
+    let asks = !matches!(leave.policy.mode, Mode::Plan | Mode::DontAsk | Mode::BypassPermissions)
+        && !bench.ports.cancel.is_cancelled();
+    if profile == Some(Profile::ReadOnly) {
+        return asks && (now(bench).answers || bench.ports.permission_tool.is_some());
+    }
+    // It has run, perhaps with effects, so that only a person says whether it runs again, and only for a sure sign.
     let outside = maker.is_some_and(|maker| maker.settings().allows_outside);
-    let asks = !matches!(leave.policy.mode, Mode::Plan | Mode::DontAsk | Mode::BypassPermissions);
-    let answerable = now(bench).answers || bench.ports.permission_tool.is_some();
-    asks && answerable
-        && !bench.ports.cancel.is_cancelled()
-        && (profile == Some(Profile::ReadOnly) || outside)
+    asks && outside && refusal.is_sure() && now(bench).answers && bench.ports.permission_tool.is_none()
+}
+
+/// Undoes what the kernel could not stop, beside the runtime.
+async fn tidy(bench: &Bench<'_>, leave: &Leave, output: &mut ToolOutput) {
+    let Some(maker) = bench.ports.equipment.sandbox.clone() else { return };
+    let policy = leave.policy.clone();
+    let tidied = tokio::task::spawn_blocking(move || maker.tidy(&policy)).await;
+    if let Ok(Some(text)) = tidied {
+        output.content = ToolContent::Text(format!("{}\n[{text}]", output.content.text()));
+    }
 }
 
 /// Asks a person whether a command may run again with what it lacked: with the usual rights where it had only those to
@@ -889,9 +902,19 @@ async fn widened(
     let wider = if profile == Some(Profile::ReadOnly) { None } else { Some(Profile::Outside) };
     let reason = refusal.question(wider.is_some());
     let decision = Decision { verdict: Verdict::Ask, rule: None, reason, profile: wider };
-    let (ready, seen) = (work.ready(&leave.seen), leave.seen.clone());
-    match ask(bench, &ready, &work.call.name, decision, seen, (AskedBy::Other, None)).await? {
-        Permit::Granted { decision, input: None, .. } => {
+    let (mut ready, seen) = (work.ready(&leave.seen), leave.seen.clone());
+    if wider.is_some() {
+        // Whoever answers for a person sees what is asked.
+        ready.call.input["dangerouslyDisableSandbox"] = Value::Bool(true);
+    }
+    let permit = ask(bench, &ready, &work.call.name, decision, seen, (AskedBy::Other, None)).await?;
+    audit::record(bench, &work.call.id, &work.call.name, &leave.seen, permit.decided()).await?;
+    let unchanged = |input: &Option<Value>| {
+        input.as_ref().is_none_or(|input| *input == work.input || *input == ready.call.input)
+    };
+    match permit {
+        Permit::Granted { decision, input, under, .. } if unchanged(&input) => {
+            let leave = Leave { policy: policy(bench, &under), seen: leave.seen.clone() };
             let text = refusal.notice(wider.is_some());
             let notice = Event::Notice { level: "info".to_owned(), text };
             bench.ports.journal.write(&bench.ports.who, vec![notice]).await?;

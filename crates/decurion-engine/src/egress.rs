@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use camino::Utf8Path;
+use decurion_egress::rules::Pattern;
 use decurion_egress::{
     Client, Clients, ConnectionRecord, DEFAULT_HOSTS, Gate, HostRules, Judge, Proxy, ProxyParts,
     RecordedVerdict, Recorder, SystemResolver, Verdict as HostVerdict, environment,
@@ -104,7 +105,7 @@ impl Egress {
     /// Leave for the commands of a call.
     pub fn admit(self: &Arc<Self>, bench: &Bench<'_>, call: &Call, rules: &RuleSet) -> std::io::Result<Pass> {
         let name = call.id.as_str().to_owned();
-        let hosts = host_rules(&self.settings, rules, &bench.around.cwd);
+        let hosts = host_rules(&self.settings, rules, &bench.ports.root);
         let client = self.clients.add(&name, hosts)?;
         let caller = Arc::new(Caller {
             desk: Arc::clone(&bench.ports.desk),
@@ -143,31 +144,39 @@ impl Drop for Pass {
 }
 
 /// The hosts that commands may reach: those of package managers, of the repository's remotes, of the settings and of
-/// rules for `WebFetch`. What cannot be read as a host counts for nothing.
-fn host_rules(settings: &HostSettings, rules: &RuleSet, cwd: &Utf8Path) -> HostRules {
+/// rules for `WebFetch` that name one. What is allowed and cannot be read as a host counts for nothing; what is denied
+/// and cannot be read closes the network.
+fn host_rules(settings: &HostSettings, rules: &RuleSet, root: &Utf8Path) -> HostRules {
     let web = |rules: &[Rule]| -> (Vec<String>, bool) {
         let web = rules.iter().filter(|rule| rule.tool == "WebFetch");
         let everything = web.clone().any(|rule| rule.specifier.is_none());
-        let named = web.filter_map(|rule| rule.specifier.as_deref()?.strip_prefix("domain:"));
-        (named.map(str::to_owned).collect(), everything)
+        let named = web.filter_map(|rule| rule.specifier.as_deref());
+        (named.map(|text| text.strip_prefix("domain:").unwrap_or(text).to_owned()).collect(), everything)
     };
-    let ((mut allowed, open), (mut denied, closed)) = (web(&rules.allow), web(&rules.deny));
-    if closed {
+    let is_host = |pattern: &String| Pattern::parse(pattern).is_ok();
+    let (mut allowed, _) = web(&rules.allow);
+    allowed.extend(settings.allowed.iter().cloned());
+    allowed.extend(remote_hosts(root));
+    allowed.retain(is_host);
+    // For WebFetch a rule that denies or asks is about the names below a name too. What is asked about there is refused
+    // here: a command cannot be asked about before it begins.
+    let (denied, asked) = (web(&rules.deny), web(&rules.ask));
+    let named = denied.0.into_iter().chain(asked.0).chain(settings.denied.iter().cloned());
+    let denied_hosts: Vec<String> =
+        named.flat_map(|name| [format!("*.{name}"), name]).filter(|name| !name.starts_with("*.*.")).collect();
+    let plain = denied_hosts.iter().filter(|name| !name.starts_with("*."));
+    if denied.1 || asked.1 || !plain.clone().all(is_host) {
         return HostRules::closed();
     }
-    allowed.extend(settings.allowed.iter().cloned());
-    allowed.extend(remote_hosts(cwd));
-    denied.extend(settings.denied.iter().cloned());
-    let is_host = |pattern: &String| decurion_egress::rules::Pattern::parse(pattern).is_ok();
-    allowed.retain(is_host);
-    denied.retain(is_host);
+    let below = denied_hosts.iter().filter(|name| name.starts_with("*.") && is_host(name));
+    let denied = plain.chain(below).map(String::as_str);
     let allowed = allowed.iter().map(String::as_str).chain(DEFAULT_HOSTS.iter().copied());
-    HostRules::new(allowed, denied.iter().map(String::as_str), open).unwrap_or_else(|_| HostRules::closed())
+    HostRules::new(allowed, denied, false).unwrap_or_else(|_| HostRules::closed())
 }
 
 /// The hosts of the repository's remotes. Commands cannot change the file that names them.
-fn remote_hosts(cwd: &Utf8Path) -> Vec<String> {
-    let Some(git) = crate::sandbox::git_folders(cwd).pop() else { return Vec::new() };
+fn remote_hosts(root: &Utf8Path) -> Vec<String> {
+    let Some(git) = crate::sandbox::git_folders(root).pop() else { return Vec::new() };
     let text = std::fs::read_to_string(git.join("config")).unwrap_or_default();
     let values =
         text.lines().filter_map(|line| line.trim().strip_prefix("url")?.trim_start().strip_prefix('='));

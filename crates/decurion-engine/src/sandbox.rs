@@ -7,15 +7,17 @@ mod places;
 mod refusal;
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::{Form, Sandbox};
-use decurion_protocol::intent::ShellCommand;
-use decurion_protocol::{Intent, Profile, Rule};
+use decurion_protocol::intent::{ShellCommand, ShellIntent};
+use decurion_protocol::{Intent, Mode, Profile, Rule};
 
-use crate::permission::{Policy, Walls, patterns_of};
+use crate::confine::Confinement;
+use crate::permission::{Around, Policy, Walls, patterns_of};
 use crate::trail::Trails;
 pub(crate) use places::git_folders;
 use places::{Listings, Placeholders};
@@ -111,17 +113,28 @@ impl SandboxMaker {
             // If another was faster, this one is removed again.
             let _ = self.tmp.set(made);
         }
-        Ok(self.tmp.get().map_or(Utf8Path::new("/nonexistent"), |folder| &folder.0))
+        Ok(self.tmp.get().map_or(Utf8Path::new("/nonexistent"), |folder| &folder.path))
     }
 
     /// What rules may rely on. Without namespaces a command can change the modes of files, so that none that only looks
     /// as if it reads may go unasked.
     pub fn walls(&self) -> Walls {
         match self.settings.form {
-            Form::Namespaces if self.settings.asks_less => Walls::Trusted,
+            // What is excluded runs outside, so that it must be asked about.
+            Form::Namespaces if self.settings.asks_less && self.settings.excluded.is_empty() => {
+                Walls::Trusted
+            }
             Form::Namespaces => Walls::Standing,
             Form::Landlock => Walls::Absent,
         }
+    }
+
+    /// Undoes what a command could do that the kernel does not stop. Gives what a model should know of it.
+    pub fn tidy(&self, policy: &Policy) -> Option<String> {
+        let put = policy.around.places().find_map(places::undo_redirection)?;
+        Some(format!(
+            "The command made .git/commondir, by which git takes its settings from elsewhere. It was moved to {put}."
+        ))
     }
 
     /// The sandbox of a command with this profile; none where it runs without one. Looks at the disk.
@@ -132,25 +145,29 @@ impl SandboxMaker {
         seen: &Intent,
     ) -> Result<Option<Sandbox>, SandboxError> {
         let outside = profile == Some(Profile::Outside) && self.settings.allows_outside;
-        if outside || self.is_excluded(seen) {
+        // A command that was not asked about, because it cannot do more than read, is never excluded.
+        if outside || (profile != Some(Profile::ReadOnly) && self.is_excluded(seen)) {
             return Ok(None);
         }
         // The rules could not be held against the text, so a repository's history stays closed where a rule forbids
         // to read files.
-        let unclear =
-            seen.shell.as_ref().is_none_or(|shell| shell.doubt.is_some() || shell.not_literal.is_some());
+        let unclear = seen.shell.as_ref().is_none_or(is_unclear);
         let reads = profile == Some(Profile::ReadOnly);
+        let writes = !reads && policy.mode != Mode::Plan;
         let mut paths = Collected { trails: Trails::on_disk(), ..Collected::default() };
         let tmp = paths.trails.place(self.temporary()?);
         // Under its own name too, so that files in it have one path for commands and for other tools.
         paths.writable.insert(tmp.clone());
-        self.add_working_directories(&mut paths, policy, reads);
+        self.add_working_directories(&mut paths, policy, writes);
+        if reads {
+            paths.show_all(&allowed_to_read(policy));
+        } else {
+            paths.show_all(policy.around.home.iter().chain(seen.touches.iter().map(|touch| &touch.path)));
+        }
         self.add_rules(&mut paths, policy, unclear && reads)?;
         paths.hide(&self.settings.hidden);
-        if !reads && let Some(home) = &policy.around.home {
-            paths.show(home);
-        }
-        if reads {
+        let reads_all = |rule: &Rule| rule.tool == "Read" && rule.specifier.is_none();
+        if reads && !policy.rules.allow.iter().any(reads_all) {
             paths.hide_unless_worked_in(&self.settings.personal);
         }
         Ok(Some(Sandbox {
@@ -160,9 +177,9 @@ impl SandboxMaker {
             visible: native(paths.visible),
             tmp: Some(tmp.into()),
             // Without namespaces nothing leads commands through the proxy.
-            network: !reads && (self.settings.form == Form::Namespaces || self.settings.network_open),
-            unix_sockets: self.settings.unix_sockets && !reads,
-            sees_machine: reads && !unclear && lists_machine(seen),
+            network: writes && (self.settings.form == Form::Namespaces || self.settings.network_open),
+            unix_sockets: self.settings.unix_sockets && writes,
+            sees_machine: reads && !unclear && lists_machine(seen) && decurion_exec::sandbox::has_landlock(),
         }))
     }
 
@@ -177,7 +194,7 @@ impl SandboxMaker {
         shell.is_some_and(|shell| !shell.commands.is_empty() && shell.commands.iter().all(named))
     }
 
-    fn add_working_directories(&self, paths: &mut Collected, policy: &Policy, reads: bool) {
+    fn add_working_directories(&self, paths: &mut Collected, policy: &Policy, writes: bool) {
         let around = &policy.around;
         let own = around.checkout.as_ref().map(|bounds| bounds.tree().clone());
         let folders: Vec<Utf8PathBuf> = match own {
@@ -185,17 +202,21 @@ impl SandboxMaker {
             None => around.places().map(Utf8Path::to_owned).collect(),
         };
         let checkouts = around.checkout.iter().flat_map(|bounds| bounds.checkouts().map(Utf8Path::to_owned));
-        for folder in
-            around.places().map(Utf8Path::to_owned).chain(checkouts).chain(self.settings.visible.clone())
-        {
-            paths.show(&folder);
+        for folder in around.places().map(Utf8Path::to_owned).chain(checkouts) {
+            paths.work_in(&folder);
         }
-        for folder in folders.iter().chain(&self.settings.writable) {
+        paths.show_all(&self.settings.visible);
+        if writes {
+            for path in &self.settings.writable {
+                paths.write(path);
+            }
+        }
+        for folder in &folders {
             let git = places::git_folders(&paths.trails.place(folder));
             for folder in &git {
-                paths.show(folder);
+                paths.work_in(folder);
             }
-            if !reads {
+            if writes {
                 paths.write(folder);
                 for folder in &git {
                     paths.write(folder);
@@ -206,12 +227,14 @@ impl SandboxMaker {
                     continue;
                 }
                 paths.restrict_all(git.iter().flat_map(|folder| places::git_settings(folder)));
+                // In a worktree this is a file that names the repository.
+                paths.restrict_all([folder.join(".git")].into_iter().filter(|git| git.is_file()));
                 self.placeholders.make(folder);
                 paths.restrict_all(places::settings_in(folder));
                 paths.restrict_all(places::dot_names(folder, around.home.as_deref(), &folders));
             }
         }
-        if !reads {
+        if writes {
             for rule in policy.rules.allow.iter().filter(|rule| is_about_writing(rule)) {
                 for folder in
                     patterns_of(rule, around, false).iter().filter_map(|pattern| places::whole(pattern))
@@ -226,7 +249,10 @@ impl SandboxMaker {
     /// What rules deny.
     fn add_rules(&self, paths: &mut Collected, policy: &Policy, unclear: bool) -> Result<(), SandboxError> {
         let around = &policy.around;
-        let folders: Vec<Utf8PathBuf> = around.places().map(|folder| paths.trails.place(folder)).collect();
+        let checkouts = around.checkout.iter().flat_map(Confinement::checkouts);
+        let folders: BTreeSet<Utf8PathBuf> =
+            around.places().chain(checkouts).map(|folder| paths.trails.place(folder)).collect();
+        let folders: Vec<Utf8PathBuf> = folders.into_iter().collect();
         let mut forbids_reading = false;
         for rule in policy.rules.deny.iter().filter(|rule| rule.specifier.is_some()) {
             let reading = rule.tool == "Read";
@@ -234,7 +260,8 @@ impl SandboxMaker {
                 continue;
             }
             forbids_reading |= reading;
-            for pattern in patterns_of(rule, around, true) {
+            let everywhere = std::iter::once(around.clone()).chain(elsewhere(around));
+            for pattern in everywhere.flat_map(|around| patterns_of(rule, &around, true)) {
                 let found = self.listings.matching(&pattern, &folders).map_err(|folder| {
                     SandboxError::TooMany { rule: rule.to_string(), folder, most: places::MOST }
                 })?;
@@ -255,6 +282,12 @@ impl SandboxMaker {
     }
 }
 
+/// Whether it is not known from a text what its commands are given.
+fn is_unclear(shell: &ShellIntent) -> bool {
+    let unknown = |command: &ShellCommand| command.doubt.is_some() || !command.unknown.is_empty();
+    shell.doubt.is_some() || shell.not_literal.is_some() || shell.commands.iter().any(unknown)
+}
+
 /// Whether a text asks about the processes or the load of the machine, and is understood well enough to know that it
 /// does nothing else: in namespaces of its own it would be told about itself alone.
 fn lists_machine(seen: &Intent) -> bool {
@@ -267,6 +300,31 @@ fn lists_machine(seen: &Intent) -> bool {
     };
     shell.commands.iter().all(|command| command.read_only || command.wrapper)
         && shell.commands.iter().any(asks)
+}
+
+/// What rules allow to read outside of the working directories.
+fn allowed_to_read(policy: &Policy) -> Vec<Utf8PathBuf> {
+    let reading = policy.rules.allow.iter().filter(|rule| rule.tool == "Read");
+    let patterns = reading.flat_map(|rule| patterns_of(rule, &policy.around, false));
+    patterns.filter_map(|pattern| places::whole(&pattern)).collect()
+}
+
+/// Where rules count from in each of the checkouts that the run's own was made from: what is denied in one is denied in
+/// all of them.
+fn elsewhere(around: &Around) -> Vec<Around> {
+    let Some(bounds) = &around.checkout else { return Vec::new() };
+    let there = |path: &Utf8Path, origin: &Utf8Path| match path.strip_prefix(bounds.tree()) {
+        Ok(rest) => origin.join(rest),
+        Err(_) => path.to_owned(),
+    };
+    let origins = bounds.checkouts().filter(|checkout| *checkout != bounds.tree());
+    origins
+        .map(|origin| Around {
+            cwd: there(&around.cwd, origin),
+            root: there(&around.root, origin),
+            ..around.clone()
+        })
+        .collect()
 }
 
 fn is_about_writing(rule: &Rule) -> bool {
@@ -285,14 +343,29 @@ struct Collected {
     read_only: BTreeSet<Utf8PathBuf>,
     hidden: BTreeSet<Utf8PathBuf>,
     visible: BTreeSet<Utf8PathBuf>,
+    /// The working directories, and what git keeps of them.
+    worked_in: BTreeSet<Utf8PathBuf>,
 }
 
 impl Collected {
+    /// Shows a folder in which the run works, whatever hides a folder above it.
+    fn work_in(&mut self, path: &Utf8Path) {
+        self.show(path);
+        let place = self.trails.place(path);
+        self.worked_in.insert(place);
+    }
+
     fn show(&mut self, path: &Utf8Path) {
         let place = self.trails.place(path);
         // What is not there cannot be shown, and nobody works in the whole system.
         if place != "/" && place.exists() {
             self.visible.insert(place);
+        }
+    }
+
+    fn show_all<'a>(&mut self, paths: impl IntoIterator<Item = &'a Utf8PathBuf>) {
+        for path in paths {
+            self.show(path);
         }
     }
 
@@ -311,12 +384,16 @@ impl Collected {
         }
     }
 
+    /// Hides what is denied, also where it would be shown for another reason, but for the working directories.
     fn hide(&mut self, paths: &[Utf8PathBuf]) {
         for path in paths {
             let place = self.trails.place(path);
-            if !self.visible.contains(&place) && place.exists() {
-                self.hidden.insert(place);
+            if self.worked_in.contains(&place) || !place.exists() {
+                continue;
             }
+            let kept = |path: &Utf8PathBuf| self.worked_in.contains(path) || !path.starts_with(&place);
+            self.visible.retain(kept);
+            self.hidden.insert(place);
         }
     }
 
@@ -326,26 +403,48 @@ impl Collected {
             let place = self.trails.place(path);
             !self.visible.iter().any(|folder| place.starts_with(folder))
         };
-        let hidden: Vec<Utf8PathBuf> = paths.iter().filter(outside).cloned().collect();
-        self.hide(&hidden);
+        let hidden: Vec<Utf8PathBuf> =
+            paths.iter().filter(outside).map(|path| self.trails.place(path)).collect();
+        self.hidden.extend(hidden.into_iter().filter(|path| path.exists()));
     }
 }
 
 /// A folder that is removed with all in it when the program ends.
 #[derive(Debug)]
-struct PrivateFolder(Utf8PathBuf);
+struct PrivateFolder {
+    path: Utf8PathBuf,
+    /// Locked for as long as the folder is used.
+    _lock: File,
+}
 
 impl PrivateFolder {
+    const PREFIX: &str = "decurion-sandbox-";
+    const LOCK: &str = ".lock";
+
     fn make(parent: &Utf8Path) -> std::io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt as _;
-        let path = parent.join(format!("decurion-{}", uuid::Uuid::new_v4().simple()));
+        Self::sweep(parent);
+        let path = parent.join(format!("{}{}", Self::PREFIX, uuid::Uuid::new_v4().simple()));
         std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
+        let lock = File::create(path.join(Self::LOCK))?;
+        lock.lock()?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Removes what processes that were killed have left.
+    fn sweep(parent: &Utf8Path) {
+        let entries = parent.read_dir_utf8().into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| entry.file_name().starts_with(Self::PREFIX)) {
+            let lock = File::open(entry.path().join(Self::LOCK));
+            if lock.is_ok_and(|lock| lock.try_lock().is_ok()) {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
     }
 }
 
 impl Drop for PrivateFolder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.path);
     }
 }

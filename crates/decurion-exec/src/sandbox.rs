@@ -103,3 +103,8 @@ pub(crate) struct PathError {
 pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> PathError {
     |source| PathError { path: path.to_owned(), source }
 }
+
+/// Whether the kernel has Landlock.
+pub fn has_landlock() -> bool {
+    landlock::is_supported()
+}

@@ -44,6 +44,7 @@ impl Home {
         for name in ["home", STATE, "work", "tmp"] {
             fs::create_dir(folder.path().join(name))?;
         }
+        fs::set_permissions(folder.path().join(STATE), fs::Permissions::from_mode(0o700))?;
         let home = Self { folder, marker: uuid::Uuid::new_v4().simple().to_string() };
         // What commands leave there is evidence, so their sandbox must let them.
         fs::write(home.effects(), "")?;
@@ -52,6 +53,11 @@ impl Home {
         fs::create_dir(home.home().join(".claude"))?;
         fs::write(home.home().join(".claude/settings.json"), open.to_string())?;
         Ok(home)
+    }
+
+    /// Lets commands run as on a system that has no sandbox.
+    pub fn switch_sandbox_off(&self) -> io::Result<()> {
+        fs::write(self.home().join(".claude/settings.json"), r#"{"sandbox": {"enabled": false}}"#)
     }
 
     /// The folder that holds everything.

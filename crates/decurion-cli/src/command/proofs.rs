@@ -61,6 +61,7 @@ struct Attempts {
     /// A folder of ours that commands may not read, and next to it one that they may not write.
     state: Utf8PathBuf,
     cwd: Utf8PathBuf,
+    network_open: bool,
 }
 
 impl Attempts {
@@ -68,7 +69,13 @@ impl Attempts {
         let compiled = maker.compile(&policy(loaded, maker), None, &Intent::titled(""));
         let sandbox = compiled.map_err(|error| error.to_string())?.ok_or("commands run without one")?;
         let state = loaded.paths.state.clone().ok_or("there is no state folder")?;
-        Ok(Self { guard, sandbox: Arc::new(sandbox), state, cwd: loaded.paths.cwd.clone() })
+        Ok(Self {
+            guard,
+            sandbox: Arc::new(sandbox),
+            state,
+            cwd: loaded.paths.cwd.clone(),
+            network_open: maker.settings().network_open,
+        })
     }
 
     async fn bash(&self, command: &str) -> Result<(String, Exit), String> {
@@ -102,6 +109,9 @@ impl Attempts {
     }
 
     async fn connect(&self) -> Result<bool, String> {
+        if self.network_open {
+            return Err("the network is open by the settings".to_owned());
+        }
         let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
         let port = listener.local_addr().map_err(|error| error.to_string())?.port();
         Ok(!self.bash(&format!("exec 3<>/dev/tcp/127.0.0.1/{port}")).await?.1.success())
@@ -121,6 +131,9 @@ impl Attempts {
     }
 
     async fn hook(&self) -> Result<bool, String> {
+        if !self.cwd.join(".git").is_dir() {
+            return Err("this folder is no repository".to_owned());
+        }
         let name = format!("decurion-doctor-{}", std::process::id());
         self.bash(&format!("echo x > .git/hooks/{name}")).await?;
         let mark = self.cwd.join(".git/hooks").join(name);

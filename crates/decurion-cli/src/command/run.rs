@@ -13,6 +13,7 @@ use decurion_config::{
 use decurion_engine::permission::{Undecided, denied_type};
 use decurion_engine::prompt::MAIN_PROMPT;
 use decurion_engine::{Definitions as _, Engine, Library, child};
+use decurion_exec::Form;
 use decurion_exec::keeper::Leash;
 use decurion_protocol::{
     AgentDefinition, AgentSource, Block, Command, Limits, LineId, Link, Mode, Money, Outcome, Persistence,
@@ -141,7 +142,16 @@ fn refused(failure: Failure) -> Failure {
 /// Says where there is no sandbox although nobody switched it off; where one is a must, that is the end.
 fn check_sandbox(loaded: &Loaded) -> Result<(), Failure> {
     let settings = &loaded.settings.sandbox;
-    let Err(reason) = wire::sandbox_form(loaded) else { return Ok(()) };
+    let reason = match wire::sandbox_form(loaded) {
+        Ok(Form::Namespaces) => return Ok(()),
+        Ok(Form::Landlock) => {
+            note(
+                "the system refuses namespaces: commands are sandboxed by Landlock alone, see docs/sandbox.md",
+            );
+            return Ok(());
+        }
+        Err(reason) => reason,
+    };
     if settings.required {
         return Err(Failure::usage(format!("commands cannot be sandboxed: {reason}"))
             .hint("the setting `sandbox.required` (or `failIfUnavailable`) asks for a sandbox"));

@@ -122,7 +122,7 @@ fn tell(sandbox: &Sandbox, verdict: Verdict, maker: &SandboxMaker) {
     list("can write", &sandbox.writable);
     list("but not", &sandbox.read_only);
     list("cannot read", &sandbox.hidden);
-    say!("  network: {}", if sandbox.network { "its own loopback" } else { "none" });
+    say!("  network: {}", if sandbox.network { "listed hosts, through the proxy" } else { "none" });
     say!("  Unix sockets: {}", if sandbox.unix_sockets { "allowed" } else { "none" });
 }
 

@@ -113,21 +113,64 @@ fn rules_hold_for_whatever_an_allowed_command_runs() {
 
 #[test]
 fn settings_that_do_not_exist_yet_cannot_be_made() {
-    let make = "mkdir -p .claude .vscode; echo '{}' > .mcp.json; echo '{}' > .claude/settings.json; \
-                echo '{}' > .vscode/tasks.json; echo x > .git/hooks/pre-commit; git config core.fsmonitor x; true";
+    let make = "mkdir -p .claude .vscode; echo '{}' > .claude/settings.json; \
+                echo '{}' > .vscode/tasks.json; echo x > .git/hooks/pre-commit; git config core.fsmonitor x; echo ../src > .git/commondir; true";
     let stand = stand(&["git init -q . 2>&1; true", make, "git status --short"]);
     finished(stand.home.program("git").args(["init", "-q"]));
     let before = fs::read(stand.home.work().join(".git/config")).unwrap();
     let results = results(&stand, &["--allowedTools", "Bash"]);
-    for name in [".claude", ".vscode", ".mcp.json", ".decurion", ".git/hooks/pre-commit"] {
+    for name in [".claude", ".vscode", ".decurion", ".git/hooks/pre-commit", ".git/commondir"] {
         assert!(!stand.home.work().join(name).exists(), "{name}: {results:?}");
     }
     assert_eq!(fs::read(stand.home.work().join(".git/config")).unwrap(), before);
     // What holds their places is nothing to git.
     assert_eq!(
-        results[2].lines().filter(|line| line.contains(".claude") || line.contains(".mcp")).count(),
+        results[2].lines().filter(|line| line.contains(".claude") || line.contains(".vscode")).count(),
         0
     );
+}
+
+#[test]
+fn no_mode_leads_outside() {
+    let mut stand = stand(&[]);
+    let call = json!({"command": "touch ../out/made", "dangerouslyDisableSandbox": true});
+    for mode in ["default", "dontAsk", "bypassPermissions", "acceptEdits", "plan"] {
+        let script = format!("when agent=main turn=1\n  call Bash {call}\nwhen\n  say \"done\"\n");
+        let home = stand.home;
+        stand = Stand::in_home(home, &script);
+        let results = results(&stand, &["--permission-mode", mode]);
+        assert_eq!(names(&stand.home.path().join("out")), [""; 0], "{mode}: {results:?}");
+    }
+}
+
+#[test]
+fn a_rule_holds_in_the_checkout_that_an_agent_s_own_was_made_from() {
+    let child = json!({"command": "cat $(echo WORK/.env); echo looked"});
+    let agent = json!({"description": "d", "prompt": "p", "subagent_type": "general-purpose", "isolation": "worktree"});
+    let home = decurion_testkit::proc::Home::new().unwrap();
+    let work = home.work();
+    let child = child.to_string().replace("WORK", work.to_str().unwrap());
+    let script = format!(
+        "when agent=main turn=1\n  call Agent {agent}\nwhen agent=general-purpose turn=1\n  call Bash {child}\nwhen\n  \
+         say \"done\"\n"
+    );
+    let stand = Stand::in_home(home, &script);
+    fs::write(work.join(".env"), "canary\n").unwrap();
+    for arguments in [&["init", "-q"][..], &["add", "-f", ".gitignore"], &["commit", "-q", "-m", "x"]] {
+        fs::write(work.join(".gitignore"), ".env\n").unwrap();
+        let git =
+            stand.home.program("git").args(["-c", "user.name=n", "-c", "user.email=e@x"]).args(arguments);
+        assert_eq!(finished(git).ending.code(), 0);
+    }
+    let seen = |deny: &[&str]| {
+        finished(stand.decurion().args(["-p", "go", "--allowedTools", "Bash(git:*)"]).args(deny));
+        let requests = stand.model.requests();
+        requests.iter().any(|request| String::from_utf8_lossy(&request.body).contains("canary"))
+    };
+    assert!(!seen(&["--disallowedTools", "Read(.env)"]));
+    // Without the rule the same command reads it.
+    let told = || String::from_utf8_lossy(&stand.model.requests().last().unwrap().body).into_owned();
+    assert!(seen(&[]), "{}", told());
 }
 
 #[test]

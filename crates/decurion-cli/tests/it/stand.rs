@@ -31,11 +31,7 @@ impl Stand {
 
     /// The same on a system that has no sandbox: what is tried must be stopped by the rules alone.
     pub fn without_sandbox(self) -> Self {
-        let state = self.home.state();
-        std::fs::create_dir_all(&state).unwrap();
-        let file = state.join("settings.json");
-        assert!(!file.exists(), "there are settings already");
-        std::fs::write(file, r#"{"sandbox": {"enabled": false}}"#).unwrap();
+        self.home.switch_sandbox_off().unwrap();
         self
     }
 

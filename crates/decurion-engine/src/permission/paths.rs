@@ -359,7 +359,7 @@ pub(crate) fn is_system(path: &Utf8Path) -> bool {
 /// Whether a path is one of the system's own files: programs and their settings, which hold nothing of a person. What
 /// is secret among them the sandbox hides.
 pub(crate) fn is_of_system(path: &Utf8Path) -> bool {
-    const FOLDERS: [&str; 12] = [
+    const FOLDERS: [&str; 11] = [
         "/etc",
         "/usr",
         "/bin",
@@ -370,7 +370,6 @@ pub(crate) fn is_of_system(path: &Utf8Path) -> bool {
         "/opt",
         "/proc/cpuinfo",
         "/proc/meminfo",
-        "/tmp",
         "/nix",
     ];
     const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/stdin", "/dev/urandom", "/dev/random"];

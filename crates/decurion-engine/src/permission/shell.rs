@@ -55,20 +55,24 @@ pub(crate) fn decide(question: &Question<'_>) -> Decision {
         return question.forbidden_first().unwrap_or_else(|| ask("the command is not known"));
     };
     if let Some(decision) = question.forbidden_first() {
-        return decision;
+        let read = is_for_kernel(question, shell).then(|| read_only(question, shell, text)).flatten();
+        return read.unwrap_or(decision);
     }
     let mode = question.policy.mode;
     if mode == Mode::Plan {
         let planned = plan(question, shell);
-        return if planned.verdict == Verdict::Allow {
-            planned
-        } else {
-            read_only(question, shell, text).unwrap_or(planned)
+        return match planned.verdict {
+            Verdict::Allow => {
+                Decision { profile: Some(Profile::ReadOnly).filter(|_| is_enforced(question)), ..planned }
+            }
+            _ => read_only(question, shell, text).unwrap_or(planned),
         };
     }
     if question.input.get("dangerouslyDisableSandbox") == Some(&Value::Bool(true)) {
         let asked = question.undecided("running outside the sandbox is asked about each time");
-        return Decision { profile: Some(Profile::Outside), ..asked };
+        // Only an answer leads outside, and no mode.
+        let profile = Some(Profile::Outside).filter(|_| asked.verdict == Verdict::Ask);
+        return Decision { profile, ..asked };
     }
     let decided = by_rules(question, shell, text);
     if decided.verdict == Verdict::Allow {
@@ -124,6 +128,25 @@ fn by_rules(question: &Question<'_>, shell: &ShellIntent, text: &str) -> Decisio
 
 fn is_enforced(question: &Question<'_>) -> bool {
     question.policy.walls != Walls::Absent
+}
+
+/// Whether all that is not known is if a rule about paths denies what the text may touch. Of a command that only reads,
+/// the kernel sees to that, but for files that git has recorded: it cannot hide some of them.
+fn is_for_kernel(question: &Question<'_>, shell: &ShellIntent) -> bool {
+    let Some((_, Match::Maybe)) = question.first_forbidding(&question.policy.rules.deny) else {
+        return false;
+    };
+    let about_paths = |rule: &Rule| matches!(rule.tool.as_str(), "Read" | "Edit" | "Write");
+    let in_history = |rule: &Rule| {
+        let shown = shell.commands.iter().filter_map(|command| command.shown.as_ref());
+        rule.tool == "Read"
+            && shown
+                .into_iter()
+                .any(|shown| may_show(rule.specifier.as_deref(), shown, &question.policy.around))
+    };
+    let unsure = question.policy.rules.deny.iter().filter(|rule| question.forbidden(rule) == Match::Maybe);
+    unsure.into_iter().all(|rule| about_paths(rule) && !in_history(rule))
+        && question.first_forbidding(&question.policy.rules.ask).is_none()
 }
 
 /// The decision about a text that looks as if it only reads, where the kernel sees to it that it does no more. What it
@@ -533,15 +556,7 @@ pub(crate) fn forbidden(question: &Question<'_>, rule: &Rule) -> Match {
         }
     }
     if best == Match::No && rule.specifier.is_some() && doubt(shell).is_some() {
-        best = Match::Maybe;
-    }
-    // What may or may not be so is for the kernel, but for files that git keeps: it cannot hide some of them.
-    let in_history = |command: &ShellCommand| {
-        let shown = command.shown.as_ref().filter(|_| access == Access::Read);
-        shown.is_some_and(|shown| may_show(rule.specifier.as_deref(), shown, around))
-    };
-    if best == Match::Maybe && is_enforced(question) && !shell.commands.iter().any(in_history) {
-        return Match::No;
+        return Match::Maybe;
     }
     best
 }

@@ -29,7 +29,7 @@ pub(super) struct Placeholders(Mutex<BTreeSet<Utf8PathBuf>>);
 
 impl Placeholders {
     /// What is held open in the folder of a repository; elsewhere trust protects.
-    const NAMES: [&str; 5] = [".decurion", ".claude", ".mcp.json", ".vscode", ".git/hooks"];
+    const NAMES: [&str; 4] = [".decurion", ".claude", ".vscode", ".git/hooks"];
 
     pub fn make(&self, folder: &Utf8Path) {
         if !folder.join(".git").is_dir() {
@@ -80,9 +80,38 @@ pub(crate) fn git_folders(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
     }
 }
 
-/// What in a repository's own folder makes git run programs.
+/// What in a repository's own folder makes git run programs, also that of its submodules.
 pub(super) fn git_settings(git: &Utf8Path) -> Vec<Utf8PathBuf> {
-    ["hooks", "config", "config.worktree", "info/attributes"].map(|name| git.join(name)).to_vec()
+    const NAMES: [&str; 6] = ["hooks", "config", "config.worktree", "info/attributes", "commondir", "gitdir"];
+    /// Submodules of submodules lie in folders of folders.
+    const DEEPEST: usize = 4;
+    let mut found = NAMES.map(|name| git.join(name)).to_vec();
+    let mut folders = vec![(git.join("modules"), DEEPEST)];
+    while let Some((folder, left)) = folders.pop() {
+        for entry in folder.read_dir_utf8().into_iter().flatten().flatten() {
+            let path = folder.join(entry.file_name());
+            if path.join("HEAD").is_file() {
+                found.extend(NAMES.map(|name| path.join(name)));
+                folders.extend((left > 0).then(|| (path.join("modules"), left - 1)));
+            } else if left > 0 && path.is_dir() {
+                folders.push((path, left - 1));
+            }
+        }
+    }
+    found
+}
+
+/// Takes away a file by which git would look for a repository's settings elsewhere. It belongs to worktrees alone, and
+/// cannot be kept from being made in another repository: git refuses to work beside whatever else has its name. Gives
+/// where it was put.
+pub(super) fn undo_redirection(folder: &Utf8Path) -> Option<Utf8PathBuf> {
+    let git = folder.join(".git");
+    let redirection = git.join("commondir");
+    if !git.is_dir() || redirection.symlink_metadata().is_err() {
+        return None;
+    }
+    let aside = git.join("commondir.refused");
+    std::fs::rename(&redirection, &aside).ok().map(|()| aside)
 }
 
 /// The settings of programs in a home folder that is worked in: names that begin with a dot, unless a working

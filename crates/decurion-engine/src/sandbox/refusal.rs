@@ -40,6 +40,7 @@ impl RefusalKind {
 }
 
 const SIGNS: &[(&str, RefusalKind)] = &[
+    ("dial unix", RefusalKind::Other),
     ("read-only file system", RefusalKind::Write),
     ("erofs", RefusalKind::Write),
     ("device or resource busy", RefusalKind::Write),
@@ -50,7 +51,6 @@ const SIGNS: &[(&str, RefusalKind)] = &[
     ("name or service not known", RefusalKind::Network),
     ("network is unreachable", RefusalKind::Network),
     ("eai_again", RefusalKind::Network),
-    ("dial unix", RefusalKind::Other),
     ("operation not permitted", RefusalKind::Other),
     ("eperm", RefusalKind::Other),
 ];
@@ -77,13 +77,22 @@ fn first_sign(text: &str) -> Option<Refusal> {
 }
 
 impl Refusal {
+    /// Whether it was surely the sandbox: nothing else makes a file system read-only or refuses hosts.
+    pub fn is_sure(&self) -> bool {
+        match self.kind {
+            RefusalKind::Write => self.line.to_lowercase().contains("read-only file system"),
+            RefusalKind::Network => !self.line.contains(' '),
+            RefusalKind::Read | RefusalKind::Other => false,
+        }
+    }
+
     /// Why a person is asked, `outside` whether the command would run without a sandbox then.
     pub fn question(&self, outside: bool) -> String {
         let (kind, line) = (self.kind.text(), &self.line);
         let then = if outside {
-            "run it once without the sandbox?"
+            "it has run once; run it again without the sandbox?"
         } else {
-            "let it write in the working directories?"
+            "it had no effect; run it with the usual rights (write here, listed hosts)?"
         };
         format!("the sandbox stopped it: {kind} ({line}); {then}")
     }

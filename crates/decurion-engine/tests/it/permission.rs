@@ -7,7 +7,7 @@ use decurion_engine::permission::rows::{RowError, answer};
 use decurion_engine::permission::{Around, Confinement, Policy, Walls, decide, effective_mode, suggest};
 use decurion_engine::trail::Trails;
 use decurion_protocol::permission::RuleSource;
-use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Rule, RuleSet, Verdict};
+use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Profile, Rule, RuleSet, Verdict};
 use decurion_tools::{Surroundings, bash};
 use expect_test::expect;
 use proptest::prelude::*;
@@ -91,19 +91,6 @@ fn every_row_is_decided_as_it_says() {
 /// changes how often people are asked.
 #[test]
 fn common_commands_need_exactly_this_many_questions() {
-    let (mut kind, mut table) = ("", Vec::<(&str, usize, usize)>::new());
-    for line in COMMON.lines() {
-        if let Some(name) = line.strip_prefix("# ") {
-            kind = name;
-            table.push((kind, 0, 0));
-            continue;
-        }
-        let asked = shell(line, &[], &[], "default") != Verdict::Allow;
-        let counts = table.last_mut().unwrap();
-        *counts = (kind, counts.1 + usize::from(asked), counts.2 + 1);
-    }
-    let rows: Vec<String> =
-        table.iter().map(|(kind, asked, of)| format!("{kind}: {asked} of {of}")).collect();
     expect![[r"
         listing: 3 of 35
         searching: 3 of 35
@@ -114,8 +101,85 @@ fn common_commands_need_exactly_this_many_questions() {
         package managers: 25 of 30
         system questions: 5 of 35
         loops and variables: 26 of 35"]]
-    .assert_eq(&rows.join("\n"));
+    .assert_eq(&questions(false));
+}
+
+/// The same where commands are sandboxed. What is left writes, uses the network or reads the home folder.
+#[test]
+fn common_commands_need_fewer_questions_in_a_sandbox() {
+    expect![[r"
+        listing: 2 of 35
+        searching: 0 of 35
+        reading: 1 of 35
+        text pipelines: 0 of 35
+        git questions: 0 of 35
+        builds and tests: 24 of 25
+        package managers: 2 of 30
+        system questions: 2 of 35
+        loops and variables: 0 of 35"]]
+    .assert_eq(&questions(true));
+}
+
+fn questions(sandbox: bool) -> String {
+    let (mut kind, mut table) = ("", Vec::<(&str, usize, usize)>::new());
+    for line in COMMON.lines() {
+        if let Some(name) = line.strip_prefix("# ") {
+            kind = name;
+            table.push((kind, 0, 0));
+            continue;
+        }
+        let row = json!({"tool": "Bash", "input": {"command": line}, "sandbox": sandbox});
+        let asked = decided(&row).unwrap().verdict != Verdict::Allow;
+        let counts = table.last_mut().unwrap();
+        *counts = (kind, counts.1 + usize::from(asked), counts.2 + 1);
+    }
     assert_eq!(table.iter().map(|(_, _, of)| of).sum::<usize>(), 300);
+    let rows: Vec<String> =
+        table.iter().map(|(kind, asked, of)| format!("{kind}: {asked} of {of}")).collect();
+    rows.join("\n")
+}
+
+/// What the sandbox makes of a question. The profile tells what a command can do when it runs.
+#[test]
+fn reading_is_left_to_the_kernel_and_nothing_else() {
+    let read = Some(Profile::ReadOnly);
+    let rows = [
+        ("default", "", "", "for f in *; do cat $f; done", (Verdict::Allow, read)),
+        ("plan", "", "", "x=a; cat $x", (Verdict::Allow, read)),
+        ("plan", "", "", "cat a", (Verdict::Allow, read)),
+        ("default", "", "", "for f in *; do rm $f; done", (Verdict::Ask, None)),
+        ("plan", "", "", "for f in *; do rm $f; done", (Verdict::Deny, None)),
+        ("default", "", "", "x=$(cat a); echo $x > b", (Verdict::Ask, None)),
+        ("default", "", "", "cat /home/user/other/x", (Verdict::Ask, None)),
+        ("default", "", "", "$cmd a", (Verdict::Ask, None)),
+        // Rules that deny: what is certain is denied, what is not the kernel hides.
+        ("default", "", "Read(.env)", "cat .env", (Verdict::Deny, None)),
+        ("default", "", "Read(.env)", "for f in .e*; do cat $f; done", (Verdict::Allow, read)),
+        ("default", "Bash(cat:*)", "Read(.env)", "cat .e*", (Verdict::Allow, read)),
+        ("bypassPermissions", "", "Read(.env)", "cat .e*", (Verdict::Allow, read)),
+        ("default", "", "Read(.env)", "git log -p", (Verdict::Ask, None)),
+        ("default", "", "Bash(cat:*)", "x=cat; $x a", (Verdict::Deny, None)),
+        ("acceptEdits", "", "Edit(src/**)", "for f in s*; do rm -r $f; done", (Verdict::Ask, None)),
+        // What a rule allows runs with the usual rights.
+        ("default", "Bash(make:*)", "", "make", (Verdict::Allow, None)),
+        ("acceptEdits", "", "", "touch a", (Verdict::Allow, None)),
+        ("default", "", "", "cat a", (Verdict::Allow, read)),
+    ];
+    for (mode, allow, deny, command, expected) in rows {
+        let list = |rule: &str| if rule.is_empty() { vec![] } else { vec![rule.to_owned()] };
+        let rules = json!({"allow": list(allow), "deny": list(deny)});
+        let row = json!({"mode": mode, "rules": rules, "tool": "Bash", "input": {"command": command}, "sandbox": true});
+        let decision = decided(&row).unwrap();
+        assert_eq!(
+            (decision.verdict, decision.profile),
+            expected,
+            "{mode} {deny} {command}: {}",
+            decision.reason
+        );
+    }
+    let outside = json!({"tool": "Bash", "input": {"command": "ls", "dangerouslyDisableSandbox": true}, "sandbox": true});
+    let decision = decided(&outside).unwrap();
+    assert_eq!((decision.verdict, decision.profile), (Verdict::Ask, Some(Profile::Outside)));
 }
 
 #[test]

@@ -86,6 +86,19 @@ pub(crate) fn try_namespaces(user: bool) -> io::Result<()> {
         let done = unsafe {
             libc::mount(std::ptr::null(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null())
         };
+        let attributes = MountAttributes { set: READ_ONLY, clear: 0, propagation: 0, user_namespace: 0 };
+        // SAFETY: the kernel reads a string and a structure of the size given; the mounts are those of the new namespace.
+        let set = || unsafe {
+            libc::syscall(
+                libc::SYS_mount_setattr,
+                libc::AT_FDCWD,
+                c"/".as_ptr(),
+                0,
+                &raw const attributes,
+                size_of::<MountAttributes>(),
+            )
+        };
+        let done = if done == 0 { set() } else { done.into() };
         // SAFETY: ends the new process at once; nothing of ours is touched. The number is that of libc for this thread,
         // which stands still, so it is not read by anybody else.
         unsafe { libc::_exit(if done == 0 { 0 } else { *libc::__errno_location() }) }

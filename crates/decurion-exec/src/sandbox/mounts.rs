@@ -132,11 +132,20 @@ fn steps<'a>(sandbox: &'a Sandbox, base: &Base) -> Result<Vec<Step<'a>>, PathErr
         let mount = writable(path, base).map_err(at(path))?;
         steps.extend(mount.map(|mount| Step { path, change: Change::Show(mount) }));
     }
+    let temporary = TEMPORARY.iter().filter(|_| sandbox.tmp.is_some()).map(Path::new);
+    let covers: Vec<&Path> = sandbox.hidden.iter().map(PathBuf::as_path).chain(temporary).collect();
+    // What lies in a writable folder is in sight with it, unless something between them covers it.
     let covered = |path: &&PathBuf| {
-        sandbox.tmp.is_some() && is_temporary(path)
-            || sandbox.hidden.iter().any(|folder| path.starts_with(folder) && *path != folder)
+        let depth = |folder: &Path| path.starts_with(folder).then(|| folder.components().count());
+        let covered = covers
+            .iter()
+            .filter(|folder| **folder != path.as_path())
+            .filter_map(|folder| depth(folder))
+            .max();
+        let open = sandbox.writable.iter().filter_map(|folder| depth(folder)).max();
+        covered.is_some() && open < covered
     };
-    for path in sandbox.visible.iter().filter(covered).filter(|path| !sandbox.writable.contains(path)) {
+    for path in sandbox.visible.iter().filter(covered) {
         let mount = readable(path).map_err(at(path))?;
         steps.extend(mount.map(|mount| Step { path, change: Change::Show(mount) }));
     }

@@ -231,6 +231,22 @@ async fn a_hidden_folder_keeps_what_must_stay_in_sight() {
 }
 
 #[tokio::test]
+async fn what_is_shown_in_a_writable_folder_stays_writable() {
+    let room = Room::new();
+    let sandbox = Sandbox {
+        hidden: vec![room.path("")],
+        writable: vec![room.path("work")],
+        visible: vec![room.path("work/src"), room.path("outside")],
+        read_only: Vec::new(),
+        ..room.sandbox()
+    };
+    let (output, exit) =
+        room.run("echo x > src/new && mv src moved && cat ../outside/file", Some(sandbox)).await;
+    assert!(exit.success(), "{output}");
+    assert_eq!(output, "before");
+}
+
+#[tokio::test]
 async fn sandboxes_change_from_command_to_command() {
     let room = Room::new();
     let mut reading = room.sandbox();

@@ -144,6 +144,8 @@ const KEPT: [&str; 5] = ["/heads/", "/subagents/agent-", "/worktrees/", "/projec
 /// the folders from the state folder on.
 fn leaves_all_synced(options: &Options) -> Result<(), String> {
     let stand = Stand::new(options, agent_script).map_err(|error| error.to_string())?;
+    // A sandbox makes folders of the same names in a mount namespace, which the trace cannot tell apart.
+    stand.home.switch_sandbox_off().map_err(|error| error.to_string())?;
     let work = stand.home.work();
     std::fs::write(work.join("file"), "x").map_err(|error| error.to_string())?;
     for git in [&["init", "-q"][..], &["add", "."], &["commit", "-qm", "begin"]] {
