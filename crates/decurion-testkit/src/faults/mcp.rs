@@ -53,7 +53,7 @@ fn log(stand: &Stand, name: &str) -> Vec<String> {
 
 /// Where a server notes what happens to it.
 pub(super) fn log_file(stand: &Stand, name: &str) -> PathBuf {
-    stand.home.path().join(format!("log-{name}"))
+    stand.home.home().join(format!("log-{name}"))
 }
 
 /// The processes of a server that are still alive, once they had a moment to go.

@@ -351,6 +351,8 @@ fn deleted_by_agent(options: &Options) -> Result<(), String> {
         when turn=2\n  call Bash {\"command\": \"touch stray.txt\"}\n\
         when result=\"working directory is gone\"\n  say \"told\"\nwhen\n  say \"not told\"\n";
     let field = Field::new(options, one(steps))?;
+    // In a sandbox an agent can empty its checkout and not remove it.
+    field.stand.home.switch_sandbox_off().map_err(|error| error.to_string())?;
     let before = field.checkout()?;
     let run = field.stand.run_as(SESSION, "go").run(LONG).map_err(|error| error.to_string())?;
     ended_well(&run)?;
