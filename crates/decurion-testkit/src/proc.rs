@@ -44,7 +44,6 @@ impl Home {
         for name in ["home", STATE, "work", "tmp"] {
             fs::create_dir(folder.path().join(name))?;
         }
-        fs::set_permissions(folder.path().join(STATE), fs::Permissions::from_mode(0o700))?;
         let home = Self { folder, marker: uuid::Uuid::new_v4().simple().to_string() };
         // What commands leave there is evidence, so their sandbox must let them.
         fs::write(home.effects(), "")?;

@@ -232,7 +232,9 @@ fn traced_opens(options: &Options) -> Result<usize, String> {
             .iter()
             .any(|word| line.contains(word))
     };
-    let opened: Vec<&String> = lines.iter().filter(writes).filter(|line| !line.contains("= -1 ")).collect();
+    // The path of a call that was interrupted by another thread's is in the line that began it.
+    let begins = |line: &&String| !line.contains("= -1 ") && !line.contains(" resumed>");
+    let opened: Vec<&String> = lines.iter().filter(writes).filter(begins).collect();
     // The shell's own redirections and devices are not files of ours.
     let strange =
         |line: &&&String| !line.contains(&*state) && !line.contains("/dev/") && !line.contains("<pipe:");

@@ -276,6 +276,10 @@ fn echo(options: &Options, command: &str, inside: bool) -> Result<u64, String> {
     fs::write(work.join("seed.txt"), "a line of the seed\n".repeat(50_000))
         .map_err(|error| error.to_string())?;
     let state = if inside { work.join(".decurion") } else { stand.home.state() };
+    if !inside {
+        // It was not made by the program.
+        fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).map_err(|error| error.to_string())?;
+    }
     let program = stand.run("go").env("DECURION_HOME", &state);
     let run: Finished = program.run(HANG).map_err(|error| error.to_string())?;
     ended_well(&run)?;
