@@ -14,6 +14,7 @@ pub(crate) mod mounts;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Where commands with a network of their own find the way out of it.
 pub const PROXY_PORT: u16 = 14_041;
@@ -83,8 +84,13 @@ impl Form {
     }
 }
 
-/// The strongest form that works on this system, found by trying it; else why none does.
+/// The strongest form that works on this system, found by trying it once; else why none does.
 pub fn probe() -> Result<Form, String> {
+    static FOUND: OnceLock<Result<Form, String>> = OnceLock::new();
+    FOUND.get_or_init(try_forms).clone()
+}
+
+fn try_forms() -> Result<Form, String> {
     let namespaces = kernel::try_namespaces(false).or_else(|_| kernel::try_namespaces(true));
     match namespaces {
         Ok(()) => Ok(Form::Namespaces),
