@@ -172,16 +172,16 @@ fn usable_devices() -> Vec<(&'static CStr, OwnedFd)> {
     DEVICES.iter().filter_map(copy).collect()
 }
 
-/// Puts terminals of the session's own in place of those of the machine, which belong to people.
+/// Puts terminals of the session's own in place of those of the machine, which belong to people. Kernels before 6.15
+/// copy no mount that is attached nowhere, so the copy is made from its place.
 fn attach_terminals() -> io::Result<()> {
     let terminals =
         kernel::new_file_system(c"devpts", &[(c"ptmxmode", c"0666"), (c"mode", c"0600")], NO_SUID)?;
-    let maker = kernel::open_below(terminals.as_fd(), c"ptmx")?;
-    let copy = bare_copy_of(&maker)?;
     attach(&terminals, c"/dev/pts")?;
+    let maker = kernel::open_below(terminals.as_fd(), c"ptmx")?;
     // Elsewhere it is a link to the one in the folder.
     match kernel::open_place(c"/dev/ptmx") {
-        Ok(place) => attach_at(&copy, &place),
+        Ok(place) => attach_at(&bare_copy_of(&maker)?, &place),
         Err(_) => Ok(()),
     }
 }

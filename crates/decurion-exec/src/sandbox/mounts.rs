@@ -193,15 +193,14 @@ fn readable(path: &Path) -> io::Result<Option<OwnedFd>> {
     existing(path)?.map(copy_of).transpose()
 }
 
-/// Puts the private folder in place of all folders for temporary files.
+/// Puts the private folder in place of all folders for temporary files. Kernels before 6.15 copy no mount that is
+/// attached nowhere, so the copies are made from the first place.
 fn cover_temporary(tmp: &Path, base: &Base) -> io::Result<()> {
     let private = writable(tmp, base)?.ok_or(io::ErrorKind::NotFound)?;
-    for folder in TEMPORARY {
-        if let Ok(place) = place(Path::new(folder)) {
-            attach_at(&copy_of(&private)?, &place)?;
-        }
-    }
-    Ok(())
+    let mut places = TEMPORARY.iter().filter_map(|folder| place(Path::new(folder)).ok());
+    let Some(first) = places.next() else { return Ok(()) };
+    attach_at(&private, &first)?;
+    places.try_for_each(|place| attach_at(&copy_of(&private)?, &place))
 }
 
 /// Makes an empty file or folder to put this mount on, with the folders above it.
