@@ -23,7 +23,7 @@ use crate::launch;
 use crate::sandbox::enter::{self, Base};
 use crate::sandbox::filter::{self, Sockets};
 use crate::sandbox::mounts::{self, View};
-use crate::sandbox::{Form, PathError, Sandbox, kernel, landlock};
+use crate::sandbox::{Form, Sandbox, kernel, landlock};
 use crate::sys::{self, Standing};
 use crate::wire::{self, FRAME, HEADER, Order, Report, Request, Stage};
 
@@ -74,7 +74,7 @@ fn reap_all(link: &OwnedFd, guard: Pid, namespaces: Option<&Base>) -> bool {
     let guard = namespaces.is_none().then_some(guard);
     let Some((link, signals)) = settle(link, guard) else { return true };
     let mut stack = Stack::new();
-    let mut walls = Walls { namespaces, used: false, kept: None };
+    let mut walls = Walls { namespaces, used: false, kept: Vec::new() };
     let reaper = Own { link, signals, standing: Standing::now() };
     while let Some(parcel) = next_parcel(&reaper.link, &reaper.signals) {
         match reap_one(parcel, &reaper, &mut stack, &mut walls) {
@@ -295,45 +295,97 @@ struct Walls<'a> {
     namespaces: Option<&'a Base>,
     /// Whether the mount namespace has been changed for a command.
     used: bool,
-    /// Of the latest command, which left nothing behind.
-    kept: Option<(View, Confinement)>,
+    /// Of the latest commands, which left nothing behind. The last is the one whose namespace the reaper is in.
+    kept: Vec<Kept>,
+}
+
+/// How many sandboxes a reaper keeps: one for commands that only read, one for others, and one more.
+const MOST_KEPT: usize = 3;
+
+/// What was made for a command, to be used again.
+struct Kept {
+    sandbox: Sandbox,
+    basis: Basis,
+    confinement: Confinement,
+}
+
+/// What it depends on.
+enum Basis {
+    /// A view of the files, in a mount namespace.
+    View(View, OwnedFd),
+    Rules(landlock::Basis),
+}
+
+impl Basis {
+    fn holds(&self) -> bool {
+        match self {
+            Self::View(view, _) => view.holds(),
+            Self::Rules(basis) => basis.holds(),
+        }
+    }
 }
 
 impl Walls<'_> {
     /// Makes the command's view of the files, and what is needed to restrict its process.
     fn around(&mut self, sandbox: &Sandbox) -> Result<&Confinement, (Stage, i32)> {
-        if !self.kept.as_ref().is_some_and(|(view, _)| view.fits(sandbox)) {
-            self.kept = Some(self.make(sandbox)?);
+        let kept = match self.take_kept(sandbox) {
+            Some(kept) => kept,
+            None => self.make(sandbox)?,
+        };
+        if self.kept.len() >= MOST_KEPT {
+            self.kept.remove(0);
         }
-        self.kept.as_ref().map(|(_, confinement)| confinement).ok_or((Stage::Restrictions, libc::EINVAL))
+        self.kept.push(kept);
+        self.kept.last().map(|kept| &kept.confinement).ok_or((Stage::Restrictions, libc::EINVAL))
     }
 
-    fn make(&mut self, sandbox: &Sandbox) -> Result<(View, Confinement), (Stage, i32)> {
+    /// What was made for such a sandbox before, if it would be made the same now.
+    fn take_kept(&mut self, sandbox: &Sandbox) -> Option<Kept> {
+        let at = self.kept.iter().position(|kept| kept.sandbox == *sandbox)?;
+        let is_here = at + 1 == self.kept.len();
+        let kept = self.kept.remove(at);
+        if let (Basis::View(_, namespace), false) = (&kept.basis, is_here) {
+            enter::return_to(namespace).ok()?;
+        }
+        kept.basis.holds().then_some(kept)
+    }
+
+    fn make(&mut self, sandbox: &Sandbox) -> Result<Kept, (Stage, i32)> {
         let number = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
-        let at =
-            |error: PathError| (Stage::Mounts, wire::path_error(number(&error.source), &error.path, sandbox));
-        let view = match self.namespaces {
+        let mounts = |error: io::Error| (Stage::Mounts, number(&error));
+        let (basis, form) = match self.namespaces {
             Some(base) => {
                 let used = std::mem::replace(&mut self.used, true);
                 let shown = if used { base.renew() } else { enter::show_own_processes() };
-                shown.map_err(|error| (Stage::Mounts, number(&error)))?;
-                mounts::make(sandbox, base).map_err(at)?
+                shown.map_err(mounts)?;
+                let view = mounts::make(sandbox, base).map_err(|error| {
+                    (Stage::Mounts, wire::path_error(number(&error.source), &error.path, sandbox))
+                })?;
+                let namespace = std::fs::File::open("/proc/self/ns/mnt").map_err(mounts)?;
+                (Basis::View(view, namespace.into()), Form::Namespaces)
             }
-            None => View::never_fits(),
+            None => (Basis::Rules(landlock::Basis::take(sandbox)), Form::Landlock),
         };
-        let form = if self.namespaces.is_some() { Form::Namespaces } else { Form::Landlock };
-        let ruleset = landlock::ruleset(sandbox, form).map_err(at)?;
+        let confinement = Confinement::make(sandbox, form)?;
+        Ok(Kept { sandbox: sandbox.clone(), basis, confinement })
+    }
+}
+
+impl Confinement {
+    /// Called where the command's view of the files is.
+    pub fn make(sandbox: &Sandbox, form: Form) -> Result<Self, (Stage, i32)> {
+        let ruleset = landlock::ruleset(sandbox, form).map_err(|error| {
+            let errno = error.source.raw_os_error().unwrap_or(libc::EINVAL);
+            (Stage::Mounts, wire::path_error(errno, &error.path, sandbox))
+        })?;
         if ruleset.is_none() && form == Form::Landlock {
             return Err((Stage::Restrictions, libc::EOPNOTSUPP));
         }
         let sockets = Sockets { internet: sandbox.network, unix: sandbox.unix_sockets };
         let filters = filter::compile(sockets, form).ok_or((Stage::Restrictions, libc::ENOSYS))?;
-        let bounds_capabilities = self.namespaces.is_none();
-        Ok((view, Confinement { ruleset, filters, bounds_capabilities }))
+        Ok(Self { ruleset, filters, bounds_capabilities: form == Form::Landlock })
     }
-}
 
-impl Confinement {
     /// Between fork and exec: only system calls.
     fn apply(&self) -> Result<(), i32> {
         let number = |error: io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);

@@ -55,8 +55,7 @@ pub(crate) struct Base {
 impl Base {
     /// Leaves the mount namespace of a command that has ended for a new one like the first.
     pub fn renew(&self) -> io::Result<()> {
-        let kind = Some(rustix::thread::LinkNameSpaceType::Mount);
-        rustix::thread::move_into_link_name_space(self.namespace.as_fd(), kind)?;
+        return_to(&self.namespace)?;
         kernel::unshare(libc::CLONE_NEWNS)?;
         show_own_processes()
     }
@@ -72,6 +71,12 @@ impl Base {
         let below = self.mounts.0.iter().filter(move |(point, _)| point.starts_with(path) && *point != path);
         below.filter(|(_, access)| **access == Access::Writable).map(|(point, _)| point.as_path())
     }
+}
+
+/// Moves this process to a mount namespace in which it was before.
+pub(crate) fn return_to(namespace: &OwnedFd) -> io::Result<()> {
+    let kind = Some(rustix::thread::LinkNameSpaceType::Mount);
+    Ok(rustix::thread::move_into_link_name_space(namespace.as_fd(), kind)?)
 }
 
 /// Where something is mounted, as it was before everything became read-only.
@@ -223,9 +228,9 @@ fn empty_folder() -> io::Result<&'static CStr> {
 pub(crate) fn bound_capabilities() {
     for number in 0..64_u64 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
-        if !KEPT.contains(capability) {
-            // Fails for an ordinary user, and for numbers that the kernel does not know.
-            let _ = remove_capability_from_bounding_set(capability);
+        // Fails for an ordinary user, and for the numbers behind the last that the kernel knows.
+        if !KEPT.contains(capability) && remove_capability_from_bounding_set(capability).is_err() {
+            return;
         }
     }
 }

@@ -38,6 +38,67 @@ pub(crate) fn ruleset(sandbox: &Sandbox, form: Form) -> Result<Option<OwnedFd>, 
     Ok(rules.0.into())
 }
 
+/// What the rules for Landlock alone were made from: they name files, and what those are called can change.
+pub(crate) struct Basis {
+    /// The paths of the sandbox.
+    paths: Vec<(PathBuf, Option<Identity>)>,
+    /// The folders that were listed.
+    folders: Vec<(PathBuf, Option<Stamp>)>,
+    /// Whether one of these changed so shortly before that its time would not tell of another change.
+    is_fresh: bool,
+}
+
+/// A folder, and when its entries changed last.
+type Stamp = (Identity, i64, i64);
+
+/// Times of changes are not finer than this on any usual file system, in nanoseconds.
+const GRAIN: i64 = 50_000_000;
+
+impl Basis {
+    /// To be taken before the rules are made.
+    pub fn take(sandbox: &Sandbox) -> Self {
+        let restricted = sandbox.read_only.iter().chain(&sandbox.hidden);
+        let allowed = sandbox.writable.iter().chain(&sandbox.visible).chain(&sandbox.tmp);
+        let paths = restricted.clone().chain(allowed).map(|path| (path.clone(), identity_at(path)));
+        let above: BTreeSet<&Path> = restricted.flat_map(|path| path.ancestors().skip(1)).collect();
+        let above = above.into_iter().chain([Path::new("/")]);
+        let folders: Vec<(PathBuf, Option<Stamp>)> =
+            above.map(|folder| (folder.to_owned(), stamp_at(folder))).collect();
+        let now = now();
+        let is_fresh = folders.iter().any(|(_, stamp)| {
+            stamp.is_some_and(|(_, seconds, fraction)| {
+                now.saturating_sub(seconds.saturating_mul(1_000_000_000).saturating_add(fraction)) < GRAIN
+            })
+        });
+        Self { paths: paths.collect(), folders, is_fresh }
+    }
+
+    /// Whether the rules would be the same now.
+    pub fn holds(&self) -> bool {
+        !self.is_fresh
+            && self.paths.iter().all(|(path, identity)| identity_at(path) == *identity)
+            && self.folders.iter().all(|(folder, stamp)| stamp_at(folder) == *stamp)
+    }
+}
+
+/// What a path names. A link on the way to it leads to the same file, or to another one, which counts as a change.
+fn identity_at(path: &Path) -> Option<Identity> {
+    rustix::fs::lstat(path).ok().map(|about| (about.st_dev, about.st_ino))
+}
+
+fn stamp_at(folder: &Path) -> Option<Stamp> {
+    let about = rustix::fs::lstat(folder).ok()?;
+    Some(((about.st_dev, about.st_ino), about.st_ctime, i64::try_from(about.st_ctime_nsec).ok()?))
+}
+
+/// The time since 1970 in nanoseconds.
+fn now() -> i64 {
+    #[expect(clippy::disallowed_methods, reason = "it is compared with the times of files, not recorded")]
+    let now = std::time::SystemTime::now();
+    let since = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
 /// Whether the kernel enforces such rules.
 pub(crate) fn is_supported() -> bool {
     let ruleset = Ruleset::default().handle_access(AccessFs::from_all(ABI::V1)).and_then(Ruleset::create);

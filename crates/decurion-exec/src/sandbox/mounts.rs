@@ -21,23 +21,18 @@ pub(crate) const TEMPORARY: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
 /// A view that was made, and what it depends on.
 pub(crate) struct View {
-    sandbox: Option<Sandbox>,
     /// The mount that each changed path led to, or that there was none.
     found: Vec<(CString, Option<u64>)>,
+    /// Whether a private folder covers those for temporary files.
+    covers: bool,
 }
 
 impl View {
-    /// For a command without namespaces: its rules depend on what its folders contain now.
-    pub fn never_fits() -> Self {
-        Self { sandbox: None, found: Vec::new() }
-    }
-
-    /// Whether this is still the view of such a sandbox. It is not once somebody outside has replaced or made one of
-    /// its paths: what was mounted there is gone then, or was never there. Nor is it once its private folder was removed.
-    pub fn fits(&self, sandbox: &Sandbox) -> bool {
-        self.sandbox.as_ref() == Some(sandbox)
-            && self.found.iter().all(|(path, mount)| mount_at(path) == *mount)
-            && (sandbox.tmp.is_none() || TEMPORARY.iter().all(|folder| is_linked(folder)))
+    /// Whether this is still as it was made. It is not once somebody outside has replaced or made one of its paths: what
+    /// was mounted there is gone then, or was never there. Nor is it once its private folder was removed.
+    pub fn holds(&self) -> bool {
+        self.found.iter().all(|(path, mount)| mount_at(path) == *mount)
+            && (!self.covers || TEMPORARY.iter().all(|folder| is_linked(folder)))
     }
 }
 
@@ -83,7 +78,7 @@ pub(crate) fn make(sandbox: &Sandbox, base: &Base) -> Result<View, PathError> {
     }
     let names = steps.iter().filter_map(|step| text(step.path.as_os_str()).ok());
     let found = names.map(|path| (mount_at(&path), path)).map(|(mount, path)| (path, mount)).collect();
-    Ok(View { sandbox: Some(sandbox.clone()), found })
+    Ok(View { found, covers: sandbox.tmp.is_some() })
 }
 
 fn is_temporary(path: &Path) -> bool {
