@@ -171,6 +171,7 @@ impl SandboxMaker {
             paths.hide_unless_worked_in(&self.settings.personal);
         }
         Ok(Some(Sandbox {
+            links: Vec::new(),
             writable: native(paths.writable),
             read_only: native(paths.read_only),
             hidden: native(paths.hidden),

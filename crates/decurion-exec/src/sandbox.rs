@@ -28,6 +28,9 @@ pub struct Sandbox {
     /// Files and folders that it may only read although a folder above them is writable. Those that do not exist when
     /// the command starts are skipped, so it can make them.
     pub read_only: Vec<PathBuf>,
+    /// Symbolic links in writable folders that it can neither remove, rename nor replace. What they lead to is not
+    /// affected.
+    pub links: Vec<PathBuf>,
     /// Files that it cannot open and folders that are empty for it. Another hard link to such a file, or another mount
     /// of such a folder, is not covered; a command can make neither.
     ///

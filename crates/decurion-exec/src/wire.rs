@@ -14,7 +14,7 @@ use crate::launch::{Launch, LaunchError};
 use crate::sandbox::Sandbox;
 
 /// Spoken first by the guard and at the head of every request; changes with any change in this file.
-pub(crate) const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 3;
 /// More than any system takes as arguments and environment together.
 pub(crate) const MAX_REQUEST: usize = 8 << 20;
 /// Bytes before the strings of a request.
@@ -111,6 +111,7 @@ pub(crate) fn encode(launch: &Launch, numbers: Numbers) -> Result<Vec<u8>, Launc
 
 const WRITABLE: u8 = b'w';
 const ONLY_READ: u8 = b'r';
+const LINK: u8 = b'l';
 const HIDDEN: u8 = b'h';
 const VISIBLE: u8 = b'v';
 const TEMPORARY: u8 = b't';
@@ -123,6 +124,7 @@ fn entries(sandbox: &Sandbox) -> impl Iterator<Item = (u8, &PathBuf)> {
     let kind = |kind: u8| move |path| (kind, path);
     (sandbox.writable.iter().map(kind(WRITABLE)))
         .chain(sandbox.read_only.iter().map(kind(ONLY_READ)))
+        .chain(sandbox.links.iter().map(kind(LINK)))
         .chain(sandbox.hidden.iter().map(kind(HIDDEN)))
         .chain(sandbox.visible.iter().map(kind(VISIBLE)))
         .chain(sandbox.tmp.iter().map(kind(TEMPORARY)))
@@ -142,6 +144,7 @@ fn sandbox_of<'a>(entries: impl Iterator<Item = &'a [u8]>, flags: u32) -> Option
         match *kind {
             WRITABLE => sandbox.writable.push(path),
             ONLY_READ => sandbox.read_only.push(path),
+            LINK => sandbox.links.push(path),
             HIDDEN => sandbox.hidden.push(path),
             VISIBLE => sandbox.visible.push(path),
             TEMPORARY => sandbox.tmp = Some(path),

@@ -136,6 +136,13 @@ pub(crate) fn open_place(path: &CStr) -> io::Result<OwnedFd> {
     Ok(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)?)
 }
 
+/// The same for a path that may itself be a symbolic link, which is opened then.
+pub(crate) fn open_link(path: &CStr) -> io::Result<OwnedFd> {
+    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)?)
+}
+
 /// The same for a path below an open folder.
 pub(crate) fn open_below(folder: BorrowedFd<'_>, path: &CStr) -> io::Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};

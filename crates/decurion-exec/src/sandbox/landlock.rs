@@ -130,7 +130,8 @@ fn with_mounts(rules: &mut Rules, sandbox: &Sandbox, devices: BitFlags<AccessFs>
 fn alone(rules: &mut Rules, sandbox: &Sandbox) -> Result<(), PathError> {
     let (read_only, mut hidden) = (Restricted::find(&sandbox.read_only)?, Restricted::find(&sandbox.hidden)?);
     rules.allow_if_there(Path::new("/"), AccessFs::ReadDir | AccessFs::Execute)?;
-    let written = read_only.with(&hidden);
+    let mut written = read_only.with(&hidden);
+    written.paths.extend(sandbox.links.iter().map(PathBuf::as_path));
     hidden.paths.push(Path::new(ALL_DEVICES));
     let everything = PathBuf::from("/");
     for path in all_but(&hidden.paths, sandbox.visible.iter().chain([&everything])) {

@@ -70,6 +70,7 @@ pub(crate) fn make(sandbox: &Sandbox, base: &Base) -> Result<View, PathError> {
             Change::Hide => hide(path, &stand_ins),
             Change::Pin => bind(path, 0),
             Change::ReadOnly => bind(path, READ_ONLY),
+            Change::PinLink => pin_link(path),
         };
         made.map_err(at(path))?;
     }
@@ -97,6 +98,8 @@ enum Change {
     /// It stays as it is, and cannot be renamed or removed.
     Pin,
     ReadOnly,
+    /// It is a symbolic link, and cannot be renamed, removed or replaced.
+    PinLink,
     Hide,
 }
 
@@ -104,17 +107,7 @@ impl Change {
     fn mount(&self) -> Option<&OwnedFd> {
         match self {
             Self::Show(mount) => Some(mount),
-            Self::Pin | Self::ReadOnly | Self::Hide => None,
-        }
-    }
-
-    /// Where there are several for a path, the strictest comes last.
-    fn strictness(&self) -> u8 {
-        match self {
-            Self::Show(_) => 0,
-            Self::Pin => 1,
-            Self::ReadOnly => 2,
-            Self::Hide => 3,
+            Self::Pin | Self::ReadOnly | Self::PinLink | Self::Hide => None,
         }
     }
 }
@@ -122,11 +115,36 @@ impl Change {
 /// All changes, folders before what they contain. Folders between a writable one and a restricted path are pinned: if
 /// they could be moved, the path could be too, and the next command would find it under a name that no rule knows.
 fn steps<'a>(sandbox: &'a Sandbox, base: &Base) -> Result<Vec<Step<'a>>, PathError> {
-    let mut steps = Vec::new();
-    for path in &sandbox.writable {
-        let mount = writable(path, base).map_err(at(path))?;
-        steps.extend(mount.map(|mount| Step { path, change: Change::Show(mount) }));
-    }
+    let open = |(path, plan): (&'a Path, Plan)| {
+        let mount = match plan {
+            Plan::Write => writable(path, base),
+            Plan::Show => readable(path),
+            Plan::Pin => return Ok(Some(Step { path, change: Change::Pin })),
+            Plan::ReadOnly => return Ok(Some(Step { path, change: Change::ReadOnly })),
+            Plan::PinLink => return Ok(Some(Step { path, change: Change::PinLink })),
+            Plan::Hide => return Ok(Some(Step { path, change: Change::Hide })),
+        };
+        Ok(mount.map_err(at(path))?.map(|mount| Step { path, change: Change::Show(mount) }))
+    };
+    plan(sandbox).into_iter().map(open).filter_map(Result::transpose).collect()
+}
+
+/// What is to be done to a path. Where there are several for one, the strictest comes last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Plan {
+    Write,
+    Show,
+    Pin,
+    ReadOnly,
+    /// Of a symbolic link.
+    PinLink,
+    Hide,
+}
+
+/// The paths of [`steps`], in their order.
+pub(crate) fn plan(sandbox: &Sandbox) -> Vec<(&Path, Plan)> {
+    let mut steps: Vec<(&Path, Plan)> =
+        sandbox.writable.iter().map(|path| (path.as_path(), Plan::Write)).collect();
     let temporary = TEMPORARY.iter().filter(|_| sandbox.tmp.is_some()).map(Path::new);
     let covers: Vec<&Path> = sandbox.hidden.iter().map(PathBuf::as_path).chain(temporary).collect();
     // What lies in a writable folder is in sight with it, unless something between them covers it.
@@ -140,22 +158,20 @@ fn steps<'a>(sandbox: &'a Sandbox, base: &Base) -> Result<Vec<Step<'a>>, PathErr
         let open = sandbox.writable.iter().filter_map(|folder| depth(folder)).max();
         covered.is_some() && open < covered
     };
-    for path in sandbox.visible.iter().filter(covered) {
-        let mount = readable(path).map_err(at(path))?;
-        steps.extend(mount.map(|mount| Step { path, change: Change::Show(mount) }));
-    }
-    let restricted: BTreeSet<&Path> =
-        sandbox.read_only.iter().chain(&sandbox.hidden).map(PathBuf::as_path).collect();
+    steps.extend(sandbox.visible.iter().filter(covered).map(|path| (path.as_path(), Plan::Show)));
+    let restricted = sandbox.read_only.iter().chain(&sandbox.links).chain(&sandbox.hidden);
+    let restricted: BTreeSet<&Path> = restricted.map(PathBuf::as_path).collect();
     let is_writable = |path: &Path| sandbox.writable.iter().any(|folder| path.starts_with(folder));
     let above = |path: &&'_ Path| path.ancestors().skip(1).take_while(|above| is_writable(above)).count();
     let pinned: BTreeSet<&Path> =
         restricted.iter().flat_map(|path| path.ancestors().skip(1).take(above(path))).collect();
     let pinned = pinned.into_iter().filter(|path| !sandbox.writable.iter().any(|folder| folder == path));
-    steps.extend(pinned.map(|path| Step { path, change: Change::Pin }));
-    steps.extend(sandbox.read_only.iter().map(|path| Step { path, change: Change::ReadOnly }));
-    steps.extend(sandbox.hidden.iter().map(|path| Step { path, change: Change::Hide }));
-    steps.sort_by_key(|step| (step.path.components().count(), step.change.strictness()));
-    Ok(steps)
+    steps.extend(pinned.map(|path| (path, Plan::Pin)));
+    steps.extend(sandbox.read_only.iter().map(|path| (path.as_path(), Plan::ReadOnly)));
+    steps.extend(sandbox.links.iter().map(|path| (path.as_path(), Plan::PinLink)));
+    steps.extend(sandbox.hidden.iter().map(|path| (path.as_path(), Plan::Hide)));
+    steps.sort_by_key(|(path, plan)| (path.components().count(), *plan));
+    steps
 }
 
 /// A mount of a path that can be written if it can be outside; none if it is not there. What is mounted below it is
@@ -243,6 +259,19 @@ fn bind(path: &Path, attributes: u64) -> io::Result<()> {
     attach_at(&mount, &place)
 }
 
+/// Mounts a symbolic link on itself: a mount point is neither removed nor renamed. Something else that took its place
+/// since the sandbox was decided on becomes read-only.
+fn pin_link(path: &Path) -> io::Result<()> {
+    let link = match kernel::open_link(&text(path.as_os_str())?) {
+        Ok(link) => link,
+        Err(error) if is_absent(&error) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let mount = bare_copy_of(&link)?;
+    kernel::set_mount(mount.as_fd(), READ_ONLY)?;
+    attach_at(&mount, &link)
+}
+
 fn hide(path: &Path, stand_ins: &StandIns) -> io::Result<()> {
     let Some(place) = existing(path)? else { return Ok(()) };
     let mount = bare_copy_of(if is_folder(&place)? { &stand_ins.folder } else { &stand_ins.file })?;
@@ -262,9 +291,13 @@ fn empty(path: &Path) -> io::Result<Option<OwnedFd>> {
 pub(crate) fn existing(path: &Path) -> io::Result<Option<OwnedFd>> {
     match place(path) {
         Ok(place) => Ok(Some(place)),
-        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NOTDIR)) => Ok(None),
+        Err(error) if is_absent(&error) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::NOTDIR))
 }
 
 /// Opens a path that contains no symbolic link.

@@ -47,6 +47,7 @@ impl Room {
         Sandbox {
             writable: vec![self.path("work")],
             read_only: vec![self.path("work/.git/hooks"), self.path("work/.git/config")],
+            links: Vec::new(),
             hidden: ["home/secret", "work/.env", "work/src/deep/key"].map(|name| self.path(name)).to_vec(),
             visible: vec![self.path("work")],
             tmp: Some(self.path("tmp")),
@@ -142,6 +143,46 @@ async fn nothing_outside_changes() {
         open.run(attempt, None).await;
         assert_ne!(before, open.snapshot(), "without a sandbox this has no effect: {attempt}");
     }
+}
+
+#[tokio::test]
+async fn links_can_be_followed_and_not_replaced() {
+    let room = Room::new();
+    std::fs::create_dir_all(room.path("work/conf/deep")).unwrap();
+    std::fs::write(room.path("work/conf/deep/file"), "kept").unwrap();
+    let link = |name: &str, target: &str| {
+        std::os::unix::fs::symlink(target, room.path(name)).unwrap();
+        room.path(name)
+    };
+    let links = vec![
+        link("work/.claude", "conf/deep"),
+        link("work/src/settings", "../conf/deep/file"),
+        link("work/dangling", "nowhere"),
+    ];
+    let pinned = Sandbox { links, read_only: vec![room.path("work/conf/deep")], ..room.sandbox() };
+    let (output, exit) =
+        room.run("cat .claude/file src/settings; readlink dangling", Some(pinned.clone())).await;
+    assert!(exit.success(), "{output}");
+    assert_eq!(output, "keptkeptnowhere\n");
+    for attempt in [
+        "rm -f .claude; mkdir .claude && echo x > .claude/file",
+        "ln -sfn src .claude",
+        "mv .claude gone",
+        "mv src s && mkdir src && echo x > src/settings",
+        "echo x > new && mv -fT new src/settings; rm -f new",
+        "echo x > .claude/file",
+        "rm dangling && echo x > dangling",
+        "mv conf c",
+        "perl -e 'unlink q(.claude); rename q(src/settings), q(z); symlink q(src), q(dangling)'",
+    ] {
+        let before = room.snapshot();
+        let (output, _) = room.run(attempt, Some(pinned.clone())).await;
+        assert_eq!(before, room.snapshot(), "{attempt}: {output}");
+    }
+    let before = room.snapshot();
+    let open = Sandbox { links: Vec::new(), ..pinned };
+    room.run("rm -f .claude; mkdir .claude", Some(open)).await;
+    assert_ne!(before, room.snapshot(), "a link that is not pinned can be replaced");
 }
 
 #[tokio::test]
