@@ -270,12 +270,7 @@ impl Git {
 }
 
 fn refused(order: &Order<'_>, answer: &Answer) -> GitError {
-    let exit = match answer.exit {
-        Exit::Code(code) => format!("exit code {code}"),
-        Exit::Signal(signal) => format!("signal {signal}"),
-        Exit::Unknown => "its end was not seen".to_owned(),
-    };
-    GitError::Refused { command: order.shown(), exit, words: answer.words.clone() }
+    GitError::Refused { command: order.shown(), exit: answer.exit.to_string(), words: answer.words.clone() }
 }
 
 /// What git said, as one line: progress and hints are left out.

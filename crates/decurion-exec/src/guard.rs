@@ -1,6 +1,8 @@
 //! The handle on the guard process. Takes a [`Launch`], gives back a running [`Process`]; starts the guard
 //! at first need and again after it died.
 
+mod groups;
+mod meter;
 mod reaper;
 mod serve;
 mod spawn;
@@ -38,6 +40,8 @@ use crate::{limits, sys, wire};
 const SANDBOX: &str = "--sandbox";
 /// The same with the network of the machine.
 const SANDBOX_OPEN: &str = "--sandbox-open-network";
+/// The argument with which a guard gets other bounds than those of the machine.
+const BOUNDS: &str = "--bounds=";
 /// What such a guard says instead of its version when the system refuses namespaces, with the error's number.
 const NO_NAMESPACES: u8 = u8::MAX;
 
@@ -73,6 +77,7 @@ struct Shared {
     sandboxed: Slot,
     form: OnceCell<Form>,
     network: OnceLock<Network>,
+    bounds: OnceLock<(u64, u32)>,
     places: Arc<Semaphore>,
 }
 
@@ -128,6 +133,7 @@ impl Guard {
                 sandboxed,
                 form: OnceCell::new(),
                 network: OnceLock::new(),
+                bounds: OnceLock::new(),
                 places,
             }),
         }
@@ -175,6 +181,12 @@ impl Guard {
     /// nothing but each other.
     pub fn set_network(&self, network: Network) {
         let _ = self.shared.network.set(network);
+    }
+
+    /// Bounds commands by these bytes of memory and this number of processes, instead of three quarters of the machine's
+    /// memory and 4096. To be called before the first command.
+    pub fn set_bounds(&self, memory: u64, processes: u32) {
+        let _ = self.shared.bounds.set((memory, processes));
     }
 
     /// How sandboxes are enforced here: the strongest form that works, found by trying it once.
@@ -226,7 +238,10 @@ impl Guard {
                     (true, Some(Network::Open)) => Some(SANDBOX_OPEN),
                     (true, _) => Some(SANDBOX),
                 };
-                let opened = Connection::open(&self.shared.program, argument);
+                let bounds = self.shared.bounds.get();
+                let bounds = bounds.map(|(memory, processes)| format!("{BOUNDS}{memory},{processes}"));
+                let arguments: Vec<&str> = bounds.as_deref().into_iter().chain(argument).collect();
+                let opened = Connection::open(&self.shared.program, &arguments);
                 let opened = Arc::new(opened.map_err(|error| self.no_guard(error.to_string()))?);
                 current.insert(opened).clone()
             }
@@ -281,7 +296,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    fn open(program: &GuardProgram, argument: Option<&str>) -> io::Result<Self> {
+    fn open(program: &GuardProgram, arguments: &[&str]) -> io::Result<Self> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
@@ -290,7 +305,7 @@ impl Connection {
         #[expect(clippy::disallowed_methods, reason = "the one process that nobody else can start for us")]
         let child = Command::new(&program.program)
             .args(&program.args)
-            .args(argument)
+            .args(arguments)
             .env_clear()
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())

@@ -101,6 +101,8 @@ pub enum Exit {
     Code(i32),
     /// By this signal.
     Signal(i32),
+    /// It used more than it may, and was ended for it, or failed after part of it was.
+    OverLimit(Limit),
     /// Nobody saw it end: its reaper or the guard was killed. Everything it left was ended.
     Unknown,
 }
@@ -116,7 +118,44 @@ impl Exit {
         match self {
             Self::Code(code) => Some(code),
             Self::Signal(signal) => Some(128 + signal),
+            Self::OverLimit(_) => Some(KILLED),
             Self::Unknown => None,
+        }
+    }
+}
+
+/// What a shell says of a command that was killed.
+const KILLED: i32 = 128 + 9;
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit code {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+            Self::OverLimit(limit) => write!(f, "used more than {limit}"),
+            Self::Unknown => write!(f, "its end was not seen"),
+        }
+    }
+}
+
+/// How much a command may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Memory. Where there are control groups, all commands of a session share it.
+    Memory {
+        /// In units of 1,048,576 bytes.
+        mebibytes: u32,
+    },
+    /// Processes and threads at a time.
+    Processes(u32),
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Memory { mebibytes } if *mebibytes < 10 << 10 => write!(f, "{mebibytes} MiB of memory"),
+            Self::Memory { mebibytes } => write!(f, "{} GiB of memory", mebibytes >> 10),
+            Self::Processes(number) => write!(f, "{number} processes"),
         }
     }
 }

@@ -130,6 +130,7 @@ impl Process {
             match self.reports.next(&self.control).await {
                 Some(Report::Exited { code, clean }) => self.ended(Exit::Code(code), clean),
                 Some(Report::Signalled { signal, clean }) => self.ended(Exit::Signal(signal), clean),
+                Some(Report::OverLimit { limit, clean }) => self.ended(Exit::OverLimit(limit), clean),
                 report @ (Some(Report::Unknown) | None) => {
                     self.aftermath = self.guard.aftermath(report.is_some()).await;
                     self.ended(Exit::Unknown, true);

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::launch::{Launch, LaunchError};
+use crate::launch::{Launch, LaunchError, Limit};
 use crate::sandbox::Sandbox;
 
 /// Spoken first by the guard and at the head of every request; changes with any change in this file.
@@ -68,6 +68,8 @@ pub(crate) enum Report {
     Exited { code: i32, clean: bool },
     /// It was ended by a signal.
     Signalled { signal: i32, clean: bool },
+    /// It used more than it may.
+    OverLimit { limit: Limit, clean: bool },
     /// It was ended because the guard was lost.
     Unknown,
     /// Nothing of it is left.
@@ -312,6 +314,12 @@ impl Report {
             Self::Signalled { signal, clean } => (4, u8::from(clean), signal),
             Self::Unknown => (5, 0, 0),
             Self::Swept => (6, 0, 0),
+            Self::OverLimit { limit: Limit::Memory { mebibytes }, clean } => {
+                (7, u8::from(clean), mebibytes.cast_signed())
+            }
+            Self::OverLimit { limit: Limit::Processes(number), clean } => {
+                (8, u8::from(clean), number.cast_signed())
+            }
         };
         frame(kind, detail, value)
     }
@@ -325,6 +333,11 @@ impl Report {
             4 => Self::Signalled { signal: value, clean: detail == 1 },
             5 => Self::Unknown,
             6 => Self::Swept,
+            7 => {
+                let limit = Limit::Memory { mebibytes: value.cast_unsigned() };
+                Self::OverLimit { limit, clean: detail == 1 }
+            }
+            8 => Self::OverLimit { limit: Limit::Processes(value.cast_unsigned()), clean: detail == 1 },
             _ => return None,
         })
     }
@@ -452,6 +465,8 @@ mod tests {
             Report::Exited { code: 255, clean: true },
             Report::Exited { code: -1, clean: false },
             Report::Signalled { signal: 9, clean: true },
+            Report::OverLimit { limit: Limit::Memory { mebibytes: u32::MAX }, clean: true },
+            Report::OverLimit { limit: Limit::Processes(4096), clean: false },
             Report::Unknown,
             Report::Swept,
         ];

@@ -220,7 +220,8 @@ pub async fn typed(cx: &ToolContext, command: &str) -> Typed {
     drop(process);
     let shown = Shown::new(cx, capture.finish(), path).await;
     let stopped = ending.stopped.map(|_| "interrupted".to_owned());
-    let unknown = || failure(&ending, NO_LIMIT).filter(|_| ending.exit == Exit::Unknown);
+    let is_remarkable = matches!(ending.exit, Exit::Unknown | Exit::OverLimit(_));
+    let unknown = || failure(&ending, NO_LIMIT).filter(|_| is_remarkable);
     Typed {
         output: shown.text,
         exit_code: ending.exit.shell_code(),
@@ -469,6 +470,10 @@ fn failure(ending: &Ending, limit: Duration) -> Option<String> {
             "outcome unknown: {} It may have done part of its work: check before running it again",
             what_became(&ending.aftermath)
         )),
+        (None, exit @ Exit::OverLimit(_)) => {
+            let code = exit.shell_code().unwrap_or_default();
+            Some(format!("Exit code {code}\nCommand was ended: it {exit}"))
+        }
         (None, exit) => exit.shell_code().filter(|code| *code != 0).map(|code| format!("Exit code {code}")),
     }
 }
@@ -537,6 +542,14 @@ async fn directory_gone(cx: &ToolContext) -> ToolOutput {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limit_that_ended_a_command_is_named() {
+        let exit = Exit::OverLimit(decurion_exec::Limit::Memory { mebibytes: 18_079 });
+        let ending = Ending { exit, stopped: None, aftermath: Aftermath::Ended };
+        let said = failure(&ending, NO_LIMIT).unwrap();
+        assert_eq!(said, "Exit code 137\nCommand was ended: it used more than 17 GiB of memory");
+    }
 
     #[test]
     fn what_could_not_be_killed_is_named() {

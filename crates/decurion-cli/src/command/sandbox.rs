@@ -184,6 +184,7 @@ async fn run_program(
     tokio::join!(forward(stdout, screen::stdout()), forward(stderr, screen::stderr()));
     match process.wait().await {
         Exit::Unknown => Err(Failure::failed("the program was killed with the process that watched it")),
+        exit @ Exit::OverLimit(_) => Err(Failure::failed(format!("the program was ended: it {exit}"))),
         exit => Ok(exit.shell_code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
     }
 }

@@ -16,6 +16,8 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long to read on after it ended: somebody else may hold its pipes for ever.
 const LATE: Duration = Duration::from_millis(200);
 const PIECE: usize = 16 << 10;
+/// The signal that ends a hook that uses too much.
+const KILLED: i32 = 9;
 
 /// What became of a hook.
 pub(super) struct Ran {
@@ -142,6 +144,7 @@ impl From<Exit> for Ending {
             Exit::Code(code @ 129..=192) => Self::Signal(code - 128),
             Exit::Code(code) => Self::Code(code),
             Exit::Signal(signal) => Self::Signal(signal),
+            Exit::OverLimit(_) => Self::Signal(KILLED),
             Exit::Unknown => Self::Unseen,
         }
     }

@@ -53,9 +53,7 @@ impl Gate {
         drop(capture.finish());
         match exit {
             Exit::Code(0) => None,
-            Exit::Code(code) => Some(format!("exit code {code}")),
-            Exit::Signal(signal) => Some(format!("signal {signal}")),
-            Exit::Unknown => Some("its end was not seen".to_owned()),
+            exit => Some(exit.to_string()),
         }
     }
 }

@@ -17,9 +17,11 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
 use seccompiler::BpfProgram;
 
+use super::groups::Group;
+use super::meter::{self, Bounds, Meter};
 use super::spawn::{self, Program, Stack};
 use super::sweep::{self, timespec};
-use crate::launch;
+use crate::launch::{self, Limit};
 use crate::sandbox::enter::{self, Base};
 use crate::sandbox::filter::{self, Sockets};
 use crate::sandbox::mounts::{self, View};
@@ -44,12 +46,36 @@ pub(super) const RESERVED: i32 = 10;
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 /// How long to strike at processes that do not end (another user's, or stuck in the kernel).
 const SWEEP_LIMIT: Duration = Duration::from_secs(30);
+/// More processes than this are a crowd.
+const CROWD: usize = 64;
 
 /// Does all of it and ends the process: with 0 if nothing is left below.
-pub(super) fn run(link: &OwnedFd, guard: Pid, namespaces: Option<&Base>) -> ! {
-    let reap = AssertUnwindSafe(|| reap_all(link, guard, namespaces));
+pub(super) fn run(link: &OwnedFd, guard: Pid, origin: &Origin<'_>) -> ! {
+    let reap = AssertUnwindSafe(|| reap_all(link, guard, origin));
     let done = std::panic::catch_unwind(reap).unwrap_or(false);
     sys::exit_now(i32::from(!done))
+}
+
+/// What a reaper has from its guard.
+pub(super) struct Origin<'a> {
+    /// The namespaces of sandboxed commands.
+    pub namespaces: Option<&'a Base>,
+    pub bounds: Bounds,
+    /// The control group it is born in.
+    pub group: Option<&'a Group>,
+    /// How commands are bounded by themselves.
+    pub rank: Rank,
+}
+
+/// What the kernel bounds for a process alone.
+#[derive(Clone, Copy)]
+pub(super) struct Rank {
+    /// As the session has it.
+    pub niceness: i32,
+    /// For a command that takes long, so that it gives way to others.
+    pub lower: i32,
+    /// How many processes its user may have.
+    pub processes: Option<u64>,
 }
 
 /// What a command leaves of its reaper.
@@ -69,15 +95,17 @@ impl After {
     }
 }
 
-fn reap_all(link: &OwnedFd, guard: Pid, namespaces: Option<&Base>) -> bool {
+fn reap_all(link: &OwnedFd, guard: Pid, origin: &Origin<'_>) -> bool {
+    let namespaces = origin.namespaces;
     // The guard has no number in a pid namespace of its own; the end of the link tells that it is gone.
     let guard = namespaces.is_none().then_some(guard);
+    let mut meter = Meter::new(origin.bounds, origin.group);
     let Some((link, signals)) = settle(link, guard) else { return true };
     let mut stack = Stack::new();
     let mut walls = Walls { namespaces, used: false, kept: Vec::new() };
-    let reaper = Own { link, signals, standing: Standing::now() };
+    let reaper = Own { link, signals, standing: Standing::now(), rank: origin.rank };
     while let Some(parcel) = next_parcel(&reaper.link, &reaper.signals) {
-        match reap_one(parcel, &reaper, &mut stack, &mut walls) {
+        match reap_one(parcel, &reaper, &mut stack, &mut walls, &mut meter) {
             After::AsNew => {}
             After::Done => return true,
             After::Undone => return false,
@@ -93,16 +121,26 @@ struct Own {
     signals: OwnedFd,
     /// As it was before the first.
     standing: Standing,
+    rank: Rank,
 }
 
-fn reap_one(mut parcel: Vec<OwnedFd>, own: &Own, stack: &mut Stack, walls: &mut Walls<'_>) -> After {
+fn reap_one(
+    mut parcel: Vec<OwnedFd>,
+    own: &Own,
+    stack: &mut Stack,
+    walls: &mut Walls<'_>,
+    meter: &mut Meter,
+) -> After {
     let control = parcel.remove(CONTROL);
     let Some(request) = read_request(&control) else {
         report(&control, Report::Failed(Stage::Request, libc::EBADMSG));
         return After::Done;
     };
-    let confinement = request.sandbox.as_ref().map(|sandbox| walls.around(sandbox)).transpose();
-    let begun = confinement.and_then(|confinement| begin(&request, &parcel, &control, stack, confinement));
+    let start = Start { request: &request, parcel: &parcel, control: &control, rank: own.rank };
+    let begun = match &request.sandbox {
+        Some(sandbox) => walls.around(sandbox).and_then(|walls| start.begin(stack, Some(walls))),
+        None => start.begin(stack, None),
+    };
     match begun {
         Ok(main) => {
             report(&control, Report::Started(main.as_raw_nonzero().get()));
@@ -110,7 +148,9 @@ fn reap_one(mut parcel: Vec<OwnedFd>, own: &Own, stack: &mut Stack, walls: &mut 
             drop(parcel);
             drop(request);
             let alone = walls.namespaces.is_some();
-            Watch { control, own, main, status: None, until: None, strays: false, alone }.finish()
+            let look = (Instant::now() + meter::FIRST_LOOK, meter::FIRST_LOOK);
+            let (status, until, strays) = (None, None, false);
+            Watch { control, own, main, status, until, strays, alone, meter, look }.finish()
         }
         Err((stage, errno)) => {
             report(&control, Report::Failed(stage, errno));
@@ -188,33 +228,49 @@ fn fill(control: &OwnedFd, mut buffer: &mut [u8], until: Instant) -> Option<()> 
     Some(())
 }
 
-/// Starts the command. Gives its id, or where that failed and why.
-fn begin(
-    request: &Request,
-    parcel: &[OwnedFd],
-    control: &OwnedFd,
-    stack: &mut Stack,
-    confinement: Option<&Confinement>,
-) -> Result<Pid, (Stage, i32)> {
-    let reaper = rustix::process::getpid();
-    let program = Program::new(request, candidates(request)).ok_or((Stage::Request, libc::EINVAL))?;
-    let failure = Cell::new(None);
-    let started = spawn::spawn(stack, &|| {
-        failure.set(Some(match prepare(request, parcel, reaper) {
-            // While we stood still, perhaps before a directory that does not answer, nobody listened.
-            Ok(()) if abandoned(control) => (Stage::Setup, libc::ECANCELED),
-            Ok(()) => match confinement.map_or(Ok(()), Confinement::apply) {
-                Ok(()) => (Stage::Program, program.run()),
-                Err(errno) => (Stage::Restrictions, errno),
-            },
-            Err((stage, errno)) => (stage, errno.raw_os_error()),
-        }));
-    });
-    let main = started.map_err(|error| (Stage::Fork, error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
-    let Some(failed) = failure.get() else { return Ok(main) };
-    // It has ended, or is about to; there is nobody else below.
-    while let Err(Errno::INTR) = rustix::process::waitpid(Some(main), WaitOptions::empty()) {}
-    Err(failed)
+/// What a command is started with.
+struct Start<'a> {
+    request: &'a Request,
+    parcel: &'a [OwnedFd],
+    control: &'a OwnedFd,
+    rank: Rank,
+}
+
+impl Start<'_> {
+    /// Starts the command. Gives its id, or where that failed and why.
+    fn begin(&self, stack: &mut Stack, confinement: Option<&Confinement>) -> Result<Pid, (Stage, i32)> {
+        let program = Program::new(self.request, candidates(self.request));
+        let program = program.ok_or((Stage::Request, libc::EINVAL))?;
+        self.spawn(stack, &program, &|| confinement.map_or(Ok(()), Confinement::apply))
+    }
+
+    /// Starts a program, after something was done in its process.
+    fn spawn(
+        &self,
+        stack: &mut Stack,
+        program: &Program<'_>,
+        last: &impl Fn() -> Result<(), i32>,
+    ) -> Result<Pid, (Stage, i32)> {
+        let reaper = rustix::process::getpid();
+        let failure = Cell::new(None);
+        let started = spawn::spawn(stack, &|| {
+            let _ = rustix::process::setpriority_process(None, self.rank.niceness);
+            failure.set(Some(match prepare(self.request, self.parcel, reaper, self.rank) {
+                // While we stood still, perhaps before a directory that does not answer, nobody listened.
+                Ok(()) if abandoned(self.control) => (Stage::Setup, libc::ECANCELED),
+                Ok(()) => match last() {
+                    Ok(()) => (Stage::Program, program.run()),
+                    Err(errno) => (Stage::Restrictions, errno),
+                },
+                Err((stage, errno)) => (stage, errno.raw_os_error()),
+            }));
+        });
+        let main = started.map_err(|error| (Stage::Fork, error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        let Some(failed) = failure.get() else { return Ok(main) };
+        // It has ended, or is about to; there is nobody else below.
+        while let Err(Errno::INTR) = rustix::process::waitpid(Some(main), WaitOptions::empty()) {}
+        Err(failed)
+    }
 }
 
 /// Whether Decurion has let go of the command.
@@ -240,7 +296,7 @@ fn candidates(request: &Request) -> Vec<Vec<u8>> {
 }
 
 /// In the command's process, before it becomes the program; so without allocating.
-fn prepare(request: &Request, parcel: &[OwnedFd], reaper: Pid) -> Result<(), (Stage, Errno)> {
+fn prepare(request: &Request, parcel: &[OwnedFd], reaper: Pid, rank: Rank) -> Result<(), (Stage, Errno)> {
     let setup = |errno| (Stage::Setup, errno);
     // Without the control socket they are in the order of their numbers; all else closes by itself.
     for (fd, number) in parcel.iter().zip(0..=REPORT_NUMBER) {
@@ -251,7 +307,7 @@ fn prepare(request: &Request, parcel: &[OwnedFd], reaper: Pid) -> Result<(), (St
     if rustix::process::getppid() != Some(reaper) {
         sys::exit_now(127);
     }
-    limit(request).map_err(setup)?;
+    limit(request, rank).map_err(setup)?;
     if let Some(mask) = request.numbers.umask {
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
     }
@@ -262,15 +318,17 @@ fn prepare(request: &Request, parcel: &[OwnedFd], reaper: Pid) -> Result<(), (St
     Ok(())
 }
 
-fn limit(request: &Request) -> Result<(), Errno> {
+fn limit(request: &Request, rank: Rank) -> Result<(), Errno> {
     let numbers = request.numbers;
-    rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    // With 0 the kernel still hands the memory to a program that the system names for it; with 1 it does neither.
+    rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) })?;
     if let Some(files) = numbers.open_files {
         // Only the soft limit: a command may raise it again, as it could have without us.
         let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
         rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(files), maximum })?;
     }
-    for (resource, value) in [(Resource::Nproc, numbers.processes), (Resource::Fsize, numbers.file_bytes)] {
+    let processes = [numbers.processes, rank.processes].into_iter().flatten().min();
+    for (resource, value) in [(Resource::Nproc, processes), (Resource::Fsize, numbers.file_bytes)] {
         if let Some(value) = value {
             // A lower limit that is in force already stays.
             let maximum = rustix::process::getrlimit(resource).maximum;
@@ -413,6 +471,9 @@ struct Watch<'a> {
     strays: bool,
     /// Whether all other processes that can be seen are the command's.
     alone: bool,
+    meter: &'a mut Meter,
+    /// When to look next at what it uses, and the pause before.
+    look: (Instant, Duration),
 }
 
 /// Why the watch is over.
@@ -422,6 +483,8 @@ enum Over {
     Ended,
     /// It was asked to end and has not.
     Overdue,
+    /// It uses more than it may.
+    Excessive(Limit),
     /// Nobody wants to know any more.
     Abandoned,
     /// The guard is gone.
@@ -435,6 +498,11 @@ impl Watch<'_> {
             Over::Overdue => {
                 let done = self.sweep();
                 self.report_status(true);
+                After::the_end(done)
+            }
+            Over::Excessive(limit) => {
+                let done = self.sweep();
+                report(&self.control, Report::OverLimit { limit, clean: true });
                 After::the_end(done)
             }
             Over::GuardLost => {
@@ -488,15 +556,34 @@ impl Watch<'_> {
             if self.until.is_some_and(|until| until <= Instant::now()) {
                 return Over::Overdue;
             }
+            if let Some(limit) = self.look_at_use() {
+                return Over::Excessive(limit);
+            }
         }
+    }
+
+    /// Looks now and then whether the command uses too much.
+    fn look_at_use(&mut self) -> Option<Limit> {
+        let (due, pause) = self.look;
+        let now = Instant::now();
+        if now < due {
+            return None;
+        }
+        if pause == meter::FIRST_LOOK {
+            let _ = rustix::process::setpriority_pgrp(Some(self.main), self.own.rank.lower);
+        }
+        let pause = (pause * 2).min(meter::LONGEST_PAUSE);
+        self.look = (now + pause, pause);
+        self.meter.look()
     }
 
     /// Waits for something to do: (an order, a signal).
     fn wait(&self) -> (bool, bool) {
         let mut fds =
             [PollFd::new(&self.control, PollFlags::IN), PollFd::new(&self.own.signals, PollFlags::IN)];
-        let left = self.until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
-        if poll(&mut fds, left.as_ref()).is_err() {
+        let due = self.until.map_or(self.look.0, |until| until.min(self.look.0));
+        let left = timespec(due.saturating_duration_since(Instant::now()));
+        if poll(&mut fds, Some(&left)).is_err() {
             return (false, true);
         }
         (!fds[0].revents().is_empty(), !fds[1].revents().is_empty())
@@ -561,6 +648,7 @@ impl Watch<'_> {
 
     /// Ends everything below. `true` if that worked.
     fn sweep(&mut self) -> bool {
+        self.meter.stop_forks();
         let begun = Instant::now();
         let mut pause = sweep::FIRST_PAUSE;
         while self.bury() {
@@ -570,23 +658,29 @@ impl Watch<'_> {
             if self.alone {
                 let _ = sys::kill_all_others();
             } else {
-                sweep::strike(&[]);
+                // A crowd is looked through once most of it is gone.
+                if self.meter.kill_group() < CROWD {
+                    sweep::strike(&[]);
+                }
             }
             pause = sweep::rest(&self.own.signals, pause);
         }
         true
     }
 
-    fn report_status(&self, clean: bool) {
+    fn report_status(&mut self, clean: bool) {
+        let limit = self.meter.at_end();
         let exit = self.status.and_then(|status| {
             let code = status.exit_status().map(launch::Exit::Code);
             code.or_else(|| status.terminating_signal().map(launch::Exit::Signal))
         });
         report(
             &self.control,
-            match exit {
-                Some(launch::Exit::Code(code)) => Report::Exited { code, clean },
-                Some(launch::Exit::Signal(signal)) => Report::Signalled { signal, clean },
+            match (exit, limit) {
+                (Some(launch::Exit::Code(0)), _) => Report::Exited { code: 0, clean },
+                (Some(_), Some(limit)) => Report::OverLimit { limit, clean },
+                (Some(launch::Exit::Code(code)), _) => Report::Exited { code, clean },
+                (Some(launch::Exit::Signal(signal)), _) => Report::Signalled { signal, clean },
                 _ => Report::Unknown,
             },
         );

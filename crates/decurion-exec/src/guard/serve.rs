@@ -12,6 +12,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, WaitOptions};
 
+use super::groups::{Group, Groups, Places};
+use super::meter::{self, Bounds};
+use super::reaper::Rank;
 use super::sweep::{self, FIRST_PAUSE, LONGEST_PAUSE, timespec};
 use super::{reaper, receive_descriptors, send_descriptors};
 use crate::sandbox::enter::{self, Base};
@@ -51,6 +54,12 @@ struct Server {
     orphans: Option<Duration>,
     /// The namespaces it lives in, for the guard of sandboxed commands.
     namespaces: Option<Base>,
+    /// What commands may use.
+    bounds: Bounds,
+    /// Where the system lets us make some.
+    groups: Option<Groups>,
+    /// How commands are bounded by themselves.
+    rank: Rank,
 }
 
 struct Reaper {
@@ -62,6 +71,16 @@ struct Reaper {
     /// Where its next command goes, and where it offers itself for it; `None` if it is to have no other.
     link: Option<OwnedFd>,
     stops: u8,
+    /// Removed with it.
+    group: Option<Group>,
+}
+
+impl Reaper {
+    fn stop_forks(&self) {
+        if let Some(group) = &self.group {
+            group.stop_forks();
+        }
+    }
 }
 
 impl Server {
@@ -80,6 +99,8 @@ impl Server {
         sys::default_signals();
         let ends = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE];
         let signals = reserve_low_numbers().and_then(|()| sys::signal_queue(&ends).ok())?;
+        // The first while the file systems are as the machine has them.
+        let (places, bounds) = (Places::find(), bounds_asked().unwrap_or_else(Bounds::of_machine));
         let (namespaces, listener) = match sandbox.map(enter::enter).transpose() {
             Ok(entered) => entered.map_or((None, None), |(base, listener)| (Some(base), listener)),
             Err(error) => {
@@ -91,7 +112,11 @@ impl Server {
             Some(listener) => send_descriptors(&socket, &[listener.as_fd()]).ok()?,
             None => drop(rustix::net::send(&socket, &[wire::VERSION], SendFlags::NOSIGNAL).ok()?),
         }
-        Some(Self { socket, signals, reapers: Vec::new(), orphans: None, namespaces })
+        // After the greeting: it takes milliseconds, and the first command is mostly not there yet.
+        let groups = places.and_then(|places| Groups::make(places, bounds));
+        let processes = if groups.is_some() { None } else { meter::user_s_processes(bounds) };
+        let rank = rise_above_commands(processes);
+        Some(Self { socket, signals, reapers: Vec::new(), orphans: None, namespaces, bounds, groups, rank })
     }
 
     fn run(mut self) -> i32 {
@@ -148,6 +173,7 @@ impl Server {
             } else {
                 // Its work is not done. The entry stays, without spared children, until it is.
                 self.orphans = Some(FIRST_PAUSE);
+                self.reapers[at].stop_forks();
                 self.reapers[at].pid = rustix::process::getpid();
                 self.reapers[at].link = None;
             }
@@ -190,14 +216,22 @@ impl Server {
             drop(std::mem::replace(&mut self.reapers[at].control, parcel.swap_remove(reaper::CONTROL)));
             return;
         }
-        let made = hand_to_new(&fds, self.namespaces.as_ref());
+        let origin = reaper::Origin {
+            namespaces: self.namespaces.as_ref(),
+            bounds: self.bounds,
+            group: self.groups.as_ref().and_then(Groups::next),
+            rank: self.rank,
+        };
+        let made = hand_to_new(&fds, &origin);
         drop(fds);
         let control = parcel.swap_remove(reaper::CONTROL);
         match made {
             Ok((pid, link)) => {
                 let kept = self.reapers.iter().filter(|reaper| reaper.link.is_some()).count();
                 let link = (kept < MOST_KEPT).then_some(link);
-                self.reapers.push(Reaper { pid, control, link, stops: 0 });
+                let group = self.groups.as_mut().and_then(Groups::advance);
+                self.groups = self.groups.take().filter(|groups| groups.next().is_some());
+                self.reapers.push(Reaper { pid, control, link, stops: 0, group });
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
@@ -233,6 +267,7 @@ impl Server {
         for reaper in self.reapers.iter().filter(|reaper| reaper.pid != own) {
             let _ = rustix::process::kill_process(reaper.pid, Signal::TERM);
         }
+        self.reapers.iter().for_each(Reaper::stop_forks);
         while self.reap() && begun.elapsed() < LAST_EFFORT {
             let spared: Vec<Pid> = self.reapers.iter().map(|reaper| reaper.pid).collect();
             sweep::strike(if begun.elapsed() < REAPERS_FIRST { &spared } else { &[] });
@@ -256,15 +291,35 @@ fn refusal(error: &io::Error) -> [u8; 5] {
     [super::NO_NAMESPACES, a, b, c, d]
 }
 
+/// Lets the guard and its reapers run before the commands that they may have to end, as far as this user may. Gives the
+/// priority that commands have.
+fn rise_above_commands(processes: Option<u64>) -> Rank {
+    const HIGHEST: i32 = -20;
+    const LOWEST: i32 = 19;
+    const LOWER_BY: i32 = 5;
+    let niceness = rustix::process::getpriority_process(None).unwrap_or(0);
+    let _ = rustix::process::setpriority_process(None, HIGHEST);
+    Rank { niceness, lower: (niceness + LOWER_BY).min(LOWEST), processes }
+}
+
+/// The bounds that the guard was given, as `--bounds=BYTES,PROCESSES`.
+fn bounds_asked() -> Option<Bounds> {
+    let given = std::env::args_os().find_map(|argument| {
+        argument.to_str().and_then(|argument| argument.strip_prefix(super::BOUNDS)).map(str::to_owned)
+    })?;
+    let (memory, processes) = given.split_once(',')?;
+    Some(Bounds { memory: memory.parse().ok()?, processes: processes.parse().ok()? })
+}
+
 /// Makes a reaper for a parcel. Gives its id and the way to it.
-fn hand_to_new(parcel: &[BorrowedFd<'_>], namespaces: Option<&Base>) -> io::Result<(Pid, OwnedFd)> {
+fn hand_to_new(parcel: &[BorrowedFd<'_>], origin: &reaper::Origin<'_>) -> io::Result<(Pid, OwnedFd)> {
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     send_descriptors(&ours, parcel)?;
     let guard = rustix::process::getpid();
-    let forked = if namespaces.is_some() { kernel::fork_into_namespaces() } else { sys::fork() };
+    let forked = if origin.namespaces.is_some() { kernel::fork_into_namespaces() } else { sys::fork() };
     match forked? {
-        None => reaper::run(&theirs, guard, namespaces),
+        None => reaper::run(&theirs, guard, origin),
         Some(pid) => Ok((pid, ours)),
     }
 }
@@ -297,7 +352,7 @@ mod tests {
             rustix::net::send(&theirs, &[wire::VERSION], SendFlags::NOSIGNAL).unwrap();
         }
         let pid = rustix::process::getpid();
-        (Reaper { pid, control: pair().0, link: Some(ours), stops: 0 }, theirs)
+        (Reaper { pid, control: pair().0, link: Some(ours), stops: 0, group: None }, theirs)
     }
 
     #[test]
@@ -307,8 +362,16 @@ mod tests {
             (example(true), example(false), example(true));
         // Not by dropping it: a command another test starts may hold a copy until its exec.
         rustix::net::shutdown(&dead_end, rustix::net::Shutdown::Both).unwrap();
-        let mut server =
-            Server { socket, signals, reapers: vec![idle, busy, dead], orphans: None, namespaces: None };
+        let mut server = Server {
+            socket,
+            signals,
+            reapers: vec![idle, busy, dead],
+            orphans: None,
+            namespaces: None,
+            bounds: Bounds::of_machine(),
+            groups: None,
+            rank: Rank { niceness: 0, lower: 0, processes: None },
+        };
         let (parcel, _) = pair();
         let fds = [parcel.as_fd(); reaper::LEAST_DESCRIPTORS];
         assert_eq!(server.hand_to_idle(&fds), Some(0));

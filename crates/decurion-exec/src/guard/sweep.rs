@@ -74,9 +74,14 @@ pub(crate) fn children(pid: Pid) -> Vec<Pid> {
 }
 
 fn children_by_parent(parent: Pid) -> Vec<Pid> {
+    all_others().into_iter().filter(|pid| parent_of(*pid) == Some(parent)).collect()
+}
+
+/// All processes that can be seen but this one.
+pub(crate) fn all_others() -> Vec<Pid> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
     let numbered = processes.flatten().filter_map(|entry| parse(entry.file_name().to_str()?));
-    numbered.filter(|pid| parent_of(*pid) == Some(parent)).collect()
+    numbered.filter(|pid| *pid != getpid()).collect()
 }
 
 /// A time since the system was started, in hundredths of a second, which is the unit of `/proc`.

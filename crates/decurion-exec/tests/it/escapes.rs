@@ -667,7 +667,7 @@ fn capabilities_of_the_session_are_not_inherited() {
 }
 
 /// Runs tests of this binary as an ordinary user. Gives whether they passed; `None` where that is not possible.
-fn run_as_user(tests: &[&str], more: &[&str]) -> Option<(bool, String)> {
+pub fn run_as_user(tests: &[&str], more: &[&str]) -> Option<(bool, String)> {
     if !is_root() {
         println!("skipped: only root can become another user");
         return None;

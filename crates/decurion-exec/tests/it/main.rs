@@ -7,6 +7,7 @@ mod escapes;
 mod flood;
 mod git;
 mod house;
+mod limits;
 mod orphans;
 mod sandbox;
 mod scopes;

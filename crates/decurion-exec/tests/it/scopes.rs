@@ -69,7 +69,9 @@ async fn nothing_is_left_of_a_command_that_is_stopped() {
             let mut stdout = process.stdout.take().unwrap();
             within(stdout.read_exact(&mut [0; 3])).await.unwrap();
             let exit = within(process.stop(grace)).await;
-            assert!(matches!(exit, Exit::Signal(9 | 15)), "{name}: {exit:?}");
+            // One that breeds may have met its bound before it was stopped.
+            let ended = matches!(exit, Exit::Signal(9 | 15) | Exit::OverLimit(_));
+            assert!(ended, "{name}: {exit:?}");
             let left = house.alive();
             assert!(left.is_empty(), "{name} left {}", left.len());
             assert_no_descendants(&house);

@@ -235,9 +235,10 @@ fn traced_opens(options: &Options) -> Result<usize, String> {
     // The path of a call that was interrupted by another thread's is in the line that began it.
     let begins = |line: &&String| !line.contains("= -1 ") && !line.contains(" resumed>");
     let opened: Vec<&String> = lines.iter().filter(writes).filter(begins).collect();
-    // The shell's own redirections and devices are not files of ours.
+    // The shell's own redirections, devices and the control groups of commands are not files of ours.
+    let others = ["/dev/", "<pipe:", "\"/sys/fs/cgroup/", "</sys/fs/cgroup/"];
     let strange =
-        |line: &&&String| !line.contains(&*state) && !line.contains("/dev/") && !line.contains("<pipe:");
+        |line: &&&String| !line.contains(&*state) && !others.iter().any(|other| line.contains(other));
     match opened.iter().find(strange) {
         Some(line) => Err(format!("outside: {line}")),
         None if opened.is_empty() => Err(format!("nothing was traced: {} lines", lines.len())),

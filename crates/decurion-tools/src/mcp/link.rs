@@ -305,11 +305,7 @@ fn launch(server: &McpServer, host: &McpHost) -> Option<Launch> {
 
 /// How a program ended, in words.
 pub(crate) fn describe(exit: decurion_exec::Exit) -> String {
-    match exit {
-        decurion_exec::Exit::Code(code) => format!("exit code {code}"),
-        decurion_exec::Exit::Signal(signal) => format!("signal {signal}"),
-        decurion_exec::Exit::Unknown => "nobody saw how".to_owned(),
-    }
+    exit.to_string()
 }
 
 fn initialize_failure(server: &McpServer, error: &ClientInitializeError) -> Failure {
