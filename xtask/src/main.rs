@@ -57,6 +57,7 @@ fn main() -> ExitCode {
 
 /// What the tests run besides cargo, and the Debian package each is in.
 const PROGRAMS: &[(&str, &str)] = &[
+    ("bwrap", "bubblewrap"),
     ("git", "git"),
     ("bash", "bash"),
     ("strace", "strace"),

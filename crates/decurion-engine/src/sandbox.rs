@@ -119,14 +119,12 @@ impl SandboxMaker {
     /// What rules may rely on. Without namespaces a command can change the modes of files, so that none that only looks
     /// as if it reads may go unasked.
     pub fn walls(&self) -> Walls {
-        match self.settings.form {
-            // What is excluded runs outside, so that it must be asked about.
-            Form::Namespaces if self.settings.asks_less && self.settings.excluded.is_empty() => {
-                Walls::Trusted
-            }
-            Form::Namespaces => Walls::Standing,
-            Form::Landlock => Walls::Absent,
+        if !self.settings.form.keeps_readers_from_changes() {
+            return Walls::Absent;
         }
+        // What is excluded runs outside, so that it must be asked about.
+        let trusted = self.settings.asks_less && self.settings.excluded.is_empty();
+        if trusted { Walls::Trusted } else { Walls::Standing }
     }
 
     /// Undoes what a command could do that the kernel does not stop. Gives what a model should know of it.

@@ -2,6 +2,7 @@
 //! at first need and again after it died.
 
 mod groups;
+mod inside;
 mod meter;
 mod reaper;
 mod serve;
@@ -33,8 +34,8 @@ pub(crate) use sweep::{Ticks, began, children, is_ending, parent_of, strike, tic
 use crate::launch::{Launch, LaunchError};
 use crate::orphans::{self, Aftermath};
 use crate::process::{Ends, Parcel, Process};
-use crate::sandbox::{Form, landlock};
-use crate::{limits, sys, wire};
+use crate::sandbox::{Form, Sandbox};
+use crate::{limits, sandbox, sys, wire};
 
 /// The argument of a guard that lives in namespaces, after those that make it a guard.
 const SANDBOX: &str = "--sandbox";
@@ -142,13 +143,10 @@ impl Guard {
     /// Starts a command. Waits first if too many are running. Dropping the future, like dropping the
     /// process, ends what was started.
     pub async fn start(&self, launch: Launch) -> Result<Process, LaunchError> {
-        let request = wire::encode(&launch, limits::numbers(launch.limits))?;
-        let slot = match &launch.sandbox {
-            Some(sandbox) if !sandbox.sees_machine && self.form().await? == Form::Namespaces => {
-                &self.shared.sandboxed
-            }
-            _ => &self.shared.plain,
-        };
+        let (slot, form) = self.slot(launch.sandbox.as_deref()).await?;
+        let mut numbers = limits::numbers(launch.limits);
+        numbers.bubblewrap = form == Some(Form::Bubblewrap);
+        let request = wire::encode(&launch, numbers)?;
         // The semaphore is never closed.
         let place = self.shared.places.clone().acquire_owned().await.ok();
         let (mut ends, parcel) = Ends::open(&launch)?;
@@ -165,6 +163,20 @@ impl Guard {
                 Err(LaunchError::Lost)
             }
         }
+    }
+
+    /// The guard for such a process, and how its sandbox is enforced.
+    async fn slot(&self, sandbox: Option<&Sandbox>) -> Result<(&Slot, Option<Form>), LaunchError> {
+        let shared = &self.shared;
+        if sandbox.is_none_or(|sandbox| sandbox.sees_machine) {
+            return Ok((&shared.plain, None));
+        }
+        let form = self.form().await?;
+        let slot = match form {
+            Form::Landlock | Form::Bubblewrap => &shared.plain,
+            Form::Namespaces => &shared.sandboxed,
+        };
+        Ok((slot, Some(form)))
     }
 
     /// Starts the guard now, so that the first command need not wait for it.
@@ -193,7 +205,10 @@ impl Guard {
     pub async fn form(&self) -> Result<Form, LaunchError> {
         let find = async || match self.connection(&self.shared.sandboxed).await {
             Ok(_) => Ok(Form::Namespaces),
-            Err(LaunchError::NoNamespaces { .. }) if landlock::is_supported() => Ok(Form::Landlock),
+            Err(error @ LaunchError::NoNamespaces { .. }) => {
+                let found = tokio::task::spawn_blocking(sandbox::without_namespaces).await;
+                found.ok().flatten().ok_or(error)
+            }
             Err(error) => Err(error),
         };
         self.shared.form.get_or_try_init(find).await.copied()

@@ -61,6 +61,7 @@ pub(crate) fn numbers(limits: ResourceLimits) -> Numbers {
         open_files: known(OPEN_FILES.load(Ordering::Relaxed)),
         processes: limits.processes,
         file_bytes: limits.file_bytes,
+        bubblewrap: false,
     }
 }
 

@@ -1,11 +1,14 @@
 //! What the kernel lets a command do. Takes a [`Sandbox`], the compiled form of the permission rules, with the
 //! command to start; what comes out is a process that cannot do more, nor can anything it starts.
 //!
-//! There are two forms. With [`Form::Namespaces`] a second guard process lives in user, mount, network and IPC
+//! There are three forms. With [`Form::Namespaces`] a second guard process lives in user, mount, network and IPC
 //! namespaces of its own (`enter.rs`, once per session) and gives each command a mount namespace (`mounts.rs`) and a
-//! pid namespace. With [`Form::Landlock`], where the system refuses namespaces, the ordinary guard starts the command.
-//! Both forms add Landlock rules (`landlock.rs`), a system call filter (`filter.rs`) and `no_new_privs`.
+//! pid namespace. Where the system refuses
+//! namespaces to us, `bwrap` makes them if it may ([`Form::Bubblewrap`], `bubblewrap.rs`), else there are none
+//! ([`Form::Landlock`]); the ordinary guard starts the command then.
+//! All forms add Landlock rules (`landlock.rs`), a system call filter (`filter.rs`) and `no_new_privs`.
 
+pub(crate) mod bubblewrap;
 pub(crate) mod enter;
 pub(crate) mod filter;
 pub(crate) mod kernel;
@@ -57,6 +60,15 @@ pub enum Form {
     /// Namespaces, Landlock and a system call filter. A kernel without Landlock does not keep the command from writing
     /// to named pipes outside and from asking its own reaper to end.
     Namespaces,
+    /// Namespaces that the system's `bwrap` makes for each command, Landlock and a system call filter, where the system
+    /// refuses namespaces to us. It keeps the same promises as [`Form::Namespaces`], but for these:
+    /// - With `network`, the command is in the network of the host, all of it; without, commands do not reach each other.
+    /// - A command that was ended by a signal is reported with the exit code that a shell would give.
+    /// - Root's commands can change the modes, owners and times of the six devices that all programs use.
+    /// - Symbolic links of [`Sandbox::links`] can be replaced; where they lead is protected.
+    ///
+    /// Each command costs some milliseconds.
+    Bubblewrap,
     /// Landlock and a system call filter alone. It keeps the same promises about files that are written and read, at a
     /// price: Landlock can only allow, and what it allows for a folder holds for all below. So in every folder above a
     /// path of `read_only` or `hidden` that lies in `writable`, files that exist can be changed, but none can be made,
@@ -82,7 +94,17 @@ impl Form {
     pub fn name(self) -> &'static str {
         match self {
             Self::Namespaces => "namespaces",
+            Self::Bubblewrap => "bubblewrap",
             Self::Landlock => "landlock",
+        }
+    }
+
+    /// Whether a command that may write nothing can change nothing at all, not even modes and times of files.
+    pub fn keeps_readers_from_changes(self) -> bool {
+        match self {
+            Self::Namespaces => true,
+            Self::Bubblewrap => has_landlock() && !rustix::process::geteuid().is_root(),
+            Self::Landlock => false,
         }
     }
 }
@@ -95,11 +117,21 @@ pub fn probe() -> Result<Form, String> {
 
 fn try_forms() -> Result<Form, String> {
     let namespaces = kernel::try_namespaces(false).or_else(|_| kernel::try_namespaces(true));
-    match namespaces {
-        Ok(()) => Ok(Form::Namespaces),
-        Err(_) if landlock::is_supported() => Ok(Form::Landlock),
-        Err(error) => Err(format!("the system refuses namespaces ({error}) and has no Landlock")),
-    }
+    let Err(error) = namespaces else { return Ok(Form::Namespaces) };
+    without_namespaces().ok_or_else(|| {
+        format!("the system refuses namespaces ({error}), has no bubblewrap that works, and no Landlock")
+    })
+}
+
+/// The strongest form where the system refuses namespaces to us, found by trying it once.
+pub(crate) fn without_namespaces() -> Option<Form> {
+    static FOUND: OnceLock<Option<Form>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        if bubblewrap::works() {
+            return Some(Form::Bubblewrap);
+        }
+        landlock::is_supported().then_some(Form::Landlock)
+    })
 }
 
 /// Which path something failed at.

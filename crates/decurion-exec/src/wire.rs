@@ -29,6 +29,8 @@ pub(crate) struct Numbers {
     pub open_files: Option<u64>,
     pub processes: Option<u64>,
     pub file_bytes: Option<u64>,
+    /// Whether `bwrap` makes its sandbox.
+    pub bubblewrap: bool,
 }
 
 /// A launch as the reaper holds it: offsets into the blob it arrived in.
@@ -120,6 +122,7 @@ const TEMPORARY: u8 = b't';
 const NETWORK: u32 = 1;
 const UNIX_SOCKETS: u32 = 2;
 const SEES_MACHINE: u32 = 4;
+const BUBBLEWRAP: u32 = 8;
 
 /// The paths of a sandbox, each with its kind.
 fn entries(sandbox: &Sandbox) -> impl Iterator<Item = (u8, &PathBuf)> {
@@ -187,6 +190,7 @@ fn write_header(blob: &mut [u8], launch: &Launch, numbers: Numbers) {
         flag(NETWORK, sandbox.network)
             | flag(UNIX_SOCKETS, sandbox.unix_sockets)
             | flag(SEES_MACHINE, sandbox.sees_machine)
+            | flag(BUBBLEWRAP, numbers.bubblewrap)
     });
     blob[48..52].copy_from_slice(&flags.to_le_bytes());
     blob[24..32].copy_from_slice(&large(numbers.open_files));
@@ -199,6 +203,11 @@ pub(crate) fn request_length(header: &[u8; HEADER]) -> Option<usize> {
     let length = usize::try_from(u32_at(header, 0)).ok()?;
     let known = u32_at(header, 4) == u32::from(VERSION);
     (known && (HEADER..=MAX_REQUEST).contains(&length)).then_some(length)
+}
+
+/// Whether a request of this header is for a sandbox that `bwrap` makes.
+pub(crate) fn wants_bubblewrap(header: &[u8; HEADER]) -> bool {
+    u32_at(header, 20) != u32::MAX && u32_at(header, 48) & BUBBLEWRAP != 0
 }
 
 /// The launch in a blob; `None` if it is not one.
@@ -214,6 +223,7 @@ pub(crate) fn decode(blob: Vec<u8>) -> Option<Request> {
         open_files: limit_at(header, 24),
         processes: limit_at(header, 32),
         file_bytes: limit_at(header, 40),
+        bubblewrap: u32_at(header, 48) & BUBBLEWRAP != 0,
     };
     let ends = blob.iter().enumerate().skip(HEADER).filter(|(_, byte)| **byte == 0).map(|(at, _)| at + 1);
     let mut starts: Vec<usize> = std::iter::once(HEADER).chain(ends).collect();
@@ -415,7 +425,7 @@ mod tests {
     #[test]
     fn a_launch_comes_back_as_it_went() {
         let numbers =
-            Numbers { umask: Some(0o22), open_files: Some(1024), processes: None, file_bytes: Some(0) };
+            Numbers { umask: Some(0o22), open_files: Some(1024), file_bytes: Some(0), ..Numbers::default() };
         let request = decode(encode(&sample(), numbers).unwrap()).unwrap();
         assert_eq!(request.numbers, numbers);
         assert_eq!(request.program(), b"prog");

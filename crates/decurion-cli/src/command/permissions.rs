@@ -11,7 +11,6 @@ use decurion_config::Paths;
 use decurion_engine::permission::rows::{Answered, answer};
 use decurion_engine::permission::{Walls, explain};
 use decurion_engine::trail::Trails;
-use decurion_exec::Form;
 use decurion_protocol::{Access, Profile, Verdict};
 use decurion_tools::bash;
 use serde_json::json;
@@ -49,8 +48,8 @@ pub fn run(command: PermissionsCommand) -> Result<u8, Failure> {
     let home = Paths::discover(&cwd, &environment)?.home;
     let home = home.as_deref();
     let walls = match decurion_exec::sandbox::probe() {
-        Ok(Form::Namespaces) => Walls::Standing,
-        Ok(Form::Landlock) | Err(_) => Walls::Absent,
+        Ok(form) if form.keeps_readers_from_changes() => Walls::Standing,
+        Ok(_) | Err(_) => Walls::Absent,
     };
     let around = Ground { trails: &Trails::on_disk, home, walls };
     let output = BufWriter::new(screen::stdout());

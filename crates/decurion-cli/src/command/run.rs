@@ -144,6 +144,12 @@ fn check_sandbox(loaded: &Loaded) -> Result<(), Failure> {
     let settings = &loaded.settings.sandbox;
     let reason = match wire::sandbox_form(loaded) {
         Ok(Form::Namespaces) => return Ok(()),
+        Ok(Form::Bubblewrap) => {
+            note(
+                "the system refuses namespaces to this program: commands are sandboxed by bubblewrap, see docs/sandbox.md",
+            );
+            return Ok(());
+        }
         Ok(Form::Landlock) => {
             note(
                 "the system refuses namespaces: commands are sandboxed by Landlock alone, see docs/sandbox.md",

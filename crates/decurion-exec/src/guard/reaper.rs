@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, Wait
 use seccompiler::BpfProgram;
 
 use super::groups::Group;
+use super::inside;
 use super::meter::{self, Bounds, Meter};
 use super::spawn::{self, Program, Stack};
 use super::sweep::{self, timespec};
@@ -25,7 +27,7 @@ use crate::launch::{self, Limit};
 use crate::sandbox::enter::{self, Base};
 use crate::sandbox::filter::{self, Sockets};
 use crate::sandbox::mounts::{self, View};
-use crate::sandbox::{Form, Sandbox, kernel, landlock};
+use crate::sandbox::{Form, PathError, Sandbox, bubblewrap, kernel, landlock};
 use crate::sys::{self, Standing};
 use crate::wire::{self, FRAME, HEADER, Order, Report, Request, Stage};
 
@@ -48,6 +50,8 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 const SWEEP_LIMIT: Duration = Duration::from_secs(30);
 /// More processes than this are a crowd.
 const CROWD: usize = 64;
+/// How often to look, while the program inside of `bwrap` starts, whether the command is still wanted.
+const INSIDE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Does all of it and ends the process: with 0 if nothing is left below.
 pub(super) fn run(link: &OwnedFd, guard: Pid, origin: &Origin<'_>) -> ! {
@@ -132,14 +136,15 @@ fn reap_one(
     meter: &mut Meter,
 ) -> After {
     let control = parcel.remove(CONTROL);
-    let Some(request) = read_request(&control) else {
+    let Some((request, blob)) = read_request(&control) else {
         report(&control, Report::Failed(Stage::Request, libc::EBADMSG));
         return After::Done;
     };
     let start = Start { request: &request, parcel: &parcel, control: &control, rank: own.rank };
-    let begun = match &request.sandbox {
-        Some(sandbox) => walls.around(sandbox).and_then(|walls| start.begin(stack, Some(walls))),
-        None => start.begin(stack, None),
+    let begun = match (&request.sandbox, &blob) {
+        (Some(sandbox), Some(blob)) => start.begin_wrapped(stack, sandbox, blob),
+        (Some(sandbox), None) => walls.around(sandbox).and_then(|walls| start.begin(stack, Some(walls))),
+        (None, _) => start.begin(stack, None),
     };
     match begun {
         Ok(main) => {
@@ -149,8 +154,8 @@ fn reap_one(
             drop(request);
             let alone = walls.namespaces.is_some();
             let look = (Instant::now() + meter::FIRST_LOOK, meter::FIRST_LOOK);
-            let (status, until, strays) = (None, None, false);
-            Watch { control, own, main, status, until, strays, alone, meter, look }.finish()
+            let (status, until, strays, wrapped) = (None, None, false, blob.is_some());
+            Watch { control, own, main, status, until, strays, alone, wrapped, meter, look }.finish()
         }
         Err((stage, errno)) => {
             report(&control, Report::Failed(stage, errno));
@@ -202,14 +207,16 @@ fn only_children_stir(signals: &OwnedFd) -> bool {
     only
 }
 
-fn read_request(control: &OwnedFd) -> Option<Request> {
+/// The request; and as it came, if it is for another program to read.
+fn read_request(control: &OwnedFd) -> Option<(Request, Option<Vec<u8>>)> {
     let until = Instant::now() + REQUEST_LIMIT;
     let mut header = [0; HEADER];
     fill(control, &mut header, until)?;
     let mut blob = vec![0; wire::request_length(&header)?];
     blob[..HEADER].copy_from_slice(&header);
     fill(control, &mut blob[HEADER..], until)?;
-    wire::decode(blob)
+    let copy = wire::wants_bubblewrap(&header).then(|| blob.clone());
+    Some((wire::decode(blob)?, copy))
 }
 
 fn fill(control: &OwnedFd, mut buffer: &mut [u8], until: Instant) -> Option<()> {
@@ -244,6 +251,64 @@ impl Start<'_> {
         self.spawn(stack, &program, &|| confinement.map_or(Ok(()), Confinement::apply))
     }
 
+    /// The same for a sandbox that `bwrap` makes. Waits until the program inside of it has become the command.
+    fn begin_wrapped(&self, stack: &mut Stack, sandbox: &Sandbox, blob: &[u8]) -> Result<Pid, (Stage, i32)> {
+        let number = |error: io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
+        let failed = |error| (Stage::Restrictions, number(error));
+        let at =
+            |PathError { path, source }| (Stage::Mounts, wire::path_error(number(source), &path, sandbox));
+        let blob = [blob, &bubblewrap::note(sandbox).map_err(at)?].concat();
+        let arguments = bubblewrap::arguments(sandbox).map_err(at)?;
+        let place = bubblewrap::find().ok_or((Stage::Restrictions, libc::ENOENT))?;
+        let own = std::fs::File::open("/proc/self/exe").map_err(failed)?;
+        let (reports, their_reports) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+            .map_err(|errno| failed(errno.into()))?;
+        let (arguments, blob) = (in_memory(&arguments).map_err(failed)?, in_memory(&blob).map_err(failed)?);
+        let given: [OwnedFd; 4] = [arguments, own.into(), blob, their_reports];
+        let argv = wrapped_arguments();
+        let place = [place.as_os_str().as_bytes(), b"\0"].concat();
+        let program = Program::bare(place, &argv).ok_or((Stage::Request, libc::EINVAL))?;
+        let main = self.spawn(stack, &program, &|| {
+            // `bwrap` refuses to run with some of an ordinary user's capabilities.
+            let _ = rustix::thread::clear_ambient_capability_set();
+            let mut pairs = given.iter().zip(inside::NUMBERS);
+            pairs.try_for_each(|(fd, place)| sys::place(fd, place)).map_err(number)
+        })?;
+        drop(given);
+        let Err(failed) = self.wait_inside(&reports) else { return Ok(main) };
+        let _ = rustix::process::kill_process(main, Signal::KILL);
+        while let Err(Errno::INTR) = rustix::process::waitpid(Some(main), WaitOptions::empty()) {}
+        Err(failed)
+    }
+
+    /// Waits for what the program inside reports: that it becomes the command now, and then nothing.
+    fn wait_inside(&self, reports: &OwnedFd) -> Result<(), (Stage, i32)> {
+        let until = Instant::now() + REQUEST_LIMIT;
+        let mut bytes = Vec::new();
+        loop {
+            let ready = poll(&mut [PollFd::new(reports, PollFlags::IN)], Some(&timespec(INSIDE_PAUSE)));
+            if ready == Ok(0) && (abandoned(self.control) || until <= Instant::now()) {
+                return Err((Stage::Setup, libc::ECANCELED));
+            }
+            let mut piece = [0_u8; 2 * FRAME];
+            let length = match ready {
+                Ok(1..) => rustix::io::read(reports, &mut piece).unwrap_or(0),
+                _ => continue,
+            };
+            if length == 0 {
+                break;
+            }
+            bytes.extend_from_slice(&piece[..length]);
+        }
+        let frames = bytes.chunks_exact(FRAME);
+        match frames.filter_map(|frame| Report::from_bytes(frame.try_into().ok()?)).next_back() {
+            Some(Report::Started(_)) => Ok(()),
+            Some(Report::Failed(stage, errno)) => Err((stage, errno)),
+            // `bwrap` itself failed.
+            _ => Err((Stage::Restrictions, libc::ECHILD)),
+        }
+    }
+
     /// Starts a program, after something was done in its process.
     fn spawn(
         &self,
@@ -273,6 +338,24 @@ impl Start<'_> {
     }
 }
 
+/// A file in memory with this content, to be read from its start.
+fn in_memory(content: &[u8]) -> io::Result<OwnedFd> {
+    let file = rustix::fs::memfd_create(c"decurion", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = std::fs::File::from(file);
+    io::Write::write_all(&mut file, content)?;
+    io::Seek::rewind(&mut file)?;
+    Ok(file.into())
+}
+
+/// What `bwrap` is started with: this program is to run inside, with the arguments that make it a guard.
+fn wrapped_arguments() -> Vec<Vec<u8>> {
+    let first = ["bwrap", "--args", &inside::ARGUMENTS_NUMBER.to_string(), "--"].map(str::to_owned);
+    let program = format!("/proc/self/fd/{}", inside::PROGRAM_NUMBER);
+    let own = std::env::args_os().skip(1).chain([inside::INSIDE.into()]);
+    let all = first.into_iter().chain([program]).map(std::ffi::OsString::from).chain(own);
+    all.map(|argument| [argument.as_bytes(), b"\0"].concat()).collect()
+}
+
 /// Whether Decurion has let go of the command.
 fn abandoned(control: &OwnedFd) -> bool {
     let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
@@ -283,7 +366,7 @@ fn abandoned(control: &OwnedFd) -> bool {
 }
 
 /// The paths at which the program may be, each with its closing NUL.
-fn candidates(request: &Request) -> Vec<Vec<u8>> {
+pub(super) fn candidates(request: &Request) -> Vec<Vec<u8>> {
     let program = request.program();
     if program.contains(&b'/') {
         return vec![[program, b"\0"].concat()];
@@ -340,7 +423,7 @@ fn limit(request: &Request, rank: Rank) -> Result<(), Errno> {
 }
 
 /// What a sandboxed command's process does to itself just before it becomes the program.
-struct Confinement {
+pub(super) struct Confinement {
     ruleset: Option<OwnedFd>,
     filters: [BpfProgram; 2],
     /// Whether the bound on capabilities is still to be set.
@@ -445,7 +528,7 @@ impl Confinement {
     }
 
     /// Between fork and exec: only system calls.
-    fn apply(&self) -> Result<(), i32> {
+    pub fn apply(&self) -> Result<(), i32> {
         let number = |error: io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
         if self.bounds_capabilities {
             enter::bound_capabilities();
@@ -471,6 +554,8 @@ struct Watch<'a> {
     strays: bool,
     /// Whether all other processes that can be seen are the command's.
     alone: bool,
+    /// Whether the command runs below two processes of `bwrap`.
+    wrapped: bool,
     meter: &'a mut Meter,
     /// When to look next at what it uses, and the pause before.
     look: (Instant, Duration),
@@ -609,6 +694,9 @@ impl Watch<'_> {
         // A second order can only make it sooner.
         self.until = Some(self.until.map_or(until, |earlier| earlier.min(until)));
         if self.status.is_none() && !grace.is_zero() {
+            if self.wrapped {
+                return self.ask_inside_to_end();
+            }
             // A stopped process would not hear it, so it is woken as well.
             for signal in [Signal::TERM, Signal::CONT] {
                 if rustix::process::kill_process_group(self.main, signal).is_err() {
@@ -616,6 +704,20 @@ impl Watch<'_> {
                     let _ = rustix::process::kill_process(self.main, signal);
                 }
             }
+        }
+    }
+
+    /// Asks the processes below those of `bwrap`, with which all would be killed.
+    fn ask_inside_to_end(&self) {
+        let below = |pids: Vec<Pid>| pids.into_iter().flat_map(sweep::children).collect::<Vec<_>>();
+        let mut found = below(below(vec![self.main]));
+        while !found.is_empty() {
+            for pid in &found {
+                for signal in [Signal::TERM, Signal::CONT] {
+                    let _ = rustix::process::kill_process(*pid, signal);
+                }
+            }
+            found = below(found);
         }
     }
 

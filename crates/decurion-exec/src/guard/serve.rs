@@ -16,7 +16,7 @@ use super::groups::{Group, Groups, Places};
 use super::meter::{self, Bounds};
 use super::reaper::Rank;
 use super::sweep::{self, FIRST_PAUSE, LONGEST_PAUSE, timespec};
-use super::{reaper, receive_descriptors, send_descriptors};
+use super::{inside, reaper, receive_descriptors, send_descriptors};
 use crate::sandbox::enter::{self, Base};
 use crate::sandbox::kernel;
 use crate::{sys, wire};
@@ -40,6 +40,9 @@ pub fn serve() -> ! {
         Some(super::SANDBOX_OPEN) => Some(enter::Network::Open),
         _ => None,
     };
+    if last.to_str() == Some(inside::INSIDE) {
+        sys::exit_now(inside::run());
+    }
     // A panic here must end as the loss of the guard, which the reapers and Decurion know how to handle.
     let run = || Server::open(sandbox).map_or(70, Server::run);
     sys::exit_now(std::panic::catch_unwind(run).unwrap_or(70))

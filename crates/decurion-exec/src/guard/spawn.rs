@@ -68,6 +68,14 @@ impl<'a> Program<'a> {
         whole.then_some(Self { places, argv, envp, _strings: PhantomData })
     }
 
+    /// The same for these arguments, each with its closing NUL, and no environment.
+    pub fn bare(place: Vec<u8>, arguments: &'a [Vec<u8>]) -> Option<Self> {
+        terminated(&place)?;
+        let argv = arguments.iter().map(|text| terminated(text)).chain([Some(std::ptr::null())]);
+        let argv = argv.collect::<Option<_>>()?;
+        Some(Self { places: vec![place], argv, envp: vec![std::ptr::null()], _strings: PhantomData })
+    }
+
     /// Replaces the process by the first of the places that can be run. Comes back only to say why not.
     pub fn run(&self) -> c_int {
         let mut reason = libc::ENOENT;

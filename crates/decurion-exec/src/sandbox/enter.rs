@@ -34,7 +34,7 @@ const MOST_PROCESSES: &[u8] = b"4396";
 const NAMESPACE_NUMBER: i32 = 5;
 
 /// What root keeps of its capabilities, so that it can work on files of other users as it is used to.
-const KEPT: CapabilitySet = CapabilitySet::CHOWN
+pub(super) const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)

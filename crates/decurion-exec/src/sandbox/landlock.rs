@@ -32,7 +32,7 @@ pub(crate) fn ruleset(sandbox: &Sandbox, form: Form) -> Result<Option<OwnedFd>, 
         rules.allow_if_there(Path::new(path), devices)?;
     }
     match form {
-        Form::Namespaces => with_mounts(&mut rules, sandbox, devices)?,
+        Form::Namespaces | Form::Bubblewrap => with_mounts(&mut rules, sandbox, devices)?,
         Form::Landlock => alone(&mut rules, sandbox)?,
     }
     Ok(rules.0.into())

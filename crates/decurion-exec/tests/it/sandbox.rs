@@ -198,7 +198,14 @@ async fn what_is_hidden_cannot_be_read() {
 
 #[tokio::test]
 async fn ordinary_work_is_not_disturbed() {
-    let room = Room::new();
+    for form in [Form::Namespaces, Form::Bubblewrap] {
+        let room = Room::new();
+        room.house.guard.force_form(form);
+        work_as_usual(&room).await;
+    }
+}
+
+async fn work_as_usual(room: &Room) {
     for work in [
         "echo x > new && cat new && mv new newer && rm newer",
         "mkdir -p a/b && touch a/b/c && rm -r a",
@@ -247,7 +254,14 @@ async fn landlock_alone_lets_most_work_be_done() {
 
 #[tokio::test]
 async fn a_hidden_folder_keeps_what_must_stay_in_sight() {
-    let room = Room::new();
+    for form in [Form::Namespaces, Form::Bubblewrap] {
+        let room = Room::new();
+        room.house.guard.force_form(form);
+        keep_in_sight(&room).await;
+    }
+}
+
+async fn keep_in_sight(room: &Room) {
     let sandbox = Sandbox {
         hidden: vec![room.path("home")],
         visible: vec![room.path("home/tool")],
@@ -273,7 +287,14 @@ async fn a_hidden_folder_keeps_what_must_stay_in_sight() {
 
 #[tokio::test]
 async fn what_is_shown_in_a_writable_folder_stays_writable() {
-    let room = Room::new();
+    for form in [Form::Namespaces, Form::Bubblewrap] {
+        let room = Room::new();
+        room.house.guard.force_form(form);
+        write_what_is_shown(&room).await;
+    }
+}
+
+async fn write_what_is_shown(room: &Room) {
     let sandbox = Sandbox {
         hidden: vec![room.path("")],
         writable: vec![room.path("work")],
@@ -289,7 +310,7 @@ async fn what_is_shown_in_a_writable_folder_stays_writable() {
 
 #[tokio::test]
 async fn sandboxes_change_from_command_to_command() {
-    for form in [Form::Namespaces, Form::Landlock] {
+    for form in [Form::Namespaces, Form::Bubblewrap, Form::Landlock] {
         let room = Room::new();
         room.house.guard.force_form(form);
         let mut reading = room.sandbox();
@@ -309,7 +330,7 @@ async fn sandboxes_change_from_command_to_command() {
 
 #[tokio::test]
 async fn a_hidden_file_that_is_replaced_between_commands_stays_hidden() {
-    for form in [Form::Namespaces, Form::Landlock] {
+    for form in [Form::Namespaces, Form::Bubblewrap, Form::Landlock] {
         let room = Room::new();
         room.house.guard.force_form(form);
         let other = Sandbox { network: false, ..room.sandbox() };
@@ -334,7 +355,7 @@ async fn a_hidden_file_that_is_replaced_between_commands_stays_hidden() {
 
 #[tokio::test]
 async fn folder_that_is_exchanged_between_commands_is_not_written() {
-    for form in [Form::Namespaces, Form::Landlock] {
+    for form in [Form::Namespaces, Form::Bubblewrap, Form::Landlock] {
         let room = Room::new();
         room.house.guard.force_form(form);
         let sandbox = Sandbox { read_only: Vec::new(), hidden: Vec::new(), ..room.sandbox() };
@@ -353,7 +374,7 @@ async fn folder_that_is_exchanged_between_commands_is_not_written() {
 
 #[tokio::test]
 async fn a_link_on_the_way_fails_the_start() {
-    for form in [Form::Namespaces, Form::Landlock] {
+    for form in [Form::Namespaces, Form::Bubblewrap, Form::Landlock] {
         let room = Room::new();
         room.house.guard.force_form(form);
         std::os::unix::fs::symlink(room.path("outside"), room.path("work/link")).unwrap();
@@ -444,6 +465,61 @@ async fn a_command_ends_with_all_it_started_when_its_first_process_is_killed() {
 }
 
 #[tokio::test]
+async fn bubblewrap_keeps_what_other_paths_decide() {
+    let room = Room::new();
+    room.house.guard.force_form(Form::Bubblewrap);
+    std::fs::create_dir_all(room.path("work/fixed/open")).unwrap();
+    std::fs::create_dir_all(room.path("work/fixed/way/deep")).unwrap();
+    std::fs::write(room.path("work/fixed/way/deep/key"), "canary").unwrap();
+    // In a read-only folder: one that can be written, and a way to what is hidden.
+    let mut sandbox = room.sandbox();
+    sandbox.read_only.extend([room.path("work/fixed"), room.path("home/secret/key")]);
+    sandbox.writable.push(room.path("work/fixed/open"));
+    sandbox.hidden.push(room.path("work/fixed/way/deep/key"));
+    for (work, succeeds) in [
+        ("echo x > fixed/open/new", true),
+        ("echo x > fixed/new", false),
+        ("echo x > fixed/way/new", false),
+        ("echo x > fixed/way/deep/new", false),
+        ("cat fixed/way/deep/key", false),
+        ("cat $ROOM/home/secret/key", false),
+        ("mv fixed/way fixed/open/way", false),
+        ("ls fixed/way/deep/key && test -w fixed/open", true),
+    ] {
+        let (output, exit) = room.run(work, Some(sandbox.clone())).await;
+        assert_eq!(exit.success(), succeeds, "{work}: {output}");
+        assert!(!output.contains("canary"), "{work}: {output}");
+    }
+}
+
+#[tokio::test]
+async fn bubblewrap_runs_commands_as_they_would_run_without() {
+    let room = Room::new();
+    room.house.guard.force_form(Form::Bubblewrap);
+    for (command, exit) in [("exit 7", Exit::Code(7)), ("kill -9 $$", Exit::Code(137))] {
+        assert_eq!(room.run(command, Some(room.sandbox())).await.1, exit);
+    }
+    // The environment is the command's, and only that; so are its directory and arguments.
+    let (output, _) = room.run("env | cut -d= -f1 | sort | tr '\\n' ' '; pwd", Some(room.sandbox())).await;
+    let told = format!("DECURION_TEST_MARK PATH PWD ROOM SHLVL _ {}\n", room.path("work").display());
+    assert_eq!(output, told);
+    let missing = Launch { program: "no-such-program".into(), ..room.launch("true", Some(room.sandbox())) };
+    let error = room.house.guard.start(missing).await.unwrap_err();
+    assert!(matches!(error, LaunchError::NoProgram { .. }), "{error}");
+    let elsewhere = Launch { cwd: room.path("home/secret"), ..room.launch("cat key", Some(room.sandbox())) };
+    assert!(!room.house.run(elsewhere).await.0.contains("canary"));
+    // It is asked to end before it is killed, and what it left ends with it.
+    let command =
+        "setsid sleep 1000 & trap 'echo asked; exit 5' TERM; echo up; while true; do sleep 0.1; done";
+    let mut process = room.house.guard.start(room.launch(command, Some(room.sandbox()))).await.unwrap();
+    let mut up = [0_u8; 3];
+    let stdout = process.stdout.as_mut().unwrap();
+    within(tokio::io::AsyncReadExt::read_exact(stdout, &mut up)).await.unwrap();
+    assert_eq!(within(process.stop(std::time::Duration::from_secs(50))).await, Exit::Code(5));
+    room.house.assert_empty();
+}
+
+#[tokio::test]
 async fn a_command_that_lists_the_machine_sees_it_and_writes_nothing() {
     let room = Room::new();
     let sandbox = Sandbox { sees_machine: true, writable: Vec::new(), network: false, ..room.sandbox() };
@@ -505,5 +581,8 @@ async fn what_a_sandbox_costs() {
         let alone = Room::new();
         alone.house.guard.force_form(Form::Landlock);
         measure(&alone, "landlock", &[Some(alone.sandbox())]).await;
+        let wrapped = Room::new();
+        wrapped.house.guard.force_form(Form::Bubblewrap);
+        measure(&wrapped, "bubblewrap", &[Some(wrapped.sandbox())]).await;
     }
 }
