@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_exec::{Form, Sandbox};
+use decurion_exec::{Form, Reach, Sandbox};
 use decurion_protocol::intent::{ShellCommand, ShellIntent};
 use decurion_protocol::{Intent, Mode, Profile, Rule};
 
@@ -177,6 +177,7 @@ impl SandboxMaker {
             tmp: Some(tmp.into()),
             // Without namespaces nothing leads commands through the proxy.
             network: writes && (self.settings.form == Form::Namespaces || self.settings.network_open),
+            reach: Reach::Session,
             unix_sockets: self.settings.unix_sockets && writes,
             sees_machine: reads && !unclear && lists_machine(seen) && decurion_exec::sandbox::has_landlock(),
         }))

@@ -34,7 +34,7 @@ pub(crate) use sweep::{Ticks, began, children, is_ending, parent_of, strike, tic
 use crate::launch::{Launch, LaunchError};
 use crate::orphans::{self, Aftermath};
 use crate::process::{Ends, Parcel, Process};
-use crate::sandbox::{Form, Sandbox};
+use crate::sandbox::{Form, Reach, Sandbox};
 use crate::{limits, sandbox, sys, wire};
 
 /// The argument of a guard that lives in namespaces, after those that make it a guard.
@@ -63,7 +63,7 @@ pub struct GuardProgram {
     pub args: Vec<OsString>,
 }
 
-/// Starts commands, through one guard process per value (and its clones). When the last clone and the
+/// Starts commands, through up to three guard processes per value (and its clones). When the last clone and the
 /// last [`Process`] are dropped, the guard ends, and everything below it.
 #[derive(Clone)]
 pub struct Guard {
@@ -76,6 +76,8 @@ struct Shared {
     plain: Slot,
     /// The guard of sandboxed commands, where the system allows it namespaces.
     sandboxed: Slot,
+    /// The guard of sandboxed processes that have the network of the machine although commands do not.
+    machine: Slot,
     form: OnceCell<Form>,
     network: OnceLock<Network>,
     bounds: OnceLock<(u64, u32)>,
@@ -93,14 +95,25 @@ pub enum Network {
 
 /// One guard process, if it was started.
 struct Slot {
-    /// Whether it is the one for sandboxed commands.
-    sandboxed: bool,
+    /// Where what it starts lives.
+    home: Home,
     current: Mutex<Option<Arc<Connection>>>,
 }
 
+/// The namespaces of a guard.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Home {
+    /// Those of this process.
+    Host,
+    /// Its own, also for the network unless that is open.
+    Session,
+    /// Its own, but for the network.
+    Machine,
+}
+
 impl Slot {
-    fn new(sandboxed: bool) -> Self {
-        Self { sandboxed, current: Mutex::new(None) }
+    fn new(home: Home) -> Self {
+        Self { home, current: Mutex::new(None) }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<Connection>>> {
@@ -126,12 +139,12 @@ impl Guard {
     /// The same with another bound on how many commands run at once.
     pub fn with_capacity(program: GuardProgram, commands: usize) -> Self {
         let places = Arc::new(Semaphore::new(commands.clamp(1, Semaphore::MAX_PERMITS)));
-        let (plain, sandboxed) = (Slot::new(false), Slot::new(true));
         Self {
             shared: Arc::new(Shared {
                 program,
-                plain,
-                sandboxed,
+                plain: Slot::new(Home::Host),
+                sandboxed: Slot::new(Home::Session),
+                machine: Slot::new(Home::Machine),
                 form: OnceCell::new(),
                 network: OnceLock::new(),
                 bounds: OnceLock::new(),
@@ -168,13 +181,15 @@ impl Guard {
     /// The guard for such a process, and how its sandbox is enforced.
     async fn slot(&self, sandbox: Option<&Sandbox>) -> Result<(&Slot, Option<Form>), LaunchError> {
         let shared = &self.shared;
-        if sandbox.is_none_or(|sandbox| sandbox.sees_machine) {
+        let Some(sandbox) = sandbox.filter(|sandbox| !sandbox.sees_machine) else {
             return Ok((&shared.plain, None));
-        }
+        };
         let form = self.form().await?;
-        let slot = match form {
-            Form::Landlock | Form::Bubblewrap => &shared.plain,
-            Form::Namespaces => &shared.sandboxed,
+        let is_open = matches!(shared.network.get(), Some(Network::Open));
+        let slot = match (form, sandbox.reach) {
+            (Form::Landlock | Form::Bubblewrap, _) => &shared.plain,
+            (Form::Namespaces, Reach::Machine) if !is_open => &shared.machine,
+            (Form::Namespaces, _) => &shared.sandboxed,
         };
         Ok((slot, Some(form)))
     }
@@ -224,6 +239,11 @@ impl Guard {
         self.shared.sandboxed.lock().as_ref().map(|connection| connection.pid)
     }
 
+    /// The same of the guard of sandboxed processes with the network of the machine.
+    pub fn machine_pid(&self) -> Option<u32> {
+        self.shared.machine.lock().as_ref().map(|connection| connection.pid)
+    }
+
     /// Gives a parcel to a living guard. A guard found dead has not taken it, so a new one may.
     async fn hand_over(&self, slot: &Slot, parcel: &Parcel) -> Result<Arc<Connection>, LaunchError> {
         let connection = self.connection(slot).await?;
@@ -248,10 +268,10 @@ impl Guard {
             if let Some(connection) = current.as_ref() {
                 connection.clone()
             } else {
-                let argument = match (slot.sandboxed, self.shared.network.get()) {
-                    (false, _) => None,
-                    (true, Some(Network::Open)) => Some(SANDBOX_OPEN),
-                    (true, _) => Some(SANDBOX),
+                let argument = match (slot.home, self.shared.network.get()) {
+                    (Home::Host, _) => None,
+                    (Home::Machine, _) | (Home::Session, Some(Network::Open)) => Some(SANDBOX_OPEN),
+                    (Home::Session, _) => Some(SANDBOX),
                 };
                 let bounds = self.shared.bounds.get();
                 let bounds = bounds.map(|(memory, processes)| format!("{BOUNDS}{memory},{processes}"));

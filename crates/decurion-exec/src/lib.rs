@@ -31,4 +31,4 @@ pub use limits::{free_bytes, is_read_only, raise_file_limit, set_umask_077};
 pub use lineage::is_from_below;
 pub use orphans::{Aftermath, adopt as adopt_orphans};
 pub use process::{Process, Stopper};
-pub use sandbox::{Form, Sandbox};
+pub use sandbox::{Form, Reach, Sandbox};

@@ -3,7 +3,7 @@
 //!
 //! There are three forms. With [`Form::Namespaces`] a second guard process lives in user, mount, network and IPC
 //! namespaces of its own (`enter.rs`, once per session) and gives each command a mount namespace (`mounts.rs`) and a
-//! pid namespace. Where the system refuses
+//! pid namespace; a third one, with the network of the machine, does so for [`Reach::Machine`]. Where the system refuses
 //! namespaces to us, `bwrap` makes them if it may ([`Form::Bubblewrap`], `bubblewrap.rs`), else there are none
 //! ([`Form::Landlock`]); the ordinary guard starts the command then.
 //! All forms add Landlock rules (`landlock.rs`), a system call filter (`filter.rs`) and `no_new_privs`.
@@ -45,13 +45,25 @@ pub struct Sandbox {
     pub visible: Vec<PathBuf>,
     /// The folder that it sees as `/tmp`, `/var/tmp` and `/dev/shm`, and may write.
     pub tmp: Option<PathBuf>,
-    /// Whether it may open internet sockets. With namespaces these lead to commands of the same session only.
+    /// Whether it may open internet sockets. With namespaces these lead where [`Sandbox::reach`] says.
     pub network: bool,
+    /// Whose network it is in.
+    pub reach: Reach,
     /// Whether it may open Unix sockets. It then reaches every daemon whose socket its user may open.
     pub unix_sockets: bool,
     /// Whether it sees the processes and the network of the machine, as a command that lists them must. It has no
     /// namespaces then: [`Form::Landlock`] holds for it.
     pub sees_machine: bool,
+}
+
+/// The network of a sandboxed process, where there are namespaces; without, it is always that of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// That of the session's commands: each other and the proxy, unless [`crate::Network::Open`] is set.
+    #[default]
+    Session,
+    /// That of the machine.
+    Machine,
 }
 
 /// How a sandbox is enforced.

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use decurion_exec::{Exit, Form, Launch, LaunchError, Sandbox, shell};
+use decurion_exec::{Exit, Form, Launch, LaunchError, Reach, Sandbox, shell};
 use tempfile::TempDir;
 
 use crate::house::{House, children, wait_for_ends, watch, within};
@@ -52,6 +52,7 @@ impl Room {
             visible: vec![self.path("work")],
             tmp: Some(self.path("tmp")),
             network: true,
+            reach: Reach::Session,
             unix_sockets: false,
             sees_machine: false,
         }
@@ -426,6 +427,33 @@ async fn the_network_is_the_command_s_own() {
     let (output, exit) = room.run(&connect, Some(room.sandbox())).await;
     assert!(!exit.success(), "{output}");
     assert!(room.run(&connect, None).await.1.success());
+}
+
+#[tokio::test]
+async fn with_the_machine_s_network_the_rest_of_the_sandbox_holds() {
+    for form in [Form::Namespaces, Form::Landlock] {
+        let room = Room::new();
+        room.house.guard.force_form(form);
+        let machine = || Some(Sandbox { reach: Reach::Machine, ..room.sandbox() });
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = format!("exec 3<>/dev/tcp/127.0.0.1/{}", listener.local_addr().unwrap().port());
+        let (output, exit) = room.run(&connect, machine()).await;
+        assert!(exit.success(), "{form:?}: {output}");
+        assert!(listener.accept().is_ok());
+        let attempts = "echo x > $ROOM/outside/file; echo x > .git/config; cat $ROOM/home/secret/key .env; \
+                        perl -MSocket -e 'socket(my $s, AF_UNIX, SOCK_STREAM, 0) and print \"canary\"'; echo x > file";
+        let (output, _) = room.run(attempts, machine()).await;
+        assert!(!output.contains("canary"), "{form:?}: {output}");
+        let content = |name: &str| std::fs::read_to_string(room.path(name)).unwrap();
+        let contents = [content("outside/file"), content("work/.git/config"), content("work/file")];
+        assert_eq!(contents, ["before", "before", "x\n"], "{form:?}: {output}");
+        let (kill, _) = room.run(&format!("kill -0 {} && echo there", std::process::id()), machine()).await;
+        assert!(!kill.contains("there"), "{form:?}: {kill}");
+        // Commands do not get that network, whichever came first.
+        let (output, exit) = room.run(&connect, Some(room.sandbox())).await;
+        assert_eq!(exit.success(), form == Form::Landlock, "{output}");
+        assert_eq!(room.house.guard.machine_pid().is_some(), form == Form::Namespaces);
+    }
 }
 
 #[tokio::test]
