@@ -60,14 +60,18 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
     found.map(|(_, _, kind)| *kind)
 }
 
-/// The IPv4 address to which a gateway would carry an IPv6 packet: mapped, compatible, NAT64, 6to4 and ISATAP forms.
+/// The IPv4 address to which a gateway would carry an IPv6 packet: mapped, compatible, NAT64, 6to4, Teredo and ISATAP forms.
 pub fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let parts = address.segments();
     let from = |high: u16, low: u16| Some(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)));
     match parts {
+        // This machine and "any" are not the IPv4 addresses 0.0.0.1 and 0.0.0.0.
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
+        // Teredo turns every bit of the client's address around.
+        [0x2001, 0, _, _, _, _, high, low] => from(!high, !low),
         [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
         | [0, 0, 0, 0, 0xffff, 0, high, low]
-        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x64, 0xff9b, 0 | 1, _, _, _, high, low]
         | [_, _, _, _, 0 | 0x200, 0x5efe, high, low]
         | [0x2002, high, low, ..] => from(high, low),
         _ => None,

@@ -23,6 +23,7 @@ mod http;
 mod inbound;
 mod masked;
 mod proxy;
+pub mod reach;
 mod record;
 mod relay;
 pub mod rules;

@@ -37,7 +37,7 @@ pub mod notebook_edit;
 pub mod oauth;
 mod patch;
 pub mod paths;
-pub mod reach;
+pub use decurion_egress::reach;
 pub mod read;
 pub mod restore;
 mod search;

@@ -1,7 +1,9 @@
 //! What an address of the network reaches. Takes a host or an IP address, gives whether it is this machine, an internal
 //! network, a cloud's store of credentials or the public network, however the address is written.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
+
+use crate::address::{embedded_v4, special_kind};
 
 /// What is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,26 +25,21 @@ impl Reach {
     }
 }
 
-/// Addresses outside of the link-local ranges at which clouds hand out credentials or run their agent.
-const CLOUD_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16)];
-const CLOUD_V6: [Ipv6Addr; 2] = [
-    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
-    // Another cloud's, at the same place of its own network.
-    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
-];
-
 /// What an address reaches.
 pub fn of(address: IpAddr) -> Reach {
-    match plain(address) {
-        IpAddr::V4(address) => of_v4(address),
-        IpAddr::V6(address) => of_v6(address),
+    match special_kind(plain(address)) {
+        None => Reach::Public,
+        Some("link-local" | "cloud metadata") => Reach::Secrets,
+        // Connecting to "any address" connects to this machine.
+        Some("loopback" | "unspecified") => Reach::Own,
+        Some(_) => Reach::Internal,
     }
 }
 
 /// An address without its disguises: an IPv4 address that an IPv6 address stands for is that IPv4 address.
 pub fn plain(address: IpAddr) -> IpAddr {
     match address {
-        IpAddr::V6(address) => embedded(address).map_or(IpAddr::V6(address), IpAddr::V4),
+        IpAddr::V6(address) => embedded_v4(address).map_or(IpAddr::V6(address), IpAddr::V4),
         v4 @ IpAddr::V4(_) => v4,
     }
 }
@@ -56,64 +53,6 @@ pub fn is_local_name(host: &str) -> bool {
 /// The address that a host is, if it is one: with or without brackets, not a name.
 pub fn literal(host: &str) -> Option<IpAddr> {
     host.trim_matches(['[', ']']).parse().ok().map(plain)
-}
-
-fn of_v4(address: Ipv4Addr) -> Reach {
-    let [first, second, third, _] = address.octets();
-    if address.is_link_local() || CLOUD_V4.contains(&address) {
-        return Reach::Secrets;
-    }
-    // Connecting to "any address" connects to this machine.
-    if address.is_loopback() || first == 0 {
-        return Reach::Own;
-    }
-    let shared = first == 100 && (64..128).contains(&second);
-    let protocol = (first, second, third) == (192, 0, 0);
-    let benchmark = first == 198 && (second == 18 || second == 19);
-    if address.is_private() || shared || protocol || benchmark || first >= 224 {
-        return Reach::Internal;
-    }
-    Reach::Public
-}
-
-fn of_v6(address: Ipv6Addr) -> Reach {
-    let first = address.segments()[0];
-    if address.is_unicast_link_local() || CLOUD_V6.contains(&address) {
-        return Reach::Secrets;
-    }
-    if address.is_loopback() || address.is_unspecified() {
-        return Reach::Own;
-    }
-    let site_local = first & 0xffc0 == 0xfec0;
-    if address.is_unique_local() || site_local || address.is_multicast() {
-        return Reach::Internal;
-    }
-    Reach::Public
-}
-
-/// The IPv4 address that an IPv6 address is translated to or tunnelled through.
-fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    let parts = address.segments();
-    let v4 = |high: u16, low: u16| {
-        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-        Ipv4Addr::new(a, b, c, d)
-    };
-    let last = v4(parts[6], parts[7]);
-    match parts {
-        // This machine and "any" are not the IPv4 addresses 0.0.0.1 and 0.0.0.0.
-        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
-        // 6to4.
-        [0x2002, high, low, ..] => Some(v4(high, low)),
-        // Teredo turns every bit of the client's address around.
-        [0x2001, 0, ..] => Some(v4(!parts[6], !parts[7])),
-        // Mapped, compatible, and mapped as translators write it; NAT64, with the prefix everybody knows and those for
-        // use inside; ISATAP.
-        [0, 0, 0, 0, 0, 0 | 0xffff, ..]
-        | [0, 0, 0, 0, 0xffff, 0, ..]
-        | [0x64, 0xff9b, 0 | 1, ..]
-        | [.., 0 | 0x200, 0x5efe, _, _] => Some(last),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
