@@ -156,8 +156,13 @@ pub fn connect(loaded: &Loaded, maker: &SandboxMaker, guard: &Guard) -> Option<A
         guard.set_network(Network::Open);
         return None;
     }
-    let hosts =
-        HostSettings { allowed: settings.allowed_hosts.clone(), denied: settings.denied_hosts.clone() };
+    // Read now, before any command could write the file that names them.
+    let root = Some(&loaded.paths.cwd).filter(|_| loaded.trust.is_trusted());
+    let hosts = HostSettings {
+        allowed: settings.allowed_hosts.clone(),
+        denied: settings.denied_hosts.clone(),
+        remotes: root.map(|root| decurion_engine::egress::remote_hosts(root)).unwrap_or_default(),
+    };
     let egress = Arc::new(Egress::new(hosts));
     let serving = Arc::clone(&egress);
     guard.set_network(Network::Proxied(Box::new(move |listener| serving.serve(listener))));

@@ -37,6 +37,8 @@ pub struct HostSettings {
     pub allowed: Vec<String>,
     /// Never reached.
     pub denied: Vec<String>,
+    /// Hosts of the repository's remotes ([`remote_hosts`]).
+    pub remotes: Vec<String>,
 }
 
 /// The way out for the commands of a session.
@@ -97,15 +99,15 @@ impl Egress {
     }
 
     /// The variables of a program that runs outside of any session. Nobody is asked about its hosts.
-    pub fn environment(&self, rules: &RuleSet, cwd: &Utf8Path) -> std::io::Result<Vec<(OsString, OsString)>> {
-        let client = self.clients.add("sandbox", host_rules(&self.settings, rules, cwd))?;
+    pub fn environment(&self, rules: &RuleSet) -> std::io::Result<Vec<(OsString, OsString)>> {
+        let client = self.clients.add("sandbox", host_rules(&self.settings, rules))?;
         Ok(variables(&client).collect())
     }
 
     /// Leave for the commands of a call.
     pub fn admit(self: &Arc<Self>, bench: &Bench<'_>, call: &Call, rules: &RuleSet) -> std::io::Result<Pass> {
         let name = call.id.as_str().to_owned();
-        let hosts = host_rules(&self.settings, rules, &bench.ports.root);
+        let hosts = host_rules(&self.settings, rules);
         let client = self.clients.add(&name, hosts)?;
         let caller = Arc::new(Caller {
             desk: Arc::clone(&bench.ports.desk),
@@ -146,7 +148,7 @@ impl Drop for Pass {
 /// The hosts that commands may reach: those of package managers, of the repository's remotes, of the settings and of
 /// rules for `WebFetch` that name one. What is allowed and cannot be read as a host counts for nothing; what is denied
 /// and cannot be read closes the network.
-fn host_rules(settings: &HostSettings, rules: &RuleSet, root: &Utf8Path) -> HostRules {
+fn host_rules(settings: &HostSettings, rules: &RuleSet) -> HostRules {
     let web = |rules: &[Rule]| -> (Vec<String>, bool) {
         let web = rules.iter().filter(|rule| rule.tool == "WebFetch");
         let everything = web.clone().any(|rule| rule.specifier.is_none());
@@ -156,7 +158,7 @@ fn host_rules(settings: &HostSettings, rules: &RuleSet, root: &Utf8Path) -> Host
     let is_host = |pattern: &String| Pattern::parse(pattern).is_ok();
     let (mut allowed, _) = web(&rules.allow);
     allowed.extend(settings.allowed.iter().cloned());
-    allowed.extend(remote_hosts(root));
+    allowed.extend(settings.remotes.iter().cloned());
     allowed.retain(is_host);
     // For WebFetch a rule that denies or asks is about the names below a name too. What is asked about there is refused
     // here: a command cannot be asked about before it begins.
@@ -174,19 +176,43 @@ fn host_rules(settings: &HostSettings, rules: &RuleSet, root: &Utf8Path) -> Host
     HostRules::new(allowed, denied, false).unwrap_or_else(|_| HostRules::closed())
 }
 
-/// The hosts of the repository's remotes. Commands cannot change the file that names them.
-fn remote_hosts(root: &Utf8Path) -> Vec<String> {
-    let Some(git) = crate::sandbox::git_folders(root).pop() else { return Vec::new() };
-    let text = std::fs::read_to_string(git.join("config")).unwrap_or_default();
-    let values =
-        text.lines().filter_map(|line| line.trim().strip_prefix("url")?.trim_start().strip_prefix('='));
-    values.filter_map(|url| url.trim().strip_prefix("https://")).filter_map(host_of).collect()
+/// The hosts of the remotes of the repository that a folder is in, each with its port. To be read before any command
+/// runs, and where the folder is trusted: whoever writes this file opens hosts. What it includes is not read. Remotes
+/// for ssh are none of these, because ssh does not use the proxy.
+pub fn remote_hosts(folder: &Utf8Path) -> Vec<String> {
+    let Some(git) = crate::sandbox::git_folders(folder).pop() else { return Vec::new() };
+    hosts_of_remotes(&std::fs::read_to_string(git.join("config")).unwrap_or_default())
 }
 
-fn host_of(rest: &str) -> Option<String> {
-    let authority = rest.split('/').next()?;
-    let host = authority.rsplit('@').next()?.split(':').next()?;
-    (!host.is_empty()).then(|| host.to_owned())
+fn hosts_of_remotes(config: &str) -> Vec<String> {
+    let mut in_remote = false;
+    let mut hosts = Vec::new();
+    for line in config.lines().map(str::trim) {
+        if let Some(section) = line.strip_prefix('[') {
+            in_remote = section.to_ascii_lowercase().starts_with("remote ");
+            continue;
+        }
+        let Some((key, value)) = line.split_once('=') else { continue };
+        let key = key.trim().to_ascii_lowercase();
+        if in_remote && (key == "url" || key == "pushurl") {
+            hosts.extend(host_of(value.trim().trim_matches('"')));
+        }
+    }
+    hosts
+}
+
+/// `host:port` of an address of the web.
+fn host_of(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://")?;
+    let port = match scheme {
+        "https" => 443,
+        "http" => 80,
+        _ => return None,
+    };
+    let authority = rest.split(['/', '?', '#']).next()?.rsplit('@').next()?;
+    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let host = if has_port { authority.to_owned() } else { format!("{authority}:{port}") };
+    Pattern::parse(&host).ok().filter(|pattern| pattern.base_name().is_some()).map(|_| host)
 }
 
 impl Callers {
@@ -309,8 +335,11 @@ mod tests {
 
     #[test]
     fn hosts_of_remotes_are_read_from_their_addresses() {
-        assert_eq!(host_of("github.com/a/b.git").as_deref(), Some("github.com"));
-        assert_eq!(host_of("user:token@example.org:8443/x").as_deref(), Some("example.org"));
-        assert_eq!(host_of("/x"), None);
+        let config = "[core]\n\turl = https://core.example/\n[remote \"origin\"]\n\turl = https://user:token@example.org:8443/x\n\t\
+                      pushURL = http://plain.example/a\n\tfetch = https://fetch.example/\n[remote \"s\"]\n\turl = git@ssh.example:x\n\t\
+                      url = ssh://ssh.example/x\n\turl = https://10.0.0.1/x\n\turl = https://github.com/a/b.git\n\
+                      [url \"https://instead.example/\"]\n\tinsteadOf = x\n[include]\n\tpath = ../evil\n\
+                      [submodule \"m\"]\n\turl = https://module.example/m\n";
+        assert_eq!(hosts_of_remotes(config), ["example.org:8443", "plain.example:80", "github.com:443"]);
     }
 }

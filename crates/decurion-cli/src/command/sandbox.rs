@@ -154,7 +154,7 @@ async fn run_program(
     let guard = wire::guard().ok_or_else(|| Failure::failed("this program cannot start others here"))?;
     let egress = wire::connect(loaded, maker, &guard);
     if let Some(egress) = egress.filter(|_| sandbox.as_ref().is_some_and(|sandbox| sandbox.network)) {
-        let variables = egress.environment(&loaded.rules.set, &loaded.paths.cwd);
+        let variables = egress.environment(&loaded.rules.set);
         env.extend(variables.map_err(|error| Failure::failed(format!("no way to the network: {error}")))?);
     }
     let env = decurion_tools::shell::environment(env, sandbox.as_ref());

@@ -221,3 +221,28 @@ fn a_sandbox_that_is_switched_off_is_shown() {
     let on: Value = serde_json::from_str(&self::stand(&[]).run(&["doctor", "--json"]).output()).unwrap();
     assert_eq!(on["sandbox"], "namespaces");
 }
+
+/// Remotes count where the folder is trusted, as they were when the session began.
+#[test]
+fn only_remotes_of_a_trusted_folder_open_their_host() {
+    let push = "git config -f .git/config remote.evil.url https://evil.example/x; mkdir -p n && cd n && git init -q . && \
+                git remote add origin https://nested.example/x; curl -sS https://nested.example/; curl -sS https://evil.example/; \
+                curl -sS https://origin.example/; exit 3";
+    for trusted in [false, true] {
+        let stand = stand(&[push]);
+        finished(stand.home.program("git").args(["init", "-q"]));
+        let add = ["remote", "add", "origin", "https://origin.example/x"];
+        finished(stand.home.program("git").args(add));
+        if trusted {
+            assert_eq!(stand.run(&["trust", "--yes"]).ending.code(), 0);
+        }
+        results(&stand, &["--allowedTools", "Bash"]);
+        let audit = stand.run(&["audit", "show", "--kind", "egress"]).output();
+        let refused = |host: &str| {
+            audit.lines().any(|line| line.contains(host) && line.contains("this host is not allowed"))
+        };
+        assert!(refused("nested.example") && refused("evil.example"), "{trusted}: {audit}");
+        // That it is allowed is what shows: there is no such host to look up.
+        assert_eq!(refused("origin.example"), !trusted, "{trusted}: {audit}");
+    }
+}
