@@ -1,6 +1,7 @@
 //! Who may use the proxy. Takes the name and the rules of an agent, gives a token that its commands present; takes a
 //! token, gives the client.
 
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +35,8 @@ pub struct Client {
     /// Slots for connections that wait for a person.
     waiting: Semaphore,
     state: Mutex<ClientState>,
+    /// Kept until the last of its connections is on record.
+    _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 struct ClientState {
@@ -45,6 +48,26 @@ struct ClientState {
 impl Clients {
     /// Adds a client with a new random token.
     pub fn add(&self, name: &str, rules: HostRules) -> io::Result<Arc<Client>> {
+        self.insert(name, rules, None)
+    }
+
+    /// The same for a client in whose name somebody records: `owner` lives until its last connection is recorded, which may
+    /// be after the client was removed.
+    pub fn add_for(
+        &self,
+        name: &str,
+        rules: HostRules,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> io::Result<Arc<Client>> {
+        self.insert(name, rules, Some(owner))
+    }
+
+    fn insert(
+        &self,
+        name: &str,
+        rules: HostRules,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> io::Result<Arc<Client>> {
         let state = ClientState { rules, allowed_for_session: HashSet::new(), questions: HashMap::new() };
         let client = Arc::new(Client {
             name: name.to_owned(),
@@ -52,6 +75,7 @@ impl Clients {
             ended: CancellationToken::new(),
             waiting: Semaphore::new(WAITING_MAX),
             state: Mutex::new(state),
+            _owner: owner,
         });
         lock(&self.by_token).insert(client.token.clone(), client.clone());
         Ok(client)

@@ -85,6 +85,9 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) {
             if fault.is_refusal() {
                 open.record.verdict = RecordedVerdict::Refused(fault.to_string());
             }
+            if let Fault::Refused(refusal) = &fault {
+                open.record.refusal = Some(refusal.reason.clone());
+            }
             open.record.ending = fault.ending();
             inbound.answer(&fault).await;
         }

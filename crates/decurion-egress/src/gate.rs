@@ -40,6 +40,8 @@ pub enum Verdict {
     AllowForSession,
     /// Refused. The next connection asks again.
     Deny,
+    /// Nobody could be asked, or nobody answered: refused as a host that is not listed.
+    Unanswered,
 }
 
 /// The resolver of the operating system.
@@ -260,6 +262,7 @@ impl Gate {
                 Ok(Grant::Session)
             }
             Verdict::Deny => Err(Reason::DeniedByUser),
+            Verdict::Unanswered => Err(Reason::NotAllowed),
         }
     }
 

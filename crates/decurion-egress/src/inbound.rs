@@ -94,7 +94,7 @@ impl Inbound {
         open.record.host = printable(&host);
         open.record.port = port;
         let client = token.and_then(|token| clients.find(&token)).ok_or(Fault::Unauthenticated)?;
-        open.record.client = Some(client.name().to_owned());
+        open.belongs_to(&client);
         let form = path.map_or(Form::Connect, |path| Form::Url { head, path });
         Ok(Request { client, host, port, form })
     }
@@ -119,7 +119,7 @@ impl Inbound {
         self.stream.write_all(&[socks::VERSION, socks::USER_AND_PASSWORD]).await?;
         let token = self.read_message(socks::login).await?;
         let client = clients.find(&token).ok_or(Fault::Unauthenticated)?;
-        open.record.client = Some(client.name().to_owned());
+        open.belongs_to(&client);
         self.stream.write_all(&[1, 0]).await?;
         let (host, port) = self.read_message(socks::request).await?;
         open.record.host = printable(&host);

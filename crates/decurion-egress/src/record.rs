@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::gate::Grant;
+use crate::clients::Client;
+use crate::gate::{Grant, Reason};
 
 /// Receives a record of every connection, allowed or refused.
 pub trait Recorder: Send + Sync {
@@ -27,6 +28,8 @@ pub struct ConnectionRecord {
     pub port: u16,
     /// Whether the connection was allowed, and why.
     pub verdict: RecordedVerdict,
+    /// Why the gate refused it, if it did.
+    pub refusal: Option<Reason>,
     /// The address that was connected to.
     pub address: Option<SocketAddr>,
     /// Bytes sent to the server.
@@ -119,6 +122,8 @@ pub(crate) struct OpenRecord {
     recorder: Arc<dyn Recorder>,
     pub(crate) tally: Arc<Tally>,
     pub(crate) record: ConnectionRecord,
+    /// Whose it is, once that is known.
+    client: Option<Arc<Client>>,
 }
 
 impl OpenRecord {
@@ -130,13 +135,20 @@ impl OpenRecord {
             verdict: RecordedVerdict::Refused(
                 "the connection ended before a request was complete".to_owned(),
             ),
+            refusal: None,
             address: None,
             bytes_up: 0,
             bytes_down: 0,
             ending: Ending::Stopped,
             duration: Duration::ZERO,
         };
-        Self { recorder, tally: Arc::new(Tally::new()), record }
+        Self { recorder, tally: Arc::new(Tally::new()), record, client: None }
+    }
+
+    /// Notes whose connection it is.
+    pub(crate) fn belongs_to(&mut self, client: &Arc<Client>) {
+        self.record.client = Some(client.name().to_owned());
+        self.client = Some(client.clone());
     }
 }
 

@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use camino::Utf8Path;
 use decurion_egress::rules::Pattern;
 use decurion_egress::{
-    Client, Clients, ConnectionRecord, DEFAULT_HOSTS, Gate, HostRules, Judge, Proxy, ProxyParts,
-    RecordedVerdict, Recorder, SystemResolver, Verdict as HostVerdict, environment,
+    Client, Clients, ConnectionRecord, DEFAULT_HOSTS, Gate, Grant, Host, HostRules, Judge, Proxy, ProxyParts,
+    Reason, RecordedVerdict, Recorder, SystemResolver, Verdict as HostVerdict, environment,
 };
 use decurion_exec::sandbox::PROXY_PORT;
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
-    Answer, AskedBy, AuditKind, CallId, Event, Intent, Mode, Question, QuestionId, Rule, RuleSet, Verdict,
-    WaitReason,
+    Answer, AskedBy, AuditKind, CallId, DecidedBy, Event, Intent, Mode, Question, QuestionId, Rule, RuleSet,
+    Verdict, WaitReason,
 };
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
@@ -27,7 +27,7 @@ use crate::audit::Witness;
 use crate::call::{Bench, Call};
 use crate::child;
 use crate::desk::{Desk, Wish};
-use crate::journal::Journal;
+use crate::journal::{Journal, Who};
 use crate::ports::Ask;
 
 /// Hosts that the settings name.
@@ -68,8 +68,17 @@ struct Caller {
     rights: watch::Receiver<Rights>,
     call: CallId,
     witness: Witness,
+    /// What allows hosts, for the record.
+    listed: Vec<Listed>,
     /// Hosts that were refused.
     refused: Mutex<Vec<String>>,
+}
+
+/// A pattern of hosts that may be reached, and where it comes from.
+struct Listed {
+    pattern: Pattern,
+    by: DecidedBy,
+    words: String,
 }
 
 impl Egress {
@@ -100,25 +109,51 @@ impl Egress {
 
     /// The variables of a program that runs outside of any session. Nobody is asked about its hosts.
     pub fn environment(&self, rules: &RuleSet) -> std::io::Result<Vec<(OsString, OsString)>> {
-        let client = self.clients.add("sandbox", host_rules(&self.settings, rules))?;
+        let client = self.clients.add("sandbox", host_rules(&self.listed(rules), &self.settings, rules))?;
         Ok(variables(&client).collect())
     }
 
     /// Leave for the commands of a call.
     pub fn admit(self: &Arc<Self>, bench: &Bench<'_>, call: &Call, rules: &RuleSet) -> std::io::Result<Pass> {
-        let name = call.id.as_str().to_owned();
-        let hosts = host_rules(&self.settings, rules);
-        let client = self.clients.add(&name, hosts)?;
+        // A call may run its command twice.
+        let name = format!("{}/{}", call.id.as_str(), uuid::Uuid::new_v4().simple());
+        let listed = self.listed(rules);
+        let hosts = host_rules(&listed, &self.settings, rules);
         let caller = Arc::new(Caller {
             desk: Arc::clone(&bench.ports.desk),
             journal: bench.ports.journal.clone(),
             rights: bench.ports.rights.clone(),
             call: call.id.clone(),
             witness: Witness::new(bench),
+            listed,
             refused: Mutex::default(),
         });
-        self.callers.lock().insert(name, Arc::downgrade(&caller));
+        let owner = Arc::clone(&caller) as Arc<dyn std::any::Any + Send + Sync>;
+        let client = self.clients.add_for(&name, hosts, owner)?;
+        let mut callers = self.callers.lock();
+        callers.retain(|_, caller| caller.strong_count() > 0);
+        callers.insert(name, Arc::downgrade(&caller));
+        drop(callers);
         Ok(Pass { egress: Arc::clone(self), caller, client })
+    }
+
+    /// What may be reached, and why: rules for `WebFetch` that name a host, settings, the repository's remotes, and package
+    /// managers. What cannot be read as a host counts for nothing.
+    fn listed(&self, rules: &RuleSet) -> Vec<Listed> {
+        let web = rules.allow.iter().filter(|rule| rule.tool == "WebFetch");
+        let by_rule = web.filter_map(|rule| Some((domain(rule.specifier.as_deref()?), rule.to_string())));
+        let settings =
+            self.settings.allowed.iter().map(|host| (host.as_str(), "sandbox.network.allowedDomains"));
+        let ruled = by_rule.chain(settings.map(|(host, setting)| (host, format!("the setting {setting}"))));
+        let remotes = self.settings.remotes.iter().map(|host| (host.as_str(), "a remote of the repository"));
+        let usual = remotes.chain(DEFAULT_HOSTS.iter().map(|host| (*host, "the default list")));
+        let read = |by: DecidedBy| {
+            move |(host, words): (&str, String)| {
+                Some(Listed { pattern: Pattern::parse(host).ok()?, by, words })
+            }
+        };
+        let usual = usual.map(|(host, words)| (host, words.to_owned()));
+        ruled.filter_map(read(DecidedBy::Rule)).chain(usual.filter_map(read(DecidedBy::Policy))).collect()
     }
 }
 
@@ -140,26 +175,21 @@ fn variables(client: &Client) -> impl Iterator<Item = (OsString, OsString)> + us
 
 impl Drop for Pass {
     fn drop(&mut self) {
+        // Its connections end now, and are recorded in the name of the caller, which the client keeps until then.
         self.egress.clients.remove(self.client.token());
-        self.egress.callers.lock().remove(self.client.name());
     }
 }
 
-/// The hosts that commands may reach: those of package managers, of the repository's remotes, of the settings and of
-/// rules for `WebFetch` that name one. What is allowed and cannot be read as a host counts for nothing; what is denied
-/// and cannot be read closes the network.
-fn host_rules(settings: &HostSettings, rules: &RuleSet) -> HostRules {
+/// The hosts that commands may reach: those listed, less those that are denied. What is denied and cannot be read closes
+/// the network.
+fn host_rules(listed: &[Listed], settings: &HostSettings, rules: &RuleSet) -> HostRules {
     let web = |rules: &[Rule]| -> (Vec<String>, bool) {
         let web = rules.iter().filter(|rule| rule.tool == "WebFetch");
         let everything = web.clone().any(|rule| rule.specifier.is_none());
         let named = web.filter_map(|rule| rule.specifier.as_deref());
-        (named.map(|text| text.strip_prefix("domain:").unwrap_or(text).to_owned()).collect(), everything)
+        (named.map(|text| domain(text).to_owned()).collect(), everything)
     };
     let is_host = |pattern: &String| Pattern::parse(pattern).is_ok();
-    let (mut allowed, _) = web(&rules.allow);
-    allowed.extend(settings.allowed.iter().cloned());
-    allowed.extend(settings.remotes.iter().cloned());
-    allowed.retain(is_host);
     // For WebFetch a rule that denies or asks is about the names below a name too. What is asked about there is refused
     // here: a command cannot be asked about before it begins.
     let (denied, asked) = (web(&rules.deny), web(&rules.ask));
@@ -172,8 +202,13 @@ fn host_rules(settings: &HostSettings, rules: &RuleSet) -> HostRules {
     }
     let below = denied_hosts.iter().filter(|name| name.starts_with("*.") && is_host(name));
     let denied = plain.chain(below).map(String::as_str);
-    let allowed = allowed.iter().map(String::as_str).chain(DEFAULT_HOSTS.iter().copied());
-    HostRules::new(allowed, denied, false).unwrap_or_else(|_| HostRules::closed())
+    let allowed: Vec<String> = listed.iter().map(|listed| listed.pattern.to_string()).collect();
+    HostRules::new(allowed.iter().map(String::as_str), denied, false).unwrap_or_else(|_| HostRules::closed())
+}
+
+/// The host of a rule for `WebFetch`.
+fn domain(specifier: &str) -> &str {
+    specifier.strip_prefix("domain:").unwrap_or(specifier)
 }
 
 /// The hosts of the remotes of the repository that a folder is in, each with its port. To be read before any command
@@ -232,7 +267,7 @@ impl Judge for Callers {
         Box::pin(async move {
             match caller {
                 Some(caller) => caller.ask(&host, port).await,
-                None => HostVerdict::Deny,
+                None => HostVerdict::Unanswered,
             }
         })
     }
@@ -252,15 +287,14 @@ impl Recorder for Callers {
                 refused.push(host);
             }
         }
+        let (by, words) = caller.source_of(record);
         caller.witness.record(AuditKind::Egress {
             host: record.host.clone(),
             port: record.port,
             address: record.address.map(|address| address.ip().to_string()),
             verdict: if reason.is_none() { Verdict::Allow } else { Verdict::Deny },
-            reason: match &record.verdict {
-                RecordedVerdict::Allowed(grant) => grant.text().to_owned(),
-                RecordedVerdict::Refused(reason) => reason.clone(),
-            },
+            by: Some(by),
+            reason: words,
             bytes_up: record.bytes_up,
             bytes_down: record.bytes_down,
         });
@@ -274,14 +308,47 @@ impl Recorder for Callers {
             bytes_down: record.bytes_down,
             duration_ms: u64::try_from(record.duration.as_millis()).unwrap_or(u64::MAX),
         };
-        tokio::spawn(async move {
-            // A journal that is lost is found lost by the call itself.
-            let _ = caller.journal.write(&caller.desk.who, vec![event]).await;
-        });
+        write(caller.journal.clone(), caller.desk.who.clone(), event);
     }
 }
 
+/// Puts a connection on record, beside whatever else happens.
+fn write(journal: Journal, who: Who, event: Event) {
+    // At the end of the program there may be nothing left to write it with.
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    runtime.spawn(async move {
+        // A journal that is lost is found lost by the call itself.
+        let _ = journal.write(&who, vec![event]).await;
+    });
+}
+
 impl Caller {
+    /// Who or what decided about a connection, and why.
+    fn source_of(&self, record: &ConnectionRecord) -> (DecidedBy, String) {
+        let host = Host::parse(&record.host).ok();
+        match (&record.verdict, &record.refusal) {
+            (RecordedVerdict::Allowed(Grant::Listed), _) => {
+                let matches = |listed: &&Listed| {
+                    host.as_ref().is_some_and(|host| listed.pattern.matches(host, record.port))
+                };
+                let listed = self.listed.iter().find(matches);
+                listed.map_or((DecidedBy::Rule, Grant::Listed.text().to_owned()), |listed| {
+                    (listed.by, listed.words.clone())
+                })
+            }
+            (RecordedVerdict::Allowed(Grant::Open), _) => (DecidedBy::Policy, Grant::Open.text().to_owned()),
+            (RecordedVerdict::Allowed(grant), _) => (DecidedBy::Person, grant.text().to_owned()),
+            (RecordedVerdict::Refused(reason), refusal) => {
+                let by = match refusal {
+                    Some(Reason::DeniedByUser) => DecidedBy::Person,
+                    Some(Reason::Denied { .. } | Reason::DeniedAddress { .. }) => DecidedBy::Rule,
+                    _ => DecidedBy::Policy,
+                };
+                (by, reason.clone())
+            }
+        }
+    }
+
     fn is_answerable(&self) -> bool {
         let rights = self.rights.borrow();
         let mode = child::mode((rights.mode, rights.undecided), &self.desk.modes, rights.trusted).value;
@@ -318,7 +385,8 @@ impl Caller {
         self.desk.waits(&self.journal, None);
         match heard.map(|heard| heard.answer) {
             Some(Answer::Allow { .. }) => HostVerdict::AllowForSession,
-            _ => HostVerdict::Deny,
+            Some(_) => HostVerdict::Deny,
+            None => HostVerdict::Unanswered,
         }
     }
 }

@@ -57,6 +57,9 @@ pub enum AuditKind {
         address: Option<String>,
         /// Whether it was allowed.
         verdict: Verdict,
+        /// Who or what decided; entries of earlier versions do not tell.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<DecidedBy>,
         /// Why.
         reason: String,
         /// Bytes sent to the host.
@@ -136,6 +139,14 @@ impl DecidedBy {
             Self::Host => "host",
             Self::Tool => "tool",
             Self::Nobody => "nobody",
+        }
+    }
+
+    /// The same for people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Nobody => "no answer",
+            other => other.name(),
         }
     }
 
@@ -247,6 +258,7 @@ mod tests {
             port: 443,
             address: Some("192.0.2.1".into()),
             verdict: Verdict::Allow,
+            by: Some(DecidedBy::Rule),
             reason: "allowed by rule".into(),
             bytes_up: 10,
             bytes_down: u64::MAX,

@@ -125,11 +125,12 @@ fn words(entry: &AuditEntry, raw: &str) -> String {
     match &entry.kind {
         AuditKind::Permission(made) => permission_words(made),
         AuditKind::Sandbox { title, refused, form } => format!("sandbox refused {refused} ({form}): {title}"),
-        AuditKind::Egress { host, port, address, verdict, reason, bytes_up, bytes_down } => {
+        AuditKind::Egress { host, port, address, verdict, by, reason, bytes_up, bytes_down } => {
             let address = address.as_deref().map(|address| format!(" ({address})")).unwrap_or_default();
             let verdict = verdict_word(*verdict);
+            let by = by.map(|by| format!("{}: ", by.words())).unwrap_or_default();
             format!(
-                "{verdict} connection to {host}:{port}{address}, {bytes_up} bytes up, {bytes_down} down: {reason}"
+                "{verdict} connection to {host}:{port}{address}, {bytes_up} bytes up, {bytes_down} down  [{by}{reason}]"
             )
         }
         AuditKind::Gap { count, reason } => format!("{count} entries could not be written: {reason}"),
@@ -141,7 +142,7 @@ fn words(entry: &AuditEntry, raw: &str) -> String {
 fn permission_words(made: &PermissionEntry) -> String {
     let by = match &made.rule {
         Some(rule) if made.by.name() == "rule" => format!("rule {rule}"),
-        _ => made.by.name().to_owned(),
+        _ => made.by.words().to_owned(),
     };
     let verdict = verdict_word(made.decision);
     format!("{verdict:<5} {}: {}  [{by}; {}: {}]", made.tool, made.title, made.mode, made.reason)

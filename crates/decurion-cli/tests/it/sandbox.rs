@@ -222,6 +222,43 @@ fn a_sandbox_that_is_switched_off_is_shown() {
     assert_eq!(on["sandbox"], "namespaces");
 }
 
+#[test]
+fn a_connection_that_is_open_when_its_command_ends_is_on_record() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // It keeps what it accepts open and never answers.
+    std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
+    let open = format!(
+        "t=${{HTTP_PROXY#http://}}; t=${{t%@*}}; p=${{HTTP_PROXY##*:}}; exec 3<>/dev/tcp/127.0.0.1/$p; \
+         printf 'CONNECT 127.0.0.1:{port} HTTP/1.1\\r\\nHost: 127.0.0.1:{port}\\r\\nProxy-Authorization: Basic %s\\r\\n\\r\\n' \
+         \"$(printf %s \"$t\" | base64 -w0)\" >&3; head -1 <&3; printf 'twelve bytes' >&3"
+    );
+    let settings =
+        json!({"sandbox": {"network": {"allowedDomains": [format!("127.0.0.1:{port}")]}}}).to_string();
+    let stand = stand(&[&open, "true"]);
+    let opened = results(&stand, &["--allowedTools", "Bash", "--settings", &settings]);
+    assert!(opened[0].contains("200"), "{opened:?}");
+    let audit = stand.run(&["audit", "show", "--kind", "egress"]).output();
+    assert!(audit.contains(&format!("allow connection to 127.0.0.1:{port} (127.0.0.1), ")), "{audit}");
+    assert!(audit.contains("[rule: the setting sandbox.network.allowedDomains]"), "{audit}");
+    let transcripts: String =
+        stand.written().iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
+    let recorded = transcripts
+        .lines()
+        .filter(|line| line.contains("\"connection\"") && line.contains(&port.to_string()));
+    assert_eq!(recorded.count(), 1, "{audit}");
+}
+
+#[test]
+fn a_host_that_nobody_could_be_asked_about_was_not_denied_by_a_person() {
+    let stand = stand(&["curl -sS https://unlisted.example/"]);
+    let refused = results(&stand, &["--allowedTools", "Bash"]);
+    assert!(refused[0].contains("unlisted.example:443"), "{refused:?}");
+    let audit = stand.run(&["audit", "show", "--kind", "egress"]).output();
+    assert!(audit.contains("deny connection to unlisted.example:443"), "{audit}");
+    assert!(audit.contains("[policy: ") && audit.contains("this host is not allowed"), "{audit}");
+}
+
 /// Remotes count where the folder is trusted, as they were when the session began.
 #[test]
 fn only_remotes_of_a_trusted_folder_open_their_host() {

@@ -81,7 +81,8 @@ impl Refusal {
     pub fn is_sure(&self) -> bool {
         match self.kind {
             RefusalKind::Write => self.line.to_lowercase().contains("read-only file system"),
-            RefusalKind::Network => !self.line.contains(' '),
+            // Then the line is the hosts that the proxy refused.
+            RefusalKind::Network => self.line.split(", ").all(|host| !host.contains(' ')),
             RefusalKind::Read | RefusalKind::Other => false,
         }
     }
@@ -128,6 +129,17 @@ impl Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_that_the_proxy_refused_are_a_sure_sign_however_many() {
+        let failed = ToolOutput::error("curl: (56) CONNECT tunnel failed");
+        for hosts in [&["a.org:443"][..], &["a.org:443", "b.org:80"]] {
+            let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+            assert!(refusal_in(&failed, &hosts).unwrap().is_sure(), "{hosts:?}");
+        }
+        let guess = ToolOutput::error("curl: (6) Could not resolve host: a.org");
+        assert!(!refusal_in(&guess, &[]).unwrap().is_sure());
+    }
 
     #[test]
     fn the_first_line_that_tells_of_a_refusal_is_kept() {
