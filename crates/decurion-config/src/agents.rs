@@ -4,6 +4,7 @@
 //! No file is dropped without a word: one that cannot be used is an error with its reason, one that was
 //! repaired is a warning. Nothing here fails; what to do about a problem is for whoever asks.
 
+mod bounds;
 pub(crate) mod builtin;
 pub(crate) mod definition;
 pub(crate) mod place;

@@ -110,6 +110,9 @@ pub enum Reason {
     /// No pattern allows the host and there is no person to ask.
     #[error("this host is not allowed")]
     NotAllowed,
+    /// The agent has a list of its own that does not have the host.
+    #[error("the definition of this agent does not list this host")]
+    Outside,
     /// A person said no.
     #[error("the user denied this host")]
     DeniedByUser,
@@ -162,6 +165,10 @@ impl Refusal {
             )),
             Reason::Denied { pattern } | Reason::DeniedAddress { pattern, .. } => Some(format!(
                 "to allow it, remove \"{pattern}\" from sandbox.network.deniedDomains in the settings"
+            )),
+            Reason::Outside => Some(format!(
+                "to allow it, add \"{}\" to sandbox.network.allowedDomains in the agent's definition",
+                self.host
             )),
             Reason::Malformed(_) | Reason::Lookup(_) => None,
         }
@@ -241,6 +248,7 @@ impl Gate {
             Decision::Open => Ok(Grant::Open),
             Decision::Denied { pattern } => Err(Reason::Denied { pattern }),
             Decision::UnlistedAddress => Err(Reason::UnlistedAddress),
+            Decision::Outside => Err(Reason::Outside),
             Decision::Unknown => self.ask(client, (host.to_string(), port)).await,
         }
     }

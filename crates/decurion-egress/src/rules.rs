@@ -20,6 +20,8 @@ struct Layer {
     allowed: Vec<Pattern>,
     denied: Vec<Pattern>,
     open: bool,
+    /// Nobody can allow what it does not list.
+    strict: bool,
 }
 
 /// What rules say about a host.
@@ -36,6 +38,8 @@ pub enum Decision {
     },
     /// No pattern is about it: a person is asked.
     Unknown,
+    /// A strict list does not have it.
+    Outside,
     /// It is an address that is not listed. Nobody is asked, because an address says nothing about whose it is.
     UnlistedAddress,
 }
@@ -95,7 +99,13 @@ impl HostRules {
     ) -> Result<Self, PatternError> {
         let allowed = allowed.into_iter().map(Pattern::parse).collect::<Result<_, _>>()?;
         let denied = denied.into_iter().map(Pattern::parse).collect::<Result<_, _>>()?;
-        Ok(Self { layers: vec![Layer { allowed, denied, open }] })
+        Ok(Self { layers: vec![Layer { allowed, denied, open, strict: false }] })
+    }
+
+    /// Rules that allow what these patterns list. Nobody is asked about other hosts.
+    pub fn only<'a>(allowed: impl IntoIterator<Item = &'a str>) -> Result<Self, PatternError> {
+        let allowed = allowed.into_iter().map(Pattern::parse).collect::<Result<_, _>>()?;
+        Ok(Self { layers: vec![Layer { allowed, strict: true, ..Layer::default() }] })
     }
 
     /// Rules that allow nothing.
@@ -125,6 +135,9 @@ impl HostRules {
             return if self.lists(address, port) { Decision::Listed } else { Decision::UnlistedAddress };
         }
         let listed = |layer: &Layer| layer.allowed.iter().any(|pattern| pattern.matches(host, port));
+        if self.layers.iter().any(|layer| layer.strict && !listed(layer)) {
+            return Decision::Outside;
+        }
         if self.layers.iter().all(listed) {
             return Decision::Listed;
         }

@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::approval::{Heard, Rights};
 use crate::audit::{self, decided_by};
+use crate::bounds;
 use crate::child;
 use crate::confine::{Confinement, Place};
 use crate::context::OpenCall;
@@ -411,7 +412,8 @@ fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
     around.directories = rights.left_of(&around.directories);
     let desk = &bench.ports.desk;
     let mode = child::mode((rights.mode, rights.undecided), &desk.modes, rights.trusted).value;
-    let rules = rights.rules_for(&desk.path, &[&bench.spec.own_rules, &bench.follows]);
+    let bounds = bounds::rules(&bench.spec.definition.sandbox);
+    let rules = rights.rules_for(&desk.path, &[&bench.spec.own_rules, &bench.follows, &bounds]);
     let policy = Policy::new(mode, rules, around);
     let undecided = child::undecided(rights.undecided, &bench.ports.desk.modes);
     let walls = bench.ports.equipment.sandbox.as_ref().map_or(Walls::Absent, |maker| maker.walls());
@@ -445,7 +447,8 @@ impl Leave {
         let (policy, seen) = (self.policy.clone(), self.seen.clone());
         let compile = move || maker.compile(&policy, profile, &seen);
         let compiled = tokio::task::spawn_blocking(compile).await.map_err(|error| error.to_string())?;
-        let Some(sandbox) = compiled.map_err(|error| error.to_string())? else { return Ok(None) };
+        let Some(mut sandbox) = compiled.map_err(|error| error.to_string())? else { return Ok(None) };
+        sandbox.network &= !bench.spec.definition.sandbox.no_network;
         let egress = bench.ports.equipment.egress.as_ref().filter(|_| sandbox.network);
         let pass = egress.map(|egress| egress.admit(bench, call, &rules)).transpose();
         let pass = pass.map_err(|error| format!("it has no way to the network: {error}"))?;
@@ -502,6 +505,11 @@ fn decide_under_grants(
 ) -> Decision {
     let bounds = Confinement::of(&bench.spec);
     if let Some(reason) = bounds.as_ref().and_then(|bounds| bounds.refuses(seen, place)) {
+        return Decision { verdict: Verdict::Deny, reason, rule: None, profile: None };
+    }
+    let fetched = seen.host.as_deref().filter(|_| name == "WebFetch");
+    let sandbox = &bench.spec.definition.sandbox;
+    if let Some(reason) = fetched.and_then(|host| bounds::refuses_fetch(sandbox, host, input)) {
         return Decision { verdict: Verdict::Deny, reason, rule: None, profile: None };
     }
     for root in bounds.iter().flat_map(|bounds| bounds.twins(&bench.ports.root)) {

@@ -24,6 +24,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::approval::Rights;
 use crate::audit::Witness;
+use crate::bounds;
 use crate::call::{Bench, Call};
 use crate::child;
 use crate::desk::{Desk, Wish};
@@ -119,6 +120,7 @@ impl Egress {
         let name = format!("{}/{}", call.id.as_str(), uuid::Uuid::new_v4().simple());
         let listed = self.listed(rules);
         let hosts = host_rules(&listed, &self.settings, rules);
+        let hosts = bounds::narrow(hosts, &bench.spec.definition.sandbox);
         let caller = Arc::new(Caller {
             desk: Arc::clone(&bench.ports.desk),
             journal: bench.ports.journal.clone(),
@@ -341,7 +343,9 @@ impl Caller {
             (RecordedVerdict::Refused(reason), refusal) => {
                 let by = match refusal {
                     Some(Reason::DeniedByUser) => DecidedBy::Person,
-                    Some(Reason::Denied { .. } | Reason::DeniedAddress { .. }) => DecidedBy::Rule,
+                    Some(Reason::Denied { .. } | Reason::DeniedAddress { .. } | Reason::Outside) => {
+                        DecidedBy::Rule
+                    }
                     _ => DecidedBy::Policy,
                 };
                 (by, reason.clone())

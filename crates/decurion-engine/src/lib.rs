@@ -20,6 +20,7 @@ pub mod agent_tools;
 pub mod approval;
 mod asking;
 mod audit;
+pub mod bounds;
 mod branch;
 pub mod budget;
 mod call;

@@ -60,9 +60,56 @@ pub struct AgentDefinition {
     /// Hooks that are active while it runs, as declared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hooks: Option<Value>,
+    /// What its sandbox forbids besides the session's, with what its parents' forbid.
+    #[serde(skip_serializing_if = "AgentSandbox::is_empty")]
+    pub sandbox: AgentSandbox,
     /// What is declared and belongs to its equipment: MCP servers, skills, memory, isolation, output schema.
     #[serde(skip_serializing_if = "Equipment::is_empty")]
     pub equipment: Equipment,
+}
+
+/// What a definition takes away from the sandbox of its agent. It never adds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AgentSandbox {
+    /// Whether no host may be reached.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_network: bool,
+    /// Lists of hosts; a host must be in each of them. None leaves it to the session.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allowed_hosts: Vec<Vec<String>>,
+    /// Hosts that may not be reached.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub denied_hosts: Vec<String>,
+    /// Files and folders that may not be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deny_read: Vec<String>,
+    /// Files and folders that may not be written.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deny_write: Vec<String>,
+}
+
+impl AgentSandbox {
+    /// Whether it forbids nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What this and its parent's forbid.
+    #[must_use]
+    pub fn within(&self, parent: &Self) -> Self {
+        fn both<T: Clone + PartialEq>(one: &[T], other: &[T]) -> Vec<T> {
+            let more = other.iter().filter(|item| !one.contains(item));
+            one.iter().chain(more).cloned().collect()
+        }
+        Self {
+            no_network: self.no_network || parent.no_network,
+            allowed_hosts: both(&parent.allowed_hosts, &self.allowed_hosts),
+            denied_hosts: both(&parent.denied_hosts, &self.denied_hosts),
+            deny_read: both(&parent.deny_read, &self.deny_read),
+            deny_write: both(&parent.deny_write, &self.deny_write),
+        }
+    }
 }
 
 /// What an agent carries besides its tools, as declared.

@@ -34,7 +34,7 @@ pub mod usage;
 pub mod view;
 pub mod visible;
 
-pub use agent::{AgentDefinition, AgentSource, Equipment, ToolSelection};
+pub use agent::{AgentDefinition, AgentSandbox, AgentSource, Equipment, ToolSelection};
 pub use answer::{Changes, Ruling};
 pub use audit::{AuditEntry, AuditKind, DecidedBy, PermissionEntry};
 pub use checkpoint::{FileBefore, Rewound};

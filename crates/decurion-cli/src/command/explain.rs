@@ -46,6 +46,7 @@ pub fn explain(agent: &LoadedAgent, loaded: &Loaded, background: Option<bool>, m
             .filter_map(|tool| Some(json!({"tool": tool.tool, "why": tool.removed.as_ref()?})))
             .collect::<Vec<_>>(),
         "limits": limits,
+        "sandbox": definition.sandbox,
         "hooks": hooks.declarations.len(),
         "lists": {
             "never_for_agents": NEVER_FOR_AGENTS,
@@ -135,6 +136,19 @@ pub fn text(explained: &Value) -> String {
     }
     if let Some(isolation) = explained["isolation"].as_str() {
         let _ = writeln!(text, "  {:<12} {isolation}", "isolation");
+    }
+    if explained["sandbox"]["no_network"] == true {
+        let _ = writeln!(text, "  {:<12} no network", "sandbox");
+    }
+    for hosts in explained["sandbox"]["allowed_hosts"].as_array().into_iter().flatten() {
+        let _ = writeln!(text, "  {:<12} reaches only {}", "sandbox", list(hosts));
+    }
+    for (key, words) in
+        [("denied_hosts", "never reaches"), ("deny_read", "cannot read"), ("deny_write", "cannot write")]
+    {
+        if explained["sandbox"][key].is_array() {
+            let _ = writeln!(text, "  {:<12} {words} {}", "sandbox", list(&explained["sandbox"][key]));
+        }
     }
     if explained["output_schema"] == true {
         let _ = writeln!(text, "  {:<12} JSON by `output_schema`", "report");

@@ -1,6 +1,7 @@
 //! The program from outside: arguments and requests in, lines, exit codes and files out.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod agent_sandbox;
 mod agents;
 mod agents_stream;
 mod audit;

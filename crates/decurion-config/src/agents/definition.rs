@@ -7,7 +7,7 @@ use decurion_protocol::permission::Mode;
 use decurion_protocol::{AgentDefinition, AgentSource, Money};
 use serde_json::Value;
 
-use crate::agents::{AgentFolder, AgentOrigin, AgentProblem, AgentRequest, Severity, builtin, tools};
+use crate::agents::{AgentFolder, AgentOrigin, AgentProblem, AgentRequest, Severity, bounds, builtin, tools};
 use crate::frontmatter::Entry;
 use crate::hooks;
 use crate::origin::Origin;
@@ -37,6 +37,7 @@ pub(crate) const KEYS: &[&str] = &[
     "budget",
     "output_schema",
     "max_depth",
+    "sandbox",
     HIDDEN,
 ];
 
@@ -214,6 +215,7 @@ impl Maker<'_> {
             "memory" => self.memory(entry),
             "isolation" => self.isolation(entry),
             "output_schema" => self.output_schema(entry),
+            "sandbox" => self.sandbox(entry),
             _ => {}
         }
     }
@@ -491,6 +493,14 @@ impl Maker<'_> {
                     format!("`{}`: expected a JSON Schema, which is an object", entry.key),
                 );
             }
+        }
+    }
+
+    fn sandbox(&mut self, entry: &Entry) {
+        let (sandbox, problems) = bounds::read(entry);
+        self.definition.sandbox = sandbox;
+        for (line, text) in problems {
+            self.error(line, text);
         }
     }
 

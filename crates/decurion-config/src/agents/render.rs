@@ -55,6 +55,7 @@ pub(crate) fn head(definition: &AgentDefinition) -> Map<String, Value> {
         ("memory", text(&equipment.memory)),
         ("isolation", text(&equipment.isolation)),
         ("output_schema", equipment.output_schema.clone()),
+        ("sandbox", super::bounds::write(&definition.sandbox)),
     ]
     .into_iter()
     .filter_map(|(key, value)| Some((key.to_owned(), value?)))

@@ -113,11 +113,16 @@ criticalSystemReminder_EXPERIMENTAL: mind the gap
 budget: {usd: 0.5, tokens: 1000, turns: 5, seconds: 60, spawns: 2}
 output_schema: {type: object}
 max_depth: 2
+sandbox:
+  network: {allowedDomains: [deploy.example.com], deniedDomains: [evil.example]}
+  filesystem:
+    denyRead: [secrets]
+    denyWrite: [vendor]
 ---
 Do it.
 "#,
         &expect![[r#"
-            {"name":"all","description":"d","prompt":"Do it.","tools":{"only":["Read","Bash(git log:*)","mcp__x__y"],"except":["Bash"]},"model":"opus","mode":"plan","limits":{"turns":5,"money":500000000,"tokens":1000,"seconds":60,"spawns":2},"background":true,"max_depth":2,"effort":"high","reminder":"mind the gap","initial_prompt":"go","color":"blue","hooks":{"Stop":[{"hooks":[{"type":"command","command":"true"}]}]},"equipment":{"skills":["one","two"],"mcp_servers":["github",{"own":{"command":"run"}}],"memory":"project","isolation":"worktree","output_schema":{"type":"object"}}}
+            {"name":"all","description":"d","prompt":"Do it.","tools":{"only":["Read","Bash(git log:*)","mcp__x__y"],"except":["Bash"]},"model":"opus","mode":"plan","limits":{"turns":5,"money":500000000,"tokens":1000,"seconds":60,"spawns":2},"background":true,"max_depth":2,"effort":"high","reminder":"mind the gap","initial_prompt":"go","color":"blue","hooks":{"Stop":[{"hooks":[{"type":"command","command":"true"}]}]},"sandbox":{"allowed_hosts":[["deploy.example.com"]],"denied_hosts":["evil.example"],"deny_read":["secrets"],"deny_write":["vendor"]},"equipment":{"skills":["one","two"],"mcp_servers":["github",{"own":{"command":"run"}}],"memory":"project","isolation":"worktree","output_schema":{"type":"object"}}}
         "#]],
     );
 }
@@ -308,6 +313,13 @@ fn limits_and_tools_that_cannot_be_read_make_a_file_unusable() {
         ("budget: {hours: 1}", "5: error: `budget` has no limit of this name: hours"),
         ("max_depth: deep", "5: error: `max_depth`: expected a whole number"),
         ("isolation: remote", "5: error: `isolation`: expected worktree or worktree+dirty, found remote"),
+        ("sandbox: off", "5: error: `sandbox`: expected an object with `network` and `filesystem`"),
+        ("sandbox: {enabled: false}", "5: error: `sandbox: enabled`: the sandbox cannot be switched off for one agent; only true is possible"),
+        ("sandbox:\n  network:\n    open: true", "7: error: `sandbox: open`: unknown key; an agent's sandbox only tightens, and has allowedDomains, deniedDomains"),
+        ("sandbox:\n  filesystem:\n    allowWrite: [x]", "7: error: `sandbox: allowWrite`: unknown key; an agent's sandbox only tightens, and has denyRead, denyWrite"),
+        ("sandbox:\n  excludedCommands: [x]", "6: error: `sandbox: excludedCommands`: unknown key; an agent's sandbox only tightens, and has enabled, network, filesystem"),
+        ("sandbox: {network: {allowedDomains: ['https://x.example']}}", "5: error: `sandbox: allowedDomains`: expected hosts such as example.com or *.example.com, found https://x.example"),
+        ("sandbox: {filesystem: {denyRead: 5}}", "5: error: `sandbox: denyRead`: expected a list of texts"),
         ("output_schema: [1]", "5: error: `output_schema`: expected a JSON Schema, which is an object"),
     ];
     for (lines, expected) in rows {

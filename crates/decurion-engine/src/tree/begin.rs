@@ -222,7 +222,11 @@ impl Owner {
             depth: desk.spec.depth + 1,
             pattern: if is_fork { Pattern::Fork } else { Pattern::Named },
             // The prompt is in the stored head; a copy on every run's record would only cost bytes.
-            definition: Arc::new(AgentDefinition { prompt: String::new(), ..definition.clone() }),
+            definition: Arc::new(AgentDefinition {
+                prompt: String::new(),
+                sandbox: definition.sandbox.within(&desk.spec.definition.sandbox),
+                ..definition.clone()
+            }),
             head: outfit.head_name.clone(),
             tools: outfit.tools.names().map(str::to_owned).collect(),
             opening: prefix.map_or(Opening::Fresh, |prefix| Opening::Fork {
