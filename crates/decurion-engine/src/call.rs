@@ -30,7 +30,7 @@ use crate::child;
 use crate::confine::{Confinement, Place};
 use crate::context::OpenCall;
 use crate::desk::Wish;
-use crate::egress::Pass;
+use crate::egress::{Fetching, Pass};
 use crate::elicit::Elicitor;
 use crate::hook::HookPermission;
 use crate::hooked::{Hooked, HookedCall};
@@ -1039,7 +1039,11 @@ pub fn context(
         held: None,
         environment: environment(&equipment.environment, bench.spec.worktree.as_deref()),
         limits: Arc::clone(&equipment.limits),
-        http: equipment.http.clone(),
+        http: if call.name == "WebFetch" {
+            equipment.http.clone().through(Arc::new(Fetching::new(bench, call)))
+        } else {
+            equipment.http.clone()
+        },
         detached: tokio::sync::watch::channel(false).1,
         elicit: mcp::is_servers(&call.name).then(|| Arc::new(Elicitor::new(bench, call)) as Arc<dyn Elicit>),
         host: Some(Arc::clone(&bench.ports.desk) as Arc<dyn std::any::Any + Send + Sync>),

@@ -2,6 +2,8 @@
 //! through the proxy, and puts every connection on record. A host that no rule is about is asked about, in the name of
 //! the call that wants it.
 
+mod fetching;
+
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -30,6 +32,7 @@ use crate::child;
 use crate::desk::{Desk, Wish};
 use crate::journal::{Journal, Who};
 use crate::ports::Ask;
+pub use fetching::Fetching;
 
 /// Hosts that the settings name.
 #[derive(Clone, Debug, Default)]
@@ -106,6 +109,13 @@ impl Egress {
             Ok(proxy) => self.proxies.lock().unwrap_or_else(PoisonError::into_inner).push(proxy),
             Err(error) => tracing::warn!("commands have no way to the network: {error}"),
         }
+    }
+
+    /// What a tool that connects itself may not reach: what the settings deny.
+    fn denied(&self) -> HostRules {
+        let denied = self.settings.denied.iter().flat_map(|name| [format!("*.{name}"), name.clone()]);
+        let denied: Vec<String> = denied.filter(|name| Pattern::parse(name).is_ok()).collect();
+        HostRules::new([], denied.iter().map(String::as_str), true).unwrap_or_else(|_| HostRules::closed())
     }
 
     /// The variables of a program that runs outside of any session. Nobody is asked about its hosts.

@@ -11,7 +11,7 @@ use reqwest::{Response, StatusCode, Url};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::http::SECRETS;
+use crate::http::{OpenConnection, SECRETS};
 use crate::reach::{self, Reach, is_local_name};
 use crate::{InputError, Surroundings, Tool, ToolContext, ToolLimits, ToolSpec, html, paths, typed};
 
@@ -19,6 +19,9 @@ const NAME: &str = "WebFetch";
 const MAX_URL: usize = 8 << 10;
 /// Characters of a failed page that are shown.
 const ERROR_CHARS: usize = 2_000;
+
+/// What a page should be.
+const ACCEPTED: &str = "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.5";
 
 /// The tool.
 #[derive(Debug)]
@@ -171,14 +174,23 @@ async fn fetch(cx: &ToolContext, request: &Request) -> Result<ToolOutput, FetchE
     for _ in 0..=cx.limits.fetch_redirects {
         // Nobody waits for this line; where there is no room for it, it is dropped.
         let _ = cx.progress.try_send(format!("fetching {}", host(&url).unwrap_or_default()));
-        let approved = cx.http.approve(&host(&url).unwrap_or_default(), Arc::clone(&cx.rules)).await;
-        let approved = approved.map_err(|reason| FetchError::Failed { url: url.clone(), reason })?;
-        let get = client
-            .get(url.clone())
-            .header(ACCEPT, "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.5");
+        let host = host(&url).unwrap_or_default();
+        let refused = |reason: String| FetchError::Failed { url: url.clone(), reason };
+        let mut open = cx.http.open(&host, url.port_or_known_default().unwrap_or(443)).map_err(refused)?;
+        let approved = cx.http.approve(&host, Arc::clone(&cx.rules)).await;
+        let approved = approved.map_err(|reason| {
+            open.record.refused = Some(reason.clone());
+            FetchError::Failed { url: url.clone(), reason }
+        })?;
+        let get = client.get(url.clone()).header(ACCEPT, ACCEPTED);
+        open.record.bytes_up = (url.as_str().len() + ACCEPTED.len()) as u64;
         let response = approved.send(get).await.map_err(|error| FetchError::failed(&url, &error))?;
+        open.record.address = response.remote_addr().map(|address| address.ip());
+        open.received(
+            response.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum(),
+        );
         if !is_redirect(response.status()) {
-            return page(&cx.limits, request, &url, response).await;
+            return page(&cx.limits, request, &url, response, &mut open).await;
         }
         let next = next_address(&url, response.headers())?;
         if !is_same_place(&url, &next) {
@@ -231,6 +243,7 @@ async fn page(
     request: &Request,
     url: &Url,
     response: Response,
+    open: &mut OpenConnection,
 ) -> Result<ToolOutput, FetchError> {
     let status = response.status();
     let kind = ContentKind::of(response.headers());
@@ -238,7 +251,7 @@ async fn page(
         return Err(FetchError::NotText { kind, url: url.clone() });
     }
     let latin = is_latin(response.headers());
-    let body = body(limits, url, response).await?;
+    let body = body(limits, url, response, open).await?;
     let structured = json!({
         "url": url.as_str(), "code": status.as_u16(),
         "codeText": status.canonical_reason().unwrap_or_default(), "bytes": body.bytes.len(),
@@ -338,10 +351,16 @@ struct Body {
     cut: bool,
 }
 
-async fn body(limits: &ToolLimits, url: &Url, mut response: Response) -> Result<Body, FetchError> {
+async fn body(
+    limits: &ToolLimits,
+    url: &Url,
+    mut response: Response,
+    open: &mut OpenConnection,
+) -> Result<Body, FetchError> {
     let limit = usize::try_from(limits.fetch_bytes).unwrap_or(usize::MAX);
     let mut bytes = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| FetchError::failed(url, &error))? {
+        open.received(chunk.len());
         let room = limit - bytes.len();
         bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
         if chunk.len() > room {

@@ -17,6 +17,68 @@ use crate::{AddressRule, PathRules};
 pub struct Http {
     client: Arc<OnceLock<reqwest::Client>>,
     names: Names,
+    gate: Option<Gate>,
+}
+
+/// Decides about connections that a tool makes itself, and records them.
+pub trait Connections: Send + Sync {
+    /// Why this host may not be reached, if it may not.
+    fn refuses(&self, host: &str, port: u16) -> Option<String>;
+
+    /// Records a connection that has ended, or was not made.
+    fn record(&self, connection: &Connection);
+}
+
+/// A connection of a tool.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// The host, as rules see it.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The address connected to, if that is known.
+    pub address: Option<IpAddr>,
+    /// Why it was not made, if it was not.
+    pub refused: Option<String>,
+    /// Bytes of the request that were sent, without those of TLS.
+    pub bytes_up: u64,
+    /// Bytes of the response that were received, without those of TLS.
+    pub bytes_down: u64,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+#[derive(Clone)]
+struct Gate(Arc<dyn Connections>);
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").finish_non_exhaustive()
+    }
+}
+
+/// A connection that is recorded when this is dropped, however it ends.
+pub struct OpenConnection {
+    gate: Option<Gate>,
+    start: tokio::time::Instant,
+    /// What is recorded.
+    pub record: Connection,
+}
+
+impl OpenConnection {
+    /// Counts bytes of the response.
+    pub fn received(&mut self, bytes: usize) {
+        self.record.bytes_down += bytes as u64;
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.record.duration = self.start.elapsed();
+        if let Some(Gate(gate)) = &self.gate {
+            gate.record(&self.record);
+        }
+    }
 }
 
 /// Looks a name up.
@@ -26,6 +88,29 @@ impl Http {
     /// A client for which names mean what this says.
     pub fn with_names(look_up: LookUp) -> Self {
         Self { names: Names { look_up }, ..Self::default() }
+    }
+
+    /// The same client for one call, whose connections are decided about and recorded here.
+    #[must_use]
+    pub fn through(mut self, gate: Arc<dyn Connections>) -> Self {
+        self.gate = Some(Gate(gate));
+        self
+    }
+
+    /// Begins a connection; the error is why it may not be made.
+    pub fn open(&self, host: &str, port: u16) -> Result<OpenConnection, String> {
+        let refused = self.gate.as_ref().and_then(|Gate(gate)| gate.refuses(host, port));
+        let record = Connection {
+            host: host.to_owned(),
+            port,
+            address: None,
+            refused: refused.clone(),
+            bytes_up: 0,
+            bytes_down: 0,
+            duration: Duration::ZERO,
+        };
+        let open = OpenConnection { gate: self.gate.clone(), start: tokio::time::Instant::now(), record };
+        refused.map_or(Ok(open), Err)
     }
 
     /// Looks up where a host leads and whether the rules let it lead there. The error is for the model.

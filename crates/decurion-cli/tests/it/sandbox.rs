@@ -283,3 +283,38 @@ fn only_remotes_of_a_trusted_folder_open_their_host() {
         assert_eq!(refused("origin.example"), !trusted, "{trusted}: {audit}");
     }
 }
+
+#[test]
+fn pages_go_through_the_same_gate_and_are_on_record() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let head =
+                "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 1000\r\nConnection: close";
+            let _ = stream.write_all(format!("{head}\r\n\r\n{}", "x".repeat(1000)).as_bytes());
+        }
+    });
+    let fetch = json!({"url": format!("http://127.0.0.1:{port}/"), "prompt": "p"});
+    let script = format!("when agent=main turn=1\n  call WebFetch {fetch}\nwhen\n  say \"done\"\n");
+    for denied in [false, true] {
+        let stand = Stand::new(&script);
+        let hosts = if denied { vec!["127.0.0.1"] } else { Vec::new() };
+        let settings = json!({"sandbox": {"network": {"deniedDomains": hosts}}}).to_string();
+        let read =
+            results(&stand, &["--allowedTools", "WebFetch(domain:127.0.0.1)", "--settings", &settings]);
+        assert_eq!(read[0].contains("xxxx"), !denied, "{read:?}");
+        let audit = stand.run(&["audit", "show", "--kind", "egress"]).output();
+        let verdict = if denied { "deny" } else { "allow" };
+        assert!(audit.contains(&format!("{verdict} connection to 127.0.0.1:{port}")), "{audit}");
+        let down =
+            audit.split("bytes up, ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+        assert_eq!(down.is_some_and(|down| down >= 1000), !denied, "{audit}");
+        let files = stand.written();
+        let texts = files.iter().filter_map(|file| fs::read_to_string(file).ok());
+        let events = texts.map(|text| text.matches("\"connection\"").count()).sum::<usize>();
+        assert_eq!(events, 1, "{denied}: {audit}");
+    }
+}
