@@ -4,10 +4,10 @@
 //! The analysis of a command's text decides what is asked; this decides what can happen. Neither relies on the other.
 
 mod places;
+mod private_folder;
 mod refusal;
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -21,6 +21,7 @@ use crate::permission::{Around, Policy, Walls, patterns_of};
 use crate::trail::Trails;
 pub(crate) use places::git_folders;
 use places::{Listings, Placeholders};
+use private_folder::PrivateFolder;
 pub use refusal::{Refusal, refusal_in};
 
 /// What the kernel keeps commands from in every session of this program, whatever the rules say.
@@ -113,7 +114,7 @@ impl SandboxMaker {
             // If another was faster, this one is removed again.
             let _ = self.tmp.set(made);
         }
-        Ok(self.tmp.get().map_or(Utf8Path::new("/nonexistent"), |folder| &folder.path))
+        Ok(self.tmp.get().map_or(Utf8Path::new("/nonexistent"), PrivateFolder::path))
     }
 
     /// What rules may rely on. Without namespaces a command can change the modes of files, so that none that only looks
@@ -406,45 +407,5 @@ impl Collected {
         let hidden: Vec<Utf8PathBuf> =
             paths.iter().filter(outside).map(|path| self.trails.place(path)).collect();
         self.hidden.extend(hidden.into_iter().filter(|path| path.exists()));
-    }
-}
-
-/// A folder that is removed with all in it when the program ends.
-#[derive(Debug)]
-struct PrivateFolder {
-    path: Utf8PathBuf,
-    /// Locked for as long as the folder is used.
-    _lock: File,
-}
-
-impl PrivateFolder {
-    const PREFIX: &str = "decurion-sandbox-";
-    const LOCK: &str = ".lock";
-
-    fn make(parent: &Utf8Path) -> std::io::Result<Self> {
-        use std::os::unix::fs::DirBuilderExt as _;
-        Self::sweep(parent);
-        let path = parent.join(format!("{}{}", Self::PREFIX, uuid::Uuid::new_v4().simple()));
-        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-        let lock = File::create(path.join(Self::LOCK))?;
-        lock.lock()?;
-        Ok(Self { path, _lock: lock })
-    }
-
-    /// Removes what processes that were killed have left.
-    fn sweep(parent: &Utf8Path) {
-        let entries = parent.read_dir_utf8().into_iter().flatten().flatten();
-        for entry in entries.filter(|entry| entry.file_name().starts_with(Self::PREFIX)) {
-            let lock = File::open(entry.path().join(Self::LOCK));
-            if lock.is_ok_and(|lock| lock.try_lock().is_ok()) {
-                let _ = std::fs::remove_dir_all(entry.path());
-            }
-        }
-    }
-}
-
-impl Drop for PrivateFolder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.path);
     }
 }
