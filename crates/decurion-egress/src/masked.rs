@@ -6,20 +6,22 @@
 //! values, also inside `Authorization: Basic`, and nowhere else: not in the URL and not in bodies. Sent to another host, or
 //! over plain HTTP, a sentinel stays what it is.
 //!
-//! A host could send the secret back. In headers of a response, and in text of at most 1 MiB with a known length and no
-//! encoding, it is replaced by the sentinel again. It is *not* replaced in larger, chunked, compressed or binary bodies, in
-//! another spelling such as base64, or if it is shorter than eight bytes. So give a secret only to hosts that do not echo it.
+//! A host could send the secret back, as it is or in base64. In headers of a response, and in text of at most 1 MiB with a
+//! known length, it is replaced by the sentinel again; in other bodies it is overwritten. Hosts are asked not to compress
+//! what they send. What is *not* replaced: bodies that are compressed all the same, other spellings, half a secret (a
+//! request for a range), and secrets shorter than eight bytes. So give a secret only to hosts that do not echo it.
 //!
 //! Upgrades (WebSocket) and HTTP/2 do not work with these hosts.
 
 mod authority;
+mod body;
 mod exchange;
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -30,8 +32,28 @@ use crate::rules::{Pattern, PatternError};
 use authority::Authority;
 pub(crate) use exchange::carry;
 
-/// Shorter secrets are not looked for in responses: they would be found by chance.
+/// Shorter texts are not looked for in responses: they would be found by chance.
 const ECHO_MIN: usize = 8;
+
+/// How a secret may be written in what a host sends back: as it is, and as base64 of it with anything before and after. Only
+/// those that are long enough to be looked for.
+pub fn spellings(secret: &str) -> Vec<String> {
+    let mut found = vec![secret.to_owned()];
+    for before in 0..3 {
+        let padded = [&[0; 2][..before], secret.as_bytes()].concat();
+        // Letters at both ends depend on what stands beside the secret.
+        let (first, end) = ((before * 8).div_ceil(6), padded.len() * 8 / 6);
+        for encoded in [STANDARD.encode(&padded), URL_SAFE.encode(&padded)] {
+            found.push(encoded[first..end].to_owned());
+        }
+    }
+    found.retain(|text| text.len() >= ECHO_MIN);
+    found.sort();
+    found.dedup();
+    // The longest first: one may be part of another.
+    found.sort_by_key(|text| std::cmp::Reverse(text.len()));
+    found
+}
 
 /// A secret as settings give it.
 #[derive(Clone)]
@@ -98,6 +120,11 @@ struct MaskedSecret {
 }
 
 impl Masked {
+    /// Whether these secrets can be masked.
+    pub fn check(secrets: &[Secret]) -> Result<(), MaskedError> {
+        secrets.iter().cloned().try_for_each(|secret| MaskedSecret::new(secret).map(drop))
+    }
+
     /// Masks these secrets. Hosts are verified by the roots of the system and those in `extra_roots` (PEM). `now` dates the
     /// certificates of the session.
     pub fn new(secrets: Vec<Secret>, extra_roots: &str, now: SystemTime) -> Result<Self, MaskedError> {
@@ -140,7 +167,7 @@ impl Masked {
 
     fn substitution(&self, host: &Host, port: u16) -> Substitution {
         let own = self.secrets.iter().filter(|secret| secret.is_for(host, port));
-        Substitution { pairs: own.map(|secret| (secret.sentinel.clone(), secret.value.clone())).collect() }
+        Substitution::new(own.map(|secret| (secret.sentinel.clone(), secret.value.clone())).collect())
     }
 }
 
@@ -170,17 +197,27 @@ impl MaskedSecret {
 
 /// Sentinels and secrets for one host.
 struct Substitution {
-    pairs: Vec<(String, String)>,
+    /// A sentinel and its secret.
+    unmasking: Vec<(String, String)>,
+    /// How a secret may be written, and its sentinel.
+    masking: Vec<(String, String)>,
 }
 
 impl Substitution {
+    fn new(pairs: Vec<(String, String)>) -> Self {
+        let spelled = |(sentinel, value): &(String, String)| {
+            let sentinel = sentinel.clone();
+            spellings(value).into_iter().map(move |text| (text, sentinel.clone()))
+        };
+        let masking = pairs.iter().flat_map(spelled).collect();
+        Self { unmasking: pairs, masking }
+    }
+
     /// Puts secrets in the place of their sentinels.
     fn unmask(&self, headers: &mut HeaderMap) {
         for (name, header) in headers.iter_mut() {
             let basic = (name == AUTHORIZATION).then(|| self.unmask_basic(header.as_bytes())).flatten();
-            let changed =
-                basic.or_else(|| self.replace(header.as_bytes(), |(sentinel, value)| (sentinel, value)));
-            set(header, changed);
+            set(header, basic.or_else(|| replace(header.as_bytes(), &self.unmasking)));
         }
     }
 
@@ -188,44 +225,44 @@ impl Substitution {
         let (scheme, encoded) = std::str::from_utf8(header).ok()?.split_once(' ')?;
         let decoded =
             STANDARD.decode(encoded.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
-        let changed = self.replace(&decoded, |(sentinel, value)| (sentinel, value))?;
+        let changed = replace(&decoded, &self.unmasking)?;
         Some(format!("{scheme} {}", STANDARD.encode(changed)).into_bytes())
     }
 
     /// Puts sentinels in the place of their secrets.
     fn mask(&self, headers: &mut HeaderMap) {
         for (_, header) in headers.iter_mut() {
-            let changed = self.replace(header.as_bytes(), masking);
+            let changed = replace(header.as_bytes(), &self.masking);
             set(header, changed);
         }
     }
 
     fn mask_bytes(&self, bytes: &[u8]) -> Vec<u8> {
-        self.replace(bytes, masking).unwrap_or_else(|| bytes.to_vec())
+        replace(bytes, &self.masking).unwrap_or_else(|| bytes.to_vec())
     }
 
-    /// The bytes with each pair's first text replaced by its second; none if no text occurs.
-    fn replace(&self, bytes: &[u8], order: fn(&(String, String)) -> (&String, &String)) -> Option<Vec<u8>> {
-        let mut changed: Option<Vec<u8>> = None;
-        for (from, to) in self.pairs.iter().map(order) {
-            let current = changed.as_deref().unwrap_or(bytes);
-            if let Some(next) = replace_all(current, from.as_bytes(), to.as_bytes()) {
-                changed = Some(next);
-            }
-        }
-        changed
+    /// What must not be in a response.
+    fn needles(&self) -> Vec<Vec<u8>> {
+        self.masking.iter().map(|(text, _)| text.clone().into_bytes()).collect()
     }
 }
 
-/// Short secrets stay: the sentinel replaces itself.
-fn masking((sentinel, value): &(String, String)) -> (&String, &String) {
-    if value.len() < ECHO_MIN { (sentinel, sentinel) } else { (value, sentinel) }
+/// The bytes with each pair's first text replaced by its second; none if no text occurs.
+fn replace(bytes: &[u8], pairs: &[(String, String)]) -> Option<Vec<u8>> {
+    let mut changed: Option<Vec<u8>> = None;
+    for (from, to) in pairs {
+        let current = changed.as_deref().unwrap_or(bytes);
+        if let Some(next) = replace_all(current, from.as_bytes(), to.as_bytes()) {
+            changed = Some(next);
+        }
+    }
+    changed
 }
 
 fn replace_all(bytes: &[u8], from: &[u8], to: &[u8]) -> Option<Vec<u8>> {
     let mut result = Vec::new();
     let mut rest = bytes;
-    while let Some(at) = rest.windows(from.len()).position(|window| window == from) {
+    while let Some(at) = find(rest, from) {
         result.extend_from_slice(&rest[..at]);
         result.extend_from_slice(to);
         rest = &rest[at + from.len()..];
@@ -235,6 +272,10 @@ fn replace_all(bytes: &[u8], from: &[u8], to: &[u8]) -> Option<Vec<u8>> {
     }
     result.extend_from_slice(rest);
     Some(result)
+}
+
+fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
+    memchr::memmem::find(bytes, text)
 }
 
 fn set(header: &mut HeaderValue, changed: Option<Vec<u8>>) {
@@ -247,7 +288,8 @@ fn set(header: &mut HeaderValue, changed: Option<Vec<u8>>) {
 /// Variables that make the usual programs trust the session's authority.
 ///
 /// The file at `path` is [`Masked::bundle_pem`]: most of these variables replace the roots of the system, so the file has to
-/// contain those too. Only `NODE_EXTRA_CA_CERTS` and `DENO_CERT` add to them. Java reads none of these.
+/// contain those too. Only `NODE_EXTRA_CA_CERTS` and `DENO_CERT` add to them. Java and programs that use GnuTLS, such as some
+/// builds of wget, read none of these.
 pub fn environment_for_ca(path: &str) -> Vec<(&'static str, String)> {
     let names = [
         "SSL_CERT_FILE",
@@ -267,12 +309,24 @@ pub fn environment_for_ca(path: &str) -> Vec<(&'static str, String)> {
     names.into_iter().map(|name| (name, path.to_owned())).collect()
 }
 
+/// The roots of the system as text. Like the proxy itself, it follows `SSL_CERT_FILE` and `SSL_CERT_DIR` of this process.
+pub fn system_roots_pem() -> String {
+    let encoded = |certificate: CertificateDer<'static>| {
+        let text = STANDARD.encode(&certificate);
+        let lines: Vec<&str> =
+            text.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
+        format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+    };
+    // What cannot be read is missing, and hosts that need it are refused by the program that connects.
+    rustls_native_certs::load_native_certs().certs.into_iter().map(encoded).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn substitution(value: &str) -> Substitution {
-        Substitution { pairs: vec![("decurion-masked-1".to_owned(), value.to_owned())] }
+        Substitution::new(vec![("decurion-masked-1".to_owned(), value.to_owned())])
     }
 
     fn headers(name: &'static str, value: &str) -> HeaderMap {
@@ -302,6 +356,13 @@ mod tests {
         let masked = |value: &str, text: &str| substitution(value).mask_bytes(text.as_bytes());
         assert_eq!(masked("s3cret-value", "a s3cret-value b"), b"a decurion-masked-1 b");
         assert_eq!(masked("a", "a banana"), b"a banana");
+        for login in ["", "u", "me", "you", "some"] {
+            for end in ["", "!", "!!"] {
+                let basic = STANDARD.encode(format!("{login}:s3cret-value{end}"));
+                let shown = masked("s3cret-value", &basic);
+                assert!(find(&shown, b"decurion-masked-1").is_some(), "{basic}");
+            }
+        }
         let mut echoed = headers("x-echo", "key=s3cret-value");
         substitution("s3cret-value").mask(&mut echoed);
         assert_eq!(echoed["x-echo"], "key=decurion-masked-1");

@@ -10,8 +10,8 @@ use http_body_util::{BodyExt as _, Either, Full};
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::client::conn::http1::SendRequest;
 use hyper::header::{
-    CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName,
-    HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap,
+    HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Version};
@@ -21,18 +21,19 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+use super::body::BlankedBody;
 use super::{Masked, Substitution};
 use crate::fault::Fault;
 use crate::host::Host;
 use crate::inbound::Inbound;
 use crate::record::{Direction, Tally};
 
-/// The largest body in which an echoed secret is replaced.
+/// The largest body in which an echoed secret is replaced by its sentinel; in larger ones it is overwritten.
 const BODY_MAX: u64 = 1024 * 1024;
 /// The most bytes of a head.
 const HEAD_MAX: usize = 64 * 1024;
 
-type ResponseBody = Either<Incoming, Full<Bytes>>;
+type ResponseBody = Either<BlankedBody, Full<Bytes>>;
 
 /// Ends TLS on both sides and passes requests and responses.
 pub(crate) async fn carry(
@@ -143,6 +144,8 @@ impl Exchange {
         remove_hop_headers(request.headers_mut());
         // Whether the body is wanted is settled between the client and this proxy.
         request.headers_mut().remove(EXPECT);
+        // A secret is not found in what is compressed.
+        request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         *request.version_mut() = Version::HTTP_11;
         self.substitution.unmask(request.headers_mut());
         request
@@ -156,7 +159,8 @@ impl Exchange {
         remove_hop_headers(response.headers_mut());
         self.substitution.mask(response.headers_mut());
         if !with_body || !is_small_text(&response) {
-            return Ok(response.map(Either::Left));
+            let needles = self.substitution.needles();
+            return Ok(response.map(|body| Either::Left(BlankedBody::new(body, needles))));
         }
         let (mut head, body) = response.into_parts();
         let body = self.substitution.mask_bytes(&body.collect().await?.to_bytes());

@@ -272,3 +272,38 @@ fn the_bundle_holds_the_roots_of_the_system_and_ours() {
     client_config_of(&bundle);
     assert!(environment_for_ca("/x/ca.pem").contains(&("SSL_CERT_FILE", "/x/ca.pem".to_owned())));
 }
+
+/// A response that repeats the key of the request, in chunks that cut it in two, or long.
+#[tokio::test]
+async fn an_echoed_secret_is_overwritten_in_every_body_that_is_not_compressed() {
+    let stage = stage("api.good.com", |head| {
+        let key = head.lines().find_map(|line| line.strip_prefix("x-key: ")).unwrap();
+        assert!(head.contains("accept-encoding: identity\r\n"), "{head}");
+        if head.contains("/long") {
+            let body = format!("{}{key}{}", "a".repeat(1 << 20), "b".repeat(100));
+            let length = body.len();
+            return format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+        }
+        let (one, two) = key.split_at(5);
+        format!(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n{:x}\r\n{one}\r\n{:x}\r\n{two}\r\n0\r\n\r\n",
+            one.len(),
+            two.len()
+        )
+    })
+    .await;
+    for path in ["/chunks", "/long"] {
+        let mut stream = stage.tls("api.good.com", &stage.trusted).await.unwrap();
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: api.good.com\r\nAccept-Encoding: gzip\r\nX-Key: {}\r\n\r\n",
+            stage.sentinel
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response).await;
+        let text = String::from_utf8_lossy(&response);
+        assert!(text.contains(&"*".repeat(SECRET.len())), "{path}: {}", &text[..text.len().min(500)]);
+        assert!(!text.contains(SECRET));
+    }
+    assert_eq!(stage.received().matches(SECRET).count(), 2);
+}
