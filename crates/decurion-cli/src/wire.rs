@@ -40,7 +40,9 @@ pub fn surroundings() -> Result<(Utf8PathBuf, Environment), Failure> {
 /// Hides what this process was started with and commands are not given: variables that the settings take keys from, and
 /// secrets among the words. What is written on the command line as JSON may hold any.
 fn conceal(loaded: &Loaded) {
-    private::hide_variables(&|name, value| shell_env::is_withheld(name, value, &loaded.providers));
+    private::hide_variables(&|name, value| {
+        shell_env::is_withheld(name, value, &loaded.settings, &loaded.providers)
+    });
     private::hide_words(loaded.secrets().map(|secret| secret.expose().as_bytes()));
     conceal_json();
 }

@@ -51,7 +51,7 @@ pub use plugins::{Plugin, PluginError, PluginFrom, PluginRegistry, PluginState, 
 pub use provider::{Auth, Candidate, Choice, KeySource, NoProvider, ProviderConfig, ProviderKind, Providers};
 pub use redact::Redactor;
 pub use rules::Rules;
-pub use sandbox::SandboxSettings;
+pub use sandbox::{MaskedSecret, SandboxSettings};
 pub use secret::Secret;
 pub use settings::Settings;
 pub use shell_env::ChildEnvironment;
@@ -180,7 +180,8 @@ impl Loaded {
             settings::EnvValue::Secret(secret) => Some(secret),
             settings::EnvValue::Plain(_) => None,
         });
-        self.providers.secrets().chain(variables)
+        let masked = self.settings.secrets.iter().filter_map(|secret| secret.value.as_ref());
+        self.providers.secrets().chain(variables).chain(masked)
     }
 }
 
@@ -214,7 +215,7 @@ pub fn inspect(request: &LoadRequest) -> Result<Loaded, ConfigError> {
     loader.own_file(Layer::Managed, Family::Ours, &request.managed_path)?;
     let Loader { sources, mut warnings, servers, broken, tree, .. } = loader;
     let providers = Providers::from_tree(&tree, &sources, &request.environment, &paths, &mut warnings);
-    let settings = Settings::from_tree(&tree, &sources, &paths, &mut warnings);
+    let settings = Settings::from_tree(&tree, &sources, &paths, &request.environment, &mut warnings);
     let rules = Rules::from_tree(&tree, &sources);
     if paths.state.is_none() {
         let text = "HOME is not set or not an absolute path, so sessions are not kept: set HOME, or DECURION_HOME to a folder"
@@ -224,7 +225,7 @@ pub fn inspect(request: &LoadRequest) -> Result<Loaded, ConfigError> {
     warnings.extend(shell_env::not_passed(&settings, &providers).map(|name| Warning {
         kind: WarningKind::Ignored,
         origin: None,
-        text: format!("envPass: a provider's key is never passed on: {name}"),
+        text: format!("envPass: a provider's key or a masked secret is never passed on: {name}"),
     }));
     Ok(Loaded {
         settings,

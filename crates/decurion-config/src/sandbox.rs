@@ -4,7 +4,12 @@
 use camino::{Utf8Path, Utf8PathBuf};
 
 use crate::env::Environment;
+use crate::error::{Warning, WarningKind};
+use crate::jsonc::Node;
+use crate::origin::Sources;
 use crate::paths::Paths;
+use crate::secret::{self, Secret};
+use crate::shell_env;
 
 /// The `sandbox` settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +41,65 @@ pub struct SandboxSettings {
     pub denied_hosts: Vec<String>,
     /// Whether they may open Unix sockets.
     pub unix_sockets: bool,
+}
+
+/// A secret that commands can use and not read: its value is Decurion's own variable of this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaskedSecret {
+    /// The variable.
+    pub name: String,
+    /// The hosts that may get it.
+    pub hosts: Vec<String>,
+    /// What they get; none where the variable is not set or cannot be sent.
+    pub value: Option<Secret>,
+}
+
+/// The `secrets` of the settings with their values. What is wrong with one is a warning: it is kept from commands all the same.
+pub(crate) fn masked(
+    tree: &Node,
+    sources: &Sources,
+    environment: &Environment,
+    warnings: &mut Vec<Warning>,
+) -> Vec<MaskedSecret> {
+    let members = tree.get("secrets").map_or(&[][..], Node::members);
+    let mut found = Vec::new();
+    for member in members {
+        let name = &member.key;
+        let mut warn = |text: String| {
+            let origin = Some(sources.origin(&member.value));
+            warnings.push(Warning {
+                kind: WarningKind::Ignored,
+                origin,
+                text: format!("secrets.{name}: {text}"),
+            });
+        };
+        if !shell_env::is_variable_name(name) {
+            warn("this is not the name of a variable (letters, digits and `_`)".to_owned());
+            continue;
+        }
+        let items = member.value.get("hosts").map_or(&[][..], Node::items);
+        let hosts: Vec<String> = items.iter().filter_map(Node::text).map(str::to_owned).collect();
+        if hosts.is_empty() {
+            warn("no host may get it; name some, such as \"hosts\": [\"api.example.com\"]".to_owned());
+        }
+        let text = environment.get_os(name).map(|value| value.to_str().unwrap_or("\0").trim().to_owned());
+        let value = match text.as_deref().map(|text| (text, secret::check_header_value(text))) {
+            None => {
+                warn(format!(
+                    "the variable {name} is not set, so commands do not have it; set it where Decurion is started, or \
+                     remove this entry"
+                ));
+                None
+            }
+            Some((_, Err(reason))) => {
+                warn(format!("the value of the variable {name} {reason}, so commands do not have it"));
+                None
+            }
+            Some((text, Ok(()))) => Some(Secret::new(text)),
+        };
+        found.push(MaskedSecret { name: name.clone(), hosts, value });
+    }
+    found
 }
 
 /// Keys of the ecosystem that mean nothing here.

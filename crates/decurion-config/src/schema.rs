@@ -146,6 +146,8 @@ pub(crate) static KEYS: &[Key] = &[
     shared("allowManagedPermissionRulesOnly", Shape::Bool, Never),
     shared("allowManagedHooksOnly", Shape::Bool, Never),
     shared("sandbox", Shape::Object(SANDBOX), ByMember),
+    // A repository that names hosts for a secret would get the secret.
+    ours("secrets", Shape::Each(&MASKED), Never),
     // What is run besides.
     shared("env", Shape::Variables, WhenTrusted),
     ours("envPass", Shape::AddedTexts, WhenTrusted),
@@ -243,6 +245,9 @@ const SANDBOX: &[Key] = &[
     shared("bwrapPath", Shape::Text, Never),
     shared("socatPath", Shape::Text, Never),
 ];
+
+/// A secret that commands can use and not read.
+static MASKED: Shape = Shape::Object(&[ours("hosts", Shape::Texts, Never)]);
 
 static PROVIDER: Shape = Shape::Object(&[
     ours("kind", Shape::Word(&["anthropic", "openai"]), Never),

@@ -9,12 +9,13 @@ use decurion_protocol::permission::Mode;
 use decurion_protocol::{Limits, Money};
 use serde_json::Value;
 
+use crate::env::Environment;
 use crate::error::{Warning, WarningKind};
 use crate::jsonc::{Kind, Node};
 use crate::layer::mode_of;
 use crate::origin::{Family, Layer, Origin, Sources};
 use crate::paths::Paths;
-use crate::sandbox::{self, SandboxSettings};
+use crate::sandbox::{self, MaskedSecret, SandboxSettings};
 use crate::secret::Secret;
 
 /// Everything that can be set, decided. Rules and providers are apart, in `Loaded`.
@@ -58,6 +59,8 @@ pub struct Settings {
     pub mcp_startup_wait: Duration,
     /// What commands may do at all.
     pub sandbox: SandboxSettings,
+    /// Secrets that commands can use and not read.
+    pub secrets: Vec<MaskedSecret>,
     /// A command that prints the line at the bottom of the terminal, as declared.
     pub status_line: Option<Declared>,
     /// What the terminal's background is: `dark`, `light`, or `auto` to ask it.
@@ -286,6 +289,7 @@ impl Settings {
         tree: &Node,
         sources: &Sources,
         paths: &Paths,
+        environment: &Environment,
         warnings: &mut Vec<Warning>,
     ) -> Self {
         let read = Read { tree, sources };
@@ -314,6 +318,7 @@ impl Settings {
                 .collect(),
             mcp_startup_wait: Duration::from_millis(read.integer("mcp.startupWait").unwrap_or(900)),
             sandbox: read.sandbox(paths, warnings),
+            secrets: sandbox::masked(tree, sources, environment, warnings),
             status_line: read.declared("statusLine"),
             theme: read.text("theme"),
             editor_mode: read.text("editorMode"),

@@ -1,6 +1,6 @@
 //! What the processes we start may see of the environment. Takes the environment and the settings, gives the
 //! complete environment of a shell (everything but secrets) or of a hook or server (an allow-list). Keys of
-//! providers are in neither, whatever the settings say.
+//! providers and masked secrets are in neither, whatever the settings say.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -95,7 +95,7 @@ fn build(
     inherits: impl Fn(&str) -> bool,
 ) -> ChildEnvironment {
     let passed = |name: &str| settings.env_pass.iter().any(|pass| pass == name);
-    let filter = Filter { providers };
+    let filter = Filter { providers, settings };
     let mut variables: BTreeMap<OsString, OsString> = BTreeMap::new();
     for (name, value) in environment.iter() {
         // A name that is not UTF-8 cannot be compared; it matches none of the secret words as far as it can
@@ -126,13 +126,14 @@ pub(crate) fn not_passed<'a>(
     settings: &'a Settings,
     providers: &'a Providers,
 ) -> impl Iterator<Item = &'a str> {
-    let filter = Filter { providers };
+    let filter = Filter { providers, settings };
     settings.env_pass.iter().map(String::as_str).filter(move |name| filter.is_credential(name))
 }
 
 /// What no setting can add back.
 struct Filter<'a> {
     providers: &'a Providers,
+    settings: &'a Settings,
 }
 
 impl Filter<'_> {
@@ -143,22 +144,25 @@ impl Filter<'_> {
     fn is_credential(&self, name: &str) -> bool {
         variables::CREDENTIALS.contains(&name)
             || self.providers.key_variables().any(|variable| variable == name)
+            || self.settings.secrets.iter().any(|secret| secret.name == name)
     }
 
     /// A key may also be there under another name.
     fn holds_key(&self, value: &OsStr) -> bool {
         let value = value.as_encoded_bytes();
-        self.providers.secrets().any(|secret| {
+        let masked = self.settings.secrets.iter().filter_map(|secret| secret.value.as_ref());
+        self.providers.secrets().chain(masked).any(|secret| {
             let key = secret.expose().as_bytes();
             key.len() >= 8 && memchr::memmem::find(value, key).is_some()
         })
     }
 }
 
-/// Whether no process that we start is given a variable, because it is a secret or holds a provider's key.
-pub fn is_withheld(name: &OsStr, value: &OsStr, providers: &Providers) -> bool {
+/// Whether no process that we start is given a variable, because it is a secret or holds a provider's key or a masked secret.
+pub fn is_withheld(name: &OsStr, value: &OsStr, settings: &Settings, providers: &Providers) -> bool {
     let name = name.to_string_lossy();
-    is_secret_name(&name) || is_secret_value(&name, value) || Filter { providers }.forbids(&name, value)
+    let filter = Filter { providers, settings };
+    is_secret_name(&name) || is_secret_value(&name, value) || filter.forbids(&name, value)
 }
 
 /// Whether a variable's name says that its value is a secret.

@@ -117,7 +117,7 @@ fn a_providers_key_is_not_passed_on_and_that_is_said() {
     let stage = stage();
     let warnings = stage.warnings(&stage.load());
     for name in ["ANTHROPIC_API_KEY", "MY_OWN"] {
-        let text = format!("envPass: a provider's key is never passed on: {name}");
+        let text = format!("envPass: a provider's key or a masked secret is never passed on: {name}");
         assert!(warnings.contains(&text), "{warnings:?}");
     }
 }
@@ -254,4 +254,53 @@ fn withheld_variable_is_passed_on_by_name() {
     let pairs = [("DATABASE_URL", "postgres://u:p@h/db"), ("UPSTREAM", "https://u:p@h")];
     let shell = shell_environment(&Environment::from_pairs(pairs), &loaded.settings, &loaded.providers);
     assert_eq!(shell.pairs().len(), 3, "{shell:?}");
+}
+
+#[test]
+fn masked_secrets_are_taken_from_the_environment_and_given_to_no_child() {
+    let stage = Stage::new()
+        .file(
+            "home/.decurion/settings.json",
+            r#"{"secrets": {"DEPLOY": {"hosts": ["api.example.com"]}, "ABSENT": {"hosts": ["x.example"]}, "NONE": {}},
+                "env": {"DEPLOY": "other"}, "envPass": ["DEPLOY"]}"#,
+        )
+        .variable("DEPLOY", "canary-deploy")
+        .variable("NONE", "n")
+        .variable("COPY", "prefix canary-deploy");
+    let loaded = stage.load();
+    let [deploy, ..] = &loaded.settings.secrets[..] else { panic!("{:?}", loaded.settings.secrets) };
+    assert_eq!((deploy.name.as_str(), &deploy.hosts[..]), ("DEPLOY", &["api.example.com".to_owned()][..]));
+    assert_eq!(deploy.value.as_ref().unwrap().expose(), "canary-deploy");
+    for child in environments(&stage, &loaded) {
+        assert_eq!(child.get("DEPLOY"), None);
+        assert_eq!(child.get("COPY"), None, "{child:?}");
+    }
+    let warnings = stage.warnings(&loaded).join("\n");
+    for words in [
+        "secrets.ABSENT: the variable ABSENT is not set, so commands do not have it; set it where Decurion is started",
+        "secrets.NONE: no host may get it",
+        "a masked secret is never passed on: DEPLOY",
+    ] {
+        assert!(warnings.contains(words), "{words}: {warnings}");
+    }
+    let shown = format!("{loaded:?} {:?} {}", loaded.rows(), loaded.shown());
+    assert!(!shown.contains("canary"), "{shown}");
+    assert_eq!(loaded.redactor().redact("it is canary-deploy"), "it is [redacted]");
+}
+
+#[test]
+fn a_repository_defines_no_secrets_and_widens_none() {
+    let stage = Stage::new()
+        .file("home/.decurion/settings.json", r#"{"secrets": {"DEPLOY": {"hosts": ["api.example.com"]}}}"#)
+        .file(
+            "work/.decurion/settings.json",
+            r#"{"secrets": {"DEPLOY": {"hosts": ["evil.example"]}, "OTHER": {"hosts": ["evil.example"]}}}"#,
+        )
+        .variable("DEPLOY", "canary-deploy")
+        .variable("OTHER", "canary-other");
+    for loaded in [stage.load(), stage.load_trusted()] {
+        let found: Vec<_> =
+            loaded.settings.secrets.iter().map(|secret| (&secret.name, &secret.hosts)).collect();
+        assert_eq!(found, [(&"DEPLOY".to_owned(), &vec!["api.example.com".to_owned()])]);
+    }
 }
