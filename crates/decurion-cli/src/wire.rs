@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
-use decurion_config::{Environment, Keeper, Loaded, Plugins, TrustState, settings, shell_env};
+use decurion_config::{
+    Environment, Keeper, Loaded, Plugins, Redactor, Secret, TrustState, settings, shell_env,
+};
 use decurion_engine::child::{AgentSettings, BackgroundChoice};
-use decurion_engine::egress::{Egress, HostSettings};
+use decurion_engine::egress::{Egress, HostSettings, Secrets};
 use decurion_engine::mcp::McpParts;
 use decurion_engine::permission::Undecided;
 use decurion_engine::sandbox::SandboxMaker;
@@ -81,11 +83,13 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> 
     let shell = shell_environment(loaded, environment);
     let service = decurion_config::shell_env::service_environment(environment, settings, &loaded.providers)
         .into_pairs();
-    let redactor = loaded.redactor();
+    let redactor = redactor(loaded);
     let processes = guard();
     let sandbox = sandbox(loaded, environment);
-    let egress =
-        sandbox.as_ref().zip(processes.as_ref()).and_then(|(maker, guard)| connect(loaded, maker, guard));
+    let egress = sandbox
+        .as_ref()
+        .zip(processes.as_ref())
+        .and_then(|(maker, guard)| connect(loaded, maker, guard, environment));
     Engine::new(Parts {
         models,
         worktrees: worktrees(loaded, environment, processes.clone()),
@@ -151,7 +155,12 @@ pub fn sandbox_name(loaded: &Loaded) -> String {
 }
 
 /// Tells the guard how commands are sandboxed. Gives their way to the network, if they do not have the machine's.
-pub fn connect(loaded: &Loaded, maker: &SandboxMaker, guard: &Guard) -> Option<Arc<Egress>> {
+pub fn connect(
+    loaded: &Loaded,
+    maker: &SandboxMaker,
+    guard: &Guard,
+    environment: &Environment,
+) -> Option<Arc<Egress>> {
     let settings = &loaded.settings.sandbox;
     guard.force_form(maker.settings().form);
     if settings.network_open {
@@ -165,10 +174,41 @@ pub fn connect(loaded: &Loaded, maker: &SandboxMaker, guard: &Guard) -> Option<A
         denied: settings.denied_hosts.clone(),
         remotes: root.map(|root| decurion_engine::egress::remote_hosts(root)).unwrap_or_default(),
     };
-    let egress = Arc::new(Egress::new(hosts));
+    let egress = Arc::new(Egress::new(hosts, masked(loaded, maker, environment)));
     let serving = Arc::clone(&egress);
     guard.set_network(Network::Proxied(Box::new(move |listener| serving.serve(listener))));
     Some(egress)
+}
+
+/// The secrets that commands can use and not read.
+pub fn secrets(loaded: &Loaded) -> Vec<decurion_engine::egress::Secret> {
+    let usable = |secret: &decurion_config::MaskedSecret| {
+        Some(decurion_engine::egress::Secret {
+            name: secret.name.clone(),
+            value: secret.value.as_ref()?.expose().to_owned(),
+            hosts: secret.hosts.clone(),
+        })
+    };
+    loaded.settings.secrets.iter().filter_map(usable).collect()
+}
+
+fn masked(loaded: &Loaded, maker: &SandboxMaker, environment: &Environment) -> Option<Secrets> {
+    let secrets = secrets(loaded);
+    if secrets.is_empty() {
+        return None;
+    }
+    let now = decurion_protocol::Clock::date(&SystemClock::new()).into();
+    let shell = shell_environment(loaded, environment);
+    let masked = Secrets::new(secrets, now, &maker.settings().temporary, &shell);
+    masked.inspect_err(|error| crate::report::note(format!("commands have no secrets: {error}"))).ok()
+}
+
+/// What cuts secrets out of text; masked ones also where they are encoded.
+fn redactor(loaded: &Loaded) -> Redactor {
+    let spelled =
+        secrets(loaded).into_iter().flat_map(|secret| decurion_engine::egress::spellings(&secret.value));
+    let spelled: Vec<Secret> = spelled.map(Secret::new).collect();
+    Redactor::new(loaded.secrets().chain(&spelled), loaded.settings.redact_secrets)
 }
 
 /// The sandbox of commands; none where it is off or the system has none.

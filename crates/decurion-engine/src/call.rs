@@ -449,10 +449,15 @@ impl Leave {
         let compiled = tokio::task::spawn_blocking(compile).await.map_err(|error| error.to_string())?;
         let Some(mut sandbox) = compiled.map_err(|error| error.to_string())? else { return Ok(None) };
         sandbox.network &= !bench.spec.definition.sandbox.no_network;
-        let egress = bench.ports.equipment.egress.as_ref().filter(|_| sandbox.network);
+        let egress = bench.ports.equipment.egress.as_ref();
+        let variables = egress.map(|egress| egress.equip(&mut sandbox)).transpose();
+        let variables =
+            variables.map_err(|error| format!("it cannot use the secrets of the settings: {error}"))?;
+        let egress = egress.filter(|_| sandbox.network);
         let pass = egress.map(|egress| egress.admit(bench, call, &rules)).transpose();
         let pass = pass.map_err(|error| format!("it has no way to the network: {error}"))?;
-        Ok(Some(Confined { sandbox: Arc::new(sandbox), pass: pass.map(Arc::new) }))
+        let variables = variables.unwrap_or_default();
+        Ok(Some(Confined { sandbox: Arc::new(sandbox), pass: pass.map(Arc::new), variables }))
     }
 }
 
@@ -461,14 +466,17 @@ impl Leave {
 pub struct Confined {
     sandbox: Arc<Sandbox>,
     pass: Option<Arc<Pass>>,
+    /// Masked secrets, and what makes them work.
+    variables: Vec<(OsString, OsString)>,
 }
 
 impl Confined {
     /// The same call with its command in the sandbox.
     pub fn around(this: Option<&Self>, cx: ToolContext) -> ToolContext {
-        let Some(Self { sandbox, pass }) = this else { return cx };
+        let Some(Self { sandbox, pass, variables }) = this else { return cx };
         let mut environment = cx.environment.to_vec();
-        for (name, value) in pass.iter().flat_map(|pass| pass.environment()) {
+        let own = variables.iter().cloned().chain(pass.iter().flat_map(|pass| pass.environment()));
+        for (name, value) in own {
             environment.retain(|(known, _)| *known != name);
             environment.push((name, value));
         }

@@ -3,6 +3,7 @@
 //! the call that wants it.
 
 mod fetching;
+mod secrets;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -14,6 +15,8 @@ use decurion_egress::{
     Client, Clients, ConnectionRecord, DEFAULT_HOSTS, Gate, Grant, Host, HostRules, Judge, Proxy, ProxyParts,
     Reason, RecordedVerdict, Recorder, SystemResolver, Verdict as HostVerdict, environment,
 };
+pub use decurion_egress::{Masked, MaskedError, Secret, spellings};
+use decurion_exec::Sandbox;
 use decurion_exec::sandbox::PROXY_PORT;
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::permission::RuleSource;
@@ -33,6 +36,7 @@ use crate::desk::{Desk, Wish};
 use crate::journal::{Journal, Who};
 use crate::ports::Ask;
 pub use fetching::Fetching;
+pub use secrets::Secrets;
 
 /// Hosts that the settings name.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +52,7 @@ pub struct HostSettings {
 /// The way out for the commands of a session.
 pub struct Egress {
     settings: HostSettings,
+    secrets: Option<Secrets>,
     clients: Clients,
     callers: Arc<Callers>,
     /// One for each guard that was started.
@@ -86,10 +91,11 @@ struct Listed {
 }
 
 impl Egress {
-    /// For commands that may reach these hosts.
-    pub fn new(settings: HostSettings) -> Self {
+    /// For commands that may reach these hosts, and use these secrets.
+    pub fn new(settings: HostSettings, secrets: Option<Secrets>) -> Self {
         Self {
             settings,
+            secrets,
             clients: Clients::default(),
             callers: Arc::default(),
             proxies: Mutex::new(Vec::new()),
@@ -104,7 +110,10 @@ impl Egress {
         let started = listener
             .set_nonblocking(true)
             .and_then(|()| tokio::net::TcpListener::from_std(listener))
-            .and_then(|listener| Proxy::start(listener, ProxyParts::new(Arc::new(gate), recorder)));
+            .and_then(|listener| {
+                let masked = self.secrets.as_ref().map(Secrets::masked);
+                Proxy::start(listener, ProxyParts { masked, ..ProxyParts::new(Arc::new(gate), recorder) })
+            });
         match started {
             Ok(proxy) => self.proxies.lock().unwrap_or_else(PoisonError::into_inner).push(proxy),
             Err(error) => tracing::warn!("commands have no way to the network: {error}"),
@@ -116,6 +125,11 @@ impl Egress {
         let denied = self.settings.denied.iter().flat_map(|name| [format!("*.{name}"), name.clone()]);
         let denied: Vec<String> = denied.filter(|name| Pattern::parse(name).is_ok()).collect();
         HostRules::new([], denied.iter().map(String::as_str), true).unwrap_or_else(|_| HostRules::closed())
+    }
+
+    /// The variables by which commands in this sandbox use secrets without reading them.
+    pub fn equip(&self, sandbox: &mut Sandbox) -> std::io::Result<Vec<(OsString, OsString)>> {
+        self.secrets.as_ref().map_or(Ok(Vec::new()), |secrets| secrets.equip(sandbox))
     }
 
     /// The variables of a program that runs outside of any session. Nobody is asked about its hosts.
@@ -156,6 +170,8 @@ impl Egress {
         let by_rule = web.filter_map(|rule| Some((domain(rule.specifier.as_deref()?), rule.to_string())));
         let settings =
             self.settings.allowed.iter().map(|host| (host.as_str(), "sandbox.network.allowedDomains"));
+        let secrets = self.secrets.iter().flat_map(Secrets::hosts);
+        let settings = settings.chain(secrets.map(|host| (host.as_str(), "secrets")));
         let ruled = by_rule.chain(settings.map(|(host, setting)| (host, format!("the setting {setting}"))));
         let remotes = self.settings.remotes.iter().map(|host| (host.as_str(), "a remote of the repository"));
         let usual = remotes.chain(DEFAULT_HOSTS.iter().map(|host| (*host, "the default list")));

@@ -21,7 +21,7 @@ use crate::permission::{Around, Policy, Walls, patterns_of};
 use crate::trail::Trails;
 pub(crate) use places::git_folders;
 use places::{Listings, Placeholders};
-use private_folder::PrivateFolder;
+pub(crate) use private_folder::PrivateFolder;
 pub use refusal::{Refusal, refusal_in};
 
 /// What the kernel keeps commands from in every session of this program, whatever the rules say.

@@ -38,7 +38,7 @@ pub async fn run(loaded: &Loaded, environment: &Environment) -> Vec<Proof> {
         return Vec::new();
     };
     // Kept until the end: it owns what leads out of the commands' network.
-    let _egress = wire::connect(loaded, &maker, &guard);
+    let _egress = wire::connect(loaded, &maker, &guard, environment);
     let attempts = match Attempts::prepare(loaded, &maker, guard) {
         Ok(attempts) => attempts,
         Err(problem) => return vec![Proof { promise: "run in a sandbox", held: Err(problem) }],

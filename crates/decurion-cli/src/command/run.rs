@@ -10,6 +10,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::{
     Environment, FlagSettings, KeySource, LoadRequest, Loaded, Plugins, TrustMode, TrustState, rules,
 };
+use decurion_engine::egress::Masked;
 use decurion_engine::permission::{Undecided, denied_type};
 use decurion_engine::prompt::MAIN_PROMPT;
 use decurion_engine::{Definitions as _, Engine, Library, child};
@@ -116,6 +117,7 @@ fn decide(
         .hint("put what it forbids into the managed settings file, or leave the option out"));
     }
     check_sandbox(&loaded)?;
+    check_secrets(&loaded)?;
     for flag in args.sdk.without_effect() {
         note(format!("{flag} has no effect in this version"));
     }
@@ -168,6 +170,27 @@ fn check_sandbox(loaded: &Loaded) -> Result<(), Failure> {
              (`sandbox.enabled: false` accepts that)"
         ));
     }
+    Ok(())
+}
+
+/// Refuses secrets that cannot be masked, and reports where no command will have any.
+fn check_secrets(loaded: &Loaded) -> Result<(), Failure> {
+    let secrets = wire::secrets(loaded);
+    Masked::check(&secrets).map_err(|error| {
+        let origin = loaded.origin("secrets").map(|origin| format!(" ({origin})")).unwrap_or_default();
+        Failure::usage(format!("cannot use the setting `secrets`{origin}: {error}"))
+            .hint("name hosts like \"api.example.com\", \"*.example.com\" or \"example.com:8443\"")
+    })?;
+    let reason = match wire::sandbox_form(loaded) {
+        _ if secrets.is_empty() => return Ok(()),
+        Ok(Form::Namespaces) if loaded.settings.sandbox.network_open => {
+            "sandbox.network.open is set".to_owned()
+        }
+        Ok(Form::Namespaces) => return Ok(()),
+        Ok(Form::Bubblewrap | Form::Landlock) => "the system refuses namespaces".to_owned(),
+        Err(reason) => reason,
+    };
+    note(format!("the setting `secrets` has no effect, and commands do not have them: {reason}"));
     Ok(())
 }
 

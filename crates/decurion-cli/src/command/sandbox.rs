@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use decurion_config::{LoadRequest, Loaded};
+use decurion_config::{Environment, LoadRequest, Loaded};
 use decurion_engine::permission::{self, Around, Policy};
 use decurion_engine::sandbox::SandboxMaker;
 use decurion_engine::trail::Trails;
@@ -36,7 +36,7 @@ pub fn run(command: SandboxCommand) -> Result<u8, Failure> {
             let profile = read_only.then_some(Profile::ReadOnly);
             let sandbox = compile(&maker, &policy(&loaded, &maker), profile, &Intent::titled(""))?;
             let env = wire::shell_environment(&loaded, &environment).to_vec();
-            block_on(run_program(&loaded, &maker, sandbox, program, env))?
+            block_on(run_program(&loaded, &maker, sandbox, program, env, &environment))?
         }
     }
 }
@@ -147,15 +147,22 @@ fn described(
 async fn run_program(
     loaded: &Loaded,
     maker: &SandboxMaker,
-    sandbox: Option<Sandbox>,
+    mut sandbox: Option<Sandbox>,
     mut program: Vec<OsString>,
     mut env: Vec<(OsString, OsString)>,
+    environment: &Environment,
 ) -> Result<u8, Failure> {
     let guard = wire::guard().ok_or_else(|| Failure::failed("this program cannot start others here"))?;
-    let egress = wire::connect(loaded, maker, &guard);
-    if let Some(egress) = egress.filter(|_| sandbox.as_ref().is_some_and(|sandbox| sandbox.network)) {
-        let variables = egress.environment(&loaded.rules.set);
-        env.extend(variables.map_err(|error| Failure::failed(format!("no way to the network: {error}")))?);
+    let egress = wire::connect(loaded, maker, &guard, environment);
+    if let (Some(egress), Some(sandbox)) = (egress, &mut sandbox) {
+        let mut own = egress.equip(sandbox);
+        if sandbox.network {
+            let proxy = egress.environment(&loaded.rules.set);
+            own = own.and_then(|own| Ok(own.into_iter().chain(proxy?).collect()));
+        }
+        let own = own.map_err(|error| Failure::failed(format!("no way to the network: {error}")))?;
+        env.retain(|(name, _)| !own.iter().any(|(known, _)| known == name));
+        env.extend(own);
     }
     let env = decurion_tools::shell::environment(env, sandbox.as_ref());
     let first = program.remove(0);

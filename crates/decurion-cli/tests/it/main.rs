@@ -21,6 +21,7 @@ mod inside;
 mod led;
 mod long_hooks;
 mod long_requests;
+mod masked;
 mod models;
 mod option_attacks;
 mod own_children;
