@@ -162,7 +162,44 @@ const SECRETS: &[&str] = &[
     ".mysql_history",
     ".claude.json",
     ".codex",
+    ".config/glab-cli",
+    ".config/github-copilot",
+    ".config/containers/auth.json",
+    ".config/helm/registry",
+    ".config/composer/auth.json",
+    ".composer/auth.json",
+    ".config/stripe",
+    ".config/ngrok",
+    ".ngrok2",
+    ".config/netlify",
+    ".config/age",
+    ".config/solana",
+    ".local/share/com.vercel.cli",
+    ".local/share/fish/fish_history",
+    ".netlify",
+    ".fly",
+    ".oci",
+    ".kaggle",
+    ".databrickscfg",
+    ".snowflake",
+    ".huggingface",
+    ".cache/huggingface/token",
 ];
+/// Files that tools need for other settings, and the words by which they hold a credential: only then they are hidden.
+const PERHAPS_SECRETS: &[(&str, &[&str])] = &[
+    (".npmrc", &["_authtoken", "_auth", "_password"]),
+    (".yarnrc", &["_authtoken", "_auth", "_password"]),
+    (".yarnrc.yml", &["npmauthtoken", "npmauthident"]),
+    (".bunfig.toml", &["token", "password"]),
+    (".m2/settings.xml", &["<password>", "<privatekey>", "<passphrase>"]),
+    (".gradle/gradle.properties", &["password", "token", "secret"]),
+    (".nuget/NuGet/NuGet.Config", &["cleartextpassword", "\"password\""]),
+    (".pip/pip.conf", &["@"]),
+    (".config/pip/pip.conf", &["@"]),
+    (".condarc", &["@", "/t/"]),
+];
+/// The most that is read of such a file.
+const MOST_BYTES: usize = 256 << 10;
 /// The same for the whole system, where root works.
 const SYSTEM_SECRETS: &[&str] = &[
     "/etc/shadow",
@@ -234,7 +271,25 @@ pub fn secrets(paths: &Paths) -> Vec<Utf8PathBuf> {
     let own = paths.state.iter().cloned();
     let shared = paths.shared.iter().map(|folder| folder.join(".credentials.json"));
     let system = SYSTEM_SECRETS.iter().map(Utf8PathBuf::from);
-    home.chain(own).chain(shared).chain(system).collect()
+    let perhaps = paths.home.iter().flat_map(|home| perhaps_secrets(home));
+    home.chain(perhaps).chain(own).chain(shared).chain(system).collect()
+}
+
+fn perhaps_secrets(home: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf> {
+    let named = PERHAPS_SECRETS.iter().map(move |(name, words)| (home.join(name), *words));
+    named.filter(|(file, words)| holds_credential(file, words)).map(|(file, _)| file)
+}
+
+/// Whether a file has a line with one of these words and a value that is not taken from the environment. One that
+/// cannot be read might.
+fn holds_credential(file: &Utf8Path, words: &[&str]) -> bool {
+    let Ok(bytes) = crate::read::whole(file, MOST_BYTES) else { return true };
+    let text = String::from_utf8_lossy(&bytes.unwrap_or_default()).to_lowercase();
+    let tells = |line: &str| {
+        let is_comment = line.trim_start().starts_with(['#', ';', '!']);
+        !is_comment && !line.contains("${") && words.iter().any(|word| line.contains(word))
+    };
+    text.lines().any(tells)
 }
 
 /// What a command that was not asked about may not read besides, but for the working directories and programs: the
@@ -270,4 +325,23 @@ pub fn programs(paths: &Paths, environment: &Environment) -> Vec<Utf8PathBuf> {
 pub fn temporary(environment: &Environment) -> Utf8PathBuf {
     let named = environment.get_os("TMPDIR").and_then(|folder| folder.to_str()).map(Utf8PathBuf::from);
     named.filter(|folder| folder.is_absolute() && folder.is_dir()).unwrap_or_else(|| "/tmp".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_tools_are_hidden_only_with_a_credential() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Utf8Path::from_path(folder.path()).unwrap();
+        let found = |text: &str| {
+            std::fs::write(home.join(".npmrc"), text).unwrap();
+            perhaps_secrets(home).collect::<Vec<_>>()
+        };
+        assert!(found("registry=https://registry.example/\nfund=false\n").is_empty());
+        assert!(found("//registry.example/:_authToken=${NPM_TOKEN}\n# _authToken=old\n").is_empty());
+        assert_eq!(found("fund=false\n//registry.example/:_authToken=abc\n"), [home.join(".npmrc")]);
+        assert_eq!(found("_auth = dTpw\n"), [home.join(".npmrc")]);
+    }
 }
