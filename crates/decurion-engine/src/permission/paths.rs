@@ -2,6 +2,7 @@
 //! cover one of a set, and which paths are never written to without a question.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 use decurion_protocol::intent::WideTouch;
@@ -37,7 +38,8 @@ pub(crate) enum Reading {
 /// The absolute patterns a rule's specifier stands for, under all names that count. For one that forbids those are the
 /// names its fixed part has on the way to where that leads; for one that allows it is the name that its owner gave it.
 pub(crate) fn patterns(specifier: &str, around: &Around, reading: Reading) -> Vec<String> {
-    let written = braces(specifier).into_iter().flat_map(|specifier| written(&specifier, around, reading));
+    let written =
+        spellings(specifier, reading).into_iter().flat_map(|specifier| written(&specifier, around, reading));
     if reading == Reading::Narrow {
         return written
             .flat_map(|pattern| renamed(&pattern, |fixed| vec![around.own_name(fixed).into_owned()]))
@@ -51,7 +53,7 @@ pub(crate) fn patterns(specifier: &str, around: &Around, reading: Reading) -> Ve
     if let Some(name) = bare(specifier) {
         // What is meant by a name in every folder is first of all the one at hand, and that may be a link.
         for folder in [&around.cwd, &around.root] {
-            for name in braces(name) {
+            for name in spellings(name, reading) {
                 let pattern = format!("{}/{name}", escaped(folder));
                 found.extend(renamed(&pattern, |fixed| around.other_names(fixed)));
             }
@@ -107,17 +109,72 @@ fn written(specifier: &str, around: &Around, reading: Reading) -> Vec<String> {
     found
 }
 
-/// `a{b,c}d` as `abd` and `acd`.
-fn braces(pattern: &str) -> Vec<String> {
-    let Some((open, close)) = pattern.find('{').zip(pattern.find('}')).filter(|(open, close)| open < close)
-    else {
-        return vec![pattern.to_owned()];
-    };
-    pattern[open + 1..close]
-        .split(',')
-        .take(64)
-        .map(|middle| format!("{}{middle}{}", &pattern[..open], &pattern[close + 1..]))
-        .collect()
+/// The patterns without braces that a specifier stands for. One that forbids also covers files that have its braces or
+/// brackets in their names, as the folders of some web frameworks do (`app/[slug]`).
+fn spellings(specifier: &str, reading: Reading) -> Vec<String> {
+    let mut found = braces(specifier, reading);
+    if reading == Reading::Wide {
+        if specifier.contains('{') {
+            // `a{b}c` is `abc` to some programs.
+            found.extend([specifier.to_owned(), specifier.replace(['{', '}'], "")]);
+        }
+        let literal: Vec<String> =
+            found.iter().filter(|text| text.contains('[')).map(|text| text.replace('[', r"\[")).collect();
+        found.extend(literal);
+    }
+    found
+}
+
+/// `a{b,c}d` as `abd` and `acd`, also with groups in groups. Of too many, a rule that allows covers some; one that forbids
+/// covers everything in the folder above the first group.
+fn braces(pattern: &str, reading: Reading) -> Vec<String> {
+    const MOST: usize = 1_000;
+    let (mut found, mut left) = (Vec::new(), vec![pattern.to_owned()]);
+    while let Some(next) = left.pop() {
+        match first_group(&next) {
+            None => found.push(next),
+            Some((group, choices)) => left.extend(
+                choices
+                    .iter()
+                    .rev()
+                    .map(|choice| format!("{}{choice}{}", &next[..group.start], &next[group.end..])),
+            ),
+        }
+        if found.len() + left.len() > MOST {
+            if reading == Reading::Narrow {
+                return found;
+            }
+            let fixed = pattern.split('{').next().unwrap_or_default();
+            return vec![format!("{}**", &fixed[..fixed.rfind('/').map_or(0, |slash| slash + 1)])];
+        }
+    }
+    found
+}
+
+/// The first group of choices in a pattern, and the choices. Braces around a text without a comma are part of the name.
+fn first_group(pattern: &str) -> Option<(Range<usize>, Vec<&str>)> {
+    let opens = pattern.match_indices('{').map(|(at, _)| at);
+    opens.filter(|at| !pattern[..*at].ends_with('\\')).find_map(|open| {
+        let (mut depth, mut begin, mut choices, mut escaped) = (0, open + 1, Vec::new(), false);
+        for (at, c) in pattern.char_indices().skip_while(|(at, _)| *at < open) {
+            match c {
+                _ if escaped => escaped = false,
+                '\\' => escaped = true,
+                '{' => depth += 1,
+                '}' if depth > 1 => depth -= 1,
+                ',' if depth == 1 => {
+                    choices.push(&pattern[begin..at]);
+                    begin = at + 1;
+                }
+                '}' => {
+                    choices.push(&pattern[begin..at]);
+                    return (choices.len() > 1).then_some((open..at + 1, choices));
+                }
+                _ => {}
+            }
+        }
+        None
+    })
 }
 
 fn components(path: &str) -> Vec<&str> {

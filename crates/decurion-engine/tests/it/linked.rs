@@ -375,6 +375,38 @@ fn a_folder_with_the_name_of_a_pattern_is_that_folder() {
     }
 }
 
+#[test]
+fn rules_with_braces_cover_all_their_choices() {
+    let land = Land::new();
+    let around = land.around("W", &[]);
+    let many: Vec<String> = (0..2_000).map(|number| format!("n{number}")).collect();
+    let too_many = format!("deny Read(./{{{}}}/x)", many.join(","));
+    for (rule, denied, allowed) in [
+        ("deny Read({keys,other}/*.{pem,key})", "keys/a.pem other/a.key", "keys/a.txt"),
+        ("deny Read(./{x,{a,b}}/s)", "x/s a/s b/s", "c/s"),
+        ("deny Read(./x}{secret,other})", "x}secret", "secret"),
+        ("deny Read(./a{b}c.txt)", "a{b}c.txt abc.txt", "ac.txt"),
+        ("deny Read(./app/[slug]/s.ts)", "app/[slug]/s.ts app/s/s.ts", "app/x/s.ts"),
+        ("deny Read(./{a,[b]})", "a b [b]", "c"),
+        (&too_many, "n0/x n1999/x", "O/data/x"),
+    ] {
+        let decided = |path| {
+            land.decide(&around, Mode::BypassPermissions, land.rules(rule), &format!("Read {path}")).verdict
+        };
+        for path in denied.split(' ') {
+            assert_eq!(decided(path), Verdict::Deny, "{rule}: {path}");
+        }
+        assert_eq!(decided(allowed), Verdict::Allow, "{rule}: {allowed}");
+    }
+    // A rule that allows covers no more than it says.
+    for (rule, path) in
+        [("allow Read(/O/data/[slug])", "O/data/[slug]"), ("allow Read(/O/data/a{b}c)", "O/data/abc")]
+    {
+        let decision = land.decide(&around, Mode::Default, land.rules(rule), &format!("Read {path}"));
+        assert_eq!(decision.verdict, Verdict::Ask, "{rule}: {path}");
+    }
+}
+
 /// Whoever takes the rules that are offered is not asked again about the same call.
 #[test]
 fn offered_rules_allow_what_a_link_leads_to() {
