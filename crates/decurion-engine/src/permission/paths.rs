@@ -416,7 +416,7 @@ pub(crate) fn is_system(path: &Utf8Path) -> bool {
 /// Whether a path is one of the system's own files: programs and their settings, which hold nothing of a person. What
 /// is secret among them the sandbox hides.
 pub(crate) fn is_of_system(path: &Utf8Path) -> bool {
-    const FOLDERS: [&str; 11] = [
+    const FOLDERS: [&str; 14] = [
         "/etc",
         "/usr",
         "/bin",
@@ -425,12 +425,37 @@ pub(crate) fn is_of_system(path: &Utf8Path) -> bool {
         "/lib32",
         "/lib64",
         "/opt",
-        "/proc/cpuinfo",
-        "/proc/meminfo",
         "/nix",
+        "/sys/block",
+        "/sys/class",
+        "/sys/devices",
+        "/sys/fs/cgroup",
+        "/proc/sys/kernel",
     ];
+    // What the kernel tells everybody about the machine, and a process about itself.
+    const KERNEL: [&str; 12] = [
+        "cpuinfo",
+        "devices",
+        "diskstats",
+        "filesystems",
+        "loadavg",
+        "meminfo",
+        "mounts",
+        "partitions",
+        "stat",
+        "uptime",
+        "version",
+        "vmstat",
+    ];
+    const PROCESS: [&str; 8] = ["cgroup", "io", "limits", "mountinfo", "mounts", "stat", "statm", "status"];
     const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/stdin", "/dev/urandom", "/dev/random"];
-    FOLDERS.iter().any(|folder| path.starts_with(folder)) || DEVICES.contains(&path.as_str())
+    let in_proc = path.strip_prefix("/proc").is_ok_and(|rest| {
+        let rest = rest.as_str();
+        let is_process = |name: &str| name == "self" || name.bytes().all(|byte| byte.is_ascii_digit());
+        let about = |(process, name): (&str, &str)| is_process(process) && PROCESS.contains(&name);
+        KERNEL.contains(&rest) || is_process(rest) || rest.split_once('/').is_some_and(about)
+    });
+    FOLDERS.iter().any(|folder| path.starts_with(folder)) || in_proc || DEVICES.contains(&path.as_str())
 }
 
 /// Whether a path leads through a link that a process has for itself. The streams themselves are none: what they are

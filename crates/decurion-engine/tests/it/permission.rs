@@ -115,7 +115,7 @@ fn common_commands_need_fewer_questions_in_a_sandbox() {
         git questions: 0 of 35
         builds and tests: 24 of 25
         package managers: 2 of 30
-        system questions: 2 of 35
+        system questions: 1 of 35
         loops and variables: 0 of 35"]]
     .assert_eq(&questions(true));
 }

@@ -19,7 +19,8 @@ const READERS: &str = ": [ [[ alias awk b2sum bat base32 base64 basename bc brea
     sdiff sed seq set sha1sum sha224sum sha256sum sha384sum sha512sum shift shopt sleep sort ss stat strings \
     tac tail tar test time timeout top tput tr tree true tsort tty type typeset ulimit umask uname unalias unexpand \
     uniq unset uptime vmstat w wait wc whereis which who whoami xargs xmllint xxd yes yq zcat zgrep zipinfo \
-    nice nohup stdbuf setsid ionice chrt taskset bash sh dash eval exec";
+    nice nohup stdbuf setsid ionice chrt taskset bash sh dash eval exec trap hash ldd netstat shuf size findmnt lsmod \
+    unzip zless zmore bzcat xzcat zstdcat ip";
 /// Programs of which only some first words look so.
 const SUBCOMMANDS: &[(&str, &str)] = &[
     (
@@ -38,6 +39,8 @@ const SUBCOMMANDS: &[(&str, &str)] = &[
     ("rustup", "show which toolchain component target --version"),
     ("rustc", "--version -V -vV --print --explain"),
     ("go", "version env list doc help"),
+    ("sqlite3", "-version --version"),
+    ("java", "-version --version"),
     ("gem", "list info which environment --version"),
     ("bundle", "list show info config --version"),
     ("poetry", "show env config check --version"),
@@ -62,8 +65,7 @@ const WRITING: &[(&str, &[&str])] = &[
     ("sed", &["-i", "--in-place"]),
     ("sort", &["-o", "--output"]),
     ("find", &["-delete", "-fprint", "-fprintf", "-fls", "-ok", "-okdir"]),
-    ("gzip", &[]),
-    ("gunzip", &[]),
+    ("unzip", &["-o", "-n", "-d", "-f", "-u", "-q", "-qq", "-j"]),
     (
         "tar",
         &[
@@ -93,11 +95,11 @@ const WRITING: &[(&str, &[&str])] = &[
 /// Whether a text looks so.
 pub fn seems_to_read(text: &str, shell: &ShellIntent) -> bool {
     // What could not be taken apart may be anything.
-    let whole = syntax::parse(text).doubt.is_none() && deceiving(text).is_none();
-    whole && !shell.commands.is_empty() && shell.commands.iter().all(reads)
+    let whole = syntax::parse(text).complete && deceiving(text).is_none();
+    whole && !shell.commands.is_empty() && shell.commands.iter().all(|command| reads(text, command))
 }
 
-fn reads(command: &ShellCommand) -> bool {
+fn reads(text: &str, command: &ShellCommand) -> bool {
     let nowhere = |path: &str| matches!(path, "/dev/null" | "/dev/stderr" | "/dev/stdout" | "/dev/tty");
     let writes =
         command.touches.iter().any(|touch| touch.access == Access::Write && !nowhere(touch.path.as_str()))
@@ -114,14 +116,84 @@ fn reads(command: &ShellCommand) -> bool {
     let name = word.rsplit('/').next().unwrap_or(word);
     let arguments = &own[1..];
     let has = |list: &str| list.split_ascii_whitespace().any(|known| known == name);
+    if let Some(inline) = interprets_text(name, arguments) {
+        return inline;
+    }
+    match name {
+        // They replace files unless they are told to print.
+        "gzip" | "gunzip" => return prints_instead(arguments),
+        "unzip" if !arguments.iter().any(|word| is_cluster(word, &['l', 'p', 't', 'Z', 'v'])) => {
+            return false;
+        }
+        _ => {}
+    }
     if let Some((_, known)) = SUBCOMMANDS.iter().find(|(program, _)| *program == name) {
         return subcommand_reads(name, known, arguments);
     }
-    if !has(READERS) && !program::is_known(name) {
+    if !has(READERS) && !program::is_known(name) && !defines(text, name) {
         return arguments.len() == 1 && matches!(arguments[0].as_str(), "--version" | "-V" | "--help");
     }
     let writing = WRITING.iter().find(|(program, _)| *program == name).map(|(_, words)| *words);
     writing.is_none_or(|words| !words.is_empty() && !arguments.iter().any(|word| is_one_of(word, words)))
+}
+
+/// Whether an interpreter is given its code in the text or by its input, or only asked about itself; none for what is no
+/// interpreter. The code may try anything.
+fn interprets_text(name: &str, arguments: &[String]) -> Option<bool> {
+    const MODULES: [&str; 8] =
+        ["json.tool", "ast", "calendar", "dis", "platform", "sysconfig", "timeit", "tokenize"];
+    let versioned = |stem: &str| {
+        name.strip_prefix(stem)
+            .is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
+    };
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let by_input = matches!(words.first(), None | Some(&"-" | &"--version" | &"-v" | &"-V"));
+    let module = |word: &&&str| word.starts_with("-M") || word.starts_with("-m") || word.starts_with("-I");
+    let in_place = || words.iter().filter(|word| !module(word)).any(|word| is_cluster(word, &['i']));
+    if versioned("python") {
+        let first = words.iter().position(|word| !is_cluster(word, &['I', 'S', 's', 'B', 'E', 'u', 'q']));
+        let code = first.and_then(|at| words.get(at..)).unwrap_or_default();
+        return Some(
+            by_input
+                || matches!(code, ["-c", ..])
+                || matches!(code, ["-m", module, ..] if MODULES.contains(module)),
+        );
+    }
+    let inline = match name {
+        "node" => words.iter().any(|word| matches!(*word, "-e" | "-p" | "-pe" | "--eval" | "--print")),
+        "perl" | "ruby" => words.iter().any(|word| is_cluster(word, &['e', 'E'])) && !in_place(),
+        "php" => words.contains(&"-r"),
+        "lua" => words.contains(&"-e"),
+        _ => return None,
+    };
+    Some(inline || by_input)
+}
+
+/// Whether gzip is told to print or to look.
+fn prints_instead(arguments: &[String]) -> bool {
+    let asks = |word: &String| {
+        is_cluster(word, &['c', 'l', 't'])
+            || matches!(word.as_str(), "--stdout" | "--list" | "--test" | "--version")
+    };
+    arguments.is_empty() || arguments.iter().any(asks)
+}
+
+/// Whether a word is letters behind one dash, with one of these among them.
+fn is_cluster(word: &str, letters: &[char]) -> bool {
+    let cluster = word.strip_prefix('-').unwrap_or_default();
+    cluster.chars().all(char::is_alphanumeric) && cluster.contains(letters)
+}
+
+/// Whether the text defines a function of this name: what that does stands in the text as well.
+fn defines(text: &str, name: &str) -> bool {
+    let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
+    let begins = |before: &str| !before.ends_with(is_name);
+    text.match_indices(name).any(|(at, _)| {
+        let (before, after) = (&text[..at], text[at + name.len()..].trim_start_matches(' '));
+        let parentheses =
+            after.strip_prefix('(').is_some_and(|rest| rest.trim_start_matches(' ').starts_with(')'));
+        begins(before) && (parentheses || before.trim_end_matches(' ').ends_with("function"))
+    })
 }
 
 /// A word, with or without a value behind it.

@@ -169,6 +169,8 @@ pub(crate) struct Parsed {
     pub bodies: Vec<Word>,
     /// What was not understood.
     pub doubt: Option<Doubt>,
+    /// Whether all commands were found although there is a doubt: it is only about values.
+    pub complete: bool,
 }
 
 impl Word {
@@ -200,7 +202,9 @@ fn parse_nested(text: &str, depth: usize) -> Parsed {
         Ok(()) => None,
         Err(doubt) => Some(doubt),
     };
-    Parsed { script, bodies: parser.bodies, doubt }
+    let complete = doubt.is_none();
+    let doubt = doubt.or(parser.value_doubt.map(str::to_owned));
+    Parsed { script, bodies: parser.bodies, doubt, complete }
 }
 
 /// What ends a list.
@@ -222,6 +226,8 @@ struct Parser {
     depth: usize,
     pending: Vec<Pending>,
     bodies: Vec<Word>,
+    /// A doubt about values that does not keep the text from being taken apart.
+    value_doubt: Option<&'static str>,
 }
 
 /// A here-document whose body is still to come.
@@ -252,7 +258,14 @@ fn is_name(c: char) -> bool {
 
 impl Parser {
     fn new(text: &str, depth: usize) -> Self {
-        Self { chars: text.chars().collect(), at: 0, depth, pending: Vec::new(), bodies: Vec::new() }
+        Self {
+            chars: text.chars().collect(),
+            at: 0,
+            depth,
+            pending: Vec::new(),
+            bodies: Vec::new(),
+            value_doubt: None,
+        }
     }
 
     /// The next character, as it stands.
@@ -779,12 +792,17 @@ impl Parser {
                 && let Some(assign) = assignment(&word)?
             {
                 if self.next() == Some('(') {
-                    return doubt("an array is assigned");
+                    let elements = self.array()?.into_iter();
+                    assigns.extend(elements.map(|value| Assign { value, ..assign.clone() }));
                 }
                 assigns.push(assign);
                 continue;
             }
+            let declares = word.source.ends_with('=') && self.next() == Some('(');
             words.push(word);
+            if declares {
+                words.extend(self.array()?);
+            }
         }
         if assigns.is_empty() && words.is_empty() && redirects.is_empty() {
             return doubt("a command is missing");
@@ -1150,6 +1168,24 @@ impl Parser {
         Ok(Part::Param(Param { name, quoted, plain, nested }))
     }
 
+    /// The elements of an array, from its `(`. They are not assigned in the analysis, so its values are doubtful.
+    fn array(&mut self) -> Parse<Vec<Word>> {
+        self.value_doubt = Some("an array is assigned");
+        self.at += 1;
+        let mut elements = Vec::new();
+        loop {
+            self.gap()?;
+            match self.next() {
+                Some(')') => break,
+                None => return doubt("an array is not closed"),
+                Some(c) if is_meta(c) => return doubt("something unexpected in an array"),
+                Some(_) => elements.push(self.word()?),
+            }
+        }
+        self.at += 1;
+        Ok(elements)
+    }
+
     fn subscript(&mut self) -> Parse<()> {
         self.at += 1;
         while let Some(c) = self.next() {
@@ -1157,6 +1193,7 @@ impl Parser {
             match c {
                 ']' => return Ok(()),
                 '@' | '*' | '0'..='9' => {}
+                'a'..='z' | 'A'..='Z' | '_' => self.value_doubt = Some("a subscript that is evaluated"),
                 _ => return doubt("a subscript that is evaluated"),
             }
         }
