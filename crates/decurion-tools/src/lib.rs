@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 pub mod alias;
 pub mod bash;
+mod cargo_home;
 pub mod edit;
 pub mod fetch;
 mod files;

@@ -21,7 +21,9 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::{InputError, Surroundings, Tool, ToolContext, ToolLimits, ToolSpec, bash, paths, typed};
+use crate::{
+    InputError, Surroundings, Tool, ToolContext, ToolLimits, ToolSpec, bash, cargo_home, paths, typed,
+};
 
 const NAME: &str = "Bash";
 /// How long a command that must end may take to do so by itself.
@@ -146,6 +148,11 @@ async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
     };
     let limit = time_limit(&cx.limits, input.timeout);
     let report_cwd = may_move(&bash::analyse(&input.command, &cx.around));
+    if let Err(error) = prepare_cargo(cx, &input.command).await {
+        return ToolOutput::error(format!(
+            "cannot make a cargo home in the folder for temporary files: {error}"
+        ));
+    }
     let launch = Launch {
         env: environment(cx.environment.to_vec(), cx.sandbox.as_deref()),
         sandbox: cx.sandbox.clone(),
@@ -170,6 +177,15 @@ async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
     answer
 }
 
+/// Makes the cargo home of commands that use it, on a thread where files may be waited for.
+async fn prepare_cargo(cx: &ToolContext, command: &str) -> std::io::Result<()> {
+    let Some(sandbox) = cx.sandbox.clone() else { return Ok(()) };
+    let (command, cwd) = (command.to_owned(), cx.around.cwd.clone());
+    let variables = cx.environment.to_vec();
+    let prepare = move || cargo_home::prepare(&command, cwd.as_std_path(), &variables, Some(&sandbox));
+    tokio::task::spawn_blocking(prepare).await.unwrap_or(Ok(()))
+}
+
 /// The environment of a command in this sandbox. Temporary files and caches go to the private folder: the user's own caches
 /// are read-only for it, since programs outside of the sandbox run what is in them.
 pub fn environment(
@@ -178,6 +194,10 @@ pub fn environment(
 ) -> Vec<(OsString, OsString)> {
     const CACHES: [(&str, &str); 3] =
         [("XDG_CACHE_HOME", "cache"), ("npm_config_cache", "npm"), ("GOMODCACHE", "go")];
+    if let Some(home) = sandbox.and_then(|sandbox| cargo_home::private(&variables, sandbox)) {
+        variables.retain(|(name, _)| name != "CARGO_HOME");
+        variables.push(("CARGO_HOME".into(), home.into()));
+    }
     let Some(folder) = sandbox.and_then(|sandbox| sandbox.tmp.as_ref()) else { return variables };
     variables.retain(|(name, _)| !["TMPDIR", "TMP", "TEMP"].iter().any(|known| name == known));
     variables.push(("TMPDIR".into(), folder.into()));
