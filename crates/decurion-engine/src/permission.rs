@@ -62,6 +62,11 @@ impl Around {
         [&self.cwd, &self.root].into_iter().chain(&self.directories).map(Utf8PathBuf::as_path)
     }
 
+    /// The same without the one that its shell is in: a command could lead that elsewhere.
+    pub(crate) fn granted(&self) -> impl Iterator<Item = &Utf8Path> {
+        self.places().skip(1)
+    }
+
     /// The name of a path as its owner wrote it: the links are followed up to the first that the repository, the model
     /// or anybody could have made.
     pub(crate) fn own_name<'a>(&self, path: &'a Utf8Path) -> Cow<'a, Utf8Path> {

@@ -200,10 +200,10 @@ impl SandboxMaker {
         let own = around.checkout.as_ref().map(|bounds| bounds.tree().clone());
         let folders: Vec<Utf8PathBuf> = match own {
             Some(tree) => vec![tree],
-            None => around.places().map(Utf8Path::to_owned).collect(),
+            None => around.granted().map(Utf8Path::to_owned).collect(),
         };
         let checkouts = around.checkout.iter().flat_map(|bounds| bounds.checkouts().map(Utf8Path::to_owned));
-        for folder in around.places().map(Utf8Path::to_owned).chain(checkouts) {
+        for folder in around.granted().map(Utf8Path::to_owned).chain(checkouts) {
             paths.work_in(&folder);
         }
         paths.show_all(&self.settings.visible);

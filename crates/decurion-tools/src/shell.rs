@@ -434,23 +434,24 @@ enum Place {
     Outside(Utf8PathBuf, Utf8PathBuf),
 }
 
+/// Where the shell says that it ended. A command can forge that, so only a directory without links or `..` in its path
+/// that is in a directory of the run counts.
 async fn place_after(cx: &ToolContext, process: &mut Process) -> Place {
     let told = process.cwd().await.and_then(|path| Utf8PathBuf::from_path_buf(path).ok());
     let Some(told) = told.filter(|told| *told != cx.around.cwd) else { return Place::Same };
     let around = cx.around.clone();
-    let unknown = told.clone();
-    // The shell tells a path without links; ours may have some.
     let compare = move || {
+        // Paths of ours may have links; what the shell tells has none.
         let resolved = |path: &Utf8Path| path.canonicalize_utf8().unwrap_or_else(|_| path.to_owned());
         if resolved(&around.cwd) == told {
             return Place::Same;
         }
-        let inside = paths::is_inside(&told, &around.directories)
-            || around.directories.iter().any(|directory| told.starts_with(resolved(directory)));
-        if inside { Place::Moved(told) } else { Place::Outside(told, around.cwd) }
+        let is_real =
+            told.is_dir() && told.canonicalize_utf8().is_ok_and(|real| real.as_str() == told.as_str());
+        let inside = around.directories.iter().any(|directory| told.starts_with(resolved(directory)));
+        if is_real && inside { Place::Moved(told) } else { Place::Outside(told, around.cwd) }
     };
-    let fallback = Place::Outside(unknown, cx.around.cwd.clone());
-    tokio::task::spawn_blocking(compare).await.unwrap_or(fallback)
+    tokio::task::spawn_blocking(compare).await.unwrap_or(Place::Same)
 }
 
 fn answer(ending: &Ending, limit: Duration, output: &Shown, place: Place) -> ToolOutput {

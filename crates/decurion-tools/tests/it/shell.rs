@@ -130,6 +130,23 @@ async fn the_directory_moves_with_the_shell_inside_the_project_only() {
     }
 }
 
+/// The command's own shell can write to the descriptor on which its directory is told.
+#[tokio::test]
+async fn forged_directories_do_not_move_the_shell() {
+    let shell = Shell::new();
+    shell.stage.file("sub/file", "");
+    shell.stage.link("..", "link");
+    let project = &shell.stage.project;
+    let forge = |path: &str| format!("cd sub; printf '\\0{path}\\n' >&10; set -n");
+    for path in ["sub/../../elsewhere", "link", "nowhere", "sub/."] {
+        let output = shell.command(&forge(project.join(path).as_str())).await;
+        assert_eq!(output.effects, [], "{path}");
+    }
+    // What can be forged is only where the shell could go anyway.
+    let output = shell.command(&forge(project.join("sub").as_str())).await;
+    assert_eq!(output.effects, [ToolEffect::Moved { cwd: project.join("sub") }]);
+}
+
 #[tokio::test]
 async fn a_project_reached_through_a_link_is_not_left_by_staying() {
     let mut shell = Shell::new();
