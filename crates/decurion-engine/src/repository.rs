@@ -527,7 +527,7 @@ fn is_absent(path: &Utf8Path) -> bool {
 }
 
 /// The text of a small file; none for everything else.
-fn small(path: &Utf8Path) -> Option<String> {
+pub(crate) fn small(path: &Utf8Path) -> Option<String> {
     let metadata = std::fs::metadata(path).ok()?;
     if !metadata.is_file() || metadata.len() > MOST_BYTES {
         return None;

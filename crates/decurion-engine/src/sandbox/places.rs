@@ -56,41 +56,77 @@ impl Drop for Placeholders {
     }
 }
 
-/// The folders in which git keeps the repository that a folder is in: one, or two for a worktree.
+/// The folders in which git keeps the repository that a folder is in: one, or two for a worktree. None where they lie
+/// elsewhere and do not say themselves that they are for this folder: a command can make a file or a link that names
+/// any folder.
 pub(crate) fn git_folders(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
-    let Some(found) = folder.ancestors().map(|above| above.join(".git")).find(|git| git.exists()) else {
-        return Vec::new();
-    };
-    if found.is_dir() {
+    let mut names = folder.ancestors().map(|above| above.join(".git"));
+    let found = names.find_map(|git| Some((git.symlink_metadata().ok()?.file_type(), git)));
+    let Some((kind, found)) = found else { return Vec::new() };
+    if kind.is_dir() {
         return vec![found];
     }
-    let text = std::fs::read_to_string(&found).unwrap_or_default();
-    let Some(named) = text.strip_prefix("gitdir:").map(str::trim) else { return Vec::new() };
-    let own = found.parent().unwrap_or(folder).join(named);
-    let common = std::fs::read_to_string(own.join("commondir")).unwrap_or_default();
-    let common = own.join(common.trim());
+    let top = found.parent().unwrap_or(folder);
     let place = |path: Utf8PathBuf| path.canonicalize_utf8().ok();
-    // Only what looks like a repository of git: the file could name any folder.
-    let is_git = |path: &Utf8PathBuf| path.join("objects").is_dir() && path.join("HEAD").is_file();
-    match place(common).filter(is_git) {
-        Some(common) => {
-            place(own).filter(|own| own.starts_with(&common)).into_iter().chain([common]).collect()
-        }
-        None => Vec::new(),
+    if kind.is_symlink() {
+        let inside = |path: &Utf8PathBuf| path.starts_with(top) && is_git(path);
+        return place(found.clone()).filter(inside).into_iter().collect();
     }
+    let text = small(&found).unwrap_or_default();
+    let Some(named) = text.strip_prefix("gitdir:").map(str::trim) else { return Vec::new() };
+    let Some(own) = place(top.join(named)) else { return Vec::new() };
+    let common = small(&own.join("commondir")).map_or_else(|| own.clone(), |text| own.join(text.trim()));
+    let Some(common) = place(common).filter(|common| is_git(common) && own.starts_with(common)) else {
+        return Vec::new();
+    };
+    if !belongs_to(top, &own, &common) {
+        return Vec::new();
+    }
+    if own == common { vec![own] } else { vec![own, common] }
 }
 
-/// What in a repository's own folder makes git run programs, also that of its submodules.
+fn is_git(folder: &Utf8PathBuf) -> bool {
+    folder.join("objects").is_dir() && folder.join("HEAD").is_file()
+}
+
+/// Whether a folder of git says that it is for this checkout: as one of its worktrees, or by its settings, as that of a
+/// submodule does.
+fn belongs_to(top: &Utf8Path, own: &Utf8Path, common: &Utf8Path) -> bool {
+    if own != common {
+        let back = small(&own.join("gitdir")).map(|text| own.join(text.trim()));
+        return back.and_then(|back| back.canonicalize_utf8().ok())
+            == top.join(".git").canonicalize_utf8().ok();
+    }
+    let config = small(&own.join("config")).unwrap_or_default();
+    let values =
+        config.lines().filter_map(|line| line.trim().strip_prefix("worktree")?.trim().strip_prefix('='));
+    let mut named =
+        values.filter_map(|value| own.join(value.trim().trim_matches('"')).canonicalize_utf8().ok());
+    own.starts_with(top) || named.any(|named| named == top)
+}
+
+/// The text of a small file; none for everything else, such as a pipe.
+fn small(path: &Utf8Path) -> Option<String> {
+    crate::repository::small(path)
+}
+
+/// What in a repository's own folder makes git run programs, also that of its submodules and worktrees.
 pub(super) fn git_settings(git: &Utf8Path) -> Vec<Utf8PathBuf> {
     const NAMES: [&str; 6] = ["hooks", "config", "config.worktree", "info/attributes", "commondir", "gitdir"];
     /// Submodules of submodules lie in folders of folders.
     const DEEPEST: usize = 4;
     let mut found = NAMES.map(|name| git.join(name)).to_vec();
+    let worktrees = git.join("worktrees").read_dir_utf8().into_iter().flatten().flatten();
+    let own = worktrees.map(|entry| entry.path().join("config.worktree"));
+    found.extend(own.filter(|file| file.symlink_metadata().is_ok()));
     let mut folders = vec![(git.join("modules"), DEEPEST)];
+    for entry in git.join("worktrees").read_dir_utf8().into_iter().flatten().flatten() {
+        found.extend(NAMES.map(|name| entry.path().join(name)));
+    }
     while let Some((folder, left)) = folders.pop() {
         for entry in folder.read_dir_utf8().into_iter().flatten().flatten() {
             let path = folder.join(entry.file_name());
-            if path.join("HEAD").is_file() {
+            if ["HEAD", "config", "objects"].iter().any(|name| path.join(name).exists()) {
                 found.extend(NAMES.map(|name| path.join(name)));
                 folders.extend((left > 0).then(|| (path.join("modules"), left - 1)));
             } else if left > 0 && path.is_dir() {
@@ -105,12 +141,11 @@ pub(super) fn git_settings(git: &Utf8Path) -> Vec<Utf8PathBuf> {
 /// cannot be kept from being made in another repository: git refuses to work beside whatever else has its name. Gives
 /// where it was put.
 pub(super) fn undo_redirection(folder: &Utf8Path) -> Option<Utf8PathBuf> {
-    let git = folder.join(".git");
+    // The last is that of the repository itself, not of a worktree.
+    let git = git_folders(folder).pop()?;
     let redirection = git.join("commondir");
-    if !git.is_dir() || redirection.symlink_metadata().is_err() {
-        return None;
-    }
-    let aside = git.join("commondir.refused");
+    redirection.symlink_metadata().ok()?;
+    let aside = git.join(format!("commondir.refused-{}", uuid::Uuid::new_v4().simple()));
     std::fs::rename(&redirection, &aside).ok().map(|()| aside)
 }
 
@@ -260,10 +295,22 @@ mod tests {
         }
         std::fs::write(git.join("HEAD"), "ref: refs/heads/main").unwrap();
         std::fs::write(git.join("worktrees/w/commondir"), "../..\n").unwrap();
+        std::fs::write(git.join("worktrees/w/gitdir"), format!("{root}/w/.git\n")).unwrap();
         std::fs::write(root.join("w/.git"), format!("gitdir: {git}/worktrees/w\n")).unwrap();
         std::fs::write(root.join("lie/.git"), "gitdir: /etc\n").unwrap();
         assert_eq!(git_folders(&root.join("main")), std::slice::from_ref(&git));
-        assert_eq!(git_folders(&root.join("w")), [git.join("worktrees/w"), git]);
+        assert_eq!(git_folders(&root.join("w")), [git.join("worktrees/w"), git.clone()]);
         assert!(git_folders(&root.join("lie")).is_empty());
+        // What does not say itself that it is for this folder is not: the file or link may be a command's.
+        for name in ["stolen", "linked"] {
+            std::fs::create_dir(root.join(name)).unwrap();
+        }
+        std::fs::write(root.join("stolen/.git"), format!("gitdir: {git}\n")).unwrap();
+        std::os::unix::fs::symlink(&git, root.join("linked/.git")).unwrap();
+        for name in ["stolen", "linked"] {
+            assert!(git_folders(&root.join(name)).is_empty(), "{name}");
+        }
+        std::fs::write(git.join("config"), format!("[core]\n\tworktree = {root}/stolen\n")).unwrap();
+        assert_eq!(git_folders(&root.join("stolen")), std::slice::from_ref(&git));
     }
 }
