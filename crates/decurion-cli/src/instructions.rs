@@ -24,12 +24,14 @@ pub fn load(loaded: &Loaded) -> Vec<Instructions> {
 /// The branch of the repository that holds this folder, read from its files: no process is started.
 pub fn git_branch(cwd: &Utf8Path) -> Option<String> {
     let git = cwd.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists())?;
+    // A pipe in place of one of these files would be waited for.
+    let text = |file: &Utf8Path| file.is_file().then(|| std::fs::read_to_string(file).ok()).flatten();
     // In a worktree `.git` is a file that names the folder.
-    let folder = match std::fs::read_to_string(&git) {
-        Ok(link) => git.parent()?.join(link.trim().strip_prefix("gitdir: ")?),
-        Err(_) => git,
+    let folder = match text(&git) {
+        Some(link) => git.parent()?.join(link.trim().strip_prefix("gitdir: ")?),
+        None => git,
     };
-    let head = std::fs::read_to_string(folder.join("HEAD")).ok()?;
+    let head = text(&folder.join("HEAD"))?;
     let head = head.trim();
     Some(head.strip_prefix("ref: refs/heads/").unwrap_or("HEAD").to_owned())
 }

@@ -3,14 +3,17 @@
 //! than a moment.
 //!
 //! A repository's own configuration can make git run programs, even for a status. So a folder whose
-//! configuration could is only asked about if it is trusted.
+//! configuration could is only asked about if it is trusted, and in a sandbox where there is one.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_exec::{Exit, Guard, Launch, Output};
+use decurion_exec::{Exit, Guard, Launch, Output, Sandbox};
+
+use crate::sandbox::SandboxMaker;
 
 /// How long all of it may take.
 const MOMENT: Duration = Duration::from_millis(500);
@@ -39,22 +42,21 @@ pub async fn status(
     environment: &[(OsString, OsString)],
     cwd: &Utf8Path,
     trusted: bool,
+    maker: Option<Arc<SandboxMaker>>,
 ) -> Option<String> {
     let from = cwd.to_owned();
     let look = tokio::task::spawn_blocking(move || {
-        let root = trusted.then_some(from.as_path());
-        crate::repository::doubt(&from, crate::repository::Purpose::Look, root)
+        let doubt = crate::repository::doubt(&from, crate::repository::Purpose::Look, None);
+        if doubt.is_none() {
+            return Some(None);
+        }
+        // A command of an earlier session may have made the repository in a folder that was trusted then.
+        let sandbox = maker.map(|maker| maker.compile_look(&from));
+        trusted.then(|| sandbox.transpose().ok()).flatten()
     });
-    if look.await.ok()?.is_some() {
-        return None;
-    }
-    let all = async {
-        tokio::join!(
-            ask(guard, environment, cwd, &CHANGED),
-            ask(guard, environment, cwd, &COMMITS),
-            ask(guard, environment, cwd, &MAIN)
-        )
-    };
+    let sandbox = look.await.ok()??.map(Arc::new);
+    let ask = |args| ask(guard, environment, cwd, args, sandbox.clone());
+    let all = async { tokio::join!(ask(&CHANGED), ask(&COMMITS), ask(&MAIN)) };
     let (changed, commits, main) = tokio::time::timeout(MOMENT, all).await.ok()?;
     Some(words(&changed?, commits.as_deref(), main.as_deref()))
 }
@@ -101,12 +103,14 @@ async fn ask(
     environment: &[(OsString, OsString)],
     cwd: &Utf8Path,
     args: &[&str],
+    sandbox: Option<Arc<Sandbox>>,
 ) -> Option<String> {
     let always = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "log.showSignature=false"];
     let mut launch = Launch::new("git", cwd.as_std_path())
         .args(always.iter().chain(args))
         .env(environment.iter().cloned());
     launch.output = Output::Separate;
+    launch.sandbox = sandbox;
     let mut process = guard.start(launch).await.ok()?;
     let output = read(process.stdout.take()?).await;
     if output.is_none() {
@@ -135,23 +139,42 @@ async fn read(pipe: tokio::net::unix::pipe::Receiver) -> Option<String> {
 /// Whether git would run programs of a repository's own configuration, or of its checkouts' and submodules', when
 /// it fills, compares or merges checkouts. What cannot be read might.
 pub(crate) fn runs_for_files(common: &Utf8Path) -> bool {
-    let mut waiting = vec![common.to_owned()];
-    let mut seen = 0;
-    while let Some(folder) = waiting.pop() {
-        seen += 1;
-        let files = [folder.join("config"), folder.join("config.worktree")];
-        if seen > MOST_FOLDERS || files.iter().any(|file| has_mark(file, &RUNS_FOR_FILES)) {
-            return true;
+    settings_files(common).is_none_or(|files| files.iter().any(|file| has_mark(file, &RUNS_FOR_FILES)))
+}
+
+/// What tells whether the settings that [`runs_for_files`] looks at are still the same.
+pub(crate) fn settings_mark(common: &Utf8Path) -> Option<u64> {
+    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+    let mut hasher = DefaultHasher::new();
+    // Worktrees come and go with our own agents, and their settings are read-only for commands.
+    let worktrees = common.join("worktrees");
+    for file in settings_files(common)?.iter().filter(|file| !file.starts_with(&worktrees)) {
+        if file.symlink_metadata().is_ok() {
+            (file, crate::repository::small(file)).hash(&mut hasher);
         }
+    }
+    Some(hasher.finish())
+}
+
+/// The files of settings of a repository, its checkouts and its submodules; none where there are too many.
+fn settings_files(common: &Utf8Path) -> Option<Vec<Utf8PathBuf>> {
+    let mut waiting = vec![common.to_owned()];
+    let mut found = Vec::new();
+    while let Some(folder) = waiting.pop() {
+        let files = [folder.join("config"), folder.join("config.worktree")];
         // A submodule's name may have slashes: what is no repository holds some.
         let below = if files[0].exists() { vec!["modules", "worktrees"] } else { vec!["."] };
+        found.extend(files);
+        if found.len() > 2 * MOST_FOLDERS {
+            return None;
+        }
         for found in below.iter().flat_map(|name| folder.join(name).read_dir_utf8()).flatten().flatten() {
             if found.file_type().is_ok_and(|kind| kind.is_dir()) {
                 waiting.push(found.into_path());
             }
         }
     }
-    false
+    Some(found)
 }
 
 /// The folder that all checkouts of a folder's repository share, without asking git.
@@ -163,12 +186,12 @@ pub(crate) fn common(cwd: &Utf8Path) -> Option<Utf8PathBuf> {
 fn folders(cwd: &Utf8Path) -> Option<(Utf8PathBuf, Utf8PathBuf)> {
     let git = cwd.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists())?;
     // A linked checkout names the folder, whose configuration may be in the one it belongs to.
-    let own = match std::fs::read_to_string(&git) {
-        Ok(link) => git.parent().unwrap_or(&git).join(link.trim().strip_prefix("gitdir: ")?),
-        Err(_) => git,
+    let own = match crate::repository::small(&git) {
+        Some(link) => git.parent().unwrap_or(&git).join(link.trim().strip_prefix("gitdir: ")?),
+        None => git,
     };
-    let common = std::fs::read_to_string(own.join("commondir")).map(|path| own.join(path.trim()));
-    let common = common.unwrap_or_else(|_| own.clone());
+    let common = crate::repository::small(&own.join("commondir")).map(|path| own.join(path.trim()));
+    let common = common.unwrap_or_else(|| own.clone());
     Some((own, common))
 }
 
@@ -177,13 +200,10 @@ fn has_mark(file: &Utf8Path, marks: &[&str]) -> bool {
     if !file.exists() {
         return false;
     }
-    match std::fs::metadata(file).map(|found| found.len()) {
-        Ok(length) if length <= MOST_BYTES as u64 => std::fs::read_to_string(file).map_or(true, |text| {
-            let text = text.to_lowercase();
-            marks.iter().any(|mark| text.contains(mark))
-        }),
-        _ => true,
-    }
+    crate::repository::small(file).is_none_or(|text| {
+        let text = text.to_lowercase();
+        marks.iter().any(|mark| text.contains(mark))
+    })
 }
 
 #[cfg(test)]

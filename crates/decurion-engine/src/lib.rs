@@ -351,7 +351,8 @@ impl Engine {
     async fn git_status(&self, cwd: &Utf8Path) -> Option<String> {
         let parts = &self.parts;
         parts.git_branch.as_ref()?;
-        git::status(parts.processes.as_ref()?, &parts.environment, cwd, parts.agent_settings.trusted).await
+        let (guard, trusted) = (parts.processes.as_ref()?, parts.agent_settings.trusted);
+        git::status(guard, &parts.environment, cwd, trusted, parts.sandbox.clone()).await
     }
 
     /// The hooks of the settings, for one session.

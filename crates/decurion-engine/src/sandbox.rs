@@ -9,7 +9,7 @@ mod refusal;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::{Form, Reach, Sandbox};
@@ -182,6 +182,14 @@ impl SandboxMaker {
             unix_sockets: self.settings.unix_sockets && writes,
             sees_machine: reads && !unclear && lists_machine(seen) && decurion_exec::sandbox::has_landlock(),
         }))
+    }
+
+    /// The sandbox of a program of ours that only looks at a folder.
+    pub(crate) fn compile_look(&self, folder: &Utf8Path) -> Result<Sandbox, SandboxError> {
+        let around = Around { cwd: folder.to_owned(), root: folder.to_owned(), ..Around::default() };
+        let policy = Policy::new(Mode::Plan, Arc::default(), around);
+        let compiled = self.compile(&policy, Some(Profile::ReadOnly), &Intent::titled(""))?;
+        Ok(compiled.unwrap_or_default())
     }
 
     fn is_excluded(&self, seen: &Intent) -> bool {

@@ -43,6 +43,8 @@ pub struct Worktrees {
     git: Git,
     leases: Leases,
     settings: WorktreeSettings,
+    /// The repository of the folder that is trusted, and what its settings were when the session began.
+    trusted: Option<(Utf8PathBuf, Option<u64>)>,
     clock: Arc<dyn Clock>,
     places: Arc<Semaphore>,
     /// Whose turn it is to have git make a worktree.
@@ -242,7 +244,8 @@ pub enum WorktreeError {
     /// Look at the configuration, then trust the folder.
     #[error(
         "the configuration of the repository {0} runs programs for files (filters, merge drivers, or what it \
-         includes), and the folder is not trusted; look at it, then run `decurion trust`"
+         includes), and the folder is not trusted, or the configuration was changed since the session began; look at \
+         it, then run `decurion trust` or begin another session"
     )]
     Untrusted(Utf8PathBuf),
     /// Begin another agent with the changes as they are now.
@@ -288,7 +291,10 @@ impl Worktrees {
     /// Worktrees whose leases are in this state folder.
     pub fn new(git: Git, leases: Leases, settings: WorktreeSettings, clock: Arc<dyn Clock>) -> Self {
         let places = Arc::new(Semaphore::new(AT_ONCE));
+        let trusted = settings.trusted.as_deref().and_then(crate::git::common);
+        let trusted = trusted.map(|common| (common.clone(), crate::git::settings_mark(&common)));
         Self {
+            trusted,
             git,
             leases,
             settings,
@@ -328,12 +334,13 @@ impl Worktrees {
 
     /// Nothing of a repository runs before its folder is trusted, and git would run filters.
     pub(crate) fn check_trust(&self, repository: &Utf8Path) -> Result<(), WorktreeError> {
-        let is_trusted = |folder: &Utf8PathBuf| {
-            repository.starts_with(folder) || crate::git::common(folder).as_deref() == Some(repository)
+        // What a command made or changed since the session began was not there to be trusted.
+        let is_trusted = |known: &(Utf8PathBuf, Option<u64>)| {
+            known.0 == repository && known.1.is_some() && known.1 == crate::git::settings_mark(repository)
         };
         let runs =
             || crate::git::runs_for_files(repository) || crate::repository::nested_run_for_files(repository);
-        if self.settings.trusted.as_ref().is_some_and(is_trusted) || !runs() {
+        if self.trusted.as_ref().is_some_and(is_trusted) || !runs() {
             return Ok(());
         }
         Err(WorktreeError::Untrusted(repository.to_owned()))
