@@ -30,11 +30,12 @@ use serde_json::Value;
 
 pub use crate::confine::Confinement;
 use crate::trail::{Reach, Step, Trails};
+pub(crate) use glob::component_matches;
 pub use names::{ENGINE_TOOLS, unknown_tool};
 use paths::Reading;
 pub(crate) use paths::is_inside;
 pub use paths::normal;
-pub(crate) use paths::{fixed_part, pattern_covers, special_parts};
+pub(crate) use paths::{fixed_part, plain, special_parts};
 pub use shell::{Part, explain};
 pub use suggest::suggest;
 

@@ -3,12 +3,14 @@
 //!
 //! The analysis of a command's text decides what is asked; this decides what can happen. Neither relies on the other.
 
+mod ground;
 mod places;
 mod private_folder;
 mod refusal;
+mod walk;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -18,11 +20,13 @@ use decurion_protocol::{Intent, Mode, Profile, Rule};
 
 use crate::confine::Confinement;
 use crate::permission::{Around, Policy, Walls, patterns_of};
-use crate::trail::Trails;
+use crate::trail::{Ground, Trails};
+use ground::KeptGround;
+use places::Placeholders;
 pub(crate) use places::git_folders;
-use places::{Listings, Placeholders};
 pub(crate) use private_folder::PrivateFolder;
 pub use refusal::{Refusal, refusal_in};
+use walk::Walks;
 
 /// What the kernel keeps commands from in every session of this program, whatever the rules say.
 #[derive(Clone, Debug)]
@@ -58,7 +62,8 @@ pub struct SandboxSettings {
 #[derive(Debug)]
 pub struct SandboxMaker {
     settings: SandboxSettings,
-    listings: Listings,
+    ground: Arc<KeptGround>,
+    walks: Walks,
     tmp: OnceLock<PrivateFolder>,
     placeholders: Placeholders,
 }
@@ -74,10 +79,10 @@ pub enum SandboxError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// A rule with wildcards covers more than can be looked through.
+    /// Rules with wildcards cover more than can be looked through.
     #[error(
-        "the rule {rule} cannot be enforced: there are more than {most} files below {folder}. Name folders in the rule \
-         instead of using wildcards"
+        "rules with wildcards, such as {rule}, cannot be enforced: there are more than {most} files below {folder}. Name \
+         folders in the rules instead of using wildcards"
     )]
     TooMany {
         /// As written.
@@ -94,7 +99,8 @@ impl SandboxMaker {
     pub fn new(settings: SandboxSettings) -> Self {
         Self {
             settings,
-            listings: Listings::default(),
+            ground: Arc::default(),
+            walks: Walks::default(),
             tmp: OnceLock::new(),
             placeholders: Placeholders::default(),
         }
@@ -153,7 +159,9 @@ impl SandboxMaker {
         let unclear = seen.shell.as_ref().is_none_or(is_unclear);
         let reads = profile == Some(Profile::ReadOnly);
         let writes = !reads && policy.mode != Mode::Plan;
-        let mut paths = Collected { trails: Trails::on_disk(), ..Collected::default() };
+        self.ground.begin();
+        let trails = Trails::over(Arc::clone(&self.ground) as Arc<dyn Ground>);
+        let mut paths = Collected { trails, ground: Arc::clone(&self.ground), ..Collected::default() };
         let tmp = paths.trails.place(self.temporary()?);
         // Under its own name too, so that files in it have one path for commands and for other tools.
         paths.writable.insert(tmp.clone());
@@ -172,8 +180,8 @@ impl SandboxMaker {
         Ok(Some(Sandbox {
             links: Vec::new(),
             writable: native(paths.writable),
-            read_only: native(paths.read_only),
-            hidden: native(paths.hidden),
+            read_only: native(paths.read_only).into_iter().chain(paths.unnamed_read_only).collect(),
+            hidden: native(paths.hidden).into_iter().chain(paths.unnamed_hidden).collect(),
             visible: native(paths.visible),
             tmp: Some(tmp.into()),
             // Without namespaces nothing leads commands through the proxy.
@@ -257,35 +265,62 @@ impl SandboxMaker {
 
     /// What rules deny.
     fn add_rules(&self, paths: &mut Collected, policy: &Policy, unclear: bool) -> Result<(), SandboxError> {
-        let around = &policy.around;
+        let around = Around { trails: paths.trails.clone(), ..policy.around.clone() };
         let checkouts = around.checkout.iter().flat_map(Confinement::checkouts);
         let folders: BTreeSet<Utf8PathBuf> =
             around.places().chain(checkouts).map(|folder| paths.trails.place(folder)).collect();
         let folders: Vec<Utf8PathBuf> = folders.into_iter().collect();
-        let mut forbids_reading = false;
-        for rule in policy.rules.deny.iter().filter(|rule| rule.specifier.is_some()) {
-            let reading = rule.tool == "Read";
-            if !reading && !is_about_writing(rule) {
-                continue;
-            }
-            forbids_reading |= reading;
-            let everywhere = std::iter::once(around.clone()).chain(elsewhere(around));
-            for pattern in everywhere.flat_map(|around| patterns_of(rule, &around, true)) {
-                let found = self.listings.matching(&pattern, &folders).map_err(|folder| {
-                    SandboxError::TooMany { rule: rule.to_string(), folder, most: places::MOST }
-                })?;
-                for path in found {
-                    if reading { paths.hide(&[path]) } else { paths.restrict_all([path]) }
+        let about_files =
+            |rule: &&Rule| rule.specifier.is_some() && (rule.tool == "Read" || is_about_writing(rule));
+        let rules: Vec<&Rule> = policy.rules.deny.iter().filter(about_files).collect();
+        let everywhere: Vec<Around> = std::iter::once(around.clone()).chain(elsewhere(&around)).collect();
+        let mut wild = Vec::new();
+        for rule in &rules {
+            for pattern in everywhere.iter().flat_map(|around| patterns_of(rule, around, true)) {
+                match places::whole(&pattern) {
+                    Some(path) if path == "/" => {
+                        for folder in &folders {
+                            paths.deny_by(rule, folder);
+                        }
+                    }
+                    Some(path) => paths.deny_by(rule, &path),
+                    None => wild.push((pattern, *rule)),
                 }
             }
         }
-        if unclear && forbids_reading {
-            let objects: Vec<Utf8PathBuf> = folders
-                .iter()
-                .flat_map(|folder| places::git_folders(folder))
-                .map(|git| git.join("objects"))
-                .collect();
+        self.add_wild(paths, &folders, &wild)?;
+        if unclear && rules.iter().any(|rule| rule.tool == "Read") {
+            let git = folders.iter().flat_map(|folder| places::git_folders(folder));
+            let objects: Vec<Utf8PathBuf> = git.map(|git| git.join("objects")).collect();
             paths.hide(&objects);
+        }
+        Ok(())
+    }
+
+    /// What rules with wildcards deny, by one walk for all of them.
+    fn add_wild(
+        &self,
+        paths: &mut Collected,
+        folders: &[Utf8PathBuf],
+        wild: &[(String, &Rule)],
+    ) -> Result<(), SandboxError> {
+        let is_folder = |path: &Utf8PathBuf| paths.ground.find(path.as_std_path()) == ground::Found::Folder;
+        let roots = wild.iter().flat_map(|(pattern, rule)| {
+            places::roots(pattern, rule.tool == "Read", folders, &paths.writable)
+        });
+        let roots = walk::outermost(roots.filter(is_folder).collect());
+        let patterns: Vec<String> = wild.iter().map(|(pattern, _)| pattern.clone()).collect();
+        let covered = self.walks.find(&patterns, &roots).map_err(|folder| {
+            let rule = wild.first().map(|(_, rule)| rule.to_string()).unwrap_or_default();
+            SandboxError::TooMany { rule, folder, most: walk::MOST }
+        })?;
+        for ((_, rule), covered) in wild.iter().zip(covered) {
+            for path in covered {
+                match Utf8PathBuf::from_path_buf(path) {
+                    Ok(path) => paths.deny_by(rule, &path),
+                    Err(path) => paths.deny_unnamed(&path, rule.tool == "Read"),
+                }
+            }
         }
         Ok(())
     }
@@ -348,10 +383,14 @@ fn native(paths: BTreeSet<Utf8PathBuf>) -> Vec<PathBuf> {
 #[derive(Default)]
 struct Collected {
     trails: Trails,
+    ground: Arc<KeptGround>,
     writable: BTreeSet<Utf8PathBuf>,
     read_only: BTreeSet<Utf8PathBuf>,
     hidden: BTreeSet<Utf8PathBuf>,
     visible: BTreeSet<Utf8PathBuf>,
+    /// Paths that are not text.
+    unnamed_read_only: Vec<PathBuf>,
+    unnamed_hidden: Vec<PathBuf>,
     /// The working directories, and what git keeps of them.
     worked_in: BTreeSet<Utf8PathBuf>,
 }
@@ -367,7 +406,7 @@ impl Collected {
     fn show(&mut self, path: &Utf8Path) {
         let place = self.trails.place(path);
         // What is not there cannot be shown, and nobody works in the whole system.
-        if place != "/" && place.exists() {
+        if place != "/" && self.exists(&place) {
             self.visible.insert(place);
         }
     }
@@ -380,7 +419,7 @@ impl Collected {
 
     fn write(&mut self, path: &Utf8Path) {
         let place = self.trails.place(path);
-        if place != "/" && place.exists() && !decurion_exec::is_read_only(place.as_std_path()) {
+        if place != "/" && self.exists(&place) && !decurion_exec::is_read_only(place.as_std_path()) {
             self.writable.insert(place);
         }
     }
@@ -397,7 +436,7 @@ impl Collected {
     fn hide(&mut self, paths: &[Utf8PathBuf]) {
         for path in paths {
             let place = self.trails.place(path);
-            if self.worked_in.contains(&place) || !place.exists() {
+            if self.worked_in.contains(&place) || !self.exists(&place) {
                 continue;
             }
             let kept = |path: &Utf8PathBuf| self.worked_in.contains(path) || !path.starts_with(&place);
@@ -414,6 +453,27 @@ impl Collected {
         };
         let hidden: Vec<Utf8PathBuf> =
             paths.iter().filter(outside).map(|path| self.trails.place(path)).collect();
-        self.hidden.extend(hidden.into_iter().filter(|path| path.exists()));
+        let hidden: Vec<Utf8PathBuf> = hidden.into_iter().filter(|path| self.exists(path)).collect();
+        self.hidden.extend(hidden);
+    }
+
+    /// Hides a path, or keeps commands from changing it.
+    fn deny_by(&mut self, rule: &Rule, path: &Utf8Path) {
+        if rule.tool == "Read" {
+            self.hide(&[path.to_owned()]);
+        } else {
+            self.restrict_all([path.to_owned()]);
+        }
+    }
+
+    /// Denies a path that is not text, or what it leads to.
+    fn deny_unnamed(&mut self, path: &Path, reading: bool) {
+        let Ok(place) = path.canonicalize() else { return };
+        if reading { self.unnamed_hidden.push(place) } else { self.unnamed_read_only.push(place) }
+    }
+
+    /// Whether something is at a place.
+    fn exists(&self, place: &Utf8Path) -> bool {
+        self.ground.exists(place.as_std_path())
     }
 }

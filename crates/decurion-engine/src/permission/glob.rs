@@ -136,7 +136,7 @@ pub(crate) fn text_matches(pattern: &str, text: &str) -> bool {
 }
 
 /// Whether a path's component matches a rule's pattern of one.
-fn component_matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn component_matches(pattern: &str, name: &str) -> bool {
     meet(&tokens(pattern), &characters(name))
 }
 

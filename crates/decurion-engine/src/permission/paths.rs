@@ -204,12 +204,6 @@ pub(crate) fn covers(specifier: &str, path: &Utf8Path, around: &Around, reading:
     })
 }
 
-/// Whether one absolute pattern of a rule that forbids covers a path, whatever the case of its letters.
-pub(crate) fn pattern_covers(pattern: &str, path: &Utf8Path) -> bool {
-    let (pattern, path) = (pattern.to_lowercase(), path.as_str().to_lowercase());
-    path_matches(&components(&pattern), &components(&path), true)
-}
-
 /// Whether a rule's specifier covers a path but for the case of its letters.
 pub(crate) fn nearly_covers(specifier: &str, path: &Utf8Path, around: &Around) -> bool {
     let lower = Around {

@@ -1,18 +1,11 @@
 //! Which files a rule or a guarantee is about, as they are on disk now. Takes patterns and folders, gives paths.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use crate::permission::{fixed_part, pattern_covers, special_parts};
-
-/// More files than this are not looked through for one rule.
-pub(super) const MOST: usize = 200_000;
-/// A folder that was changed this shortly before it was read may have been changed again since, at the same time by
-/// its file system's clock.
-const UNSURE: Duration = Duration::from_secs(2);
+use crate::permission::{fixed_part, special_parts};
 
 /// Files in a working directory by which a program could be made to run something, or to change what we allow.
 const SETTINGS: [&str; 6] = [".decurion", ".claude", ".mcp.json", ".vscode", ".idea", ".devcontainer"];
@@ -169,121 +162,32 @@ pub(super) fn whole(pattern: &str) -> Option<Utf8PathBuf> {
     rest.iter().all(|part| *part == "**").then(|| fixed_part(pattern))
 }
 
-/// What folders contain, read again only where they changed.
-#[derive(Debug, Default)]
-pub(super) struct Listings(Mutex<HashMap<Utf8PathBuf, Listing>>);
-
-#[derive(Clone, Debug)]
-struct Listing {
-    changed: SystemTime,
-    read: SystemTime,
-    entries: Vec<(String, bool)>,
-}
-
-impl Listings {
-    /// The files and folders that a pattern covers; of a folder that it covers nothing below. Patterns that may cover
-    /// anything are looked for in these folders. The error is the folder that has too much in it.
-    pub fn matching(&self, pattern: &str, folders: &[Utf8PathBuf]) -> Result<Vec<Utf8PathBuf>, Utf8PathBuf> {
-        if let Some(path) = whole(pattern) {
-            return Ok(if path == "/" { folders.to_vec() } else { vec![path] });
-        }
-        let begin = fixed_part(pattern);
-        let below = folders.iter().filter(|folder| folder.starts_with(&begin)).cloned();
-        let mut roots: Vec<Utf8PathBuf> = below.collect();
-        if folders.iter().any(|folder| begin.starts_with(folder)) || (roots.is_empty() && begin != "/") {
-            roots.push(begin);
-        }
-        let mut found = Vec::new();
-        for root in roots {
-            self.search(&root, pattern, &mut found)?;
-        }
-        Ok(found)
+/// The folders in which a pattern with wildcards may cover something. One that begins nowhere in particular is looked
+/// for in the working directories. What may not be changed is looked for only where a command may write.
+pub(super) fn roots(
+    pattern: &str,
+    reading: bool,
+    folders: &[Utf8PathBuf],
+    writable: &BTreeSet<Utf8PathBuf>,
+) -> Vec<Utf8PathBuf> {
+    let begin = fixed_part(pattern);
+    if begin == "/" {
+        return folders.to_vec();
     }
-
-    fn search(
-        &self,
-        root: &Utf8Path,
-        pattern: &str,
-        found: &mut Vec<Utf8PathBuf>,
-    ) -> Result<(), Utf8PathBuf> {
-        let mut folders = vec![root.to_owned()];
-        let mut seen = 0;
-        while let Some(folder) = folders.pop() {
-            for (name, is_folder) in self.entries(&folder) {
-                seen += 1;
-                if seen > MOST {
-                    return Err(root.to_owned());
-                }
-                let path = folder.join(name);
-                if pattern_covers(pattern, &path) {
-                    found.push(path);
-                } else if is_folder {
-                    folders.push(path);
-                }
-            }
-        }
-        Ok(())
+    if reading {
+        return vec![begin];
     }
-
-    fn entries(&self, folder: &Utf8Path) -> Vec<(String, bool)> {
-        let changed = std::fs::symlink_metadata(folder).and_then(|about| about.modified()).ok();
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |listing: &&Listing| {
-            Some(listing.changed) == changed
-                && listing.read.duration_since(listing.changed).is_ok_and(|age| age > UNSURE)
-        };
-        if let Some(listing) = known.get(folder).filter(fits) {
-            return listing.entries.clone();
-        }
-        #[expect(clippy::disallowed_methods, reason = "compared with the times of files")]
-        let read = SystemTime::now();
-        let entries: Vec<(String, bool)> = std::fs::read_dir(folder)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|entry| {
-                let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-                Some((entry.file_name().into_string().ok()?, is_folder))
-            })
-            .collect();
-        if let Some(changed) = changed {
-            known.insert(folder.to_owned(), Listing { changed, read, entries: entries.clone() });
-        }
-        entries
+    let mut found: Vec<Utf8PathBuf> =
+        folders.iter().chain(writable).filter(|folder| folder.starts_with(&begin)).cloned().collect();
+    if writable.iter().any(|folder| begin.starts_with(folder)) {
+        found.push(begin);
     }
+    found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn names(found: &[Utf8PathBuf], root: &Utf8Path) -> Vec<String> {
-        let mut names: Vec<String> =
-            found.iter().map(|path| path.strip_prefix(root).unwrap_or(path).to_string()).collect();
-        names.sort();
-        names
-    }
-
-    #[test]
-    fn patterns_find_what_is_there_now() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
-        for name in ["a/b", "keys"] {
-            std::fs::create_dir_all(root.join(name)).unwrap();
-        }
-        for name in [".env", "a/.env", "a/b/x.pem", "a/b/y", "keys/k"] {
-            std::fs::write(root.join(name), "").unwrap();
-        }
-        let listings = Listings::default();
-        let find =
-            |pattern: &str| names(&listings.matching(pattern, std::slice::from_ref(&root)).unwrap(), &root);
-        assert_eq!(find("/**/.env"), [".env", "a/.env"]);
-        assert_eq!(find(&format!("{root}/keys/**")), ["keys"]);
-        assert_eq!(find(&format!("{root}/a/**/*.pem")), ["a/b/x.pem"]);
-        assert_eq!(find(&format!("{root}/not/there")), ["not/there"]);
-        std::fs::write(root.join("a/b/.env"), "").unwrap();
-        assert_eq!(find("/**/.env"), [".env", "a/.env", "a/b/.env"]);
-    }
 
     #[test]
     fn the_file_of_a_worktree_names_only_repositories() {

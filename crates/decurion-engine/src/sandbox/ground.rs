@@ -1,0 +1,188 @@
+//! What is on the way of paths that are looked up for every command. Takes paths, gives whether something is there and
+//! where links lead, from memory as long as the folder that it lies in has not changed.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use crate::trail::{Disk, Entry, Ground};
+
+/// A folder that was changed this shortly before it was looked at may have been changed again since, at the same time
+/// by its file system's clock.
+const UNSURE: Duration = Duration::from_secs(2);
+/// More names than this are not remembered.
+const MOST_NAMES: usize = 20_000;
+
+/// The disk, with a memory.
+#[derive(Debug, Default)]
+pub(super) struct KeptGround(Mutex<Memory>);
+
+#[derive(Debug, Default)]
+struct Memory {
+    /// Counts the commands: for each one a folder is looked at once.
+    command: u64,
+    names: usize,
+    folders: HashMap<PathBuf, Folder>,
+}
+
+#[derive(Debug, Default)]
+struct Folder {
+    /// When it was looked at last.
+    command: u64,
+    stamp: Option<Stamp>,
+    names: HashMap<OsString, Found>,
+}
+
+/// Which folder it is, and when it was changed.
+type Stamp = (u64, u64, i64, i64, i64, i64);
+
+/// What is at a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Nothing,
+    Link(PathBuf),
+    Folder,
+    Other,
+}
+
+impl KeptGround {
+    /// From now on it is about another command: folders are looked at again.
+    pub fn begin(&self) {
+        let mut memory = self.memory();
+        memory.command += 1;
+        if memory.names > MOST_NAMES {
+            memory.folders.clear();
+            memory.names = 0;
+        }
+    }
+
+    /// What is at a path, the folders of which are no links.
+    pub fn find(&self, path: &Path) -> Found {
+        self.memory().find(path)
+    }
+
+    /// Whether something is there.
+    pub fn exists(&self, path: &Path) -> bool {
+        self.find(path) != Found::Nothing
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Memory {
+    fn find(&mut self, path: &Path) -> Found {
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Found::Folder };
+        // What processes see there differs from moment to moment.
+        if path.starts_with("/proc") {
+            return look(path);
+        }
+        let is_current = self.folders.get(above).is_some_and(|folder| folder.command == self.command);
+        if !is_current {
+            match self.find(above) {
+                Found::Nothing | Found::Other => return Found::Nothing,
+                // It changed while we looked: nothing that is remembered counts.
+                Found::Link(_) => return look(path),
+                Found::Folder => self.check(above),
+            }
+        }
+        let Some(folder) = self.folders.get_mut(above) else { return look(path) };
+        if let Some(found) = folder.names.get(name) {
+            return found.clone();
+        }
+        let found = look(path);
+        folder.names.insert(name.to_owned(), found.clone());
+        self.names += 1;
+        found
+    }
+
+    /// Forgets what is known of a folder that has changed, or might have.
+    fn check(&mut self, path: &Path) {
+        let stamp = stamp(path);
+        let folder = self.folders.entry(path.to_owned()).or_default();
+        if stamp.is_none() || folder.stamp != stamp {
+            folder.names.clear();
+        }
+        folder.stamp = stamp;
+        folder.command = self.command;
+    }
+}
+
+/// None where it cannot be told whether the folder changes.
+fn stamp(folder: &Path) -> Option<Stamp> {
+    let found = folder.symlink_metadata().ok()?;
+    #[expect(clippy::disallowed_methods, reason = "compared with the times of files")]
+    let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    let changed = u64::try_from(found.mtime().max(found.ctime())).ok()?;
+    let stamp =
+        (found.dev(), found.ino(), found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec());
+    (age > Duration::from_secs(changed) + UNSURE).then_some(stamp)
+}
+
+fn look(path: &Path) -> Found {
+    match path.symlink_metadata() {
+        Ok(found) if found.is_symlink() => std::fs::read_link(path).map_or(Found::Other, Found::Link),
+        Ok(found) if found.is_dir() => Found::Folder,
+        Ok(_) => Found::Other,
+        // What may not be looked at may be there.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Found::Other,
+        Err(_) => Found::Nothing,
+    }
+}
+
+impl Ground for KeptGround {
+    fn link(&self, path: &Path) -> Option<PathBuf> {
+        match self.find(path) {
+            Found::Link(target) => Some(target),
+            Found::Nothing | Found::Folder | Found::Other => None,
+        }
+    }
+
+    fn entries(&self, folder: &Path, most: usize) -> Vec<Entry> {
+        Disk.entries(folder, most)
+    }
+
+    fn is_shared(&self, folder: &Path) -> bool {
+        Disk.is_shared(folder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes a folder look as if it had not been changed for long.
+    fn age(folder: &Path) {
+        let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        std::fs::File::open(folder).unwrap().set_modified(old).unwrap();
+    }
+
+    #[test]
+    fn changes_are_seen_with_the_next_command() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let ground = KeptGround::default();
+        let (below, link) = (root.join("a/b/c"), root.join("link"));
+        for _ in 0..2 {
+            ground.begin();
+            assert_eq!(ground.find(&below), Found::Nothing);
+            assert_eq!(ground.find(&link), Found::Nothing);
+        }
+        std::fs::create_dir_all(&below).unwrap();
+        std::os::unix::fs::symlink("a", &link).unwrap();
+        ground.begin();
+        assert_eq!(ground.find(&below), Found::Folder);
+        assert_eq!(ground.find(&link), Found::Link("a".into()));
+        age(&root);
+        std::fs::remove_dir(&below).unwrap();
+        std::fs::write(&below, "").unwrap();
+        std::fs::remove_file(&link).unwrap();
+        ground.begin();
+        assert_eq!((ground.find(&below), ground.find(&link)), (Found::Other, Found::Nothing));
+        assert_eq!(ground.find(&below.join("x")), Found::Nothing);
+    }
+}

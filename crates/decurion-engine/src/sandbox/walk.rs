@@ -1,0 +1,325 @@
+//! Which files rules with wildcards cover. Takes all patterns together and the folders to look in, walks through them
+//! once, and gives what each pattern covers. Folders that have not changed since the last walk are not read again.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use crate::permission::{component_matches, plain};
+
+/// More files than this are not looked through.
+pub(super) const MOST: usize = 2_000_000;
+/// A folder whose path is longer is covered as a whole by a pattern that may cover something in it: what is further
+/// down cannot be named any more.
+const LONGEST: usize = 3_600;
+/// See [`super::ground`].
+const UNSURE: Duration = Duration::from_secs(2);
+
+/// What was found, for each pattern.
+pub(super) type Covered = Vec<BTreeSet<PathBuf>>;
+
+/// The last walks, the latest at the end.
+#[derive(Debug, Default)]
+pub(super) struct Walks(Mutex<Vec<Memory>>);
+
+/// How many walks are remembered: agents in other folders look for other patterns.
+const MOST_WALKS: usize = 8;
+/// How many folders are remembered, of all walks together.
+const MOST_FOLDERS: usize = 500_000;
+
+#[derive(Debug, Default)]
+struct Memory {
+    /// What was looked for.
+    patterns: Vec<String>,
+    folders: HashMap<PathBuf, Known>,
+}
+
+/// A folder that was read.
+#[derive(Debug)]
+struct Known {
+    stamp: Stamp,
+    /// How many names are in it.
+    names: usize,
+    /// Folders in it in which a pattern may cover something.
+    below: Vec<(OsString, States)>,
+    /// What patterns cover.
+    covered: Vec<(OsString, Vec<u16>)>,
+}
+
+type Stamp = Option<(u64, u64, i64, i64)>;
+
+/// How far each pattern has come on the way to a folder.
+type States = Box<[(u16, u16)]>;
+
+impl Walks {
+    /// Walks through folders, none of which is in another. The error is the folder that has too much in it.
+    pub fn find(&self, patterns: &[String], roots: &[Utf8PathBuf]) -> Result<Covered, Utf8PathBuf> {
+        let mut covered: Covered = vec![BTreeSet::new(); patterns.len()];
+        if patterns.is_empty() {
+            return Ok(covered);
+        }
+        let mut walks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = walks.iter().position(|memory| memory.patterns == patterns);
+        let before = known.map(|at| walks.remove(at).folders).unwrap_or_default();
+        let matcher = Matcher::new(patterns);
+        let mut walk =
+            Walk { matcher: &matcher, before, after: HashMap::new(), seen: 0, covered: &mut covered };
+        let ended = roots.iter().try_for_each(|root| walk.root(root));
+        walks.push(Memory { patterns: patterns.to_vec(), folders: walk.after });
+        while walks.len() > MOST_WALKS
+            || walks.iter().map(|memory| memory.folders.len()).sum::<usize>() > MOST_FOLDERS
+        {
+            walks.remove(0);
+        }
+        ended.map(|()| covered)
+    }
+}
+
+struct Walk<'a> {
+    matcher: &'a Matcher,
+    before: HashMap<PathBuf, Known>,
+    after: HashMap<PathBuf, Known>,
+    seen: usize,
+    covered: &'a mut Covered,
+}
+
+impl Walk<'_> {
+    fn root(&mut self, root: &Utf8Path) -> Result<(), Utf8PathBuf> {
+        let mut states = self.matcher.start();
+        for part in root.components().skip(1) {
+            let (next, covers) = self.matcher.step(&states, OsStr::new(part.as_str()));
+            self.cover(root.as_std_path(), &covers);
+            states = next;
+        }
+        let mut folders = vec![(root.as_std_path().to_owned(), states)];
+        while let Some((folder, states)) = folders.pop() {
+            if states.is_empty() {
+                continue;
+            }
+            if folder.as_os_str().len() > LONGEST {
+                let open: Vec<u16> = states.iter().map(|(pattern, _)| *pattern).collect();
+                self.cover(&folder, &open);
+                continue;
+            }
+            let known = self.read(&folder, &states);
+            self.seen += known.names + 1;
+            if self.seen > MOST {
+                return Err(root.to_owned());
+            }
+            for (name, patterns) in &known.covered {
+                let path = folder.join(name);
+                for pattern in patterns {
+                    self.covered[usize::from(*pattern)].insert(path.clone());
+                }
+            }
+            folders.extend(known.below.iter().map(|(name, states)| (folder.join(name), states.clone())));
+            self.after.insert(folder, known);
+        }
+        Ok(())
+    }
+
+    fn cover(&mut self, path: &Path, patterns: &[u16]) {
+        for pattern in patterns {
+            self.covered[usize::from(*pattern)].insert(path.to_owned());
+        }
+    }
+
+    fn read(&mut self, folder: &Path, states: &States) -> Known {
+        let stamp = stamp(folder);
+        let known = self.before.remove(folder).filter(|known| stamp.is_some() && known.stamp == stamp);
+        if let Some(known) = known {
+            return known;
+        }
+        let mut known = Known { stamp, names: 0, below: Vec::new(), covered: Vec::new() };
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            known.names += 1;
+            let name = entry.file_name();
+            let (next, covers) = self.matcher.step(states, &name);
+            if !covers.is_empty() {
+                known.covered.push((name.clone(), covers));
+            }
+            if !next.is_empty() && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                known.below.push((name, next));
+            }
+        }
+        known
+    }
+}
+
+/// Which folder it is and when it was changed; none where it may have changed since.
+fn stamp(folder: &Path) -> Stamp {
+    let found = folder.symlink_metadata().ok()?;
+    #[expect(clippy::disallowed_methods, reason = "compared with the times of files")]
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    let changed = Duration::from_secs(u64::try_from(found.mtime()).ok()?);
+    (now > changed + UNSURE).then(|| (found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
+}
+
+/// All patterns, taken apart once.
+struct Matcher(Vec<Vec<Part>>);
+
+/// One name of a pattern, in small letters: what is forbidden is so whatever the case.
+enum Part {
+    /// `**`.
+    Deep,
+    Name(String),
+    /// `*` and this.
+    Suffix(String),
+    Glob(String),
+}
+
+impl Part {
+    fn new(text: &str) -> Self {
+        let text = text.to_lowercase();
+        match (plain(&text), text.strip_prefix('*').and_then(plain)) {
+            _ if text == "**" => Self::Deep,
+            (Some(name), _) => Self::Name(name),
+            (None, Some(suffix)) => Self::Suffix(suffix),
+            (None, None) => Self::Glob(text),
+        }
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Deep => true,
+            Self::Name(wanted) => name == wanted,
+            Self::Suffix(suffix) => name.ends_with(suffix.as_str()),
+            Self::Glob(glob) => component_matches(glob, name),
+        }
+    }
+}
+
+impl Matcher {
+    fn new(patterns: &[String]) -> Self {
+        let parts = |pattern: &String| {
+            let mut parts = Vec::new();
+            for part in pattern.split('/').filter(|part| !part.is_empty() && *part != ".") {
+                if part == ".." {
+                    parts.pop();
+                } else {
+                    parts.push(Part::new(part));
+                }
+            }
+            parts
+        };
+        Self(patterns.iter().map(parts).collect())
+    }
+
+    fn start(&self) -> States {
+        let mut states = Vec::new();
+        for pattern in 0..self.0.len() {
+            self.add(&mut states, &mut Vec::new(), u16::try_from(pattern).unwrap_or(u16::MAX), 0);
+        }
+        states.into()
+    }
+
+    /// How far the patterns have come behind a name, and which of them cover it. Those are done with.
+    fn step(&self, states: &States, name: &OsStr) -> (States, Vec<u16>) {
+        let lossy = name.to_string_lossy();
+        let is_small = lossy.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
+        let name = if is_small { lossy } else { lossy.to_lowercase().into() };
+        let (mut next, mut covers) = (Vec::new(), Vec::new());
+        for (pattern, at) in states {
+            let part = self.0.get(usize::from(*pattern)).and_then(|parts| parts.get(usize::from(*at)));
+            match part {
+                Some(Part::Deep) => self.add(&mut next, &mut covers, *pattern, *at),
+                Some(part) if part.matches(&name) => self.add(&mut next, &mut covers, *pattern, at + 1),
+                _ => {}
+            }
+        }
+        next.retain(|(pattern, _)| !covers.contains(pattern));
+        (next.into(), covers)
+    }
+
+    /// Adds a state, and those that follow from it without another name. A pattern that is at its end covers.
+    fn add(&self, states: &mut Vec<(u16, u16)>, covers: &mut Vec<u16>, pattern: u16, at: u16) {
+        let parts = self.0.get(usize::from(pattern)).map(|parts| &parts[usize::from(at).min(parts.len())..]);
+        let Some(rest) = parts else { return };
+        if rest.iter().all(|part| matches!(part, Part::Deep)) {
+            if !covers.contains(&pattern) {
+                covers.push(pattern);
+            }
+            return;
+        }
+        if !states.contains(&(pattern, at)) {
+            states.push((pattern, at));
+        }
+        if matches!(rest.first(), Some(Part::Deep)) {
+            self.add(states, covers, pattern, at + 1);
+        }
+    }
+}
+
+/// Folders, without those that are in another of them.
+pub(super) fn outermost(mut folders: Vec<Utf8PathBuf>) -> Vec<Utf8PathBuf> {
+    folders.sort();
+    folders.dedup();
+    let mut found: Vec<Utf8PathBuf> = Vec::new();
+    for folder in folders {
+        if !found.iter().any(|above| folder.starts_with(above)) {
+            found.push(folder);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    fn find(walks: &Walks, root: &Utf8Path, patterns: &[&str]) -> Vec<Vec<String>> {
+        let patterns: Vec<String> =
+            patterns.iter().map(|pattern| pattern.replace("ROOT", root.as_str())).collect();
+        let covered = walks.find(&patterns, &[root.to_owned()]).unwrap();
+        let shown = |path: &PathBuf| path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+        covered.iter().map(|paths| paths.iter().map(shown).collect()).collect()
+    }
+
+    #[test]
+    fn all_patterns_are_found_at_once_and_as_things_are_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
+        std::fs::create_dir_all(root.join("a/b")).unwrap();
+        std::fs::create_dir_all(root.join("keys/x")).unwrap();
+        for name in [".env", "a/.ENV", "a/b/x.pem", "a/b/y", "keys/k", "a/ab1"] {
+            std::fs::write(root.join(name), "").unwrap();
+        }
+        std::fs::write(root.as_std_path().join(OsStr::from_bytes(b"a/\xff.pem")), "").unwrap();
+        let patterns =
+            ["/**/.env", "ROOT/a/**/*.pem", "ROOT/a/[ab]?[0-9]", "ROOT/k*/**", "ROOT/*/b/y", "/other/**/x"];
+        let walks = Walks::default();
+        let expected = |envs: &[&str]| -> Vec<Vec<String>> {
+            let rows: [&[&str]; 6] =
+                [envs, &["a/b/x.pem", "a/\u{fffd}.pem"], &["a/ab1"], &["keys"], &["a/b/y"], &[]];
+            rows.iter().map(|row| row.iter().map(ToString::to_string).collect()).collect()
+        };
+        assert_eq!(find(&walks, &root, &patterns), expected(&[".env", "a/.ENV"]));
+        for path in ["", "a", "a/b", "keys"] {
+            let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+            std::fs::File::open(root.join(path)).unwrap().set_modified(old).unwrap();
+        }
+        assert_eq!(find(&walks, &root, &patterns), expected(&[".env", "a/.ENV"]));
+        std::fs::write(root.join("a/b/.env"), "").unwrap();
+        assert_eq!(find(&walks, &root, &patterns), expected(&[".env", "a/.ENV", "a/b/.env"]));
+        assert_eq!(find(&walks, &root, &["ROOT/a/**/y"]), [["a/b/y"]]);
+    }
+
+    #[test]
+    fn a_folder_too_deep_to_be_named_is_covered_as_a_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
+        let mut deep = root.clone();
+        while deep.as_str().len() < LONGEST {
+            deep.push("d".repeat(200));
+        }
+        std::fs::create_dir_all(&deep).unwrap();
+        let covered = Walks::default().find(&["/**/*.pem".to_owned()], &[root]).unwrap();
+        assert_eq!(covered[0].iter().collect::<Vec<_>>(), [deep.as_std_path()]);
+    }
+}
