@@ -363,6 +363,10 @@ impl Loader<'_> {
     /// and it cannot forbid anything.
     fn project_servers(&mut self) -> Option<(&'static str, Node)> {
         let file = self.paths.root.join(".mcp.json");
+        // While commands run, an empty folder keeps them from making this file.
+        if file.is_dir() {
+            return None;
+        }
         let read = self.text(Layer::Project, &file).and_then(|text| {
             let Some(text) = text else { return Ok(None) };
             let source = self.sources.add(Layer::Project, Family::Ours, Place::File(file.clone()));

@@ -9,20 +9,20 @@ mod private_folder;
 mod refusal;
 mod walk;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use camino::{Utf8Path, Utf8PathBuf};
+use decurion_exec::placeholder::{Kind, Placeholders};
 use decurion_exec::{Form, Reach, Sandbox};
 use decurion_protocol::intent::{ShellCommand, ShellIntent};
 use decurion_protocol::{Intent, Mode, Profile, Rule};
 
 use crate::confine::Confinement;
-use crate::permission::{Around, Policy, Walls, patterns_of};
+use crate::permission::{Around, Policy, Walls, fixed_part, patterns_of};
 use crate::trail::{Ground, Trails};
 use ground::KeptGround;
-use places::Placeholders;
 pub(crate) use places::git_folders;
 pub(crate) use private_folder::PrivateFolder;
 pub use refusal::{Refusal, refusal_in};
@@ -64,6 +64,8 @@ pub struct SandboxMaker {
     settings: SandboxSettings,
     ground: Arc<KeptGround>,
     walks: Walks,
+    /// The repositories nested in a folder when it was first worked in. Those that commands make are their own.
+    nested: Mutex<HashMap<Utf8PathBuf, Arc<[Utf8PathBuf]>>>,
     tmp: OnceLock<PrivateFolder>,
     placeholders: Placeholders,
 }
@@ -101,6 +103,7 @@ impl SandboxMaker {
             settings,
             ground: Arc::default(),
             walks: Walks::default(),
+            nested: Mutex::default(),
             tmp: OnceLock::new(),
             placeholders: Placeholders::default(),
         }
@@ -178,7 +181,7 @@ impl SandboxMaker {
             paths.hide_unless_worked_in(&self.settings.personal);
         }
         Ok(Some(Sandbox {
-            links: Vec::new(),
+            links: native(paths.links_to_pin()),
             writable: native(paths.writable),
             read_only: native(paths.read_only).into_iter().chain(paths.unnamed_read_only).collect(),
             hidden: native(paths.hidden).into_iter().chain(paths.unnamed_hidden).collect(),
@@ -243,10 +246,19 @@ impl SandboxMaker {
                 if self.settings.form == Form::Landlock {
                     continue;
                 }
+                if around.checkout.is_none() {
+                    for path in places::settings_to_hold(folder) {
+                        self.hold(paths, &path, Kind::Folder);
+                    }
+                }
+                for (path, kind) in git.iter().flat_map(|git| places::git_settings_to_hold(git)) {
+                    self.hold(paths, &path, kind);
+                }
                 paths.restrict_all(git.iter().flat_map(|folder| places::git_settings(folder)));
-                // In a worktree this is a file that names the repository.
+                self.add_nested(paths, folder);
+                // In a worktree this is a file that names the repository; it can be a link too.
+                paths.pin_links(&folder.join(".git"));
                 paths.restrict_all([folder.join(".git")].into_iter().filter(|git| git.is_file()));
-                self.placeholders.make(folder);
                 paths.restrict_all(places::settings_in(folder));
                 paths.restrict_all(places::dot_names(folder, around.home.as_deref(), &folders));
             }
@@ -260,6 +272,40 @@ impl SandboxMaker {
                 }
             }
             paths.restrict_all(self.settings.read_only.iter().cloned());
+        }
+    }
+
+    /// Holds the place of something that commands may not make, if it is one that they could make.
+    fn hold(&self, paths: &Collected, path: &Utf8Path, kind: Kind) {
+        let place = paths.trails.place(path);
+        let could = place.parent().is_some_and(|folder| paths.is_writable(folder));
+        if self.settings.form == Form::Namespaces && could {
+            // Where nothing can be made now, as on a full disk, a command cannot either; or it must be undone.
+            let _ = self.placeholders.hold(place.as_std_path(), kind);
+        }
+    }
+
+    /// Keeps commands from changing the settings of repositories nested in a folder.
+    fn add_nested(&self, paths: &mut Collected, folder: &Utf8Path) {
+        let place = paths.trails.place(folder);
+        let known = |nested: &HashMap<Utf8PathBuf, Arc<[Utf8PathBuf]>>| nested.get(&place).cloned();
+        let known = known(&self.nested.lock().unwrap_or_else(PoisonError::into_inner));
+        let nested = known.unwrap_or_else(|| {
+            let found: Arc<[Utf8PathBuf]> = places::nested_repositories(&place).into();
+            let mut nested = self.nested.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(nested.entry(place.clone()).or_insert(found))
+        });
+        for top in nested.iter() {
+            let git = top.join(".git");
+            paths.pin_links(&git);
+            match paths.ground.find(git.as_std_path()) {
+                ground::Found::Folder => {
+                    self.hold(paths, &git.join("hooks"), Kind::Folder);
+                    paths.restrict_all(places::git_settings(&git));
+                }
+                ground::Found::Other => paths.restrict_all([git]),
+                ground::Found::Nothing | ground::Found::Link(_) => {}
+            }
         }
     }
 
@@ -280,15 +326,15 @@ impl SandboxMaker {
                 match places::whole(&pattern) {
                     Some(path) if path == "/" => {
                         for folder in &folders {
-                            paths.deny_by(rule, folder);
+                            self.deny(paths, rule, folder);
                         }
                     }
-                    Some(path) => paths.deny_by(rule, &path),
+                    Some(path) => self.deny(paths, rule, &path),
                     None => wild.push((pattern, *rule)),
                 }
             }
         }
-        self.add_wild(paths, &folders, &wild)?;
+        self.add_wild(paths, &around, &folders, &wild)?;
         if unclear && rules.iter().any(|rule| rule.tool == "Read") {
             let git = folders.iter().flat_map(|folder| places::git_folders(folder));
             let objects: Vec<Utf8PathBuf> = git.map(|git| git.join("objects")).collect();
@@ -301,6 +347,7 @@ impl SandboxMaker {
     fn add_wild(
         &self,
         paths: &mut Collected,
+        around: &Around,
         folders: &[Utf8PathBuf],
         wild: &[(String, &Rule)],
     ) -> Result<(), SandboxError> {
@@ -314,15 +361,38 @@ impl SandboxMaker {
             let rule = wild.first().map(|(_, rule)| rule.to_string()).unwrap_or_default();
             SandboxError::TooMany { rule, folder, most: walk::MOST }
         })?;
-        for ((_, rule), covered) in wild.iter().zip(covered) {
+        for ((pattern, rule), covered) in wild.iter().zip(covered) {
             for path in covered {
                 match Utf8PathBuf::from_path_buf(path) {
-                    Ok(path) => paths.deny_by(rule, &path),
+                    Ok(path) => self.deny(paths, rule, &path),
                     Err(path) => paths.deny_unnamed(&path, rule.tool == "Read"),
+                }
+            }
+            // Where the name is at hand it could be made; elsewhere only what exists is kept.
+            let name = places::bare_name(pattern).filter(|_| rule.tool != "Read");
+            if let Some(name) = &name {
+                for folder in [&around.cwd, &around.root] {
+                    self.hold(paths, &folder.join(name), Kind::Folder);
+                    paths.restrict_all([folder.join(name)]);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Hides a path, or keeps commands from changing or making it.
+    fn deny(&self, paths: &mut Collected, rule: &Rule, path: &Utf8Path) {
+        if rule.tool == "Read" {
+            paths.hide(&[path.to_owned()]);
+            return;
+        }
+        // A rule on `/etc/hosts` means that one, where there is one: no place is held for it in the working directory.
+        let absolute =
+            rule.specifier.as_deref().filter(|text| text.starts_with('/') && !text.starts_with("//"));
+        if !absolute.is_some_and(|text| paths.ground.exists(&fixed_part(text).into_std_path_buf())) {
+            self.hold(paths, path, Kind::Folder);
+        }
+        paths.restrict_all([path.to_owned()]);
     }
 }
 
@@ -386,6 +456,8 @@ struct Collected {
     ground: Arc<KeptGround>,
     writable: BTreeSet<Utf8PathBuf>,
     read_only: BTreeSet<Utf8PathBuf>,
+    /// On the way to what is read-only.
+    links: BTreeSet<Utf8PathBuf>,
     hidden: BTreeSet<Utf8PathBuf>,
     visible: BTreeSet<Utf8PathBuf>,
     /// Paths that are not text.
@@ -426,10 +498,25 @@ impl Collected {
 
     fn restrict_all(&mut self, paths: impl IntoIterator<Item = Utf8PathBuf>) {
         for path in paths {
-            let place = self.trails.place(&path);
             // Of a link both are kept: the place that it leads to, and in the folder above it the link.
-            self.read_only.insert(place);
+            self.pin_links(&path);
+            self.read_only.insert(self.trails.place(&path));
         }
+    }
+
+    /// Keeps the links on the way to a path from being replaced.
+    fn pin_links(&mut self, path: &Utf8Path) {
+        self.links.extend(self.trails.of(path).iter().map(|step| step.link.clone()));
+    }
+
+    fn is_writable(&self, path: &Utf8Path) -> bool {
+        self.writable.iter().any(|folder| path.starts_with(folder))
+    }
+
+    /// The links that a command could replace.
+    fn links_to_pin(&self) -> BTreeSet<Utf8PathBuf> {
+        let could = |link: &&Utf8PathBuf| link.parent().is_some_and(|folder| self.is_writable(folder));
+        self.links.iter().filter(could).cloned().collect()
     }
 
     /// Hides what is denied, also where it would be shown for another reason, but for the working directories.
@@ -455,15 +542,6 @@ impl Collected {
             paths.iter().filter(outside).map(|path| self.trails.place(path)).collect();
         let hidden: Vec<Utf8PathBuf> = hidden.into_iter().filter(|path| self.exists(path)).collect();
         self.hidden.extend(hidden);
-    }
-
-    /// Hides a path, or keeps commands from changing it.
-    fn deny_by(&mut self, rule: &Rule, path: &Utf8Path) {
-        if rule.tool == "Read" {
-            self.hide(&[path.to_owned()]);
-        } else {
-            self.restrict_all([path.to_owned()]);
-        }
     }
 
     /// Denies a path that is not text, or what it leads to.

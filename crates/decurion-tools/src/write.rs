@@ -77,6 +77,7 @@ fn write(access: &FileAccess, lexical: &Utf8Path, content: &str) -> Result<ToolO
         let size = content.len() as u64;
         return Err(FileError::TooLarge { path: lexical.to_owned(), size, limit });
     }
+    decurion_exec::placeholder::give_way(lexical.as_std_path());
     let target = Target::open(access, lexical)?;
     let path = target.path.clone();
     let existing = target.existing(limit)?;

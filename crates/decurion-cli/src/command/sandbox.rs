@@ -121,6 +121,7 @@ fn tell(sandbox: &Sandbox, verdict: Verdict, maker: &SandboxMaker) {
     };
     list("can write", &sandbox.writable);
     list("but not", &sandbox.read_only);
+    list("nor replace the links", &sandbox.links);
     list("cannot read", &sandbox.hidden);
     say!("  network: {}", if sandbox.network { "listed hosts, through the proxy" } else { "none" });
     say!("  Unix sockets: {}", if sandbox.unix_sockets { "allowed" } else { "none" });
@@ -137,6 +138,7 @@ fn described(
         "sandbox": sandbox.map(|sandbox| json!({
             "writable": sandbox.writable,
             "readOnly": sandbox.read_only,
+            "links": sandbox.links,
             "hidden": sandbox.hidden,
             "network": sandbox.network,
             "unixSockets": sandbox.unix_sockets,

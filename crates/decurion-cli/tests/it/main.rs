@@ -26,6 +26,7 @@ mod models;
 mod option_attacks;
 mod own_children;
 mod private;
+mod protected;
 mod questions;
 mod repositories;
 mod rule_attacks;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::stand::{Stand, finished};
 
 /// Runs commands, one call each, in a session where nobody can be asked. Gives their results.
-fn results(stand: &Stand, arguments: &[&str]) -> Vec<String> {
+pub fn results(stand: &Stand, arguments: &[&str]) -> Vec<String> {
     let run = finished(stand.decurion().args(["-p", "go"]).args(arguments));
     assert!(matches!(run.ending.code(), 0 | 3), "{run:?}");
     let requests = stand.model.requests();
@@ -21,7 +21,7 @@ fn results(stand: &Stand, arguments: &[&str]) -> Vec<String> {
     results.map(|block| block["content"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-fn stand(commands: &[&str]) -> Stand {
+pub fn stand(commands: &[&str]) -> Stand {
     let mut script = String::new();
     for (index, command) in commands.iter().enumerate() {
         let call = json!({"command": command});
@@ -40,7 +40,7 @@ fn stand(commands: &[&str]) -> Stand {
     stand
 }
 
-fn names(folder: &Path) -> Vec<String> {
+pub fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -110,6 +110,8 @@ fn locked(paths: &Paths, scope: Scope) -> Result<(Utf8PathBuf, Option<File>), Ed
     }
     let lock = paths.state.as_ref().map(|state| record::lock(&state.join("mcp-edit.lock")));
     let lock = lock.transpose().map_err(|error| failed(error.to_string()))?;
+    // The empty folder by which a session keeps commands from making the file gives way; nothing else is removed.
+    let _ = std::fs::remove_dir(&file);
     // Written through a link, not in its place.
     let real = file.canonicalize_utf8().unwrap_or(file);
     Ok((real, lock))

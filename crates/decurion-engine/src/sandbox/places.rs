@@ -1,52 +1,39 @@
 //! Which files a rule or a guarantee is about, as they are on disk now. Takes patterns and folders, gives paths.
 
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeSet, VecDeque};
 
 use camino::{Utf8Path, Utf8PathBuf};
+use decurion_exec::placeholder::Kind;
 
-use crate::permission::{fixed_part, special_parts};
+use crate::permission::{fixed_part, plain, special_parts};
 
-/// Files in a working directory by which a program could be made to run something, or to change what we allow.
-const SETTINGS: [&str; 6] = [".decurion", ".claude", ".mcp.json", ".vscode", ".idea", ".devcontainer"];
+/// Our own settings in a working directory, and those of tools like us.
+const OWN_SETTINGS: [&str; 3] = [".decurion", ".claude", ".mcp.json"];
+/// The settings of editors, by which a program could be made to run something.
+const EDITORS_SETTINGS: [&str; 3] = [".vscode", ".idea", ".devcontainer"];
 
 /// The settings in a working directory that commands may not change.
 pub(super) fn settings_in(folder: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf> {
-    SETTINGS.iter().map(|name| folder.join(name)).collect::<Vec<_>>().into_iter()
+    OWN_SETTINGS.iter().chain(&EDITORS_SETTINGS).map(|name| folder.join(name))
 }
 
-/// Empty folders in place of settings that do not exist yet: only what exists can be made read-only. An empty folder
-/// is nothing to git, and none of ours stays when the program ends.
-#[derive(Debug, Default)]
-pub(super) struct Placeholders(Mutex<BTreeSet<Utf8PathBuf>>);
-
-impl Placeholders {
-    /// What is held open in the folder of a repository; elsewhere trust protects.
-    const NAMES: [&str; 4] = [".decurion", ".claude", ".vscode", ".git/hooks"];
-
-    pub fn make(&self, folder: &Utf8Path) {
-        if !folder.join(".git").is_dir() {
-            return;
-        }
-        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for path in Self::NAMES.map(|name| folder.join(name)) {
-            // One that is empty already was left by a process that was killed.
-            let ours = std::fs::create_dir(&path).is_ok()
-                || std::fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_none());
-            if ours {
-                made.insert(path);
-            }
-        }
-    }
+/// Those of them that commands may not make either. Editors look for theirs in repositories.
+pub(super) fn settings_to_hold(folder: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf> {
+    let is_repository = folder.join(".git").exists();
+    let editors = EDITORS_SETTINGS.iter().filter(move |_| is_repository);
+    OWN_SETTINGS.iter().chain(editors).map(|name| folder.join(name))
 }
 
-impl Drop for Placeholders {
-    fn drop(&mut self) {
-        for path in self.0.get_mut().unwrap_or_else(PoisonError::into_inner).iter() {
-            // Fails for one that is not empty any more, which is another's by now.
-            let _ = std::fs::remove_dir(path);
-        }
+/// The same in a folder of git, with what stands for them. `commondir` cannot be held: git works beside nothing else
+/// that has its name.
+pub(super) fn git_settings_to_hold(git: &Utf8Path) -> Vec<(Utf8PathBuf, Kind)> {
+    let config = small(&git.join("config")).unwrap_or_default().to_lowercase();
+    let mut found = vec![(git.join("hooks"), Kind::Folder)];
+    // Git reads it only where the other file says so.
+    if config.contains("worktreeconfig") {
+        found.push((git.join("config.worktree"), Kind::File));
     }
+    found
 }
 
 /// The folders in which git keeps the repository that a folder is in: one, or two for a worktree. None where they lie
@@ -181,6 +168,34 @@ pub(super) fn roots(
         folders.iter().chain(writable).filter(|folder| folder.starts_with(&begin)).cloned().collect();
     if writable.iter().any(|folder| begin.starts_with(folder)) {
         found.push(begin);
+    }
+    found
+}
+
+/// The name that a pattern means in every folder, if it is about a name alone.
+pub(super) fn bare_name(pattern: &str) -> Option<String> {
+    pattern.strip_prefix("/**/").filter(|name| !name.contains('/')).and_then(plain)
+}
+
+/// The repositories nested in a folder: the folders in which there is something called `.git`. Looks at no more names
+/// than it may, nearer ones first.
+pub(super) fn nested_repositories(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
+    const MOST_NAMES: usize = 50_000;
+    const MOST_FOUND: usize = 200;
+    let (mut found, mut seen) = (Vec::new(), 0);
+    let mut folders = VecDeque::from([folder.to_owned()]);
+    while let Some(current) = folders.pop_front() {
+        for entry in current.read_dir_utf8().into_iter().flatten().flatten() {
+            seen += 1;
+            if seen > MOST_NAMES || found.len() == MOST_FOUND {
+                return found;
+            }
+            if entry.file_name() == ".git" {
+                found.extend((current != folder).then(|| current.clone()));
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                folders.push_back(current.join(entry.file_name()));
+            }
+        }
     }
     found
 }

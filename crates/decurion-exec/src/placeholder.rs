@@ -1,0 +1,281 @@
+//! Places of files that commands must not make. Takes paths at which there is nothing, keeps something empty there for
+//! as long as sessions need it: only what exists can be made read-only for a command.
+//!
+//! A placeholder is an empty folder, which is nothing to git, or in a folder of git an empty file. Its time of change
+//! marks it as ours: whoever puts something into it changes that. Each session that needs it holds a shared lock on it,
+//! so that the last one removes it, and the next one removes what a session that was killed has left.
+
+use std::collections::BTreeMap;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// When a placeholder was changed last, in seconds since 1970: a time at which nothing else was.
+const MARK: i64 = 314_159_265;
+/// A path is not held if more folders than this would have to be made for it.
+const MOST_FOLDERS: usize = 16;
+
+/// What is put in a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An empty folder.
+    Folder,
+    /// An empty file.
+    File,
+}
+
+/// The placeholders of a session. They go with it.
+#[derive(Debug, Default)]
+pub struct Placeholders(Mutex<BTreeMap<PathBuf, Held>>);
+
+#[derive(Debug)]
+struct Held {
+    /// Locked, so that no other session removes it.
+    file: File,
+    kind: Kind,
+}
+
+impl Placeholders {
+    /// Holds the place of something that is not there, and of the folders above it that are not there either. What is
+    /// there already, and no placeholder, stays as it is. Gives whether there is something now.
+    pub fn hold(&self, path: &Path, kind: Kind) -> io::Result<bool> {
+        let mut all = self.all();
+        if all.get(path).is_some_and(|held| is_same(&held.file, path)) {
+            return Ok(true);
+        }
+        match path.symlink_metadata() {
+            Ok(found) if !is_marked(&found) => return Ok(true),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let is_theirs = |above: &Path| above.symlink_metadata().is_ok_and(|found| !is_marked(&found));
+        let mut missing: Vec<&Path> =
+            path.ancestors().skip(1).take_while(|above| !is_theirs(above)).collect();
+        if missing.len() > MOST_FOLDERS {
+            return Ok(false);
+        }
+        missing.reverse();
+        let folders = missing.into_iter().map(|folder| (folder, Kind::Folder));
+        let wanted: Vec<(&Path, Kind)> = folders.chain([(path, kind)]).collect();
+        for (path, kind) in &wanted {
+            if let Some(file) = claim(path, *kind)? {
+                all.insert((*path).to_owned(), Held { file, kind: *kind });
+            }
+        }
+        // What is made in a folder changes its time, so that the innermost is marked first.
+        for (path, _) in wanted.iter().rev() {
+            if let Some(held) = all.get(*path) {
+                mark(&held.file)?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Held>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Placeholders {
+    fn drop(&mut self) {
+        // What is in a folder comes after it.
+        for (path, Held { file, kind }) in std::mem::take(&mut *self.all()).into_iter().rev() {
+            // Another session that holds it removes it at its end.
+            if file.try_lock().is_ok() && is_same(&file, &path) {
+                remove(&path, &file, kind);
+            }
+        }
+    }
+}
+
+fn remove(path: &Path, file: &File, kind: Kind) {
+    let above = path.parent().and_then(|above| open(above).ok());
+    let above = above.filter(|above| above.metadata().is_ok_and(|found| is_marked(&found)));
+    // Fails for a folder that is not empty any more, which belongs to somebody else by now.
+    let _ = match kind {
+        Kind::Folder => std::fs::remove_dir(path),
+        Kind::File if file.metadata().is_ok_and(|found| is_marked(&found)) => std::fs::remove_file(path),
+        Kind::File => Ok(()),
+    };
+    // The folder above was changed by this alone, and stays a placeholder if another session needs it.
+    if let Some(above) = above {
+        let _ = mark(&above);
+    }
+}
+
+/// Makes a placeholder or takes the one that is there, and locks it. None if something else is there.
+fn claim(path: &Path, kind: Kind) -> io::Result<Option<File>> {
+    // Another session may remove it between any two of these steps; then it is made again.
+    for _ in 0..100 {
+        let made = match kind {
+            Kind::Folder => std::fs::create_dir(path),
+            Kind::File => File::create_new(path).map(drop),
+        };
+        let is_new = match made {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            made => made.map(|()| true)?,
+        };
+        let file = match open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            // A link, or something that cannot be read.
+            Err(_) => return Ok(None),
+            Ok(file) => file,
+        };
+        if is_new {
+            mark(&file)?;
+        }
+        match file.try_lock_shared() {
+            Ok(()) if is_same(&file, path) && is_marked(&file.metadata()?) => return Ok(Some(file)),
+            // Another session is about to remove it, or to mark it; else it is somebody else's.
+            Ok(()) | Err(std::fs::TryLockError::WouldBlock) => std::thread::yield_now(),
+            // Without locks nothing says that another session needs it: it stays.
+            Err(std::fs::TryLockError::Error(_)) => return Ok(None),
+        }
+    }
+    Ok(None)
+}
+
+/// Opens what is at a path itself, without waiting for anybody.
+fn open(path: &Path) -> io::Result<File> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}
+
+fn mark(file: &File) -> io::Result<()> {
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(MARK.unsigned_abs());
+    file.set_modified(time)
+}
+
+fn is_marked(found: &Metadata) -> bool {
+    (found.is_dir() || found.is_file()) && found.mtime() == MARK && found.mtime_nsec() == 0
+}
+
+fn is_empty(path: &Path, found: &Metadata) -> bool {
+    if found.is_dir() {
+        return std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    }
+    found.is_file() && found.len() == 0
+}
+
+/// Whether a path still leads to what was opened there.
+fn is_same(file: &File, path: &Path) -> bool {
+    let identity = |found: Metadata| (found.dev(), found.ino());
+    let (opened, found) = (file.metadata().map(identity), path.symlink_metadata().map(identity));
+    matches!((opened, found), (Ok(opened), Ok(found)) if opened == found)
+}
+
+/// Whether there is nothing at a path but one of our placeholders.
+pub fn is_placeholder(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| is_marked(&found) && is_empty(path, &found))
+}
+
+/// Removes the placeholder at a path, if there is one, for something that may be made there.
+pub fn give_way(path: &Path) {
+    if is_placeholder(path) {
+        // An empty file need not give way.
+        let _ = std::fs::remove_dir(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn room() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn nothing_is_left_of_them() {
+        let (_folder, room) = room();
+        let own = Placeholders::default();
+        std::fs::create_dir(room.join("git")).unwrap();
+        assert!(own.hold(&room.join("a/b/c"), Kind::Folder).unwrap());
+        assert!(own.hold(&room.join("git/config"), Kind::File).unwrap());
+        for name in ["a", "a/b/c", "git/config"] {
+            let path = room.join(name);
+            assert!(path.symlink_metadata().is_ok_and(|found| is_marked(&found)), "{name}");
+        }
+        assert!(is_placeholder(&room.join("a/b/c")) && !is_placeholder(&room.join("a")));
+        drop(own);
+        assert!(!room.join("a").exists() && !room.join("git/config").exists());
+        assert!(room.join("git").exists());
+    }
+
+    #[test]
+    fn what_belongs_to_others_stays() {
+        let (_folder, room) = room();
+        for name in ["theirs", "used", "replaced"] {
+            std::fs::create_dir(room.join(name)).unwrap();
+        }
+        let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        File::open(room.join("theirs")).unwrap().set_modified(old).unwrap();
+        std::fs::write(room.join("file"), "x").unwrap();
+        std::os::unix::fs::symlink("nowhere", room.join("link")).unwrap();
+        for name in ["used", "replaced"] {
+            std::fs::remove_dir(room.join(name)).unwrap();
+        }
+        let own = Placeholders::default();
+        for name in ["theirs", "used", "replaced", "file", "link", "written"] {
+            let kind = if name == "written" { Kind::File } else { Kind::Folder };
+            own.hold(&room.join(name), kind).unwrap();
+        }
+        std::fs::write(room.join("used/file"), "x").unwrap();
+        std::fs::remove_dir(room.join("replaced")).unwrap();
+        std::fs::write(room.join("replaced"), "").unwrap();
+        std::fs::write(room.join("written"), "x").unwrap();
+        drop(own);
+        for name in ["theirs", "used/file", "replaced", "file", "written"] {
+            assert!(room.join(name).exists(), "{name}");
+        }
+        assert!(room.join("link").is_symlink());
+    }
+
+    #[test]
+    fn the_last_session_removes_them_and_the_next_one_what_was_left() {
+        let (_folder, room) = room();
+        let path = room.join(".mcp.json");
+        let (first, second) = (Placeholders::default(), Placeholders::default());
+        first.hold(&path, Kind::Folder).unwrap();
+        second.hold(&path, Kind::Folder).unwrap();
+        drop(first);
+        assert!(is_placeholder(&path));
+        drop(second);
+        assert!(!path.exists());
+        // As a process that was killed leaves it.
+        std::fs::create_dir(&path).unwrap();
+        mark(&File::open(&path).unwrap()).unwrap();
+        let next = Placeholders::default();
+        next.hold(&path, Kind::Folder).unwrap();
+        drop(next);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn sessions_that_come_and_go_at_once_agree() {
+        let (_folder, room) = room();
+        let path = room.join("x/y");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let own = Placeholders::default();
+                        // A folder above may be removed by another just now.
+                        let _ = own.hold(&path, Kind::Folder);
+                    }
+                });
+            }
+        });
+        let last = Placeholders::default();
+        last.hold(&path, Kind::Folder).unwrap();
+        drop(last);
+        assert!(!path.exists());
+    }
+}
