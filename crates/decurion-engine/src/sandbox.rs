@@ -159,7 +159,7 @@ impl SandboxMaker {
         }
         // The rules could not be held against the text, so a repository's history stays closed where a rule forbids
         // to read files.
-        let unclear = seen.shell.as_ref().is_none_or(is_unclear);
+        let unclear = seen.shell.as_ref().is_none_or(|shell| is_unclear(shell) || !is_proven(shell));
         let reads = profile == Some(Profile::ReadOnly);
         let writes = !reads && policy.mode != Mode::Plan;
         self.ground.begin();
@@ -383,7 +383,7 @@ impl SandboxMaker {
     /// Hides a path, or keeps commands from changing or making it.
     fn deny(&self, paths: &mut Collected, rule: &Rule, path: &Utf8Path) {
         if rule.tool == "Read" {
-            paths.hide(&[path.to_owned()]);
+            paths.deny(path);
             return;
         }
         // A rule on `/etc/hosts` means that one, where there is one: no place is held for it in the working directory.
@@ -402,6 +402,11 @@ fn is_unclear(shell: &ShellIntent) -> bool {
     shell.doubt.is_some() || shell.not_literal.is_some() || shell.commands.iter().any(unknown)
 }
 
+/// Whether every command of a text is known only to read. Others run what a script says, or could.
+fn is_proven(shell: &ShellIntent) -> bool {
+    shell.commands.iter().all(|command| command.read_only || command.wrapper)
+}
+
 /// Whether a text asks about the processes or the load of the machine, and is understood well enough to know that it
 /// does nothing else: in namespaces of its own it would be told about itself alone.
 fn lists_machine(seen: &Intent) -> bool {
@@ -412,8 +417,7 @@ fn lists_machine(seen: &Intent) -> bool {
         let program = command.words.get(command.assigned).and_then(|word| word.rsplit('/').next());
         program.is_some_and(|program| PROGRAMS.contains(&program))
     };
-    shell.commands.iter().all(|command| command.read_only || command.wrapper)
-        && shell.commands.iter().any(asks)
+    is_proven(shell) && shell.commands.iter().any(asks)
 }
 
 /// What rules allow to read outside of the working directories.
@@ -519,7 +523,16 @@ impl Collected {
         self.links.iter().filter(could).cloned().collect()
     }
 
-    /// Hides what is denied, also where it would be shown for another reason, but for the working directories.
+    /// Hides what a rule denies, also a working directory.
+    fn deny(&mut self, path: &Utf8Path) {
+        let place = self.trails.place(path);
+        if self.exists(&place) {
+            self.visible.retain(|path| !path.starts_with(&place));
+            self.hidden.insert(place);
+        }
+    }
+
+    /// Hides secrets, also where they would be shown for another reason, but for the working directories.
     fn hide(&mut self, paths: &[Utf8PathBuf]) {
         for path in paths {
             let place = self.trails.place(path);

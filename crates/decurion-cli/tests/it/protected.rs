@@ -181,3 +181,45 @@ fn rules_with_wildcards_hold_wherever_they_name() {
     let open = results(&control, &["--allowedTools", "Bash"]);
     assert!(open[0].contains("canary"), "{open:?}");
 }
+
+/// What a rule denies stays hidden where it is, or holds, the directory of the shell or of the run.
+#[test]
+fn working_directories_are_hidden_too_if_a_rule_denies_them() {
+    let set_up = |commands: &[&str]| {
+        let stand = stand(commands);
+        let work = stand.home.work();
+        fs::create_dir(work.join("keys")).unwrap();
+        fs::write(work.join("keys/a.pem"), "canary").unwrap();
+        stand
+    };
+    let first = ["k=keys; cd $k; pwd", "x=a.pem; cat $x", "cd ..; x=keys/a.pem; cat $x"];
+    for (rule, commands) in [
+        ("Read(keys/**)", &first[..]),
+        ("Read(./**)", &["x=keys/a.pem; cat $x"]),
+        ("Read(**)", &["for f in keys/*; do cat \"$f\"; done"]),
+    ] {
+        let results = results(&set_up(commands), &["--disallowedTools", rule]);
+        assert!(!results.iter().any(|result| result.contains("canary")), "{rule}: {results:?}");
+    }
+    let shown = results(&set_up(&first), &[]);
+    assert_eq!(shown[1..], ["canary", "canary"]);
+}
+
+/// Where a rule denies a file, its history is closed to programs that run others.
+#[test]
+fn history_of_denied_files_is_closed_to_readers_that_run_programs() {
+    let text = "awk 'BEGIN { system(\"git show HEAD:src/0.sh\") }'";
+    let set_up = || {
+        let stand = stand(&[text]);
+        fs::write(stand.home.work().join("src/0.sh"), "canary").unwrap();
+        for arguments in [&["init", "-q"][..], &["add", "-A"], &["commit", "-q", "-m", "x"]] {
+            let git =
+                stand.home.program("git").args(["-c", "user.name=n", "-c", "user.email=e@x"]).args(arguments);
+            assert_eq!(finished(git).ending.code(), 0);
+        }
+        stand
+    };
+    let denied = results(&set_up(), &["--disallowedTools", "Read(src/0.sh)"]);
+    assert!(!denied[0].contains("canary"), "{denied:?}");
+    assert_eq!(results(&set_up(), &[]), ["canary"]);
+}
