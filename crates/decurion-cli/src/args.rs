@@ -686,9 +686,21 @@ Prints:    {\"decision\":\"allow\",\"rule\":null,\"reason\":\"…\"}"
         file: Option<Utf8PathBuf>,
     },
     /// The same for people: what each call would do, part by part, and why it is decided so.
+    #[command(after_help = "\
+Example:
+  decurion permissions explain 'make install'
+
+Of a command line it prints the decision in a session of this folder, and what the sandbox lets the command do. Nothing
+is run.")]
     Explain {
-        /// A file of JSON lines; standard input if left out.
-        file: Option<Utf8PathBuf>,
+        /// A command line, or a file of JSON lines; standard input if left out.
+        call: Option<String>,
+        /// Explain a command line as if a person or a rule had allowed it.
+        #[arg(long)]
+        allowed: bool,
+        /// A command line's explanation as JSON.
+        #[arg(long)]
+        json: bool,
     },
 }
 

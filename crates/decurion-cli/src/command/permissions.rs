@@ -1,12 +1,14 @@
 //! `permissions check` and `permissions explain`. Takes rows, one JSON object a line, each a call with the
-//! rules and the mode it is made under; gives the decision about each, for programs or for people.
+//! rules and the mode it is made under; gives the decision about each, for programs or for people. `explain` also takes
+//! a command line, and explains it like `sandbox explain`.
 //!
 //! A row that cannot be read gets an error in its place, and the others are still answered.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::Path;
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::Paths;
 use decurion_engine::permission::rows::{Answered, answer};
 use decurion_engine::permission::{Walls, explain};
@@ -42,7 +44,10 @@ pub struct Ground<'a> {
 pub fn run(command: PermissionsCommand) -> Result<u8, Failure> {
     let (file, style) = match command {
         PermissionsCommand::Check { file } => (file, Style::Json),
-        PermissionsCommand::Explain { file } => (file, Style::Prose),
+        PermissionsCommand::Explain { call: Some(call), allowed, json } if !Path::new(&call).is_file() => {
+            return super::sandbox::explain_command(&call, allowed, json);
+        }
+        PermissionsCommand::Explain { call, .. } => (call.map(Utf8PathBuf::from), Style::Prose),
     };
     let (cwd, environment) = wire::surroundings()?;
     let home = Paths::discover(&cwd, &environment)?.home;

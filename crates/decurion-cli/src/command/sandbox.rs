@@ -5,11 +5,11 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use decurion_config::{Environment, LoadRequest, Loaded};
-use decurion_engine::permission::{self, Around, Policy};
+use decurion_engine::permission::{self, Around, Policy, Walls};
 use decurion_engine::sandbox::SandboxMaker;
 use decurion_engine::trail::Trails;
 use decurion_exec::{Exit, Launch, Output, Sandbox, Stdin};
-use decurion_protocol::{Intent, Profile, Verdict};
+use decurion_protocol::{Decision, Intent, Profile, Verdict};
 use decurion_tools::shell::Bash;
 use decurion_tools::{Surroundings, Tool as _, bash};
 use serde_json::{Value, json};
@@ -30,15 +30,23 @@ pub fn run(command: SandboxCommand) -> Result<u8, Failure> {
     let Some(maker) = wire::sandbox(&loaded, &environment) else { return Err(absent(&loaded)) };
     match command {
         SandboxCommand::Explain { command, allowed, json } => {
-            explain(&loaded, &maker, &command, allowed, json)
+            explain(&loaded, Some(&maker), &command, allowed, json)
         }
         SandboxCommand::Run { read_only, program } => {
             let profile = read_only.then_some(Profile::ReadOnly);
-            let sandbox = compile(&maker, &policy(&loaded, &maker), profile, &Intent::titled(""))?;
+            let sandbox = compile(&maker, &policy(&loaded, Some(&maker)), profile, &Intent::titled(""))?;
             let env = wire::shell_environment(&loaded, &environment).to_vec();
             block_on(run_program(&loaded, &maker, sandbox, program, env, &environment))?
         }
     }
+}
+
+/// Explains a command line, also where there is no sandbox.
+pub fn explain_command(command: &str, allowed: bool, as_json: bool) -> Result<u8, Failure> {
+    let (cwd, environment) = wire::surroundings()?;
+    let loaded = decurion_config::inspect(&LoadRequest::new(cwd, environment.clone()))?;
+    let maker = wire::sandbox(&loaded, &environment);
+    explain(&loaded, maker.as_deref(), command, allowed, as_json)
 }
 
 fn absent(loaded: &Loaded) -> Failure {
@@ -47,7 +55,7 @@ fn absent(loaded: &Loaded) -> Failure {
 }
 
 /// What a session in this folder decides by.
-pub fn policy(loaded: &Loaded, maker: &SandboxMaker) -> Policy {
+pub fn policy(loaded: &Loaded, maker: Option<&SandboxMaker>) -> Policy {
     let (paths, settings) = (&loaded.paths, &loaded.settings.permissions);
     let around = Around {
         cwd: paths.cwd.clone(),
@@ -58,7 +66,7 @@ pub fn policy(loaded: &Loaded, maker: &SandboxMaker) -> Policy {
         trails: Trails::on_disk(),
     };
     let policy = Policy::new(settings.default_mode, Arc::new(loaded.rules.set.clone()), around);
-    Policy { walls: maker.walls(), ..policy }
+    Policy { walls: maker.map_or(Walls::Absent, SandboxMaker::walls), ..policy }
 }
 
 fn compile(
@@ -72,7 +80,7 @@ fn compile(
 
 fn explain(
     loaded: &Loaded,
-    maker: &SandboxMaker,
+    maker: Option<&SandboxMaker>,
     command: &str,
     allowed: bool,
     as_json: bool,
@@ -89,9 +97,11 @@ fn explain(
     permission::add_real_paths(&mut intent, &policy.around.trails);
     let decision = permission::decide(&policy, "Bash", &input, &intent);
     let profile = decision.profile.filter(|_| !allowed);
-    let sandbox = compile(maker, &policy, profile, &intent)?;
+    let sandbox = maker.map(|maker| compile(maker, &policy, profile, &intent)).transpose()?.flatten();
+    let form = maker.map_or("none", |maker| maker.settings().form.name());
+    let saved = saved_question(&policy, &input, &intent, &decision);
     if as_json {
-        say!("{}", described(&decision, sandbox.as_ref(), maker));
+        say!("{}", described(&decision, sandbox.as_ref(), form, saved.as_deref()));
         return Ok(0);
     }
     let verdict = match decision.verdict {
@@ -100,16 +110,39 @@ fn explain(
         Verdict::Deny => "is refused",
     };
     say!("It {verdict}: {}.", bash::visible(&decision.reason));
+    for part in permission::explain(&policy, "Bash", &input, &intent) {
+        let mark = if part.fine { "ok " } else { "ask" };
+        say!("  {mark} {}: {}", bash::visible(&part.text), bash::visible(&part.why));
+    }
+    if let Some(saved) = saved {
+        say!("{saved}");
+    }
     match &sandbox {
         None => say!("It runs without a sandbox."),
-        Some(sandbox) => tell(sandbox, decision.verdict, maker),
+        Some(sandbox) => tell(sandbox, decision.verdict, form),
     }
     Ok(0)
 }
 
-fn tell(sandbox: &Sandbox, verdict: Verdict, maker: &SandboxMaker) {
+/// Why no question is asked that would be asked without the sandbox, if that is so.
+fn saved_question(policy: &Policy, input: &Value, intent: &Intent, decision: &Decision) -> Option<String> {
+    if decision.verdict != Verdict::Allow {
+        return None;
+    }
+    let weaker = [
+        (Walls::Standing, "because of sandbox.autoAllowBashIfSandboxed"),
+        (Walls::Absent, "because the sandbox lets it change nothing"),
+    ];
+    weaker.into_iter().find_map(|(walls, why)| {
+        let other = permission::decide(&Policy { walls, ..policy.clone() }, "Bash", input, intent);
+        let reason = bash::visible(&other.reason).clone();
+        (other.verdict != Verdict::Allow).then(|| format!("No question is asked {why}; otherwise: {reason}."))
+    })
+}
+
+fn tell(sandbox: &Sandbox, verdict: Verdict, form: &str) {
     let when = if verdict == Verdict::Allow { "It runs" } else { "If it is allowed, it runs" };
-    say!("{when} in a sandbox ({}):", maker.settings().form.name());
+    say!("{when} in a sandbox ({form}):");
     let list = |title: &str, paths: &[std::path::PathBuf]| {
         let existing: Vec<_> = paths.iter().filter(|path| path.exists()).collect();
         if !existing.is_empty() {
@@ -127,14 +160,11 @@ fn tell(sandbox: &Sandbox, verdict: Verdict, maker: &SandboxMaker) {
     say!("  Unix sockets: {}", if sandbox.unix_sockets { "allowed" } else { "none" });
 }
 
-fn described(
-    decision: &decurion_protocol::Decision,
-    sandbox: Option<&Sandbox>,
-    maker: &SandboxMaker,
-) -> Value {
+fn described(decision: &Decision, sandbox: Option<&Sandbox>, form: &str, saved: Option<&str>) -> Value {
     json!({
         "decision": decision,
-        "form": maker.settings().form.name(),
+        "savedQuestion": saved,
+        "form": form,
         "sandbox": sandbox.map(|sandbox| json!({
             "writable": sandbox.writable,
             "readOnly": sandbox.read_only,

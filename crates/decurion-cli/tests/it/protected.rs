@@ -134,6 +134,25 @@ fn a_nested_repository_keeps_its_settings() {
 }
 
 #[test]
+fn a_command_line_is_explained_with_its_policy() {
+    let stand = stand(&[]);
+    let asked = stand.run(&["permissions", "explain", "make install"]);
+    let work = stand.home.work();
+    assert!(asked.output().contains("It is asked about"), "{asked:?}");
+    assert!(asked.output().contains("can write\n"), "{asked:?}");
+    assert!(asked.output().contains(work.to_str().unwrap()), "{asked:?}");
+    let reads = stand.run(&["permissions", "explain", "for f in *.txt; do cat $f; done"]);
+    assert!(reads.output().contains("because the sandbox lets it change nothing; otherwise:"), "{reads:?}");
+    let settings = r#"{"sandbox": {"autoAllowBashIfSandboxed": true}}"#;
+    fs::write(stand.home.state().join("settings.json"), settings).unwrap();
+    let fewer = stand.run(&["permissions", "explain", "make install"]);
+    assert!(fewer.output().contains("because of sandbox.autoAllowBashIfSandboxed; otherwise:"), "{fewer:?}");
+    let off = stand.without_sandbox();
+    let without = off.run(&["permissions", "explain", "make install"]);
+    assert!(without.output().contains("It runs without a sandbox"), "{without:?}");
+}
+
+#[test]
 fn a_repository_that_a_command_made_runs_nothing_of_ours_outside() {
     let hostile = "[core]\n\trepositoryformatversion = 0\n[filter \"x\"]\n\tclean = touch ../out/made; cat\n";
     let stand = stand(&["git status --short; true"]);
