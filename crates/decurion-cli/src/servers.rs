@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 
+use camino::Utf8PathBuf;
 use decurion_config::mcp::{self, McpConfigError};
 use decurion_config::{Environment, Loaded, McpRequest, McpServers, McpState, Plugins, TrustMode};
 use decurion_engine::mcp::{McpParts, Servers};
+use decurion_engine::sandbox::ServerCaches;
 use decurion_protocol::mcp::{Manifests, McpHealth, McpServer, McpStatus, OfferedPrompt};
 use decurion_protocol::{AgentDefinition, Clock as _};
 use decurion_serve::{HostCommand, Initialize, ServerManifest};
-use decurion_store::ManifestFolder;
+use decurion_store::{ManifestFolder, ServerCacheFolder};
 use decurion_tools::mcp::{Introduction, Logins, prompts};
 use decurion_tools::oauth::Leave;
 
@@ -111,6 +113,7 @@ impl Declared {
             environment: service.into_pairs().into(),
             manifests: manifests(loaded),
             logins: logins(loaded),
+            caches: caches(loaded),
             startup_wait: settings.mcp_startup_wait,
         }
     }
@@ -165,6 +168,20 @@ pub fn manifests(loaded: &Loaded) -> Option<Arc<dyn Manifests>> {
 pub fn logins(loaded: &Loaded) -> Option<Arc<dyn Logins>> {
     let folder = ManifestFolder::new(loaded.paths.state.as_ref()?);
     Some(Arc::new(Kept { folder, clock: SystemClock::new() }))
+}
+
+/// Where servers cache what they download.
+pub fn caches(loaded: &Loaded) -> Option<Arc<dyn ServerCaches>> {
+    let state = loaded.paths.state.as_ref()?;
+    Some(Arc::new(CacheFolders(ServerCacheFolder::new(state))))
+}
+
+struct CacheFolders(ServerCacheFolder);
+
+impl ServerCaches for CacheFolders {
+    fn folder(&self, name: &str) -> std::io::Result<Utf8PathBuf> {
+        self.0.folder(name)
+    }
 }
 
 struct Kept {

@@ -232,6 +232,10 @@ pub fn sandbox(loaded: &Loaded, environment: &Environment) -> Option<Arc<Sandbox
         temporary: decurion_config::sandbox::temporary(environment),
         network_open: settings.network_open,
         unix_sockets: settings.unix_sockets,
+        own: paths.state.clone().map(|folder| {
+            let shown = decurion_config::sandbox::scripts(&folder);
+            decurion_engine::sandbox::OwnFolder { folder, shown }
+        }),
     })))
 }
 

@@ -292,6 +292,11 @@ fn holds_credential(file: &Utf8Path, words: &[&str]) -> bool {
     text.lines().any(tells)
 }
 
+/// What hooks and MCP servers may read of our own folder: scripts that they are made of.
+pub fn scripts(state: &Utf8Path) -> Vec<Utf8PathBuf> {
+    ["hooks", "scripts", "bin", "plugins", "skills"].map(|name| state.join(name)).to_vec()
+}
+
 /// What a command that was not asked about may not read besides, but for the working directories and programs: the
 /// home folder, and every folder that is not the system's own.
 pub fn personal(paths: &Paths) -> Vec<Utf8PathBuf> {

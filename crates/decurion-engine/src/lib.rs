@@ -98,10 +98,12 @@ use child::Isolation;
 use hook::{HookSurroundings, Hooks};
 use host::HostDesk;
 use journal::{Journal, JournalOptions};
-use mcp::SessionServers;
+use mcp::{ServerPlace, SessionServers};
+use permission::Around;
 use permits::Permits;
 use ports::Equipment;
 use resume::{Folded, Opened};
+use sandbox::ServiceSandbox;
 use session::{Session, first_who};
 use skill::SkillTool;
 use spec::HeadAndTools;
@@ -212,8 +214,11 @@ impl Engine {
     async fn servers(&self, request: &SessionRequest, host: &HostDesk) -> Option<SessionServers> {
         let parts = &self.parts;
         let mcp = parts.mcp.as_ref()?;
-        let (servers, problems) =
-            SessionServers::start(mcp, parts.processes.as_ref(), &request.cwd, &request.definition, host);
+        let rules = Arc::new(spec::rules(&parts.rules, &request.allow, &request.deny));
+        let directories = self.directories(request, &Permits::default());
+        let sandbox = self.service_sandbox(request, rules, directories);
+        let place = ServerPlace { processes: parts.processes.as_ref(), root: &request.cwd, sandbox };
+        let (servers, problems) = SessionServers::start(mcp, place, &request.definition, host);
         for problem in problems {
             tracing::warn!("{problem}");
         }
@@ -353,6 +358,24 @@ impl Engine {
         parts.git_branch.as_ref()?;
         let (guard, trusted) = (parts.processes.as_ref()?, parts.agent_settings.trusted);
         git::status(guard, &parts.environment, cwd, trusted, parts.sandbox.clone()).await
+    }
+
+    /// What the kernel keeps the hooks and servers of a session from that has these rules and directories.
+    fn service_sandbox(
+        &self,
+        request: &SessionRequest,
+        rules: Arc<RuleSet>,
+        directories: Vec<Utf8PathBuf>,
+    ) -> Option<ServiceSandbox> {
+        let parts = &self.parts;
+        let around = Around {
+            cwd: request.cwd.clone(),
+            root: request.cwd.clone(),
+            directories,
+            home: parts.home.clone(),
+            ..Around::default()
+        };
+        Some(ServiceSandbox::new(parts.sandbox.clone()?, rules, around))
     }
 
     /// The hooks of the settings, for one session.

@@ -15,7 +15,7 @@ use decurion_protocol::mcp::{
 use decurion_protocol::{AgentDefinition, AgentId, Event, Reply, RequestId};
 use decurion_tools::mcp::server::FIRST_PAUSE;
 use decurion_tools::mcp::{
-    Introduction, Lease, Logins, McpHost, Notice, Pool, Server, State, bridge, resources,
+    Confine, Introduction, Lease, Logins, McpHost, Notice, Pool, Server, State, bridge, resources,
 };
 use decurion_tools::{Tool, ToolSet};
 use futures_util::future::join_all;
@@ -25,6 +25,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::host::HostDesk;
+use crate::sandbox::{ServerCaches, ServiceSandbox};
 use crate::session::Owner;
 
 /// Which servers there are, as the settings are now.
@@ -57,8 +58,20 @@ pub struct McpParts {
     pub manifests: Option<Arc<dyn Manifests>>,
     /// Logins at servers by address.
     pub logins: Option<Arc<dyn Logins>>,
+    /// Where servers cache what they download; none keeps nothing.
+    pub caches: Option<Arc<dyn ServerCaches>>,
     /// How long a session waits at its start for servers that are not known yet.
     pub startup_wait: Duration,
+}
+
+/// Where the programs of servers are started.
+pub struct ServerPlace<'a> {
+    /// Who starts them; without, none is.
+    pub processes: Option<&'a Guard>,
+    /// The session's folder.
+    pub root: &'a Utf8Path,
+    /// What the kernel keeps them from; none where nothing is.
+    pub sandbox: Option<ServiceSandbox>,
 }
 
 /// The servers of one session.
@@ -110,8 +123,7 @@ impl SessionServers {
     /// Starts the servers of a session, and those of the definition it runs as. Waits for nothing.
     pub fn start(
         parts: &McpParts,
-        processes: Option<&Guard>,
-        root: &Utf8Path,
+        ServerPlace { processes, root, sandbox }: ServerPlace<'_>,
         definition: &AgentDefinition,
         leader: &HostDesk,
     ) -> (Self, Vec<String>) {
@@ -124,6 +136,8 @@ impl SessionServers {
             manifests: parts.manifests.clone(),
             logins: parts.logins.clone(),
             leader: Some(Arc::new(leader.clone())),
+            sandbox: sandbox
+                .map(|sandbox| Arc::new(sandbox.caching(parts.caches.clone())) as Arc<dyn Confine>),
             pause: FIRST_PAUSE,
             // A session that is over hears nothing.
             notice: Arc::new(move |notice| drop(tell.send(notice))),

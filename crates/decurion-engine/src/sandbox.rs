@@ -7,6 +7,7 @@ mod ground;
 mod places;
 mod private_folder;
 mod refusal;
+mod service;
 mod walk;
 
 use std::collections::{BTreeSet, HashMap};
@@ -26,6 +27,7 @@ use ground::KeptGround;
 pub(crate) use places::git_folders;
 pub(crate) use private_folder::PrivateFolder;
 pub use refusal::{Refusal, refusal_in};
+pub use service::{ServerCaches, ServiceSandbox};
 use walk::Walks;
 
 /// What the kernel keeps commands from in every session of this program, whatever the rules say.
@@ -56,6 +58,17 @@ pub struct SandboxSettings {
     pub network_open: bool,
     /// Whether they may open Unix sockets.
     pub unix_sockets: bool,
+    /// Our own folder, which is hidden; none without a home.
+    pub own: Option<OwnFolder>,
+}
+
+/// Our own folder.
+#[derive(Clone, Debug)]
+pub struct OwnFolder {
+    /// Where it is.
+    pub folder: Utf8PathBuf,
+    /// What hooks and MCP servers may read of it: scripts that they are made of.
+    pub shown: Vec<Utf8PathBuf>,
 }
 
 /// The sandbox of the commands of a session.
@@ -67,6 +80,8 @@ pub struct SandboxMaker {
     /// The repositories nested in a folder when it was first worked in. Those that commands make are their own.
     nested: Mutex<HashMap<Utf8PathBuf, Arc<[Utf8PathBuf]>>>,
     tmp: OnceLock<PrivateFolder>,
+    /// The same for hooks and MCP servers.
+    service_tmp: OnceLock<PrivateFolder>,
     placeholders: Placeholders,
 }
 
@@ -105,6 +120,7 @@ impl SandboxMaker {
             walks: Walks::default(),
             nested: Mutex::default(),
             tmp: OnceLock::new(),
+            service_tmp: OnceLock::new(),
             placeholders: Placeholders::default(),
         }
     }
@@ -116,14 +132,23 @@ impl SandboxMaker {
 
     /// The private folder for temporary files, made at its first use.
     pub fn temporary(&self) -> Result<&Utf8Path, SandboxError> {
-        if self.tmp.get().is_none() {
+        self.private_folder(&self.tmp)
+    }
+
+    /// The same for hooks and MCP servers.
+    fn service_temporary(&self) -> Result<&Utf8Path, SandboxError> {
+        self.private_folder(&self.service_tmp)
+    }
+
+    fn private_folder<'a>(&self, kept: &'a OnceLock<PrivateFolder>) -> Result<&'a Utf8Path, SandboxError> {
+        if kept.get().is_none() {
             let folder = &self.settings.temporary;
             let made = PrivateFolder::make(folder)
                 .map_err(|source| SandboxError::Temporary { folder: folder.clone(), source })?;
             // If another was faster, this one is removed again.
-            let _ = self.tmp.set(made);
+            let _ = kept.set(made);
         }
-        Ok(self.tmp.get().map_or(Utf8Path::new("/nonexistent"), PrivateFolder::path))
+        Ok(kept.get().map_or(Utf8Path::new("/nonexistent"), PrivateFolder::path))
     }
 
     /// What rules may rely on. Without namespaces a command can change the modes of files, so that none that only looks

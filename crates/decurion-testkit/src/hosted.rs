@@ -48,6 +48,7 @@ pub fn with_calc(mut stage: Stage, introduction: Option<Introduction>) -> Stage 
     let rule = decurion_protocol::Rule::parse("mcp__calc", Default::default());
     stage.rules.allow.extend(rule);
     stage.mcp = Some(McpParts {
+        caches: None,
         servers: Arc::new(Hosted(server, introduction)),
         environment: Arc::from([]),
         manifests: None,

@@ -30,8 +30,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use decurion_exec::Launch;
 use decurion_protocol::link::BoxFuture;
-use decurion_protocol::mcp::Manifests;
+use decurion_protocol::mcp::{Manifests, McpServer};
 use decurion_protocol::{Elicitation, Elicited};
 use serde_json::Value;
 
@@ -55,6 +56,8 @@ pub struct McpHost {
     pub logins: Option<Arc<dyn Logins>>,
     /// The way to servers that live in the program that leads the session; none where nobody does.
     pub leader: Option<Arc<dyn HostMessages>>,
+    /// Puts programs into their sandbox; none starts them without one.
+    pub sandbox: Option<Arc<dyn Confine>>,
     /// The first pause before a server that went away is started again: [`server::FIRST_PAUSE`], or less in
     /// tests.
     pub pause: Duration,
@@ -66,6 +69,25 @@ impl fmt::Debug for McpHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("McpHost").field("root", &self.root).finish_non_exhaustive()
     }
+}
+
+/// Keeps the programs of servers from what they may not do.
+pub trait Confine: Send + Sync {
+    /// The same launch in the server's sandbox, or as it is where the settings exempt the server. Looks at the disk. The
+    /// error is why it cannot be started.
+    fn confine(&self, server: &McpServer, launch: Launch) -> Result<Launch, String>;
+
+    /// What the sandbox kept a server from, and what to do about it, as far as what it printed tells.
+    fn explain(&self, server: &McpServer, printed: &str, sign: Sign) -> Option<String>;
+}
+
+/// How sure it has to be that a sandbox was the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// It may have been: the program failed.
+    Likely,
+    /// Nothing else can have been.
+    Sure,
 }
 
 /// Something about a server that a person should know.

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -186,22 +187,33 @@ async fn prepare_cargo(cx: &ToolContext, command: &str) -> std::io::Result<()> {
     tokio::task::spawn_blocking(prepare).await.unwrap_or(Ok(()))
 }
 
+/// The variables by which programs are told where to cache, and the place of each in a folder of caches.
+pub const CACHES: [(&str, &str); 3] =
+    [("XDG_CACHE_HOME", "cache"), ("npm_config_cache", "npm"), ("GOMODCACHE", "go")];
+
 /// The environment of a command in this sandbox. Temporary files and caches go to the private folder: the user's own caches
 /// are read-only for it, since programs outside of the sandbox run what is in them.
 pub fn environment(
     mut variables: Vec<(OsString, OsString)>,
     sandbox: Option<&Sandbox>,
 ) -> Vec<(OsString, OsString)> {
-    const CACHES: [(&str, &str); 3] =
-        [("XDG_CACHE_HOME", "cache"), ("npm_config_cache", "npm"), ("GOMODCACHE", "go")];
     if let Some(home) = sandbox.and_then(|sandbox| cargo_home::private(&variables, sandbox)) {
         variables.retain(|(name, _)| name != "CARGO_HOME");
         variables.push(("CARGO_HOME".into(), home.into()));
     }
     let Some(folder) = sandbox.and_then(|sandbox| sandbox.tmp.as_ref()) else { return variables };
+    environment_in(variables, folder, folder)
+}
+
+/// The same with folders for temporary files and for caches.
+pub fn environment_in(
+    mut variables: Vec<(OsString, OsString)>,
+    temporary: &Path,
+    caches: &Path,
+) -> Vec<(OsString, OsString)> {
     variables.retain(|(name, _)| !["TMPDIR", "TMP", "TEMP"].iter().any(|known| name == known));
-    variables.push(("TMPDIR".into(), folder.into()));
-    let caches = CACHES.map(|(name, place)| (name, folder.join(place).into_os_string()));
+    variables.push(("TMPDIR".into(), temporary.into()));
+    let caches = CACHES.map(|(name, place)| (name, caches.join(place).into_os_string()));
     // What go puts there could not be removed otherwise.
     for (name, value) in caches.into_iter().chain([("GOFLAGS", "-modcacherw".into())]) {
         if !variables.iter().any(|(known, _)| known == name) {

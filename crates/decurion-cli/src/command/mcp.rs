@@ -9,15 +9,17 @@ use std::time::Duration;
 use decurion_config::mcp::edit::{self, EditError, Scope};
 use decurion_config::{Environment, LoadRequest, Loaded, McpEntry, McpState, Plugins, Trust};
 use decurion_engine::Definitions as _;
+use decurion_engine::sandbox::ServiceSandbox;
 use decurion_protocol::mcp::{Manifest, McpServer, McpSource, McpTransport};
 use decurion_store::ManifestFolder;
 use decurion_tools::mcp::server::FIRST_PAUSE;
-use decurion_tools::mcp::{McpHost, Pool, Server, State, manifest, prompts};
+use decurion_tools::mcp::{Confine, McpHost, Pool, Server, State, manifest, prompts};
 use decurion_tools::oauth::Login;
 use serde_json::{Map, Value, json};
 
 use crate::args::{McpCommand, ScopeWord, TransportWord};
-use crate::command::run::block_on;
+use crate::command::run::{block_on, check_sandbox};
+use crate::command::sandbox;
 use crate::consent::{agreed, can_be_asked};
 use crate::definitions::Live;
 use crate::report::{FAILED, Failure, note, visible, visible_lines};
@@ -127,8 +129,20 @@ impl Here {
             settings,
             &self.loaded.providers,
         );
+        let processes = wire::guard();
+        let maker = wire::sandbox(&self.loaded, &self.environment);
+        if let (Some(maker), Some(guard)) = (&maker, &processes) {
+            wire::connect(&self.loaded, maker, guard, &self.environment);
+        }
+        let sandbox = maker.map(|maker| {
+            let around = sandbox::policy(&self.loaded, Some(&maker)).around;
+            let rules = Arc::new(self.loaded.rules.set.clone());
+            let sandbox = ServiceSandbox::new(maker, rules, around);
+            Arc::new(sandbox.caching(servers::caches(&self.loaded))) as Arc<dyn Confine>
+        });
         McpHost {
-            processes: wire::guard(),
+            processes,
+            sandbox,
             environment: environment.into_pairs().into(),
             root: self.loaded.paths.cwd.clone(),
             manifests: None,
@@ -367,8 +381,10 @@ struct Tried {
 
 /// Starts a server once, and ends it again.
 fn try_out(here: &Here, server: &McpServer) -> Result<Tried, Failure> {
+    check_sandbox(&here.loaded)?;
+    let host = here.host();
     block_on(async {
-        let pool = Pool::new(here.host());
+        let pool = Pool::new(host);
         let began = tokio::time::Instant::now();
         let lease = pool.lease(server, "main");
         let Some(handle) = lease.server().cloned() else {

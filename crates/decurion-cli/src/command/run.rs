@@ -142,7 +142,7 @@ fn refused(failure: Failure) -> Failure {
 }
 
 /// Says where there is no sandbox although nobody switched it off; where one is a must, that is the end.
-fn check_sandbox(loaded: &Loaded) -> Result<(), Failure> {
+pub fn check_sandbox(loaded: &Loaded) -> Result<(), Failure> {
     let settings = &loaded.settings.sandbox;
     let reason = match wire::sandbox_form(loaded) {
         Ok(Form::Namespaces) => return Ok(()),

@@ -68,7 +68,8 @@ pub fn refusal_in(output: &ToolOutput, hosts: &[String]) -> Option<Refusal> {
     }
 }
 
-fn first_sign(text: &str) -> Option<Refusal> {
+/// The first line that tells of something that a sandbox refuses.
+pub(super) fn first_sign(text: &str) -> Option<Refusal> {
     text.lines().find_map(|line| {
         let lower = line.to_lowercase();
         let (_, kind) = SIGNS.iter().find(|(sign, _)| lower.contains(sign))?;
@@ -96,6 +97,20 @@ impl Refusal {
             "it had no effect; run it with the usual rights (write here, listed hosts)?"
         };
         format!("the sandbox stopped it: {kind} ({line}); {then}")
+    }
+
+    /// What a person can do about a hook or a server that needs more.
+    pub fn advice(&self) -> String {
+        let (kind, line) = (self.kind.text(), &self.line);
+        let setting = match self.kind {
+            RefusalKind::Write => "allow the folder with the setting sandbox.filesystem.allowWrite, or let",
+            RefusalKind::Read => "allow the file with the setting sandbox.filesystem.allowRead, or let",
+            RefusalKind::Network | RefusalKind::Other => "let",
+        };
+        format!(
+            "The sandbox may be the reason: {kind} ({line}); {setting} the command run outside with \
+             sandbox.excludedCommands."
+        )
     }
 
     /// What is on record of a command that is run again.

@@ -3,14 +3,14 @@
 //! long the start took, and how many processes there were and are.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::stand::{HANG, Stand, brief, ended_well};
 use super::{Options, Report, Row, in_parallel};
-use crate::proc::{Finished, lines_of};
+use crate::proc::{Finished, MARKER, lines_of, wait_until_gone};
 
 /// The rows of this group.
 pub fn rows() -> Vec<Row> {
@@ -39,7 +39,8 @@ pub(super) fn declaration(options: &Options, stand: &Stand, name: &str, behaviou
         "args": [behaviour],
         "env": {
             "MCP_LOG": log_file(stand, name),
-            "MCP_CHANGED": stand.home.path().join("changed"),
+            "MCP_CHANGED": stand.home.home().join("changed"),
+            MARKER: marker(stand, name),
         },
         "timeout": 3000,
         "startTimeout": 3000,
@@ -56,21 +57,14 @@ pub(super) fn log_file(stand: &Stand, name: &str) -> PathBuf {
     stand.home.home().join(format!("log-{name}"))
 }
 
+/// What every process of a server carries. The numbers that they know themselves by are those of their sandbox.
+fn marker(stand: &Stand, name: &str) -> String {
+    format!("{}-{name}", stand.home.marker())
+}
+
 /// The processes of a server that are still alive, once they had a moment to go.
 pub(super) fn alive(stand: &Stand, name: &str) -> usize {
-    let count = || {
-        let lives = |pid: &str| Path::new(&format!("/proc/{pid}")).exists();
-        log(stand, name)
-            .iter()
-            .filter_map(|line| line.strip_prefix("started "))
-            .filter(|pid| lives(pid))
-            .count()
-    };
-    let begun = Instant::now();
-    while count() > 0 && begun.elapsed() < Duration::from_secs(5) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    count()
+    wait_until_gone(&marker(stand, name), Duration::from_secs(5)).len()
 }
 
 /// The text of each tool result of a run, in order.
@@ -224,7 +218,7 @@ fn change(options: &Options, tool: &str, refused: bool) -> Result<(), String> {
     if !before.contains(expected) {
         return Err(format!("before the change: {before}"));
     }
-    fs::write(stand.home.path().join("changed"), "").map_err(|error| error.to_string())?;
+    fs::write(stand.home.home().join("changed"), "").map_err(|error| error.to_string())?;
     // One run notices the change at its call, the next before it: neither lets it pass.
     for turn in ["first", "second"] {
         let calls = log(&stand, "bad").iter().filter(|line| line.starts_with("call ")).count();

@@ -67,6 +67,7 @@ impl House {
         let heard = Arc::clone(&notices);
         let guard = Guard::new(GuardProgram { program: PROGRAM.into(), args: vec!["--guard".into()] });
         let host = McpHost {
+            sandbox: None,
             processes: Some(guard.clone()),
             environment: Arc::from([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())]),
             root,

@@ -145,6 +145,7 @@ fn declared(house: &House, url: String) -> McpServer {
 /// The use of a server with a login.
 fn lease(house: &House, url: String, given: &Arc<Given>) -> Lease {
     let host = McpHost {
+        sandbox: None,
         processes: None,
         environment: Arc::from([]),
         root: house.root(),

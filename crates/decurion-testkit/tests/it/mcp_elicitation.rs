@@ -23,6 +23,7 @@ fn stage(house: &House, how: &str) -> Stage {
     stage.processes = Some(house.guard.clone());
     stage.journal_here = false;
     stage.mcp = Some(McpParts {
+        caches: None,
         servers: Arc::new(Fixed { all: vec![house.declared("elicits")], ..Fixed::default() }),
         environment: Arc::from([("PATH".into(), "/usr/bin:/bin".into())]),
         manifests: None,

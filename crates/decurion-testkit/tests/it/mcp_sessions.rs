@@ -39,6 +39,7 @@ fn stage(house: &House, script: &str, servers: Fixed, wait: Duration) -> Stage {
     stage.processes = Some(house.guard.clone());
     stage.journal_here = false;
     stage.mcp = Some(McpParts {
+        caches: None,
         servers: Arc::new(servers),
         environment: Arc::from([("PATH".into(), "/usr/bin:/bin".into())]),
         manifests: Some(Arc::clone(&house.manifests) as Arc<dyn Manifests>),

@@ -3,7 +3,7 @@
 
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::mcp::OfferedTool;
-use decurion_protocol::{Intent, ToolOutput};
+use decurion_protocol::{Intent, ToolContent, ToolOutput};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -83,11 +83,21 @@ impl Tool for McpTool {
     fn run<'a>(&'a self, cx: &'a ToolContext, input: Value) -> BoxFuture<'a, ToolOutput> {
         Box::pin(async move {
             match self.server.call(&self.tool.name, input, cx).await {
-                Ok(result) => content::call_result(cx, &result).await,
+                Ok(result) => explained(&self.server, content::call_result(cx, &result).await),
                 Err(error) => failed(&self.server, &error),
             }
         })
     }
+}
+
+/// The same result, with the reason where the server's sandbox is it.
+fn explained(server: &Server, mut output: ToolOutput) -> ToolOutput {
+    if output.is_error
+        && let Some(reason) = server.explain(&output.content.text())
+    {
+        output.content = ToolContent::Text(format!("{}\n[{reason}]", output.content.text()));
+    }
+    output
 }
 
 /// What the model reads of a request that got no result.

@@ -263,6 +263,7 @@ async fn stdio(
         return Err(Failure::lasting("no processes can be started in this session"));
     };
     let launch = launch(server, host).ok_or_else(|| Failure::lasting("it has no command"))?;
+    let launch = confine(server, host, launch).await.map_err(Failure::lasting)?;
     let mut process = guard.start(launch).await.map_err(|error| match error {
         LaunchError::NoProgram { .. }
         | LaunchError::NotExecutable { .. }
@@ -301,6 +302,14 @@ fn launch(server: &McpServer, host: &McpHost) -> Option<Launch> {
         output: Output::Separate,
         ..Launch::new(command, cwd.as_std_path()).args(args).env(variables)
     })
+}
+
+/// Puts a program into its sandbox. Beside the runtime: it looks at the disk.
+async fn confine(server: &McpServer, host: &McpHost, launch: Launch) -> Result<Launch, String> {
+    let Some(sandbox) = host.sandbox.clone() else { return Ok(launch) };
+    let server = server.clone();
+    let confined = tokio::task::spawn_blocking(move || sandbox.confine(&server, launch)).await;
+    confined.map_err(|error| error.to_string())?
 }
 
 /// How a program ended, in words.

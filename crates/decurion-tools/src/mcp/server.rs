@@ -22,7 +22,7 @@ use super::client::Client;
 use super::link::{self, Connection, Failure, FailureKind, Program, Token};
 use super::manifest::{self, MOST_OFFERED};
 use super::ring::Ring;
-use super::{McpHost, Notice, prompts};
+use super::{McpHost, Notice, Sign, prompts};
 use crate::ToolContext;
 
 /// The first pause before a restart; each further one is twice as long.
@@ -335,6 +335,11 @@ impl Server {
         self.shared.ring.end()
     }
 
+    /// Why a call failed, if that was surely its sandbox.
+    pub(crate) fn explain(&self, result: &str) -> Option<String> {
+        self.shared.explain(result, Sign::Sure)
+    }
+
     /// Waits until it answers, for as long as it may take to start.
     pub async fn ready(&self, cancel: &CancellationToken) -> Result<Ready, RequestError> {
         let limit = self.shared.server.start_timeout;
@@ -462,7 +467,7 @@ impl Server {
                     ServiceError::TransportClosed => String::new(),
                     error => format!(" ({})", link::service_failure(error, &self.shared.server.transport)),
                 };
-                RequestError::Lost(with_stderr(format!("{text}{cause}"), &self.shared.ring))
+                RequestError::Lost(self.shared.with_stderr(&format!("{text}{cause}")))
             }
         }
     }
@@ -486,13 +491,6 @@ fn request(method: &'static str, params: &Value) -> Result<ClientRequest, Reques
 /// Results are read leniently, as the server wrote them.
 fn value_of(result: &ServerResult) -> Value {
     serde_json::to_value(result).unwrap_or_default()
-}
-
-fn with_stderr(text: String, ring: &Ring) -> String {
-    match ring.end() {
-        end if end.is_empty() => text,
-        end => format!("{text}\nIt wrote last:\n{end}"),
-    }
 }
 
 struct Actor {
@@ -678,7 +676,7 @@ impl Actor {
     /// Waits before the next start; false if there is none.
     async fn rest(&mut self, failure: Failure) -> bool {
         let shared = Arc::clone(&self.shared);
-        let why = with_stderr(failure.text, &shared.ring);
+        let why = shared.with_stderr(&failure.text);
         // A host that failed once would fail again: it knows no more than before.
         let again = failure.kind == FailureKind::Passing && !shared.is_hosted();
         let pause = self.restarts.pause(Instant::now()).filter(|_| again);
@@ -722,6 +720,20 @@ impl Actor {
 }
 
 impl Shared {
+    /// A failure with what the program wrote last, and what its sandbox has to do with it.
+    fn with_stderr(&self, text: &str) -> String {
+        let end = self.ring.end();
+        let last = if end.is_empty() { String::new() } else { format!("\nIt wrote last:\n{end}") };
+        let sandbox = self.explain(&end, Sign::Likely).map(|text| format!("\n{text}")).unwrap_or_default();
+        format!("{text}{last}{sandbox}")
+    }
+
+    fn explain(&self, printed: &str, sign: Sign) -> Option<String> {
+        let sandbox = self.host.sandbox.as_ref()?;
+        let is_program = matches!(self.server.transport, McpTransport::Stdio { .. });
+        if is_program { sandbox.explain(&self.server, printed, sign) } else { None }
+    }
+
     fn is_hosted(&self) -> bool {
         self.server.transport == McpTransport::Host
     }

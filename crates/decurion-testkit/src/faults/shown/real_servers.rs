@@ -49,6 +49,7 @@ pub fn row(options: &Options) -> Report {
     let bench = Bench { options, folder };
     report.add("everything over stdio: each kind of result", bench.kinds());
     report.add("filesystem, memory, git, time", bench.others());
+    report.add("filesystem, in the sandbox and without one", bench.confined());
     report.add("everything over streamable HTTP", bench.by_address("streamableHttp", "http", "mcp"));
     report.add("everything over server-sent events", bench.by_address("sse", "sse", "sse"));
     report.add("a call given up in the middle", bench.given_up());
@@ -59,7 +60,7 @@ pub fn row(options: &Options) -> Report {
     report.add(format_args!("{agents} agents on one server"), bench.many(agents));
     let held = report.runs - report.failures.len() as u64;
     report.figure(format!(
-        "{held} of 9: five servers from npm and PyPI, three transports; {agents} agents on 1 process, 0 after"
+        "{held} of 10: five servers from npm and PyPI, three transports; {agents} agents on 1 process, 0 after"
     ))
 }
 
@@ -172,6 +173,33 @@ impl Bench<'_> {
         let run = finish(&stand)?;
         let wanted = ["made.txt", "by a server", "denied", "ours", "ours", "ranch", "UTC", "rror"];
         expect_each(&results(&run), &wanted.map(str::to_owned))
+    }
+
+    /// What a server can do in the working directory, to which its own rules keep it.
+    fn confined(&self) -> Result<(), String> {
+        let calls = [
+            ("mcp__filesystem__write_file", json!({"path": "WORK/made.txt", "content": "x"})),
+            ("mcp__filesystem__write_file", json!({"path": "WORK/.git/config", "content": "x"})),
+        ];
+        for (sandbox, wanted) in [(true, [true, false]), (false, [true; 2])] {
+            let server = self.npm("mcp-server-filesystem", &["/"]);
+            let stand = self.stand(&one_turn(&calls), &[("filesystem", server)])?;
+            let (home, work) = (&stand.home, stand.home.work());
+            let ready = || -> std::io::Result<()> {
+                stand.program("git").args(["init", "-q", "."]).run(HANG)?;
+                if sandbox { Ok(()) } else { home.switch_sandbox_off() }
+            };
+            ready().map_err(|error| error.to_string())?;
+            let found = results(&finish(&stand)?);
+            let effects = [
+                work.join("made.txt").exists(),
+                fs::read(work.join(".git/config")).is_ok_and(|text| text == b"x"),
+            ];
+            if effects != wanted {
+                return Err(format!("sandbox {sandbox}: {effects:?} instead of {wanted:?}: {found:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// The same server, reached by its address.
