@@ -27,6 +27,7 @@ pub use answer::{HookOutcome, HookPermission, HookReport, HookResult};
 
 use crate::host::{HostDesk, HostFailure};
 use crate::journal::Who;
+use crate::sandbox::ServiceSandbox;
 
 /// How long a hook may take that says nothing else.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -55,6 +56,8 @@ struct OfSkills {
 pub struct HookSurroundings {
     /// Who starts processes; without, every hook fails.
     pub processes: Option<Guard>,
+    /// What the kernel keeps them from; none where nothing is.
+    pub sandbox: Option<ServiceSandbox>,
     /// The variables that hooks get, an allow-list; those that name the project and the session are added.
     pub environment: Arc<[(OsString, OsString)]>,
     /// The directory they start in.
@@ -77,6 +80,8 @@ pub struct HookCall<'a> {
     pub subject: Option<&'a str>,
     /// What hooks read. The event's name is added.
     pub input: Map<String, Value>,
+    /// The checkout of its own that the agent works in, in which hooks may write too.
+    pub worktree: Option<Utf8PathBuf>,
     /// Whether a permission rule (a hook's `if`) matches the call.
     pub rule_matches: &'a (dyn Fn(&str) -> bool + Sync),
 }
@@ -141,13 +146,6 @@ impl Hooks {
         self.of_skills.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same in another directory.
-    #[must_use]
-    pub fn moved(&self, cwd: Utf8PathBuf) -> Self {
-        let around = HookSurroundings { cwd, ..HookSurroundings::clone(&self.around) };
-        Self { around: Arc::new(around), ..self.clone() }
-    }
-
     /// Whether any hook waits for this, so that its input is worth making.
     pub fn wait_for(&self, event: HookEvent) -> bool {
         let waits = |armed: &Arc<Armed>| armed.declaration.event == event;
@@ -161,7 +159,7 @@ impl Hooks {
         if chosen.is_empty() {
             return HookResult::default();
         }
-        let (event, who) = (call.event, call.who);
+        let (event, who, worktree) = (call.event, call.who, call.worktree);
         let input = with_event(event, call.input);
         let name = match call.subject {
             Some(subject) => format!("{event}:{subject}"),
@@ -171,7 +169,7 @@ impl Hooks {
             let id = uuid::Uuid::new_v4().to_string();
             let shown = HookRun { id, event: event.to_string(), name: name.clone() };
             let told = Told::begin(&self.around.host, who, shown);
-            let result = self.run_one(who, event, hook, &input).await;
+            let result = self.run_one(who, event, hook, &input, worktree.as_ref()).await;
             told.end(&result);
             result
         });
@@ -184,15 +182,30 @@ impl Hooks {
         event: HookEvent,
         hook: &HookDeclaration,
         input: &Value,
+        worktree: Option<&Utf8PathBuf>,
     ) -> HookResult {
         let limit = hook.timeout.unwrap_or(USUAL_TIMEOUT);
         if let Some(callback) = &hook.callback {
             let said = self.ask_host(who, callback, input, limit).await;
             return answer::heard(event, hook, said);
         }
-        let launch = self.launch(hook, line(input));
+        let launch = self.confine(hook, self.launch(hook, line(input)), worktree);
         let ran = process::run(self.around.processes.as_ref(), launch, limit).await;
         answer::read(event, hook, &ran)
+    }
+
+    /// Puts a hook into its sandbox, beside the runtime. The error is why it cannot be started.
+    async fn confine(
+        &self,
+        hook: &HookDeclaration,
+        launch: Launch,
+        worktree: Option<&Utf8PathBuf>,
+    ) -> Result<Launch, String> {
+        let Some(sandbox) = self.around.sandbox.clone() else { return Ok(launch) };
+        let (hook, worktree) = (hook.clone(), worktree.cloned());
+        let confine = move || sandbox.confine_hook(&hook, worktree.as_deref(), launch);
+        let confined = tokio::task::spawn_blocking(confine).await.map_err(|error| error.to_string())?;
+        confined.map_err(|error| error.to_string())
     }
 
     async fn ask_host(
@@ -412,6 +425,7 @@ mod tests {
     fn around() -> HookSurroundings {
         HookSurroundings {
             processes: None,
+            sandbox: None,
             environment: Arc::from([]),
             cwd: "/".into(),
             project: "/project".into(),
@@ -427,7 +441,8 @@ mod tests {
     fn chosen(hooks: &Hooks, event: HookEvent, subject: Option<&str>) -> Vec<HookDeclaration> {
         let rule_matches = |rule: &str| rule == "yes";
         let who = &crate::session::first_who(None);
-        hooks.choose(&HookCall { who, event, subject, input: Map::new(), rule_matches: &rule_matches })
+        let input = Map::new();
+        hooks.choose(&HookCall { who, event, subject, input, worktree: None, rule_matches: &rule_matches })
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Hooks at their places in the loop. Takes what is about to happen or has happened in a run, gives what the
 //! hooks want of it. Every input names the session, the agent, its type and its depth.
 
+use camino::Utf8PathBuf;
 use decurion_protocol::permission::session_updates;
 use decurion_protocol::{
     AgentId, Event, HookEvent, Intent, Mode, Rule, RuleSet, RunSpec, ToolOutput, Verdict,
@@ -32,19 +33,20 @@ pub struct Bell {
     journal: Journal,
     who: Who,
     input: Map<String, Value>,
+    worktree: Option<Utf8PathBuf>,
 }
 
 impl Bell {
     /// Runs the hooks, and waits for none of them.
     pub fn ring(&self, kind: &'static str, message: &str) {
         let (hooks, journal, who) = (self.hooks.clone(), self.journal.clone(), self.who.clone());
-        let mut input = self.input.clone();
+        let (mut input, worktree) = (self.input.clone(), self.worktree.clone());
         input.insert("message".to_owned(), json!(message));
         input.insert("notification_type".to_owned(), json!(kind));
         tokio::spawn(async move {
             let subject = Some(kind);
             let event = HookEvent::Notification;
-            let call = HookCall { who: &who, event, subject, input, rule_matches: &nothing };
+            let call = HookCall { who: &who, event, subject, input, worktree, rule_matches: &nothing };
             show(&hooks.run(call).await, &journal, &who).await;
         });
     }
@@ -88,6 +90,11 @@ impl<'a> Hooked<'a> {
         input
     }
 
+    /// The checkout of its own that the run works in.
+    fn worktree(&self) -> Option<Utf8PathBuf> {
+        self.ports.desk.now().worktree.as_ref().map(|worktree| worktree.path.clone())
+    }
+
     /// Runs the hooks of an event and shows the person what they should know.
     async fn run(
         &self,
@@ -104,7 +111,8 @@ impl<'a> Hooked<'a> {
             input.extend(more);
         }
         let who = &self.ports.who;
-        let result = self.hooks().run(HookCall { who, event, subject, input, rule_matches }).await;
+        let call = HookCall { who, event, subject, input, worktree: self.worktree(), rule_matches };
+        let result = self.hooks().run(call).await;
         show(&result, &self.ports.journal, &self.ports.who).await;
         result
     }
@@ -148,6 +156,7 @@ impl<'a> Hooked<'a> {
             journal: self.ports.journal.clone(),
             who: self.ports.who.clone(),
             input: self.base(),
+            worktree: self.worktree(),
         })
     }
 

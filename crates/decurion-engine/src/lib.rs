@@ -379,10 +379,17 @@ impl Engine {
     }
 
     /// The hooks of the settings, for one session.
-    fn hooks(&self, request: &SessionRequest, session: SessionId, host: &HostDesk) -> Hooks {
+    fn hooks(
+        &self,
+        request: &SessionRequest,
+        session: SessionId,
+        host: &HostDesk,
+        sandbox: Option<ServiceSandbox>,
+    ) -> Hooks {
         let parts = &self.parts;
         let around = HookSurroundings {
             processes: parts.processes.clone(),
+            sandbox,
             environment: Arc::clone(&parts.hook_environment),
             cwd: request.cwd.clone(),
             project: request.cwd.clone(),
@@ -483,7 +490,10 @@ impl Engine {
             opening_note = format!("{opening_note}\n\n{}", prompt::in_worktree(worktree, without));
         }
         let equipment = equipment(parts, opened.files.as_ref(), request.checkpoints);
-        let hooks = self.hooks(&request, opened.id, host);
+        let sandbox = self.service_sandbox(&request, Arc::clone(&rights.rules), directories.clone());
+        let transcripts = vec![equipment.transcript.clone(), equipment.transcript.with_extension("")];
+        let sandbox = sandbox.map(|sandbox| sandbox.showing(transcripts));
+        let hooks = self.hooks(&request, opened.id, host, sandbox);
         let source = match request.start {
             Start::New { .. } => "startup",
             Start::Resume { .. } => "resume",

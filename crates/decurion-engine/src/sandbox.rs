@@ -27,6 +27,7 @@ use ground::KeptGround;
 pub(crate) use places::git_folders;
 pub(crate) use private_folder::PrivateFolder;
 pub use refusal::{Refusal, refusal_in};
+pub(crate) use service::advice;
 pub use service::{ServerCaches, ServiceSandbox};
 use walk::Walks;
 

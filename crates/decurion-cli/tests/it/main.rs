@@ -35,6 +35,7 @@ mod sdk;
 mod sdk_examples;
 mod sdk_guide;
 mod servers;
+mod services;
 mod sessions;
 mod shell_attacks;
 mod stand;

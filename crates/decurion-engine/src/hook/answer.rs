@@ -2,11 +2,13 @@
 //! several say together. Pure.
 
 use decurion_protocol::{HookDeclaration, HookEvent, OnFailure, PermissionUpdate, Ruling};
+use decurion_tools::mcp::Sign;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::process::{Ending, Ran};
 use crate::host::HostFailure;
+use crate::sandbox;
 
 /// How much of a hook's text goes anywhere, in characters: so many from the beginning and from the end.
 const HEAD_CHARS: usize = 7_000;
@@ -166,8 +168,19 @@ pub(super) fn read(event: HookEvent, hook: &HookDeclaration, ran: &Ran) -> HookR
             HookOutcome::Failed
         }
     };
+    reading.problems.extend(refused(ran));
     let code = if let Ending::Code(code) = ran.ending { Some(code) } else { None };
     reading.reported(outcome, code, &ran.stdout, &ran.stderr)
+}
+
+/// What its sandbox kept a hook from. One that succeeds or says no may have printed such words for another reason.
+fn refused(ran: &Ran) -> Option<String> {
+    let sign = match &ran.ending {
+        Ending::NotStarted(_) => return None,
+        Ending::Code(0 | 2) => Sign::Sure,
+        _ => Sign::Likely,
+    };
+    if ran.sandboxed { sandbox::advice(&ran.stderr, sign) } else { None }
 }
 
 /// What a function of the host says, with its report: as a command that exits with 0 and prints it.
@@ -510,7 +523,7 @@ mod tests {
     use super::*;
 
     fn ran(ending: Ending, stdout: &str, stderr: &str) -> Ran {
-        Ran { ending, stdout: stdout.to_owned(), stderr: stderr.to_owned() }
+        Ran { ending, stdout: stdout.to_owned(), stderr: stderr.to_owned(), sandboxed: false }
     }
 
     /// What a hook says, in a line: only what is there.

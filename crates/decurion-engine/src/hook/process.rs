@@ -2,12 +2,12 @@
 //! printed, both bounded, whatever it does.
 
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use decurion_exec::{Exit, Guard, Launch, Process};
 use tokio::net::unix::pipe;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 
 /// How much is read of each of its outputs.
 const MOST_BYTES: usize = 1 << 20;
@@ -22,6 +22,8 @@ const KILLED: i32 = 9;
 /// What became of a hook.
 pub(super) struct Ran {
     pub ending: Ending,
+    /// Whether it ran in a sandbox.
+    pub sandboxed: bool,
     pub stdout: String,
     pub stderr: String,
 }
@@ -43,24 +45,41 @@ pub(super) enum Ending {
     NotStarted(String),
 }
 
-pub(super) async fn run(guard: Option<&Guard>, launch: Launch, limit: Duration) -> Ran {
+/// Runs a hook, which is made ready within the same time.
+pub(super) async fn run(
+    guard: Option<&Guard>,
+    launch: impl Future<Output = Result<Launch, String>>,
+    limit: Duration,
+) -> Ran {
+    // The time runs from here, so that a machine too busy to start anything keeps nobody waiting.
+    let mut time = pin!(sleep(limit));
+    let mut ran =
+        Ran { ending: Ending::Unseen, sandboxed: false, stdout: String::new(), stderr: String::new() };
+    let launch = tokio::select! {
+        biased;
+        launch = launch => launch.map_err(Ending::NotStarted),
+        () = &mut time => Err(Ending::TimedOut(limit)),
+    };
+    let launch = match launch {
+        Ok(launch) => launch,
+        Err(ending) => return Ran { ending, ..ran },
+    };
+    ran.sandboxed = launch.sandbox.is_some();
     let (mut output, mut errors) = (Vec::new(), Vec::new());
-    let ending = see_through(guard, launch, limit, &mut output, &mut errors).await;
-    Ran { ending, stdout: text(&output), stderr: text(&errors) }
+    let ending = see_through(guard, launch, (time, limit), &mut output, &mut errors).await;
+    Ran { ending, stdout: text(&output), stderr: text(&errors), ..ran }
 }
 
 async fn see_through(
     guard: Option<&Guard>,
     launch: Launch,
-    limit: Duration,
+    (mut time, limit): (Pin<&mut Sleep>, Duration),
     output: &mut Vec<u8>,
     errors: &mut Vec<u8>,
 ) -> Ending {
     let Some(guard) = guard else {
         return Ending::NotStarted("processes cannot be started in this run".to_owned());
     };
-    // The time runs from here, so that a machine too busy to start anything keeps nobody waiting.
-    let mut time = pin!(sleep(limit));
     let started = tokio::select! {
         biased;
         started = guard.start(launch) => started,

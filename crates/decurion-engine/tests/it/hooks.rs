@@ -33,12 +33,18 @@ impl House {
     }
 
     fn hooks(&self, declarations: Vec<HookDeclaration>) -> Hooks {
+        self.hooks_in("/usr", declarations)
+    }
+
+    /// Hooks that start in this directory.
+    fn hooks_in(&self, cwd: &str, declarations: Vec<HookDeclaration>) -> Hooks {
         let environment = [("PATH", "/usr/bin:/bin"), ("DECURION_TEST_MARK", &self.mark)];
         let pair = |(name, value): (&str, &str)| (OsString::from(name), OsString::from(value));
         let around = HookSurroundings {
             processes: Some(self.guard.clone()),
+            sandbox: None,
             environment: Arc::from(environment.map(pair)),
-            cwd: "/usr".into(),
+            cwd: cwd.into(),
             project: "/the project".into(),
             session: "018f3b1e-0000-7000-8000-000000000000".parse().unwrap(),
             host: Default::default(),
@@ -92,7 +98,8 @@ fn hook(event: HookEvent, command: &str) -> HookDeclaration {
 fn call(event: HookEvent) -> HookCall<'static> {
     static WHO: std::sync::LazyLock<Who> =
         std::sync::LazyLock::new(|| Who { run: RunId(Default::default()), agent: None });
-    HookCall { who: &WHO, event, subject: None, input: Map::new(), rule_matches: &|_| true }
+    let input = Map::new();
+    HookCall { who: &WHO, event, subject: None, input, worktree: None, rule_matches: &|_| true }
 }
 
 /// What a result comes to, in a line.
@@ -288,7 +295,7 @@ async fn a_hook_that_cannot_be_started_is_a_failure() {
     let house = House::new();
     let no_program = HookDeclaration { args: Some(vec![]), ..hook(HookEvent::PreToolUse, "no-such-program") };
     let nul = hook(HookEvent::PreToolUse, "echo \0");
-    let gone = house.hooks(vec![hook(HookEvent::PreToolUse, "true")]).moved("/nonexistent".into());
+    let gone = house.hooks_in("/nonexistent", vec![hook(HookEvent::PreToolUse, "true")]);
     let lines = [
         shown(&house.run(vec![no_program], Map::new()).await),
         shown(&house.run(vec![nul], Map::new()).await),
