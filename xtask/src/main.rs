@@ -82,6 +82,10 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("curl", "curl"),
     ("make", "make"),
     ("ps", "procps"),
+    // Those that the fault rows of the sandbox try.
+    ("gcc", "gcc"),
+    ("go", "golang-go"),
+    ("node", "nodejs"),
 ];
 
 fn test(args: &[String]) -> Result<()> {

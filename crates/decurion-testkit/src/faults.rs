@@ -26,6 +26,7 @@ pub mod model;
 pub mod notified;
 pub mod panics;
 pub mod power;
+pub mod sandbox;
 pub mod screens;
 pub mod security;
 pub mod shell;
@@ -156,6 +157,7 @@ pub fn rows() -> Vec<Row> {
         shown::rows(),
         worktrees::rows(),
         audit::rows(),
+        sandbox::rows(),
     ];
     groups.into_iter().flatten().collect()
 }

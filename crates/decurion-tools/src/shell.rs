@@ -39,7 +39,8 @@ const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// What the description says about the background.
 const IN_BACKGROUND: &str = ": with `run_in_background` the command goes on while you work, its output goes to a \
     file, and you are told when it ends.";
-const NO_OUTPUT: &str = "(no output)";
+/// What a model reads of a command that succeeds and prints nothing.
+pub const NO_OUTPUT: &str = "(no output)";
 
 /// The tool.
 #[derive(Debug)]

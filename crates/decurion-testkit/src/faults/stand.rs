@@ -118,6 +118,11 @@ impl Stand {
         pids
     }
 
+    /// The processes that run the binary: the program, its guards and their reapers.
+    pub fn own_processes(&self) -> Vec<i32> {
+        self.running_binary(|_| true)
+    }
+
     /// The guards, without the reapers that they have forked.
     pub fn guards(&self) -> Vec<i32> {
         let all = self.running_binary(|line| line.split(|byte| *byte == 0).nth(1) == Some(b"__guard"));
