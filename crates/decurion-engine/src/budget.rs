@@ -386,7 +386,8 @@ impl Account {
             let exhausted = Exhausted::Money(Shortfall { needed: needed.money, left, limit });
             let for_output = left.0.checked_sub(want.input.money.0).ok_or(exhausted)?;
             output = output.min(for_output.checked_div(want.output_price).unwrap_or(output));
-            if output < least {
+            // Beyond a limit that was lowered there is no room for a request that costs nothing either.
+            if output < least || self.spent.money > limit {
                 return Err(exhausted);
             }
         }
@@ -394,7 +395,7 @@ impl Account {
             let left = limit.saturating_sub(self.spent.tokens);
             let exhausted = Exhausted::Tokens(Shortfall { needed: needed.tokens, left, limit });
             output = output.min(left.checked_sub(want.input.tokens).ok_or(exhausted)?);
-            if output < least {
+            if output < least || self.spent.tokens > limit {
                 return Err(exhausted);
             }
         }
@@ -498,6 +499,18 @@ mod tests {
         budget.leave(large);
         assert_eq!(small_again.notified().now_or_never(), Some(()));
         assert!(budget.try_again(small).unwrap().is_some());
+    }
+
+    #[test]
+    fn beyond_a_lowered_limit_even_a_free_request_is_refused() {
+        let mut budget = Budget::default();
+        let root = budget.open(None, &limits(Some(100), Some(100)));
+        let held = budget.reserve(root, &fixed(60, 60)).unwrap().unwrap();
+        budget.settle(held, Amount { tokens: 60, money: Money(60) });
+        for lowered in [limits(Some(0), None), limits(None, Some(0))] {
+            budget.relimit(root, &lowered);
+            assert!(budget.reserve(root, &fixed(0, 0)).is_err());
+        }
     }
 
     #[derive(Clone, Copy, Debug)]
