@@ -787,17 +787,22 @@ async fn a_start_that_runs_out_of_descriptors_fails_closed() {
         let scene = Scene::new(Some(form));
         scene.run("true", Some(scene.room.sandbox())).await;
         let guard = &scene.room.house.guard;
-        let pid = if form == Form::Namespaces { guard.sandbox_pid() } else { guard.pid() }.unwrap();
-        let pid = rustix::process::Pid::from_raw(pid.cast_signed());
         let before = scene.files();
         let (mut started, mut refused) = (0, 0);
-        for most in (10..64).rev() {
+        for most in (3..64).rev() {
+            // One that could not go on was replaced.
+            let pid = if form == Form::Namespaces { guard.sandbox_pid() } else { guard.pid() }.unwrap();
+            let pids = crate::house::children(pid).into_iter();
             let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(4096) };
-            rustix::process::prlimit(pid, rustix::process::Resource::Nofile, limit).unwrap();
+            // Reapers are kept for later commands, with the limit that they were made with.
+            for pid in pids.chain(rustix::process::Pid::from_raw(pid.cast_signed())) {
+                let _ = rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit.clone());
+            }
             // A second one needs a reaper with the new limit.
             let mut hold = scene.room.launch("read", Some(scene.room.sandbox()));
             hold.stdin = decurion_exec::Stdin::Piped;
             let mut hold = guard.start(hold).await;
+            refused += u32::from(hold.is_err());
             let mut launch = scene.room.launch(attempt.command, Some(scene.room.sandbox()));
             launch.env.push(("VICTIM".into(), scene.victim.id().to_string().into()));
             match guard.start(launch).await {
