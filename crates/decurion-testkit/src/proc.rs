@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use tempfile::TempDir;
 use crate::sys::{self, Ending, Used};
 
 mod audit;
+pub mod canary;
 
 pub use audit::{Evidence, Verdict};
 
@@ -29,11 +31,13 @@ pub const MARKER: &str = "TEST_RUN_MARKER";
 /// The name of the state folder: the one that users have, since names of folders decide about rights.
 const STATE: &str = ".decurion";
 
-/// A home folder that nobody has used, and a marker that no other process carries.
+/// A home folder that nobody has used, and a marker that no other process carries. Its secrets must stay where they are:
+/// when it is dropped, no file in it may hold a copy.
 #[derive(Debug)]
 pub struct Home {
     folder: TempDir,
     marker: String,
+    may_leak: AtomicBool,
 }
 
 impl Home {
@@ -44,7 +48,9 @@ impl Home {
         for name in ["home", STATE, "work", "tmp"] {
             fs::create_dir(folder.path().join(name))?;
         }
-        let home = Self { folder, marker: uuid::Uuid::new_v4().simple().to_string() };
+        let marker = uuid::Uuid::new_v4().simple().to_string();
+        let home = Self { folder, marker, may_leak: AtomicBool::new(false) };
+        canary::plant(&home.home())?;
         // What commands leave there is evidence, so their sandbox must let them.
         fs::write(home.effects(), "")?;
         let open =
@@ -52,6 +58,11 @@ impl Home {
         fs::create_dir(home.home().join(".claude"))?;
         fs::write(home.home().join(".claude/settings.json"), open.to_string())?;
         Ok(home)
+    }
+
+    /// For tests whose commands copy secrets on purpose.
+    pub fn let_secrets_leak(&self) {
+        self.may_leak.store(true, Ordering::Relaxed);
     }
 
     /// Lets commands run as on a system that has no sandbox.
@@ -108,6 +119,16 @@ impl Home {
             .env(MARKER, &self.marker)
             .current_dir(self.work());
         Program { command, input: None }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if self.may_leak.load(Ordering::Relaxed) || std::thread::panicking() {
+            return;
+        }
+        let leaks = canary::files_with_one(self.path(), &canary::file_in(&self.home()));
+        assert!(leaks.is_empty(), "secrets of the test home are in {leaks:?}");
     }
 }
 

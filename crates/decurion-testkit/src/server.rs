@@ -10,6 +10,7 @@ use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, oneshot};
 
+use crate::proc::canary;
 use crate::validate::{ApiError, Validator};
 
 mod hold;
@@ -152,13 +154,14 @@ impl Recorded {
     }
 }
 
-/// A running model. Dropping it ends it.
+/// A running model. Dropping it ends it; no request may have held a secret of the test home.
 #[derive(Debug)]
 pub struct FakeModel {
     address: SocketAddr,
     shared: Arc<Shared>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    may_leak: AtomicBool,
 }
 
 impl FakeModel {
@@ -184,7 +187,7 @@ impl FakeModel {
                 }
             });
         })?;
-        Ok(Self { address, shared, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { address, shared, stop: Some(stop), thread: Some(thread), may_leak: AtomicBool::new(false) })
     }
 
     /// `http://127.0.0.1:<port>`, the base of the Messages dialect.
@@ -236,6 +239,11 @@ impl FakeModel {
         self.shared.tally.course()
     }
 
+    /// For tests whose commands print secrets on purpose.
+    pub fn let_secrets_leak(&self) {
+        self.may_leak.store(true, Ordering::Relaxed);
+    }
+
     /// Waits for the server to end, which it does only if its listener breaks.
     pub fn run_to_end(mut self) {
         if let Some(thread) = self.thread.take() {
@@ -252,6 +260,11 @@ impl Drop for FakeModel {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        if self.may_leak.load(Ordering::Relaxed) || std::thread::panicking() {
+            return;
+        }
+        let leak = self.requests().into_iter().find(|request| canary::is_in(&request.body));
+        assert!(leak.is_none(), "a secret of the test home is in a request: {leak:?}");
     }
 }
 

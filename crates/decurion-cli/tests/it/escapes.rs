@@ -91,7 +91,7 @@ impl Stage {
             .program(DECURION)
             .cwd(&self.work)
             .env("ANTHROPIC_BASE_URL", self.model.url())
-            .env("ANTHROPIC_API_KEY", "test-key-that-nobody-else-has")
+            .env("ANTHROPIC_API_KEY", decurion_testkit::proc::canary::PROVIDER_KEY)
             .args(arguments.iter().copied())
     }
 

@@ -50,8 +50,9 @@ fn a_host_that_dies_leaves_no_process_and_a_whole_record() {
     let pipeline = "{ cat prompt; exec sleep 401; } | \"$@\" | exec sleep 402; exit ${PIPESTATUS[1]}";
     let program = stand.home.program("bash").args(["-c", pipeline, "bash", DECURION]).args(LED);
     let program = program.args(["--session-id", SESSION, "--allowedTools", "Bash"]);
-    let program =
-        program.env("ANTHROPIC_BASE_URL", stand.model.url()).env("ANTHROPIC_API_KEY", "key-of-a-test");
+    let program = program
+        .env("ANTHROPIC_BASE_URL", stand.model.url())
+        .env("ANTHROPIC_API_KEY", decurion_testkit::proc::canary::PROVIDER_KEY);
     let host = program.start().unwrap();
     wait_until("the work never began", || {
         ["sleep 301", "sleep 302"].iter().all(|command| !running(&stand, command).is_empty())

@@ -2,6 +2,7 @@
 //! first request on, and what comes too late is told.
 
 use decurion_testkit::proc::Running;
+use decurion_testkit::proc::canary::PROVIDER_KEY;
 use expect_test::expect;
 use serde_json::{Value, json};
 
@@ -366,7 +367,7 @@ fn agents_that_are_given_and_wrong_are_said_to_be() {
 #[test]
 fn a_secret_in_the_command_of_a_hook_is_not_listed() {
     let stand = Stand::new("when\n  say \"done\"\n");
-    let command = "curl -H 'x-api-key: test-key-that-nobody-else-has' localhost";
+    let command = format!("curl -H 'x-api-key: {PROVIDER_KEY}' localhost");
     let hooks = json!({"Stop": [{"hooks": [{"type": "command", "command": command}]}]});
     let settings = json!({"hooks": hooks}).to_string();
     let mut run = stand.decurion().args(LED).args(["--settings", &settings]).start_talking().unwrap();

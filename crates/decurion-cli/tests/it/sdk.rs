@@ -167,7 +167,7 @@ pub fn hosted(start: Program, model: &FakeModel) -> Program {
         .env("DECURION", DECURION)
         .env("BINARIES", Path::new(DECURION).parent().unwrap())
         .env("ANTHROPIC_BASE_URL", model.url())
-        .env("ANTHROPIC_API_KEY", "test-key-that-nobody-else-has")
+        .env("ANTHROPIC_API_KEY", decurion_testkit::proc::canary::PROVIDER_KEY)
 }
 
 /// The script that the model plays for a program.

@@ -42,7 +42,6 @@ impl Scene {
         let stand = Stand::new(script);
         let (home, work, state) = (stand.home.home(), stand.home.work(), stand.home.state());
         finished(stand.home.program("git").args(["init", "-q"]));
-        fs::create_dir(home.join(".ssh")).unwrap();
         for (file, text) in [
             (home.join(".ssh/key"), "canary-key\n"),
             (state.join("canary"), "canary-state\n"),

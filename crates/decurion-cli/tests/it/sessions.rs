@@ -412,13 +412,13 @@ fn the_settings_in_force_are_shown_with_their_origin_and_without_keys() {
     let output = run.output();
     assert!(output.contains("Bash(git log:*)") && output.contains("settings.json:1:"), "{output}");
     assert!(output.contains("ANTHROPIC_BASE_URL"), "{output}");
-    assert!(!output.contains("test-key-that-nobody-else-has"), "{output}");
+    assert!(!output.contains(decurion_testkit::proc::canary::PROVIDER_KEY), "{output}");
     let json = stand.run(&["config", "show", "--json"]);
     assert!(json.lines.iter().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{json:?}");
-    assert!(!json.output().contains("test-key-that-nobody-else-has"));
+    assert!(!json.output().contains(decurion_testkit::proc::canary::PROVIDER_KEY));
     let doctor = stand.run(&["doctor"]);
     assert!(doctor.output().contains("sandbox"), "{doctor:?}");
-    assert!(!doctor.output().contains("test-key-that-nobody-else-has"));
+    assert!(!doctor.output().contains(decurion_testkit::proc::canary::PROVIDER_KEY));
 }
 
 #[test]

@@ -813,7 +813,7 @@ const ENVIRONMENT: &[&str] = &[
 #[test]
 fn no_environment_of_another_process_is_shown() {
     let tried = session(home(), ENVIRONMENT, &[]);
-    let key: String = "test-key-that-nobody-else-has".chars().rev().collect();
+    let key: String = decurion_testkit::proc::canary::PROVIDER_KEY.chars().rev().collect();
     let results = tried.results();
     let shown = |(index, _): &(usize, &String)| results[*index].contains(&key);
     let shown: Vec<_> = tried.commands.iter().enumerate().filter(shown).collect();

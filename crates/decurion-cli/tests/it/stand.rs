@@ -45,7 +45,7 @@ impl Stand {
         self.home
             .program(program)
             .env("ANTHROPIC_BASE_URL", self.model.url())
-            .env("ANTHROPIC_API_KEY", "test-key-that-nobody-else-has")
+            .env("ANTHROPIC_API_KEY", decurion_testkit::proc::canary::PROVIDER_KEY)
     }
 
     /// The program, asking this model in the other dialect.
@@ -53,7 +53,7 @@ impl Stand {
         self.home
             .program(DECURION)
             .env("OPENAI_BASE_URL", self.model.openai_url())
-            .env("OPENAI_API_KEY", "test-key-that-nobody-else-has")
+            .env("OPENAI_API_KEY", decurion_testkit::proc::canary::PROVIDER_KEY)
     }
 
     /// Runs the program with these arguments to its end.
@@ -69,7 +69,7 @@ impl Stand {
     /// Every file below the home folder, but for what was there from the beginning.
     pub fn left_at_home(&self) -> Vec<PathBuf> {
         let mut files = files_below(self.home.home());
-        files.retain(|file| !file.ends_with(".claude/settings.json"));
+        files.retain(|file| !file.ends_with(".claude/settings.json") && !file.ends_with(".ssh/canary"));
         files
     }
 

@@ -165,7 +165,7 @@ async fn judge(played: &Played, stage: &Stage) -> Result<(), String> {
 fn headers() -> hyper::HeaderMap {
     let value = hyper::header::HeaderValue::from_static;
     let mut headers = hyper::HeaderMap::new();
-    headers.insert("x-api-key", value("key-of-a-test"));
+    headers.insert("x-api-key", value(crate::proc::canary::PROVIDER_KEY));
     headers.insert("anthropic-version", value("2023-06-01"));
     headers.insert("content-type", value("application/json"));
     headers

@@ -67,7 +67,7 @@ impl Stand {
         self.home
             .program(binary)
             .env("ANTHROPIC_BASE_URL", self.model.url())
-            .env("ANTHROPIC_API_KEY", "key-of-a-test")
+            .env("ANTHROPIC_API_KEY", crate::proc::canary::PROVIDER_KEY)
             .env("NO_PROXY", "*")
     }
 

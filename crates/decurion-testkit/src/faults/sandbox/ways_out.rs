@@ -91,6 +91,10 @@ fn try_all(options: &Options, attempts: &[(&str, &str)], sandboxed: bool) -> Res
     prepare(&stand.home).map_err(|error| format!("the folders cannot be made: {error}"))?;
     let _socket =
         UnixListener::bind(out(&stand.home).join("host.sock")).map_err(|error| error.to_string())?;
+    if !sandboxed {
+        stand.home.let_secrets_leak();
+        stand.model.let_secrets_leak();
+    }
     let settings = if sandboxed {
         json!({"permissions": {"deny": ["Read(.env)", "Edit(src/secret/**)"]}})
     } else {

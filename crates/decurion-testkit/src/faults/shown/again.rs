@@ -242,7 +242,7 @@ fn speaking(dialect: Dialect, stand: &Stand, program: Program) -> Program {
         Dialect::Anthropic => program,
         Dialect::OpenAiChat => program
             .env("OPENAI_BASE_URL", stand.model.openai_url())
-            .env("OPENAI_API_KEY", "key-of-a-test")
+            .env("OPENAI_API_KEY", crate::proc::canary::PROVIDER_KEY)
             .args(["--model", "openai/test-model"]),
     }
 }
