@@ -39,6 +39,7 @@ use crate::permission::{Around, Policy, Walls, decide, is_inside, suggest};
 use crate::ports::{Ask, Ports, new_line};
 use crate::repository::look_at_disk;
 use crate::rules::{OpenRules, around};
+use crate::sandbox::Compiled;
 use crate::trail::Trails;
 use crate::withheld::Withheld;
 use crate::{asking, checkpoint, mcp, prompted, sandbox, shell, skill};
@@ -445,9 +446,13 @@ impl Leave {
         let Some(maker) = maker.filter(|_| call.name == "Bash") else { return Ok(None) };
         let rules = Arc::clone(&self.policy.rules);
         let (policy, seen) = (self.policy.clone(), self.seen.clone());
-        let compile = move || maker.compile(&policy, profile, &seen);
+        let environment = Arc::clone(&bench.ports.equipment.environment);
+        let compile = move || maker.compile(&policy, profile, &seen, &environment);
         let compiled = tokio::task::spawn_blocking(compile).await.map_err(|error| error.to_string())?;
-        let Some(mut sandbox) = compiled.map_err(|error| error.to_string())? else { return Ok(None) };
+        let Compiled { sandbox, environment } = compiled.map_err(|error| error.to_string())?;
+        let Some(mut sandbox) = sandbox else {
+            return Ok(Some(Confined { sandbox: None, pass: None, variables: environment }));
+        };
         sandbox.network &= !bench.spec.definition.sandbox.no_network;
         let egress = bench.ports.equipment.egress.as_ref();
         let variables = egress.map(|egress| egress.equip(&mut sandbox)).transpose();
@@ -456,17 +461,18 @@ impl Leave {
         let egress = egress.filter(|_| sandbox.network);
         let pass = egress.map(|egress| egress.admit(bench, call, &rules)).transpose();
         let pass = pass.map_err(|error| format!("it has no way to the network: {error}"))?;
-        let variables = variables.unwrap_or_default();
-        Ok(Some(Confined { sandbox: Arc::new(sandbox), pass: pass.map(Arc::new), variables }))
+        let variables = variables.into_iter().flatten().chain(environment).collect();
+        Ok(Some(Confined { sandbox: Some(Arc::new(sandbox)), pass: pass.map(Arc::new), variables }))
     }
 }
 
-/// A sandbox for one command.
+/// How one command is run.
 #[derive(Clone)]
 pub struct Confined {
-    sandbox: Arc<Sandbox>,
+    /// None where it runs without one.
+    sandbox: Option<Arc<Sandbox>>,
     pass: Option<Arc<Pass>>,
-    /// Masked secrets, and what makes them work.
+    /// Masked secrets and what makes them work, and where programs are looked for that have more rights.
     variables: Vec<(OsString, OsString)>,
 }
 
@@ -481,7 +487,7 @@ impl Confined {
             environment.push((name, value));
         }
         let held = pass.clone().map(|pass| pass as Arc<dyn std::any::Any + Send + Sync>);
-        ToolContext { sandbox: Some(Arc::clone(sandbox)), held, environment: environment.into(), ..cx }
+        ToolContext { sandbox: sandbox.clone(), held, environment: environment.into(), ..cx }
     }
 
     /// Hosts that the command was refused.
@@ -861,11 +867,11 @@ async fn sandboxed(
     profile: Option<Profile>,
 ) -> Result<ToolOutput, JournalLost> {
     let confined = match leave.confined(bench, &work.call, profile).await {
-        Ok(Some(confined)) => confined,
-        Ok(None) => return Ok(work.run(bench, None).await),
+        Ok(confined) => confined,
         Err(reason) => return Ok(not_started(&reason)),
     };
-    let mut output = work.run(bench, Some(&confined)).await;
+    let mut output = work.run(bench, confined.as_ref()).await;
+    let Some(confined) = confined.filter(|confined| confined.sandbox.is_some()) else { return Ok(output) };
     tidy(bench, leave, &mut output).await;
     let refusal = sandbox::refusal_in(&output, &confined.refused_hosts());
     let Some(refusal) = refusal else { return Ok(output) };

@@ -6,11 +6,13 @@
 mod ground;
 mod places;
 mod private_folder;
+mod programs;
 mod refusal;
 mod service;
 mod walk;
 
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -26,6 +28,7 @@ use crate::trail::{Ground, Trails};
 use ground::KeptGround;
 pub(crate) use places::git_folders;
 pub(crate) use private_folder::PrivateFolder;
+use programs::{Programs, Variables};
 pub use refusal::{Refusal, refusal_in};
 pub(crate) use service::advice;
 pub use service::{ServerCaches, ServiceSandbox};
@@ -84,6 +87,15 @@ pub struct SandboxMaker {
     /// The same for hooks and MCP servers.
     service_tmp: OnceLock<PrivateFolder>,
     placeholders: Placeholders,
+}
+
+/// How a command runs.
+#[derive(Debug, Default)]
+pub struct Compiled {
+    /// What the kernel lets it do; none where it runs without a sandbox.
+    pub sandbox: Option<Sandbox>,
+    /// Variables that are different for it, because it has more rights than other commands.
+    pub environment: Vec<(OsString, OsString)>,
 }
 
 /// Why no sandbox can be made that enforces the rules; the command does not run.
@@ -171,22 +183,55 @@ impl SandboxMaker {
         ))
     }
 
-    /// The sandbox of a command with this profile; none where it runs without one. Looks at the disk.
+    /// How a command with this profile and this environment runs. Looks at the disk.
     pub fn compile(
         &self,
         policy: &Policy,
         profile: Option<Profile>,
         seen: &Intent,
-    ) -> Result<Option<Sandbox>, SandboxError> {
-        let outside = profile == Some(Profile::Outside) && self.settings.allows_outside;
-        // A command that was not asked about, because it cannot do more than read, is never excluded.
-        if outside || (profile != Some(Profile::ReadOnly) && self.is_excluded(seen)) {
-            return Ok(None);
+        environment: &Variables,
+    ) -> Result<Compiled, SandboxError> {
+        if profile == Some(Profile::Outside) && self.settings.allows_outside {
+            return Ok(Compiled::default());
         }
+        let reads = profile == Some(Profile::ReadOnly);
+        // A command that was not asked about, because it cannot do more than read, is never excluded.
+        let excluded = !reads && self.is_excluded(seen);
+        let lists = reads && lists_machine(seen) && decurion_exec::sandbox::has_landlock();
+        let shell = seen.shell.as_ref().filter(|_| excluded || lists);
+        let trusted = shell.map(|shell| self.trusted(policy, shell, environment)).transpose()?.flatten();
+        if excluded && let Some(environment) = trusted {
+            return Ok(Compiled { sandbox: None, environment });
+        }
+        let sandbox = self.confine(policy, reads, seen)?;
+        let sandbox = Some(Sandbox { sees_machine: trusted.is_some(), ..sandbox });
+        Ok(Compiled { sandbox, environment: trusted.unwrap_or_default() })
+    }
+
+    /// What is different in the environment of a command with more rights than others. None where a command can have
+    /// made one of its programs, which would have these rights then.
+    fn trusted(
+        &self,
+        policy: &Policy,
+        shell: &ShellIntent,
+        environment: &Variables,
+    ) -> Result<Option<Vec<(OsString, OsString)>>, SandboxError> {
+        let around = &policy.around;
+        let usual =
+            self.confine(&Policy { mode: Mode::Default, ..policy.clone() }, false, &Intent::titled(""))?;
+        let trails = Trails::on_disk();
+        let checkouts = around.checkout.iter().flat_map(Confinement::checkouts);
+        let folders = around.places().chain(checkouts);
+        let worked_in = folders.map(|folder| trails.place(folder).into_std_path_buf()).collect();
+        let programs = Programs { environment, cwd: &around.cwd, usual, worked_in, trails: &trails };
+        Ok(programs.trusted(shell))
+    }
+
+    /// What a command may do that reads only, or has the usual rights.
+    fn confine(&self, policy: &Policy, reads: bool, seen: &Intent) -> Result<Sandbox, SandboxError> {
         // The rules could not be held against the text, so a repository's history stays closed where a rule forbids
         // to read files.
         let unclear = seen.shell.as_ref().is_none_or(|shell| is_unclear(shell) || !is_proven(shell));
-        let reads = profile == Some(Profile::ReadOnly);
         let writes = !reads && policy.mode != Mode::Plan;
         self.ground.begin();
         let trails = Trails::over(Arc::clone(&self.ground) as Arc<dyn Ground>);
@@ -206,7 +251,7 @@ impl SandboxMaker {
         if reads && !policy.rules.allow.iter().any(reads_all) {
             paths.hide_unless_worked_in(&self.settings.personal);
         }
-        Ok(Some(Sandbox {
+        Ok(Sandbox {
             links: native(paths.links_to_pin()),
             writable: native(paths.writable),
             read_only: native(paths.read_only).into_iter().chain(paths.unnamed_read_only).collect(),
@@ -217,18 +262,18 @@ impl SandboxMaker {
             network: writes && (self.settings.form == Form::Namespaces || self.settings.network_open),
             reach: Reach::Session,
             unix_sockets: self.settings.unix_sockets && writes,
-            sees_machine: reads && !unclear && lists_machine(seen) && decurion_exec::sandbox::has_landlock(),
-        }))
+            sees_machine: false,
+        })
     }
 
     /// The sandbox of a program of ours that only looks at a folder.
     pub(crate) fn compile_look(&self, folder: &Utf8Path) -> Result<Sandbox, SandboxError> {
         let around = Around { cwd: folder.to_owned(), root: folder.to_owned(), ..Around::default() };
         let policy = Policy::new(Mode::Plan, Arc::default(), around);
-        let compiled = self.compile(&policy, Some(Profile::ReadOnly), &Intent::titled(""))?;
-        Ok(compiled.unwrap_or_default())
+        self.confine(&policy, true, &Intent::titled(""))
     }
 
+    /// Whether the settings name all commands of a text.
     fn is_excluded(&self, seen: &Intent) -> bool {
         let words = |text: &str| decurion_tools::bash::rule_words(text.trim_end_matches([':', '*', ' ']));
         let excluded: Vec<Vec<String>> =
@@ -443,7 +488,7 @@ fn lists_machine(seen: &Intent) -> bool {
         let program = command.words.get(command.assigned).and_then(|word| word.rsplit('/').next());
         program.is_some_and(|program| PROGRAMS.contains(&program))
     };
-    is_proven(shell) && shell.commands.iter().any(asks)
+    !is_unclear(shell) && is_proven(shell) && shell.commands.iter().any(asks)
 }
 
 /// What rules allow to read outside of the working directories.

@@ -30,12 +30,14 @@ pub fn run(command: SandboxCommand) -> Result<u8, Failure> {
     let Some(maker) = wire::sandbox(&loaded, &environment) else { return Err(absent(&loaded)) };
     match command {
         SandboxCommand::Explain { command, allowed, json } => {
-            explain(&loaded, Some(&maker), &command, allowed, json)
+            let variables = wire::shell_environment(&loaded, &environment);
+            explain(&loaded, Some((&*maker, &variables)), &command, allowed, json)
         }
         SandboxCommand::Run { read_only, program } => {
             let profile = read_only.then_some(Profile::ReadOnly);
-            let sandbox = compile(&maker, &policy(&loaded, Some(&maker)), profile, &Intent::titled(""))?;
             let env = wire::shell_environment(&loaded, &environment).to_vec();
+            let policy = policy(&loaded, Some(&maker));
+            let sandbox = compile(&maker, &policy, profile, &Intent::titled(""), &env)?;
             block_on(run_program(&loaded, &maker, sandbox, program, env, &environment))?
         }
     }
@@ -46,7 +48,8 @@ pub fn explain_command(command: &str, allowed: bool, as_json: bool) -> Result<u8
     let (cwd, environment) = wire::surroundings()?;
     let loaded = decurion_config::inspect(&LoadRequest::new(cwd, environment.clone()))?;
     let maker = wire::sandbox(&loaded, &environment);
-    explain(&loaded, maker.as_deref(), command, allowed, as_json)
+    let variables = wire::shell_environment(&loaded, &environment);
+    explain(&loaded, maker.as_deref().map(|maker| (maker, &*variables)), command, allowed, as_json)
 }
 
 fn absent(loaded: &Loaded) -> Failure {
@@ -74,17 +77,20 @@ fn compile(
     policy: &Policy,
     profile: Option<Profile>,
     intent: &Intent,
+    variables: &[(OsString, OsString)],
 ) -> Result<Option<Sandbox>, Failure> {
-    maker.compile(policy, profile, intent).map_err(|error| Failure::failed(error.to_string()))
+    let compiled = maker.compile(policy, profile, intent, variables);
+    compiled.map(|compiled| compiled.sandbox).map_err(|error| Failure::failed(error.to_string()))
 }
 
 fn explain(
     loaded: &Loaded,
-    maker: Option<&SandboxMaker>,
+    sandbox: Option<(&SandboxMaker, &[(OsString, OsString)])>,
     command: &str,
     allowed: bool,
     as_json: bool,
 ) -> Result<u8, Failure> {
+    let maker = sandbox.map(|(maker, _)| maker);
     let policy = policy(loaded, maker);
     let input = json!({"command": command});
     let around = Surroundings {
@@ -97,7 +103,8 @@ fn explain(
     permission::add_real_paths(&mut intent, &policy.around.trails);
     let decision = permission::decide(&policy, "Bash", &input, &intent);
     let profile = decision.profile.filter(|_| !allowed);
-    let sandbox = maker.map(|maker| compile(maker, &policy, profile, &intent)).transpose()?.flatten();
+    let compiled = sandbox.map(|(maker, variables)| compile(maker, &policy, profile, &intent, variables));
+    let sandbox = compiled.transpose()?.flatten();
     let form = maker.map_or("none", |maker| maker.settings().form.name());
     let saved = saved_question(&policy, &input, &intent, &decision);
     if as_json {

@@ -21,8 +21,9 @@ use decurion_tools::{Surroundings, Tool as _};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
+use super::programs::Variables;
 use super::refusal;
-use super::{SandboxError, SandboxMaker};
+use super::{Compiled, SandboxError, SandboxMaker};
 use crate::permission::{Around, Policy};
 use crate::trail::Trails;
 
@@ -94,20 +95,25 @@ impl ServiceSandbox {
     }
 
     fn confine(&self, service: &Service<'_>, launch: Launch) -> Result<Launch, SandboxError> {
-        let Some(sandbox) = self.compile(service)? else { return Ok(launch) };
+        let Compiled { sandbox, environment: own } = self.compile(service, &launch.env)?;
+        let mut launch = launch;
+        launch.env.retain(|(name, _)| !own.iter().any(|(known, _)| known == name));
+        launch.env.extend(own);
+        let Some(sandbox) = sandbox else { return Ok(launch) };
         let temporary = sandbox.tmp.clone().unwrap_or_default();
         let cache = service.cache.as_ref().map_or(temporary.as_path(), |cache| cache.as_std_path());
         let env = environment(launch.env, &sandbox, &temporary, cache);
         Ok(Launch { env, sandbox: Some(Arc::new(sandbox)), ..launch })
     }
 
-    fn compile(&self, service: &Service<'_>) -> Result<Option<Sandbox>, SandboxError> {
+    fn compile(&self, service: &Service<'_>, environment: &Variables) -> Result<Compiled, SandboxError> {
         let around = Around { trails: Trails::on_disk(), ..self.around.clone() };
         let directories = around.directories.iter().cloned().chain(service.worktree.map(Into::into));
         let around = Around { directories: directories.collect(), ..around };
         // Hooks and servers work whatever the mode is.
         let policy = Policy::new(Mode::Default, Arc::clone(&self.rules), around);
-        let Some(mut sandbox) = self.maker.compile(&policy, None, &service.seen)? else { return Ok(None) };
+        let compiled = self.maker.compile(&policy, None, &service.seen, environment)?;
+        let Some(mut sandbox) = compiled.sandbox else { return Ok(compiled) };
         let place = |path: &Utf8Path| policy.around.trails.place(path).into_std_path_buf();
         let temporary = place(self.maker.service_temporary()?);
         let of_commands = sandbox.tmp.replace(temporary.clone());
@@ -125,7 +131,7 @@ impl ServiceSandbox {
         let named = named_in(&service.seen).map(|path| place(&path));
         let named: Vec<PathBuf> = named.filter(|path| may_show(&sandbox, path, None)).collect();
         sandbox.visible.extend(shown.into_iter().chain(named));
-        Ok(Some(sandbox))
+        Ok(Compiled { sandbox: Some(sandbox), ..compiled })
     }
 
     /// The name of a server's cache. It is for one folder: what `node server.js` or `npx tool` runs is another program in

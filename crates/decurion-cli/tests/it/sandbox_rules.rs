@@ -1,0 +1,134 @@
+//! What rules and settings mean for the sandbox, through the program: who may leave it, what is denied in which checkout
+//! and under which name, and what people are told. Judged by effects, each with a control.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use decurion_testkit::proc::Program;
+use serde_json::{Value, json};
+
+use crate::sandbox::{names, stand};
+use crate::stand::{Stand, finished};
+
+/// The results of all calls of a run, the last agent's that was asked.
+fn told(stand: &Stand, program: Program) -> Vec<String> {
+    let run = finished(program);
+    assert!(matches!(run.ending.code(), 0 | 3), "{run:?}");
+    let requests = stand.model.requests();
+    let last: Value = serde_json::from_slice(&requests.last().unwrap().body).unwrap();
+    let messages =
+        last["messages"].as_array().unwrap().iter().filter_map(|message| message["content"].as_array());
+    let results = messages.flatten().filter(|block| block["type"] == "tool_result");
+    results.map(|block| block["content"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn script(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The folders of programs, with others before them.
+fn search_path(first: &[&Path]) -> String {
+    first.iter().map(|folder| format!("{}:", folder.display())).collect::<String>() + "/usr/bin:/bin"
+}
+
+#[test]
+fn a_program_named_like_one_that_lists_the_machine_has_namespaces() {
+    let commands = ["ps -e", "ps -e | head -1", "./ps -e", "bin/ps -e", "ps -e -o pid="];
+    let stand = stand(&commands);
+    let work = stand.home.work();
+    for name in ["ps", "bin/ps"] {
+        script(&work.join(name), "echo made; readlink /proc/self/ns/pid");
+    }
+    let own = fs::read_link("/proc/self/ns/pid").unwrap().to_str().unwrap().to_owned();
+    for first in [work.join("bin"), PathBuf::from("bin"), PathBuf::new(), stand.home.path().join("way")] {
+        if !stand.home.path().join("way").exists() {
+            symlink(work.join("bin"), stand.home.path().join("way")).unwrap();
+        }
+        let program = stand.decurion().env("PATH", search_path(&[&first])).args(["-p", "go"]);
+        let told = told(&stand, program);
+        assert!(!told.concat().contains(&own), "{first:?}: {told:?}");
+    }
+}
+
+#[test]
+fn programs_that_list_the_machine_see_it_whatever_folders_are_searched_first() {
+    let stand = stand(&["ps -e -o pid=", "sh -c 'ps -e -o pid='"]);
+    // What another command puts here while this one starts is not found.
+    let first = stand.home.work().join("bin");
+    fs::create_dir(&first).unwrap();
+    let program = stand.decurion().env("PATH", search_path(&[&first]));
+    let told = told(&stand, program.args(["-p", "go", "--allowedTools", "Bash(sh:*)"]));
+    let own = std::process::id().to_string();
+    let lists = |text: &str| text.lines().any(|line| line.trim() == own);
+    assert!(lists(&told[0]), "{told:?}");
+    assert!(!lists(&told[1]), "{told:?}");
+}
+
+const EXCLUDED: &str = r#"{"sandbox": {"excludedCommands": ["tool", "./tool", "bin/tool", "fixed/tool"]}}"#;
+
+/// Whether a command had an effect outside, with these folders searched first.
+fn leaves(command: &str, tools: &[&str], link: Option<(&str, &str)>, first: &[&str], deny: &str) -> bool {
+    let stand = stand(&[command]);
+    let at = |name: &str| stand.home.path().join(name);
+    for tool in tools {
+        script(&at(tool), &format!("touch {}/made", at("out").display()));
+    }
+    if let Some((target, name)) = link {
+        fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+        symlink(at(target), at(name)).unwrap();
+    }
+    let first: Vec<PathBuf> =
+        first.iter().map(|name| if name.starts_with('.') { PathBuf::from(name) } else { at(name) }).collect();
+    let first: Vec<&Path> = first.iter().map(PathBuf::as_path).collect();
+    let program =
+        stand.decurion().env("PATH", search_path(&first)).args(["-p", "go", "--settings", EXCLUDED]);
+    told(&stand, program.args(["--allowedTools", "Bash", "--disallowedTools", deny]));
+    names(&at("out")) == ["made"]
+}
+
+#[test]
+fn only_programs_that_commands_cannot_write_are_excluded() {
+    let none = "Edit(nothing.txt)";
+    assert!(leaves("tool now", &["tools/tool"], None, &["tools"], none));
+    assert!(leaves("tool now", &["tools/tool"], None, &["work/bin", "tools"], none));
+    assert!(leaves("fixed/tool", &["work/fixed/tool"], None, &[], "Edit(fixed/**)"));
+    for (command, tools, link, first) in [
+        ("tool now", &["work/bin/tool", "tools/tool"][..], None, &["work/bin", "tools"][..]),
+        ("tool now", &["work/tool", "tools/tool"], None, &[".", "tools"]),
+        ("./tool", &["work/tool"], None, &[]),
+        ("bin/tool", &["work/bin/tool"], None, &[]),
+        ("tool now", &["work/bin/tool"], Some(("work/bin/tool", "tools/tool")), &["tools"]),
+        ("tool now", &["work/bin/tool"], Some(("work/bin", "tools")), &["tools"]),
+        ("tool now", &["tools/tool"], Some(("tools", "work/way")), &["work/way"]),
+        ("tool() { touch ../out/made; }; tool", &["tools/tool"], None, &["tools"]),
+    ] {
+        assert!(!leaves(command, tools, link, first, none), "{command} {tools:?} {link:?} {first:?}");
+    }
+    // Children of a program that runs outside do not find what commands can write.
+    let stand = stand(&["tool"]);
+    script(&stand.home.path().join("tools/tool"), "helper");
+    script(&stand.home.work().join("bin/helper"), "touch ../out/made");
+    let first = [stand.home.work().join("bin"), stand.home.path().join("tools")];
+    let program = stand.decurion().env("PATH", search_path(&[&first[0], &first[1]]));
+    told(&stand, program.args(["-p", "go", "--settings", EXCLUDED, "--allowedTools", "Bash"]));
+    assert_eq!(names(&stand.home.path().join("out")), [""; 0]);
+}
+
+#[test]
+fn a_hook_is_excluded_only_if_commands_cannot_write_its_program() {
+    for (folder, outside) in [("tools", true), ("work/bin", false)] {
+        let stand = stand(&[]);
+        let (tool, out) = (stand.home.path().join(folder).join("tool"), stand.home.path().join("out"));
+        script(&tool, &format!("touch {}/made", out.display()));
+        let hook = json!([{"hooks": [{"type": "command", "command": "tool"}]}]);
+        let settings =
+            json!({"sandbox": {"excludedCommands": ["tool"]}, "hooks": {"UserPromptSubmit": hook}});
+        fs::write(stand.home.home().join(".claude/settings.json"), settings.to_string()).unwrap();
+        let program = stand.decurion().env("PATH", search_path(&[tool.parent().unwrap()]));
+        let run = finished(program.args(["-p", "go"]));
+        assert_eq!(names(&out).len(), usize::from(outside), "{folder}: {run:?}");
+    }
+}
