@@ -449,7 +449,7 @@ impl Leave {
         let environment = Arc::clone(&bench.ports.equipment.environment);
         let compile = move || maker.compile(&policy, profile, &seen, &environment);
         let compiled = tokio::task::spawn_blocking(compile).await.map_err(|error| error.to_string())?;
-        let Compiled { sandbox, environment } = compiled.map_err(|error| error.to_string())?;
+        let Compiled { sandbox, environment, .. } = compiled.map_err(|error| error.to_string())?;
         let Some(mut sandbox) = sandbox else {
             return Ok(Some(Confined { sandbox: None, pass: None, variables: environment }));
         };

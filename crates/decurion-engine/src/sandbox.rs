@@ -96,6 +96,8 @@ pub struct Compiled {
     pub sandbox: Option<Sandbox>,
     /// Variables that are different for it, because it has more rights than other commands.
     pub environment: Vec<(OsString, OsString)>,
+    /// What does not exist and cannot be made by it either.
+    pub held: Vec<PathBuf>,
 }
 
 /// Why no sandbox can be made that enforces the rules; the command does not run.
@@ -121,6 +123,14 @@ pub enum SandboxError {
         folder: Utf8PathBuf,
         /// How many are looked at.
         most: usize,
+    },
+    /// Something that commands may not make does not exist, and nothing can be put in its place.
+    #[error("cannot keep commands from making {path}: cannot hold its place with an empty folder: {source}")]
+    NotHeld {
+        /// What commands may not make.
+        path: Utf8PathBuf,
+        /// What the system said.
+        source: std::io::Error,
     },
 }
 
@@ -183,13 +193,36 @@ impl SandboxMaker {
         ))
     }
 
-    /// How a command with this profile and this environment runs. Looks at the disk.
+    /// How a command with this profile and this environment runs. Looks at the disk, and holds the places of what the
+    /// command may not make.
     pub fn compile(
         &self,
         policy: &Policy,
         profile: Option<Profile>,
         seen: &Intent,
         environment: &Variables,
+    ) -> Result<Compiled, SandboxError> {
+        self.compile_with(policy, profile, seen, environment, Holding::Done)
+    }
+
+    /// The same for people to look at: nothing is put in the working directories.
+    pub fn explain(
+        &self,
+        policy: &Policy,
+        profile: Option<Profile>,
+        seen: &Intent,
+        environment: &Variables,
+    ) -> Result<Compiled, SandboxError> {
+        self.compile_with(policy, profile, seen, environment, Holding::Listed)
+    }
+
+    fn compile_with(
+        &self,
+        policy: &Policy,
+        profile: Option<Profile>,
+        seen: &Intent,
+        environment: &Variables,
+        holding: Holding,
     ) -> Result<Compiled, SandboxError> {
         if profile == Some(Profile::Outside) && self.settings.allows_outside {
             return Ok(Compiled::default());
@@ -201,11 +234,11 @@ impl SandboxMaker {
         let shell = seen.shell.as_ref().filter(|_| excluded || lists);
         let trusted = shell.map(|shell| self.trusted(policy, shell, environment)).transpose()?.flatten();
         if excluded && let Some(environment) = trusted {
-            return Ok(Compiled { sandbox: None, environment });
+            return Ok(Compiled { environment, ..Compiled::default() });
         }
-        let sandbox = self.confine(policy, reads, seen)?;
+        let (sandbox, held) = self.confine(policy, reads, seen, holding)?;
         let sandbox = Some(Sandbox { sees_machine: trusted.is_some(), ..sandbox });
-        Ok(Compiled { sandbox, environment: trusted.unwrap_or_default() })
+        Ok(Compiled { sandbox, environment: trusted.unwrap_or_default(), held })
     }
 
     /// What is different in the environment of a command with more rights than others. None where a command can have
@@ -217,8 +250,8 @@ impl SandboxMaker {
         environment: &Variables,
     ) -> Result<Option<Vec<(OsString, OsString)>>, SandboxError> {
         let around = &policy.around;
-        let usual =
-            self.confine(&Policy { mode: Mode::Default, ..policy.clone() }, false, &Intent::titled(""))?;
+        let policy = Policy { mode: Mode::Default, ..policy.clone() };
+        let (usual, _) = self.confine(&policy, false, &Intent::titled(""), Holding::Listed)?;
         let trails = Trails::on_disk();
         let checkouts = around.checkout.iter().flat_map(Confinement::checkouts);
         let folders = around.places().chain(checkouts);
@@ -227,15 +260,22 @@ impl SandboxMaker {
         Ok(programs.trusted(shell))
     }
 
-    /// What a command may do that reads only, or has the usual rights.
-    fn confine(&self, policy: &Policy, reads: bool, seen: &Intent) -> Result<Sandbox, SandboxError> {
+    /// What a command may do that reads only, or has the usual rights, and what does not exist and cannot be made.
+    fn confine(
+        &self,
+        policy: &Policy,
+        reads: bool,
+        seen: &Intent,
+        holding: Holding,
+    ) -> Result<(Sandbox, Vec<PathBuf>), SandboxError> {
         // The rules could not be held against the text, so a repository's history stays closed where a rule forbids
         // to read files.
         let unclear = seen.shell.as_ref().is_none_or(|shell| is_unclear(shell) || !is_proven(shell));
         let writes = !reads && policy.mode != Mode::Plan;
         self.ground.begin();
         let trails = Trails::over(Arc::clone(&self.ground) as Arc<dyn Ground>);
-        let mut paths = Collected { trails, ground: Arc::clone(&self.ground), ..Collected::default() };
+        let mut paths =
+            Collected { trails, ground: Arc::clone(&self.ground), holding, ..Collected::default() };
         let tmp = paths.trails.place(self.temporary()?);
         // Under its own name too, so that files in it have one path for commands and for other tools.
         paths.writable.insert(tmp.clone());
@@ -251,7 +291,11 @@ impl SandboxMaker {
         if reads && !policy.rules.allow.iter().any(reads_all) {
             paths.hide_unless_worked_in(&self.settings.personal);
         }
-        Ok(Sandbox {
+        if let Some(error) = paths.not_held.take() {
+            return Err(error);
+        }
+        let held = native(std::mem::take(&mut paths.held));
+        let sandbox = Sandbox {
             links: native(paths.links_to_pin()),
             writable: native(paths.writable),
             read_only: native(paths.read_only).into_iter().chain(paths.unnamed_read_only).collect(),
@@ -263,14 +307,15 @@ impl SandboxMaker {
             reach: Reach::Session,
             unix_sockets: self.settings.unix_sockets && writes,
             sees_machine: false,
-        })
+        };
+        Ok((sandbox, held))
     }
 
     /// The sandbox of a program of ours that only looks at a folder.
     pub(crate) fn compile_look(&self, folder: &Utf8Path) -> Result<Sandbox, SandboxError> {
         let around = Around { cwd: folder.to_owned(), root: folder.to_owned(), ..Around::default() };
         let policy = Policy::new(Mode::Plan, Arc::default(), around);
-        self.confine(&policy, true, &Intent::titled(""))
+        self.confine(&policy, true, &Intent::titled(""), Holding::Done).map(|(sandbox, _)| sandbox)
     }
 
     /// Whether the settings name all commands of a text.
@@ -347,12 +392,27 @@ impl SandboxMaker {
     }
 
     /// Holds the place of something that commands may not make, if it is one that they could make.
-    fn hold(&self, paths: &Collected, path: &Utf8Path, kind: Kind) {
+    fn hold(&self, paths: &mut Collected, path: &Utf8Path, kind: Kind) {
+        use std::io::ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem};
         let place = paths.trails.place(path);
         let could = place.parent().is_some_and(|folder| paths.is_writable(folder));
-        if self.settings.form == Form::Namespaces && could {
-            // Where nothing can be made now, as on a full disk, a command cannot either; or it must be undone.
-            let _ = self.placeholders.hold(place.as_std_path(), kind);
+        if self.settings.form != Form::Namespaces || !could {
+            return;
+        }
+        if paths.holding == Holding::Listed {
+            if !paths.exists(&place) || decurion_exec::placeholder::is_placeholder(place.as_std_path()) {
+                paths.held.insert(place);
+            }
+            return;
+        }
+        let held = self.placeholders.hold(place.as_std_path(), kind);
+        // Commands have no more rights than we have, and cannot replace a file by the folder that would be needed: what
+        // is above a restricted path stays where it is.
+        let could_not = |error: &std::io::Error| {
+            matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | NotADirectory)
+        };
+        if let Some(source) = held.err().filter(|error| !could_not(error)) {
+            paths.not_held.get_or_insert(SandboxError::NotHeld { path: place, source });
         }
     }
 
@@ -524,10 +584,25 @@ fn native(paths: BTreeSet<Utf8PathBuf>) -> Vec<PathBuf> {
     paths.into_iter().map(Into::into).collect()
 }
 
+/// What is done about paths that commands may not make.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Holding {
+    /// Their places are held.
+    #[default]
+    Done,
+    /// They are only listed.
+    Listed,
+}
+
 /// Paths without links, each once.
 #[derive(Default)]
 struct Collected {
     trails: Trails,
+    holding: Holding,
+    /// With [`Holding::Listed`], what would be held.
+    held: BTreeSet<Utf8PathBuf>,
+    /// The first path whose place could not be held.
+    not_held: Option<SandboxError>,
     ground: Arc<KeptGround>,
     writable: BTreeSet<Utf8PathBuf>,
     read_only: BTreeSet<Utf8PathBuf>,

@@ -2,20 +2,23 @@
 //! as long as sessions need it: only what exists can be made read-only for a command.
 //!
 //! A placeholder is an empty folder, which is nothing to git, or in a folder of git an empty file. Its time of change
-//! marks it as ours: whoever puts something into it changes that. Each session that needs it holds a shared lock on it,
-//! so that the last one removes it, and the next one removes what a session that was killed has left.
+//! marks it as ours: whoever puts something into it changes that. While it is made or changed by us its mode marks it,
+//! which it has from the first moment, so that a session can be killed at any step. Each session that needs it holds a
+//! shared lock on it, so that the last one removes it, and the next one removes what a killed session has left.
 
 use std::collections::BTreeMap;
-use std::fs::{File, Metadata};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// When a placeholder was changed last, in seconds since 1970: a time at which nothing else was.
 const MARK: i64 = 314_159_265;
-/// A path is not held if more folders than this would have to be made for it.
+/// The bit that only we set together with no right for anybody but the owner, on what we are working on.
+const STICKY: u32 = 0o1000;
+/// A path cannot be held if more folders than this would have to be made for it.
 const MOST_FOLDERS: usize = 16;
 
 /// What is put in a place.
@@ -25,6 +28,23 @@ pub enum Kind {
     Folder,
     /// An empty file.
     File,
+}
+
+impl Kind {
+    /// The mode while we make or change it.
+    fn unfinished(self) -> u32 {
+        match self {
+            Self::Folder => 0o700 | STICKY,
+            Self::File => 0o600 | STICKY,
+        }
+    }
+
+    fn finished(self) -> u32 {
+        match self {
+            Self::Folder => 0o755,
+            Self::File => 0o644,
+        }
+    }
 }
 
 /// The placeholders of a session. They go with it.
@@ -40,14 +60,14 @@ struct Held {
 
 impl Placeholders {
     /// Holds the place of something that is not there, and of the folders above it that are not there either. What is
-    /// there already, and no placeholder, stays as it is. Gives whether there is something now.
-    pub fn hold(&self, path: &Path, kind: Kind) -> io::Result<bool> {
+    /// there already, and no placeholder, stays as it is. After an error there may be nothing.
+    pub fn hold(&self, path: &Path, kind: Kind) -> io::Result<()> {
         let mut all = self.all();
         if all.get(path).is_some_and(|held| is_same(&held.file, path)) {
-            return Ok(true);
+            return Ok(());
         }
         match path.symlink_metadata() {
-            Ok(found) if !is_marked(&found) => return Ok(true),
+            Ok(found) if !is_marked(&found) => return Ok(()),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -56,23 +76,24 @@ impl Placeholders {
         let mut missing: Vec<&Path> =
             path.ancestors().skip(1).take_while(|above| !is_theirs(above)).collect();
         if missing.len() > MOST_FOLDERS {
-            return Ok(false);
+            return Err(io::Error::other("too many folders above it do not exist"));
         }
         missing.reverse();
         let folders = missing.into_iter().map(|folder| (folder, Kind::Folder));
         let wanted: Vec<(&Path, Kind)> = folders.chain([(path, kind)]).collect();
         for (path, kind) in &wanted {
+            if let Some(above) = path.parent().and_then(|above| all.get(above)) {
+                begin(&above.file, above.kind);
+            }
             if let Some(file) = claim(path, *kind)? {
                 all.insert((*path).to_owned(), Held { file, kind: *kind });
             }
         }
-        // What is made in a folder changes its time, so that the innermost is marked first.
-        for (path, _) in wanted.iter().rev() {
-            if let Some(held) = all.get(*path) {
-                mark(&held.file)?;
-            }
+        // What is made in a folder changes its time, so that the innermost is finished first.
+        for held in wanted.iter().rev().filter_map(|(path, _)| all.get(*path)) {
+            finish(&held.file, held.kind);
         }
-        Ok(true)
+        Ok(())
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Held>> {
@@ -95,15 +116,19 @@ impl Drop for Placeholders {
 fn remove(path: &Path, file: &File, kind: Kind) {
     let above = path.parent().and_then(|above| open(above).ok());
     let above = above.filter(|above| above.metadata().is_ok_and(|found| is_marked(&found)));
+    if let Some(above) = &above {
+        begin(above, Kind::Folder);
+    }
+    let is_ours = |found: Metadata| is_marked(&found) && found.len() == 0;
     // Fails for a folder that is not empty any more, which belongs to somebody else by now.
     let _ = match kind {
         Kind::Folder => std::fs::remove_dir(path),
-        Kind::File if file.metadata().is_ok_and(|found| is_marked(&found)) => std::fs::remove_file(path),
+        Kind::File if file.metadata().is_ok_and(is_ours) => std::fs::remove_file(path),
         Kind::File => Ok(()),
     };
     // The folder above was changed by this alone, and stays a placeholder if another session needs it.
-    if let Some(above) = above {
-        let _ = mark(&above);
+    if let Some(above) = &above {
+        finish(above, Kind::Folder);
     }
 }
 
@@ -111,32 +136,49 @@ fn remove(path: &Path, file: &File, kind: Kind) {
 fn claim(path: &Path, kind: Kind) -> io::Result<Option<File>> {
     // Another session may remove it between any two of these steps; then it is made again.
     for _ in 0..100 {
-        let made = match kind {
-            Kind::Folder => std::fs::create_dir(path),
-            Kind::File => File::create_new(path).map(drop),
-        };
-        let is_new = match made {
+        let is_new = match make(path, kind) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             made => made.map(|()| true)?,
         };
         let file = match open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) if lacks_means(&error) => return Err(error),
             // A link, or something that cannot be read.
             Err(_) => return Ok(None),
             Ok(file) => file,
         };
         if is_new {
-            mark(&file)?;
+            // Not every file system keeps modes.
+            mark(&file);
         }
         match file.try_lock_shared() {
             Ok(()) if is_same(&file, path) && is_marked(&file.metadata()?) => return Ok(Some(file)),
             // Another session is about to remove it, or to mark it; else it is somebody else's.
             Ok(()) | Err(std::fs::TryLockError::WouldBlock) => std::thread::yield_now(),
             // Without locks nothing says that another session needs it: it stays.
-            Err(std::fs::TryLockError::Error(_)) => return Ok(None),
+            Err(std::fs::TryLockError::Error(_)) => {
+                finish(&file, kind);
+                return Ok(None);
+            }
         }
     }
-    Ok(None)
+    path.symlink_metadata().map(|_| None)
+}
+
+fn make(path: &Path, kind: Kind) -> io::Result<()> {
+    match kind {
+        Kind::Folder => DirBuilder::new().mode(kind.unfinished()).create(path),
+        Kind::File => {
+            OpenOptions::new().write(true).create_new(true).mode(kind.unfinished()).open(path).map(drop)
+        }
+    }
+}
+
+/// Whether something could not be opened although it may be what we look for.
+fn lacks_means(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let lacking = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO];
+    Errno::from_io_error(error).is_some_and(|errno| lacking.contains(&errno))
 }
 
 /// Opens what is at a path itself, without waiting for anybody.
@@ -146,13 +188,28 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
 }
 
-fn mark(file: &File) -> io::Result<()> {
+/// Marks a placeholder for the time in which something in it is made or removed, which changes its time.
+fn begin(file: &File, kind: Kind) {
+    let _ = file.set_permissions(Permissions::from_mode(kind.unfinished()));
+}
+
+/// Marks a placeholder by its time alone. One of another user cannot be marked, and is there all the same.
+fn finish(file: &File, kind: Kind) {
+    mark(file);
+    let _ = file.set_permissions(Permissions::from_mode(kind.finished()));
+}
+
+fn mark(file: &File) {
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(MARK.unsigned_abs());
-    file.set_modified(time)
+    let _ = file.set_modified(time);
 }
 
 fn is_marked(found: &Metadata) -> bool {
-    (found.is_dir() || found.is_file()) && found.mtime() == MARK && found.mtime_nsec() == 0
+    let kind = if found.is_dir() { Kind::Folder } else { Kind::File };
+    let has_time = found.mtime() == MARK && found.mtime_nsec() == 0;
+    // A folder may inherit the bit for its group from the one above.
+    let has_mode = found.mode() & 0o1777 == kind.unfinished();
+    (found.is_dir() || found.is_file()) && (has_time || has_mode)
 }
 
 fn is_empty(path: &Path, found: &Metadata) -> bool {
@@ -197,8 +254,8 @@ mod tests {
         let (_folder, room) = room();
         let own = Placeholders::default();
         std::fs::create_dir(room.join("git")).unwrap();
-        assert!(own.hold(&room.join("a/b/c"), Kind::Folder).unwrap());
-        assert!(own.hold(&room.join("git/config"), Kind::File).unwrap());
+        own.hold(&room.join("a/b/c"), Kind::Folder).unwrap();
+        own.hold(&room.join("git/config"), Kind::File).unwrap();
         for name in ["a", "a/b/c", "git/config"] {
             let path = room.join(name);
             assert!(path.symlink_metadata().is_ok_and(|found| is_marked(&found)), "{name}");
@@ -251,11 +308,49 @@ mod tests {
         assert!(!path.exists());
         // As a process that was killed leaves it.
         std::fs::create_dir(&path).unwrap();
-        mark(&File::open(&path).unwrap()).unwrap();
+        mark(&File::open(&path).unwrap());
         let next = Placeholders::default();
         next.hold(&path, Kind::Folder).unwrap();
         drop(next);
         assert!(!path.exists());
+    }
+
+    /// Stops at each step of making and removing a placeholder in a folder that is one too.
+    #[test]
+    fn a_session_that_is_killed_at_any_step_leaves_nothing_for_good() {
+        type Step<'a> = &'a dyn Fn(&Path, &Path);
+        let unfinished = |path: &Path, kind: Kind| make(path, kind).unwrap();
+        let marked = |path: &Path| mark(&File::open(path).unwrap());
+        let finished = |path: &Path| finish(&File::open(path).unwrap(), Kind::Folder);
+        let changed = |path: &Path| begin(&File::open(path).unwrap(), Kind::Folder);
+        let steps: [Step<'_>; 7] = [
+            &|outer, _| unfinished(outer, Kind::Folder),
+            &|outer, _| marked(outer),
+            &|_, inner| unfinished(inner, Kind::File),
+            &|_, inner| finish(&File::open(inner).unwrap(), Kind::File),
+            &|outer, _| finished(outer),
+            &|outer, _| changed(outer),
+            &|_, inner| std::fs::remove_file(inner).unwrap(),
+        ];
+        for killed_after in 1..=steps.len() {
+            let (_folder, room) = room();
+            let (outer, inner) = (room.join("outer"), room.join("outer/inner"));
+            steps[..killed_after].iter().for_each(|step| step(&outer, &inner));
+            let next = Placeholders::default();
+            next.hold(&inner, Kind::File).unwrap();
+            assert!(is_placeholder(&inner), "{killed_after}");
+            drop(next);
+            assert!(!outer.exists(), "{killed_after}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_held_is_an_error() {
+        let (_folder, room) = room();
+        let deep = (0..40).fold(room.clone(), |path, _| path.join("d"));
+        assert!(Placeholders::default().hold(&deep, Kind::Folder).is_err());
+        std::fs::write(room.join("file"), "").unwrap();
+        assert!(Placeholders::default().hold(&room.join("file/x"), Kind::Folder).is_err());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! with just that.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use decurion_config::{Environment, LoadRequest, Loaded};
@@ -31,13 +32,17 @@ pub fn run(command: SandboxCommand) -> Result<u8, Failure> {
     match command {
         SandboxCommand::Explain { command, allowed, json } => {
             let variables = wire::shell_environment(&loaded, &environment);
-            explain(&loaded, Some((&*maker, &variables)), &command, allowed, json)
+            let lines = explain(&loaded, Some((&*maker, &variables)), &command, allowed, json)?;
+            drop(maker);
+            show(&lines);
+            Ok(0)
         }
         SandboxCommand::Run { read_only, program } => {
             let profile = read_only.then_some(Profile::ReadOnly);
             let env = wire::shell_environment(&loaded, &environment).to_vec();
             let policy = policy(&loaded, Some(&maker));
-            let sandbox = compile(&maker, &policy, profile, &Intent::titled(""), &env)?;
+            let compiled = maker.compile(&policy, profile, &Intent::titled(""), &env);
+            let sandbox = compiled.map_err(|error| Failure::failed(error.to_string()))?.sandbox;
             block_on(run_program(&loaded, &maker, sandbox, program, env, &environment))?
         }
     }
@@ -49,7 +54,18 @@ pub fn explain_command(command: &str, allowed: bool, as_json: bool) -> Result<u8
     let loaded = decurion_config::inspect(&LoadRequest::new(cwd, environment.clone()))?;
     let maker = wire::sandbox(&loaded, &environment);
     let variables = wire::shell_environment(&loaded, &environment);
-    explain(&loaded, maker.as_deref().map(|maker| (maker, &*variables)), command, allowed, as_json)
+    let sandbox = maker.as_deref().map(|maker| (maker, &*variables));
+    let lines = explain(&loaded, sandbox, command, allowed, as_json)?;
+    drop(maker);
+    show(&lines);
+    Ok(0)
+}
+
+/// Prints lines. That ends the program if nobody reads them, so nothing may have to be removed from disk any more.
+fn show(lines: &[String]) {
+    for line in lines {
+        say!("{line}");
+    }
 }
 
 fn absent(loaded: &Loaded) -> Failure {
@@ -72,24 +88,14 @@ pub fn policy(loaded: &Loaded, maker: Option<&SandboxMaker>) -> Policy {
     Policy { walls: maker.map_or(Walls::Absent, SandboxMaker::walls), ..policy }
 }
 
-fn compile(
-    maker: &SandboxMaker,
-    policy: &Policy,
-    profile: Option<Profile>,
-    intent: &Intent,
-    variables: &[(OsString, OsString)],
-) -> Result<Option<Sandbox>, Failure> {
-    let compiled = maker.compile(policy, profile, intent, variables);
-    compiled.map(|compiled| compiled.sandbox).map_err(|error| Failure::failed(error.to_string()))
-}
-
+/// What a command could do, in lines.
 fn explain(
     loaded: &Loaded,
     sandbox: Option<(&SandboxMaker, &[(OsString, OsString)])>,
     command: &str,
     allowed: bool,
     as_json: bool,
-) -> Result<u8, Failure> {
+) -> Result<Vec<String>, Failure> {
     let maker = sandbox.map(|(maker, _)| maker);
     let policy = policy(loaded, maker);
     let input = json!({"command": command});
@@ -103,32 +109,32 @@ fn explain(
     permission::add_real_paths(&mut intent, &policy.around.trails);
     let decision = permission::decide(&policy, "Bash", &input, &intent);
     let profile = decision.profile.filter(|_| !allowed);
-    let compiled = sandbox.map(|(maker, variables)| compile(maker, &policy, profile, &intent, variables));
-    let sandbox = compiled.transpose()?.flatten();
+    let explained =
+        sandbox.map(|(maker, variables)| maker.explain(&policy, profile, &intent, variables)).transpose();
+    let explained = explained.map_err(|error| Failure::failed(error.to_string()))?.unwrap_or_default();
     let form = maker.map_or("none", |maker| maker.settings().form.name());
     let saved = saved_question(&policy, &input, &intent, &decision);
     if as_json {
-        say!("{}", described(&decision, sandbox.as_ref(), form, saved.as_deref()));
-        return Ok(0);
+        return Ok(vec![
+            described(&decision, explained.sandbox.as_ref(), form, saved.as_deref()).to_string(),
+        ]);
     }
     let verdict = match decision.verdict {
         Verdict::Allow => "runs without a question",
         Verdict::Ask => "is asked about",
         Verdict::Deny => "is refused",
     };
-    say!("It {verdict}: {}.", bash::visible(&decision.reason));
+    let mut lines = vec![format!("It {verdict}: {}.", bash::visible(&decision.reason))];
     for part in permission::explain(&policy, "Bash", &input, &intent) {
         let mark = if part.fine { "ok " } else { "ask" };
-        say!("  {mark} {}: {}", bash::visible(&part.text), bash::visible(&part.why));
+        lines.push(format!("  {mark} {}: {}", bash::visible(&part.text), bash::visible(&part.why)));
     }
-    if let Some(saved) = saved {
-        say!("{saved}");
+    lines.extend(saved);
+    match explained.sandbox {
+        None => lines.push("It runs without a sandbox.".to_owned()),
+        Some(sandbox) => lines.extend(sandbox_in_words(&sandbox, &explained.held, decision.verdict, form)),
     }
-    match &sandbox {
-        None => say!("It runs without a sandbox."),
-        Some(sandbox) => tell(sandbox, decision.verdict, form),
-    }
-    Ok(0)
+    Ok(lines)
 }
 
 /// Why no question is asked that would be asked without the sandbox, if that is so.
@@ -147,24 +153,26 @@ fn saved_question(policy: &Policy, input: &Value, intent: &Intent, decision: &De
     })
 }
 
-fn tell(sandbox: &Sandbox, verdict: Verdict, form: &str) {
+fn sandbox_in_words(sandbox: &Sandbox, held: &[PathBuf], verdict: Verdict, form: &str) -> Vec<String> {
     let when = if verdict == Verdict::Allow { "It runs" } else { "If it is allowed, it runs" };
-    say!("{when} in a sandbox ({form}):");
-    let list = |title: &str, paths: &[std::path::PathBuf]| {
-        let existing: Vec<_> = paths.iter().filter(|path| path.exists()).collect();
-        if !existing.is_empty() {
-            say!("  {title}");
-            for path in existing {
-                say!("    {}", bash::visible(&path.display().to_string()));
-            }
+    let mut lines = vec![format!("{when} in a sandbox ({form}):")];
+    let mut list = |title: &str, paths: &[PathBuf]| {
+        let known: Vec<_> = paths.iter().filter(|path| path.exists() || held.contains(path)).collect();
+        if !known.is_empty() {
+            lines.push(format!("  {title}"));
+            lines.extend(
+                known.iter().map(|path| format!("    {}", bash::visible(&path.display().to_string()))),
+            );
         }
     };
     list("can write", &sandbox.writable);
     list("but not", &sandbox.read_only);
     list("nor replace the links", &sandbox.links);
     list("cannot read", &sandbox.hidden);
-    say!("  network: {}", if sandbox.network { "listed hosts, through the proxy" } else { "none" });
-    say!("  Unix sockets: {}", if sandbox.unix_sockets { "allowed" } else { "none" });
+    let network = if sandbox.network { "listed hosts, through the proxy" } else { "none" };
+    lines.push(format!("  network: {network}"));
+    lines.push(format!("  Unix sockets: {}", if sandbox.unix_sockets { "allowed" } else { "none" }));
+    lines
 }
 
 fn described(decision: &Decision, sandbox: Option<&Sandbox>, form: &str, saved: Option<&str>) -> Value {

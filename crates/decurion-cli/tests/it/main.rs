@@ -31,6 +31,7 @@ mod questions;
 mod repositories;
 mod rule_attacks;
 mod sandbox;
+mod sandbox_git;
 mod sandbox_rules;
 mod sdk;
 mod sdk_examples;

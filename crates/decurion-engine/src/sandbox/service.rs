@@ -95,7 +95,7 @@ impl ServiceSandbox {
     }
 
     fn confine(&self, service: &Service<'_>, launch: Launch) -> Result<Launch, SandboxError> {
-        let Compiled { sandbox, environment: own } = self.compile(service, &launch.env)?;
+        let Compiled { sandbox, environment: own, .. } = self.compile(service, &launch.env)?;
         let mut launch = launch;
         launch.env.retain(|(name, _)| !own.iter().any(|(known, _)| known == name));
         launch.env.extend(own);
