@@ -244,7 +244,7 @@ fn domain(specifier: &str) -> &str {
 /// for ssh are none of these, because ssh does not use the proxy.
 pub fn remote_hosts(folder: &Utf8Path) -> Vec<String> {
     let Some(git) = crate::sandbox::git_folders(folder).pop() else { return Vec::new() };
-    hosts_of_remotes(&std::fs::read_to_string(git.join("config")).unwrap_or_default())
+    hosts_of_remotes(&crate::repository::small(&git.join("config")).unwrap_or_default())
 }
 
 fn hosts_of_remotes(config: &str) -> Vec<String> {

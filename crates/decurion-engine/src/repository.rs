@@ -528,12 +528,12 @@ fn is_absent(path: &Utf8Path) -> bool {
 
 /// The text of a small file; none for everything else.
 pub(crate) fn small(path: &Utf8Path) -> Option<String> {
-    let metadata = std::fs::metadata(path).ok()?;
-    if !metadata.is_file() || metadata.len() > MOST_BYTES {
+    let file = decurion_tools::open_ordinary(path.as_std_path()).ok()?;
+    if file.metadata().ok()?.len() > MOST_BYTES {
         return None;
     }
     let mut text = String::new();
-    std::fs::File::open(path).ok()?.take(MOST_BYTES).read_to_string(&mut text).ok()?;
+    file.take(MOST_BYTES).read_to_string(&mut text).ok()?;
     Some(text)
 }
 

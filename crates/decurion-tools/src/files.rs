@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -252,6 +253,13 @@ const PASSING: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CL
 pub(crate) fn open_found(path: &Utf8Path) -> io::Result<File> {
     let descriptor = open_without_links(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
     Ok(File::from(descriptor))
+}
+
+/// Opens an ordinary file, following links. A pipe that nobody writes to is an error, and not waited for.
+pub fn open_ordinary(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not an ordinary file")) }
 }
 
 /// Reads a whole file of at most `limit` bytes.

@@ -48,8 +48,10 @@ pub mod todo;
 pub mod typed;
 pub mod write;
 
+pub use files::open_ordinary;
 pub use files_seen::FilesSeen;
 pub use http::Http;
+pub use search::trap_in;
 pub use set::{ToolSet, builtin, builtin_with};
 
 /// What a model is told about a tool.

@@ -93,3 +93,48 @@ fn commands_do_not_run_without_a_placeholder_that_they_need() {
         "{results:?}"
     );
 }
+
+/// A command can put a pipe that nobody writes to in the place of everything in the working directory that we read.
+#[test]
+fn pipes_in_place_of_files_hold_nobody_up() {
+    let script = "when agent=main turn=1\n  call Glob {\"pattern\": \"**/*.txt\"}\nwhen agent=main turn=2\n  call Grep \
+                  {\"pattern\": \"two\"}\nwhen agent=main turn=3\n  call Bash {\"command\": \"echo fine\"}\nwhen\n  say \
+                  \"done\"\n";
+    let searched = [".gitignore", ".ignore", "src/.gitignore", ".git/info/exclude", "tree/.git"];
+    let others = [
+        ".git/HEAD",
+        ".git/index",
+        ".git/config",
+        ".git/config.worktree",
+        ".git/packed-refs",
+        ".git/commondir",
+        "AGENTS.md",
+        "CLAUDE.md",
+        ".mcp.json",
+    ];
+    for name in searched.iter().chain(&others) {
+        let home = repository(&[]).home;
+        let stand = Stand::in_home(home, script);
+        let path = stand.home.work().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let _ = fs::remove_file(&path);
+        finished(stand.home.program("mkfifo").arg(&path));
+        let results = results(&stand, &["--trust-folder"]);
+        assert!(results[2].starts_with("fine"), "{name}: {results:?}");
+        let told = results[0].contains("no ordinary file") && results[0].contains(name);
+        assert_eq!(told, searched.contains(name), "{name}: {results:?}");
+        assert_eq!(results[1].contains("b.txt"), !told, "{name}: {results:?}");
+    }
+}
+
+/// A link to a file without an end, and a file that is mostly nothing.
+#[test]
+fn endless_lists_of_ignored_names_are_not_read() {
+    let script = "when agent=main turn=1\n  call Glob {\"pattern\": \"**/*.txt\"}\nwhen\n  say \"done\"\n";
+    for made in ["ln -s /dev/zero .gitignore", "truncate -s 100G .gitignore"] {
+        let stand = Stand::in_home(repository(&[]).home, script);
+        finished(stand.home.program("sh").args(["-c", made]));
+        let results = results(&stand, &[]);
+        assert!(results[0].contains("no ordinary file, or too long"), "{made}: {results:?}");
+    }
+}

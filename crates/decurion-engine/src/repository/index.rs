@@ -85,7 +85,8 @@ fn read(path: &Utf8Path, left: &mut u64) -> Result<Option<Vec<u8>>, String> {
         );
     }
     let mut bytes = Vec::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(*left).read_to_end(&mut bytes));
+    let opened = decurion_tools::open_ordinary(path.as_std_path());
+    let read = opened.and_then(|file| file.take(*left).read_to_end(&mut bytes));
     let read = read.map_err(|error| format!("its list of files cannot be read: {error}"))?;
     *left = left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
     Ok(Some(bytes))

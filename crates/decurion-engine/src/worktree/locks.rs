@@ -11,6 +11,8 @@ use std::time::SystemTime;
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_store::{Lease, Leases, Mark};
 
+use crate::repository::small;
+
 /// Locks that the whole repository shares and that our commands or those of agents take.
 const SHARED: &[&str] =
     &["packed-refs.lock", "packed-refs.new", "config.lock", "objects/maintenance.lock", "gc.pid.lock"];
@@ -18,7 +20,7 @@ const SHARED: &[&str] =
 /// Removes the locks of one worktree and of its branch.
 pub(super) fn clear_own(lease: &Lease) {
     // The checkout's `.git` is a file that names the folder; believed only if it is inside the repository.
-    let admin = fs::read_to_string(lease.path.join(".git")).unwrap_or_default();
+    let admin = small(&lease.path.join(".git")).unwrap_or_default();
     let admin = Utf8PathBuf::from(admin.trim_start_matches("gitdir:").trim());
     let mut files = vec![lease.repository.join(format!("refs/heads/{}.lock", lease.branch))];
     if admin.parent() == Some(&lease.repository.join("worktrees")) {
@@ -42,7 +44,7 @@ pub(super) fn forget(lease: &Lease) -> std::io::Result<()> {
     for entry in fs::read_dir(&all).into_iter().flatten().flatten() {
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
         let Some(number) = name.strip_prefix(&lease.name) else { continue };
-        let told = fs::read_to_string(entry.path().join("gitdir")).unwrap_or_default();
+        let told = small(&all.join(&name).join("gitdir")).unwrap_or_default();
         let ours = if told.trim().is_empty() { number.is_empty() } else { told.trim() == checkout.as_str() };
         if ours && number.bytes().all(|byte| byte.is_ascii_digit()) {
             fs::remove_dir_all(entry.path())?;

@@ -363,7 +363,14 @@ fn unfollowed() -> std::fs::OpenOptions {
 
 /// The files of a project, but for those that its ignore files name.
 fn paths(cwd: &Utf8Path) -> Vec<String> {
-    let walk = ignore::WalkBuilder::new(cwd).hidden(true).build();
+    let is_free = |folder: &std::path::Path| decurion_tools::trap_in(folder).is_none();
+    if !cwd.ancestors().all(|folder| is_free(folder.as_std_path())) {
+        return Vec::new();
+    }
+    let enters = move |entry: &ignore::DirEntry| {
+        !entry.file_type().is_some_and(|kind| kind.is_dir()) || is_free(entry.path())
+    };
+    let walk = ignore::WalkBuilder::new(cwd).hidden(true).filter_entry(enters).build();
     let relative = |entry: ignore::DirEntry| {
         let is_folder = entry.file_type().is_some_and(|kind| kind.is_dir());
         let path = entry.path().strip_prefix(cwd).ok()?.to_str()?.to_owned();
@@ -394,6 +401,21 @@ mod tests {
             std::fs::create_dir(made).unwrap();
         }
         (folder, root, outside)
+    }
+
+    #[test]
+    fn names_of_files_do_not_wait_for_a_pipe() {
+        let (_folder, root, _) = folders();
+        let pipe = |path: Utf8PathBuf| {
+            let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+            rustix::fs::mknodat(rustix::fs::CWD, path.as_str(), kind, mode, 0).unwrap();
+        };
+        std::fs::create_dir_all(root.join("held/.git/info")).unwrap();
+        std::fs::create_dir(root.join("free")).unwrap();
+        pipe(root.join("held/.git/info/exclude"));
+        assert_eq!(paths(&root), ["free/"]);
+        pipe(root.join(".ignore"));
+        assert_eq!(paths(&root), [""; 0]);
     }
 
     #[test]
