@@ -12,6 +12,7 @@ use crate::call::Bench;
 use crate::child;
 use crate::journal::JournalLost;
 use crate::ports::Audit;
+use crate::sandbox::Refusal;
 
 /// What a decision comes from, where `ruled` is what rules and mode alone said: a hook is what made it another one.
 pub(crate) fn decided_by(decision: &Decision, ruled: &Decision) -> DecidedBy {
@@ -56,12 +57,21 @@ pub(crate) async fn record(
 }
 
 /// Records what a sandbox kept a command from.
-pub(crate) async fn record_refusal(bench: &Bench<'_>, title: &str, refused: &str) -> Result<(), JournalLost> {
+pub(crate) async fn record_refusal(
+    bench: &Bench<'_>,
+    title: &str,
+    refusal: &Refusal,
+) -> Result<(), JournalLost> {
     let ports = bench.ports;
     let clean = |text: &str| (ports.equipment.redact)(text).unwrap_or_else(|| text.to_owned());
     let form = ports.equipment.sandbox.as_ref().map_or("none", |maker| maker.settings().form.name());
-    keep(bench, AuditKind::Sandbox { title: clean(title), refused: clean(refused), form: form.to_owned() })
-        .await
+    let kind = AuditKind::Sandbox {
+        title: clean(title),
+        refused: clean(refusal.text()),
+        verified: refusal.is_verified(),
+        form: form.to_owned(),
+    };
+    keep(bench, kind).await
 }
 
 async fn keep(bench: &Bench<'_>, kind: AuditKind) -> Result<(), JournalLost> {
@@ -78,7 +88,7 @@ async fn keep(bench: &Bench<'_>, kind: AuditKind) -> Result<(), JournalLost> {
 pub(crate) struct Witness {
     audit: Arc<dyn Audit>,
     clock: Arc<dyn Clock>,
-    session: SessionId,
+    session: Option<SessionId>,
     agent: Option<AgentId>,
     path: String,
 }
@@ -90,10 +100,16 @@ impl Witness {
         Self {
             audit: Arc::clone(&ports.audit),
             clock: Arc::clone(&ports.clock),
-            session: ports.session,
+            session: Some(ports.session),
             agent: ports.who.agent.clone(),
             path: ports.desk.path.clone(),
         }
+    }
+
+    /// What a session does beside its agents; none where it has no number yet.
+    pub fn of_session(audit: &Arc<dyn Audit>, clock: &Arc<dyn Clock>, session: Option<SessionId>) -> Self {
+        let (audit, clock) = (Arc::clone(audit), Arc::clone(clock));
+        Self { audit, clock, session, agent: None, path: String::new() }
     }
 
     /// Records something that happens beside the calls. That the log cannot be written is told by the next of them.
@@ -106,7 +122,7 @@ impl Witness {
     fn entry(&self, kind: AuditKind) -> AuditEntry {
         AuditEntry {
             at: self.clock.date(),
-            session: Some(self.session),
+            session: self.session,
             agent: self.agent.clone(),
             path: self.path.clone(),
             kind,

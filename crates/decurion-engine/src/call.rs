@@ -490,9 +490,13 @@ impl Confined {
         ToolContext { sandbox: sandbox.clone(), held, environment: environment.into(), ..cx }
     }
 
-    /// Hosts that the command was refused.
-    fn refused_hosts(&self) -> Vec<String> {
-        self.pass.as_ref().map(|pass| pass.refused()).unwrap_or_default()
+    /// What the command was kept from, if it says so or the proxy does.
+    async fn refusal(&self, bench: &Bench<'_>, output: &ToolOutput) -> Option<sandbox::Refusal> {
+        let hosts = self.pass.as_ref().map(|pass| pass.refused()).unwrap_or_default();
+        let (sandbox, cwd) = (self.sandbox.clone()?, bench.around.cwd.clone());
+        let output = output.clone();
+        let look = move || sandbox::refusal_in(&output, &hosts, &sandbox, &cwd);
+        tokio::task::spawn_blocking(look).await.ok().flatten()
     }
 }
 
@@ -873,10 +877,9 @@ async fn sandboxed(
     let mut output = work.run(bench, confined.as_ref()).await;
     let Some(confined) = confined.filter(|confined| confined.sandbox.is_some()) else { return Ok(output) };
     tidy(bench, leave, &mut output).await;
-    let refusal = sandbox::refusal_in(&output, &confined.refused_hosts());
-    let Some(refusal) = refusal else { return Ok(output) };
+    let Some(refusal) = confined.refusal(bench, &output).await else { return Ok(output) };
     if bench.ports.audit.is_kept() {
-        audit::record_refusal(bench, &leave.seen.title, &refusal.line).await?;
+        audit::record_refusal(bench, &leave.seen.title, &refusal).await?;
     }
     if !may_widen(bench, leave, profile, &refusal) {
         refusal.explain(&mut output, None);
@@ -897,9 +900,10 @@ fn may_widen(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>, refusal
     if profile == Some(Profile::ReadOnly) {
         return asks && (now(bench).answers || bench.ports.permission_tool.is_some());
     }
-    // It has run, perhaps with effects, so that only a person says whether it runs again, and only for a sure sign.
+    // It has run, perhaps with effects, so that only a person says whether it runs again, and only if the
+    // sandbox was the reason.
     let outside = maker.is_some_and(|maker| maker.settings().allows_outside);
-    asks && outside && refusal.is_sure() && now(bench).answers && bench.ports.permission_tool.is_none()
+    asks && outside && refusal.is_verified() && now(bench).answers && bench.ports.permission_tool.is_none()
 }
 
 /// Undoes what the kernel could not stop, beside the runtime.

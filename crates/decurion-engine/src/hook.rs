@@ -191,6 +191,9 @@ impl Hooks {
         }
         let launch = self.confine(hook, self.launch(hook, line(input)), worktree);
         let ran = process::run(self.around.processes.as_ref(), launch, limit).await;
+        if let (Some(sandbox), Some(refusal)) = (&self.around.sandbox, answer::refused(&ran)) {
+            sandbox.record(&format!("{event} hook {}", hook.command), &refusal);
+        }
         answer::read(event, hook, &ran)
     }
 

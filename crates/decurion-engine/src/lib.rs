@@ -94,6 +94,7 @@ pub use ports::{
 };
 
 use approval::Rights;
+use audit::Witness;
 use child::Isolation;
 use hook::{HookSurroundings, Hooks};
 use host::HostDesk;
@@ -216,7 +217,7 @@ impl Engine {
         let mcp = parts.mcp.as_ref()?;
         let rules = Arc::new(spec::rules(&parts.rules, &request.allow, &request.deny));
         let directories = self.directories(request, &Permits::default());
-        let sandbox = self.service_sandbox(request, rules, directories);
+        let sandbox = self.service_sandbox(request, rules, directories, None);
         let place = ServerPlace { processes: parts.processes.as_ref(), root: &request.cwd, sandbox };
         let (servers, problems) = SessionServers::start(mcp, place, &request.definition, host);
         for problem in problems {
@@ -366,6 +367,7 @@ impl Engine {
         request: &SessionRequest,
         rules: Arc<RuleSet>,
         directories: Vec<Utf8PathBuf>,
+        session: Option<SessionId>,
     ) -> Option<ServiceSandbox> {
         let parts = &self.parts;
         let around = Around {
@@ -375,7 +377,9 @@ impl Engine {
             home: parts.home.clone(),
             ..Around::default()
         };
-        Some(ServiceSandbox::new(parts.sandbox.clone()?, rules, around))
+        let witness = Witness::of_session(&parts.audit, &parts.clock, session);
+        let sandbox = ServiceSandbox::new(parts.sandbox.clone()?, rules, around);
+        Some(sandbox.recorded_by(witness, Arc::clone(&parts.redact)))
     }
 
     /// The hooks of the settings, for one session.
@@ -490,7 +494,8 @@ impl Engine {
             opening_note = format!("{opening_note}\n\n{}", prompt::in_worktree(worktree, without));
         }
         let equipment = equipment(parts, opened.files.as_ref(), request.checkpoints);
-        let sandbox = self.service_sandbox(&request, Arc::clone(&rights.rules), directories.clone());
+        let rules = Arc::clone(&rights.rules);
+        let sandbox = self.service_sandbox(&request, rules, directories.clone(), Some(opened.id));
         let transcripts = vec![equipment.transcript.clone(), equipment.transcript.with_extension("")];
         let sandbox = sandbox.map(|sandbox| sandbox.showing(transcripts));
         let hooks = self.hooks(&request, opened.id, host, sandbox);

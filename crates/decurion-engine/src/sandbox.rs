@@ -30,7 +30,7 @@ pub(crate) use places::git_folders;
 pub(crate) use private_folder::PrivateFolder;
 use programs::{Programs, Variables};
 pub use refusal::{Refusal, refusal_in};
-pub(crate) use service::advice;
+pub(crate) use service::reported;
 pub use service::{ServerCaches, ServiceSandbox};
 use walk::Walks;
 

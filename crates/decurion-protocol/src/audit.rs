@@ -37,12 +37,15 @@ pub struct AuditEntry {
 pub enum AuditKind {
     /// A tool call was allowed, denied, or put to a person.
     Permission(PermissionEntry),
-    /// The sandbox refused something that a command tried.
+    /// The sandbox refused something that a command tried, or the command says so.
     Sandbox {
         /// The command.
         title: String,
-        /// The path, host or operation that was refused.
+        /// The path or the hosts that were refused, or the line by which the command says so.
         refused: String,
+        /// Whether the sandbox denies this path or these hosts. Otherwise only the command says so.
+        #[serde(default)]
+        verified: bool,
         /// How the sandbox was enforced, such as `landlock` or `seccomp`.
         form: String,
     },
@@ -180,7 +183,7 @@ impl AuditEntry {
                     cut(rule, TEXT_LIMIT);
                 }
             }
-            AuditKind::Sandbox { title, refused, form } => {
+            AuditKind::Sandbox { title, refused, form, .. } => {
                 cut(title, TITLE_LIMIT);
                 cut(refused, TITLE_LIMIT);
                 cut(form, TEXT_LIMIT);

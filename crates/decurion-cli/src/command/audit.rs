@@ -124,7 +124,10 @@ fn print(recorded: &Recorded, json: bool) {
 fn words(entry: &AuditEntry, raw: &str) -> String {
     match &entry.kind {
         AuditKind::Permission(made) => permission_words(made),
-        AuditKind::Sandbox { title, refused, form } => format!("sandbox refused {refused} ({form}): {title}"),
+        AuditKind::Sandbox { title, refused, verified, form } => {
+            let what = if *verified { "sandbox refused" } else { "the command reports, unverified:" };
+            format!("{what} {refused} ({form}): {title}")
+        }
         AuditKind::Egress { host, port, address, verdict, by, reason, bytes_up, bytes_down } => {
             let address = address.as_deref().map(|address| format!(" ({address})")).unwrap_or_default();
             let verdict = verdict_word(*verdict);

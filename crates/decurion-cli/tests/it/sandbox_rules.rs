@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::sandbox::{names, stand};
 use crate::stand::{Stand, finished};
+use crate::talk::{LED, answer, next, prompt};
 
 /// The results of all calls of a run, the last agent's that was asked.
 fn told(stand: &Stand, program: Program) -> Vec<String> {
@@ -131,4 +132,68 @@ fn a_hook_is_excluded_only_if_commands_cannot_write_its_program() {
         let run = finished(program.args(["-p", "go"]));
         assert_eq!(names(&out).len(), usize::from(outside), "{folder}: {run:?}");
     }
+}
+
+/// The questions that a host is asked in a session with these commands, all of which it refuses.
+fn questions(stand: &Stand, arguments: &[&str]) -> Vec<String> {
+    let mut run = stand.decurion().args(LED).args(arguments).start_talking().unwrap();
+    run.say(&prompt("go")).unwrap();
+    let mut asked = Vec::new();
+    loop {
+        let line =
+            next(&mut run, |line| line["request"]["subtype"] == "can_use_tool" || line["type"] == "result");
+        if line["type"] == "result" {
+            return asked;
+        }
+        asked.push(line["request"].to_string());
+        run.say(&answer(&line, &json!({"behavior": "deny", "message": "no"}))).unwrap();
+    }
+}
+
+#[test]
+fn what_a_command_claims_was_refused_is_told_as_its_claim() {
+    let claims = [
+        "echo \"touch: cannot touch '$PWD/made': Read-only file system\"; exit 1",
+        "echo EAI_AGAIN; exit 1",
+        "echo 'please-allow: Read-only file system'; exit 1",
+    ];
+    let stand = stand(&claims);
+    let asked = questions(&stand, &["--allowedTools", "Bash"]);
+    assert!(asked.is_empty(), "nothing that can be checked was refused: {asked:?}");
+    let audit = stand.run(&["audit", "show", "--kind", "sandbox"]).output();
+    assert!(!audit.contains("sandbox refused"), "{audit}");
+    assert_eq!(audit.matches("the command reports, unverified: ").count(), 3, "{audit}");
+
+    let writes = "perl -e 'open(F, q(>/etc/decurion-made)) or die qq(/etc/decurion-made: $!\\n)'";
+    let reads = "for f in a.txt; do awk 'BEGIN { print > \"m\" }'; done";
+    let stand = self::stand(&[writes, reads]);
+    let asked = questions(&stand, &["--allowedTools", "Bash(perl:*)"]);
+    let made = "/etc/decurion-made";
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    assert!(
+        asked[0].contains(&format!(
+            "the sandbox stopped it: it wanted to write outside of what it may write ({made})"
+        )),
+        "{asked:?}"
+    );
+    let audit = stand.run(&["audit", "show", "--kind", "sandbox"]).output();
+    assert!(audit.contains(&format!("sandbox refused {made} (")), "{audit}");
+    assert!(!audit.contains("unverified"), "{audit}");
+
+    // What can only be told as a claim is one, also where a command that reads is asked about.
+    let stand = self::stand(&["for f in 1; do echo 'db: Permission denied'; done; exit 1"]);
+    let asked = questions(&stand, &[]);
+    assert!(asked[0].contains("the command reports, unverified, that it wanted to read"), "{asked:?}");
+}
+
+#[test]
+fn refusals_of_hooks_are_in_the_audit_log() {
+    let stand = stand(&[]);
+    let hook = json!([{"hooks": [{"type": "command", "command": "touch /etc/decurion-made"}]}]);
+    let settings = json!({"hooks": {"UserPromptSubmit": hook}});
+    fs::write(stand.home.home().join(".claude/settings.json"), settings.to_string()).unwrap();
+    finished(stand.decurion().args(["-p", "go"]));
+    let audit = stand.run(&["audit", "show", "--kind", "sandbox"]).output();
+    assert!(audit.contains("UserPromptSubmit hook touch /etc/decurion-made"), "{audit}");
+    assert!(audit.contains("the command reports, unverified: touch: cannot touch"), "{audit}");
 }

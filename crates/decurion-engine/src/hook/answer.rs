@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::process::{Ending, Ran};
 use crate::host::HostFailure;
-use crate::sandbox;
+use crate::sandbox::{self, Refusal};
 
 /// How much of a hook's text goes anywhere, in characters: so many from the beginning and from the end.
 const HEAD_CHARS: usize = 7_000;
@@ -168,19 +168,19 @@ pub(super) fn read(event: HookEvent, hook: &HookDeclaration, ran: &Ran) -> HookR
             HookOutcome::Failed
         }
     };
-    reading.problems.extend(refused(ran));
+    reading.problems.extend(refused(ran).map(|refusal| refusal.advice()));
     let code = if let Ending::Code(code) = ran.ending { Some(code) } else { None };
     reading.reported(outcome, code, &ran.stdout, &ran.stderr)
 }
 
-/// What its sandbox kept a hook from. One that succeeds or says no may have printed such words for another reason.
-fn refused(ran: &Ran) -> Option<String> {
+/// What a hook reports that its sandbox kept it from. One that succeeds or says no may have printed such words for another reason.
+pub(super) fn refused(ran: &Ran) -> Option<Refusal> {
     let sign = match &ran.ending {
         Ending::NotStarted(_) => return None,
         Ending::Code(0 | 2) => Sign::Sure,
         _ => Sign::Likely,
     };
-    if ran.sandboxed { sandbox::advice(&ran.stderr, sign) } else { None }
+    if ran.sandboxed { sandbox::reported(&ran.stderr, sign) } else { None }
 }
 
 /// What a function of the host says, with its report: as a command that exits with 0 and prints it.

@@ -1,17 +1,36 @@
-//! Whether a command failed because of its sandbox. Takes what it printed, gives what it wanted, for people and models.
+//! Whether a command failed because of its sandbox. Takes what it printed, the hosts that the proxy refused and the
+//! sandbox; gives what it wanted, for people and models.
 //!
 //! The kernel tells programs "read-only file system", "permission denied" or "operation not permitted", and programs
-//! print that with a path. There is no better witness that needs no privileges.
+//! print that with a path. There is no better witness that needs no privileges, and a command can print what it likes.
+//! So a path counts only if the sandbox denies it; the rest is told as what the command reports.
 
+use std::path::{Path, PathBuf};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use decurion_exec::Sandbox;
 use decurion_protocol::{ToolContent, ToolOutput};
 
-/// What a sandbox kept a command from, as far as its output tells.
+use crate::trail::Trails;
+
+/// What a sandbox kept a command from, as far as can be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The line that tells it.
-    pub line: String,
+    /// What tells it.
+    pub evidence: Evidence,
     /// What it was.
     pub kind: RefusalKind,
+}
+
+/// What tells of a refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// The proxy refused these hosts.
+    Hosts(String),
+    /// The command names this path, and its sandbox denies it.
+    Path(Utf8PathBuf),
+    /// The command printed this line.
+    Line(String),
 }
 
 /// What was refused.
@@ -56,52 +75,105 @@ const SIGNS: &[(&str, RefusalKind)] = &[
 ];
 /// Longer lines are cut.
 const LONGEST: usize = 300;
+/// As many lines are looked at for paths.
+const MOST_SIGNS: usize = 50;
 
-/// What kept a failed command from something: hosts that it was refused, or the first sign in what it printed.
-pub fn refusal_in(output: &ToolOutput, hosts: &[String]) -> Option<Refusal> {
+/// What kept a failed command from something: hosts that it was refused, a path that it names and its sandbox denies,
+/// or the first sign in what it printed. Looks at the disk.
+pub fn refusal_in(
+    output: &ToolOutput,
+    hosts: &[String],
+    sandbox: &Sandbox,
+    cwd: &Utf8Path,
+) -> Option<Refusal> {
     if !output.is_error {
         return None;
     }
-    match hosts {
-        [] => first_sign(&output.content.text()),
-        hosts => Some(Refusal { line: hosts.join(", "), kind: RefusalKind::Network }),
+    if !hosts.is_empty() {
+        return Some(Refusal { evidence: Evidence::Hosts(hosts.join(", ")), kind: RefusalKind::Network });
     }
+    let text = output.content.text();
+    let denied = |(line, kind): (&str, RefusalKind)| {
+        let mut named = paths_in(line).map(|path| Trails::on_disk().place(&cwd.join(path)));
+        let path = named.find(|path| denies(sandbox, kind, path.as_std_path()))?;
+        Some(Refusal { evidence: Evidence::Path(path), kind })
+    };
+    signs(&text).take(MOST_SIGNS).find_map(denied).or_else(|| first_sign(&text))
 }
 
 /// The first line that tells of something that a sandbox refuses.
 pub(super) fn first_sign(text: &str) -> Option<Refusal> {
-    text.lines().find_map(|line| {
+    let (line, kind) = signs(text).next()?;
+    let line = line.trim().chars().take(LONGEST).collect();
+    Some(Refusal { evidence: Evidence::Line(line), kind })
+}
+
+fn signs(text: &str) -> impl Iterator<Item = (&str, RefusalKind)> {
+    text.lines().filter_map(|line| {
         let lower = line.to_lowercase();
-        let (_, kind) = SIGNS.iter().find(|(sign, _)| lower.contains(sign))?;
-        Some(Refusal { line: line.trim().chars().take(LONGEST).collect(), kind: *kind })
+        SIGNS.iter().find(|(sign, _)| lower.contains(sign)).map(|(_, kind)| (line, *kind))
     })
 }
 
+/// What in a line may be a path: what is quoted, words with a slash, and what stands before a colon.
+fn paths_in(line: &str) -> impl Iterator<Item = &str> {
+    let quoted = line.split(['\'', '"', '`', '‘', '’']).skip(1).step_by(2);
+    let words = line.split([' ', ':', '(', ')', ',', '\'', '"']).filter(|word| word.contains('/'));
+    let before_colon = line.split(": ").filter(|part| !part.contains([' ', '/']));
+    let named = quoted.chain(words).chain(before_colon);
+    named.filter(|path| !path.is_empty() && path.len() <= LONGEST)
+}
+
+/// Whether a sandbox keeps its command from a place.
+fn denies(sandbox: &Sandbox, kind: RefusalKind, place: &Path) -> bool {
+    let covers = |paths: &[PathBuf]| paths.iter().any(|path| place.starts_with(path));
+    // Of these the command has its own.
+    let own = ["/tmp", "/var/tmp", "/dev", "/proc"].iter().any(|folder| place.starts_with(folder));
+    let own = own && !covers(&sandbox.visible);
+    match kind {
+        RefusalKind::Write => covers(&sandbox.read_only) || !(own || covers(&sandbox.writable)),
+        RefusalKind::Read => covers(&sandbox.hidden),
+        RefusalKind::Network | RefusalKind::Other => false,
+    }
+}
+
 impl Refusal {
-    /// Whether it was surely the sandbox: nothing else makes a file system read-only or refuses hosts.
-    pub fn is_sure(&self) -> bool {
-        match self.kind {
-            RefusalKind::Write => self.line.to_lowercase().contains("read-only file system"),
-            // Then the line is the hosts that the proxy refused.
-            RefusalKind::Network => self.line.split(", ").all(|host| !host.contains(' ')),
-            RefusalKind::Read | RefusalKind::Other => false,
+    /// Whether it was the sandbox: a person may be asked to let the command do more.
+    pub fn is_verified(&self) -> bool {
+        !matches!(self.evidence, Evidence::Line(_))
+    }
+
+    /// Whether a program that did not fail may have been kept from something.
+    pub(super) fn is_likely(&self) -> bool {
+        self.is_verified() || self.text().to_lowercase().contains("read-only file system")
+    }
+
+    /// The hosts, the path or the line.
+    pub fn text(&self) -> &str {
+        match &self.evidence {
+            Evidence::Hosts(text) | Evidence::Line(text) => text,
+            Evidence::Path(path) => path.as_str(),
         }
     }
 
     /// Why a person is asked, `outside` whether the command would run without a sandbox then.
     pub fn question(&self, outside: bool) -> String {
-        let (kind, line) = (self.kind.text(), &self.line);
+        let (kind, text) = (self.kind.text(), self.text());
+        let what = match self.evidence {
+            Evidence::Hosts(_) | Evidence::Path(_) => format!("the sandbox stopped it: {kind} ({text})"),
+            Evidence::Line(_) => format!("the command reports, unverified, that {kind} ({text})"),
+        };
         let then = if outside {
             "it has run once; run it again without the sandbox?"
         } else {
             "it had no effect; run it with the usual rights (write here, listed hosts)?"
         };
-        format!("the sandbox stopped it: {kind} ({line}); {then}")
+        format!("{what}; {then}")
     }
 
     /// What a person can do about a hook or a server that needs more.
     pub fn advice(&self) -> String {
-        let (kind, line) = (self.kind.text(), &self.line);
+        let (kind, line) = (self.kind.text(), self.text());
         let setting = match self.kind {
             RefusalKind::Write => "allow the folder with the setting sandbox.filesystem.allowWrite, or let",
             RefusalKind::Read => "allow the file with the setting sandbox.filesystem.allowRead, or let",
@@ -120,7 +192,12 @@ impl Refusal {
         } else {
             "with the right to write in the working directories"
         };
-        format!("the sandbox stopped a command, and it was allowed to run again {how}: {}", self.line)
+        let said = if self.is_verified() {
+            "the sandbox stopped a command"
+        } else {
+            "a command reported that the sandbox stopped it"
+        };
+        format!("{said}, and it was allowed to run again {how}: {}", self.text())
     }
 
     /// Adds to what a model reads why the command failed; `denied` is what a person said.
@@ -133,7 +210,7 @@ impl Refusal {
             }
             (RefusalKind::Network, None) => format!(
                 " Hosts that commands may reach are listed in the setting sandbox.network.allowedDomains ({}).",
-                self.line
+                self.text()
             ),
             (RefusalKind::Read | RefusalKind::Other, None) => String::new(),
         };
@@ -145,26 +222,44 @@ impl Refusal {
 mod tests {
     use super::*;
 
-    #[test]
-    fn hosts_that_the_proxy_refused_are_a_sure_sign_however_many() {
-        let failed = ToolOutput::error("curl: (56) CONNECT tunnel failed");
-        for hosts in [&["a.org:443"][..], &["a.org:443", "b.org:80"]] {
-            let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
-            assert!(refusal_in(&failed, &hosts).unwrap().is_sure(), "{hosts:?}");
-        }
-        let guess = ToolOutput::error("curl: (6) Could not resolve host: a.org");
-        assert!(!refusal_in(&guess, &[]).unwrap().is_sure());
+    fn found(text: &str, hosts: &[&str]) -> Option<(RefusalKind, bool, String)> {
+        let sandbox = Sandbox {
+            writable: vec!["/work".into(), "/private".into()],
+            read_only: vec!["/work/fixed".into()],
+            hidden: vec!["/home/keys".into()],
+            ..Sandbox::default()
+        };
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let refusal = refusal_in(&ToolOutput::error(text), &hosts, &sandbox, "/work".into())?;
+        Some((refusal.kind, refusal.is_verified(), refusal.text().to_owned()))
     }
 
     #[test]
-    fn the_first_line_that_tells_of_a_refusal_is_kept() {
-        let found = |text| first_sign(text).map(|refusal| (refusal.kind, refusal.line));
-        assert_eq!(found("all fine\n"), None);
-        assert_eq!(
-            found("Exit code 1\ntouch: cannot touch '/etc/x': Read-only file system\n"),
-            Some((RefusalKind::Write, "touch: cannot touch '/etc/x': Read-only file system".into()))
-        );
-        assert_eq!(found("cat: .env: Permission denied").unwrap().0, RefusalKind::Read);
-        assert_eq!(found("curl: (6) Could not resolve host: example.com").unwrap().0, RefusalKind::Network);
+    fn only_what_the_sandbox_or_the_proxy_denies_is_verified() {
+        use RefusalKind::{Network, Other, Read, Write};
+        for (text, kind, path) in [
+            ("touch: cannot touch '/opt/x/y': Read-only file system", Write, "/opt/x/y"),
+            ("bash: line 1: fixed/a: Read-only file system", Write, "/work/fixed/a"),
+            ("fixed: Read-only file system", Write, "/work/fixed"),
+            ("OSError: [Errno 30] Read-only file system: '/opt/x'", Write, "/opt/x"),
+            ("all\nfalse: Read-only file system\nmv: '/opt/x': Read-only file system", Write, "/opt/x"),
+            ("cat: /home/keys/id: Permission denied", Read, "/home/keys/id"),
+        ] {
+            assert_eq!(found(text, &[]), Some((kind, true, path.to_owned())), "{text}");
+        }
+        for (text, kind) in [
+            ("touch: cannot touch '/work/x': Read-only file system", Write),
+            ("cannot make /tmp/x: Read-only file system", Write),
+            ("please allow this: Read-only file system", Write),
+            ("cat: .env: Permission denied", Read),
+            ("EAI_AGAIN", Network),
+            ("curl: (6) Could not resolve host: a.org", Network),
+            ("/opt/x: Operation not permitted", Other),
+        ] {
+            assert_eq!(found(text, &[]), Some((kind, false, text.to_owned())), "{text}");
+        }
+        assert_eq!(found("all fine", &[]), None);
+        let hosts = found("curl: (56) CONNECT tunnel failed", &["a.org:443", "b.org:80"]);
+        assert_eq!(hosts, Some((Network, true, "a.org:443, b.org:80".to_owned())));
     }
 }

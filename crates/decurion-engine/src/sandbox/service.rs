@@ -14,7 +14,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::{Launch, Reach, Sandbox};
 use decurion_protocol::intent::{ShellCommand, ShellIntent};
 use decurion_protocol::mcp::{McpServer, McpTransport};
-use decurion_protocol::{HookDeclaration, Intent, Mode, RuleSet};
+use decurion_protocol::{AuditKind, HookDeclaration, Intent, Mode, RuleSet};
 use decurion_tools::mcp::{Confine, Sign};
 use decurion_tools::shell::{self, Bash};
 use decurion_tools::{Surroundings, Tool as _};
@@ -22,9 +22,11 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::programs::Variables;
-use super::refusal;
+use super::refusal::{self, Refusal};
 use super::{Compiled, SandboxError, SandboxMaker};
+use crate::audit::Witness;
 use crate::permission::{Around, Policy};
+use crate::ports::Redact;
 use crate::trail::Trails;
 
 /// Folders for temporary files: a private one covers them as a whole, so that they are never shown as a whole.
@@ -48,6 +50,15 @@ pub struct ServiceSandbox {
     /// Files of the session in our own folder that they may read.
     shown: Vec<Utf8PathBuf>,
     caches: Option<Arc<dyn ServerCaches>>,
+    /// Who records what the sandbox refuses.
+    recorder: Option<Recorder>,
+}
+
+/// What records refusals, and takes secrets out of them.
+#[derive(Clone)]
+struct Recorder {
+    witness: Witness,
+    redact: Redact,
 }
 
 /// A process to be confined.
@@ -65,7 +76,7 @@ struct Service<'a> {
 impl ServiceSandbox {
     /// The sandbox in a session with these rules and directories.
     pub fn new(maker: Arc<SandboxMaker>, rules: Arc<RuleSet>, around: Around) -> Self {
-        Self { maker, rules, around, shown: Vec::new(), caches: None }
+        Self { maker, rules, around, shown: Vec::new(), caches: None, recorder: None }
     }
 
     /// The same, in which these files of the session can be read.
@@ -78,6 +89,24 @@ impl ServiceSandbox {
     #[must_use]
     pub fn caching(self, caches: Option<Arc<dyn ServerCaches>>) -> Self {
         Self { caches, ..self }
+    }
+
+    /// The same, whose refusals are in the audit log.
+    #[must_use]
+    pub(crate) fn recorded_by(self, witness: Witness, redact: Redact) -> Self {
+        Self { recorder: Some(Recorder { witness, redact }), ..self }
+    }
+
+    /// Records what a hook or server reports.
+    pub(crate) fn record(&self, title: &str, refusal: &Refusal) {
+        let Some(Recorder { witness, redact }) = &self.recorder else { return };
+        let clean = |text: &str| redact(text).unwrap_or_else(|| text.to_owned());
+        witness.record(AuditKind::Sandbox {
+            title: clean(title),
+            refused: clean(refusal.text()),
+            verified: refusal.is_verified(),
+            form: self.maker.settings().form.name().to_owned(),
+        });
     }
 
     /// The launch of a hook in its sandbox; as it is where the settings exempt it. Looks at the disk.
@@ -159,19 +188,22 @@ impl Confine for ServiceSandbox {
     }
 
     fn explain(&self, server: &McpServer, printed: &str, sign: Sign) -> Option<String> {
-        let advice = advice(printed, sign)?;
+        let refusal = reported(printed, sign)?;
         let McpTransport::Stdio { command, args, .. } = &server.transport else {
             return None;
         };
         let words = std::iter::once(command).chain(args).cloned().collect();
-        (!self.maker.is_excluded(&seen_as(words))).then_some(advice)
+        if self.maker.is_excluded(&seen_as(words)) {
+            return None;
+        }
+        self.record(&format!("MCP server {}", server.name), &refusal);
+        Some(refusal.advice())
     }
 }
 
-/// What a sandbox kept a hook or a server from that printed this, and what to do about it.
-pub(crate) fn advice(printed: &str, sign: Sign) -> Option<String> {
-    let refusal = refusal::first_sign(printed)?;
-    (sign == Sign::Likely || refusal.is_sure()).then(|| refusal.advice())
+/// What a hook or a server that printed this reports that its sandbox kept it from.
+pub(crate) fn reported(printed: &str, sign: Sign) -> Option<Refusal> {
+    refusal::first_sign(printed).filter(|refusal| sign == Sign::Likely || refusal.is_likely())
 }
 
 /// Whether a path that exists can be shown: it is in no hidden folder but this one.

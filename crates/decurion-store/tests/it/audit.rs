@@ -81,7 +81,12 @@ fn entry(number: i64) -> AuditEntry {
         session: Some(SessionId(uuid::Uuid::from_u128(u128::from(number.unsigned_abs() % 2)))),
         agent: None,
         path: "main".into(),
-        kind: AuditKind::Sandbox { title: number.to_string(), refused: "/etc".into(), form: "test".into() },
+        kind: AuditKind::Sandbox {
+            title: number.to_string(),
+            refused: "/etc".into(),
+            verified: true,
+            form: "test".into(),
+        },
     }
 }
 
