@@ -16,7 +16,6 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
-use seccompiler::BpfProgram;
 
 use super::groups::Group;
 use super::inside;
@@ -425,9 +424,7 @@ fn limit(request: &Request, rank: Rank) -> Result<(), Errno> {
 /// What a sandboxed command's process does to itself just before it becomes the program.
 pub(super) struct Confinement {
     ruleset: Option<OwnedFd>,
-    filters: [BpfProgram; 2],
-    /// Whether the bound on capabilities is still to be set.
-    bounds_capabilities: bool,
+    filter: filter::Program,
 }
 
 /// What sandboxes a reaper's commands.
@@ -523,22 +520,19 @@ impl Confinement {
             return Err((Stage::Restrictions, libc::EOPNOTSUPP));
         }
         let sockets = Sockets { internet: sandbox.network, unix: sandbox.unix_sockets };
-        let filters = filter::compile(sockets, form).ok_or((Stage::Restrictions, libc::ENOSYS))?;
-        Ok(Self { ruleset, filters, bounds_capabilities: form == Form::Landlock })
+        let filter = filter::compile(sockets, form).ok_or((Stage::Restrictions, libc::ENOSYS))?;
+        Ok(Self { ruleset, filter })
     }
 
     /// Between fork and exec: only system calls.
     pub fn apply(&self) -> Result<(), i32> {
         let number = |error: io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
-        if self.bounds_capabilities {
-            enter::bound_capabilities();
-        }
         enter::drop_capabilities().map_err(Errno::raw_os_error)?;
         rustix::thread::set_no_new_privs(true).map_err(Errno::raw_os_error)?;
         if let Some(ruleset) = &self.ruleset {
             kernel::restrict(ruleset.as_fd()).map_err(number)?;
         }
-        self.filters.iter().try_for_each(|filter| kernel::filter_calls(filter)).map_err(number)
+        kernel::filter_calls(&self.filter).map_err(number)
     }
 }
 

@@ -224,8 +224,8 @@ fn empty_folder() -> io::Result<&'static CStr> {
     Ok(place)
 }
 
-/// Lets no program that this process becomes or starts have more than is kept. Makes system calls and nothing else.
-pub(crate) fn bound_capabilities() {
+/// Lets no program that this process becomes or starts have more than is kept.
+fn bound_capabilities() {
     for number in 0..64_u64 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
         // Fails for an ordinary user, and for the numbers behind the last that the kernel knows.
@@ -235,8 +235,8 @@ pub(crate) fn bound_capabilities() {
     }
 }
 
-/// Gives up all that is not kept, also what programs would inherit. Where the bound could not be set, `no_new_privs`
-/// keeps the process from regaining it. Makes system calls and nothing else.
+/// Gives up all that is not kept, also what programs would inherit. Where no bound is set, `no_new_privs` keeps the
+/// process from regaining it. Makes system calls and nothing else.
 pub(crate) fn drop_capabilities() -> rustix::io::Result<()> {
     clear_ambient_capability_set()?;
     let own = capabilities(None)?;

@@ -4,14 +4,13 @@
 //! Everything that is not listed is allowed: the filter closes ways around the namespaces and Landlock, and parts of
 //! the kernel that ordinary programs do not use and attacks do.
 
+mod program;
+
 use std::collections::BTreeMap;
 
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    sock_filter,
-};
-
 use super::Form;
+pub(crate) use program::Program;
+use program::{Refusal, Test};
 
 /// Which sockets a command may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,52 +123,34 @@ const TERMINAL_INPUT: [u32; 2] = [0x5412, 0x541C];
 /// An old name of packet sockets, as a type of internet sockets.
 const SOCK_PACKET: libc::c_int = 10;
 
-/// The two filters for the kernel; the stricter answer counts. `None` where the architecture is not known.
-pub(crate) fn compile(sockets: Sockets, form: Form) -> Option<[BpfProgram; 2]> {
-    let filter = |rules, errno: libc::c_int| -> Option<BpfProgram> {
-        let architecture = std::env::consts::ARCH.try_into().ok()?;
-        let answer = SeccompAction::Errno(errno.cast_unsigned());
-        SeccompFilter::new(rules, SeccompAction::Allow, answer, architecture).ok()?.try_into().ok()
-    };
-    let missing = filter(MISSING.iter().map(|call| (*call, Vec::new())).collect(), libc::ENOSYS)?;
-    Some([without_second_numbering(missing), filter(refusals(sockets, form)?, libc::EPERM)?])
+/// The filter for the kernel. `None` where the architecture is not known.
+pub(crate) fn compile(sockets: Sockets, form: Form) -> Option<Program> {
+    let missing = MISSING.iter().map(|call| (*call, Refusal::always(libc::ENOSYS)));
+    program::make(&missing.chain(refusals(sockets, form)).collect())
 }
 
-fn refusals(sockets: Sockets, form: Form) -> Option<BTreeMap<i64, Vec<SeccompRule>>> {
+fn refusals(sockets: Sockets, form: Form) -> BTreeMap<libc::c_long, Refusal> {
     let shared = if form == Form::Landlock { SHARED } else { &[] };
-    let refused = REFUSED.iter().chain(shared).map(|call| (*call, Vec::new()));
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = refused.collect();
-    rules.insert(libc::SYS_socket, socket_rules(sockets)?);
+    let refused = REFUSED.iter().chain(shared).map(|call| (*call, Refusal::always(libc::EPERM)));
+    let mut refused: BTreeMap<libc::c_long, Refusal> = refused.collect();
+    let mut when = |call, cases| drop(refused.insert(call, Refusal { errno: libc::EPERM, cases }));
+    when(libc::SYS_socket, refused_sockets(sockets));
     // A datagram socket of a pair can still send to any Unix socket by its path; a raw one is the same there.
     let pairs = [libc::SOCK_DGRAM, libc::SOCK_RAW];
-    let pair = |kind: libc::c_int| SeccompRule::new(vec![masked(1, 0xF, kind)?]).ok();
-    rules.insert(libc::SYS_socketpair, pairs.map(pair).into_iter().collect::<Option<_>>()?);
+    when(libc::SYS_socketpair, pairs.iter().map(|kind| vec![of_kind(*kind)]).collect());
     // The kernel asks for the same user only. A limit on processor time would end a process outside.
-    let (of_another, new) = (differs(0, 0)?, differs_whole(2, 0)?);
-    rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![of_another, new]).ok()?]);
-    rules.insert(
-        libc::SYS_ioctl,
-        TERMINAL_INPUT
-            .iter()
-            .map(|request| SeccompRule::new(vec![equals(1, u64::from(*request))?]).ok())
-            .collect::<Option<_>>()?,
-    );
-    for call in [libc::SYS_clone, libc::SYS_unshare] {
-        let flag = |flag: &libc::c_int| {
-            let bit = u64::from(flag.cast_unsigned());
-            let set = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bit), bit);
-            SeccompRule::new(vec![set.ok()?]).ok()
-        };
-        // As a flag of clone this bit belongs to the signal of a child's end.
-        let flags = NAMESPACE_FLAGS.iter().filter(|flag| call == libc::SYS_unshare || **flag != 0x80);
-        rules.insert(call, flags.map(flag).collect::<Option<_>>()?);
-    }
-    Some(rules)
+    when(libc::SYS_prlimit64, vec![vec![Test::Not(0, 0), Test::NotNull(2)]]);
+    when(libc::SYS_ioctl, TERMINAL_INPUT.iter().map(|request| vec![Test::Is(1, *request)]).collect());
+    // As a flag of clone the bit of the last belongs to the signal of a child's end.
+    let namespaces = |flags: &[libc::c_int]| flags.iter().fold(0, |all, flag| all | flag.cast_unsigned());
+    when(libc::SYS_unshare, vec![vec![Test::Any(0, namespaces(&NAMESPACE_FLAGS))]]);
+    when(libc::SYS_clone, vec![vec![Test::Any(0, namespaces(&NAMESPACE_FLAGS[..7]))]]);
+    refused
 }
 
 /// Refuses every family but those that are allowed. Netlink is allowed for questions about the command's own
 /// network interfaces, which Node and Go ask at start.
-fn socket_rules(sockets: Sockets) -> Option<Vec<SeccompRule>> {
+fn refused_sockets(sockets: Sockets) -> Vec<Vec<Test>> {
     let mut allowed = Vec::new();
     if sockets.internet {
         allowed.extend([libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK]);
@@ -177,50 +158,37 @@ fn socket_rules(sockets: Sockets) -> Option<Vec<SeccompRule>> {
     if sockets.unix {
         allowed.push(libc::AF_UNIX);
     }
-    let not = |family: &libc::c_int| differs(0, u64::from(family.cast_unsigned()));
     if allowed.is_empty() {
-        return Some(Vec::new());
+        return Vec::new();
     }
-    let mut rules = vec![SeccompRule::new(allowed.iter().map(not).collect::<Option<_>>()?).ok()?];
+    let mut cases = vec![allowed.iter().map(|family| Test::Not(0, family.cast_unsigned())).collect()];
     if sockets.internet {
-        let route = u64::from(libc::NETLINK_ROUTE.cast_unsigned());
-        let netlink = equals(0, u64::from(libc::AF_NETLINK.cast_unsigned()))?;
-        rules.push(SeccompRule::new(vec![netlink, differs(2, route)?]).ok()?);
+        let family = |family: libc::c_int| Test::Is(0, family.cast_unsigned());
+        cases.push(vec![family(libc::AF_NETLINK), Test::Not(2, libc::NETLINK_ROUTE.cast_unsigned())]);
         // Raw sockets see and forge what others send; the kernel refuses them to all but root.
-        for (family, kind) in
+        for (of, kind) in
             [(libc::AF_INET, libc::SOCK_RAW), (libc::AF_INET6, libc::SOCK_RAW), (libc::AF_INET, SOCK_PACKET)]
         {
-            let family = equals(0, u64::from(family.cast_unsigned()))?;
-            rules.push(SeccompRule::new(vec![family, masked(1, 0xF, kind)?]).ok()?);
+            cases.push(vec![family(of), of_kind(kind)]);
         }
     }
-    Some(rules)
+    cases
 }
 
-fn equals(argument: u8, value: u64) -> Option<SeccompCondition> {
-    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value).ok()
+/// Whether a socket is to be of this kind, whatever its flags.
+fn of_kind(kind: libc::c_int) -> Test {
+    Test::Masked(1, 0xF, kind.cast_unsigned())
 }
 
-fn differs(argument: u8, value: u64) -> Option<SeccompCondition> {
-    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value).ok()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The same for an argument of 64 bits.
-fn differs_whole(argument: u8, value: u64) -> Option<SeccompCondition> {
-    SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, value).ok()
-}
-
-fn masked(argument: u8, mask: u64, value: libc::c_int) -> Option<SeccompCondition> {
-    let value = u64::from(value.cast_unsigned());
-    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(mask), value).ok()
-}
-
-/// A program that first refuses the second numbering of system calls that 64-bit x86 kernels may offer: its numbers
-/// are in no list.
-fn without_second_numbering(program: BpfProgram) -> BpfProgram {
-    const REFUSE: u32 = 0x0005_0000;
-    let load_number = sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
-    let at_least = sock_filter { code: 0x35, jt: 0, jf: 1, k: 0x4000_0000 };
-    let refuse = sock_filter { code: 0x06, jt: 0, jf: 0, k: REFUSE | libc::EPERM.cast_unsigned() };
-    [load_number, at_least, refuse].into_iter().chain(program).collect()
+    #[test]
+    fn filter_is_short() {
+        let sockets = Sockets { internet: true, unix: false };
+        let program = compile(sockets, Form::Landlock).unwrap();
+        // The kernel translates it for each command.
+        assert!(program.len() < 200, "{}", program.len());
+    }
 }

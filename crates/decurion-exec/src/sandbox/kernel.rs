@@ -213,10 +213,10 @@ pub(crate) fn restrict(ruleset: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Filters the system calls of this process from now on. Makes one system call and nothing else.
-pub(crate) fn filter_calls(program: &[seccompiler::sock_filter]) -> io::Result<()> {
+pub(crate) fn filter_calls(program: &[libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?,
-        filter: program.as_ptr().cast_mut().cast(),
+        filter: program.as_ptr().cast_mut(),
     };
     // SAFETY: the kernel copies `len` instructions, which both types lay out as the kernel does, and writes nothing.
     checked(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) })

@@ -1,0 +1,256 @@
+//! A system call filter as a program for the kernel. Takes which calls are refused, and for which arguments; gives its
+//! instructions.
+//!
+//! When a filter is installed, which each command does, the kernel translates it and runs it for every call that it
+//! has, to learn which are always allowed. So the program is short, and finds a number by halves.
+
+use std::collections::BTreeMap;
+
+use libc::{c_int, c_long, sock_filter};
+
+pub(crate) type Program = Vec<sock_filter>;
+
+/// How a call is refused.
+pub(super) struct Refusal {
+    pub errno: c_int,
+    /// It is refused if all tests of one of these hold; if there are none, always.
+    pub cases: Vec<Vec<Test>>,
+}
+
+impl Refusal {
+    pub fn always(errno: c_int) -> Self {
+        Self { errno, cases: Vec::new() }
+    }
+}
+
+/// A test of an argument, by its place. All but the last look at its lower 32 bits.
+pub(super) enum Test {
+    Is(u32, u32),
+    Not(u32, u32),
+    /// With this mask it is this value.
+    Masked(u32, u32, u32),
+    /// One of these bits is set.
+    Any(u32, u32),
+    /// It is not zero.
+    NotNull(u32),
+}
+
+// What the kernel calls BPF_LD | BPF_W | BPF_ABS, and so on.
+const LOAD: u16 = 0x20;
+const AND: u16 = 0x54;
+const JUMP: u16 = 0x05;
+const IF_EQUAL: u16 = 0x15;
+const IF_AT_LEAST: u16 = 0x35;
+const IF_ANY_BIT: u16 = 0x45;
+const RETURN: u16 = 0x06;
+
+// Where a call's number, its architecture and its first argument are.
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+const ARGUMENTS: u32 = 16;
+
+const ALLOW: u32 = 0x7FFF_0000;
+const KILL: u32 = 0x8000_0000;
+const ERROR: u32 = 0x0005_0000;
+/// 64-bit x86 kernels may offer a second numbering of calls from here on, which is in no list.
+const SECOND_NUMBERING: u32 = 0x4000_0000;
+/// How many numbers are compared one after the other.
+const ABREAST: usize = 8;
+
+/// The program. `None` where the architecture is not known.
+pub(super) fn make(refused: &BTreeMap<c_long, Refusal>) -> Option<Program> {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => 0xC000_003E,
+        "aarch64" => 0xC000_00B7,
+        "riscv64" => 0xC000_00F3,
+        _ => return None,
+    };
+    let start = [
+        step(LOAD, ARCHITECTURE),
+        branch(IF_EQUAL, architecture, 1, 0),
+        step(RETURN, KILL),
+        step(LOAD, NUMBER),
+        branch(IF_AT_LEAST, SECOND_NUMBERING, 0, 1),
+        error(libc::EPERM),
+    ];
+    let calls: Option<Vec<(u32, &Refusal)>> =
+        refused.iter().map(|(call, refusal)| Some((u32::try_from(*call).ok()?, refusal))).collect();
+    Some(start.into_iter().chain(search(&parts(&calls?))?).collect())
+}
+
+/// Calls that are answered in one piece, by their first number.
+struct Part {
+    first: u32,
+    program: Program,
+}
+
+/// The calls, in the order of their numbers. One that depends on its arguments is a part for itself.
+fn parts(calls: &[(u32, &Refusal)]) -> Vec<Part> {
+    let alike = |(_, one): &(u32, &Refusal), (_, other): &(u32, &Refusal)| {
+        one.cases.is_empty() && other.cases.is_empty() && one.errno == other.errno
+    };
+    let pieces = calls.chunk_by(alike).flat_map(|alike| alike.chunks(ABREAST));
+    pieces.filter_map(|piece| Some(Part { first: piece.first()?.0, program: answer(piece) })).collect()
+}
+
+/// Finds the part of the number that is loaded.
+fn search(parts: &[Part]) -> Option<Program> {
+    if let [part] = parts {
+        return Some(part.program.clone());
+    }
+    let (lower, upper) = parts.split_at(parts.len() / 2);
+    let middle = upper.first()?.first;
+    let (lower, upper) = (search(lower)?, search(upper)?);
+    let choose = match u8::try_from(lower.len()) {
+        Ok(skip) => vec![branch(IF_AT_LEAST, middle, skip, 0)],
+        Err(_) => {
+            vec![branch(IF_AT_LEAST, middle, 0, 1), step(JUMP, u32::try_from(lower.len()).ok()?)]
+        }
+    };
+    Some(choose.into_iter().chain(lower).chain(upper).collect())
+}
+
+/// Refuses calls whose numbers are here and allows others.
+fn answer(calls: &[(u32, &Refusal)]) -> Program {
+    let Some((_, refusal)) = calls.first() else { return vec![step(RETURN, ALLOW)] };
+    let refuse = error(refusal.errno);
+    let cases: Program = refusal.cases.iter().flat_map(|tests| case(tests, refuse)).collect();
+    let last = step(RETURN, ALLOW);
+    if cases.is_empty() {
+        // To the last instruction, over the other numbers and the one that allows.
+        let skip = |at: usize| distance(calls.len() - at);
+        let numbers = calls.iter().enumerate();
+        let numbers = numbers.map(|(at, (number, _))| branch(IF_EQUAL, *number, skip(at), 0));
+        return numbers.chain([last, refuse]).collect();
+    }
+    let numbers = calls.iter().map(|(number, _)| branch(IF_EQUAL, *number, 0, distance(cases.len())));
+    numbers.chain(cases.iter().copied()).chain([last]).collect()
+}
+
+/// Refuses if all tests hold, else goes on behind.
+fn case(tests: &[Test], refuse: sock_filter) -> Program {
+    let all =
+        |rest: Program, test: &Test| test.before(distance(rest.len())).into_iter().chain(rest).collect();
+    tests.iter().rev().fold(vec![refuse], all)
+}
+
+impl Test {
+    /// Goes on if it holds, else skips so many instructions.
+    fn before(&self, skip: u8) -> Program {
+        let load = |argument: u32| step(LOAD, ARGUMENTS + argument * 8);
+        match *self {
+            Self::Is(argument, value) => vec![load(argument), branch(IF_EQUAL, value, 0, skip)],
+            Self::Not(argument, value) => vec![load(argument), branch(IF_EQUAL, value, skip, 0)],
+            Self::Masked(argument, mask, value) => {
+                vec![load(argument), step(AND, mask), branch(IF_EQUAL, value, 0, skip)]
+            }
+            Self::Any(argument, bits) => vec![load(argument), branch(IF_ANY_BIT, bits, 0, skip)],
+            Self::NotNull(argument) => vec![
+                load(argument),
+                branch(IF_EQUAL, 0, 0, 2),
+                step(LOAD, ARGUMENTS + argument * 8 + 4),
+                branch(IF_EQUAL, 0, skip, 0),
+            ],
+        }
+    }
+}
+
+fn step(code: u16, k: u32) -> sock_filter {
+    sock_filter { code, jt: 0, jf: 0, k }
+}
+
+fn branch(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter { code, jt, jf, k }
+}
+
+fn error(errno: c_int) -> sock_filter {
+    step(RETURN, ERROR | errno.cast_unsigned())
+}
+
+/// What a branch skips. Parts are far shorter than the most that is possible, as the test shows.
+fn distance(instructions: usize) -> u8 {
+    u8::try_from(instructions).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel answers to a call by this program.
+    fn run(program: &Program, number: u32, arguments: [u64; 6]) -> u32 {
+        let architecture = program[1].k;
+        let load = |place: u32| match place {
+            NUMBER => number,
+            ARCHITECTURE => architecture,
+            place => {
+                let argument = arguments[(place - ARGUMENTS) as usize / 8];
+                u32::try_from(argument >> ((place - ARGUMENTS) % 8 * 8) & u64::from(u32::MAX)).unwrap()
+            }
+        };
+        let (mut at, mut loaded) = (0, 0);
+        loop {
+            let sock_filter { code, jt, jf, k } = program[at];
+            let holds = match code {
+                LOAD => {
+                    loaded = load(k);
+                    true
+                }
+                AND => {
+                    loaded &= k;
+                    true
+                }
+                JUMP => {
+                    at += k as usize;
+                    true
+                }
+                IF_EQUAL => loaded == k,
+                IF_AT_LEAST => loaded >= k,
+                IF_ANY_BIT => loaded & k != 0,
+                RETURN => return k,
+                _ => unreachable!("{code}"),
+            };
+            at += 1 + usize::from(if holds { jt } else { jf });
+        }
+    }
+
+    #[test]
+    fn calls_are_refused_as_they_are_listed() {
+        // Many, with gaps of all sizes, so that parts are reached over long distances.
+        let listed = |number: u32| (number * number) % 7 < 3 && number < 900;
+        let mut refused: BTreeMap<c_long, Refusal> = (0..1000)
+            .filter(|number| listed(*number))
+            .map(|number| (number.into(), Refusal::always(if number % 90 < 5 { 38 } else { 1 })))
+            .collect();
+        let cases = vec![
+            vec![Test::Is(0, 7), Test::Not(1, 8)],
+            vec![Test::Masked(1, 0xF, 3), Test::Any(2, 0b110)],
+            vec![Test::Is(3, 9), Test::NotNull(4)],
+        ];
+        refused.insert(950, Refusal { errno: 1, cases });
+        let program = make(&refused).unwrap();
+        assert!(program.len() > 256);
+        for number in (0..1000).filter(|number| *number != 950) {
+            let answer = match refused.get(&c_long::from(number)) {
+                Some(refusal) => ERROR | refusal.errno.cast_unsigned(),
+                None => ALLOW,
+            };
+            assert_eq!(run(&program, number, [0; 6]), answer, "{number}");
+        }
+        let (refuse, whole) = (ERROR | 1, 1 << 32);
+        for (arguments, answer) in [
+            ([0, 0, 0, 0, 0, 0], ALLOW),
+            ([7, 9, 0, 0, 0, 0], refuse),
+            ([whole | 7, 9, 0, 0, 0, 0], refuse),
+            ([7, 8, 0, 0, 0, 0], ALLOW),
+            ([0, 0x13, 4, 0, 0, 0], refuse),
+            ([0, 0x13, 1, 0, 0, 0], ALLOW),
+            ([0, 0x14, 4, 0, 0, 0], ALLOW),
+            ([0, 0, 0, 9, 0, 0], ALLOW),
+            ([0, 0, 0, 9, 1, 0], refuse),
+            ([0, 0, 0, 9, whole, 0], refuse),
+        ] {
+            assert_eq!(run(&program, 950, arguments), answer, "{arguments:?}");
+        }
+        assert_eq!(run(&program, SECOND_NUMBERING + 999, [0; 6]), refuse);
+    }
+}
