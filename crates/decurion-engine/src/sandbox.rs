@@ -671,6 +671,8 @@ impl Collected {
 
     /// Hides what a rule denies, also a working directory.
     fn deny(&mut self, path: &Utf8Path) {
+        // Without its links the path would lead elsewhere, and what it led to would have no denied name.
+        self.pin_links(path);
         let place = self.trails.place(path);
         if self.exists(&place) {
             self.visible.retain(|path| !path.starts_with(&place));

@@ -36,8 +36,8 @@ struct Folder {
     names: HashMap<OsString, Found>,
 }
 
-/// Which folder it is, and when it was changed.
-type Stamp = (u64, u64, i64, i64, i64, i64);
+/// Which folder it is, and when it was changed. The last two are times that no program can set.
+pub(super) type Stamp = (u64, u64, i64, i64, i64, i64);
 
 /// What is at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl Memory {
 }
 
 /// None where it cannot be told whether the folder changes.
-fn stamp(folder: &Path) -> Option<Stamp> {
+pub(super) fn stamp(folder: &Path) -> Option<Stamp> {
     let found = folder.symlink_metadata().ok()?;
     #[expect(clippy::disallowed_methods, reason = "compared with the times of files")]
     let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;

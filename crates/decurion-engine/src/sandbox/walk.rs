@@ -3,13 +3,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
+use super::ground::{Stamp, stamp};
 use crate::permission::{component_matches, plain};
 
 /// More files than this are not looked through.
@@ -17,8 +16,6 @@ pub(super) const MOST: usize = 2_000_000;
 /// A folder whose path is longer is covered as a whole by a pattern that may cover something in it: what is further
 /// down cannot be named any more.
 const LONGEST: usize = 3_600;
-/// See [`super::ground`].
-const UNSURE: Duration = Duration::from_secs(2);
 
 /// What was found, for each pattern.
 pub(super) type Covered = Vec<BTreeSet<PathBuf>>;
@@ -42,7 +39,8 @@ struct Memory {
 /// A folder that was read.
 #[derive(Debug)]
 struct Known {
-    stamp: Stamp,
+    /// None where it may have changed since.
+    stamp: Option<Stamp>,
     /// How many names are in it.
     names: usize,
     /// Folders in it in which a pattern may cover something.
@@ -50,8 +48,6 @@ struct Known {
     /// What patterns cover.
     covered: Vec<(OsString, Vec<u16>)>,
 }
-
-type Stamp = Option<(u64, u64, i64, i64)>;
 
 /// How far each pattern has come on the way to a folder.
 type States = Box<[(u16, u16)]>;
@@ -149,15 +145,6 @@ impl Walk<'_> {
         }
         known
     }
-}
-
-/// Which folder it is and when it was changed; none where it may have changed since.
-fn stamp(folder: &Path) -> Stamp {
-    let found = folder.symlink_metadata().ok()?;
-    #[expect(clippy::disallowed_methods, reason = "compared with the times of files")]
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    let changed = Duration::from_secs(u64::try_from(found.mtime()).ok()?);
-    (now > changed + UNSURE).then(|| (found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
 }
 
 /// All patterns, taken apart once.
@@ -272,6 +259,7 @@ pub(super) fn outermost(mut folders: Vec<Utf8PathBuf>) -> Vec<Utf8PathBuf> {
 mod tests {
     use super::*;
     use std::os::unix::ffi::OsStrExt as _;
+    use std::time::{Duration, SystemTime};
 
     fn find(walks: &Walks, root: &Utf8Path, patterns: &[&str]) -> Vec<Vec<String>> {
         let patterns: Vec<String> =
