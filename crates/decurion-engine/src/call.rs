@@ -432,7 +432,7 @@ impl Leave {
     /// For files that the call opens itself.
     fn rules(&self, bench: &Bench<'_>) -> OpenRules {
         let rules = OpenRules::new(self.policy.clone(), (*self.seen).clone());
-        rules.confined(Confinement::of(&bench.spec), &bench.ports.root)
+        rules.confined(Confinement::of(&bench.spec))
     }
 
     /// For a command that it starts; none where nothing is kept from it. The error is why it cannot be started.
@@ -529,14 +529,6 @@ fn decide_under_grants(
     let sandbox = &bench.spec.definition.sandbox;
     if let Some(reason) = fetched.and_then(|host| bounds::refuses_fetch(sandbox, host, input)) {
         return Decision { verdict: Verdict::Deny, reason, rule: None, profile: None };
-    }
-    for root in bounds.iter().flat_map(|bounds| bounds.twins(&bench.ports.root)) {
-        // What the rules forbid of the session's own folder stays forbidden there, and in every copy of it.
-        let around = around(&bench.around, &root, &bench.spec);
-        let decision = decide(&Policy { around, ..policy.clone() }, name, input, seen);
-        if decision.verdict == Verdict::Deny && decision.rule.is_some() {
-            return decision;
-        }
     }
     for grant in bench.ports.desk.grants.iter() {
         let decision = decide(&Policy { grant: grant.clone(), ..policy.clone() }, name, input, seen);

@@ -93,14 +93,6 @@ impl Confinement {
         self.inside(path).map(|inside| below(&self.tree, inside))
     }
 
-    /// What a folder is called in each of the other checkouts: what is forbidden in one is so in all of them.
-    pub fn twins(&self, folder: &Utf8Path) -> Vec<Utf8PathBuf> {
-        match self.inside(folder) {
-            Some(inside) => self.origins.iter().map(|origin| below(origin, inside)).collect(),
-            None => vec![folder.to_owned()],
-        }
-    }
-
     /// Where in another checkout a path is.
     fn inside<'a>(&self, path: &'a Utf8Path) -> Option<&'a Utf8Path> {
         self.origins.iter().find_map(|origin| path.strip_prefix(origin).ok())
@@ -304,9 +296,6 @@ mod tests {
         assert_eq!(bounds().refuses(&read, place), None);
         let memory = Intent::titled("").touching("/home/ann/m/MEMORY.md", Access::Write);
         assert_eq!(bounds().refuses(&memory, place), None, "its memory is its own");
-        let twins = bounds().twins("/srv/p/sub".into());
-        assert_eq!(twins, ["/state/worktrees/p/a0/sub", "/srv/p/sub"], "rules hold in all of them");
-        assert_eq!(bounds().twins("/srv".into()), ["/srv"]);
         let near = Intent::titled("").touching("/state/worktrees/p/a10/x", Access::Write);
         assert!(bounds().refuses(&near, place).is_some(), "a name that begins the same is another");
     }

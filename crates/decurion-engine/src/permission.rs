@@ -53,6 +53,8 @@ pub struct Around {
     /// The checkout of its own that the run works in. It may be below our state folder, whose name would protect
     /// it from the one that it was made for.
     pub checkout: Option<Confinement>,
+    /// The tops of all known checkouts of the repository that the run works in: what is denied in one is denied in all.
+    pub checkouts: Vec<Utf8PathBuf>,
     /// Where all these names lead, and those in rules.
     pub trails: Trails,
 }
@@ -642,7 +644,7 @@ impl Question<'_> {
         for touch in self.touches() {
             let found = if paths::covers(specifier, &touch.path, around, Reading::Wide) {
                 if covers_tool { Match::Yes } else { Match::Maybe }
-            } else if paths::nearly_covers(specifier, &touch.path, around) {
+            } else if paths::covering(specifier, around)(&touch.path) {
                 Match::Maybe
             } else if self.tool == "Grep" && covers_tool {
                 let pattern = touch.path.to_string();
@@ -654,7 +656,9 @@ impl Question<'_> {
                     names: false,
                     access: Access::Read,
                 };
-                if paths::may_cover(specifier, &wide, around) { Match::Maybe } else { Match::No }
+                // What lies in other checkouts is refused file by file, when it is opened.
+                let here = Around { checkouts: Vec::new(), ..around.clone() };
+                if paths::may_cover(specifier, &wide, &here) { Match::Maybe } else { Match::No }
             } else {
                 Match::No
             };

@@ -5,13 +5,14 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8Path;
 use decurion_protocol::{Access, Intent, Mode, RuleSet, RunSpec, Verdict};
 use decurion_tools::{AddressRule, PathRules, Surroundings};
 use serde_json::Value;
 
 use crate::confine::Confinement;
 use crate::permission::{Around, Policy, address_rule, decide, names_host};
+use crate::sandbox::checkouts;
 use crate::trail::Trails;
 
 /// The rules of one call that was allowed.
@@ -20,8 +21,6 @@ pub struct OpenRules {
     policy: Policy,
     /// The deny rules alone, which a search asks once per file; none where there are none.
     deny: Option<Policy>,
-    /// The same, counted from the session's folder in each of the checkouts that the run's own was made from.
-    twins: Vec<Policy>,
     /// What was decided about, with the real paths.
     decided: Intent,
     /// Where the run may write at all.
@@ -35,21 +34,12 @@ impl OpenRules {
         // A mode that allows everything else leaves just the deny rules to speak.
         let only_deny = || Policy::new(Mode::BypassPermissions, Arc::new(deny), policy.around.clone());
         let deny = (!policy.rules.deny.is_empty()).then(only_deny);
-        Self { policy, deny, twins: Vec::new(), decided, bounds: None }
+        Self { policy, deny, decided, bounds: None }
     }
 
-    /// The same for a run that may write only there, in a session whose rules count from `root`: what they forbid
-    /// is forbidden in every checkout above too.
-    pub fn confined(self, bounds: Option<Confinement>, root: &Utf8Path) -> Self {
-        let deny = bounds.as_ref().and_then(|_| self.deny.clone());
-        let twin = |(deny, root): (&Policy, Utf8PathBuf)| {
-            let around = Around { root, ..deny.around.clone() };
-            Policy { around, ..deny.clone() }
-        };
-        let roots = bounds.iter().flat_map(|bounds| bounds.twins(root));
-        let twins =
-            deny.iter().flat_map(|deny| roots.clone().map(move |root| (deny, root))).map(twin).collect();
-        Self { twins, bounds, ..self }
+    /// The same for a run that may write only there.
+    pub fn confined(self, bounds: Option<Confinement>) -> Self {
+        Self { bounds, ..self }
     }
 }
 
@@ -66,8 +56,8 @@ impl PathRules for OpenRules {
         };
         let intent = Intent::titled("").touching(path, access);
         let ask = |policy| decide(policy, tool, &Value::Null, &intent);
-        let denying = self.deny.iter().chain(&self.twins);
-        if let Some(denied) = denying.map(ask).find(|decision| decision.verdict == Verdict::Deny) {
+        if let Some(denied) = self.deny.as_ref().map(ask).filter(|decision| decision.verdict == Verdict::Deny)
+        {
             return Some(denied.reason);
         }
         // A search reads all that lies below the place it was allowed to read.
@@ -93,9 +83,12 @@ impl PathRules for OpenRules {
     }
 }
 
-/// Where rules count from, for a call that happens here in a run that was started there.
+/// Where rules count from, for a call that happens here in a run that was started there. Looks at the disk.
 pub fn around(here: &Surroundings, root: &Utf8Path, spec: &RunSpec) -> Around {
+    let worktree = spec.worktree.iter();
+    let known = worktree.flat_map(|worktree| std::iter::once(&worktree.path).chain(worktree.origins()));
     Around {
+        checkouts: checkouts(root, known.cloned()),
         cwd: here.cwd.clone(),
         root: root.to_owned(),
         directories: here.directories.clone(),
@@ -119,6 +112,7 @@ mod tests {
             directories: vec!["/project".into()],
             home: None,
             checkout: None,
+            checkouts: Vec::new(),
             trails: Trails::default(),
         };
         let decided = Intent::titled("").touching("/project/notes.txt", Access::Write);

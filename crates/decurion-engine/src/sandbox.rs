@@ -26,6 +26,7 @@ use crate::confine::Confinement;
 use crate::permission::{Around, Policy, Walls, fixed_part, patterns_of};
 use crate::trail::{Ground, Trails};
 use ground::KeptGround;
+pub use places::checkouts;
 pub(crate) use places::git_folders;
 pub(crate) use private_folder::PrivateFolder;
 use programs::{Programs, Variables};
@@ -450,10 +451,9 @@ impl SandboxMaker {
         let about_files =
             |rule: &&Rule| rule.specifier.is_some() && (rule.tool == "Read" || is_about_writing(rule));
         let rules: Vec<&Rule> = policy.rules.deny.iter().filter(about_files).collect();
-        let everywhere: Vec<Around> = std::iter::once(around.clone()).chain(elsewhere(&around)).collect();
         let mut wild = Vec::new();
         for rule in &rules {
-            for pattern in everywhere.iter().flat_map(|around| patterns_of(rule, around, true)) {
+            for pattern in patterns_of(rule, &around, true) {
                 match places::whole(&pattern) {
                     Some(path) if path == "/" => {
                         for folder in &folders {
@@ -556,24 +556,6 @@ fn allowed_to_read(policy: &Policy) -> Vec<Utf8PathBuf> {
     let reading = policy.rules.allow.iter().filter(|rule| rule.tool == "Read");
     let patterns = reading.flat_map(|rule| patterns_of(rule, &policy.around, false));
     patterns.filter_map(|pattern| places::whole(&pattern)).collect()
-}
-
-/// Where rules count from in each of the checkouts that the run's own was made from: what is denied in one is denied in
-/// all of them.
-fn elsewhere(around: &Around) -> Vec<Around> {
-    let Some(bounds) = &around.checkout else { return Vec::new() };
-    let there = |path: &Utf8Path, origin: &Utf8Path| match path.strip_prefix(bounds.tree()) {
-        Ok(rest) => origin.join(rest),
-        Err(_) => path.to_owned(),
-    };
-    let origins = bounds.checkouts().filter(|checkout| *checkout != bounds.tree());
-    origins
-        .map(|origin| Around {
-            cwd: there(&around.cwd, origin),
-            root: there(&around.root, origin),
-            ..around.clone()
-        })
-        .collect()
 }
 
 fn is_about_writing(rule: &Rule) -> bool {

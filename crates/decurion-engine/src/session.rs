@@ -49,7 +49,7 @@ use crate::task::{BY_END, BY_INTERRUPT};
 use crate::trail::Trails;
 use crate::tree::{Tree, apart};
 use crate::worktree::Released;
-use crate::{elicit, own_tools, permits, skill};
+use crate::{elicit, own_tools, permits, sandbox, skill};
 
 /// A session, before its task starts.
 pub struct Session {
@@ -759,6 +759,7 @@ impl Owner {
             directories: directories.clone(),
             home: home.clone(),
             checkout: None,
+            checkouts: sandbox::checkouts(&session.request.cwd, std::iter::empty()),
             trails: Trails::on_disk(),
         };
         let rewind = Rewind {

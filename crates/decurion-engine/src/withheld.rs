@@ -7,14 +7,14 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::{Access, Intent, Mode, Rule, RuleSet, Verdict, Worktree};
 use serde_json::Value;
 
-use crate::confine::Confinement;
 use crate::permission::{Around, Policy, decide, normal};
 use crate::ports::Instructions;
+use crate::sandbox::checkouts;
 use crate::trail::Trails;
 
-/// The deny rules about files, counted from every folder that they hold in.
+/// The deny rules about files.
 pub struct Withheld {
-    policies: Vec<Policy>,
+    policy: Option<Policy>,
     trails: Trails,
 }
 
@@ -32,16 +32,20 @@ impl Withheld {
         // A rule that denies a tool as a whole is about what the model may call, not about a file.
         let deny: Vec<Rule> = rules.deny.iter().filter(|rule| rule.specifier.is_some()).cloned().collect();
         if deny.is_empty() {
-            return Self { policies: Vec::new(), trails };
+            return Self { policy: None, trails };
         }
         let rules = Arc::new(RuleSet { deny, ..RuleSet::default() });
-        let policy = |root: Utf8PathBuf| {
-            let (cwd, home) = (cwd.to_owned(), home.map(Utf8Path::to_owned));
-            let around =
-                Around { cwd, root, home, directories: Vec::new(), checkout: None, trails: trails.clone() };
-            Policy::new(Mode::BypassPermissions, Arc::clone(&rules), around)
+        let known =
+            worktree.iter().flat_map(|worktree| std::iter::once(&worktree.path).chain(worktree.origins()));
+        let around = Around {
+            cwd: cwd.to_owned(),
+            root: root.to_owned(),
+            home: home.map(Utf8Path::to_owned),
+            checkouts: checkouts(root, known.cloned()),
+            trails: trails.clone(),
+            ..Around::default()
         };
-        Self { policies: roots(root, worktree).into_iter().map(policy).collect(), trails }
+        Self { policy: Some(Policy::new(Mode::BypassPermissions, rules, around)), trails }
     }
 
     /// Why a file that some text names is left out: a rule forbids to read it under this name or where it leads.
@@ -81,7 +85,7 @@ impl Withheld {
     }
 
     fn places(&self, path: &Utf8Path) -> Vec<Utf8PathBuf> {
-        if self.policies.is_empty() {
+        if self.policy.is_none() {
             return Vec::new();
         }
         self.trails.of(path).iter().map(|step| step.name.clone()).collect()
@@ -92,21 +96,7 @@ impl Withheld {
         if intent.touches.is_empty() {
             return None;
         }
-        let asked = self.policies.iter().map(|policy| decide(policy, "Read", &Value::Null, &intent));
-        asked.into_iter().find(|decision| decision.verdict != Verdict::Allow).map(|decision| decision.reason)
+        let decision = decide(self.policy.as_ref()?, "Read", &Value::Null, &intent);
+        (decision.verdict != Verdict::Allow).then_some(decision.reason)
     }
-}
-
-/// The folders that the rules of a session count from.
-fn roots(root: &Utf8Path, worktree: Option<&Worktree>) -> Vec<Utf8PathBuf> {
-    let mut roots = vec![root.to_owned()];
-    if let Some(worktree) = worktree {
-        let bounds = Confinement::new(worktree.path.clone(), worktree.origins().cloned().collect());
-        roots.extend(bounds.translated(root));
-        roots.extend(bounds.twins(root));
-        roots.push(worktree.home(root));
-    }
-    roots.sort();
-    roots.dedup();
-    roots
 }

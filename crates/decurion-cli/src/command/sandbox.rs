@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use decurion_config::{Environment, LoadRequest, Loaded};
 use decurion_engine::permission::{self, Around, Policy, Walls};
-use decurion_engine::sandbox::SandboxMaker;
+use decurion_engine::sandbox::{SandboxMaker, checkouts};
 use decurion_engine::trail::Trails;
 use decurion_exec::{Exit, Launch, Output, Sandbox, Stdin};
 use decurion_protocol::{Decision, Intent, Profile, Verdict};
@@ -82,6 +82,7 @@ pub fn policy(loaded: &Loaded, maker: Option<&SandboxMaker>) -> Policy {
         directories: settings.additional_directories.clone(),
         home: paths.home.clone(),
         checkout: None,
+        checkouts: checkouts(&paths.cwd, std::iter::empty()),
         trails: Trails::on_disk(),
     };
     let policy = Policy::new(settings.default_mode, Arc::new(loaded.rules.set.clone()), around);

@@ -5,10 +5,10 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use decurion_testkit::proc::Program;
+use decurion_testkit::proc::{Home, Program};
 use serde_json::{Value, json};
 
-use crate::sandbox::{names, stand};
+use crate::sandbox::{names, results, stand};
 use crate::stand::{Stand, finished};
 use crate::talk::{LED, answer, next, prompt};
 
@@ -196,4 +196,99 @@ fn refusals_of_hooks_are_in_the_audit_log() {
     let audit = stand.run(&["audit", "show", "--kind", "sandbox"]).output();
     assert!(audit.contains("UserPromptSubmit hook touch /etc/decurion-made"), "{audit}");
     assert!(audit.contains("the command reports, unverified: touch: cannot touch"), "{audit}");
+}
+
+/// A repository with a commit, whose agent works in a worktree and makes these calls.
+fn isolated(calls: &dyn Fn(&str) -> Vec<(&'static str, Value)>) -> (Stand, String) {
+    let home = Home::new().unwrap();
+    let work = home.work().to_str().unwrap().to_owned();
+    let agent = json!({"description": "d", "prompt": "p", "subagent_type": "general-purpose", "isolation": "worktree"});
+    let mut script =
+        format!("when agent=main turn=1\n  call Agent {agent}\nwhen agent=general-purpose turn=1\n");
+    for (tool, input) in calls(&work) {
+        script.push_str(&format!("  call {tool} {input}\n"));
+    }
+    script.push_str("when\n  say \"done\"\n");
+    let stand = Stand::in_home(home, &script);
+    fill(&stand);
+    (stand, work)
+}
+
+/// Makes a repository with a commit.
+fn fill(stand: &Stand) {
+    for (file, text) in [("src/key.txt", "canary\n"), ("src/fixed.txt", "before\n"), ("a.txt", "one\n")] {
+        let path = stand.home.work().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    for arguments in [&["init", "-q"][..], &["add", "-A"], &["commit", "-q", "-m", "x"]] {
+        let git =
+            stand.home.program("git").args(["-c", "user.name=n", "-c", "user.email=e@x"]).args(arguments);
+        assert_eq!(finished(git).ending.code(), 0);
+    }
+}
+
+fn requests(stand: &Stand) -> String {
+    stand.model.requests().iter().map(|request| String::from_utf8_lossy(&request.body).into_owned()).collect()
+}
+
+/// Every call by which an agent in a worktree could read or change a file, in its own copy and in the original.
+fn attempts(work: &str) -> Vec<(&'static str, Value)> {
+    vec![
+        (
+            "Bash",
+            json!({"command": "perl -e 'open(F, q(src/key.txt)) and print <F>; open(F, q(>>src/fixed.txt)) and print F q(changed) and close(F); open(F, q(src/fixed.txt)) and print <F>'"}),
+        ),
+        ("Bash", json!({"command": format!("cat $(echo {work}/src/key.txt)")})),
+        ("Read", json!({"file_path": format!("{work}/src/key.txt")})),
+        ("Read", json!({"file_path": "src/key.txt"})),
+        ("Grep", json!({"pattern": "can", "output_mode": "content"})),
+        ("Write", json!({"file_path": "src/fixed.txt", "content": "changed"})),
+        ("Read", json!({"file_path": "src/fixed.txt"})),
+    ]
+}
+
+#[test]
+fn what_is_denied_in_one_checkout_is_denied_in_all() {
+    let rules = [
+        "Read(//WORK/src/key.txt),Edit(//WORK/src/fixed.txt)",
+        "Read(//WORK/s*/key.txt),Edit(//WORK/**/fixed.txt)",
+        "Read(src/key.txt),Edit(src/fixed.txt)",
+        "Read(/src/key.txt),Edit(/src/*.txt)",
+    ];
+    let allowed = ["--allowedTools", "Bash(perl:*),Write,Edit,Read,Grep"];
+    for rule in rules {
+        let (stand, work) = isolated(&attempts);
+        let rule = rule.replace("//WORK", &format!("/{work}"));
+        finished(stand.decurion().args(["-p", "go", "--disallowedTools", &rule]).args(allowed));
+        let told = requests(&stand);
+        assert!(!told.contains("canary"), "{rule}: {told}");
+        assert!(told.contains("before") && !told.contains("before\\nchanged"), "{rule}: {told}");
+    }
+    let (stand, _) = isolated(&attempts);
+    finished(stand.decurion().args(["-p", "go"]).args(allowed));
+    let told = requests(&stand);
+    assert!(told.contains("canary") && told.contains("before\\nchanged"), "{told}");
+}
+
+#[test]
+fn what_is_denied_in_the_main_checkout_is_denied_in_the_user_s_other_worktrees() {
+    let home = Home::new().unwrap();
+    let copy = home.home().join("copy").to_str().unwrap().to_owned();
+    let read = json!({"file_path": format!("{copy}/src/key.txt")});
+    let command = json!({"command": "perl look.pl"});
+    let script = format!(
+        "when turn=1\n  call Read {read}\nwhen turn=2\n  call Bash {command}\nwhen\n  say \"done\"\n"
+    );
+    let stand = Stand::in_home(home, &script);
+    fill(&stand);
+    let look = format!("for my $f (qw(src/key.txt a.txt)) {{ open(F, qq({copy}/$f)) and print <F> }}");
+    fs::write(stand.home.work().join("look.pl"), look).unwrap();
+    let git = stand.home.program("git").args(["worktree", "add", "-q", &copy]);
+    assert_eq!(finished(git).ending.code(), 0);
+    let allowed = ["--allowedTools", "Bash(perl:*),Read"];
+    let held = results(&stand, &[&allowed[..], &["--disallowedTools", "Read(src/key.txt)"]].concat());
+    assert!(!held.concat().contains("canary") && held[1].contains("one"), "{held:?}");
+    let open = results(&stand, &allowed);
+    assert!(open[0].contains("canary") && open[1].contains("canary"), "{open:?}");
 }

@@ -8,8 +8,7 @@ use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 use decurion_protocol::intent::WideTouch;
 
 use super::Around;
-use super::glob::{path_matches, paths_meet};
-use crate::trail::Trails;
+use super::glob::{component_matches, path_matches, paths_meet};
 
 /// A path without `.` and `..`, by its text alone.
 pub fn normal(path: &Utf8Path) -> Utf8PathBuf {
@@ -45,21 +44,70 @@ pub(crate) fn patterns(specifier: &str, around: &Around, reading: Reading) -> Ve
             .flat_map(|pattern| renamed(&pattern, |fixed| vec![around.own_name(fixed).into_owned()]))
             .collect();
     }
-    let mut found = Vec::new();
-    for pattern in written {
-        found.extend(renamed(&pattern, |fixed| around.other_names(fixed)));
-        found.push(pattern);
-    }
+    let mut found: Vec<String> = Vec::new();
+    let mut add = |pattern: String| {
+        for name in renamed(&pattern, |fixed| around.other_names(fixed)).into_iter().chain([pattern]) {
+            if !found.contains(&name) {
+                found.push(name);
+            }
+        }
+    };
+    written.for_each(&mut add);
     if let Some(name) = bare(specifier) {
         // What is meant by a name in every folder is first of all the one at hand, and that may be a link.
         for folder in [&around.cwd, &around.root] {
             for name in spellings(name, reading) {
                 let pattern = format!("{}/{name}", escaped(folder));
-                found.extend(renamed(&pattern, |fixed| around.other_names(fixed)));
+                renamed(&pattern, |fixed| around.other_names(fixed)).into_iter().for_each(&mut add);
             }
         }
     }
+    let copies: Vec<String> = found.iter().flat_map(|pattern| in_copies(pattern, around)).collect();
+    let mut add = |pattern: String| {
+        found.extend(renamed(&pattern, |fixed| around.other_names(fixed)));
+        found.push(pattern);
+    };
+    copies.into_iter().for_each(&mut add);
     found
+}
+
+/// What a pattern about one checkout of a repository is in the others: what is denied in one is denied in all.
+fn in_copies(pattern: &str, around: &Around) -> Vec<String> {
+    let own = around.checkout.as_ref().map(super::Confinement::tree);
+    let parts = components(pattern);
+    // Such a pattern is about all folders already.
+    let everywhere = parts.first() == Some(&"**");
+    let mut found = Vec::new();
+    for checkout in &around.checkouts {
+        // Whoever denies a folder in which worktrees are made does not mean what they are made from.
+        let wide = own != Some(checkout);
+        let rests = rests(&parts, &components(checkout.as_str()), wide);
+        for rest in rests.iter().filter(|rest| !(everywhere && rest.first().is_none_or(|part| *part == "**")))
+        {
+            let others = around.checkouts.iter().filter(|other| *other != checkout);
+            found.extend(others.map(|other| format!("{}/{}", escaped(other), rest.join("/"))));
+        }
+    }
+    found
+}
+
+/// What is left of a pattern behind a folder: for each way in which it leads there, its parts below. If it is not read
+/// `wide`, it has to name the folder part by part.
+fn rests<'p>(pattern: &[&'p str], folder: &[&str], wide: bool) -> Vec<Vec<&'p str>> {
+    match (pattern.split_first(), folder.split_first()) {
+        (_, None) => vec![pattern.to_vec()],
+        // It covers a folder above, and with it all of this one.
+        (None, Some(_)) => wide.then(Vec::new).into_iter().collect(),
+        (Some((&"**", rest)), Some((_, below))) if wide => {
+            let mut found = rests(rest, folder, wide);
+            found.extend(rests(pattern, below, wide));
+            found
+        }
+        (Some((first, rest)), Some((name, below))) if *first != "**" && component_matches(first, name) => {
+            rests(rest, below, wide)
+        }
+        (Some(_), Some(_)) => Vec::new(),
+    }
 }
 
 /// A pattern with other names in place of its fixed part.
@@ -202,19 +250,6 @@ pub(crate) fn covers(specifier: &str, path: &Utf8Path, around: &Around, reading:
         let last_is_plain = pattern_names.last().is_some_and(|last| !last.contains(['*', '?', '[']));
         path_matches(&pattern_names, &names, reading == Reading::Wide || last_is_plain)
     })
-}
-
-/// Whether a rule's specifier covers a path but for the case of its letters.
-pub(crate) fn nearly_covers(specifier: &str, path: &Utf8Path, around: &Around) -> bool {
-    let lower = Around {
-        cwd: around.cwd.as_str().to_lowercase().into(),
-        root: around.root.as_str().to_lowercase().into(),
-        directories: Vec::new(),
-        home: around.home.as_ref().map(|home| home.as_str().to_lowercase().into()),
-        checkout: None,
-        trails: Trails::default(),
-    };
-    covers(&specifier.to_lowercase(), Utf8Path::new(&path.as_str().to_lowercase()), &lower, Reading::Wide)
 }
 
 /// Whether a rule that forbids covers a path, whatever the case of its letters. Takes the rule apart once, for many

@@ -132,7 +132,8 @@ pub fn answer(
         directories.push(normal(&cwd.join(directory)));
     }
     let trails = trails.clone();
-    let around = Around { root: cwd.clone(), cwd, directories, home: Some(home), checkout: None, trails };
+    let around =
+        Around { root: cwd.clone(), cwd, directories, home: Some(home), trails, ..Around::default() };
     let parent = row.mode.as_deref().map_or(Ok(Mode::Default), str::parse)?;
     let mut policy = Policy::new(parent, Arc::new(rules(row.rules.unwrap_or_default())?), around);
     policy.walls = match row.sandbox {

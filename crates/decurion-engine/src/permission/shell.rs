@@ -518,7 +518,7 @@ pub(crate) fn forbidden(question: &Question<'_>, rule: &Rule) -> Match {
             best = best.max(match rule.specifier.as_deref() {
                 None if touch.access == access => Match::Yes,
                 Some(specifier) if paths::covers(specifier, &touch.path, around, Reading::Wide) => Match::Yes,
-                Some(specifier) if paths::nearly_covers(specifier, &touch.path, around) => Match::Maybe,
+                Some(specifier) if paths::covering(specifier, around)(&touch.path) => Match::Maybe,
                 None | Some(_) => Match::No,
             });
         }
@@ -581,9 +581,7 @@ fn may_cover(specifier: &str, wide: &WideTouch, around: &super::Around) -> bool 
     }
     let fixed = paths::fixed_part(&wide.pattern);
     let plain = wide.below && !wide.follows && paths::special_parts(&wide.pattern).is_empty();
-    let covered = |path: &Utf8Path| {
-        paths::covers(specifier, path, around, Reading::Wide) || paths::nearly_covers(specifier, path, around)
-    };
+    let covered = |path: &Utf8Path| paths::covering(specifier, around)(path);
     !plain || fixed == "/" || around.trails.any_below(&fixed, &covered).unwrap_or(true)
 }
 

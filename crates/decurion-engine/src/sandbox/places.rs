@@ -65,6 +65,26 @@ pub(crate) fn git_folders(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
     if own == common { vec![own] } else { vec![own, common] }
 }
 
+/// The tops of all checkouts of the repository that a folder is in, with those that are known already. None where there
+/// is only one.
+pub fn checkouts(folder: &Utf8Path, known: impl Iterator<Item = Utf8PathBuf>) -> Vec<Utf8PathBuf> {
+    let mut found: Vec<Utf8PathBuf> = known.collect();
+    let top = folder.ancestors().find(|above| above.join(".git").symlink_metadata().is_ok());
+    found.extend(top.map(Utf8Path::to_owned));
+    if let Some(common) = git_folders(folder).pop() {
+        found.extend(common.parent().filter(|_| common.file_name() == Some(".git")).map(Utf8Path::to_owned));
+        let linked = common.join("worktrees").read_dir_utf8().into_iter().flatten().flatten();
+        let named = linked.filter_map(|entry| {
+            let own = entry.path();
+            Some(own.join(small(&own.join("gitdir"))?.trim()))
+        });
+        found.extend(named.filter_map(|git| git.parent().map(Utf8Path::to_owned)));
+    }
+    found.sort();
+    found.dedup();
+    if found.len() > 1 { found } else { Vec::new() }
+}
+
 fn is_git(folder: &Utf8PathBuf) -> bool {
     folder.join("objects").is_dir() && folder.join("HEAD").is_file()
 }

@@ -65,6 +65,7 @@ impl Land {
             directories: directories.iter().map(|directory| self.named(directory).into()).collect(),
             home: Some(self.outer.join("home")),
             checkout: None,
+            checkouts: Vec::new(),
             trails: Trails::on_disk(),
         }
     }

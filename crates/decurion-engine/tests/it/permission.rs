@@ -38,6 +38,7 @@ fn what_is_not_what_was_approved_is_asked_about_whatever_allows_it() {
         directories: Vec::new(),
         home: None,
         checkout: None,
+        checkouts: Vec::new(),
         trails: Trails::default(),
     };
     let mut intent = Intent::titled("MCP x echo");
@@ -255,6 +256,7 @@ fn a_checkout_below_our_own_folder_is_not_protected_from_whoever_works_in_it() {
         directories: Vec::new(),
         home: Some("/home/user".into()),
         checkout: Some(Confinement::new(own.into(), Vec::new())),
+        checkouts: Vec::new(),
         trails: Trails::default(),
     };
     let bash = Rule::parse("Bash", Default::default()).unwrap();
@@ -281,6 +283,40 @@ fn a_checkout_below_our_own_folder_is_not_protected_from_whoever_works_in_it() {
 }
 
 #[test]
+fn what_is_denied_in_one_checkout_is_denied_in_all_of_them() {
+    let (own, origin) = ("/state/worktrees/a1", "/srv/p");
+    let around = Around {
+        cwd: format!("{own}/sub").into(),
+        root: own.into(),
+        checkout: Some(Confinement::new(own.into(), vec![origin.into()])),
+        checkouts: vec![own.into(), origin.into()],
+        ..Around::default()
+    };
+    for (rule, path, denied) in [
+        ("//srv/p/key", "a1/key", true),
+        ("//srv/p/key", "a1/sub/key", false),
+        ("//srv/*/key", "a1/key", true),
+        ("//srv/**/x.pem", "a1/deep/x.pem", true),
+        ("//**/p/key", "a1/key", true),
+        ("//srv/**", "a1/key", true),
+        ("//srv/q/key", "a1/key", false),
+        ("./key", "/srv/p/sub/key", true),
+        ("./KEY", "/srv/p/sub/key", true),
+        ("/key", "/srv/p/key", true),
+        ("//state/worktrees/a1/key", "/srv/p/key", true),
+        ("//state/**", "/srv/p/key", false),
+    ] {
+        let rule = Rule::parse(&format!("Read({rule})"), Default::default()).unwrap();
+        let set = RuleSet { deny: vec![rule.clone()], ..RuleSet::default() };
+        let policy = Policy::new(Mode::BypassPermissions, set.into(), around.clone());
+        let path = path.strip_prefix("a1/").map_or(path.to_owned(), |below| format!("{own}/{below}"));
+        let intent = Intent::titled("").touching(path.as_str(), Access::Read);
+        let decision = decide(&policy, "Read", &json!({}), &intent);
+        assert_eq!(decision.verdict != Verdict::Allow, denied, "{rule} {path}");
+    }
+}
+
+#[test]
 fn whoever_starts_in_a_worktree_may_write_in_it_and_in_no_folder_of_ours_otherwise() {
     let rows = [
         ("/home/user/.decurion/worktrees/-w/a1", "/home/user/.decurion/worktrees/-w/a1/f", Verdict::Allow),
@@ -299,6 +335,7 @@ fn whoever_starts_in_a_worktree_may_write_in_it_and_in_no_folder_of_ours_otherwi
             directories: Vec::new(),
             home: None,
             checkout: None,
+            checkouts: Vec::new(),
             trails: Trails::default(),
         };
         let policy = Policy::new(Mode::AcceptEdits, RuleSet::default().into(), around);
@@ -316,6 +353,7 @@ fn offered_rules_allow_the_call_and_never_an_interpreter() {
         directories: Vec::new(),
         home: Some("/home/user".into()),
         checkout: None,
+        checkouts: Vec::new(),
         trails: Trails::default(),
     };
     let surroundings = Surroundings { cwd: "/w".into(), home: None, directories: Vec::new() };

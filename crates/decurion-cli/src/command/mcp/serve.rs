@@ -148,6 +148,7 @@ fn may_begin(loaded: &Loaded, input: &Value, intent: &Intent) -> Result<(), Stri
         directories: Vec::new(),
         home: paths.home.clone(),
         checkout: None,
+        checkouts: Vec::new(),
         trails: Trails::default(),
     };
     let policy = Policy::new(Mode::BypassPermissions, Arc::new(rules), around);
