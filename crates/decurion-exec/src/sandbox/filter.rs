@@ -120,6 +120,9 @@ const NAMESPACE_FLAGS: [libc::c_int; 8] = [
 /// Type characters into the terminal, or paste what is selected.
 const TERMINAL_INPUT: [u32; 2] = [0x5412, 0x541C];
 
+/// Ask to be told before another program opens a file, which waits for that: `F_SETLEASE` and `F_SETDELEG`.
+const LEASES: [u32; 2] = [1024, 1040];
+
 /// An old name of packet sockets, as a type of internet sockets.
 const SOCK_PACKET: libc::c_int = 10;
 
@@ -141,6 +144,7 @@ fn refusals(sockets: Sockets, form: Form) -> BTreeMap<libc::c_long, Refusal> {
     // The kernel asks for the same user only. A limit on processor time would end a process outside.
     when(libc::SYS_prlimit64, vec![vec![Test::Not(0, 0), Test::NotNull(2)]]);
     when(libc::SYS_ioctl, TERMINAL_INPUT.iter().map(|request| vec![Test::Is(1, *request)]).collect());
+    when(libc::SYS_fcntl, LEASES.iter().map(|command| vec![Test::Is(1, *command)]).collect());
     // As a flag of clone the bit of the last belongs to the signal of a child's end.
     let namespaces = |flags: &[libc::c_int]| flags.iter().fold(0, |all, flag| all | flag.cast_unsigned());
     when(libc::SYS_unshare, vec![vec![Test::Any(0, namespaces(&NAMESPACE_FLAGS))]]);

@@ -393,6 +393,7 @@ const KERNEL: &[Attempt] = &[
     attempt("add a key", Reaches, "$PROBE call add_key"),
     attempt("use the keys", Reaches, "$PROBE call keyctl"),
     attempt("request a key", Reaches, "$PROBE call request_key"),
+    attempt("lease a file, so that others wait who open it", Reaches, "perl -e 'open(F, q(<), qq($ENV{ROOM}/outside/file)) && fcntl(F, 1024, 0) && print q(escaped)'"),
     attempt("compare processes", Reaches, "$PROBE call kcmp"),
     attempt("read the kernel's log by a call", Reaches, "$PROBE call syslog").by_root(),
     attempt("swap", Reaches, "$PROBE call swapon").by_root(),
