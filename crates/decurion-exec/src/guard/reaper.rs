@@ -425,6 +425,8 @@ fn limit(request: &Request, rank: Rank) -> Result<(), Errno> {
 pub(super) struct Confinement {
     ruleset: Option<OwnedFd>,
     filter: filter::Program,
+    /// Whether the IPC namespace of the session is to be left: bubblewrap has done so, and Landlock alone cannot.
+    unshares_ipc: bool,
 }
 
 /// What sandboxes a reaper's commands.
@@ -521,12 +523,16 @@ impl Confinement {
         }
         let sockets = Sockets { internet: sandbox.network, unix: sandbox.unix_sockets };
         let filter = filter::compile(sockets, form).ok_or((Stage::Restrictions, libc::ENOSYS))?;
-        Ok(Self { ruleset, filter })
+        Ok(Self { ruleset, filter, unshares_ipc: form == Form::Namespaces })
     }
 
     /// Between fork and exec: only system calls.
     pub fn apply(&self) -> Result<(), i32> {
         let number = |error: io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
+        if self.unshares_ipc {
+            // Otherwise what it shares by number or name would be there for the next command, which may do more.
+            kernel::unshare(libc::CLONE_NEWIPC).map_err(number)?;
+        }
         enter::drop_capabilities().map_err(Errno::raw_os_error)?;
         rustix::thread::set_no_new_privs(true).map_err(Errno::raw_os_error)?;
         if let Some(ruleset) = &self.ruleset {

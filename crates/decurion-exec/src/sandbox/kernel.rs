@@ -59,7 +59,7 @@ fn change_mount(mount: BorrowedFd<'_>, flags: c_int, set: u64, clear: u64) -> io
     .map(drop)
 }
 
-/// Moves this process, which has one thread, into new namespaces.
+/// Moves this process, which has one thread, into new namespaces. Makes one system call and nothing else.
 pub(crate) fn unshare(flags: c_int) -> io::Result<()> {
     // SAFETY: takes flags; the callers have one thread, so no other loses what it shares with this one.
     checked(unsafe { libc::unshare(flags) }.into()).map(drop)

@@ -582,6 +582,21 @@ async fn a_private_folder_that_is_replaced_between_commands_can_be_used() {
 }
 
 #[tokio::test]
+async fn what_a_command_shares_by_number_or_name_ends_with_it() {
+    let room = Room::new();
+    let make = "perl -e 'printf qq(%d %d %d\\n), map { defined } \
+                shmget(4217, 100, 01600), msgget(4217, 01600), semget(4217, 1, 01600)'";
+    let find = make.replace("01600", "0");
+    for form in [Form::Namespaces, Form::Bubblewrap] {
+        room.house.guard.force_form(form);
+        let (output, _) = room.run(&format!("{make}; {find}"), Some(room.sandbox())).await;
+        assert_eq!(output, "1 1 1\n1 1 1\n", "{form:?}: the command itself finds them");
+        let (output, _) = room.run(&find, Some(room.sandbox())).await;
+        assert_eq!(output, "0 0 0\n", "{form:?}");
+    }
+}
+
+#[tokio::test]
 #[ignore = "a measurement: run it alone, in a release build, with --nocapture"]
 #[allow(clippy::print_stdout, reason = "it is what the measurement is for")]
 async fn what_a_sandbox_costs() {
