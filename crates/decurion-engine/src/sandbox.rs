@@ -85,6 +85,8 @@ pub struct SandboxMaker {
     /// The repositories nested in a folder when it was first worked in. Those that commands make are their own.
     nested: Mutex<HashMap<Utf8PathBuf, Arc<[Utf8PathBuf]>>>,
     tmp: OnceLock<PrivateFolder>,
+    /// The same for commands that were not asked about, because they only read: what they leave must not reach others.
+    reader_tmp: OnceLock<PrivateFolder>,
     /// The same for hooks and MCP servers.
     service_tmp: OnceLock<PrivateFolder>,
     placeholders: Placeholders,
@@ -144,6 +146,7 @@ impl SandboxMaker {
             walks: Walks::default(),
             nested: Mutex::default(),
             tmp: OnceLock::new(),
+            reader_tmp: OnceLock::new(),
             service_tmp: OnceLock::new(),
             placeholders: Placeholders::default(),
         }
@@ -154,7 +157,7 @@ impl SandboxMaker {
         &self.settings
     }
 
-    /// The private folder for temporary files, made at its first use.
+    /// The private folder for temporary files of allowed commands, made at its first use.
     pub fn temporary(&self) -> Result<&Utf8Path, SandboxError> {
         self.private_folder(&self.tmp)
     }
@@ -277,9 +280,7 @@ impl SandboxMaker {
         let trails = Trails::over(Arc::clone(&self.ground) as Arc<dyn Ground>);
         let mut paths =
             Collected { trails, ground: Arc::clone(&self.ground), holding, ..Collected::default() };
-        let tmp = paths.trails.place(self.temporary()?);
-        // Under its own name too, so that files in it have one path for commands and for other tools.
-        paths.writable.insert(tmp.clone());
+        let (tmp, shown_tmp) = self.add_temporary(&mut paths, reads)?;
         self.add_working_directories(&mut paths, policy, writes);
         if reads {
             paths.show_all(&allowed_to_read(policy));
@@ -303,6 +304,7 @@ impl SandboxMaker {
             hidden: native(paths.hidden).into_iter().chain(paths.unnamed_hidden).collect(),
             visible: native(paths.visible),
             tmp: Some(tmp.into()),
+            shown_tmp: shown_tmp.map(Into::into),
             // Without namespaces nothing leads commands through the proxy.
             network: writes && (self.settings.form == Form::Namespaces || self.settings.network_open),
             reach: Reach::Session,
@@ -310,6 +312,29 @@ impl SandboxMaker {
             sees_machine: false,
         };
         Ok((sandbox, held))
+    }
+
+    /// Adds the private folders for temporary files: the one that a command writes, and another one that it is shown.
+    /// What a reader leaves must not be found by a command that may do more; what that leaves is there to be read.
+    fn add_temporary(
+        &self,
+        paths: &mut Collected,
+        reads: bool,
+    ) -> Result<(Utf8PathBuf, Option<Utf8PathBuf>), SandboxError> {
+        let shared = paths.trails.place(self.temporary()?);
+        // Under its own name too, so that files in it have one path for commands and for other tools.
+        if reads {
+            let own = paths.trails.place(self.private_folder(&self.reader_tmp)?);
+            paths.writable.insert(own.clone());
+            paths.visible.insert(shared.clone());
+            return Ok((own, Some(shared)));
+        }
+        paths.writable.insert(shared.clone());
+        // With Landlock alone a person is asked about readers too.
+        if let Some(folder) = self.reader_tmp.get().filter(|_| self.settings.form != Form::Landlock) {
+            paths.hidden.insert(paths.trails.place(folder.path()));
+        }
+        Ok((shared, None))
     }
 
     /// The sandbox of a program of ours that only looks at a folder.

@@ -45,6 +45,9 @@ pub struct Sandbox {
     pub visible: Vec<PathBuf>,
     /// The folder that it sees as `/tmp`, `/var/tmp` and `/dev/shm`, and may write.
     pub tmp: Option<PathBuf>,
+    /// Another folder that it sees as `/tmp` and `/var/tmp` instead, and may only read: where commands that may do more
+    /// have their temporary files. Without [`Sandbox::tmp`] it means nothing.
+    pub shown_tmp: Option<PathBuf>,
     /// Whether it may open internet sockets. With namespaces these lead where [`Sandbox::reach`] says.
     pub network: bool,
     /// Whose network it is in.

@@ -119,6 +119,7 @@ const LINK: u8 = b'l';
 const HIDDEN: u8 = b'h';
 const VISIBLE: u8 = b'v';
 const TEMPORARY: u8 = b't';
+const SHOWN_TEMPORARY: u8 = b's';
 const NETWORK: u32 = 1;
 const UNIX_SOCKETS: u32 = 2;
 const SEES_MACHINE: u32 = 4;
@@ -133,6 +134,7 @@ fn entries(sandbox: &Sandbox) -> impl Iterator<Item = (u8, &PathBuf)> {
         .chain(sandbox.hidden.iter().map(kind(HIDDEN)))
         .chain(sandbox.visible.iter().map(kind(VISIBLE)))
         .chain(sandbox.tmp.iter().map(kind(TEMPORARY)))
+        .chain(sandbox.shown_tmp.iter().map(kind(SHOWN_TEMPORARY)))
 }
 
 /// The sandbox of which these are the entries.
@@ -153,6 +155,7 @@ fn sandbox_of<'a>(entries: impl Iterator<Item = &'a [u8]>, flags: u32) -> Option
             HIDDEN => sandbox.hidden.push(path),
             VISIBLE => sandbox.visible.push(path),
             TEMPORARY => sandbox.tmp = Some(path),
+            SHOWN_TEMPORARY => sandbox.shown_tmp = Some(path),
             _ => return None,
         }
     }

@@ -23,7 +23,9 @@ const MOST: usize = 20_000;
 pub(crate) fn private(variables: &[(OsString, OsString)], sandbox: &Sandbox) -> Option<PathBuf> {
     let own = users(variables);
     let writable = |own: &PathBuf| sandbox.writable.iter().any(|folder| own.starts_with(folder));
-    sandbox.tmp.as_ref().filter(|_| !own.as_ref().is_some_and(writable)).map(|tmp| tmp.join(NAME))
+    // A command that only reads finds what others have downloaded.
+    let tmp = sandbox.shown_tmp.as_ref().or(sandbox.tmp.as_ref());
+    tmp.filter(|_| !own.as_ref().is_some_and(writable)).map(|tmp| tmp.join(NAME))
 }
 
 /// Makes the private home for a text that seems to use cargo, if it is not there yet.

@@ -189,8 +189,8 @@ async fn prepare_cargo(cx: &ToolContext, command: &str) -> std::io::Result<()> {
 }
 
 /// The variables by which programs are told where to cache, and the place of each in a folder of caches.
-pub const CACHES: [(&str, &str); 3] =
-    [("XDG_CACHE_HOME", "cache"), ("npm_config_cache", "npm"), ("GOMODCACHE", "go")];
+pub const CACHES: [(&str, &str); 3] = [("XDG_CACHE_HOME", "cache"), ("npm_config_cache", "npm"), GO_PACKAGES];
+const GO_PACKAGES: (&str, &str) = ("GOMODCACHE", "go");
 
 /// The environment of a command in this sandbox. Temporary files and caches go to the private folder: the user's own caches
 /// are read-only for it, since programs outside of the sandbox run what is in them.
@@ -203,6 +203,11 @@ pub fn environment(
         variables.push(("CARGO_HOME".into(), home.into()));
     }
     let Some(folder) = sandbox.and_then(|sandbox| sandbox.tmp.as_ref()) else { return variables };
+    // A command that only reads finds the packages that others have downloaded.
+    let shown = sandbox.and_then(|sandbox| sandbox.shown_tmp.as_ref());
+    if let Some(shown) = shown.filter(|_| !variables.iter().any(|(name, _)| name == GO_PACKAGES.0)) {
+        variables.push((GO_PACKAGES.0.into(), shown.join(GO_PACKAGES.1).into()));
+    }
     environment_in(variables, folder, folder)
 }
 

@@ -98,6 +98,17 @@ fn an_allowed_command_writes_in_the_working_directory_and_nowhere_else() {
 }
 
 #[test]
+fn what_a_reader_leaves_is_there_for_readers_alone() {
+    let plant = "for to in $TMPDIR /tmp /var/tmp /dev/shm; do \
+                 awk -v to=$to 'BEGIN { print \"planted\" > (to \"/plant\") }' 2> /dev/null; done; cat $TMPDIR/plant";
+    let search = "perl -e 'print grep { -e } map { qq($_/plant) } $ENV{TMPDIR}, qw(/tmp /var/tmp /dev/shm), \
+                  glob(qq($ENV{TMPDIR}/../*)), glob(qq(/tmp/*)); open(F, q(>/tmp/log)) and print F q(work); print q(.)'";
+    let stand = stand(&[plant, "x=plant; cat $TMPDIR/$x", search, "x=/tmp/log; cat $x"]);
+    let seen = results(&stand, &["--allowedTools", "Bash(perl:*)"]);
+    assert_eq!(seen, ["planted", "planted", ".", "work"]);
+}
+
+#[test]
 fn rules_hold_for_whatever_an_allowed_command_runs() {
     let read = "perl -e 'open(F, q(.env)) and print <F>; open(F, q(<), q(./) . q(.e) . q(nv)) and print <F>'";
     let write = "perl -e 'rename q(src), q(s); open(F, q(>), q(src/c.txt)) and print F q(x)'; ls";

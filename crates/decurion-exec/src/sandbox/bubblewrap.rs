@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::enter::KEPT;
-use super::mounts::{Plan, TEMPORARY, existing, plan};
+use super::mounts::{Plan, TEMPORARY, covered, existing, plan};
 use super::{PathError, Sandbox, at};
 
 /// Where systems have it. It is never searched for elsewhere: the working directory is not to be trusted.
@@ -86,14 +86,18 @@ pub(crate) fn arguments(sandbox: &Sandbox) -> Result<Vec<u8>, PathError> {
             }
         }
     }
-    if let Some(tmp) = &sandbox.tmp {
+    let (own, shown) = covered(sandbox);
+    let mut only_shown = Vec::new();
+    for (tmp, folders) in [(&sandbox.tmp, own), (&sandbox.shown_tmp, shown)] {
+        let Some(tmp) = tmp else { continue };
         existing(tmp).and_then(|place| place.ok_or(std::io::ErrorKind::NotFound.into())).map_err(at(tmp))?;
-        for folder in TEMPORARY.iter().filter(|folder| Path::new(folder).is_dir()) {
-            list.bind("--bind", tmp, Path::new(folder));
+        for folder in folders.iter().map(Path::new).filter(|folder| folder.is_dir()) {
+            list.bind("--bind", tmp, folder);
+            only_shown.extend(shown.iter().map(Path::new).filter(|shown| *shown == folder));
         }
     }
     let emptied = add_view(&mut list, sandbox)?;
-    for folder in emptied {
+    for folder in emptied.into_iter().chain(only_shown) {
         list.on("--remount-ro", folder);
     }
     if list.count > MOST_ARGUMENTS {
@@ -150,7 +154,8 @@ const NOTE: usize = 16;
 
 /// Notes what each path of the view is outside, for [`verify`].
 pub(crate) fn note(sandbox: &Sandbox) -> Result<Vec<u8>, PathError> {
-    let paths = steps(sandbox).into_iter().map(|(path, _)| path).chain(sandbox.tmp.as_deref());
+    let temporary = sandbox.tmp.iter().chain(&sandbox.shown_tmp).map(PathBuf::as_path);
+    let paths = steps(sandbox).into_iter().map(|(path, _)| path).chain(temporary);
     let notes: Result<Vec<_>, _> = paths.map(|path| note_of(path).map_err(at(path))).collect();
     Ok(notes?.concat())
 }
@@ -180,11 +185,16 @@ pub(crate) fn verify(sandbox: &Sandbox, notes: &[u8]) -> Result<(), PathError> {
             return Err(wrong(path));
         }
     }
-    let Some(tmp) = &sandbox.tmp else { return Ok(()) };
-    let outside = notes.next().ok_or_else(|| wrong(tmp))?;
-    let folders = TEMPORARY.iter().map(Path::new).filter(|folder| folder.is_dir());
-    let mut inside = folders.map(note_of);
-    if inside.all(|note| note.is_ok_and(|note| note == outside)) { Ok(()) } else { Err(wrong(tmp)) }
+    let (own, shown) = covered(sandbox);
+    for (tmp, folders) in [(&sandbox.tmp, own), (&sandbox.shown_tmp, shown)] {
+        let Some(tmp) = tmp else { continue };
+        let outside = notes.next().ok_or_else(|| wrong(tmp))?;
+        let folders = folders.iter().map(Path::new).filter(|folder| folder.is_dir());
+        if !folders.map(note_of).all(|note| note.is_ok_and(|note| note == outside)) {
+            return Err(wrong(tmp));
+        }
+    }
+    Ok(())
 }
 
 /// The file system and the number of what is at a path; zeros if nothing is.

@@ -12,7 +12,7 @@ use landlock::{
 };
 use rustix::fs::FileType;
 
-use super::mounts::{TEMPORARY, existing, place};
+use super::mounts::{covered, existing, place};
 use super::{Form, PathError, Sandbox, at};
 
 /// The newest version whose rights are used; older kernels enforce those that they know.
@@ -116,7 +116,7 @@ fn with_mounts(rules: &mut Rules, sandbox: &Sandbox, devices: BitFlags<AccessFs>
     for path in sandbox.writable.iter().chain(&sandbox.tmp) {
         rules.allow(path, changing())?;
     }
-    for path in TEMPORARY.iter().filter(|_| sandbox.tmp.is_some()) {
+    for path in covered(sandbox).0 {
         rules.allow_if_there(Path::new(path), changing())?;
     }
     for path in TERMINALS {

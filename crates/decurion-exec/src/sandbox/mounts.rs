@@ -18,6 +18,18 @@ use super::{PathError, Sandbox, at};
 
 /// What the private temporary folder stands for.
 pub(crate) const TEMPORARY: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+/// The last of these, which is for memory that processes share: it is always the command's own.
+const SHARED_MEMORY: &[&str] = &["/dev/shm"];
+const FILES: &[&str] = &["/tmp", "/var/tmp"];
+
+/// The folders in whose place a command's own private folder is, and those in whose place another one is shown to it.
+pub(crate) fn covered(sandbox: &Sandbox) -> (&'static [&'static str], &'static [&'static str]) {
+    match (&sandbox.tmp, &sandbox.shown_tmp) {
+        (None, _) => (&[], &[]),
+        (Some(_), None) => (&TEMPORARY, &[]),
+        (Some(_), Some(_)) => (SHARED_MEMORY, FILES),
+    }
+}
 
 /// A view that was made, and what it depends on.
 pub(crate) struct View {
@@ -52,9 +64,7 @@ pub(crate) fn make(sandbox: &Sandbox, base: &Base) -> Result<View, PathError> {
     // All of this before anything is covered: a working directory can lie in a folder that is hidden.
     let stand_ins = StandIns::open(base).map_err(at(Path::new("/dev/null")))?;
     let steps = steps(sandbox, base)?;
-    if let Some(tmp) = &sandbox.tmp {
-        cover_temporary(tmp, base).map_err(at(tmp))?;
-    }
+    let shown = cover_temporary(sandbox, base)?;
     let mut emptied: Vec<(&Path, OwnedFd)> = Vec::new();
     for (index, Step { path, change }) in steps.iter().enumerate() {
         let is_below = |step: &Step<'_>| step.change.mount().is_some() && step.path.starts_with(path);
@@ -74,7 +84,7 @@ pub(crate) fn make(sandbox: &Sandbox, base: &Base) -> Result<View, PathError> {
         };
         made.map_err(at(path))?;
     }
-    for (path, mount) in &emptied {
+    for (path, mount) in emptied.iter().chain(&shown) {
         kernel::set_this_mount(mount.as_fd(), READ_ONLY).map_err(at(path))?;
     }
     let names = steps.iter().filter_map(|step| text(step.path.as_os_str()).ok());
@@ -204,14 +214,34 @@ fn readable(path: &Path) -> io::Result<Option<OwnedFd>> {
     existing(path)?.map(copy_of).transpose()
 }
 
-/// Puts the private folder in place of all folders for temporary files. Kernels before 6.15 copy no mount that is
-/// attached nowhere, so the copies are made from the first place.
-fn cover_temporary(tmp: &Path, base: &Base) -> io::Result<()> {
-    let private = writable(tmp, base)?.ok_or(io::ErrorKind::NotFound)?;
-    let mut places = TEMPORARY.iter().filter_map(|folder| place(Path::new(folder)).ok());
-    let Some(first) = places.next() else { return Ok(()) };
-    attach_at(&private, &first)?;
-    places.try_for_each(|place| attach_at(&copy_of(&private)?, &place))
+/// Puts private folders in place of all folders for temporary files. Gives the mounts that are only shown: they are to be
+/// made read-only once the places of other mounts were made there.
+fn cover_temporary<'a>(sandbox: &'a Sandbox, base: &Base) -> Result<Vec<(&'a Path, OwnedFd)>, PathError> {
+    let Some(tmp) = &sandbox.tmp else { return Ok(Vec::new()) };
+    let open = |path: &'a PathBuf| {
+        let mount = writable(path, base).and_then(|mount| mount.ok_or(io::ErrorKind::NotFound.into()));
+        mount.map(|mount| (path.as_path(), mount)).map_err(at(path))
+    };
+    // Both before one covers the other.
+    let (own, shown) = (open(tmp)?, sandbox.shown_tmp.as_ref().map(open).transpose()?);
+    let (of_own, of_shown) = covered(sandbox);
+    cover(of_own, own.1).map_err(at(tmp))?;
+    let Some((path, shown)) = shown else { return Ok(Vec::new()) };
+    let mounts = cover(of_shown, shown).map_err(at(path))?;
+    Ok(mounts.into_iter().map(|mount| (path, mount)).collect())
+}
+
+/// Puts a mount in place of these folders, as far as they are there. Kernels before 6.15 copy no mount that is attached
+/// nowhere, so the copies are made from the first place.
+fn cover(folders: &[&str], mount: OwnedFd) -> io::Result<Vec<OwnedFd>> {
+    let mut attached = Vec::new();
+    let mut next = mount;
+    for place in folders.iter().filter_map(|folder| place(Path::new(folder)).ok()) {
+        attach_at(&next, &place)?;
+        let copy = copy_of(&next)?;
+        attached.push(std::mem::replace(&mut next, copy));
+    }
+    Ok(attached)
 }
 
 /// Makes an empty file or folder to put this mount on, with the folders above it.

@@ -51,6 +51,7 @@ impl Room {
             hidden: ["home/secret", "work/.env", "work/src/deep/key"].map(|name| self.path(name)).to_vec(),
             visible: vec![self.path("work")],
             tmp: Some(self.path("tmp")),
+            shown_tmp: None,
             network: true,
             reach: Reach::Session,
             unix_sockets: false,
@@ -578,6 +579,32 @@ async fn a_private_folder_that_is_replaced_between_commands_can_be_used() {
         assert!(exit.success(), "{output}");
         std::fs::remove_dir_all(room.path("tmp")).unwrap();
         std::fs::create_dir(room.path("tmp")).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn another_temporary_folder_is_shown_and_cannot_be_written() {
+    for form in [Form::Namespaces, Form::Bubblewrap] {
+        let room = Room::new();
+        room.house.guard.force_form(form);
+        std::fs::create_dir(room.path("own")).unwrap();
+        std::fs::write(room.path("tmp/log"), "of another").unwrap();
+        let mut sandbox =
+            Sandbox { tmp: Some(room.path("own")), shown_tmp: Some(room.path("tmp")), ..room.sandbox() };
+        sandbox.writable = vec![room.path("own")];
+        let attempts = "for to in /tmp /var/tmp $ROOM/tmp; do echo x > $to/new; echo x > $to/log; done; \
+                        chmod 777 /tmp/log; rm -f /tmp/log; mv /tmp/log /tmp/moved";
+        room.run(attempts, Some(sandbox.clone())).await;
+        for (command, expected) in [
+            ("cat /tmp/log /var/tmp/log $ROOM/tmp/log", "of anotherof anotherof another"),
+            ("echo x > $ROOM/own/x; cd /dev/shm; mkdir y; echo *", "x y\n"),
+        ] {
+            let (output, _) = room.run(command, Some(sandbox.clone())).await;
+            assert!(output.starts_with(expected), "{form:?}: {command}: {output}");
+        }
+        let left: Vec<_> = std::fs::read_dir(room.path("tmp")).unwrap().flatten().collect();
+        assert_eq!(left.len(), 1, "{form:?}: {left:?}");
+        assert_eq!(std::fs::read_to_string(room.path("tmp/log")).unwrap(), "of another", "{form:?}");
     }
 }
 
