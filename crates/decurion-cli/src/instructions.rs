@@ -17,7 +17,12 @@ pub fn load(loaded: &Loaded) -> Vec<Instructions> {
     found
         .files
         .into_iter()
-        .map(|file| Instructions { path: file.path, imported_by: file.imported_by, text: file.text })
+        .map(|file| Instructions {
+            path: file.path,
+            place: file.place,
+            imported_by: file.imported_by,
+            text: file.text,
+        })
         .collect()
 }
 

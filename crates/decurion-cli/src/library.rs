@@ -121,7 +121,12 @@ impl Library for Shelf {
         found
             .files
             .into_iter()
-            .map(|file| Instructions { path: file.path, imported_by: file.imported_by, text: file.text })
+            .map(|file| Instructions {
+                path: file.path,
+                place: file.place,
+                imported_by: file.imported_by,
+                text: file.text,
+            })
             .collect()
     }
 }

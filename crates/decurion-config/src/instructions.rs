@@ -38,6 +38,8 @@ const MOST_IMPORTS: usize = 200;
 pub struct InstructionFile {
     /// Where it is.
     pub path: Utf8PathBuf,
+    /// Where its links led when it was read.
+    pub place: Utf8PathBuf,
     /// The file that imports it; none for one that is read because of where it stands.
     pub imported_by: Option<Utf8PathBuf>,
     /// What it says.
@@ -207,15 +209,15 @@ impl<'a> Reader<'a> {
         if self.found.files.len() >= MOST_FILES || self.left == 0 {
             return self.warn(format!("{path}: left out, because there are too many instructions"));
         }
-        let Some(text) = self.text(path) else { return };
-        self.seen.insert(real);
+        let Some(text) = self.text(path, &real) else { return };
+        self.seen.insert(real.clone());
         if text.trim().is_empty() {
             return;
         }
         self.left = self.left.saturating_sub(text.len());
         let imports = imports(&text);
         let imported_by = from.map(Utf8Path::to_owned);
-        self.found.files.push(InstructionFile { path: path.to_owned(), imported_by, text });
+        self.found.files.push(InstructionFile { path: path.to_owned(), place: real, imported_by, text });
         for (line, target) in imports.into_iter().take(MOST_IMPORTS) {
             self.import(path, whose, line, &target, depth);
         }
@@ -276,8 +278,9 @@ impl<'a> Reader<'a> {
         agreed
     }
 
-    fn text(&mut self, path: &Utf8Path) -> Option<String> {
-        let opened = match read::open(path) {
+    fn text(&mut self, path: &Utf8Path, real: &Utf8Path) -> Option<String> {
+        // What was judged is what is read, also if a link on the way is exchanged meanwhile.
+        let opened = match read::open_place(real) {
             Ok(opened) => opened?,
             Err(error) => {
                 self.warn(format!("{path}: cannot be read: {error}"));

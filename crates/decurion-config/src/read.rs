@@ -4,9 +4,10 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 
 use camino::Utf8Path;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 /// Why a file was not read.
@@ -20,6 +21,9 @@ pub(crate) enum ReadError {
     Io(#[from] io::Error),
 }
 
+// NONBLOCK: opening a pipe that nobody writes to must not hang the start.
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
 /// The bytes of a file, or none if there is no such file.
 pub(crate) fn whole(path: &Utf8Path, limit: usize) -> Result<Option<Vec<u8>>, ReadError> {
     open(path)?.map(|file| bounded(file, limit)).transpose()
@@ -27,9 +31,17 @@ pub(crate) fn whole(path: &Utf8Path, limit: usize) -> Result<Option<Vec<u8>>, Re
 
 /// Opens an ordinary file, or gives none if there is no such file.
 pub(crate) fn open(path: &Utf8Path) -> Result<Option<File>, ReadError> {
-    // NONBLOCK: opening a pipe that nobody writes to must not hang the start.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match rustix::fs::open(path.as_std_path(), flags, Mode::empty()) {
+    ordinary(rustix::fs::open(path.as_std_path(), FLAGS, Mode::empty()))
+}
+
+/// The same for a path that has no links in it: where there is one by now, the file is not read.
+pub(crate) fn open_place(path: &Utf8Path) -> Result<Option<File>, ReadError> {
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    ordinary(rustix::fs::openat2(CWD, path.as_std_path(), FLAGS, Mode::empty(), resolve))
+}
+
+fn ordinary(opened: rustix::io::Result<OwnedFd>) -> Result<Option<File>, ReadError> {
+    let file = match opened {
         Ok(descriptor) => File::from(descriptor),
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         Err(Errno::NXIO | Errno::NODEV) => return Err(ReadError::NotAFile),
@@ -44,4 +56,23 @@ pub(crate) fn bounded(file: File, limit: usize) -> Result<Vec<u8>, ReadError> {
     let mut bytes = Vec::with_capacity(claimed.min(limit) + 1);
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > limit { Err(ReadError::TooLarge(limit)) } else { Ok(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use camino::Utf8PathBuf;
+
+    #[test]
+    fn a_place_is_not_read_through_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
+        std::fs::create_dir(root.join("real")).unwrap();
+        std::fs::write(root.join("real/file"), "text").unwrap();
+        std::os::unix::fs::symlink("real", root.join("link")).unwrap();
+        assert!(open(&root.join("link/file")).unwrap().is_some());
+        assert!(open_place(&root.join("real/file")).unwrap().is_some());
+        assert!(open_place(&root.join("none")).unwrap().is_none());
+        assert!(matches!(open_place(&root.join("link/file")), Err(ReadError::Io(_))));
+    }
 }

@@ -164,6 +164,8 @@ pub struct Memory {
 pub struct Instructions {
     /// Where it came from, for the model to know.
     pub path: Utf8PathBuf,
+    /// Where its links led when it was read.
+    pub place: Utf8PathBuf,
     /// The file that imports it; none for one that is read because of where it stands.
     pub imported_by: Option<Utf8PathBuf>,
     /// The text.

@@ -141,7 +141,12 @@ mod tests {
             git_status: None,
             machine: "Platform: a stage",
             date: Timestamp::from_second(1_800_000_000).unwrap(),
-            instructions: &[Instructions { path: "/w/AGENTS.md".into(), imported_by: None, text }],
+            instructions: &[Instructions {
+                path: "/w/AGENTS.md".into(),
+                place: "/w/AGENTS.md".into(),
+                imported_by: None,
+                text,
+            }],
         };
         expect![[r#"
             <environment>

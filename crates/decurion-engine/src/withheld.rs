@@ -73,6 +73,9 @@ impl Withheld {
                 Some(_) => self.named(&one.path),
                 None => self.standing(&one.path),
             };
+            // Its links may lead elsewhere by now.
+            let moved = || Some(&one.place).filter(|place| **place != one.path).cloned();
+            let reason = reason.or_else(|| self.denied(moved().into_iter()));
             match reason {
                 Some(reason) => {
                     gone.push(&one.path);

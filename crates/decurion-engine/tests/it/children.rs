@@ -107,8 +107,12 @@ async fn each_child_is_a_run_of_its_own_below_its_parents() {
 async fn a_child_is_told_its_surroundings_and_then_its_prompt() {
     let mut stage = one("when agent=worker\n  say \"found\"\n", "");
     stage.agents = vec![Arc::new(worker())];
-    stage.instructions =
-        vec![Instructions { path: "/w/AGENTS.md".into(), imported_by: None, text: "be kind".into() }];
+    stage.instructions = vec![Instructions {
+        path: "/w/AGENTS.md".into(),
+        place: "/w/AGENTS.md".into(),
+        imported_by: None,
+        text: "be kind".into(),
+    }];
     stage.play("go").await;
     let child = &of_child(&stage, "look")[0];
     let texts = texts(child);

@@ -62,6 +62,7 @@ impl Library for Shelf {
         let below = |folder: &&str| file.starts_with(cwd.join(folder));
         let told = |(folder, text): (&&str, &&str)| Instructions {
             path: cwd.join(folder).join("AGENTS.md"),
+            place: cwd.join(folder).join("AGENTS.md"),
             imported_by: None,
             text: (*text).to_owned(),
         };
