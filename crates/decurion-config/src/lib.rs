@@ -216,7 +216,7 @@ pub fn inspect(request: &LoadRequest) -> Result<Loaded, ConfigError> {
     let Loader { sources, mut warnings, servers, broken, tree, .. } = loader;
     let providers = Providers::from_tree(&tree, &sources, &request.environment, &paths, &mut warnings);
     let settings = Settings::from_tree(&tree, &sources, &paths, &request.environment, &mut warnings);
-    let rules = Rules::from_tree(&tree, &sources);
+    let rules = Rules::from_tree(&tree, &sources, &paths);
     if paths.state.is_none() {
         let text = "HOME is not set or not an absolute path, so sessions are not kept: set HOME, or DECURION_HOME to a folder"
             .to_owned();

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::jsonc::Node;
 use crate::origin::{Layer, Origin, Place, Sources};
+use crate::paths::Paths;
 
 /// The rules in force and where each was written; the lists run in parallel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -23,7 +24,9 @@ pub struct Rules {
 impl Rules {
     /// Takes the rules out of checked settings. Where the administrator wants only his own rules, those of
     /// others that allow are left out; those that forbid or ask stay, since they only narrow.
-    pub(crate) fn from_tree(tree: &Node, sources: &Sources) -> Self {
+    ///
+    /// Paths that the sandbox denies are rules like others, so that they hold for every tool.
+    pub(crate) fn from_tree(tree: &Node, sources: &Sources, paths: &Paths) -> Self {
         let managed_only = tree
             .get("allowManagedPermissionRulesOnly")
             .is_some_and(|node| node.bool() == Some(true) && sources.layer_of(node) == Layer::Managed);
@@ -33,8 +36,36 @@ impl Rules {
         (rules.set.allow, rules.allow_origins) = list(tree, "permissions.allow", sources, managed);
         (rules.set.ask, rules.ask_origins) = list(tree, "permissions.ask", sources, everyone);
         (rules.set.deny, rules.deny_origins) = list(tree, "permissions.deny", sources, everyone);
+        for (key, tool) in [("denyRead", "Read"), ("denyWrite", "Edit")] {
+            let items = tree.at_path(&format!("sandbox.filesystem.{key}")).map_or(&[][..], Node::items);
+            for item in items {
+                let Some(path) = item.text().filter(|path| !path.trim().is_empty()) else { continue };
+                rules.set.deny.push(Rule::about_path(
+                    tool,
+                    &absolute(path, paths),
+                    rule_source(item, sources),
+                ));
+                rules.deny_origins.push(sources.origin(item));
+            }
+        }
         rules
     }
+}
+
+/// A pattern of paths of the settings; a relative one begins at the project's folder.
+fn absolute(path: &str, paths: &Paths) -> String {
+    if path.starts_with(['/', '~']) {
+        return path.to_owned();
+    }
+    let special = ['*', '?', '[', '{', '\\'];
+    let root: String = paths.root.as_str().chars().fold(String::new(), |mut root, c| {
+        if special.contains(&c) {
+            root.push('\\');
+        }
+        root.push(c);
+        root
+    });
+    format!("{root}/{}", path.strip_prefix("./").unwrap_or(path))
 }
 
 fn list(

@@ -27,10 +27,6 @@ pub struct SandboxSettings {
     pub excluded: Vec<String>,
     /// What commands may write besides the working directories.
     pub writable: Vec<Utf8PathBuf>,
-    /// What they may not write although it is in a working directory.
-    pub read_only: Vec<Utf8PathBuf>,
-    /// What they may not read.
-    pub hidden: Vec<Utf8PathBuf>,
     /// What they may read although it is usually hidden.
     pub readable: Vec<Utf8PathBuf>,
     /// Whether they reach every host.

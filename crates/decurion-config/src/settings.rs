@@ -521,16 +521,13 @@ impl Read<'_> {
                 warnings.push(Warning { kind: WarningKind::Ignored, origin, text });
             }
         }
-        for key in ["allowWrite", "denyWrite", "denyRead", "allowRead"] {
+        for key in ["allowWrite", "allowRead"] {
             let list = self.tree.at_path(&format!("sandbox.filesystem.{key}"));
             for node in list.map_or(&[][..], Node::items) {
                 let text = node.text().unwrap_or_default();
                 if text.strip_suffix("/**").unwrap_or(text).contains(['*', '?', '[']) {
                     let origin = Some(self.sources.origin(node));
-                    let text = format!(
-                        "`sandbox.filesystem.{key}` takes paths, and no patterns: {text} (a deny rule such as \
-                         Read({text}) may have one)"
-                    );
+                    let text = format!("`sandbox.filesystem.{key}` takes paths, and no patterns: {text}");
                     warnings.push(Warning { kind: WarningKind::Ignored, origin, text });
                 }
             }
@@ -547,8 +544,6 @@ impl Read<'_> {
             allows_outside: switch("allowUnsandboxedCommands").unwrap_or(true),
             excluded: self.texts("sandbox.excludedCommands"),
             writable: places("allowWrite"),
-            read_only: places("denyWrite"),
-            hidden: places("denyRead"),
             readable: places("allowRead"),
             network_open: switch("network.open").unwrap_or(false),
             allowed_hosts: self.texts("sandbox.network.allowedDomains"),

@@ -15,8 +15,7 @@ pub fn rules(sandbox: &AgentSandbox) -> OwnRules {
         source: RuleSource::Command,
     };
     let paths = |tool: &'static str, texts: &[String]| {
-        let whole = texts.iter().map(|text| path(text)).flat_map(|path| [format!("{path}/**"), path]);
-        whole.map(|path| rule(tool, Some(path))).collect::<Vec<_>>()
+        texts.iter().map(|text| Rule::about_path(tool, text, RuleSource::Command)).collect::<Vec<_>>()
     };
     let mut deny = paths("Read", &sandbox.deny_read);
     deny.extend(paths("Edit", &sandbox.deny_read));
@@ -24,16 +23,6 @@ pub fn rules(sandbox: &AgentSandbox) -> OwnRules {
     deny.extend(sandbox.denied_hosts.iter().map(|host| rule("WebFetch", Some(format!("domain:{host}")))));
     deny.extend(sandbox.no_network.then(|| rule("WebFetch", None)));
     OwnRules { deny, ..OwnRules::default() }
-}
-
-/// A path as these settings have it, as rules have it: there a single slash at the beginning is the project's folder.
-fn path(text: &str) -> String {
-    let text = text.strip_suffix("/**").unwrap_or(text).trim_end_matches('/');
-    let text = text.strip_prefix("./").unwrap_or(text);
-    match text {
-        _ if text.starts_with("//") || text.starts_with('~') => text.to_owned(),
-        _ => format!("/{text}"),
-    }
 }
 
 /// The hosts of the session's rules that are left.
@@ -88,14 +77,5 @@ mod tests {
         let widened =
             AgentSandbox { allowed_hosts: vec![vec!["evil.com".to_owned()]], ..AgentSandbox::default() };
         assert!(refused(&widened.within(&parent), "https://evil.com/", "evil.com"));
-    }
-
-    #[test]
-    fn paths_become_rules() {
-        assert_eq!(path("vendor/"), "/vendor");
-        assert_eq!(path("./a/**"), "/a");
-        assert_eq!(path("/etc"), "//etc");
-        assert_eq!(path("//etc"), "//etc");
-        assert_eq!(path("~/x"), "~/x");
     }
 }

@@ -49,8 +49,6 @@ pub struct SandboxSettings {
     pub excluded: Vec<String>,
     /// What commands may write besides the working directories.
     pub writable: Vec<Utf8PathBuf>,
-    /// What they may not write although it is in a working directory.
-    pub read_only: Vec<Utf8PathBuf>,
     /// What they may not read: secrets, and our own state.
     pub hidden: Vec<Utf8PathBuf>,
     /// What those that nobody was asked about may not read besides: the files of people.
@@ -413,7 +411,6 @@ impl SandboxMaker {
                     paths.write(&folder);
                 }
             }
-            paths.restrict_all(self.settings.read_only.iter().cloned());
         }
     }
 

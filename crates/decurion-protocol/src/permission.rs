@@ -147,6 +147,16 @@ impl Rule {
         };
         Ok(Self { tool: tool.to_owned(), specifier, source })
     }
+
+    /// A rule about a path, or a pattern of some, as `sandbox` settings have it: `/x` is absolute there, and `x` begins at
+    /// the session's folder.
+    pub fn about_path(tool: &str, path: &str, source: RuleSource) -> Self {
+        let text = path.strip_suffix("/**").unwrap_or(path).trim_end_matches('/');
+        let text = text.strip_prefix("./").unwrap_or(text);
+        let as_it_is = text.starts_with("//") || text.starts_with('~');
+        let specifier = if as_it_is { text.to_owned() } else { format!("/{text}") };
+        Self { tool: tool.to_owned(), specifier: Some(specifier), source }
+    }
 }
 
 impl fmt::Display for Rule {
@@ -428,6 +438,21 @@ pub fn session_updates(rules: &[Rule]) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_of_settings_become_rules() {
+        for (path, specifier) in [
+            ("vendor/", "/vendor"),
+            ("./a/**", "/a"),
+            ("a/**/*.pem", "/a/**/*.pem"),
+            ("/etc", "//etc"),
+            ("//etc", "//etc"),
+            ("~/x", "~/x"),
+        ] {
+            let rule = Rule::about_path("Read", path, RuleSource::Command);
+            assert_eq!(rule.specifier.as_deref(), Some(specifier), "{path}");
+        }
+    }
 
     #[test]
     fn rules_are_read_and_written_alike() {

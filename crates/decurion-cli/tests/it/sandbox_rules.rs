@@ -292,3 +292,93 @@ fn what_is_denied_in_the_main_checkout_is_denied_in_the_user_s_other_worktrees()
     let open = results(&stand, &allowed);
     assert!(open[0].contains("canary") && open[1].contains("canary"), "{open:?}");
 }
+
+/// The calls by which a file can be read or changed.
+fn files_stand(commands: &[&str], calls: &[(&str, Value)]) -> Stand {
+    let home = Home::new().unwrap();
+    let work = home.work().to_str().unwrap().to_owned();
+    let mut script = String::new();
+    let bash = commands.iter().map(|command| ("Bash", json!({"command": command})));
+    for (turn, (tool, input)) in bash.chain(calls.iter().cloned()).enumerate() {
+        let input = input.to_string().replace("WORK", &work);
+        script.push_str(&format!("when agent=main turn={}\n  call {tool} {input}\n", turn + 1));
+    }
+    script.push_str("when\n  say \"done\"\n");
+    let stand = Stand::in_home(home, &script);
+    for (file, text) in
+        [("conf/a.key", "canary\n"), ("conf/deep/b.key", "canary\n"), ("vendor/x/lib.c", "before\n")]
+    {
+        let path = stand.home.work().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    stand
+}
+
+#[test]
+fn paths_that_the_settings_deny_are_denied_to_every_tool() {
+    let commands = [
+        "perl -e 'for my $f (qw(conf/a.key conf/deep/b.key)) { open(F, $f) and print <F> }'",
+        "perl -e 'open(F, q(>>vendor/x/lib.c)) and print F q(changed)'; echo done",
+    ];
+    let calls = [
+        ("Read", json!({"file_path": "WORK/conf/a.key"})),
+        ("Read", json!({"file_path": "WORK/conf/deep/b.key"})),
+        ("Grep", json!({"pattern": "can", "output_mode": "content"})),
+        ("Read", json!({"file_path": "WORK/vendor/x/lib.c"})),
+        (
+            "Edit",
+            json!({"file_path": "WORK/vendor/x/lib.c", "old_string": "before", "new_string": "changed"}),
+        ),
+        ("Write", json!({"file_path": "WORK/vendor/x/lib.c", "content": "changed"})),
+        ("Write", json!({"file_path": "WORK/conf/a.key", "content": "changed"})),
+    ];
+    let allowed = "Bash(perl:*),Read,Grep,Edit,Write";
+    for (read, write) in [
+        ("conf/**/*.key", "vendor/*/lib.c"),
+        ("conf", "vendor"),
+        ("./conf/**", "./vendor/**"),
+        ("WORK/conf/**/*.key", "WORK/vendor/x"),
+        ("/WORK/conf", "/WORK/vendor/*"),
+    ] {
+        let stand = files_stand(&commands, &calls);
+        let work = stand.home.work();
+        let place = |text: &str| text.replace("WORK", work.to_str().unwrap());
+        let files = json!({"denyRead": [place(read)], "denyWrite": [place(write)]});
+        let settings = json!({"sandbox": {"filesystem": files}}).to_string();
+        let held = results(&stand, &["--allowedTools", allowed, "--settings", &settings]);
+        assert!(!held.concat().contains("canary"), "{read}: {held:?}");
+        assert_eq!(fs::read_to_string(work.join("vendor/x/lib.c")).unwrap(), "before\n", "{write}: {held:?}");
+        assert_eq!(fs::read_to_string(work.join("conf/a.key")).unwrap(), "canary\n", "{read}: {held:?}");
+    }
+    let stand = files_stand(&commands, &calls);
+    let open = results(&stand, &["--allowedTools", allowed]);
+    assert_eq!(open.iter().filter(|result| result.contains("canary")).count(), 4, "{open:?}");
+    assert_eq!(fs::read_to_string(stand.home.work().join("vendor/x/lib.c")).unwrap(), "changed", "{open:?}");
+}
+
+#[test]
+fn an_agent_is_denied_what_its_definition_denies_by_patterns() {
+    let home = Home::new().unwrap();
+    let work = home.work().to_str().unwrap().to_owned();
+    let agent = json!({"description": "d", "prompt": "p", "subagent_type": "a"});
+    let calls = [
+        ("Bash", json!({"command": "perl -e 'open(F, q(conf/a.key)) and print <F>'"})),
+        ("Read", json!({"file_path": format!("{work}/conf/a.key")})),
+    ];
+    let calls: String = calls.iter().map(|(tool, input)| format!("  call {tool} {input}\n")).collect();
+    let script = format!(
+        "when agent=main turn=1\n  call Agent {agent}\nwhen agent=a turn=1\n{calls}when\n  say \"done\"\n"
+    );
+    let stand = Stand::in_home(home, &script);
+    fs::create_dir_all(stand.home.work().join("conf")).unwrap();
+    fs::write(stand.home.work().join("conf/a.key"), "canary").unwrap();
+    let run = |sandbox: Value| {
+        let agents = json!({"a": {"description": "d", "prompt": "p", "sandbox": sandbox}}).to_string();
+        let program = stand.decurion().args(["-p", "go", "--agents", &agents]);
+        finished(program.args(["--allowedTools", "Bash(perl:*),Read"]));
+        requests(&stand).matches("canary").count()
+    };
+    assert_eq!(run(json!({"filesystem": {"denyRead": ["**/*.key"]}})), 0);
+    assert_ne!(run(json!({})), 0);
+}
