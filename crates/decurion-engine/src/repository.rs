@@ -9,6 +9,7 @@
 mod config;
 mod index;
 mod links;
+mod named;
 mod remotes;
 
 use std::collections::HashMap;
@@ -20,6 +21,7 @@ use decurion_protocol::intent::{ShellCommand, ShellIntent, ShownFiles};
 
 use crate::permission::add_real_paths;
 use crate::trail::Trails;
+pub(crate) use named::{Named, named};
 
 /// The most that is read of a small file.
 const MOST_BYTES: u64 = 256 << 10;

@@ -81,7 +81,7 @@ pub struct SandboxMaker {
     ground: Arc<KeptGround>,
     walks: Walks,
     /// The repositories nested in a folder when it was first worked in. Those that commands make are their own.
-    nested: Mutex<HashMap<Utf8PathBuf, Arc<[Utf8PathBuf]>>>,
+    nested: Mutex<HashMap<Utf8PathBuf, Arc<[Nested]>>>,
     tmp: OnceLock<PrivateFolder>,
     /// The same for commands that were not asked about, because they only read: what they leave must not reach others.
     reader_tmp: OnceLock<PrivateFolder>,
@@ -99,6 +99,14 @@ pub struct Compiled {
     pub environment: Vec<(OsString, OsString)>,
     /// What does not exist and cannot be made by it either.
     pub held: Vec<PathBuf>,
+}
+
+/// A repository in a working directory.
+#[derive(Debug)]
+struct Nested {
+    top: Utf8PathBuf,
+    /// What its settings name, which commands cannot change.
+    named: Vec<(Utf8PathBuf, Option<Kind>)>,
 }
 
 /// Why no sandbox can be made that enforces the rules; the command does not run.
@@ -395,7 +403,10 @@ impl SandboxMaker {
                     self.hold(paths, &path, kind);
                 }
                 paths.restrict_all(git.iter().flat_map(|folder| places::git_settings(folder)));
-                self.add_nested(paths, folder);
+                let home = around.home.as_deref();
+                let named = places::named_by_git(places::top_of(&paths.trails.place(folder)), &git, home);
+                self.add_named(paths, &named);
+                self.add_nested(paths, folder, home);
                 // In a worktree this is a file that names the repository; it can be a link too.
                 paths.pin_links(&folder.join(".git"));
                 paths.restrict_all([folder.join(".git")].into_iter().filter(|git| git.is_file()));
@@ -439,22 +450,44 @@ impl SandboxMaker {
         }
     }
 
+    /// Keeps commands from changing or making what git's settings name.
+    fn add_named(&self, paths: &mut Collected, named: &[(Utf8PathBuf, Option<Kind>)]) {
+        for (path, kind) in named {
+            // Settings that name all of a working directory would leave nothing to work on.
+            let place = paths.trails.place(path);
+            if paths.worked_in.iter().any(|folder| folder.starts_with(&place)) {
+                continue;
+            }
+            if let Some(kind) = kind {
+                self.hold(paths, path, *kind);
+            }
+            paths.restrict_all([path.clone()]);
+        }
+    }
+
     /// Keeps commands from changing the settings of repositories nested in a folder.
-    fn add_nested(&self, paths: &mut Collected, folder: &Utf8Path) {
+    fn add_nested(&self, paths: &mut Collected, folder: &Utf8Path, home: Option<&Utf8Path>) {
         let place = paths.trails.place(folder);
-        let known = |nested: &HashMap<Utf8PathBuf, Arc<[Utf8PathBuf]>>| nested.get(&place).cloned();
+        let known = |nested: &HashMap<Utf8PathBuf, Arc<[Nested]>>| nested.get(&place).cloned();
         let known = known(&self.nested.lock().unwrap_or_else(PoisonError::into_inner));
         let nested = known.unwrap_or_else(|| {
-            let found: Arc<[Utf8PathBuf]> = places::nested_repositories(&place).into();
+            let found = places::nested_repositories(&place).into_iter().map(|top| {
+                let named = places::named_by_git(&top, &places::git_folders(&top), home);
+                Nested { top, named }
+            });
+            let found: Arc<[Nested]> = found.collect();
             let mut nested = self.nested.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(nested.entry(place.clone()).or_insert(found))
         });
-        for top in nested.iter() {
+        for Nested { top, named } in nested.iter() {
             let git = top.join(".git");
+            self.add_named(paths, named);
             paths.pin_links(&git);
             match paths.ground.find(git.as_std_path()) {
                 ground::Found::Folder => {
-                    self.hold(paths, &git.join("hooks"), Kind::Folder);
+                    for (path, kind) in places::git_settings_to_hold(&git) {
+                        self.hold(paths, &path, kind);
+                    }
                     paths.restrict_all(places::git_settings(&git));
                 }
                 ground::Found::Other => paths.restrict_all([git]),

@@ -28,6 +28,160 @@ fn repository(texts: &[&str]) -> Stand {
     stand
 }
 
+/// Settings of git that name something in the checkout, what a command does with it, and what must be there afterwards;
+/// nothing where it must stay absent.
+const NAMED: [(&str, &str, &str, &str, Option<&str>); 7] = [
+    (
+        "core.hooksPath",
+        ".githooks",
+        "echo evil >> .githooks/pre-commit",
+        ".githooks/pre-commit",
+        Some("exit 0\n"),
+    ),
+    (
+        "core.hooksPath",
+        ".githooks",
+        "mv .githooks g; mkdir .githooks; echo evil > .githooks/pre-push",
+        ".githooks/pre-push",
+        None,
+    ),
+    (
+        "core.hooksPath",
+        ".absent/_",
+        "mkdir -p .absent; echo evil > .absent/pre-commit",
+        ".absent/pre-commit",
+        None,
+    ),
+    ("core.hooksPath", ".husky/_", "echo evil > .husky/pre-commit", ".husky/pre-commit", Some("exit 0\n")),
+    ("include.path", "../more", "echo evil >> more", "more", Some("[alias]\n")),
+    ("include.path", "../absent", "echo evil >> absent; ln -s more absent", "absent", None),
+    ("filter.x.clean", "sh tools/clean.sh %f", "echo evil > tools/clean.sh", "tools/clean.sh", Some("cat\n")),
+];
+
+#[test]
+fn what_settings_of_git_name_cannot_be_changed() {
+    for (setting, value, text, path, expected) in NAMED {
+        for sandboxed in [true, false] {
+            let stand = repository(&[
+                &format!("{text}; exit 0"),
+                "git commit -q --allow-empty -m y 2>&- && git log --oneline | wc -l",
+            ]);
+            let stand = if sandboxed { stand } else { stand.without_sandbox() };
+            let work = stand.home.work();
+            for (file, text) in [
+                (".githooks/pre-commit", "exit 0\n"),
+                (".husky/_/pre-commit", ""),
+                (".husky/pre-commit", "exit 0\n"),
+                ("more", "[alias]\n"),
+                ("tools/clean.sh", "cat\n"),
+            ] {
+                fs::create_dir_all(work.join(file).parent().unwrap()).unwrap();
+                fs::write(work.join(file), text).unwrap();
+            }
+            for (setting, value) in [("user.name", "n"), ("user.email", "e@x"), (setting, value)] {
+                git(&stand, &["config", setting, value]);
+            }
+            let results = results(&stand, &["--allowedTools", "Bash"]);
+            let found = fs::read_to_string(work.join(path)).ok();
+            assert_eq!(found.as_deref() == expected, sandboxed, "{text}: {found:?} {results:?}");
+            if sandboxed {
+                assert_eq!(results[1], "2", "{setting}: work goes on");
+                assert!(!work.join("absent").exists() && !work.join(".absent").exists(), "{setting}");
+            }
+        }
+    }
+}
+
+/// Settings of a submodule, of a worktree and of attributes, in folders of git.
+#[test]
+fn settings_in_folders_of_git_cannot_be_made() {
+    let stand = repository(&[
+        "mkdir -p .git/modules/sub/hooks .git/info; echo evil > .git/modules/sub/hooks/pre-commit; \
+         echo evil > .git/worktrees/tree/config.worktree; echo evil > .git/config.worktree; \
+         echo evil > .git/info/attributes; echo evil > .git/modules/sub/config; mv .git/modules .git/m; \
+         echo evil > sub/.hooks/pre-commit; true",
+        "git status --short; git -C sub status --short; git -C tree status --short",
+    ]);
+    let work = stand.home.work();
+    let other = stand.home.path().join("other");
+    git(&stand, &["clone", "-q", "--bare", ".", other.to_str().unwrap()]);
+    git(
+        &stand,
+        &["-c", "protocol.file.allow=always", "submodule", "-q", "add", other.to_str().unwrap(), "sub"],
+    );
+    git(&stand, &["commit", "-qm", "y"]);
+    git(&stand, &["worktree", "add", "-q", "tree"]);
+    git(&stand, &["config", "extensions.worktreeConfig", "true"]);
+    git(&stand, &["-C", "sub", "config", "core.hooksPath", ".hooks"]);
+    fs::create_dir(work.join("sub/.hooks")).unwrap();
+    fs::remove_dir_all(work.join(".git/modules/sub/hooks")).unwrap();
+    let before = fs::read(work.join(".git/modules/sub/config")).unwrap();
+    let results = results(&stand, &["--allowedTools", "Bash"]);
+    assert_eq!(fs::read(work.join(".git/modules/sub/config")).unwrap(), before, "{results:?}");
+    for path in [
+        ".git/modules/sub/hooks",
+        ".git/worktrees/tree/config.worktree",
+        ".git/config.worktree",
+        ".git/info/attributes",
+        ".git/m",
+        "sub/.hooks/pre-commit",
+    ] {
+        assert!(!work.join(path).exists(), "{path}: {results:?}");
+    }
+    assert_eq!(results[1], "?? tree/");
+}
+
+#[test]
+fn ordinary_work_with_git_goes_on() {
+    let stand = repository(&[
+        "git checkout -qb one && echo 1 > one && git add one && git commit -qm one && git log --oneline | wc -l",
+        "git checkout -q main && echo 2 > two && git add two && git commit -qm two && git checkout -q one && git rebase -q \
+         main && git log --oneline | wc -l",
+        "echo edited > a.txt && git stash -q && cat a.txt && git stash pop -q && cat a.txt && git checkout -q a.txt",
+        "git checkout -q main && git merge -q --no-ff --no-edit one && git log --oneline | wc -l",
+        "git rebase -q --exec 'echo $((1+1)) > ran' HEAD~1; cat ran; rm ran",
+        "git -C sub checkout -q HEAD~1 && git status --short && git -C sub checkout -q - && git \
+         status --short && echo same",
+    ]);
+    git(&stand, &["commit", "-q", "--allow-empty", "-m", "second"]);
+    let other = stand.home.path().join("other");
+    git(&stand, &["clone", "-q", "--bare", ".", other.to_str().unwrap()]);
+    git(
+        &stand,
+        &["-c", "protocol.file.allow=always", "submodule", "-q", "add", other.to_str().unwrap(), "sub"],
+    );
+    git(&stand, &["commit", "-qm", "third"]);
+    for (setting, value) in [("user.name", "n"), ("user.email", "e@x"), ("core.hooksPath", ".husky/_")] {
+        git(&stand, &["config", setting, value]);
+    }
+    let results = results(&stand, &["--allowedTools", "Bash"]);
+    assert_eq!(results, ["4", "5", "one\nedited", "6", "2", " M sub\nsame"]);
+}
+
+/// What needs git's settings, or a place outside, fails and says where.
+#[test]
+fn git_names_the_path_where_it_is_stopped() {
+    let stand =
+        repository(&["git submodule update", "git worktree add /usr/decurion-tree", "git remote add x y"]);
+    let other = stand.home.path().join("other");
+    git(&stand, &["clone", "-q", "--bare", ".", other.to_str().unwrap()]);
+    git(
+        &stand,
+        &["-c", "protocol.file.allow=always", "submodule", "-q", "add", other.to_str().unwrap(), "sub"],
+    );
+    git(&stand, &["commit", "-qm", "y"]);
+    let results = results(&stand, &["--allowedTools", "Bash"]);
+    for (result, path) in results.iter().zip([".git/modules/sub/config", "/usr/decurion-tree", ".git/config"])
+    {
+        assert!(
+            result.contains(path) && result.contains("The sandbox may be the reason"),
+            "{path}: {results:?}"
+        );
+    }
+    assert_eq!(results.len(), 3);
+    assert!(!std::path::Path::new("/usr/decurion-tree").exists());
+}
+
 #[test]
 fn explaining_a_command_has_no_effect() {
     let stand = repository(&[]);

@@ -175,12 +175,16 @@ impl Settings {
         let with_value = HARMLESS_VALUES.iter().any(|(known, values)| {
             *known == key && values.iter().any(|known| *known == value || format!("\"{known}\"") == value)
         });
-        let list = if named.is_some() { HARMLESS_NAMED } else { HARMLESS };
-        let by_name = list.iter().any(|(known, names)| {
-            known == section && (*names == "*" || names.split_ascii_whitespace().any(|known| known == name))
-        });
-        if with_value || by_name { Ok(()) } else { refused() }
+        if with_value || is_harmless(section, named.is_some(), name) { Ok(()) } else { refused() }
     }
+}
+
+/// Whether a setting names no program whatever its value is. `named` is whether its section has a name of its own.
+pub(super) fn is_harmless(section: &str, named: bool, name: &str) -> bool {
+    let list = if named { HARMLESS_NAMED } else { HARMLESS };
+    list.iter().any(|(known, names)| {
+        *known == section && (*names == "*" || names.split_ascii_whitespace().any(|known| known == name))
+    })
 }
 
 /// `[section]` or `[section "name"]`.

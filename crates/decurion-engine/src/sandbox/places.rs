@@ -6,6 +6,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::placeholder::Kind;
 
 use crate::permission::{fixed_part, plain, special_parts};
+use crate::repository::Named;
 
 /// Our own settings in a working directory, and those of tools like us.
 const OWN_SETTINGS: [&str; 3] = [".decurion", ".claude", ".mcp.json"];
@@ -24,16 +25,47 @@ pub(super) fn settings_to_hold(folder: &Utf8Path) -> impl Iterator<Item = Utf8Pa
     OWN_SETTINGS.iter().chain(editors).map(|name| folder.join(name))
 }
 
-/// The same in a folder of git, with what stands for them. `commondir` cannot be held: git works beside nothing else
-/// that has its name.
+/// Those in a folder of git that commands may not make either, with what stands for them. `commondir` cannot be held: git
+/// works beside nothing else that has its name.
 pub(super) fn git_settings_to_hold(git: &Utf8Path) -> Vec<(Utf8PathBuf, Kind)> {
-    let config = small(&git.join("config")).unwrap_or_default().to_lowercase();
-    let mut found = vec![(git.join("hooks"), Kind::Folder)];
-    // Git reads it only where the other file says so.
-    if config.contains("worktreeconfig") {
-        found.push((git.join("config.worktree"), Kind::File));
+    let mut found = Vec::new();
+    for Within { folder, is_worktree } in folders_within(git) {
+        if !is_worktree {
+            found.push((folder.join("hooks"), Kind::Folder));
+            found.push((folder.join("info/attributes"), Kind::File));
+        }
+        // Git reads it only where the settings of the repository say so.
+        let repository = if is_worktree { git } else { &folder };
+        if small(&repository.join("config"))
+            .is_some_and(|text| text.to_lowercase().contains("worktreeconfig"))
+        {
+            found.push((folder.join("config.worktree"), Kind::File));
+        }
     }
     found
+}
+
+/// What git's settings name for a checkout, with what stands for it where it does not exist.
+pub(super) fn named_by_git(
+    top: &Utf8Path,
+    git: &[Utf8PathBuf],
+    home: Option<&Utf8Path>,
+) -> Vec<(Utf8PathBuf, Option<Kind>)> {
+    let named = crate::repository::named(top, git, home).into_iter();
+    named
+        .map(|named| match named {
+            Named::Hooks(path) => (path, Some(Kind::Folder)),
+            // Git does not work with a folder in its place.
+            Named::Settings(path) => (path, Some(Kind::File)),
+            Named::Program(path) => (path, None),
+        })
+        .collect()
+}
+
+/// The top of the checkout that a folder is in.
+pub(super) fn top_of(folder: &Utf8Path) -> &Utf8Path {
+    let mut above = folder.ancestors();
+    above.find(|above| above.join(".git").symlink_metadata().is_ok()).unwrap_or(folder)
 }
 
 /// The folders in which git keeps the repository that a folder is in: one, or two for a worktree. None where they lie
@@ -113,22 +145,30 @@ fn small(path: &Utf8Path) -> Option<String> {
 /// What in a repository's own folder makes git run programs, also that of its submodules and worktrees.
 pub(super) fn git_settings(git: &Utf8Path) -> Vec<Utf8PathBuf> {
     const NAMES: [&str; 6] = ["hooks", "config", "config.worktree", "info/attributes", "commondir", "gitdir"];
+    folders_within(git).iter().flat_map(|within| NAMES.map(|name| within.folder.join(name))).collect()
+}
+
+/// A folder in which git keeps a repository or one of its worktrees.
+struct Within {
+    folder: Utf8PathBuf,
+    is_worktree: bool,
+}
+
+/// A folder of git, and those of its worktrees and submodules in it.
+fn folders_within(git: &Utf8Path) -> Vec<Within> {
     /// Submodules of submodules lie in folders of folders.
     const DEEPEST: usize = 4;
-    let mut found = NAMES.map(|name| git.join(name)).to_vec();
-    let worktrees = git.join("worktrees").read_dir_utf8().into_iter().flatten().flatten();
-    let own = worktrees.map(|entry| entry.path().join("config.worktree"));
-    found.extend(own.filter(|file| file.symlink_metadata().is_ok()));
-    let mut folders = vec![(git.join("modules"), DEEPEST)];
+    let mut found = vec![Within { folder: git.to_owned(), is_worktree: false }];
     for entry in git.join("worktrees").read_dir_utf8().into_iter().flatten().flatten() {
-        found.extend(NAMES.map(|name| entry.path().join(name)));
+        found.push(Within { folder: entry.into_path(), is_worktree: true });
     }
+    let mut folders = vec![(git.join("modules"), DEEPEST)];
     while let Some((folder, left)) = folders.pop() {
         for entry in folder.read_dir_utf8().into_iter().flatten().flatten() {
             let path = folder.join(entry.file_name());
             if ["HEAD", "config", "objects"].iter().any(|name| path.join(name).exists()) {
-                found.extend(NAMES.map(|name| path.join(name)));
                 folders.extend((left > 0).then(|| (path.join("modules"), left - 1)));
+                found.push(Within { folder: path, is_worktree: false });
             } else if left > 0 && path.is_dir() {
                 folders.push((path, left - 1));
             }
