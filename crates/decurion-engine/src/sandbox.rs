@@ -395,7 +395,7 @@ impl SandboxMaker {
                     continue;
                 }
                 if around.checkout.is_none() {
-                    for path in places::settings_to_hold(folder) {
+                    for path in places::settings_in(folder) {
                         self.hold(paths, &path, Kind::Folder);
                     }
                 }
@@ -430,7 +430,7 @@ impl SandboxMaker {
         use std::io::ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem};
         let place = paths.trails.place(path);
         let could = place.parent().is_some_and(|folder| paths.is_writable(folder));
-        if self.settings.form != Form::Namespaces || !could {
+        if self.settings.form == Form::Landlock || !could {
             return;
         }
         if paths.holding == Holding::Listed {

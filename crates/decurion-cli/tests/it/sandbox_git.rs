@@ -158,6 +158,30 @@ fn ordinary_work_with_git_goes_on() {
     assert_eq!(results, ["4", "5", "one\nedited", "6", "2", " M sub\nsame"]);
 }
 
+/// Made elsewhere and moved to the top of the working directory, in a repository and in a plain folder.
+#[test]
+fn settings_of_editors_and_ours_cannot_be_moved_into_place() {
+    const NAMES: [&str; 6] = [".vscode", ".idea", ".devcontainer", ".claude", ".decurion", ".mcp.json"];
+    let moves = "mkdir -p box; for n in .vscode .idea .devcontainer .claude .decurion .mcp.json; do \
+                 mkdir -p sub/$n; echo x > sub/$n/f; cp -r sub/$n box; mv sub/$n .; mv -T sub/$n $n; cp -r box/$n .; \
+                 perl -e 'rename \"box/$ARGV[0]\", $ARGV[0]' $n; ln -s box/$n $n; done; mv box/.??* .; true";
+    for in_repository in [true, false] {
+        for sandboxed in [true, false] {
+            let stand = repository(&[moves]);
+            let stand = if sandboxed { stand } else { stand.without_sandbox() };
+            let work = stand.home.work();
+            if !in_repository {
+                fs::remove_dir_all(work.join(".git")).unwrap();
+            }
+            let mode = ["--permission-mode", "acceptEdits", "--allowedTools", "Bash(sh:*)"];
+            let results = results(&stand, &mode);
+            for name in NAMES {
+                assert_eq!(work.join(name).exists(), !sandboxed, "{name} {in_repository}: {results:?}");
+            }
+        }
+    }
+}
+
 /// What needs git's settings, or a place outside, fails and says where.
 #[test]
 fn git_names_the_path_where_it_is_stopped() {

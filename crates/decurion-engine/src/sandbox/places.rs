@@ -18,13 +18,6 @@ pub(super) fn settings_in(folder: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf
     OWN_SETTINGS.iter().chain(&EDITORS_SETTINGS).map(|name| folder.join(name))
 }
 
-/// Those of them that commands may not make either. Editors look for theirs in repositories.
-pub(super) fn settings_to_hold(folder: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf> {
-    let is_repository = folder.join(".git").exists();
-    let editors = EDITORS_SETTINGS.iter().filter(move |_| is_repository);
-    OWN_SETTINGS.iter().chain(editors).map(|name| folder.join(name))
-}
-
 /// Those in a folder of git that commands may not make either, with what stands for them. `commondir` cannot be held: git
 /// works beside nothing else that has its name.
 pub(super) fn git_settings_to_hold(git: &Utf8Path) -> Vec<(Utf8PathBuf, Kind)> {

@@ -41,6 +41,7 @@ mod rejections;
 mod relocating;
 mod resuming;
 mod rewinding;
+mod sandboxes;
 mod stuck_disk;
 mod support;
 mod typing;
