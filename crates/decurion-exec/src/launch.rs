@@ -59,7 +59,8 @@ pub enum Output {
 pub struct ResourceLimits {
     /// How many processes the user may have in all (`RLIMIT_NPROC`); counts the user's others too.
     pub processes: Option<u64>,
-    /// How large a file may become (`RLIMIT_FSIZE`).
+    /// How large a file may become (`RLIMIT_FSIZE`). For a sandboxed command it is at most half of what is free where it
+    /// starts, or 1 GiB if that is more; 1 GiB for one that may write nothing but its private folder.
     pub file_bytes: Option<u64>,
 }
 

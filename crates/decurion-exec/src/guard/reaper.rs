@@ -49,6 +49,8 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 const SWEEP_LIMIT: Duration = Duration::from_secs(30);
 /// More processes than this are a crowd.
 const CROWD: usize = 64;
+/// How large a file of a sandboxed command may always become, in bytes.
+const LEAST_FILE: u64 = 1 << 30;
 /// How often to look, while the program inside of `bwrap` starts, whether the command is still wanted.
 const INSIDE_PAUSE: Duration = Duration::from_millis(100);
 
@@ -396,8 +398,26 @@ fn prepare(request: &Request, parcel: &[OwnedFd], reaper: Pid, rank: Rank) -> Re
     let directory = std::ffi::CStr::from_bytes_with_nul(request.directory());
     let directory = directory.map_err(|_| (Stage::Directory, Errno::INVAL))?;
     rustix::process::chdir(directory).map_err(|errno| (Stage::Directory, errno))?;
+    if let Some(most) = request.sandbox.as_ref().map(most_file_bytes) {
+        lower(Resource::Fsize, most).map_err(setup)?;
+    }
     sys::release_signals();
     Ok(())
+}
+
+/// How large a file may become that a sandboxed command writes, so that one that runs away does not fill the disk. Looks
+/// at the file system of the working directory.
+fn most_file_bytes(sandbox: &Sandbox) -> u64 {
+    let only_reads = sandbox.writable.iter().all(|path| Some(path) == sandbox.tmp.as_ref());
+    let free = rustix::fs::statvfs(c".").map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize));
+    if only_reads { LEAST_FILE } else { LEAST_FILE.max(free / 2) }
+}
+
+/// Sets a limit of the kernel. A lower one that is in force already stays.
+fn lower(resource: Resource, value: u64) -> Result<(), Errno> {
+    let maximum = rustix::process::getrlimit(resource).maximum;
+    let value = maximum.map_or(value, |maximum| maximum.min(value));
+    rustix::process::setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })
 }
 
 fn limit(request: &Request, rank: Rank) -> Result<(), Errno> {
@@ -412,10 +432,7 @@ fn limit(request: &Request, rank: Rank) -> Result<(), Errno> {
     let processes = [numbers.processes, rank.processes].into_iter().flatten().min();
     for (resource, value) in [(Resource::Nproc, processes), (Resource::Fsize, numbers.file_bytes)] {
         if let Some(value) = value {
-            // A lower limit that is in force already stays.
-            let maximum = rustix::process::getrlimit(resource).maximum;
-            let value = maximum.map_or(value, |maximum| maximum.min(value));
-            rustix::process::setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })?;
+            lower(resource, value)?;
         }
     }
     Ok(())

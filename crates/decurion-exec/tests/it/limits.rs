@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use decurion_exec::{Exit, Limit};
+use decurion_exec::{Exit, Form, Limit, Sandbox, free_bytes};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::escapes::run_as_user;
@@ -52,6 +52,28 @@ async fn fork_bomb_is_ended_and_others_go_on() {
         assert_eq!(within(other.wait()).await, Exit::Code(7));
     }
     room.house.assert_empty();
+}
+
+#[tokio::test]
+async fn file_of_a_sandboxed_command_does_not_fill_the_disk() {
+    for form in [Form::Namespaces, Form::Landlock, Form::Bubblewrap] {
+        let room = Room::new();
+        room.house.guard.force_form(form);
+        let reader = Sandbox { writable: vec![room.path("tmp")], ..room.sandbox() };
+        let grow = |size: &str| format!("truncate -s {size} $ROOM/tmp/file");
+        assert_eq!(room.run(&grow("1G"), Some(reader.clone())).await.1, Exit::Code(0), "{form:?}");
+        let (output, exit) = room.run(&grow("1025M"), Some(reader)).await;
+        assert!(!exit.success(), "{form:?}: {output}");
+        // Builds may need more, but not the whole disk; and no command gives itself more.
+        let free = free_bytes(&room.path("work")).unwrap();
+        let (output, _) =
+            room.run("ulimit -f; ulimit -f unlimited; ulimit -f; ulimit -c", Some(room.sandbox())).await;
+        let lines: Vec<&str> = output.lines().filter(|line| !line.contains("cannot")).collect();
+        let most = lines[0].parse::<u64>().unwrap() << 10;
+        assert!((1 << 30..=free.max(1 << 30)).contains(&most), "{form:?}: {output}");
+        assert_eq!(lines[1..], [lines[0], "0"], "{form:?}: {output}");
+        assert_eq!(room.run(&grow("1025M"), None).await.1, Exit::Code(0), "the control");
+    }
 }
 
 #[test]
