@@ -868,7 +868,7 @@ async fn sandboxed(
     };
     let mut output = work.run(bench, confined.as_ref()).await;
     let Some(confined) = confined.filter(|confined| confined.sandbox.is_some()) else { return Ok(output) };
-    tidy(bench, leave, &mut output).await;
+    tidy(bench, &mut output).await;
     let Some(refusal) = confined.refusal(bench, &output).await else { return Ok(output) };
     if bench.ports.audit.is_kept() {
         audit::record_refusal(bench, &leave.seen.title, &refusal).await?;
@@ -899,10 +899,9 @@ fn may_widen(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>, refusal
 }
 
 /// Undoes what the kernel could not stop, beside the runtime.
-async fn tidy(bench: &Bench<'_>, leave: &Leave, output: &mut ToolOutput) {
+async fn tidy(bench: &Bench<'_>, output: &mut ToolOutput) {
     let Some(maker) = bench.ports.equipment.sandbox.clone() else { return };
-    let policy = leave.policy.clone();
-    let tidied = tokio::task::spawn_blocking(move || maker.tidy(&policy)).await;
+    let tidied = tokio::task::spawn_blocking(move || maker.tidy()).await;
     if let Ok(Some(text)) = tidied {
         output.content = ToolContent::Text(format!("{}\n[{text}]", output.content.text()));
     }
@@ -936,10 +935,13 @@ async fn widened(
             let text = refusal.notice(wider.is_some());
             let notice = Event::Notice { level: "info".to_owned(), text };
             bench.ports.journal.write(&bench.ports.who, vec![notice]).await?;
-            return Ok(match leave.confined(bench, &work.call, decision.profile).await {
-                Ok(confined) => work.run(bench, confined.as_ref()).await,
-                Err(reason) => not_started(&reason),
-            });
+            let confined = match leave.confined(bench, &work.call, decision.profile).await {
+                Ok(confined) => confined,
+                Err(reason) => return Ok(not_started(&reason)),
+            };
+            let mut output = work.run(bench, confined.as_ref()).await;
+            tidy(bench, &mut output).await;
+            return Ok(output);
         }
         // What a person would rather have run is another call, which the model may make.
         Permit::Granted { .. } => refusal.explain(&mut output, None),

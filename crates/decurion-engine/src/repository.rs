@@ -190,6 +190,22 @@ pub(crate) fn nested_run_for_files(common: &Utf8Path) -> bool {
     false
 }
 
+/// Where git looks into another repository when it is called in the checkout of a folder. None where that cannot be told.
+pub(crate) fn gitlinks(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
+    let Some(repository) = found(folder) else { return Vec::new() };
+    let mut left = MOST_INDEX_BYTES;
+    // The length of an object's name is a setting of the repository.
+    let paths = [20, 32].into_iter().find_map(|hash| index::nested(&repository.own, hash, &mut left).ok());
+    let paths = paths.unwrap_or_default().into_iter();
+    paths.filter_map(|path| Some(repository.top.join(String::from_utf8(path).ok()?))).collect()
+}
+
+/// Whether git takes a folder itself for a repository because the `.git` in it is none.
+pub(crate) fn is_bare_by_accident(folder: &Utf8Path) -> bool {
+    let has_repository = || matches!(Repository::at(folder), Some(Ok(found)) if found.is_certain());
+    looks_like_git_folder(folder) && !has_repository()
+}
+
 /// The repository that git finds from a folder, if it certainly takes it for one.
 fn found(from: &Utf8Path) -> Option<Repository> {
     let from = from.canonicalize_utf8().ok()?;

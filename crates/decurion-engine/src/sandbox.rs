@@ -5,6 +5,7 @@
 
 mod ground;
 mod places;
+mod planted;
 mod private_folder;
 mod programs;
 mod refusal;
@@ -28,6 +29,7 @@ use crate::trail::{Ground, Trails};
 use ground::KeptGround;
 pub use places::checkouts;
 pub(crate) use places::git_folders;
+use planted::Planted;
 pub(crate) use private_folder::PrivateFolder;
 use programs::{Programs, Variables};
 pub use refusal::{Refusal, refusal_in};
@@ -88,6 +90,7 @@ pub struct SandboxMaker {
     /// The same for hooks and MCP servers.
     service_tmp: OnceLock<PrivateFolder>,
     placeholders: Placeholders,
+    planted: Planted,
 }
 
 /// How a command runs.
@@ -155,6 +158,7 @@ impl SandboxMaker {
             reader_tmp: OnceLock::new(),
             service_tmp: OnceLock::new(),
             placeholders: Placeholders::default(),
+            planted: Planted::default(),
         }
     }
 
@@ -196,11 +200,17 @@ impl SandboxMaker {
     }
 
     /// Undoes what a command could do that the kernel does not stop. Gives what a model should know of it.
-    pub fn tidy(&self, policy: &Policy) -> Option<String> {
-        let put = policy.around.places().find_map(places::undo_redirection)?;
-        Some(format!(
-            "The command made .git/commondir, by which git takes its settings from elsewhere. It was moved to {put}."
-        ))
+    pub fn tidy(&self) -> Option<String> {
+        let watched = self.planted.watched();
+        let moved: Vec<String> =
+            watched.iter().flat_map(|folder| self.planted.set_aside(folder)).map(String::from).collect();
+        (!moved.is_empty()).then(|| {
+            format!(
+                "A command made a git repository whose settings could run programs when git is called here. Decurion \
+                 renamed it: {}",
+                moved.join(", ")
+            )
+        })
     }
 
     /// How a command with this profile and this environment runs. Looks at the disk, and holds the places of what the
@@ -468,6 +478,9 @@ impl SandboxMaker {
     /// Keeps commands from changing the settings of repositories nested in a folder.
     fn add_nested(&self, paths: &mut Collected, folder: &Utf8Path, home: Option<&Utf8Path>) {
         let place = paths.trails.place(folder);
+        if paths.holding == Holding::Done {
+            self.planted.watch(&place);
+        }
         let known = |nested: &HashMap<Utf8PathBuf, Arc<[Nested]>>| nested.get(&place).cloned();
         let known = known(&self.nested.lock().unwrap_or_else(PoisonError::into_inner));
         let nested = known.unwrap_or_else(|| {
@@ -579,6 +592,13 @@ impl SandboxMaker {
             self.hold(paths, path, Kind::Folder);
         }
         paths.restrict_all([path.to_owned()]);
+    }
+}
+
+impl Drop for SandboxMaker {
+    fn drop(&mut self) {
+        // Commands in the background have ended by now.
+        let _ = self.tidy();
     }
 }
 

@@ -1,14 +1,15 @@
 //! Places of files that commands must not make. Takes paths at which there is nothing, keeps something empty there for
 //! as long as sessions need it: only what exists can be made read-only for a command.
 //!
-//! A placeholder is an empty folder, which is nothing to git, or in a folder of git an empty file. Its time of change
-//! marks it as ours: whoever puts something into it changes that. While it is made or changed by us its mode marks it,
+//! A placeholder is an empty folder, which is nothing to git, or in a folder of git a file that changes nothing. Its time
+//! of change marks it as ours: whoever puts something into it changes that. While it is made or changed by us its mode marks it,
 //! which it has from the first moment, so that a session can be killed at any step. Each session that needs it holds a
 //! shared lock on it, so that the last one removes it, and the next one removes what a killed session has left.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,21 +29,31 @@ pub enum Kind {
     Folder,
     /// An empty file.
     File,
+    /// A `commondir` of git that names the folder it lies in, where git looks for its settings anyway. Beside an empty
+    /// one git does not work.
+    CommonDir,
 }
 
 impl Kind {
+    fn content(self) -> &'static [u8] {
+        match self {
+            Self::Folder | Self::File => b"",
+            Self::CommonDir => b".\n",
+        }
+    }
+
     /// The mode while we make or change it.
     fn unfinished(self) -> u32 {
         match self {
             Self::Folder => 0o700 | STICKY,
-            Self::File => 0o600 | STICKY,
+            Self::File | Self::CommonDir => 0o600 | STICKY,
         }
     }
 
     fn finished(self) -> u32 {
         match self {
             Self::Folder => 0o755,
-            Self::File => 0o644,
+            Self::File | Self::CommonDir => 0o644,
         }
     }
 }
@@ -119,12 +130,12 @@ fn remove(path: &Path, file: &File, kind: Kind) {
     if let Some(above) = &above {
         begin(above, Kind::Folder);
     }
-    let is_ours = |found: Metadata| is_marked(&found) && found.len() == 0;
+    let is_ours = |found: Metadata| is_marked(&found) && holds(path, &found, kind);
     // Fails for a folder that is not empty any more, which belongs to somebody else by now.
     let _ = match kind {
         Kind::Folder => std::fs::remove_dir(path),
-        Kind::File if file.metadata().is_ok_and(is_ours) => std::fs::remove_file(path),
-        Kind::File => Ok(()),
+        Kind::File | Kind::CommonDir if file.metadata().is_ok_and(is_ours) => std::fs::remove_file(path),
+        Kind::File | Kind::CommonDir => Ok(()),
     };
     // The folder above was changed by this alone, and stays a placeholder if another session needs it.
     if let Some(above) = &above {
@@ -171,7 +182,26 @@ fn make(path: &Path, kind: Kind) -> io::Result<()> {
         Kind::File => {
             OpenOptions::new().write(true).create_new(true).mode(kind.unfinished()).open(path).map(drop)
         }
+        Kind::CommonDir => make_whole(path, kind),
     }
+}
+
+/// Makes a file that has its content from the first moment: git may look at any time. A file system without unnamed files
+/// shows it empty for an instant.
+fn make_whole(path: &Path, kind: Kind) -> io::Result<()> {
+    use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+    let above = path.parent().unwrap_or(Path::new("."));
+    let mode = Mode::from_bits_truncate(kind.unfinished());
+    let unnamed = rustix::fs::open(above, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode);
+    let Ok(unnamed) = unnamed else {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(kind.unfinished()).open(path)?;
+        return file.write_all(kind.content());
+    };
+    let mut file = File::from(unnamed);
+    file.write_all(kind.content())?;
+    mark(&file);
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(rustix::fs::linkat(CWD, name, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
 /// Whether something could not be opened although it may be what we look for.
@@ -216,7 +246,14 @@ fn is_empty(path: &Path, found: &Metadata) -> bool {
     if found.is_dir() {
         return std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
     }
-    found.is_file() && found.len() == 0
+    found.is_file() && [Kind::File, Kind::CommonDir].iter().any(|kind| holds(path, found, *kind))
+}
+
+/// Whether a file holds what we put into one of this kind.
+fn holds(path: &Path, found: &Metadata, kind: Kind) -> bool {
+    let content = kind.content();
+    found.len() == content.len() as u64
+        && (content.is_empty() || std::fs::read(path).is_ok_and(|read| read == content))
 }
 
 /// Whether a path still leads to what was opened there.
@@ -342,6 +379,39 @@ mod tests {
             drop(next);
             assert!(!outer.exists(), "{killed_after}");
         }
+    }
+
+    #[test]
+    fn git_works_beside_a_common_folder_that_is_held() {
+        let (_folder, room) = room();
+        let git = |arguments: &[&str]| {
+            let config = ["-c", "user.name=n", "-c", "user.email=e@x"];
+            let done =
+                std::process::Command::new("git").args(config).args(arguments).current_dir(&room).output();
+            let done = done.unwrap();
+            assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+            String::from_utf8(done.stdout).unwrap()
+        };
+        git(&["init", "-q"]);
+        let path = room.join(".git/commondir");
+        let (first, second) = (Placeholders::default(), Placeholders::default());
+        first.hold(&path, Kind::CommonDir).unwrap();
+        second.hold(&path, Kind::CommonDir).unwrap();
+        assert!(is_placeholder(&path));
+        git(&["commit", "-q", "--allow-empty", "-m", "one"]);
+        git(&["worktree", "add", "-q", "tree"]);
+        git(&["config", "user.name", "n"]);
+        assert_eq!(git(&["rev-parse", "--git-common-dir"]).trim(), room.join(".git").to_str().unwrap());
+        drop(first);
+        assert!(is_placeholder(&path));
+        drop(second);
+        assert!(!path.exists());
+        // What belongs to a worktree stays.
+        let theirs = room.join(".git/worktrees/tree/commondir");
+        let own = Placeholders::default();
+        own.hold(&theirs, Kind::CommonDir).unwrap();
+        drop(own);
+        assert!(theirs.exists());
     }
 
     #[test]

@@ -316,3 +316,40 @@ fn endless_lists_of_ignored_names_are_not_read() {
         assert!(results[0].contains("no ordinary file, or too long"), "{made}: {results:?}");
     }
 }
+
+/// Repositories that a command puts where the person's own `git status` finds them, and what Decurion says of them.
+const PLANTED: [&str; 3] = [
+    "git init -q n; git -C n config core.fsmonitor \"touch $PWD/../ran; true\"; git -C n -c user.name=n -c user.email=e@x \
+     commit -q --allow-empty -m x; git update-index --add --cacheinfo 160000,$(git -C n rev-parse HEAD),n",
+    "mv .git/HEAD .git/old; mkdir -p objects refs; echo ref: refs/heads/main > HEAD; \
+     printf '[core]\\nrepositoryformatversion=0\\nbare=false\\nworktree=%s\\nfsmonitor=touch %s/../ran\\n' $PWD $PWD > config",
+    "mkdir evil; cp -r .git/. evil/; git config -f evil/config core.fsmonitor \"touch $PWD/../ran; true\"; \
+     echo ../evil > .git/commondir",
+];
+
+#[test]
+fn repositories_that_commands_make_run_nothing_for_the_person() {
+    for (index, text) in PLANTED.iter().enumerate() {
+        for sandboxed in [true, false] {
+            let stand = repository(&[&format!("{text}; exit 0")]);
+            let stand = if sandboxed { stand } else { stand.without_sandbox() };
+            let results = results(&stand, &["--allowedTools", "Bash"]);
+            finished(stand.home.program("git").arg("status"));
+            assert_eq!(stand.home.path().join("ran").exists(), !sandboxed, "{text}: {results:?}");
+            let renamed = results[0].contains("Decurion renamed it");
+            assert_eq!(renamed, sandboxed && index < 2, "{text}: {results:?}");
+        }
+    }
+}
+
+#[test]
+fn ordinary_nested_repositories_stay() {
+    let stand = repository(&[
+        "git init -q n; git -C n -c user.name=n -c user.email=e@x commit -q --allow-empty -m x; git add n 2>&-; \
+         git clone -q . m; git add m 2>&-; git status --short n m",
+    ]);
+    let results = results(&stand, &["--allowedTools", "Bash"]);
+    assert_eq!(results[0], "A  m\nA  n");
+    assert!(stand.home.work().join("n/.git/HEAD").exists() && stand.home.work().join("m/.git/HEAD").exists());
+    assert!(!stand.home.work().join(".git/commondir").exists());
+}

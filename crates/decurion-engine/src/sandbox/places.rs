@@ -18,14 +18,15 @@ pub(super) fn settings_in(folder: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf
     OWN_SETTINGS.iter().chain(&EDITORS_SETTINGS).map(|name| folder.join(name))
 }
 
-/// Those in a folder of git that commands may not make either, with what stands for them. `commondir` cannot be held: git
-/// works beside nothing else that has its name.
+/// Those in a folder of git that commands may not make either, with what stands for them.
 pub(super) fn git_settings_to_hold(git: &Utf8Path) -> Vec<(Utf8PathBuf, Kind)> {
     let mut found = Vec::new();
     for Within { folder, is_worktree } in folders_within(git) {
         if !is_worktree {
             found.push((folder.join("hooks"), Kind::Folder));
             found.push((folder.join("info/attributes"), Kind::File));
+            found.push((folder.join("config"), Kind::File));
+            found.push((folder.join("commondir"), Kind::CommonDir));
         }
         // Git reads it only where the settings of the repository say so.
         let repository = if is_worktree { git } else { &folder };
@@ -168,18 +169,6 @@ fn folders_within(git: &Utf8Path) -> Vec<Within> {
         }
     }
     found
-}
-
-/// Takes away a file by which git would look for a repository's settings elsewhere. It belongs to worktrees alone, and
-/// cannot be kept from being made in another repository: git refuses to work beside whatever else has its name. Gives
-/// where it was put.
-pub(super) fn undo_redirection(folder: &Utf8Path) -> Option<Utf8PathBuf> {
-    // The last is that of the repository itself, not of a worktree.
-    let git = git_folders(folder).pop()?;
-    let redirection = git.join("commondir");
-    redirection.symlink_metadata().ok()?;
-    let aside = git.join(format!("commondir.refused-{}", uuid::Uuid::new_v4().simple()));
-    std::fs::rename(&redirection, &aside).ok().map(|()| aside)
 }
 
 /// The settings of programs in a home folder that is worked in: names that begin with a dot, unless a working
