@@ -382,3 +382,85 @@ fn an_agent_is_denied_what_its_definition_denies_by_patterns() {
     assert_eq!(run(json!({"filesystem": {"denyRead": ["**/*.key"]}})), 0);
     assert_ne!(run(json!({})), 0);
 }
+
+#[test]
+fn wildcards_reach_behind_links() {
+    let look = "for my $f (qw(keys/l/id keys/l/deep/id keys/m/more/id HOME/a/id HOME/a/deep/id keys/l/open)) \
+                { open(F, $f) and print <F> }";
+    let set_up = || {
+        let stand = stand(&["perl look.pl"]);
+        let (home, work) = (stand.home.home(), stand.home.work());
+        for folder in [home.join("a/deep"), home.join("again"), work.join("keys")] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        for (file, text) in [("a/id", "canary\n"), ("a/deep/id", "canary\n"), ("a/open", "plain\n")] {
+            fs::write(home.join(file), text).unwrap();
+        }
+        symlink(home.join("a"), home.join("again/more")).unwrap();
+        symlink(home.join("a"), work.join("keys/l")).unwrap();
+        symlink(home.join("again"), work.join("keys/m")).unwrap();
+        // None of these is walked through.
+        symlink(&work, work.join("keys/loop")).unwrap();
+        symlink("/", work.join("keys/top")).unwrap();
+        symlink("/proc", work.join("keys/proc")).unwrap();
+        fs::write(work.join("look.pl"), look.replace("HOME", home.to_str().unwrap())).unwrap();
+        stand
+    };
+    let counted = |rules: &str| {
+        let told = results(&set_up(), &["--allowedTools", "Bash(perl:*)", "--disallowedTools", rules]);
+        assert!(told[0].contains("plain"), "{rules}: {told:?}");
+        told[0].matches("canary").count()
+    };
+    assert_eq!(counted("Read(nothing)"), 5);
+    assert_eq!(counted("Read(keys/*/id)"), 2, "only what is deeper is left");
+    for rule in ["Read(keys/**/id)", "Read(./**/id)", "Read(id)", "Read(k*/?/**/id)"] {
+        assert_eq!(counted(rule), 0, "{rule}");
+    }
+}
+
+#[test]
+fn links_that_wildcards_lead_through_stay() {
+    let commands = ["rm -f keys/l; mkdir -p keys/l; echo x > keys/l/id; true", "echo x >> real/id; true"];
+    let set_up = || {
+        let commands: Vec<String> = (0..commands.len()).map(|index| format!("sh src/{index}.sh")).collect();
+        stand(&commands.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    for (rule, stays) in [("Edit(keys/*/id)", true), ("Edit(nothing)", false)] {
+        let stand = set_up();
+        let work = stand.home.work();
+        for (index, text) in commands.iter().enumerate() {
+            fs::write(work.join(format!("src/{index}.sh")), text).unwrap();
+        }
+        fs::create_dir(work.join("keys")).unwrap();
+        fs::create_dir(work.join("real")).unwrap();
+        fs::write(work.join("real/id"), "").unwrap();
+        symlink("../real", work.join("keys/l")).unwrap();
+        let told = results(&stand, &["--allowedTools", "Bash", "--disallowedTools", rule]);
+        assert_eq!(work.join("keys/l").is_symlink(), stays, "{told:?}");
+        assert_eq!(fs::read_to_string(work.join("real/id")).unwrap().is_empty(), stays, "{told:?}");
+    }
+}
+
+/// Folders that have not changed are not read again; their owner can make them look so.
+#[test]
+fn a_folder_made_to_look_unchanged_is_read_again() {
+    let commands = ["sh src/true.sh", "sh src/make.sh", "sh src/look.sh"];
+    let told = |rule: &str| {
+        let stand = stand(&commands);
+        let keys = stand.home.work().join("keys");
+        fs::create_dir(&keys).unwrap();
+        for (file, text) in [
+            ("true.sh", "true"),
+            ("make.sh", "cp a.txt keys/n.pem; touch -d @1000000000 keys"),
+            ("look.sh", "cat keys/n.pem"),
+        ] {
+            fs::write(stand.home.work().join("src").join(file), text).unwrap();
+        }
+        let old = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        fs::File::open(&keys).unwrap().set_modified(old).unwrap();
+        results(&stand, &["--allowedTools", "Bash", "--disallowedTools", rule])
+    };
+    let held = told("Read(keys/*.pem)");
+    assert!(!held[2].contains("one"), "{held:?}");
+    assert_eq!(told("Read(nothing)")[2], "one");
+}

@@ -1,5 +1,8 @@
 //! Which files rules with wildcards cover. Takes all patterns together and the folders to look in, walks through them
 //! once, and gives what each pattern covers. Folders that have not changed since the last walk are not read again.
+//!
+//! Links to folders are followed: what a pattern names behind one is covered too. Through one that leads to a folder
+//! above itself, `**` does not go: it would cover everything there.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -33,8 +36,11 @@ const MOST_FOLDERS: usize = 500_000;
 struct Memory {
     /// What was looked for.
     patterns: Vec<String>,
-    folders: HashMap<PathBuf, Known>,
+    folders: HashMap<Visit, Known>,
 }
+
+/// A folder without links in its path, and how far the patterns had come there.
+type Visit = (PathBuf, States);
 
 /// A folder that was read.
 #[derive(Debug)]
@@ -45,6 +51,8 @@ struct Known {
     names: usize,
     /// Folders in it in which a pattern may cover something.
     below: Vec<(OsString, States)>,
+    /// Links behind which one may.
+    links: Vec<(OsString, States)>,
     /// What patterns cover.
     covered: Vec<(OsString, Vec<u16>)>,
 }
@@ -78,8 +86,8 @@ impl Walks {
 
 struct Walk<'a> {
     matcher: &'a Matcher,
-    before: HashMap<PathBuf, Known>,
-    after: HashMap<PathBuf, Known>,
+    before: HashMap<Visit, Known>,
+    after: HashMap<Visit, Known>,
     seen: usize,
     covered: &'a mut Covered,
 }
@@ -92,31 +100,47 @@ impl Walk<'_> {
             self.cover(root.as_std_path(), &covers);
             states = next;
         }
-        let mut folders = vec![(root.as_std_path().to_owned(), states)];
-        while let Some((folder, states)) = folders.pop() {
-            if states.is_empty() {
+        // Each with the name that leads there and its place, which differ behind links.
+        let mut folders = vec![(root.as_std_path().to_owned(), (root.as_std_path().to_owned(), states))];
+        while let Some((name, visit)) = folders.pop() {
+            if visit.1.is_empty() || self.after.contains_key(&visit) {
                 continue;
             }
-            if folder.as_os_str().len() > LONGEST {
-                let open: Vec<u16> = states.iter().map(|(pattern, _)| *pattern).collect();
-                self.cover(&folder, &open);
+            if name.as_os_str().len() > LONGEST {
+                let open: Vec<u16> = visit.1.iter().map(|(pattern, _)| *pattern).collect();
+                self.cover(&name, &open);
                 continue;
             }
-            let known = self.read(&folder, &states);
+            let known = self.read(&visit);
             self.seen += known.names + 1;
             if self.seen > MOST {
                 return Err(root.to_owned());
             }
-            for (name, patterns) in &known.covered {
-                let path = folder.join(name);
-                for pattern in patterns {
-                    self.covered[usize::from(*pattern)].insert(path.clone());
-                }
+            for (entry, patterns) in &known.covered {
+                self.cover(&name.join(entry), patterns);
             }
-            folders.extend(known.below.iter().map(|(name, states)| (folder.join(name), states.clone())));
-            self.after.insert(folder, known);
+            let below = known.below.iter();
+            folders
+                .extend(below.map(|(entry, next)| (name.join(entry), (visit.0.join(entry), next.clone()))));
+            for (entry, next) in &known.links {
+                let behind = self.behind(&visit.0, entry, next);
+                folders.extend(behind.map(|behind| (name.join(entry), behind)));
+            }
+            self.after.insert(visit, known);
         }
         Ok(())
+    }
+
+    /// Where a walk goes on behind a link to a folder.
+    fn behind(&self, folder: &Path, link: &OsStr, states: &States) -> Option<Visit> {
+        let place = folder.join(link).canonicalize().ok().filter(|place| place.is_dir())?;
+        // What is there is no file of anybody.
+        if ["/proc", "/sys", "/dev"].iter().any(|system| place.starts_with(system)) {
+            return None;
+        }
+        let goes_up = folder.starts_with(&place);
+        let states = states.iter().filter(|state| !goes_up || self.matcher.ends(**state)).copied();
+        Some((place, states.collect()))
     }
 
     fn cover(&mut self, path: &Path, patterns: &[u16]) {
@@ -125,13 +149,14 @@ impl Walk<'_> {
         }
     }
 
-    fn read(&mut self, folder: &Path, states: &States) -> Known {
+    fn read(&mut self, visit: &Visit) -> Known {
+        let (folder, states) = visit;
         let stamp = stamp(folder);
-        let known = self.before.remove(folder).filter(|known| stamp.is_some() && known.stamp == stamp);
+        let known = self.before.remove(visit).filter(|known| stamp.is_some() && known.stamp == stamp);
         if let Some(known) = known {
             return known;
         }
-        let mut known = Known { stamp, names: 0, below: Vec::new(), covered: Vec::new() };
+        let mut known = Known { stamp, names: 0, below: Vec::new(), links: Vec::new(), covered: Vec::new() };
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             known.names += 1;
             let name = entry.file_name();
@@ -139,8 +164,11 @@ impl Walk<'_> {
             if !covers.is_empty() {
                 known.covered.push((name.clone(), covers));
             }
-            if !next.is_empty() && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                known.below.push((name, next));
+            match entry.file_type() {
+                _ if next.is_empty() => {}
+                Ok(kind) if kind.is_dir() => known.below.push((name, next)),
+                Ok(kind) if kind.is_symlink() => known.links.push((name, next)),
+                _ => {}
             }
         }
         known
@@ -195,6 +223,12 @@ impl Matcher {
             parts
         };
         Self(patterns.iter().map(parts).collect())
+    }
+
+    /// Whether a pattern ends a known number of names further down.
+    fn ends(&self, (pattern, at): (u16, u16)) -> bool {
+        let parts = self.0.get(usize::from(pattern)).and_then(|parts| parts.get(usize::from(at)..));
+        parts.is_some_and(|rest| !rest.iter().any(|part| matches!(part, Part::Deep)))
     }
 
     fn start(&self) -> States {
