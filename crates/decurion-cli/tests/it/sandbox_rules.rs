@@ -108,6 +108,19 @@ fn only_programs_that_commands_cannot_write_are_excluded() {
     ] {
         assert!(!leaves(command, tools, link, first, none), "{command} {tools:?} {link:?} {first:?}");
     }
+    // What the shell does around such a program is not what was excluded.
+    for (command, outside) in [("tool > ../out/made", false), ("tool > made 2> /dev/null", true)] {
+        let stand = stand(&[command]);
+        let tools = stand.home.path().join("tools");
+        script(&tools.join("tool"), "readlink /proc/self/ns/pid");
+        let program = stand.decurion().env("PATH", search_path(&[&tools]));
+        let mode = ["--permission-mode", "bypassPermissions"];
+        told(&stand, program.args(["-p", "go", "--settings", EXCLUDED]).args(mode));
+        assert_eq!(names(&stand.home.path().join("out")), [""; 0], "{command}");
+        let own = fs::read_link("/proc/self/ns/pid").unwrap();
+        let made = fs::read_to_string(stand.home.work().join("made")).unwrap_or_default();
+        assert_eq!(made.trim() == own.to_str().unwrap(), outside, "{command}: {made}");
+    }
     // Children of a program that runs outside do not find what commands can write.
     let stand = stand(&["tool"]);
     script(&stand.home.path().join("tools/tool"), "helper");

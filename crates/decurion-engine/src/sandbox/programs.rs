@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::Sandbox;
+use decurion_protocol::Access;
 use decurion_protocol::intent::{ShellCommand, ShellIntent};
 
 use crate::trail::Trails;
@@ -36,7 +37,18 @@ pub(super) struct Programs<'a> {
 impl Programs<'_> {
     /// What is different in the environment of these commands, if no command can have made their programs.
     pub fn trusted(&self, shell: &ShellIntent) -> Option<Vec<(OsString, OsString)>> {
-        shell.commands.iter().all(|command| self.trusts(command)).then(|| self.narrowed())
+        let trusts = |command| self.trusts(command) && self.writes_as_usual(command);
+        shell.commands.iter().all(trusts).then(|| self.narrowed())
+    }
+
+    /// Whether the shell opens nothing for a command, before its program runs, that other commands cannot write.
+    fn writes_as_usual(&self, command: &ShellCommand) -> bool {
+        const STREAMS: [&str; 4] = ["/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty"];
+        let mut written = command.touches.iter().filter(|touch| touch.access == Access::Write);
+        let usual = |path: &Utf8Path| {
+            STREAMS.contains(&path.as_str()) || self.is_writable(self.trails.place(path).as_std_path())
+        };
+        command.redirections == 0 || written.all(|touch| usual(&touch.path))
     }
 
     fn trusts(&self, command: &ShellCommand) -> bool {
