@@ -446,8 +446,10 @@ impl Leave {
         let Some(maker) = maker.filter(|_| call.name == "Bash") else { return Ok(None) };
         let rules = Arc::clone(&self.policy.rules);
         let (policy, seen) = (self.policy.clone(), self.seen.clone());
-        let environment = Arc::clone(&bench.ports.equipment.environment);
-        let compile = move || maker.compile(&policy, profile, &seen, &environment);
+        // What the settings exempt is not exempt from what a definition takes away.
+        let bounded = !bench.spec.definition.sandbox.is_empty();
+        let environment = Some(Arc::clone(&bench.ports.equipment.environment)).filter(|_| !bounded);
+        let compile = move || maker.compile(&policy, profile, &seen, environment.as_deref());
         let compiled = tokio::task::spawn_blocking(compile).await.map_err(|error| error.to_string())?;
         let Compiled { sandbox, environment, .. } = compiled.map_err(|error| error.to_string())?;
         let Some(mut sandbox) = sandbox else {

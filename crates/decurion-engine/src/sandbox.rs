@@ -213,14 +213,14 @@ impl SandboxMaker {
         })
     }
 
-    /// How a command with this profile and this environment runs. Looks at the disk, and holds the places of what the
-    /// command may not make.
+    /// How a command with this profile and this environment runs; without one, no program has more rights than others.
+    /// Looks at the disk, and holds the places of what the command may not make.
     pub fn compile(
         &self,
         policy: &Policy,
         profile: Option<Profile>,
         seen: &Intent,
-        environment: &Variables,
+        environment: Option<&Variables>,
     ) -> Result<Compiled, SandboxError> {
         self.compile_with(policy, profile, seen, environment, Holding::Done)
     }
@@ -233,7 +233,7 @@ impl SandboxMaker {
         seen: &Intent,
         environment: &Variables,
     ) -> Result<Compiled, SandboxError> {
-        self.compile_with(policy, profile, seen, environment, Holding::Listed)
+        self.compile_with(policy, profile, seen, Some(environment), Holding::Listed)
     }
 
     fn compile_with(
@@ -241,7 +241,7 @@ impl SandboxMaker {
         policy: &Policy,
         profile: Option<Profile>,
         seen: &Intent,
-        environment: &Variables,
+        environment: Option<&Variables>,
         holding: Holding,
     ) -> Result<Compiled, SandboxError> {
         if profile == Some(Profile::Outside) && self.settings.allows_outside {
@@ -251,8 +251,9 @@ impl SandboxMaker {
         // A command that was not asked about, because it cannot do more than read, is never excluded.
         let excluded = !reads && self.is_excluded(seen);
         let lists = reads && lists_machine(seen) && decurion_exec::sandbox::has_landlock();
-        let shell = seen.shell.as_ref().filter(|_| excluded || lists);
-        let trusted = shell.map(|shell| self.trusted(policy, shell, environment)).transpose()?.flatten();
+        let shell = seen.shell.as_ref().filter(|_| excluded || lists).zip(environment);
+        let trusted = shell.map(|(shell, environment)| self.trusted(policy, shell, environment));
+        let trusted = trusted.transpose()?.flatten();
         if excluded && let Some(environment) = trusted {
             return Ok(Compiled { environment, ..Compiled::default() });
         }

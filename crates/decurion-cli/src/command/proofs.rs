@@ -66,7 +66,7 @@ struct Attempts {
 
 impl Attempts {
     fn prepare(loaded: &Loaded, maker: &SandboxMaker, guard: Guard) -> Result<Self, String> {
-        let compiled = maker.compile(&policy(loaded, Some(maker)), None, &Intent::titled(""), &[]);
+        let compiled = maker.compile(&policy(loaded, Some(maker)), None, &Intent::titled(""), None);
         let sandbox =
             compiled.map_err(|error| error.to_string())?.sandbox.ok_or("commands run without one")?;
         let state = loaded.paths.state.clone().ok_or("there is no state folder")?;

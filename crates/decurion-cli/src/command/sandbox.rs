@@ -41,7 +41,7 @@ pub fn run(command: SandboxCommand) -> Result<u8, Failure> {
             let profile = read_only.then_some(Profile::ReadOnly);
             let env = wire::shell_environment(&loaded, &environment).to_vec();
             let policy = policy(&loaded, Some(&maker));
-            let compiled = maker.compile(&policy, profile, &Intent::titled(""), &env);
+            let compiled = maker.compile(&policy, profile, &Intent::titled(""), Some(&env));
             let sandbox = compiled.map_err(|error| Failure::failed(error.to_string()))?.sandbox;
             block_on(run_program(&loaded, &maker, sandbox, program, env, &environment))?
         }

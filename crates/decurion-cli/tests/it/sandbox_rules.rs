@@ -477,3 +477,23 @@ fn a_folder_made_to_look_unchanged_is_read_again() {
     assert!(!held[2].contains("one"), "{held:?}");
     assert_eq!(told("Read(nothing)")[2], "one");
 }
+
+#[test]
+fn an_agent_with_a_sandbox_of_its_own_has_no_excluded_commands() {
+    let agent = json!({"description": "d", "prompt": "p", "subagent_type": "a"});
+    let command = json!({"command": "tool"});
+    let script_text = format!(
+        "when agent=main turn=1\n  call Agent {agent}\nwhen agent=a turn=1\n  call Bash {command}\nwhen\n  say \"done\"\n"
+    );
+    for (sandbox, outside) in [(json!({"network": "none"}), false), (json!({}), true)] {
+        let stand = Stand::new(&script_text);
+        let (tools, out) = (stand.home.path().join("tools"), stand.home.path().join("out"));
+        fs::create_dir(&out).unwrap();
+        script(&tools.join("tool"), &format!("touch {}/made", out.display()));
+        let agents = json!({"a": {"description": "d", "prompt": "p", "sandbox": sandbox}}).to_string();
+        let program =
+            stand.decurion().env("PATH", search_path(&[&tools])).args(["-p", "go", "--agents", &agents]);
+        let run = finished(program.args(["--settings", EXCLUDED, "--allowedTools", "Bash"]));
+        assert_eq!(names(&out).len(), usize::from(outside), "{sandbox}: {run:?}");
+    }
+}

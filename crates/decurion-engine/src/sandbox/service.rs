@@ -141,7 +141,7 @@ impl ServiceSandbox {
         let around = Around { directories: directories.collect(), ..around };
         // Hooks and servers work whatever the mode is.
         let policy = Policy::new(Mode::Default, Arc::clone(&self.rules), around);
-        let compiled = self.maker.compile(&policy, None, &service.seen, environment)?;
+        let compiled = self.maker.compile(&policy, None, &service.seen, Some(environment))?;
         let Some(mut sandbox) = compiled.sandbox else { return Ok(compiled) };
         let place = |path: &Utf8Path| policy.around.trails.place(path).into_std_path_buf();
         let temporary = place(self.maker.service_temporary()?);

@@ -37,7 +37,7 @@ fn settings_that_do_not_exist_are_held_where_single_files_can_be_protected() {
         let maker = maker(form, tmp);
         let around = Around { cwd: work.clone(), root: work.clone(), ..Around::default() };
         let policy = Policy::new(Mode::Default, Arc::default(), around);
-        let sandbox = maker.compile(&policy, None, &Intent::titled(""), &[]).unwrap().sandbox.unwrap();
+        let sandbox = maker.compile(&policy, None, &Intent::titled(""), None).unwrap().sandbox.unwrap();
         for name in [".mcp.json", ".claude", ".vscode"] {
             assert_eq!(work.join(name).is_dir(), held, "{form:?}: {name}");
             assert_eq!(sandbox.read_only.contains(&work.join(name).into()), held, "{form:?}: {name}");
