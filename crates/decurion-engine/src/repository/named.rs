@@ -12,6 +12,10 @@ const DEEPEST: usize = 10;
 /// No more files of settings are read.
 const MOST_FILES: usize = 50;
 
+/// Settings that name files of text, which run nothing.
+const TEXTS: [(&str, &str); 4] =
+    [("core", "excludesfile"), ("commit", "template"), ("mailmap", "file"), ("blame", "ignorerevsfile")];
+
 /// Something that settings name. It need not exist, but for a program.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Named {
@@ -93,6 +97,7 @@ impl Reader<'_> {
                     hooks.parent().filter(|_| hooks.file_name() == Some("_")).map(Utf8Path::to_owned);
                 self.found.extend([hooks].into_iter().chain(scripts).map(Named::Hooks));
             }
+            _ if TEXTS.contains(&(kind, name)) => {}
             _ if self.is_own && !config::is_harmless(kind, kind != section, name) => {
                 let words =
                     value.split(|letter: char| letter.is_whitespace() || "'!;|&()<>=`$%".contains(letter));
@@ -131,7 +136,7 @@ mod tests {
         }
         let own = "[core] hooksPath = \".husky/_\"\n[include]\n\tpath = ../more # x\n[branch \"main\"]\n\tmerge = main\n\
                    [filter \"x\"]\n clean = sh \\\n './tools/clean.sh' %f\n[includeIf \"gitdir:~/\"]\n PATH = ~/absent\n\
-                   [remote \"o\"]\n url = README\n";
+                   [remote \"o\"]\n url = README\n[commit]\n template = README\n";
         std::fs::write(git.join("config"), own).unwrap();
         std::fs::write(
             top.join("more"),
