@@ -71,7 +71,7 @@ pub struct Options {
     pub ci: bool,
     /// Where the binaries under test are.
     pub binaries: PathBuf,
-    /// How many random kills T1 makes, if not the usual number.
+    /// How many kills T1 and X6 make, if not the usual number.
     pub kills: Option<u64>,
     /// Where random choices begin.
     pub seed: u64,

@@ -13,7 +13,7 @@ const USAGE: &str = "usage: faults [--ci] [--list] [--kills N] [--seed N] [--wid
 
   --ci       the short form, for every change
   --list     print the rows and end
-  --kills N  how many random kills T1 makes
+  --kills N  how many kills T1 and X6 make
   --seed N   where random choices begin (default 1)
   --width N  how many runs go on at the same time (default: one per core)
 

@@ -15,7 +15,7 @@ const READY: Duration = Duration::from_secs(120);
 const GONE: Duration = Duration::from_secs(2);
 
 pub(super) fn row(options: &Options) -> Report {
-    let (kills, agents) = (options.count(3, 100), options.count(10, 100));
+    let (kills, agents) = (options.kills.unwrap_or(options.count(3, 100)), options.count(10, 100));
     let mut report = Report::default();
     let (mut longest, mut killed) = (Duration::ZERO, 0);
     for nth in 0..kills {
