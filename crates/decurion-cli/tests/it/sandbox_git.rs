@@ -353,3 +353,33 @@ fn ordinary_nested_repositories_stay() {
     assert!(stand.home.work().join("n/.git/HEAD").exists() && stand.home.work().join("m/.git/HEAD").exists());
     assert!(!stand.home.work().join(".git/commondir").exists());
 }
+
+/// By a file `commondir` git would take the settings of a repository from elsewhere.
+#[test]
+fn git_is_not_led_to_settings_elsewhere() {
+    let places = [".git", "sub/.git", ".git/modules/module"];
+    let make = "for d in .git sub/.git .git/modules/module; do echo /x > $d/commondir; done";
+    let set_up = |stand: Stand| {
+        let other = stand.home.path().join("other");
+        git(&stand, &["clone", "-q", "--bare", ".", other.to_str().unwrap()]);
+        let other = other.to_str().unwrap();
+        git(&stand, &["-c", "protocol.file.allow=always", "submodule", "-q", "add", other, "module"]);
+        git(&stand, &["init", "-q", "sub"]);
+        stand
+    };
+    let left = |stand: &Stand| {
+        let there = |place: &&&str| stand.home.work().join(place).join("commondir").exists();
+        places.iter().filter(there).count()
+    };
+    let stand = set_up(repository(&[make, "git status --short | wc -l"]));
+    let told = results(&stand, &["--allowedTools", "Bash"]);
+    assert_eq!(told[0].matches("commondir: ").count(), 3, "{told:?}");
+    assert_eq!((told[1].as_str(), left(&stand)), ("3", 0), "{told:?}");
+    // One in the background ends when no other is left to look after.
+    let script = "when agent=main turn=1\n  call Bash {\"command\": \"sh src/0.sh\", \"run_in_background\": true}\nwhen agent=main \
+                  turn=2 result=/ID: (\\w+)/\n  call TaskOutput {\"task_id\": \"$1\", \"block\": true}\nwhen\n  say \"done\"\n";
+    let stand = Stand::in_home(set_up(repository(&[&format!("{make}; echo made")])).home, script);
+    let told = results(&stand, &["--allowedTools", "Bash"]);
+    assert!(told[1].contains("made"), "{told:?}");
+    assert_eq!(left(&stand), 0);
+}
