@@ -513,8 +513,8 @@ impl Walls<'_> {
         let (basis, form) = match self.namespaces {
             Some(base) => {
                 let used = std::mem::replace(&mut self.used, true);
-                let shown = if used { base.renew() } else { enter::show_own_processes() };
-                shown.map_err(mounts)?;
+                let given = if used { base.renew() } else { enter::give_own() };
+                given.map_err(mounts)?;
                 let view = mounts::make(sandbox, base).map_err(|error| {
                     (Stage::Mounts, wire::path_error(number(&error.source), &error.path, sandbox))
                 })?;

@@ -57,7 +57,7 @@ impl Base {
     pub fn renew(&self) -> io::Result<()> {
         return_to(&self.namespace)?;
         kernel::unshare(libc::CLONE_NEWNS)?;
-        show_own_processes()
+        give_own()
     }
 
     /// Whether a path is on a mount that is read-only outside too.
@@ -151,8 +151,6 @@ pub(crate) fn enter(network: Network) -> io::Result<(Base, Option<TcpListener>)>
         kernel::set_mount(device.as_fd(), READ_ONLY | NO_SUID)?;
         attach(device, path)?;
     }
-    // Without terminals a command can do most of its work.
-    let _ = attach_terminals();
     bound_capabilities();
     let namespace = sys::place_owned(std::fs::File::open("/proc/self/ns/mnt")?, NAMESPACE_NUMBER)?;
     Ok((Base { empty: empty_folder()?, namespace, mounts }, listener))
@@ -177,7 +175,14 @@ fn usable_devices() -> Vec<(&'static CStr, OwnedFd)> {
     DEVICES.iter().filter_map(copy).collect()
 }
 
-/// Puts terminals of the session's own in place of those of the machine, which belong to people. Kernels before 6.15
+/// Gives a command's new namespaces what is not shared with other commands: a view of its processes, and terminals.
+pub(crate) fn give_own() -> io::Result<()> {
+    // Without terminals a command can do most of its work: those of the machine cannot be opened.
+    let _ = attach_terminals();
+    show_own_processes()
+}
+
+/// Puts terminals of the command's own in place of those of the machine, which belong to people. Kernels before 6.15
 /// copy no mount that is attached nowhere, so the copy is made from its place.
 fn attach_terminals() -> io::Result<()> {
     let terminals =
@@ -250,7 +255,7 @@ pub(crate) fn drop_capabilities() -> rustix::io::Result<()> {
 
 /// Gives the command's pid namespace a view of its processes, and bounds their number. Where the system does not allow
 /// the view, as in many containers, the command sees the processes outside, but Landlock keeps it from looking into them.
-pub(crate) fn show_own_processes() -> io::Result<()> {
+fn show_own_processes() -> io::Result<()> {
     let attributes = NO_SUID | NO_DEVICES | NO_PROGRAMS;
     let view = match kernel::new_file_system(c"proc", &[], attributes) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => return Ok(()),

@@ -19,7 +19,7 @@ use super::{Form, PathError, Sandbox, at};
 const NEWEST: ABI = ABI::V6;
 /// Devices that any program may use.
 const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
-/// Terminals of the session's own, where it has some.
+/// Terminals of the command's own, where it has some.
 const TERMINALS: [&str; 2] = ["/dev/ptmx", "/dev/pts"];
 /// What no rule allows as a whole: root could read disks there, and others could read what is typed at their terminals.
 const ALL_DEVICES: &str = "/dev";

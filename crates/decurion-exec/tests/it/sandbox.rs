@@ -609,6 +609,23 @@ async fn another_temporary_folder_is_shown_and_cannot_be_written() {
 }
 
 #[tokio::test]
+async fn terminals_of_a_command_are_its_own() {
+    let room = Room::new();
+    let terminal = "script -qec 'tty; sleep 600' /dev/null";
+    let mut process = room.house.guard.start(room.launch(terminal, Some(room.sandbox()))).await.unwrap();
+    let mut up = [0_u8; 10];
+    let stdout = process.stdout.as_mut().unwrap();
+    within(tokio::io::AsyncReadExt::read_exact(stdout, &mut up)).await.unwrap();
+    assert_eq!(std::str::from_utf8(&up), Ok("/dev/pts/0"));
+    let reader = Sandbox { writable: vec![room.path("tmp")], ..room.sandbox() };
+    for other in [room.sandbox(), reader] {
+        let (output, _) = room.run("echo text > /dev/pts/0 && echo escaped", Some(other)).await;
+        assert!(!output.contains("escaped"), "{output}");
+    }
+    assert_eq!(within(process.stop(std::time::Duration::ZERO)).await, Exit::Signal(9));
+}
+
+#[tokio::test]
 async fn what_a_command_shares_by_number_or_name_ends_with_it() {
     let room = Room::new();
     let make = "perl -e 'printf qq(%d %d %d\\n), map { defined } \
