@@ -271,9 +271,10 @@ impl StandIns {
     }
 }
 
-/// Puts a mount at its path, which is made first where something empty is there now.
+/// Puts a mount at its path. Below a cover the path is made first, unless a folder above it was shown there before: that
+/// has it, and is perhaps read-only.
 fn show(path: &Path, mount: &OwnedFd, covered: bool) -> io::Result<()> {
-    if covered {
+    if covered && existing(path)?.is_none() {
         make_place(path, mount)?;
     }
     attach_at(mount, &place(path)?)

@@ -1,7 +1,7 @@
 //! What a sandboxed command can and cannot do, judged by effects. Each attempt is also made without a sandbox, to see
 //! that it works there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use decurion_exec::{Exit, Form, Launch, LaunchError, Reach, Sandbox, shell};
@@ -25,7 +25,11 @@ pub struct Room {
 
 impl Room {
     pub fn new() -> Self {
-        let folder = tempfile::tempdir_in(rooms()).unwrap();
+        Self::new_in(&rooms())
+    }
+
+    pub fn new_in(parent: &Path) -> Self {
+        let folder = tempfile::tempdir_in(parent).unwrap();
         for name in ["work/src/deep", "work/.git/hooks", "tmp", "outside", "home/secret", "home/tool"] {
             std::fs::create_dir_all(folder.path().join(name)).unwrap();
         }
@@ -308,6 +312,27 @@ async fn write_what_is_shown(room: &Room) {
         room.run("echo x > src/new && mv src moved && cat ../outside/file", Some(sandbox)).await;
     assert!(exit.success(), "{output}");
     assert_eq!(output, "before");
+}
+
+/// As where a container has its home below `/tmp`.
+#[tokio::test]
+async fn a_home_below_the_folder_for_temporary_files_is_shown_with_its_files() {
+    for form in [Form::Namespaces, Form::Bubblewrap] {
+        let room = Room::new_in(Path::new("/var/tmp"));
+        room.house.guard.force_form(form);
+        let sandbox = Sandbox {
+            visible: ["work", "home", "home/note"].map(|name| room.path(name)).to_vec(),
+            ..room.sandbox()
+        };
+        let (output, exit) = room.run("touch new && cat $ROOM/home/note", Some(sandbox.clone())).await;
+        assert_eq!((output.as_str(), exit.success()), ("canary", true));
+        let before = room.snapshot();
+        for attempt in ["echo x > $ROOM/home/note", "echo x > $ROOM/home/new", "cat $ROOM/home/secret/key"] {
+            let (output, exit) = room.run(attempt, Some(sandbox.clone())).await;
+            assert!(!exit.success() && !output.contains("canary"), "{attempt}: {output}");
+        }
+        assert_eq!(before, room.snapshot());
+    }
 }
 
 #[tokio::test]
