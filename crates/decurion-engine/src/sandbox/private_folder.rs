@@ -59,7 +59,12 @@ fn sweep(parent: &Utf8Path, own: &Metadata) {
         // A folder that a command made unreadable is opened with its mode set back.
         let open =
             || open_folder(path).or_else(|_| allow_all(path.as_std_path()).and_then(|()| open_folder(path)));
-        if path.symlink_metadata().is_ok_and(is_ours) && open().is_ok_and(|lock| lock.try_lock().is_ok()) {
+        if !path.symlink_metadata().is_ok_and(is_ours) {
+            continue;
+        }
+        let Ok(lock) = open() else { continue };
+        if lock.try_lock().is_ok() {
+            // Locked until it is gone: a process that has just made it waits in `make`, and makes another.
             remove(path);
         }
     }
@@ -127,6 +132,25 @@ mod tests {
         assert!(!left.exists());
         assert!(used.path.is_dir() && other.path.is_dir());
         drop((used, other));
+        assert_eq!(names(&parent), 0);
+    }
+
+    #[test]
+    fn processes_that_start_at_once_leave_each_other_their_folders() {
+        let (_kept, parent) = parent();
+        let start = || {
+            for _ in 0..200 {
+                let folder = PrivateFolder::make(&parent).unwrap();
+                // The others look for what is left meanwhile.
+                PrivateFolder::make(&parent).unwrap();
+                assert!(folder.path.is_dir());
+            }
+        };
+        std::thread::scope(|scope| {
+            for thread in [(); 8].map(|()| scope.spawn(start)) {
+                thread.join().unwrap();
+            }
+        });
         assert_eq!(names(&parent), 0);
     }
 
