@@ -9,45 +9,52 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use decurion_exec::Sandbox;
-use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, mkdirat, openat, renameat_with, symlinkat};
 
 /// Its name in the private folder.
 const NAME: &str = "cargo";
 /// So many packages of the user are linked. More take longer than to download a few again.
 const MOST: usize = 20_000;
 
-/// Where cargo's home is for a command in this sandbox; none where it is the user's own: without a private folder, or where
-/// settings let commands write there.
-pub(crate) fn private(variables: &[(OsString, OsString)], sandbox: &Sandbox) -> Option<PathBuf> {
+/// The cargo home of a command in this sandbox, which is made if it is not there yet; none where it is the user's own:
+/// without a private folder, or where settings let commands write there.
+pub(crate) fn prepare(variables: &[(OsString, OsString)], sandbox: &Sandbox) -> Option<PathBuf> {
     let own = users(variables);
     let writable = |own: &PathBuf| sandbox.writable.iter().any(|folder| own.starts_with(folder));
     // A command that only reads finds what others have downloaded.
     let tmp = sandbox.shown_tmp.as_ref().or(sandbox.tmp.as_ref());
-    tmp.filter(|_| !own.as_ref().is_some_and(writable)).map(|tmp| tmp.join(NAME))
+    let tmp = tmp.filter(|_| !own.as_ref().is_some_and(writable))?;
+    let home = tmp.join(NAME);
+    if let Some(own) = own.filter(|_| home.symlink_metadata().is_err()) {
+        // Without the links cargo downloads what it needs, so no command fails for want of them.
+        let _ = make_home(&own, tmp);
+    }
+    Some(home)
 }
 
-/// Makes the private home for a text that seems to use cargo, if it is not there yet.
-pub(crate) fn prepare(
-    text: &str,
-    cwd: &Path,
-    variables: &[(OsString, OsString)],
-    sandbox: Option<&Sandbox>,
-) -> io::Result<()> {
-    let Some(sandbox) = sandbox else { return Ok(()) };
-    let (Some(own), Some(home)) = (users(variables), private(variables, sandbox)) else { return Ok(()) };
-    let used = text.contains(NAME) || cwd.ancestors().any(|folder| folder.join("Cargo.toml").exists());
-    if !used || home.symlink_metadata().is_ok() {
-        return Ok(());
+/// Makes the home under another name first: commands of several agents start at once, and none finds it half made.
+fn make_home(own: &Path, tmp: &Path) -> io::Result<()> {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let draft = format!("{NAME}-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+    let folder = open(CWD, tmp.as_os_str())?;
+    let home = make(&folder, draft.as_ref())?;
+    let made = fill(own, &home)
+        .and_then(|()| Ok(renameat_with(&folder, &draft, &folder, NAME, RenameFlags::NOREPLACE)?));
+    if made.is_err() {
+        // Another was faster, or the disk is full. Links are not followed here either.
+        let _ = std::fs::remove_dir_all(tmp.join(&draft));
     }
-    let Some(tmp) = home.parent() else { return Ok(()) };
-    let tmp = open(CWD, tmp.as_os_str())?;
-    let home = make(&tmp, NAME.as_ref())?;
+    made
+}
+
+fn fill(own: &Path, home: &OwnedFd) -> io::Result<()> {
     for name in ["bin", "config", "config.toml", "env", "git"] {
-        link(&own.join(name), &home, name.as_ref())?;
+        link(&own.join(name), home, name.as_ref())?;
     }
-    let registry = make(&home, "registry".as_ref())?;
+    let registry = make(home, "registry".as_ref())?;
     // The index as a whole: what cargo cannot keep of it, it fetches again.
     link_below(&own.join("registry/index"), &registry, "index", 1)?;
     link_below(&own.join("registry/cache"), &registry, "cache", 1)?;
@@ -111,10 +118,8 @@ mod tests {
         fs::write(home.join(".cargo/registry/cache/index-1/a-1.crate"), "a").unwrap();
         fs::create_dir(&tmp).unwrap();
         let sandbox = Sandbox { tmp: Some(tmp.clone()), ..Sandbox::default() };
-        prepare("ls", &tmp, &variables(&home), Some(&sandbox)).unwrap();
-        assert!(!tmp.join("cargo").exists());
         for _ in 0..2 {
-            prepare("cargo build", &tmp, &variables(&home), Some(&sandbox)).unwrap();
+            assert_eq!(prepare(&variables(&home), &sandbox), Some(tmp.join("cargo")));
         }
         let cache = tmp.join("cargo/registry/cache/index-1");
         assert!(cache.symlink_metadata().unwrap().is_dir());
@@ -133,18 +138,46 @@ mod tests {
         fs::create_dir(&outside).unwrap();
         std::os::unix::fs::symlink(&outside, tmp.join("cargo")).unwrap();
         let sandbox = Sandbox { tmp: Some(tmp.clone()), ..Sandbox::default() };
-        prepare("cargo build", &tmp, &variables(folder.path()), Some(&sandbox)).unwrap();
+        prepare(&variables(folder.path()), &sandbox);
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn commands_that_start_at_once_all_find_the_whole_home() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().join("home");
+        let cache = "registry/cache/index-1";
+        fs::create_dir_all(home.join(".cargo").join(cache)).unwrap();
+        fs::create_dir(home.join(".cargo/registry/src")).unwrap();
+        for number in 0..20 {
+            fs::write(home.join(".cargo").join(cache).join(format!("a-{number}.crate")), "a").unwrap();
+        }
+        for round in 0..5 {
+            let tmp = folder.path().join(round.to_string());
+            fs::create_dir(&tmp).unwrap();
+            let sandbox = Sandbox { tmp: Some(tmp.clone()), ..Sandbox::default() };
+            let start = || {
+                let made = prepare(&variables(&home), &sandbox).unwrap();
+                assert_eq!(fs::read_dir(made.join(cache)).unwrap().count(), 20);
+                assert!(made.join("registry/src").is_dir());
+            };
+            std::thread::scope(|scope| {
+                for thread in [(); 4].map(|()| scope.spawn(start)) {
+                    thread.join().unwrap();
+                }
+            });
+            assert_eq!(fs::read_dir(&tmp).unwrap().count(), 1, "drafts are removed");
+        }
     }
 
     #[test]
     fn a_home_that_commands_may_write_is_used_itself() {
         let sandbox = Sandbox {
-            tmp: Some("/tmp/x".into()),
+            tmp: Some("/nowhere".into()),
             writable: vec!["/home/u/.cargo".into()],
             ..Sandbox::default()
         };
-        assert_eq!(private(&variables(Path::new("/home/u")), &sandbox), None);
-        assert_eq!(private(&variables(Path::new("/home/v")), &sandbox), Some("/tmp/x/cargo".into()));
+        assert_eq!(prepare(&variables(Path::new("/home/u")), &sandbox), None);
+        assert_eq!(prepare(&variables(Path::new("/home/v")), &sandbox), Some("/nowhere/cargo".into()));
     }
 }

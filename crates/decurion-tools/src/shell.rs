@@ -150,13 +150,13 @@ async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
     };
     let limit = time_limit(&cx.limits, input.timeout);
     let report_cwd = may_move(&bash::analyse(&input.command, &cx.around));
-    if let Err(error) = prepare_cargo(cx, &input.command).await {
-        return ToolOutput::error(format!(
-            "cannot make a cargo home in the folder for temporary files: {error}"
-        ));
-    }
+    let (variables, sandbox) = (cx.environment.to_vec(), cx.sandbox.clone());
+    let environment = tokio::task::spawn_blocking(move || environment(variables, sandbox.as_deref())).await;
+    let Ok(env) = environment else {
+        return ToolOutput::error("the environment of the command cannot be made");
+    };
     let launch = Launch {
-        env: environment(cx.environment.to_vec(), cx.sandbox.as_deref()),
+        env,
         sandbox: cx.sandbox.clone(),
         ..shell::bash(&input.command, cx.around.cwd.as_std_path(), report_cwd)
     };
@@ -179,26 +179,18 @@ async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
     answer
 }
 
-/// Makes the cargo home of commands that use it, on a thread where files may be waited for.
-async fn prepare_cargo(cx: &ToolContext, command: &str) -> std::io::Result<()> {
-    let Some(sandbox) = cx.sandbox.clone() else { return Ok(()) };
-    let (command, cwd) = (command.to_owned(), cx.around.cwd.clone());
-    let variables = cx.environment.to_vec();
-    let prepare = move || cargo_home::prepare(&command, cwd.as_std_path(), &variables, Some(&sandbox));
-    tokio::task::spawn_blocking(prepare).await.unwrap_or(Ok(()))
-}
-
 /// The variables by which programs are told where to cache, and the place of each in a folder of caches.
 pub const CACHES: [(&str, &str); 3] = [("XDG_CACHE_HOME", "cache"), ("npm_config_cache", "npm"), GO_PACKAGES];
 const GO_PACKAGES: (&str, &str) = ("GOMODCACHE", "go");
 
 /// The environment of a command in this sandbox. Temporary files and caches go to the private folder: the user's own caches
-/// are read-only for it, since programs outside of the sandbox run what is in them.
+/// are read-only for it, since programs outside of the sandbox run what is in them. Makes the cargo home that it names, so it
+/// may take a while.
 pub fn environment(
     mut variables: Vec<(OsString, OsString)>,
     sandbox: Option<&Sandbox>,
 ) -> Vec<(OsString, OsString)> {
-    if let Some(home) = sandbox.and_then(|sandbox| cargo_home::private(&variables, sandbox)) {
+    if let Some(home) = sandbox.and_then(|sandbox| cargo_home::prepare(&variables, sandbox)) {
         variables.retain(|(name, _)| name != "CARGO_HOME");
         variables.push(("CARGO_HOME".into(), home.into()));
     }

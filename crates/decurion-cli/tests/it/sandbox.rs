@@ -50,6 +50,25 @@ pub fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
+fn every_command_finds_the_packages_of_the_user_s_cargo() {
+    let list = "ls $CARGO_HOME/registry/cache/index";
+    let stand = stand(&[list]);
+    let cache = stand.home.home().join(".cargo/registry/cache/index");
+    fs::create_dir_all(&cache).unwrap();
+    fs::write(cache.join("a-1.crate"), "").unwrap();
+    // Otherwise commands of this home may write there.
+    fs::write(stand.home.home().join(".claude/settings.json"), "{}").unwrap();
+    // The text does not name the program, as that of a script or of make.
+    assert_eq!(results(&stand, &["--allowedTools", "Bash"]), ["a-1.crate"]);
+    let ran = stand.run(&["sandbox", "run", "--", "sh", "-c", list]);
+    assert_eq!(
+        (ran.ending.code(), ran.lines.as_slice()),
+        (0, ["a-1.crate".to_owned()].as_slice()),
+        "{ran:?}"
+    );
+}
+
+#[test]
 fn what_looks_as_if_it_reads_needs_no_question() {
     let commands = [
         "for f in *.txt; do wc -l \"$f\"; done",
