@@ -225,6 +225,7 @@ fn failure(ending: &Ending) -> String {
         Ending::Code(127) => "its command was not found (exit code 127)".to_owned(),
         Ending::Code(code) => format!("exit code {code}"),
         Ending::Signal(signal) => format!("it was killed by signal {signal}"),
+        Ending::OverLimit(limit) => format!("it was ended: it used more than {limit}"),
         Ending::Unseen => "nobody saw it end".to_owned(),
         Ending::TimedOut(limit) => format!("it was stopped after {} s", limit.as_secs_f64()),
         Ending::Flooded => "it was stopped after it had printed more than 1 MiB".to_owned(),
@@ -511,6 +512,7 @@ fn shortened(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use decurion_exec::{Exit, Limit};
     use std::time::Duration;
 
     use HookEvent::{
@@ -839,6 +841,14 @@ mod tests {
     }
 
     #[test]
+    fn a_hook_that_used_too_much_is_reported_with_the_limit() {
+        let exit = Exit::OverLimit(Limit::Memory { mebibytes: 18_079 });
+        let said = said(Stop, OnFailure::Default, &ran(exit.into(), "", ""));
+        let problem = said.reports[0].problem.as_deref().unwrap();
+        assert!(problem.contains("it was ended: it used more than 17 GiB of memory"), "{problem}");
+    }
+
+    #[test]
     fn failures_are_never_approvals() {
         let approval = "{\"decision\": \"approve\"}";
         let endings = [
@@ -847,6 +857,7 @@ mod tests {
             Ending::Code(127),
             Ending::TimedOut(Duration::from_millis(1500)),
             Ending::Flooded,
+            Ending::OverLimit(Limit::Processes(4096)),
             Ending::Unseen,
             Ending::NotStarted("no such program".into()),
         ];

@@ -5,7 +5,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use decurion_exec::{Exit, Guard, Launch, Process};
+use decurion_exec::{Exit, Guard, Launch, Limit, Process};
 use tokio::net::unix::pipe;
 use tokio::time::{Sleep, sleep, timeout};
 
@@ -16,8 +16,6 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long to read on after it ended: somebody else may hold its pipes for ever.
 const LATE: Duration = Duration::from_millis(200);
 const PIECE: usize = 16 << 10;
-/// The signal that ends a hook that uses too much.
-const KILLED: i32 = 9;
 
 /// What became of a hook.
 pub(super) struct Ran {
@@ -35,6 +33,8 @@ pub(super) enum Ending {
     Code(i32),
     /// By a signal that was not ours.
     Signal(i32),
+    /// It was ended since it used more than this.
+    OverLimit(Limit),
     /// Nobody saw it end.
     Unseen,
     /// It was stopped after so long.
@@ -163,7 +163,7 @@ impl From<Exit> for Ending {
             Exit::Code(code @ 129..=192) => Self::Signal(code - 128),
             Exit::Code(code) => Self::Code(code),
             Exit::Signal(signal) => Self::Signal(signal),
-            Exit::OverLimit(_) => Self::Signal(KILLED),
+            Exit::OverLimit(limit) => Self::OverLimit(limit),
             Exit::Unknown => Self::Unseen,
         }
     }
