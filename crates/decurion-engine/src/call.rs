@@ -449,21 +449,28 @@ impl Leave {
         // What the settings exempt is not exempt from what a definition takes away.
         let bounded = !bench.spec.definition.sandbox.is_empty();
         let environment = Some(Arc::clone(&bench.ports.equipment.environment)).filter(|_| !bounded);
-        let compile = move || maker.compile(&policy, profile, &seen, environment.as_deref());
-        let compiled = tokio::task::spawn_blocking(compile).await.map_err(|error| error.to_string())?;
-        let Compiled { sandbox, environment, .. } = compiled.map_err(|error| error.to_string())?;
-        let Some(mut sandbox) = sandbox else {
-            return Ok(Some(Confined { sandbox: None, pass: None, variables: environment }));
+        let egress = bench.ports.equipment.egress.clone();
+        let (secrets, no_network) = (egress.clone(), bench.spec.definition.sandbox.no_network);
+        // All of it looks at files, and the first one of a session removes what killed sessions have left.
+        let compile = move || {
+            let compiled = maker.compile(&policy, profile, &seen, environment.as_deref());
+            let Compiled { mut sandbox, environment, .. } = compiled.map_err(|error| error.to_string())?;
+            let mut masked = Vec::new();
+            if let Some(sandbox) = &mut sandbox {
+                sandbox.network &= !no_network;
+                let equipped = secrets.map_or(Ok(Vec::new()), |secrets| secrets.equip(sandbox));
+                masked = equipped.map_err(|error| format!("cannot prepare masked secrets: {error}"))?;
+            }
+            Ok::<_, String>((sandbox, [masked, environment].concat()))
         };
-        sandbox.network &= !bench.spec.definition.sandbox.no_network;
-        let egress = bench.ports.equipment.egress.as_ref();
-        let variables = egress.map(|egress| egress.equip(&mut sandbox)).transpose();
-        let variables =
-            variables.map_err(|error| format!("it cannot use the secrets of the settings: {error}"))?;
+        let compiled = tokio::task::spawn_blocking(compile).await.map_err(|error| error.to_string())?;
+        let (sandbox, variables) = compiled?;
+        let Some(sandbox) = sandbox else {
+            return Ok(Some(Confined { sandbox: None, pass: None, variables }));
+        };
         let egress = egress.filter(|_| sandbox.network);
         let pass = egress.map(|egress| egress.admit(bench, call, &rules)).transpose();
         let pass = pass.map_err(|error| format!("it has no way to the network: {error}"))?;
-        let variables = variables.into_iter().flatten().chain(environment).collect();
         Ok(Some(Confined { sandbox: Some(Arc::new(sandbox)), pass: pass.map(Arc::new), variables }))
     }
 }

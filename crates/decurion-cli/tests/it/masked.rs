@@ -9,7 +9,8 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::json;
 
-use crate::stand::{Stand, files_below, finished};
+use crate::stand::{LIMIT, Stand, files_below, finished};
+use crate::talk::{LED, control, next, prompt};
 
 const SECRET: &str = "canary-Zq83kfhs72ld";
 
@@ -166,6 +167,28 @@ fn other_hosts_and_commands_outside_get_nothing() {
     // What runs outside of the sandbox has neither the sentinel nor the file.
     assert_eq!(last.matches("ca.pem").count(), 0, "{last}");
     assert!(last.contains("Exit code 1"), "{last}");
+}
+
+#[test]
+fn a_session_answers_while_secrets_are_prepared() {
+    let stand =
+        Stand::new("when agent=main turn=1\n  call Bash {\"command\":\"touch x\"}\nwhen\n  say \"done\"\n");
+    let pipe = stand.home.path().join("roots");
+    finished(stand.home.program("mkfifo").arg(&pipe));
+    let settings = json!({"secrets": {"DEPLOY": {"hosts": ["api.example.com"]}}}).to_string();
+    let program = stand.decurion().env("DEPLOY", SECRET).env("NODE_EXTRA_CA_CERTS", &pipe);
+    let program = program.args(["--allowedTools", "Bash", "--settings", &settings]).args(LED);
+    let mut run = program.start_talking().unwrap();
+    run.say(&prompt("go")).unwrap();
+    // Opened once the certificates are read, which takes until it is closed.
+    let reading = fs::File::options().write(true).open(&pipe).unwrap();
+    run.say(&control("moved", &json!({"subtype": "set_permission_mode", "mode": "acceptEdits"}))).unwrap();
+    next(&mut run, |line| line["response"]["request_id"] == "moved");
+    drop(reading);
+    next(&mut run, |line| line["type"] == "result");
+    run.hang_up();
+    assert_eq!(run.finish(LIMIT).unwrap().ending.code(), 0);
+    assert!(stand.home.work().join("x").exists());
 }
 
 #[test]
