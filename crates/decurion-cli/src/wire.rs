@@ -194,7 +194,8 @@ pub fn secrets(loaded: &Loaded) -> Vec<decurion_engine::egress::Secret> {
 
 fn masked(loaded: &Loaded, maker: &SandboxMaker, environment: &Environment) -> Option<Secrets> {
     let secrets = secrets(loaded);
-    if secrets.is_empty() {
+    // Without a network of their own commands reach no proxy that would replace the placeholders.
+    if secrets.is_empty() || maker.settings().form != Form::Namespaces {
         return None;
     }
     let now = decurion_protocol::Clock::date(&SystemClock::new()).into();

@@ -9,7 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::json;
 
-use crate::stand::{LIMIT, Stand, files_below, finished};
+use crate::stand::{DECURION, LIMIT, Stand, files_below, finished};
 use crate::talk::{LED, control, next, prompt};
 
 const SECRET: &str = "canary-Zq83kfhs72ld";
@@ -189,6 +189,25 @@ fn a_session_answers_while_secrets_are_prepared() {
     run.hang_up();
     assert_eq!(run.finish(LIMIT).unwrap().ending.code(), 0);
     assert!(stand.home.work().join("x").exists());
+}
+
+#[test]
+fn commands_without_a_proxy_have_no_placeholders() {
+    let command = json!({"command": "echo \"[${DEPLOY-unset}]\""});
+    let stand = Stand::new(&format!("when agent=main turn=1\n  call Bash {command}\nwhen\n  say \"done\"\n"));
+    let settings = json!({"secrets": {"DEPLOY": {"hosts": ["api.example.com"]}}}).to_string();
+    // A user namespace in which no further namespaces can be made: Landlock is what is left.
+    let script =
+        "for kind in user mnt net pid; do echo 0 > /proc/sys/user/max_${kind}_namespaces; done; exec \"$@\"";
+    let program = stand.decurion_through("unshare").env("DEPLOY", SECRET);
+    let program = program.args(["-Ur", "sh", "-c", script, "sh", DECURION, "-p", "go"]);
+    let run = finished(program.args(["--allowedTools", "Bash", "--settings", &settings]));
+    assert_eq!(run.ending.code(), 0, "{run:?}");
+    let told = format!("{run:?}");
+    assert!(told.contains("`secrets` has no effect"), "{told}");
+    let requests = stand.model.requests();
+    let last = String::from_utf8(requests.last().unwrap().body.to_vec()).unwrap();
+    assert!(last.contains("[unset]"), "{last}");
 }
 
 #[test]
