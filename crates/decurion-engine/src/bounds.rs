@@ -37,6 +37,18 @@ pub fn narrow(hosts: HostRules, sandbox: &AgentSandbox) -> HostRules {
     })
 }
 
+/// Why no command runs without a sandbox: nothing else holds it to what the definitions forbid.
+pub fn refuses_outside(sandbox: &AgentSandbox) -> Option<String> {
+    let reason = "the definition of this agent limits its sandbox, and this command would run without one";
+    (!sandbox.is_empty()).then(|| reason.to_owned())
+}
+
+/// Whether commands have a network: only the proxy holds them to lists of hosts.
+pub fn may_connect(sandbox: &AgentSandbox, through_proxy: bool) -> bool {
+    let lists_hosts = !sandbox.allowed_hosts.is_empty() || !sandbox.denied_hosts.is_empty();
+    !sandbox.no_network && (through_proxy || !lists_hosts)
+}
+
 /// Why an address may not be fetched, if the definitions do not list its host.
 pub fn refuses_fetch(sandbox: &AgentSandbox, host: &str, input: &Value) -> Option<String> {
     let url = input.get("url").and_then(Value::as_str).unwrap_or_default();

@@ -442,22 +442,27 @@ impl Leave {
         call: &Call,
         profile: Option<Profile>,
     ) -> Result<Option<Confined>, String> {
-        let maker = bench.ports.equipment.sandbox.clone().filter(|_| self.seen.shell.is_some());
-        let Some(maker) = maker.filter(|_| call.name == "Bash") else { return Ok(None) };
+        if call.name != "Bash" || self.seen.shell.is_none() {
+            return Ok(None);
+        }
+        let limits = &bench.spec.definition.sandbox;
+        let Some(maker) = bench.ports.equipment.sandbox.clone() else {
+            return bounds::refuses_outside(limits).map_or(Ok(None), Err);
+        };
         let rules = Arc::clone(&self.policy.rules);
         let (policy, seen) = (self.policy.clone(), self.seen.clone());
         // What the settings exempt is not exempt from what a definition takes away.
-        let bounded = !bench.spec.definition.sandbox.is_empty();
-        let environment = Some(Arc::clone(&bench.ports.equipment.environment)).filter(|_| !bounded);
+        let environment = Arc::clone(&bench.ports.equipment.environment);
+        let environment = Some(environment).filter(|_| limits.is_empty());
         let egress = bench.ports.equipment.egress.clone();
-        let (secrets, no_network) = (egress.clone(), bench.spec.definition.sandbox.no_network);
+        let (secrets, may_connect) = (egress.clone(), bounds::may_connect(limits, egress.is_some()));
         // All of it looks at files, and the first one of a session removes what killed sessions have left.
         let compile = move || {
             let compiled = maker.compile(&policy, profile, &seen, environment.as_deref());
             let Compiled { mut sandbox, environment, .. } = compiled.map_err(|error| error.to_string())?;
             let mut masked = Vec::new();
             if let Some(sandbox) = &mut sandbox {
-                sandbox.network &= !no_network;
+                sandbox.network &= may_connect;
                 let equipped = secrets.map_or(Ok(Vec::new()), |secrets| secrets.equip(sandbox));
                 masked = equipped.map_err(|error| format!("cannot prepare masked secrets: {error}"))?;
             }
@@ -466,7 +471,8 @@ impl Leave {
         let compiled = tokio::task::spawn_blocking(compile).await.map_err(|error| error.to_string())?;
         let (sandbox, variables) = compiled?;
         let Some(sandbox) = sandbox else {
-            return Ok(Some(Confined { sandbox: None, pass: None, variables }));
+            let confined = Confined { sandbox: None, pass: None, variables };
+            return bounds::refuses_outside(limits).map_or(Ok(Some(confined)), Err);
         };
         let egress = egress.filter(|_| sandbox.network);
         let pass = egress.map(|egress| egress.admit(bench, call, &rules)).transpose();
@@ -903,7 +909,8 @@ fn may_widen(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>, refusal
     }
     // It has run, perhaps with effects, so that only a person says whether it runs again, and only if the
     // sandbox was the reason.
-    let outside = maker.is_some_and(|maker| maker.settings().allows_outside);
+    let outside = maker.is_some_and(|maker| maker.settings().allows_outside)
+        && bench.spec.definition.sandbox.is_empty();
     asks && outside && refusal.is_verified() && now(bench).answers && bench.ports.permission_tool.is_none()
 }
 

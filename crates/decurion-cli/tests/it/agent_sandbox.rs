@@ -115,6 +115,59 @@ fn agents_reach_their_own_hosts_and_files_and_their_children_no_more() {
     assert!(work.join("made").exists() && work.join("vendor/x").exists());
 }
 
+/// Runs a command of the agent `limited`, which has this sandbox, and one of the session itself; gives what both were told.
+fn told_under(agent: &Value, settings: &Value, command: &str) -> [String; 2] {
+    let call = json!({"command": command});
+    let start = json!({"description": "d", "prompt": "do it limited", "subagent_type": "limited"});
+    let stand = Stand::new(&format!(
+        "when agent=main turn=1\n  call Bash {call}\n  call Agent {start}\nwhen agent=limited turn=1\n  call Bash {call}\n\
+         when\n  say \"done\"\n"
+    ));
+    let agents = json!({"limited": {"description": "d", "prompt": "p", "sandbox": agent}});
+    let (agents, settings) = (agents.to_string(), settings.to_string());
+    let run = finished(stand.decurion().args([
+        "-p",
+        "go now",
+        "--allowedTools",
+        "Bash,Agent",
+        "--agents",
+        &agents,
+        "--settings",
+        &settings,
+    ]));
+    assert_eq!(run.ending.code(), 0, "{run:?}");
+    ["go now", "do it limited"].map(|prompt| results(&stand, prompt))
+}
+
+#[test]
+fn agents_with_lists_of_hosts_have_no_network_without_the_proxy() {
+    let port = server("served");
+    let command = format!("curl -sS --noproxy '*' http://127.0.0.1:{port}/; echo ran");
+    let open = json!({"sandbox": {"network": {"open": true}}});
+    for network in [json!({"allowedDomains": ["a.example"]}), json!({"deniedDomains": ["a.example"]})] {
+        let [session, limited] = told_under(&json!({"network": network}), &open, &command);
+        assert!(session.contains("served"), "{session}");
+        assert!(limited.contains("ran") && !limited.contains("served"), "{limited}");
+    }
+    let [_, files] = told_under(&json!({"filesystem": {"denyRead": ["x"]}}), &open, &command);
+    assert!(files.contains("served"), "{files}");
+}
+
+#[test]
+fn agents_with_limits_run_no_command_outside_of_the_sandbox() {
+    let off = json!({"sandbox": {"enabled": false}});
+    let excluded = json!({"sandbox": {"excludedCommands": ["touch"]}});
+    let limits = [json!({"network": "none"}), json!({"filesystem": {"denyWrite": ["x"]}})];
+    for settings in [off, excluded] {
+        for agent in &limits {
+            let [session, limited] = told_under(agent, &settings, "touch made");
+            assert!(!session.contains("not started"), "{session}");
+            let reason = "the command was not started: the definition of this agent limits its sandbox";
+            assert!(limited.contains(reason), "{settings}: {limited}");
+        }
+    }
+}
+
 #[test]
 fn the_sandbox_of_an_agent_is_shown_and_slips_in_it_are_errors() {
     let stand = Stand::new("when\n  say \"done\"\n");
