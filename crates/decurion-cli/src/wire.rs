@@ -105,6 +105,7 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> 
         processes,
         sandbox,
         egress,
+        denied_hosts: settings.sandbox.denied_hosts.clone(),
         environment: shell,
         tool_limits: Arc::new(tool_limits(&settings.limits)),
         rules: loaded.rules.set.clone(),

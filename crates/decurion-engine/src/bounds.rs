@@ -1,11 +1,10 @@
 //! The `sandbox` of agents' definitions. Takes what the definitions from the root to a run forbid, gives that as rules for
 //! its calls and as rules for hosts. All of it tightens: nothing here allows what the session does not.
 
-use decurion_egress::HostRules;
 use decurion_egress::rules::Pattern;
+use decurion_egress::{Host, HostRules};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{AgentSandbox, OwnRules, Rule};
-use serde_json::Value;
 
 /// What is forbidden, as rules: they hold for file tools and WebFetch as well as for commands.
 pub fn rules(sandbox: &AgentSandbox) -> OwnRules {
@@ -49,24 +48,21 @@ pub fn may_connect(sandbox: &AgentSandbox, through_proxy: bool) -> bool {
     !sandbox.no_network && (through_proxy || !lists_hosts)
 }
 
-/// Why an address may not be fetched, if the definitions do not list its host.
-pub fn refuses_fetch(sandbox: &AgentSandbox, host: &str, input: &Value) -> Option<String> {
-    let url = input.get("url").and_then(Value::as_str).unwrap_or_default();
-    let authority = url.split_once("://").map_or("", |(_, rest)| rest).split(['/', '?', '#']).next();
-    let port = authority.and_then(|text| text.rsplit_once(':')?.1.parse().ok()).unwrap_or(443);
-    let host = decurion_egress::Host::parse(host).ok();
-    let listed = |list: &Vec<String>| {
-        let mut patterns = list.iter().filter_map(|text| Pattern::parse(text).ok());
-        host.as_ref().is_some_and(|host| patterns.any(|pattern| pattern.matches(host, port)))
+/// Why a host may not be fetched from, if one of the definitions does not list it. Without a port, it is enough if it is
+/// listed with any.
+pub fn refuses_fetch(sandbox: &AgentSandbox, host: &str, port: Option<u16>) -> Option<String> {
+    let host = Host::parse(host).ok();
+    let matches = |pattern: Pattern| {
+        let port = port.or(pattern.port()).unwrap_or_default();
+        host.as_ref().is_some_and(|host| pattern.matches(host, port))
     };
+    let listed = |list: &&Vec<String>| list.iter().filter_map(|text| Pattern::parse(text).ok()).any(matches);
     let missing = sandbox.allowed_hosts.iter().find(|list| !listed(list))?;
     Some(format!("the definition of this agent lets it reach only: {}", missing.join(", ")))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -77,17 +73,19 @@ mod tests {
         };
         let child =
             AgentSandbox { allowed_hosts: vec![vec!["b.example.com".to_owned()]], ..AgentSandbox::default() };
-        let refused = |sandbox: &AgentSandbox, url: &str, host: &str| {
-            refuses_fetch(sandbox, host, &json!({"url": url})).is_some()
+        let refused = |sandbox: &AgentSandbox, host: &str, port: u16| {
+            refuses_fetch(sandbox, host, Some(port)).is_some()
         };
-        assert!(!refused(&parent, "https://a.example.com/x", "a.example.com"));
-        assert!(!refused(&parent, "https://a.org:8443/x", "a.org"));
-        assert!(refused(&parent, "https://a.org/x", "a.org"));
+        assert!(!refused(&parent, "a.example.com", 443));
+        assert!(!refused(&parent, "a.org", 8443));
+        assert!(refused(&parent, "a.org", 443));
+        assert!(refuses_fetch(&parent, "a.org", None).is_none());
         let both = child.within(&parent);
-        assert!(!refused(&both, "https://b.example.com/", "b.example.com"));
-        assert!(refused(&both, "https://a.example.com/", "a.example.com"));
+        assert!(!refused(&both, "b.example.com", 443));
+        assert!(refused(&both, "a.example.com", 443));
+        assert!(refuses_fetch(&both, "a.example.com", None).is_some());
         let widened =
             AgentSandbox { allowed_hosts: vec![vec!["evil.com".to_owned()]], ..AgentSandbox::default() };
-        assert!(refused(&widened.within(&parent), "https://evil.com/", "evil.com"));
+        assert!(refused(&widened.within(&parent), "evil.com", 443));
     }
 }

@@ -542,7 +542,7 @@ fn decide_under_grants(
     }
     let fetched = seen.host.as_deref().filter(|_| name == "WebFetch");
     let sandbox = &bench.spec.definition.sandbox;
-    if let Some(reason) = fetched.and_then(|host| bounds::refuses_fetch(sandbox, host, input)) {
+    if let Some(reason) = fetched.and_then(|host| bounds::refuses_fetch(sandbox, host, None)) {
         return Decision { verdict: Verdict::Deny, reason, rule: None, profile: None };
     }
     for grant in bench.ports.desk.grants.iter() {

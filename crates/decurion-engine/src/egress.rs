@@ -120,13 +120,6 @@ impl Egress {
         }
     }
 
-    /// What a tool that connects itself may not reach: what the settings deny.
-    fn denied(&self) -> HostRules {
-        let denied = self.settings.denied.iter().flat_map(|name| [format!("*.{name}"), name.clone()]);
-        let denied: Vec<String> = denied.filter(|name| Pattern::parse(name).is_ok()).collect();
-        HostRules::new([], denied.iter().map(String::as_str), true).unwrap_or_else(|_| HostRules::closed())
-    }
-
     /// The variables by which commands in this sandbox use secrets without reading them.
     pub fn equip(&self, sandbox: &mut Sandbox) -> std::io::Result<Vec<(OsString, OsString)>> {
         self.secrets.as_ref().map_or(Ok(Vec::new()), |secrets| secrets.equip(sandbox))
@@ -217,21 +210,29 @@ fn host_rules(listed: &[Listed], settings: &HostSettings, rules: &RuleSet) -> Ho
         let named = web.filter_map(|rule| rule.specifier.as_deref());
         (named.map(|text| domain(text).to_owned()).collect(), everything)
     };
-    let is_host = |pattern: &String| Pattern::parse(pattern).is_ok();
-    // For WebFetch a rule that denies or asks is about the names below a name too. What is asked about there is refused
-    // here: a command cannot be asked about before it begins.
     let (denied, asked) = (web(&rules.deny), web(&rules.ask));
-    let named = denied.0.into_iter().chain(asked.0).chain(settings.denied.iter().cloned());
-    let denied_hosts: Vec<String> =
-        named.flat_map(|name| [format!("*.{name}"), name]).filter(|name| !name.starts_with("*.*.")).collect();
-    let plain = denied_hosts.iter().filter(|name| !name.starts_with("*."));
-    if denied.1 || asked.1 || !plain.clone().all(is_host) {
+    // What is asked about for WebFetch is refused here: a command cannot be asked about before it begins.
+    let named = denied.0.iter().chain(&asked.0).chain(&settings.denied);
+    let everything = denied.1 || asked.1;
+    let Some(denied) = denied_patterns(named).ok().filter(|_| !everything) else {
         return HostRules::closed();
-    }
-    let below = denied_hosts.iter().filter(|name| name.starts_with("*.") && is_host(name));
-    let denied = plain.chain(below).map(String::as_str);
+    };
+    let denied = denied.iter().map(String::as_str);
     let allowed: Vec<String> = listed.iter().map(|listed| listed.pattern.to_string()).collect();
     HostRules::new(allowed.iter().map(String::as_str), denied, false).unwrap_or_else(|_| HostRules::closed())
+}
+
+/// What is denied: each of these names and, as for `WebFetch`, the names below it. The error is one that cannot be read.
+fn denied_patterns<'a>(names: impl IntoIterator<Item = &'a String>) -> Result<Vec<String>, String> {
+    let mut patterns = Vec::new();
+    for name in names {
+        Pattern::parse(name).map_err(|_| name.clone())?;
+        let below = format!("*.{name}");
+        // There is nothing below an address.
+        patterns.extend(Pattern::parse(&below).is_ok().then_some(below));
+        patterns.push(name.clone());
+    }
+    Ok(patterns)
 }
 
 /// The host of a rule for `WebFetch`.

@@ -686,6 +686,7 @@ fn equipment(parts: &Parts, files: Option<&Arc<SessionFiles>>, checkpoints: bool
         processes: parts.processes.clone(),
         sandbox: parts.sandbox.clone(),
         egress: parts.egress.clone(),
+        denied_hosts: parts.denied_hosts.clone(),
         environment: Arc::clone(&parts.environment),
         spill: Arc::clone(&spill_into) as Arc<dyn decurion_tools::Spill>,
         spill_into,

@@ -270,6 +270,8 @@ pub struct Parts {
     pub sandbox: Option<Arc<SandboxMaker>>,
     /// The way to the network for sandboxed commands; none where they have that of the machine, or no sandbox.
     pub egress: Option<Arc<Egress>>,
+    /// Hosts that the settings deny, for tools that connect themselves.
+    pub denied_hosts: Vec<String>,
     /// The environment of shells.
     pub environment: Arc<[(OsString, OsString)]>,
     /// What tools may take and give.
@@ -394,6 +396,8 @@ pub struct Equipment {
     pub sandbox: Option<Arc<SandboxMaker>>,
     /// The way to the network for sandboxed commands; none where they have that of the machine, or no sandbox.
     pub egress: Option<Arc<Egress>>,
+    /// Hosts that the settings deny, for tools that connect themselves.
+    pub denied_hosts: Vec<String>,
     /// The environment of shells.
     pub environment: Arc<[(OsString, OsString)]>,
     /// Where long output goes.

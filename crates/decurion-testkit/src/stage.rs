@@ -297,6 +297,7 @@ impl Stage {
             processes: self.processes.clone(),
             sandbox: self.sandbox.clone(),
             egress: self.egress.clone(),
+            denied_hosts: Vec::new(),
             environment: Arc::from([]),
             tool_limits: Arc::new(ToolLimits::default()),
             rules: self.rules.clone(),

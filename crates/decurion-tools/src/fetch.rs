@@ -176,8 +176,9 @@ async fn fetch(cx: &ToolContext, request: &Request) -> Result<ToolOutput, FetchE
         let _ = cx.progress.try_send(format!("fetching {}", host(&url).unwrap_or_default()));
         let host = host(&url).unwrap_or_default();
         let refused = |reason: String| FetchError::Failed { url: url.clone(), reason };
-        let mut open = cx.http.open(&host, url.port_or_known_default().unwrap_or(443)).map_err(refused)?;
-        let approved = cx.http.approve(&host, Arc::clone(&cx.rules)).await;
+        let port = url.port_or_known_default().unwrap_or(443);
+        let mut open = cx.http.open(&host, port).map_err(refused)?;
+        let approved = cx.http.approve(&host, port, Arc::clone(&cx.rules)).await;
         let approved = approved.map_err(|reason| {
             open.record.refused = Some(reason.clone());
             FetchError::Failed { url: url.clone(), reason }

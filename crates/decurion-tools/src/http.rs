@@ -25,6 +25,9 @@ pub trait Connections: Send + Sync {
     /// Why this host may not be reached, if it may not.
     fn refuses(&self, host: &str, port: u16) -> Option<String>;
 
+    /// Why this address, which a host led to, may not be connected to, if it may not.
+    fn refuses_address(&self, address: IpAddr, port: u16) -> Option<String>;
+
     /// Records a connection that has ended, or was not made.
     fn record(&self, connection: &Connection);
 }
@@ -114,9 +117,15 @@ impl Http {
     }
 
     /// Looks up where a host leads and whether the rules let it lead there. The error is for the model.
-    pub async fn approve(&self, host: &str, rules: Arc<dyn PathRules>) -> Result<Approved, String> {
+    pub async fn approve(
+        &self,
+        host: &str,
+        port: u16,
+        rules: Arc<dyn PathRules>,
+    ) -> Result<Approved, String> {
         let host = key(host);
         if let Some(address) = reach::literal(&host) {
+            self.check_gate(&[address], port)?;
             check_literal(address, &*rules)?;
             return Ok(Approved { host, addresses: Vec::new() });
         }
@@ -124,9 +133,20 @@ impl Http {
         let approved = tokio::task::spawn_blocking(move || {
             let found = look_up(&host);
             let addresses = approved(&host, found, &*rules)?;
-            Ok(Approved { host, addresses })
+            Ok::<_, String>(Approved { host, addresses })
         });
-        approved.await.map_err(|error| error.to_string())?
+        let approved = approved.await.map_err(|error| error.to_string())??;
+        self.check_gate(&approved.addresses, port)?;
+        Ok(approved)
+    }
+
+    fn check_gate(&self, addresses: &[IpAddr], port: u16) -> Result<(), String> {
+        let Some(Gate(gate)) = &self.gate else { return Ok(()) };
+        let refused = addresses.iter().find_map(|address| {
+            let reason = gate.refuses_address(*address, port)?;
+            Some(format!("it leads to {address}: {reason}"))
+        });
+        refused.map_or(Ok(()), Err)
     }
 
     /// The client, made now if nobody asked before.

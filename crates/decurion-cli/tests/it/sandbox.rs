@@ -348,3 +348,51 @@ fn pages_go_through_the_same_gate_and_are_on_record() {
         assert_eq!(events, 1, "{denied}: {audit}");
     }
 }
+
+/// A page of this machine by its name, with a rule that allows it: what was read, under these settings.
+fn page_under(settings: &Value) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let head =
+                "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\nConnection: close";
+            let _ = stream.write_all(format!("{head}\r\n\r\nserved").as_bytes());
+        }
+    });
+    let fetch = json!({"url": format!("http://localhost:{port}/"), "prompt": "p"});
+    let stand =
+        Stand::new(&format!("when agent=main turn=1\n  call WebFetch {fetch}\nwhen\n  say \"done\"\n"));
+    let arguments = ["--allowedTools", "WebFetch(domain:localhost)", "--settings", &settings.to_string()];
+    results(&stand, &arguments).remove(0)
+}
+
+#[test]
+fn denied_addresses_hold_for_pages_under_every_name() {
+    for denied in ["127.0.0.1", "127.0.0.0/8"] {
+        let read = page_under(&json!({"sandbox": {"network": {"deniedDomains": [denied, "::1"]}}}));
+        assert!(read.contains("sandbox.network.deniedDomains") && read.contains(denied), "{read}");
+    }
+    let read = page_under(&json!({"sandbox": {"network": {"deniedDomains": ["10.0.0.1"]}}}));
+    assert!(read.contains("served"), "{read}");
+}
+
+#[test]
+fn denied_hosts_hold_for_pages_without_the_proxy_and_the_sandbox() {
+    for network in [json!({"open": true}), json!({})] {
+        let mut settings = json!({"sandbox": {"enabled": network != json!({}), "network": network}});
+        let read = page_under(&settings);
+        assert!(read.contains("served"), "{settings}: {read}");
+        settings["sandbox"]["network"]["deniedDomains"] = json!(["localhost"]);
+        let read = page_under(&settings);
+        assert!(!read.contains("served"), "{settings}: {read}");
+    }
+}
+
+#[test]
+fn denied_hosts_that_cannot_be_read_deny_every_page() {
+    let read = page_under(&json!({"sandbox": {"network": {"deniedDomains": ["https://evil.example/"]}}}));
+    assert!(read.contains("https://evil.example/") && !read.contains("served"), "{read}");
+}

@@ -1,12 +1,14 @@
 //! Connections of `WebFetch`. Takes a host that a call wants to fetch from, gives whether settings and definitions let it;
 //! takes a connection that has ended, gives an event and an audit entry like those of commands.
 
-use decurion_egress::rules::Decision;
+use std::net::IpAddr;
+
+use decurion_egress::rules::{AddressFault, Decision};
 use decurion_egress::{Host, HostRules};
-use decurion_protocol::{AuditKind, CallId, DecidedBy, Event, Verdict};
+use decurion_protocol::{AgentSandbox, AuditKind, CallId, DecidedBy, Event, Verdict};
 use decurion_tools::http::{Connection, Connections};
 
-use super::write;
+use super::{denied_patterns, write};
 use crate::audit::Witness;
 use crate::bounds;
 use crate::call::{Bench, Call};
@@ -14,7 +16,10 @@ use crate::journal::{Journal, Who};
 
 /// The gate of one call.
 pub struct Fetching {
-    hosts: HostRules,
+    /// What the settings deny; the error is an entry that cannot be read.
+    denied: Result<HostRules, String>,
+    /// What the definitions forbid.
+    limits: AgentSandbox,
     journal: Journal,
     who: Who,
     call: CallId,
@@ -24,11 +29,13 @@ pub struct Fetching {
 impl Fetching {
     /// For this call.
     pub fn new(bench: &Bench<'_>, call: &Call) -> Self {
-        let egress = bench.ports.equipment.egress.as_ref();
-        let open = || HostRules::new([], [], true).unwrap_or_else(|_| HostRules::closed());
-        let denied = egress.map_or_else(open, |egress| egress.denied());
+        let denied = denied_patterns(&bench.ports.equipment.denied_hosts).and_then(|names| {
+            let rules = HostRules::new([], names.iter().map(String::as_str), true);
+            rules.map_err(|error| error.pattern)
+        });
         Self {
-            hosts: bounds::narrow(denied, &bench.spec.definition.sandbox),
+            denied,
+            limits: bench.spec.definition.sandbox.clone(),
             journal: bench.ports.journal.clone(),
             who: bench.ports.who.clone(),
             call: call.id.clone(),
@@ -39,13 +46,25 @@ impl Fetching {
 
 impl Connections for Fetching {
     fn refuses(&self, host: &str, port: u16) -> Option<String> {
-        match self.hosts.decide(&Host::parse(host).ok()?, port) {
-            Decision::Denied { pattern } => {
-                Some(format!("sandbox.network.deniedDomains of the settings has {pattern}"))
+        let Ok(parsed) = Host::parse(host) else { return Some("it is not a valid host name".to_owned()) };
+        let denied = match &self.denied {
+            Ok(rules) => match rules.decide(&parsed, port) {
+                Decision::Denied { pattern } => Some(denied_by(&pattern)),
+                // What is left is decided about by the rules for WebFetch.
+                _ => None,
+            },
+            Err(entry) => {
+                Some(format!("\"{entry}\" in sandbox.network.deniedDomains is not a valid host name"))
             }
-            Decision::Outside => Some("the definition of this agent does not list this host".to_owned()),
-            // These are decided about by the rules for WebFetch.
-            Decision::Listed | Decision::Open | Decision::Unknown | Decision::UnlistedAddress => None,
+        };
+        denied.or_else(|| bounds::refuses_fetch(&self.limits, host, Some(port)))
+    }
+
+    fn refuses_address(&self, address: IpAddr, port: u16) -> Option<String> {
+        match self.denied.as_ref().ok()?.vet(address, port) {
+            Err(AddressFault::Denied { pattern }) => Some(denied_by(&pattern)),
+            // Rules for WebFetch decide about addresses that are not public.
+            Err(AddressFault::Special { .. }) | Ok(()) => None,
         }
     }
 
@@ -79,4 +98,8 @@ impl Connections for Fetching {
         };
         write(self.journal.clone(), self.who.clone(), event);
     }
+}
+
+fn denied_by(pattern: &str) -> String {
+    format!("blocked by \"{pattern}\" in sandbox.network.deniedDomains")
 }
