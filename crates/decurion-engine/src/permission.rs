@@ -8,6 +8,7 @@
 
 mod commands;
 mod glob;
+mod led_to;
 mod names;
 mod paths;
 pub mod rows;
@@ -31,6 +32,8 @@ use serde_json::Value;
 pub use crate::confine::Confinement;
 use crate::trail::{Reach, Step, Trails};
 pub(crate) use glob::component_matches;
+use led_to::led_to;
+pub(crate) use led_to::linked_from;
 pub use names::{ENGINE_TOOLS, unknown_tool};
 use paths::Reading;
 pub(crate) use paths::is_inside;
@@ -694,6 +697,18 @@ impl Question<'_> {
         last.unwrap_or_else(|| allow("it reads inside the working directory"))
     }
 
+    /// Whether settings lead to a path, by a link or by name, that git, an editor or we ourselves follow.
+    fn is_led_to(&self, path: &Utf8Path) -> bool {
+        let around = &self.policy.around;
+        let place = around.trails.place(path);
+        let leads = |folder: &Utf8Path| {
+            let places = led_to(&around.trails.place(folder), around.home.as_deref());
+            // Settings that name all of a working directory would leave nothing to edit.
+            places.iter().any(|led| place.starts_with(led) && !around.trails.place(folder).starts_with(led))
+        };
+        around.places().any(leads)
+    }
+
     /// A path that is not what it looks like.
     fn odd_path(&self) -> Option<String> {
         let strange =
@@ -752,6 +767,9 @@ impl Question<'_> {
             }
             Access::Write if protected.is_some() => Err(format!("it writes to a protected path: {path}")),
             Access::Write if !inside => Err(format!("it writes outside the working directory: {path}")),
+            Access::Write if policy.mode == Mode::AcceptEdits && self.is_led_to(path) => {
+                Err(format!("settings lead to it that programs follow: {path}"))
+            }
             Access::Write if policy.mode == Mode::AcceptEdits => {
                 Ok(allow("mode acceptEdits lets edits inside the working directory go ahead"))
             }

@@ -24,11 +24,11 @@ use decurion_protocol::intent::{ShellCommand, ShellIntent};
 use decurion_protocol::{Intent, Mode, Profile, Rule};
 
 use crate::confine::Confinement;
-use crate::permission::{Around, Policy, Walls, fixed_part, patterns_of};
+use crate::permission::{Around, Policy, Walls, fixed_part, linked_from, patterns_of};
 use crate::trail::{Ground, Trails};
 use ground::KeptGround;
 pub use places::checkouts;
-pub(crate) use places::git_folders;
+pub(crate) use places::{git_folders, settings_in};
 use planted::Planted;
 pub(crate) use private_folder::PrivateFolder;
 use programs::{Programs, Variables};
@@ -417,6 +417,13 @@ impl SandboxMaker {
                 let home = around.home.as_deref();
                 let named = places::named_by_git(places::top_of(&paths.trails.place(folder)), &git, home);
                 self.add_named(paths, &named);
+                let linked: Vec<_> =
+                    linked_from(folder, &git).into_iter().map(|place| (place, None)).collect();
+                self.add_named(paths, &linked);
+                // What another checkout has staged and checked out is its own.
+                if let [_, common] = &git[..] {
+                    paths.restrict_all(["index", "HEAD"].map(|name| common.join(name)));
+                }
                 self.add_nested(paths, folder, home);
                 // In a worktree this is a file that names the repository; it can be a link too.
                 paths.pin_links(&folder.join(".git"));

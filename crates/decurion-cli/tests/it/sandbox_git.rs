@@ -383,3 +383,35 @@ fn git_is_not_led_to_settings_elsewhere() {
     assert!(told[1].contains("made"), "{told:?}");
     assert_eq!(left(&stand), 0);
 }
+
+/// A link among the settings makes the file that it leads to a setting, for commands and for edits that need no question.
+#[test]
+fn what_links_among_settings_lead_to_is_protected() {
+    let links = [(".git/hooks/pre-commit", "../../check.sh"), (".vscode/tasks.json", "../check.sh")];
+    for (link, target) in links {
+        let set_up = |stand: &Stand| {
+            let work = stand.home.work();
+            fs::write(work.join("check.sh"), "true\n").unwrap();
+            fs::create_dir_all(work.join(link).parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(target, work.join(link)).unwrap();
+        };
+        let stand =
+            repository(&["echo evil > check.sh; rm -f check.sh; exit 0", "echo more >> a.txt; cat a.txt"]);
+        set_up(&stand);
+        let told = results(&stand, &["--allowedTools", "Bash"]);
+        assert_eq!(fs::read_to_string(stand.home.work().join("check.sh")).unwrap(), "true\n", "{told:?}");
+        assert!(told[1].contains("more"), "{told:?}");
+        let home = repository(&[]).home;
+        let input = serde_json::json!({"file_path": home.work().join("check.sh"), "content": "evil\n"});
+        let other = serde_json::json!({"file_path": home.work().join("new.sh"), "content": "x\n"});
+        let script = format!(
+            "when agent=main turn=1\n  call Write {input}\n  call Write {other}\nwhen\n  say \"done\"\n"
+        );
+        let stand = Stand::in_home(home, &script);
+        set_up(&stand);
+        let told = results(&stand, &["--permission-mode", "acceptEdits"]);
+        assert_eq!(fs::read_to_string(stand.home.work().join("check.sh")).unwrap(), "true\n", "{told:?}");
+        assert!(told[0].contains("settings lead to it"), "{told:?}");
+        assert!(stand.home.work().join("new.sh").exists(), "{told:?}");
+    }
+}

@@ -85,7 +85,7 @@ impl Reader<'_> {
             ("include" | "includeif", "path") => {
                 let beside = file.parent().unwrap_or(self.top);
                 let included = self.path(beside, value);
-                if self.is_own {
+                if self.is_own || included.starts_with(self.top) {
                     self.found.push(Named::Settings(included.clone()));
                 }
                 self.read(&included, depth + 1);

@@ -14,7 +14,7 @@ const OWN_SETTINGS: [&str; 3] = [".decurion", ".claude", ".mcp.json"];
 const EDITORS_SETTINGS: [&str; 3] = [".vscode", ".idea", ".devcontainer"];
 
 /// The settings in a working directory that commands may not change.
-pub(super) fn settings_in(folder: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf> {
+pub(crate) fn settings_in(folder: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf> {
     OWN_SETTINGS.iter().chain(&EDITORS_SETTINGS).map(|name| folder.join(name))
 }
 

@@ -797,7 +797,7 @@ async fn a_start_that_runs_out_of_descriptors_fails_closed() {
             let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(4096) };
             // Reapers are kept for later commands, with the limit that they were made with.
             for pid in pids.chain(rustix::process::Pid::from_raw(pid.cast_signed())) {
-                let _ = rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit.clone());
+                let _ = rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit);
             }
             // A second one needs a reaper with the new limit.
             let mut hold = scene.room.launch("read", Some(scene.room.sandbox()));
