@@ -39,7 +39,7 @@ use crate::permission::{Around, Policy, Walls, decide, is_inside, suggest};
 use crate::ports::{Ask, Ports, new_line};
 use crate::repository::look_at_disk;
 use crate::rules::{OpenRules, around};
-use crate::sandbox::Compiled;
+use crate::sandbox::{Compiled, Remedy};
 use crate::trail::Trails;
 use crate::withheld::Withheld;
 use crate::{asking, checkpoint, mcp, prompted, sandbox, shell, skill};
@@ -505,12 +505,18 @@ impl Confined {
         ToolContext { sandbox: sandbox.clone(), held, environment: environment.into(), ..cx }
     }
 
-    /// What the command was kept from, if it says so or the proxy does.
-    async fn refusal(&self, bench: &Bench<'_>, output: &ToolOutput) -> Option<sandbox::Refusal> {
+    /// What the command was kept from, if it says so or the proxy does, and what it would need.
+    async fn refusal(
+        &self,
+        bench: &Bench<'_>,
+        output: &ToolOutput,
+        leave: &Leave,
+        profile: Option<Profile>,
+    ) -> Option<(sandbox::Refusal, Option<Remedy>)> {
         let hosts = self.pass.as_ref().map(|pass| pass.refused()).unwrap_or_default();
-        let (sandbox, cwd) = (self.sandbox.clone()?, bench.around.cwd.clone());
-        let output = output.clone();
-        let look = move || sandbox::refusal_in(&output, &hosts, &sandbox, &cwd);
+        let (maker, sandbox) = (bench.ports.equipment.sandbox.clone()?, self.sandbox.clone()?);
+        let (output, policy, seen) = (output.clone(), leave.policy.clone(), leave.seen.clone());
+        let look = move || maker.refused(&output, &hosts, &sandbox, (&policy, profile, &seen));
         tokio::task::spawn_blocking(look).await.ok().flatten()
     }
 }
@@ -877,22 +883,34 @@ async fn sandboxed(
     leave: &Leave,
     profile: Option<Profile>,
 ) -> Result<ToolOutput, JournalLost> {
+    let (mut output, refused) = confined_run(bench, work, leave, profile).await?;
+    let Some((refusal, remedy)) = refused else { return Ok(output) };
+    if let Some(remedy) = remedy.filter(|remedy| may_ask(bench, leave, profile, *remedy)) {
+        return widened(bench, work, leave, remedy, (refusal, output)).await;
+    }
+    refusal.explain(&mut output, None);
+    Ok(output)
+}
+
+/// Runs a call in the sandbox of this profile. Gives what the sandbox kept it from, which is on record.
+async fn confined_run(
+    bench: &Bench<'_>,
+    work: &Work,
+    leave: &Leave,
+    profile: Option<Profile>,
+) -> Result<(ToolOutput, Option<(sandbox::Refusal, Option<Remedy>)>), JournalLost> {
     let confined = match leave.confined(bench, &work.call, profile).await {
         Ok(confined) => confined,
-        Err(reason) => return Ok(not_started(&reason)),
+        Err(reason) => return Ok((not_started(&reason), None)),
     };
     let mut output = work.run(bench, confined.as_ref()).await;
-    let Some(confined) = confined.filter(|confined| confined.sandbox.is_some()) else { return Ok(output) };
+    let Some(confined) = confined else { return Ok((output, None)) };
     tidy(bench, &mut output).await;
-    let Some(refusal) = confined.refusal(bench, &output).await else { return Ok(output) };
-    if bench.ports.audit.is_kept() {
-        audit::record_refusal(bench, &leave.seen.title, &refusal).await?;
+    let refused = confined.refusal(bench, &output, leave, profile).await;
+    if let Some((refusal, _)) = refused.as_ref().filter(|_| bench.ports.audit.is_kept()) {
+        audit::record_refusal(bench, &leave.seen.title, refusal).await?;
     }
-    if !may_widen(bench, leave, profile, &refusal) {
-        refusal.explain(&mut output, None);
-        return Ok(output);
-    }
-    widened(bench, work, leave, profile, (refusal, output)).await
+    Ok((output, refused))
 }
 
 fn not_started(reason: &str) -> ToolOutput {
@@ -900,18 +918,20 @@ fn not_started(reason: &str) -> ToolOutput {
 }
 
 /// Whether a person can be asked to let a command do more than its sandbox does.
-fn may_widen(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>, refusal: &sandbox::Refusal) -> bool {
+fn may_ask(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>, remedy: Remedy) -> bool {
     let maker = bench.ports.equipment.sandbox.as_ref();
     let asks = !matches!(leave.policy.mode, Mode::Plan | Mode::DontAsk | Mode::BypassPermissions)
         && !bench.ports.cancel.is_cancelled();
-    if profile == Some(Profile::ReadOnly) {
-        return asks && (now(bench).answers || bench.ports.permission_tool.is_some());
-    }
-    // It has run, perhaps with effects, so that only a person says whether it runs again, and only if the
-    // sandbox was the reason.
     let outside = maker.is_some_and(|maker| maker.settings().allows_outside)
         && bench.spec.definition.sandbox.is_empty();
-    asks && outside && refusal.is_verified() && now(bench).answers && bench.ports.permission_tool.is_none()
+    // What only reads had no effect. Anything else has run, perhaps with effects, and only a person says whether it runs
+    // again.
+    let stand_in = bench.ports.permission_tool.is_some();
+    let answered = match (profile, remedy) {
+        (Some(Profile::ReadOnly), Remedy::UsualRights) => now(bench).answers || stand_in,
+        _ => now(bench).answers && !stand_in,
+    };
+    asks && answered && (remedy != Remedy::Outside || outside)
 }
 
 /// Undoes what the kernel could not stop, beside the runtime.
@@ -923,17 +943,16 @@ async fn tidy(bench: &Bench<'_>, output: &mut ToolOutput) {
     }
 }
 
-/// Asks a person whether a command may run again with what it lacked: with the usual rights where it had only those to
-/// read, which had no effect; else without a sandbox.
+/// Asks a person whether a command may run again with what it lacked.
 async fn widened(
     bench: &Bench<'_>,
     work: &Work,
     leave: &Leave,
-    profile: Option<Profile>,
+    remedy: Remedy,
     (refusal, mut output): (sandbox::Refusal, ToolOutput),
 ) -> Result<ToolOutput, JournalLost> {
-    let wider = if profile == Some(Profile::ReadOnly) { None } else { Some(Profile::Outside) };
-    let reason = refusal.question(wider.is_some());
+    let wider = (remedy == Remedy::Outside).then_some(Profile::Outside);
+    let reason = refusal.question(remedy);
     let decision = Decision { verdict: Verdict::Ask, rule: None, reason, profile: wider };
     let (mut ready, seen) = (work.ready(&leave.seen), leave.seen.clone());
     if wider.is_some() {
@@ -948,15 +967,13 @@ async fn widened(
     match permit {
         Permit::Granted { decision, input, under, .. } if unchanged(&input) => {
             let leave = Leave { policy: policy(bench, &under), seen: leave.seen.clone() };
-            let text = refusal.notice(wider.is_some());
+            let text = refusal.notice(remedy);
             let notice = Event::Notice { level: "info".to_owned(), text };
             bench.ports.journal.write(&bench.ports.who, vec![notice]).await?;
-            let confined = match leave.confined(bench, &work.call, decision.profile).await {
-                Ok(confined) => confined,
-                Err(reason) => return Ok(not_started(&reason)),
-            };
-            let mut output = work.run(bench, confined.as_ref()).await;
-            tidy(bench, &mut output).await;
+            let (mut output, refused) = confined_run(bench, work, &leave, decision.profile).await?;
+            if let Some((refusal, _)) = refused {
+                refusal.explain(&mut output, None);
+            }
             return Ok(output);
         }
         // What a person would rather have run is another call, which the model may make.

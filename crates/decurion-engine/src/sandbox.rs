@@ -21,7 +21,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::placeholder::{Kind, Placeholders};
 use decurion_exec::{Form, Reach, Sandbox};
 use decurion_protocol::intent::{ShellCommand, ShellIntent};
-use decurion_protocol::{Intent, Mode, Profile, Rule};
+use decurion_protocol::{Intent, Mode, Profile, Rule, ToolOutput};
 
 use crate::confine::Confinement;
 use crate::permission::{Around, Policy, Walls, fixed_part, linked_from, patterns_of};
@@ -32,7 +32,7 @@ pub(crate) use places::{git_folders, settings_in};
 use planted::Planted;
 pub(crate) use private_folder::PrivateFolder;
 use programs::{Programs, Variables};
-pub use refusal::{Refusal, refusal_in};
+pub use refusal::{Bounds, Refusal, Remedy, refusal_in};
 pub(crate) use service::reported;
 pub use service::{ServerCaches, ServiceSandbox};
 use walk::Walks;
@@ -260,6 +260,24 @@ impl SandboxMaker {
         let (sandbox, held) = self.confine(policy, reads, seen, holding)?;
         let sandbox = Some(Sandbox { sees_machine: trusted.is_some(), ..sandbox });
         Ok(Compiled { sandbox, environment: trusted.unwrap_or_default(), held })
+    }
+
+    /// What a failed command was kept from, if it says so or the proxy does, and what it would need. Looks at the disk.
+    pub fn refused(
+        &self,
+        output: &ToolOutput,
+        hosts: &[String],
+        sandbox: &Sandbox,
+        (policy, profile, seen): (&Policy, Option<Profile>, &Intent),
+    ) -> Option<(Refusal, Option<Remedy>)> {
+        let reads = profile == Some(Profile::ReadOnly);
+        let always_hidden = &self.settings.hidden;
+        let bounds = Bounds { sandbox, usual: None, policy, always_hidden };
+        let refusal = refusal_in(output, hosts, &bounds, &policy.around.cwd)?;
+        let usual = reads.then(|| self.confine(policy, false, seen, Holding::Listed).ok()).flatten();
+        let usual = usual.as_ref().map(|(sandbox, _)| sandbox);
+        let remedy = Bounds { usual, ..bounds }.remedy(&refusal);
+        Some((refusal, remedy))
     }
 
     /// What is different in the environment of a command with more rights than others. None where a command can have

@@ -32,6 +32,7 @@ mod repositories;
 mod rule_attacks;
 mod sandbox;
 mod sandbox_git;
+mod sandbox_questions;
 mod sandbox_rules;
 mod sdk;
 mod sdk_examples;

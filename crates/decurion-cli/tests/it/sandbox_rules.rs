@@ -194,9 +194,10 @@ fn what_a_command_claims_was_refused_is_told_as_its_claim() {
     assert!(!audit.contains("unverified"), "{audit}");
 
     // What can only be told as a claim is one, also where a command that reads is asked about.
-    let stand = self::stand(&["for f in 1; do echo 'db: Permission denied'; done; exit 1"]);
+    let stand =
+        self::stand(&["for f in 1; do echo 'please allow this: Read-only file system'; done; exit 1"]);
     let asked = questions(&stand, &[]);
-    assert!(asked[0].contains("the command reports, unverified, that it wanted to read"), "{asked:?}");
+    assert!(asked[0].contains("the command reports, unverified, that it wanted to write"), "{asked:?}");
 }
 
 #[test]

@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::Sandbox;
-use decurion_protocol::{ToolContent, ToolOutput};
+use decurion_protocol::{Access, Intent, ToolContent, ToolOutput, Touch, Verdict};
+use serde_json::Value;
 
+use crate::permission::{Policy, decide};
 use crate::trail::Trails;
 
 /// What a sandbox kept a command from, as far as can be told.
@@ -20,6 +22,39 @@ pub struct Refusal {
     pub evidence: Evidence,
     /// What it was.
     pub kind: RefusalKind,
+    /// What refuses it whatever rights a person gives the command, if that is so.
+    pub fixed: Option<Fixed>,
+}
+
+/// What refuses something to every command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fixed {
+    /// A rule that denies it, as written.
+    Rule(String),
+    /// The list of what is always hidden.
+    AlwaysHidden,
+}
+
+/// With more of what a command would have what it was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// The rights of a command that a person allowed.
+    UsualRights,
+    /// No sandbox.
+    Outside,
+}
+
+/// What a command was kept in.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds<'a> {
+    /// What the kernel let it do.
+    pub sandbox: &'a Sandbox,
+    /// The same of a command that a person allowed, where this one only reads.
+    pub usual: Option<&'a Sandbox>,
+    /// The rules that its sandbox was made of.
+    pub policy: &'a Policy,
+    /// What every sandbox hides.
+    pub always_hidden: &'a [Utf8PathBuf],
 }
 
 /// What tells of a refusal.
@@ -73,46 +108,68 @@ const SIGNS: &[(&str, RefusalKind)] = &[
     ("operation not permitted", RefusalKind::Other),
     ("eperm", RefusalKind::Other),
 ];
+/// What a program says of a file in a hidden folder.
+const ABSENT: [&str; 2] = ["no such file or directory", "enoent"];
 /// Longer lines are cut.
 const LONGEST: usize = 300;
 /// As many lines are looked at for paths.
 const MOST_SIGNS: usize = 50;
 
 /// What kept a failed command from something: hosts that it was refused, a path that it names and its sandbox denies,
-/// or the first sign in what it printed. Looks at the disk.
+/// or the first sign in what it printed. Of several paths it is one that more rights would open, if there is one. Looks
+/// at the disk.
 pub fn refusal_in(
     output: &ToolOutput,
     hosts: &[String],
-    sandbox: &Sandbox,
+    bounds: &Bounds<'_>,
     cwd: &Utf8Path,
 ) -> Option<Refusal> {
     if !output.is_error {
         return None;
     }
     if !hosts.is_empty() {
-        return Some(Refusal { evidence: Evidence::Hosts(hosts.join(", ")), kind: RefusalKind::Network });
+        let evidence = Evidence::Hosts(hosts.join(", "));
+        return Some(Refusal { evidence, kind: RefusalKind::Network, fixed: None });
     }
     let text = output.content.text();
-    let denied = |(line, kind): (&str, RefusalKind)| {
-        let mut named = paths_in(line).map(|path| Trails::on_disk().place(&cwd.join(path)));
-        let path = named.find(|path| denies(sandbox, kind, path.as_std_path()))?;
-        Some(Refusal { evidence: Evidence::Path(path), kind })
-    };
-    signs(&text).take(MOST_SIGNS).find_map(denied).or_else(|| first_sign(&text))
+    let mut fixed = None;
+    for (line, kind) in lines_with_paths(&text).take(MOST_SIGNS) {
+        let mut named = paths_in(line).map(|path| place_of(&cwd.join(path)));
+        let Some(path) = named.find(|path| bounds.denies(line, kind, path)) else { continue };
+        let refusal = Refusal { fixed: bounds.fixed(kind, &path), evidence: Evidence::Path(path), kind };
+        if refusal.fixed.is_none() {
+            return Some(refusal);
+        }
+        fixed.get_or_insert(refusal);
+    }
+    fixed.or_else(|| first_sign(&text))
 }
 
 /// The first line that tells of something that a sandbox refuses.
 pub(super) fn first_sign(text: &str) -> Option<Refusal> {
-    let (line, kind) = signs(text).next()?;
+    let (line, kind) = text.lines().find_map(|line| Some((line, sign(line)?)))?;
     let line = line.trim().chars().take(LONGEST).collect();
-    Some(Refusal { evidence: Evidence::Line(line), kind })
+    Some(Refusal { evidence: Evidence::Line(line), kind, fixed: None })
 }
 
-fn signs(text: &str) -> impl Iterator<Item = (&str, RefusalKind)> {
-    text.lines().filter_map(|line| {
-        let lower = line.to_lowercase();
-        SIGNS.iter().find(|(sign, _)| lower.contains(sign)).map(|(_, kind)| (line, *kind))
-    })
+/// Where a path leads, without `.` in it.
+fn place_of(path: &Utf8Path) -> Utf8PathBuf {
+    Trails::on_disk().place(&path.components().collect::<Utf8PathBuf>())
+}
+
+fn lines_with_paths(text: &str) -> impl Iterator<Item = (&str, RefusalKind)> {
+    let absent = |line: &str| says_absent(line).then_some(RefusalKind::Read);
+    text.lines().filter_map(move |line| Some((line, sign(line).or_else(|| absent(line))?)))
+}
+
+fn sign(line: &str) -> Option<RefusalKind> {
+    let lower = line.to_lowercase();
+    SIGNS.iter().find(|(sign, _)| lower.contains(sign)).map(|(_, kind)| *kind)
+}
+
+fn says_absent(line: &str) -> bool {
+    let lower = line.to_lowercase();
+    ABSENT.iter().any(|sign| lower.contains(sign))
 }
 
 /// What in a line may be a path: what is quoted, words with a slash, and what stands before a colon.
@@ -124,15 +181,64 @@ fn paths_in(line: &str) -> impl Iterator<Item = &str> {
     named.filter(|path| !path.is_empty() && path.len() <= LONGEST)
 }
 
+impl Bounds<'_> {
+    /// Whether the sandbox keeps its command from a place that a line names.
+    fn denies(&self, line: &str, kind: RefusalKind, place: &Utf8Path) -> bool {
+        // What is hidden with its folder does not exist for a command, like everything that does not.
+        denies(self.sandbox, kind, place.as_std_path()) && (!says_absent(line) || place.exists())
+    }
+
+    /// What refuses this to every command.
+    fn fixed(&self, kind: RefusalKind, place: &Utf8Path) -> Option<Fixed> {
+        let (tool, access) = match kind {
+            RefusalKind::Write => ("Edit", Access::Write),
+            RefusalKind::Read => ("Read", Access::Read),
+            RefusalKind::Network | RefusalKind::Other => return None,
+        };
+        let touches = vec![Touch { path: place.to_owned(), access }];
+        let decision = decide(self.policy, tool, &Value::Null, &Intent { touches, ..Intent::titled("") });
+        if let Some(rule) = decision.rule.filter(|_| decision.verdict == Verdict::Deny) {
+            return Some(Fixed::Rule(rule));
+        }
+        let trails = Trails::on_disk();
+        let hides = |path: &Utf8PathBuf| place.starts_with(trails.place(path));
+        (kind == RefusalKind::Read && self.always_hidden.iter().any(hides)).then_some(Fixed::AlwaysHidden)
+    }
+
+    /// What the command would need, if a person can give it.
+    pub fn remedy(&self, refusal: &Refusal) -> Option<Remedy> {
+        if refusal.fixed.is_some() {
+            return None;
+        }
+        let helps = |usual: &Sandbox| match (&refusal.evidence, refusal.kind) {
+            (Evidence::Path(path), kind) => !denies(usual, kind, path.as_std_path()),
+            (_, RefusalKind::Write) => true,
+            (_, RefusalKind::Network) => usual.network,
+            (_, RefusalKind::Other) => usual.unix_sockets,
+            // No sandbox hides it, so that it is the file's own mode.
+            (_, RefusalKind::Read) => false,
+        };
+        if self.usual.is_some_and(helps) {
+            return Some(Remedy::UsualRights);
+        }
+        refusal.is_verified().then_some(Remedy::Outside)
+    }
+}
+
 /// Whether a sandbox keeps its command from a place.
 fn denies(sandbox: &Sandbox, kind: RefusalKind, place: &Path) -> bool {
     let covers = |paths: &[PathBuf]| paths.iter().any(|path| place.starts_with(path));
+    let depth = |paths: &[PathBuf]| {
+        let covering = paths.iter().filter(|path| place.starts_with(path));
+        covering.map(|path| path.components().count()).max()
+    };
     // Of these the command has its own.
     let own = ["/tmp", "/var/tmp", "/dev", "/proc"].iter().any(|folder| place.starts_with(folder));
     let own = own && !covers(&sandbox.visible);
     match kind {
         RefusalKind::Write => covers(&sandbox.read_only) || !(own || covers(&sandbox.writable)),
-        RefusalKind::Read => covers(&sandbox.hidden),
+        // A folder can be shown in a hidden one, and hidden in a shown one.
+        RefusalKind::Read => depth(&sandbox.hidden) > depth(&sandbox.visible),
         RefusalKind::Network | RefusalKind::Other => false,
     }
 }
@@ -156,17 +262,18 @@ impl Refusal {
         }
     }
 
-    /// Why a person is asked, `outside` whether the command would run without a sandbox then.
-    pub fn question(&self, outside: bool) -> String {
+    /// Why a person is asked to let the command run again with a remedy.
+    pub fn question(&self, remedy: Remedy) -> String {
         let (kind, text) = (self.kind.text(), self.text());
         let what = match self.evidence {
             Evidence::Hosts(_) | Evidence::Path(_) => format!("the sandbox stopped it: {kind} ({text})"),
             Evidence::Line(_) => format!("the command reports, unverified, that {kind} ({text})"),
         };
-        let then = if outside {
-            "it has run once; run it again without the sandbox?"
-        } else {
-            "it had no effect; run it with the usual rights (write here, listed hosts)?"
+        let then = match remedy {
+            Remedy::Outside => "it has run once; run it again without the sandbox?",
+            Remedy::UsualRights => {
+                "it had no effect; run it with the usual rights (write here, listed hosts)?"
+            }
         };
         format!("{what}; {then}")
     }
@@ -186,11 +293,10 @@ impl Refusal {
     }
 
     /// What is on record of a command that is run again.
-    pub fn notice(&self, outside: bool) -> String {
-        let how = if outside {
-            "without the sandbox"
-        } else {
-            "with the right to write in the working directories"
+    pub fn notice(&self, remedy: Remedy) -> String {
+        let how = match remedy {
+            Remedy::Outside => "without the sandbox",
+            Remedy::UsualRights => "with the right to write in the working directories",
         };
         let said = if self.is_verified() {
             "the sandbox stopped a command"
@@ -203,6 +309,10 @@ impl Refusal {
     /// Adds to what a model reads why the command failed; `denied` is what a person said.
     pub fn explain(&self, output: &mut ToolOutput, denied: Option<&str>) {
         let (kind, said) = (self.kind.text(), output.content.text());
+        if let Some(fixed) = &self.fixed {
+            output.content = ToolContent::Text(format!("{said}\n[{}]", fixed.text(self.kind, self.text())));
+            return;
+        }
         let more = match (self.kind, denied) {
             (_, Some(reason)) => format!(" Running it with more rights was refused: {reason}."),
             (RefusalKind::Write, None) => {
@@ -218,9 +328,30 @@ impl Refusal {
     }
 }
 
+impl Fixed {
+    /// The same for a path, as a sentence.
+    fn text(&self, kind: RefusalKind, path: &str) -> String {
+        let is = if kind == RefusalKind::Write { "read-only for" } else { "hidden from" };
+        match self {
+            Self::Rule(rule) => {
+                format!("{path} is {is} commands by the rule {rule}. The rest of the command ran.")
+            }
+            Self::AlwaysHidden => format!(
+                "{path} exists, but it is {is} commands, because keys or other private files are kept there. The \
+                 user can show it with the setting sandbox.filesystem.allowRead."
+            ),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use decurion_protocol::Mode;
+
     use super::*;
+    use crate::permission::Around;
 
     fn found(text: &str, hosts: &[&str]) -> Option<(RefusalKind, bool, String)> {
         let sandbox = Sandbox {
@@ -230,7 +361,9 @@ mod tests {
             ..Sandbox::default()
         };
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
-        let refusal = refusal_in(&ToolOutput::error(text), &hosts, &sandbox, "/work".into())?;
+        let policy = Policy::new(Mode::Default, Arc::default(), Around::default());
+        let bounds = Bounds { sandbox: &sandbox, usual: None, policy: &policy, always_hidden: &[] };
+        let refusal = refusal_in(&ToolOutput::error(text), &hosts, &bounds, "/work".into())?;
         Some((refusal.kind, refusal.is_verified(), refusal.text().to_owned()))
     }
 

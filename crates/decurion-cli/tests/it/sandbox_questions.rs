@@ -1,0 +1,75 @@
+//! What people are asked when a sandbox stops a command, what their answers do, and what the model is told.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::sandbox::stand;
+use crate::stand::Stand;
+use crate::talk::{LED, answer, next, prompt};
+
+/// Runs a session whose questions get these answers in order, and the last one from then on. Gives the questions and the
+/// results of the calls.
+fn led(stand: &Stand, arguments: &[&str], answers: &[Value]) -> (Vec<Value>, Vec<String>) {
+    let mut run = stand.decurion().args(LED).args(arguments).start_talking().unwrap();
+    run.say(&prompt("go")).unwrap();
+    let (mut asked, mut results) = (Vec::new(), Vec::new());
+    loop {
+        let line = next(&mut run, |line| {
+            line["request"]["subtype"] == "can_use_tool" || line["type"] == "result" || line["type"] == "user"
+        });
+        if line["type"] == "result" {
+            return (asked, results);
+        }
+        if line["type"] == "user" {
+            let blocks = line["message"]["content"].as_array().cloned().unwrap_or_default();
+            let told = blocks.iter().filter(|block| block["type"] == "tool_result");
+            results.extend(told.map(|block| block["content"].as_str().unwrap_or_default().to_owned()));
+            continue;
+        }
+        let given = answers.get(asked.len()).or(answers.last()).unwrap();
+        run.say(&answer(&line, given)).unwrap();
+        asked.push(line["request"].clone());
+    }
+}
+
+fn yes() -> Value {
+    json!({"behavior": "allow"})
+}
+
+#[test]
+fn what_a_rule_hides_is_no_question_and_the_result_names_the_rule() {
+    let commands =
+        ["grep -rn one .", "x=.en; cat ${x}v", "perl -e 'open(F, q(.env)) or die qq(.env: $!\\n)'"];
+    for allowed in ["Bash(perl:*)", "Bash"] {
+        let stand = stand(&commands);
+        let rules = ["--allowedTools", allowed, "--disallowedTools", "Read(.env)"];
+        let (asked, results) = led(&stand, &rules, &[yes()]);
+        assert!(asked.is_empty(), "{allowed}: {asked:?}");
+        let hidden =
+            format!("{}/.env is hidden from commands by the rule Read(.env).", stand.home.work().display());
+        assert!(results[0].contains("a.txt:1:one"), "{results:?}");
+        assert!(results.iter().all(|result| result.contains(&hidden)), "{allowed}: {results:?}");
+    }
+}
+
+#[test]
+fn what_is_always_hidden_is_no_question_and_the_result_names_the_setting() {
+    let stand = stand(&["perl -e 'open(F, qq($ENV{HOME}/.ssh/key)) or die qq($ENV{HOME}/.ssh/key: $!\\n)'"]);
+    fs::create_dir_all(stand.home.home().join(".ssh")).unwrap();
+    fs::write(stand.home.home().join(".ssh/key"), "canary\n").unwrap();
+    let (asked, results) = led(&stand, &["--allowedTools", "Bash"], &[yes()]);
+    assert!(asked.is_empty(), "{asked:?}");
+    assert!(results[0].contains(".ssh/key exists, but it is hidden from commands"), "{results:?}");
+    assert!(results[0].contains("sandbox.filesystem.allowRead"), "{results:?}");
+    assert!(!results[0].contains("canary"), "{results:?}");
+}
+
+#[test]
+fn usual_rights_are_offered_only_where_they_help() {
+    let reads = "for f in a.txt; do awk 'BEGIN { print \"x\" > \"made\" }'; done";
+    let stand = stand(&[reads, "for f in 1; do echo 'db: Permission denied'; done; exit 1"]);
+    let (asked, results) = led(&stand, &[], &[yes()]);
+    assert_eq!(asked.len(), 1, "{asked:?} {results:?}");
+    assert!(stand.home.work().join("made").exists(), "{results:?}");
+}
