@@ -418,7 +418,10 @@ fn policy(bench: &Bench<'_>, rights: &Rights) -> Policy {
     let policy = Policy::new(mode, rules, around);
     let undecided = child::undecided(rights.undecided, &bench.ports.desk.modes);
     let walls = bench.ports.equipment.sandbox.as_ref().map_or(Walls::Absent, |maker| maker.walls());
-    Policy { undecided, walls, ..policy }
+    // What the settings exempt is not exempt from what a definition takes away.
+    let maker = bench.ports.equipment.sandbox.as_ref().filter(|_| bench.spec.definition.sandbox.is_empty());
+    let excluded = maker.map(|maker| maker.excluded()).unwrap_or_default();
+    Policy { undecided, walls, excluded, ..policy }
 }
 
 /// What a call that was allowed may do.

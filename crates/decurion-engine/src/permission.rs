@@ -7,6 +7,7 @@
 //! what the mode says about everything undecided.
 
 mod commands;
+mod excluded;
 mod glob;
 mod led_to;
 mod names;
@@ -31,6 +32,7 @@ use serde_json::Value;
 
 pub use crate::confine::Confinement;
 use crate::trail::{Reach, Step, Trails};
+pub use excluded::Excluded;
 pub(crate) use glob::component_matches;
 use led_to::led_to;
 pub(crate) use led_to::linked_from;
@@ -111,6 +113,8 @@ pub struct Policy {
     pub answerable: bool,
     /// What the kernel enforces, whatever is decided.
     pub walls: Walls,
+    /// Commands that run without the sandbox, if they are allowed.
+    pub excluded: Excluded,
 }
 
 /// What the kernel enforces on commands.
@@ -155,6 +159,7 @@ impl Policy {
             undecided: Undecided::Allow,
             answerable: true,
             walls: Walls::Absent,
+            excluded: Excluded::default(),
         }
     }
 }

@@ -24,7 +24,7 @@ use decurion_protocol::intent::{ShellCommand, ShellIntent};
 use decurion_protocol::{Intent, Mode, Profile, Rule, ToolOutput};
 
 use crate::confine::Confinement;
-use crate::permission::{Around, Policy, Walls, fixed_part, linked_from, patterns_of};
+use crate::permission::{Around, Excluded, Policy, Walls, fixed_part, linked_from, patterns_of};
 use crate::trail::{Ground, Trails};
 use ground::KeptGround;
 pub use places::checkouts;
@@ -80,6 +80,7 @@ pub struct OwnFolder {
 #[derive(Debug)]
 pub struct SandboxMaker {
     settings: SandboxSettings,
+    excluded: Excluded,
     ground: Arc<KeptGround>,
     walks: Walks,
     /// The repositories nested in a folder when it was first worked in. Those that commands make are their own.
@@ -150,6 +151,7 @@ impl SandboxMaker {
     /// The maker of sandboxes with these settings.
     pub fn new(settings: SandboxSettings) -> Self {
         Self {
+            excluded: Excluded::new(&settings.excluded),
             settings,
             ground: Arc::default(),
             walks: Walks::default(),
@@ -197,6 +199,11 @@ impl SandboxMaker {
         // What is excluded runs outside, so that it must be asked about.
         let trusted = self.settings.asks_less && self.settings.excluded.is_empty();
         if trusted { Walls::Trusted } else { Walls::Standing }
+    }
+
+    /// What rules must not rely on: commands that run without it.
+    pub fn excluded(&self) -> Excluded {
+        self.excluded.clone()
     }
 
     /// Undoes what a command could do that the kernel does not stop. Gives what a model should know of it.
@@ -248,8 +255,9 @@ impl SandboxMaker {
             return Ok(Compiled::default());
         }
         let reads = profile == Some(Profile::ReadOnly);
-        // A command that was not asked about, because it cannot do more than read, is never excluded.
-        let excluded = !reads && self.is_excluded(seen);
+        // One that nobody was asked about is excluded only if its text shows that it reads.
+        let proven = seen.shell.as_ref().is_some_and(|shell| !is_unclear(shell) && is_proven(shell));
+        let excluded = (!reads || proven) && self.is_excluded(seen);
         let lists = reads && lists_machine(seen) && decurion_exec::sandbox::has_landlock();
         let shell = seen.shell.as_ref().filter(|_| excluded || lists).zip(environment);
         let trusted = shell.map(|(shell, environment)| self.trusted(policy, shell, environment));
@@ -381,14 +389,7 @@ impl SandboxMaker {
 
     /// Whether the settings name all commands of a text.
     fn is_excluded(&self, seen: &Intent) -> bool {
-        let words = |text: &str| decurion_tools::bash::rule_words(text.trim_end_matches([':', '*', ' ']));
-        let excluded: Vec<Vec<String>> =
-            self.settings.excluded.iter().filter_map(|text| words(text)).collect();
-        let named = |command: &ShellCommand| {
-            excluded.iter().any(|words| !words.is_empty() && command.words.starts_with(words))
-        };
-        let shell = seen.shell.as_ref().filter(|shell| shell.doubt.is_none() && shell.not_literal.is_none());
-        shell.is_some_and(|shell| !shell.commands.is_empty() && shell.commands.iter().all(named))
+        seen.shell.as_ref().is_some_and(|shell| self.excluded.covers(shell))
     }
 
     fn add_working_directories(&self, paths: &mut Collected, policy: &Policy, writes: bool) {

@@ -86,7 +86,8 @@ pub fn policy(loaded: &Loaded, maker: Option<&SandboxMaker>) -> Policy {
         trails: Trails::on_disk(),
     };
     let policy = Policy::new(settings.default_mode, Arc::new(loaded.rules.set.clone()), around);
-    Policy { walls: maker.map_or(Walls::Absent, SandboxMaker::walls), ..policy }
+    let excluded = maker.map(SandboxMaker::excluded).unwrap_or_default();
+    Policy { walls: maker.map_or(Walls::Absent, SandboxMaker::walls), excluded, ..policy }
 }
 
 /// What a command could do, in lines.

@@ -132,6 +132,42 @@ fn only_programs_that_commands_cannot_write_are_excluded() {
 }
 
 #[test]
+fn all_of_an_excluded_program_runs_outside_with_the_questions_of_its_rules() {
+    let settings = r#"{"sandbox": {"excludedCommands": ["docker", "npm:*", "git"]}}"#;
+    let own = fs::read_link("/proc/self/ns/pid").unwrap().to_str().unwrap().to_owned();
+    let printed = |command: &str, folder: &str, allowed: &str| {
+        let stand = stand(&[command]);
+        let tools = stand.home.path().join(folder);
+        for tool in ["docker", "npm", "git"] {
+            script(&tools.join(tool), "readlink /proc/self/ns/pid");
+        }
+        let program = stand.decurion().env("PATH", search_path(&[&tools]));
+        let told =
+            told(&stand, program.args(["-p", "go", "--settings", settings, "--allowedTools", allowed]));
+        told.concat()
+    };
+    let (rules, none) = ("Bash(docker:*) Bash(npm:*)", "Bash(other:*)");
+    let outside =
+        ["docker ps", "docker run --rm image ./start now", "docker build .", "npm run x", "npm install"];
+    for command in outside {
+        assert_eq!(printed(command, "tools", rules).trim(), own, "{command}");
+        // Commands can write this program.
+        let inside = printed(command, "work/bin", rules);
+        assert!(inside.contains("pid:[") && !inside.contains(&own), "{command}: {inside}");
+    }
+    // Its text shows that it reads; the others need a rule.
+    assert_eq!(printed("docker ps", "tools", none).trim(), own);
+    for command in &outside[1..] {
+        let refused = printed(command, "tools", none);
+        assert!(refused.starts_with("Permission"), "{command}: {refused}");
+    }
+    // What it is told to run here is not what was excluded.
+    for (command, outside) in [("git fetch", true), ("git -c core.sshCommand=./evil fetch", false)] {
+        assert_eq!(printed(command, "tools", "Bash").contains(&own), outside, "{command}");
+    }
+}
+
+#[test]
 fn a_hook_is_excluded_only_if_commands_cannot_write_its_program() {
     for (folder, outside) in [("tools", true), ("work/bin", false)] {
         let stand = stand(&[]);

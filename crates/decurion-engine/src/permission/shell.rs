@@ -153,7 +153,9 @@ fn is_for_kernel(question: &Question<'_>, shell: &ShellIntent) -> bool {
 /// reads by names in its text is decided as ever; what it finds out while it runs is in the working directories, or
 /// not personal.
 fn read_only(question: &Question<'_>, shell: &ShellIntent, text: &str) -> Option<Decision> {
-    if !is_enforced(question) || !decurion_tools::bash::seems_to_read(text, shell) {
+    // What is excluded runs without the sandbox, so that only what is known to read needs no question.
+    let excluded = question.policy.excluded.covers(shell);
+    if !is_enforced(question) || excluded || !decurion_tools::bash::seems_to_read(text, shell) {
         return None;
     }
     let around = &question.policy.around;

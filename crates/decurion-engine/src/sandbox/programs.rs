@@ -37,8 +37,11 @@ pub(super) struct Programs<'a> {
 impl Programs<'_> {
     /// What is different in the environment of these commands, if no command can have made their programs.
     pub fn trusted(&self, shell: &ShellIntent) -> Option<Vec<(OsString, OsString)>> {
+        // What runs elsewhere, as in a container, is no program of this machine.
+        let elsewhere =
+            |command: &&ShellCommand| command.inside.as_ref().is_some_and(|inside| inside.elsewhere);
         let trusts = |command| self.trusts(command) && self.writes_as_usual(command);
-        shell.commands.iter().all(trusts).then(|| self.narrowed())
+        shell.commands.iter().filter(|command| !elsewhere(command)).all(trusts).then(|| self.narrowed())
     }
 
     /// Whether the shell opens nothing for a command, before its program runs, that other commands cannot write.
