@@ -157,6 +157,8 @@ impl Exchange {
         with_body: bool,
     ) -> Result<Response<ResponseBody>, hyper::Error> {
         remove_hop_headers(response.headers_mut());
+        // The words after the status code are free text, and the code says all that a client needs.
+        response.extensions_mut().remove::<hyper::ext::ReasonPhrase>();
         self.substitution.mask(response.headers_mut());
         if !with_body || !is_small_text(&response) {
             let needles = self.substitution.needles();

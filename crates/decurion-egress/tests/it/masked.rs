@@ -185,6 +185,22 @@ async fn an_echoed_secret_is_masked_in_headers_and_small_text() {
 }
 
 #[tokio::test]
+async fn an_echoed_secret_is_not_in_the_status_line_nor_in_names_of_headers() {
+    let stage = stage("api.good.com", |head| {
+        let key = head.lines().find_map(|line| line.strip_prefix("x-key: ")).unwrap();
+        format!("HTTP/1.1 400 bad key {key}\r\nX-{key}: 1\r\nX-Other: 2\r\nContent-Length: 2\r\n\r\nno")
+    })
+    .await;
+    let mut stream = stage.tls("api.good.com", &stage.trusted).await.unwrap();
+    let request = format!("GET / HTTP/1.1\r\nHost: api.good.com\r\nX-Key: {}\r\n\r\n", stage.sentinel);
+    let response = exchange(&mut stream, &request).await;
+    assert!(stage.received().contains(SECRET));
+    let lower = response.to_ascii_lowercase();
+    assert!(!lower.contains(&SECRET.to_ascii_lowercase()), "{response}");
+    assert!(response.starts_with("HTTP/1.1 400 ") && lower.contains("x-other: 2"), "{response}");
+}
+
+#[tokio::test]
 async fn requests_share_a_connection_until_the_server_closes_it() {
     let stage = stage("api.good.com", |head| {
         let close = if head.contains("/last") { "Connection: close\r\n" } else { "" };
