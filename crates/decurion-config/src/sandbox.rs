@@ -1,6 +1,8 @@
 //! What the settings say about the sandbox of commands, and which files of a user are secrets or programs. Takes the
 //! folders of a start and its environment, gives plain lists of paths.
 
+use std::ffi::OsStr;
+
 use camino::{Utf8Path, Utf8PathBuf};
 
 use crate::env::Environment;
@@ -78,21 +80,22 @@ pub(crate) fn masked(
         if hosts.is_empty() {
             warn("no host may get it; name some, such as \"hosts\": [\"api.example.com\"]".to_owned());
         }
-        let text = environment.get_os(name).map(|value| value.to_str().unwrap_or("\0").trim().to_owned());
-        let value = match text.as_deref().map(|text| (text, secret::check_header_value(text))) {
-            None => {
-                warn(format!(
-                    "the variable {name} is not set, so commands do not have it; set it where Decurion is started, or \
-                     remove this entry"
-                ));
-                None
-            }
-            Some((_, Err(reason))) => {
-                warn(format!("the value of the variable {name} {reason}, so commands do not have it"));
-                None
-            }
-            Some((text, Ok(()))) => Some(Secret::new(text)),
+        let value = match environment.get_os(name).map(OsStr::to_str) {
+            None => Err(format!(
+                "the variable {name} is not set, so commands do not have it; set it where Decurion is started, or remove \
+                 this entry"
+            )),
+            Some(None) => Err(format!(
+                "the value of the variable {name} is not valid UTF-8, so commands do not have it"
+            )),
+            Some(Some(text)) => match secret::check_header_value(text.trim()) {
+                Ok(()) => Ok(Secret::new(text.trim())),
+                Err(reason) => {
+                    Err(format!("the value of the variable {name} {reason}, so commands do not have it"))
+                }
+            },
         };
+        let value = value.map_err(warn).ok();
         found.push(MaskedSecret { name: name.clone(), hosts, value });
     }
     found

@@ -229,3 +229,18 @@ fn secrets_that_cannot_be_used_are_reported() {
     let (_, told) = started(&json!({"DEPLOY": {"hosts": ["10.0.0.1"]}}), &[]);
     assert!(told.contains("is an address; name the host"), "{told}");
 }
+
+#[test]
+fn a_secret_that_is_not_utf_8_is_reported_as_such() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let stand = Stand::new("when\n  say \"done\"\n");
+    let settings = json!({"secrets": {"TOKEN": {"hosts": ["api.example.com"]}}});
+    fs::create_dir_all(stand.home.path().join(".decurion")).unwrap();
+    fs::write(stand.home.path().join(".decurion/settings.json"), settings.to_string()).unwrap();
+    let value = std::ffi::OsStr::from_bytes(b"caf\xe9");
+    let run = finished(stand.decurion().env("TOKEN", value).args(["-p", "go"]));
+    assert!(
+        run.errors.contains("secrets.TOKEN: the value of the variable TOKEN is not valid UTF-8"),
+        "{run:?}"
+    );
+}
