@@ -7,6 +7,7 @@ mod secrets;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use camino::Utf8Path;
@@ -37,6 +38,11 @@ use crate::journal::{Journal, Who};
 use crate::ports::Ask;
 pub use fetching::Fetching;
 pub use secrets::Secrets;
+
+/// More refused hosts of one call are not named: people and models read the list.
+const MOST_REFUSED: usize = 20;
+/// As many events of one call may wait to be written.
+const MOST_WAITING: usize = 1000;
 
 /// Hosts that the settings name.
 #[derive(Clone, Debug, Default)]
@@ -79,8 +85,9 @@ struct Caller {
     witness: Witness,
     /// What allows hosts, for the record.
     listed: Vec<Listed>,
-    /// Hosts that were refused.
+    /// Hosts that were refused, the first [`MOST_REFUSED`] by name.
     refused: Mutex<Vec<String>>,
+    backlog: Arc<Backlog>,
 }
 
 /// A pattern of hosts that may be reached, and where it comes from.
@@ -146,6 +153,7 @@ impl Egress {
             witness: Witness::new(bench),
             listed,
             refused: Mutex::default(),
+            backlog: Arc::default(),
         });
         let owner = Arc::clone(&caller) as Arc<dyn std::any::Any + Send + Sync>;
         let client = self.clients.add_for(&name, hosts, owner)?;
@@ -312,8 +320,10 @@ impl Recorder for Callers {
         if reason.is_some() && !record.host.is_empty() {
             let mut refused = caller.refused.lock().unwrap_or_else(PoisonError::into_inner);
             let host = format!("{}:{}", record.host, record.port);
-            if !refused.contains(&host) {
-                refused.push(host);
+            match refused.len() {
+                0..MOST_REFUSED if !refused.contains(&host) => refused.push(host),
+                MOST_REFUSED if !refused.contains(&host) => refused.push("others".to_owned()),
+                _ => {}
             }
         }
         let (by, words) = caller.source_of(record);
@@ -337,17 +347,51 @@ impl Recorder for Callers {
             bytes_down: record.bytes_down,
             duration_ms: u64::try_from(record.duration.as_millis()).unwrap_or(u64::MAX),
         };
-        write(caller.journal.clone(), caller.desk.who.clone(), event);
+        write(&caller.backlog, caller.journal.clone(), caller.desk.who.clone(), event);
+    }
+}
+
+/// Events of a call's connections that wait to be written. A full disk holds them up, and a command can connect in a loop.
+#[derive(Default)]
+struct Backlog {
+    waiting: AtomicUsize,
+    left_out: AtomicUsize,
+}
+
+impl Backlog {
+    /// Whether there is room for one more; one for which there is none is counted.
+    fn enter(&self) -> bool {
+        let has_room = self.waiting.fetch_add(1, Ordering::Relaxed) < MOST_WAITING;
+        if !has_room {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+        has_room
+    }
+
+    /// One was written. Gives what is to be said about those that were left out.
+    fn leave(&self) -> Option<Event> {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let count = self.left_out.swap(0, Ordering::Relaxed);
+        let text = format!("{count} connections are not in this transcript: too many waited for the disk");
+        (count > 0).then(|| Event::Notice { level: "warn".to_owned(), text })
     }
 }
 
 /// Puts a connection on record, beside whatever else happens.
-fn write(journal: Journal, who: Who, event: Event) {
+fn write(backlog: &Arc<Backlog>, journal: Journal, who: Who, event: Event) {
     // At the end of the program there may be nothing left to write it with.
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    if !backlog.enter() {
+        return;
+    }
+    let backlog = Arc::clone(backlog);
     runtime.spawn(async move {
         // A journal that is lost is found lost by the call itself.
         let _ = journal.write(&who, vec![event]).await;
+        if let Some(notice) = backlog.leave() {
+            let _ = journal.write(&who, vec![notice]).await;
+        }
     });
 }
 
@@ -431,6 +475,16 @@ impl std::fmt::Debug for Egress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_that_wait_for_the_disk_are_bounded_and_the_others_counted() {
+        let backlog = Backlog::default();
+        let entered = (0..MOST_WAITING + 5).filter(|_| backlog.enter()).count();
+        assert_eq!(entered, MOST_WAITING);
+        let Some(Event::Notice { text, .. }) = backlog.leave() else { panic!("nothing is said") };
+        assert!(text.starts_with("5 connections"), "{text}");
+        assert!(backlog.enter() && backlog.leave().is_none());
+    }
 
     #[test]
     fn hosts_of_remotes_are_read_from_their_addresses() {

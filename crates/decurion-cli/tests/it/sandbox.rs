@@ -349,6 +349,13 @@ fn pages_go_through_the_same_gate_and_are_on_record() {
     }
 }
 
+#[test]
+fn a_long_list_of_refused_hosts_is_cut() {
+    let stand = stand(&["for i in $(seq 30); do curl -sS http://h$i.example/; done; exit 3"]);
+    let read = results(&stand, &["--allowedTools", "Bash"]).remove(0);
+    assert!(read.contains("h20.example:80, others"), "{read}");
+}
+
 /// A page of this machine by its name, with a rule that allows it: what was read, under these settings.
 fn page_under(settings: &Value) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
