@@ -382,6 +382,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test looks from outside, as a person's git does")]
     fn git_works_beside_a_common_folder_that_is_held() {
         let (_folder, room) = room();
         let git = |arguments: &[&str]| {
