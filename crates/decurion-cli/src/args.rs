@@ -815,6 +815,8 @@ pub enum AuditKindWord {
     Permission,
     /// What the sandbox refused.
     Sandbox,
+    /// Commands that ran without the sandbox.
+    Unsandboxed,
     /// Connections to other machines.
     Egress,
     /// Entries that could not be written.
@@ -829,6 +831,7 @@ impl AuditKindWord {
         match self {
             Self::Permission => "permission",
             Self::Sandbox => "sandbox",
+            Self::Unsandboxed => "unsandboxed",
             Self::Egress => "egress",
             Self::Gap => "gap",
             Self::Damage => "damage",

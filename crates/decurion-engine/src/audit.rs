@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use decurion_protocol::{
     AgentId, AuditEntry, AuditKind, CallId, Clock, DecidedBy, Decision, Event, Intent, PermissionEntry,
-    SessionId,
+    Profile, SessionId,
 };
 
 use crate::call::Bench;
@@ -72,6 +72,20 @@ pub(crate) async fn record_refusal(
         form: form.to_owned(),
     };
     keep(bench, kind).await
+}
+
+/// Records that a command runs without the sandbox.
+pub(crate) fn record_unsandboxed(bench: &Bench<'_>, call: &CallId, title: &str, profile: Option<Profile>) {
+    let clean = |text: &str| (bench.ports.equipment.redact)(text).unwrap_or_else(|| text.to_owned());
+    let reason = match profile {
+        Some(Profile::Outside) => "allowed by an answer",
+        _ => "sandbox.excludedCommands",
+    };
+    Witness::new(bench).record(AuditKind::Unsandboxed {
+        call: call.to_string(),
+        title: clean(title),
+        reason: reason.to_owned(),
+    });
 }
 
 async fn keep(bench: &Bench<'_>, kind: AuditKind) -> Result<(), JournalLost> {

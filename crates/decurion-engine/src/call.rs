@@ -474,8 +474,11 @@ impl Leave {
         let compiled = tokio::task::spawn_blocking(compile).await.map_err(|error| error.to_string())?;
         let (sandbox, variables) = compiled?;
         let Some(sandbox) = sandbox else {
-            let confined = Confined { sandbox: None, pass: None, variables };
-            return bounds::refuses_outside(limits).map_or(Ok(Some(confined)), Err);
+            if let Some(reason) = bounds::refuses_outside(limits) {
+                return Err(reason);
+            }
+            audit::record_unsandboxed(bench, &call.id, &self.seen.title, profile);
+            return Ok(Some(Confined { sandbox: None, pass: None, variables }));
         };
         let egress = egress.filter(|_| sandbox.network);
         let pass = egress.map(|egress| egress.admit(bench, call, &rules)).transpose();

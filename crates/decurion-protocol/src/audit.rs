@@ -49,6 +49,15 @@ pub enum AuditKind {
         /// How the sandbox was enforced, such as `landlock` or `seccomp`.
         form: String,
     },
+    /// A command ran without the sandbox, although there is one.
+    Unsandboxed {
+        /// The call, by its id in the transcript.
+        call: String,
+        /// The command.
+        title: String,
+        /// Why.
+        reason: String,
+    },
     /// A command or tool opened a connection to another machine, or was kept from it.
     Egress {
         /// The name that was asked for.
@@ -188,6 +197,11 @@ impl AuditEntry {
                 cut(refused, TITLE_LIMIT);
                 cut(form, TEXT_LIMIT);
             }
+            AuditKind::Unsandboxed { call, title, reason } => {
+                cut(title, TITLE_LIMIT);
+                cut(call, TEXT_LIMIT);
+                cut(reason, TEXT_LIMIT);
+            }
             AuditKind::Egress { host, address, reason, .. } => {
                 cut(host, TEXT_LIMIT);
                 cut(reason, TEXT_LIMIT);
@@ -212,6 +226,7 @@ impl AuditKind {
         match self {
             Self::Permission(_) => "permission",
             Self::Sandbox { .. } => "sandbox",
+            Self::Unsandboxed { .. } => "unsandboxed",
             Self::Egress { .. } => "egress",
             Self::Gap { .. } => "gap",
             Self::Damage { .. } => "damage",

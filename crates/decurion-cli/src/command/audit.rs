@@ -128,6 +128,9 @@ fn words(entry: &AuditEntry, raw: &str) -> String {
             let what = if *verified { "sandbox refused" } else { "the command reports, unverified:" };
             format!("{what} {refused} ({form}): {title}")
         }
+        AuditKind::Unsandboxed { title, reason, .. } => {
+            format!("ran without the sandbox: {title}  [{reason}]")
+        }
         AuditKind::Egress { host, port, address, verdict, by, reason, bytes_up, bytes_down } => {
             let address = address.as_deref().map(|address| format!(" ({address})")).unwrap_or_default();
             let verdict = verdict_word(*verdict);

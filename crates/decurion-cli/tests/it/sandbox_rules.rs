@@ -248,6 +248,49 @@ fn refusals_of_hooks_are_in_the_audit_log() {
     assert!(audit.contains("the command reports, unverified: touch: cannot touch"), "{audit}");
 }
 
+#[test]
+fn the_audit_log_tells_which_commands_ran_without_the_sandbox() {
+    let calls = [
+        json!({"command": "tool now"}),
+        json!({"command": "ls"}),
+        json!({"command": "touch ../out/made", "dangerouslyDisableSandbox": true}),
+    ];
+    let turns = calls.iter().enumerate();
+    let calls: String =
+        turns.map(|(index, call)| format!("when turn={}\n  call Bash {call}\n", index + 1)).collect();
+    let stand = Stand::new(&format!("{calls}when\n  say \"done\"\n"));
+    fs::create_dir(stand.home.path().join("out")).unwrap();
+    let tools = stand.home.path().join("tools");
+    script(&tools.join("tool"), "true");
+    let program = stand.decurion().env("PATH", search_path(&[&tools]));
+    let mut run =
+        program.args(LED).args(["--settings", EXCLUDED, "--allowedTools", "Bash"]).start_talking().unwrap();
+    run.say(&prompt("go")).unwrap();
+    loop {
+        let line =
+            next(&mut run, |line| line["request"]["subtype"] == "can_use_tool" || line["type"] == "result");
+        if line["type"] == "result" {
+            break;
+        }
+        let input = &line["request"]["input"];
+        run.say(&answer(&line, &json!({"behavior": "allow", "updatedInput": input}))).unwrap();
+    }
+    assert_eq!(names(&stand.home.path().join("out")), ["made"], "the answer let it run outside");
+    let audit = stand.run(&["audit", "show", "--kind", "unsandboxed"]).output();
+    let told: Vec<&str> = audit
+        .lines()
+        .filter_map(|line| line.split_once("ran without the sandbox: "))
+        .map(|(_, told)| told)
+        .collect();
+    assert_eq!(
+        told,
+        ["$ tool now  [sandbox.excludedCommands]", "$ touch ../out/made  [allowed by an answer]"],
+        "{audit}"
+    );
+    let json = stand.run(&["audit", "show", "--kind", "unsandboxed", "--json"]).output();
+    assert!(json.contains(r#""kind":"unsandboxed""#), "{json}");
+}
+
 /// A repository with a commit, whose agent works in a worktree and makes these calls.
 fn isolated(calls: &dyn Fn(&str) -> Vec<(&'static str, Value)>) -> (Stand, String) {
     let home = Home::new().unwrap();
