@@ -685,13 +685,13 @@ Prints:    {\"decision\":\"allow\",\"rule\":null,\"reason\":\"…\"}"
         /// A file of JSON lines; standard input if left out.
         file: Option<Utf8PathBuf>,
     },
-    /// The same for people: what each call would do, part by part, and why it is decided so.
+    /// Explain the decision about a command line or about calls, part by part.
     #[command(after_help = "\
 Example:
   decurion permissions explain 'make install'
 
-Of a command line it prints the decision in a session of this folder, and what the sandbox lets the command do. Nothing
-is run.")]
+Of a command line it prints the decision in a session of this folder, and what the sandbox lets the command do.
+Nothing is run.")]
     Explain {
         /// A command line, or a file of JSON lines; standard input if left out.
         call: Option<String>,

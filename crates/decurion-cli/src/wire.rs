@@ -168,17 +168,29 @@ pub fn connect(
         guard.set_network(Network::Open);
         return None;
     }
-    // Read now, before any command could write the file that names them.
-    let root = Some(&loaded.paths.cwd).filter(|_| loaded.trust.is_trusted());
-    let hosts = HostSettings {
-        allowed: settings.allowed_hosts.clone(),
-        denied: settings.denied_hosts.clone(),
-        remotes: root.map(|root| decurion_engine::egress::remote_hosts(root)).unwrap_or_default(),
-    };
-    let egress = Arc::new(Egress::new(hosts, masked(loaded, maker, environment)));
+    let egress = Arc::new(Egress::new(host_settings(loaded), masked(loaded, maker, environment)));
     let serving = Arc::clone(&egress);
     guard.set_network(Network::Proxied(Box::new(move |listener| serving.serve(listener))));
     Some(egress)
+}
+
+/// The hosts of the settings, and of the repository's remotes as they are now: before any command could write the file
+/// that names them.
+fn host_settings(loaded: &Loaded) -> HostSettings {
+    let settings = &loaded.settings.sandbox;
+    let root = Some(&loaded.paths.cwd).filter(|_| loaded.trust.is_trusted());
+    HostSettings {
+        allowed: settings.allowed_hosts.clone(),
+        denied: settings.denied_hosts.clone(),
+        remotes: root.map(|root| decurion_engine::egress::remote_hosts(root)).unwrap_or_default(),
+    }
+}
+
+/// The hosts that commands reach without a question, each with what lists it.
+pub fn listed_hosts(loaded: &Loaded) -> Vec<(String, String)> {
+    let secrets = secrets(loaded).into_iter().flat_map(|secret| secret.hosts);
+    let secrets = secrets.map(|host| (host, "the setting secrets".to_owned()));
+    Egress::new(host_settings(loaded), None).hosts(&loaded.rules.set).into_iter().chain(secrets).collect()
 }
 
 /// The secrets that commands can use and not read.

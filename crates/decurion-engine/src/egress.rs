@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use camino::Utf8Path;
-use decurion_egress::rules::Pattern;
+use decurion_egress::rules::{Decision as HostDecision, Pattern};
 use decurion_egress::{
     Client, Clients, ConnectionRecord, DEFAULT_HOSTS, Gate, Grant, Host, HostRules, Judge, Proxy, ProxyParts,
     Reason, RecordedVerdict, Recorder, SystemResolver, Verdict as HostVerdict, environment,
@@ -136,6 +136,22 @@ impl Egress {
     pub fn environment(&self, rules: &RuleSet) -> std::io::Result<Vec<(OsString, OsString)>> {
         let client = self.clients.add("sandbox", host_rules(&self.listed(rules), &self.settings, rules))?;
         Ok(variables(&client).collect())
+    }
+
+    /// The hosts that are reached without a question, each with what lists it.
+    pub fn hosts(&self, rules: &RuleSet) -> Vec<(String, String)> {
+        let listed = self.listed(rules);
+        let hosts = host_rules(&listed, &self.settings, rules);
+        if hosts == HostRules::closed() {
+            return Vec::new();
+        }
+        let denied = |listed: &Listed| {
+            let host = listed.pattern.base_name().and_then(|name| Host::parse(name).ok());
+            let port = listed.pattern.port().unwrap_or(443);
+            host.is_some_and(|host| matches!(hosts.decide(&host, port), HostDecision::Denied { .. }))
+        };
+        let reached = listed.iter().filter(|listed| !denied(listed));
+        reached.map(|listed| (listed.pattern.to_string(), listed.words.clone())).collect()
     }
 
     /// Leave for the commands of a call.

@@ -1,6 +1,7 @@
 //! `sandbox explain` and `sandbox run`. Takes a command, prints what it could do in a session of this folder, or runs it
 //! with just that.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -118,7 +119,7 @@ fn explain(
     let saved = saved_question(&policy, &input, &intent, &decision);
     if as_json {
         return Ok(vec![
-            described(&decision, explained.sandbox.as_ref(), form, saved.as_deref()).to_string(),
+            described(loaded, &decision, explained.sandbox.as_ref(), form, saved.as_deref()).to_string(),
         ]);
     }
     let verdict = match decision.verdict {
@@ -134,7 +135,10 @@ fn explain(
     lines.extend(saved);
     match explained.sandbox {
         None => lines.push("It runs without a sandbox.".to_owned()),
-        Some(sandbox) => lines.extend(sandbox_in_words(&sandbox, &explained.held, decision.verdict, form)),
+        Some(sandbox) => {
+            lines.extend(sandbox_in_words(&sandbox, &explained.held, decision.verdict, form));
+            lines.extend(network_in_words(loaded, &sandbox));
+        }
     }
     Ok(lines)
 }
@@ -171,13 +175,50 @@ fn sandbox_in_words(sandbox: &Sandbox, held: &[PathBuf], verdict: Verdict, form:
     list("but not", &sandbox.read_only);
     list("nor replace the links", &sandbox.links);
     list("cannot read", &sandbox.hidden);
-    let network = if sandbox.network { "listed hosts, through the proxy" } else { "none" };
-    lines.push(format!("  network: {network}"));
+    list("but can read", &shown_in_hidden(sandbox));
+    lines
+}
+
+/// What can be read of hidden folders.
+fn shown_in_hidden(sandbox: &Sandbox) -> Vec<PathBuf> {
+    let shown = |path: &&PathBuf| sandbox.hidden.iter().any(|hidden| path.starts_with(hidden));
+    sandbox.visible.iter().filter(shown).cloned().collect()
+}
+
+/// What a sandbox lets a command reach, in lines.
+fn network_in_words(loaded: &Loaded, sandbox: &Sandbox) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !sandbox.network {
+        lines.push("  network: none".to_owned());
+    } else if loaded.settings.sandbox.network_open {
+        lines.push("  network: that of this machine (sandbox.network.open)".to_owned());
+    } else {
+        lines.push("  network: these hosts, through the proxy".to_owned());
+        let mut by_reason: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (host, reason) in wire::listed_hosts(loaded) {
+            by_reason.entry(reason).or_default().push(host);
+        }
+        let line = |(reason, hosts): (&String, &Vec<String>)| {
+            bash::visible(&format!("    {} ({reason})", hosts.join(", "))).clone()
+        };
+        lines.extend(by_reason.iter().map(line));
+    }
     lines.push(format!("  Unix sockets: {}", if sandbox.unix_sockets { "allowed" } else { "none" }));
     lines
 }
 
-fn described(decision: &Decision, sandbox: Option<&Sandbox>, form: &str, saved: Option<&str>) -> Value {
+fn described(
+    loaded: &Loaded,
+    decision: &Decision,
+    sandbox: Option<&Sandbox>,
+    form: &str,
+    saved: Option<&str>,
+) -> Value {
+    let open = loaded.settings.sandbox.network_open;
+    let hosts = |sandbox: &Sandbox| {
+        let listed = Some(loaded).filter(|_| sandbox.network && !open).map(wire::listed_hosts);
+        listed.map(|hosts| hosts.into_iter().map(|(host, _)| host).collect::<Vec<_>>())
+    };
     json!({
         "decision": decision,
         "savedQuestion": saved,
@@ -187,7 +228,10 @@ fn described(decision: &Decision, sandbox: Option<&Sandbox>, form: &str, saved: 
             "readOnly": sandbox.read_only,
             "links": sandbox.links,
             "hidden": sandbox.hidden,
+            "visible": shown_in_hidden(sandbox),
             "network": sandbox.network,
+            "networkOpen": sandbox.network && open,
+            "hosts": hosts(sandbox),
             "unixSockets": sandbox.unix_sockets,
         })),
     })

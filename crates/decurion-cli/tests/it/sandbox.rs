@@ -403,3 +403,35 @@ fn denied_hosts_that_cannot_be_read_deny_every_page() {
     let read = page_under(&json!({"sandbox": {"network": {"deniedDomains": ["https://evil.example/"]}}}));
     assert!(read.contains("https://evil.example/") && !read.contains("served"), "{read}");
 }
+
+#[test]
+fn explaining_a_command_lists_its_hosts_and_what_it_reads_in_hidden_folders() {
+    let stand = stand(&[]);
+    let explain = |network: Value, arguments: &[&str]| {
+        let settings =
+            json!({"sandbox": {"network": network}, "permissions": {"deny": ["WebFetch(domain:pypi.org)"]}});
+        fs::create_dir_all(stand.home.path().join(".decurion")).unwrap();
+        fs::write(stand.home.path().join(".decurion/settings.json"), settings.to_string()).unwrap();
+        stand.run(&[&["sandbox", "explain"], arguments].concat()).output()
+    };
+    let listed =
+        json!({"allowedDomains": ["example.com", "*.example.org"], "deniedDomains": ["rubygems.org"]});
+    let told = explain(listed.clone(), &["make install"]);
+    let line = |text: &str| told.lines().any(|line| line.trim() == text);
+    assert!(line("network: these hosts, through the proxy"), "{told}");
+    assert!(line("example.com, *.example.org (the setting sandbox.network.allowedDomains)"), "{told}");
+    assert!(told.contains("crates.io, ") && told.contains("(the default list)"), "{told}");
+    assert!(!told.contains("pypi.org") && !told.contains("rubygems.org"), "{told}");
+    let json: Value = serde_json::from_str(&explain(listed, &["--json", "make install"])).unwrap();
+    assert_eq!(json["sandbox"]["networkOpen"], false, "{json}");
+    assert!(json["sandbox"]["hosts"].as_array().unwrap().contains(&json!("example.com")), "{json}");
+    let told = explain(json!({"open": true}), &["make install"]);
+    assert!(told.contains("network: that of this machine (sandbox.network.open)"), "{told}");
+    // The home folder is hidden from a command that only reads, its programs are not.
+    fs::create_dir_all(stand.home.home().join(".cargo")).unwrap();
+    let told = explain(json!({}), &["ls"]);
+    let home = stand.home.home();
+    let (_, shown) = told.split_once("but can read").unwrap();
+    assert!(shown.contains(&format!("{}/.cargo\n", home.display())), "{told}");
+    assert!(shown.contains("network: none"), "{told}");
+}
