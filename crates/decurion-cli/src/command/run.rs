@@ -152,6 +152,13 @@ pub fn check_sandbox(loaded: &Loaded) -> Result<(), Failure> {
             );
             return Ok(());
         }
+        // It protects less, see the documentation.
+        Ok(Form::Landlock) if settings.required => {
+            return Err(Failure::usage(
+                "the system refuses namespaces: commands could be sandboxed by Landlock alone, which protects less",
+            )
+            .hint("`sandbox.required` (or `failIfUnavailable`) asks for more; docs/sandbox.md says how to allow namespaces"));
+        }
         Ok(Form::Landlock) => {
             note(
                 "the system refuses namespaces: commands are sandboxed by Landlock alone, see docs/sandbox.md",

@@ -435,3 +435,22 @@ fn explaining_a_command_lists_its_hosts_and_what_it_reads_in_hidden_folders() {
     assert!(shown.contains(&format!("{}/.cargo\n", home.display())), "{told}");
     assert!(shown.contains("network: none"), "{told}");
 }
+
+#[test]
+fn a_required_sandbox_is_not_landlock_alone() {
+    // In a sandbox no other one can make namespaces.
+    let stand = stand(&[]);
+    fs::copy(crate::stand::DECURION, stand.home.work().join("decurion")).unwrap();
+    let nested = |settings: &str| {
+        stand.run(&["sandbox", "run", "--", "./decurion", "-p", "go", "--settings", settings])
+    };
+    let refused = nested(r#"{"sandbox": {"required": true}}"#);
+    assert_eq!(refused.ending.code(), 2, "{refused:?}");
+    assert!(refused.errors.contains("by Landlock alone, which protects less"), "{refused:?}");
+    assert!(
+        refused.errors.contains("`sandbox.required` (or `failIfUnavailable`) asks for more"),
+        "{refused:?}"
+    );
+    let warned = nested("{}");
+    assert!(warned.errors.contains("commands are sandboxed by Landlock alone"), "{warned:?}");
+}
