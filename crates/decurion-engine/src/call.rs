@@ -522,8 +522,14 @@ impl Confined {
         let hosts = self.pass.as_ref().map(|pass| pass.refused()).unwrap_or_default();
         let (maker, sandbox) = (bench.ports.equipment.sandbox.clone()?, self.sandbox.clone()?);
         let (output, policy, seen) = (output.clone(), leave.policy.clone(), leave.seen.clone());
+        let refused_hosts = !hosts.is_empty();
         let look = move || maker.refused(&output, &hosts, &sandbox, (&policy, profile, &seen));
-        tokio::task::spawn_blocking(look).await.ok().flatten()
+        let (mut refusal, remedy) = tokio::task::spawn_blocking(look).await.ok().flatten()?;
+        // Whoever refused a host is not asked for everything at once.
+        let declined = self.pass.as_ref().filter(|_| refused_hosts).and_then(|pass| pass.declined());
+        let remedy = remedy.filter(|_| declined.is_none());
+        refusal.fixed = refusal.fixed.or(declined.map(sandbox::Fixed::Person));
+        Some((refusal, remedy))
     }
 }
 

@@ -87,6 +87,8 @@ struct Caller {
     listed: Vec<Listed>,
     /// Hosts that were refused, the first [`MOST_REFUSED`] by name.
     refused: Mutex<Vec<String>>,
+    /// What the person said who refused a host.
+    declined: Mutex<Option<String>>,
     backlog: Arc<Backlog>,
 }
 
@@ -169,6 +171,7 @@ impl Egress {
             witness: Witness::new(bench),
             listed,
             refused: Mutex::default(),
+            declined: Mutex::default(),
             backlog: Arc::default(),
         });
         let owner = Arc::clone(&caller) as Arc<dyn std::any::Any + Send + Sync>;
@@ -211,6 +214,11 @@ impl Pass {
     /// The hosts that its commands wanted and were refused.
     pub fn refused(&self) -> Vec<String> {
         self.caller.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the person said who refused one of them.
+    pub fn declined(&self) -> Option<String> {
+        self.caller.declined.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -476,7 +484,11 @@ impl Caller {
         self.desk.waits(&self.journal, None);
         match heard.map(|heard| heard.answer) {
             Some(Answer::Allow { .. }) => HostVerdict::AllowForSession,
-            Some(_) => HostVerdict::Deny,
+            Some(Answer::Deny { message, .. }) => {
+                *self.declined.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
+                HostVerdict::Deny
+            }
+            Some(Answer::Elicited(_)) => HostVerdict::Deny,
             None => HostVerdict::Unanswered,
         }
     }

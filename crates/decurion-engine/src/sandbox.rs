@@ -32,7 +32,7 @@ pub(crate) use places::{git_folders, settings_in};
 use planted::Planted;
 pub(crate) use private_folder::PrivateFolder;
 use programs::{Programs, Variables};
-pub use refusal::{Bounds, Refusal, Remedy, refusal_in};
+pub use refusal::{Bounds, Fixed, Refusal, Remedy, refusal_in};
 pub(crate) use service::reported;
 pub use service::{ServerCaches, ServiceSandbox};
 use walk::Walks;

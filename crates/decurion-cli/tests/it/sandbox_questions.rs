@@ -73,3 +73,14 @@ fn usual_rights_are_offered_only_where_they_help() {
     assert_eq!(asked.len(), 1, "{asked:?} {results:?}");
     assert!(stand.home.work().join("made").exists(), "{results:?}");
 }
+
+#[test]
+fn a_host_that_a_person_refused_is_no_further_question_and_their_words_are_told() {
+    let stand = stand(&["curl -sS https://unlisted.example/"]);
+    let no = json!({"behavior": "deny", "message": "use the local file"});
+    let (asked, results) = led(&stand, &["--allowedTools", "Bash"], &[no]);
+    assert_eq!(asked.len(), 1, "{asked:?} {results:?}");
+    assert_eq!(asked[0]["tool_name"], "WebFetch", "{asked:?}");
+    assert!(results[0].contains("unlisted.example:443 was refused: "), "{results:?}");
+    assert!(results[0].contains("use the local file"), "{results:?}");
+}

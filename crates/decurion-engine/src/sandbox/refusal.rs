@@ -33,6 +33,8 @@ pub enum Fixed {
     Rule(String),
     /// The list of what is always hidden.
     AlwaysHidden,
+    /// A person, who said this.
+    Person(String),
 }
 
 /// With more of what a command would have what it was refused.
@@ -333,6 +335,7 @@ impl Fixed {
     fn text(&self, kind: RefusalKind, path: &str) -> String {
         let is = if kind == RefusalKind::Write { "read-only for" } else { "hidden from" };
         match self {
+            Self::Person(said) => format!("The connection to {path} was refused: {said}"),
             Self::Rule(rule) => {
                 format!("{path} is {is} commands by the rule {rule}. The rest of the command ran.")
             }
