@@ -100,7 +100,7 @@ impl Check<'_> {
             let name = self.spelling(&member.key);
             let key = schema::find(keys, &name).filter(|key| key.shared || self.family == Family::Ours);
             let Some(key) = key else {
-                self.unknown(&member, source);
+                self.unknown(&member, source, keys)?;
                 continue;
             };
             // `null` is how one writes "not set".
@@ -160,14 +160,20 @@ impl Check<'_> {
         name
     }
 
-    fn unknown(&mut self, member: &Member, source: u16) {
+    fn unknown(&mut self, member: &Member, source: u16, keys: &'static [Key]) -> Result<(), ConfigError> {
         // The ecosystem's files hold many keys that are not for us.
         if self.family == Family::Shared || member.key == "$schema" {
-            return;
+            return Ok(());
         }
         let origin = self.sources.origin_at(source, member.at);
         let key = self.below(&member.key, |check| check.path.clone());
+        // A misspelt restriction would not hold. A repository does not decide whether the program starts.
+        if key.starts_with("sandbox.") && !self.is_repository() {
+            let near = keys.iter().map(|known| known.name).find(|known| is_near(&member.key, known));
+            return Err(ConfigError::Key { origin, key, near });
+        }
         self.warn(WarningKind::UnknownKey, origin, format!("unknown key: {key}"));
+        Ok(())
     }
 
     /// The value in the form the rest of the program relies on; none if it is left out with a warning.
@@ -432,6 +438,24 @@ fn is_plain_text(text: &str) -> bool {
 
 fn is_word(text: &str) -> bool {
     text.len() <= 20 && text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-' || byte == b'_')
+}
+
+/// Whether a word may be another one that is misspelt: at most two letters are missing, added or replaced.
+fn is_near(word: &str, known: &str) -> bool {
+    let (word, known) = (word.to_lowercase(), known.to_lowercase());
+    if word.len().abs_diff(known.len()) > 2 {
+        return false;
+    }
+    let mut row: Vec<usize> = (0..=known.len()).collect();
+    for (index, letter) in word.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], index + 1);
+        for (column, other) in known.bytes().enumerate() {
+            let replaced = diagonal + usize::from(letter != other);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row.last().is_some_and(|distance| *distance <= 2)
 }
 
 fn shorten(text: &str) -> String {

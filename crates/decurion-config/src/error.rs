@@ -31,6 +31,16 @@ pub enum ConfigError {
         /// What is there, in general words.
         found: String,
     },
+    /// Mend the key: it does not exist, and leaving it out could loosen something.
+    #[error("{origin}: unknown key: {key}{}", did_you_mean(near.as_ref()))]
+    Key {
+        /// Where the key is.
+        origin: Origin,
+        /// The key's path, joined by dots.
+        key: String,
+        /// The key that may be meant.
+        near: Option<&'static str>,
+    },
     /// Mend the rule.
     #[error("{origin}: {key}: {reason}: {rule:?}")]
     Rule {
@@ -113,15 +123,20 @@ impl ConfigError {
     /// The file to mend, where it is one.
     pub fn file(&self) -> Option<&Utf8Path> {
         match self {
-            Self::Syntax { origin, .. } | Self::Value { origin, .. } | Self::Rule { origin, .. } => {
-                origin.file()
-            }
+            Self::Syntax { origin, .. }
+            | Self::Value { origin, .. }
+            | Self::Key { origin, .. }
+            | Self::Rule { origin, .. } => origin.file(),
             Self::Unreadable { file, .. } | Self::NotAFile { file } | Self::TooLarge { file, .. } => {
                 Some(file)
             }
             _ => None,
         }
     }
+}
+
+fn did_you_mean(near: Option<&&'static str>) -> String {
+    near.map(|near| format!(" (did you mean {near}?)")).unwrap_or_default()
 }
 
 /// What kind of thing a [`Warning`] is about.

@@ -138,6 +138,27 @@ fn unknown_keys_are_named_in_our_files_only() {
 }
 
 #[test]
+fn unknown_keys_of_the_sandbox_are_errors_where_they_could_loosen_it() {
+    for (json, told) in [
+        (r#"{"sandbox": {"enabeld": true}}"#, ":1:14: unknown key: sandbox.enabeld (did you mean enabled?)"),
+        (
+            r#"{"sandbox": {"filesystem": {"denyReed": []}}}"#,
+            ":1:29: unknown key: sandbox.filesystem.denyReed (did you mean denyRead?)",
+        ),
+        (r#"{"sandbox": {"network": {"walls": 1}}}"#, ":1:26: unknown key: sandbox.network.walls"),
+    ] {
+        for file in ["home/.decurion/settings.json", "managed.json"] {
+            assert_eq!(Stage::new().file(file, json).error(), format!("{file}{told}"));
+        }
+        // A repository does not decide whether the program starts; the ecosystem's files have keys of their own.
+        let stage = Stage::new().file("project/.decurion/settings.json", json);
+        let warned = stage.warnings(&stage.load());
+        assert_eq!(warned.len(), 1, "{warned:?}");
+        assert_eq!(Stage::new().file("home/.claude/settings.json", json).load().warnings, []);
+    }
+}
+
+#[test]
 fn repeated_keys_are_named() {
     let stage = Stage::new().file("home/.decurion/settings.json", "{\"model\": \"a\",\n\"model\": \"b\"}");
     let loaded = stage.load();
