@@ -442,7 +442,8 @@ fn a_required_sandbox_is_not_landlock_alone() {
     let stand = stand(&[]);
     fs::copy(crate::stand::DECURION, stand.home.work().join("decurion")).unwrap();
     let nested = |settings: &str| {
-        stand.run(&["sandbox", "run", "--", "./decurion", "-p", "go", "--settings", settings])
+        // Without a prompt it ends before it asks a model.
+        stand.run(&["sandbox", "run", "--", "./decurion", "-p", "--settings", settings])
     };
     let refused = nested(r#"{"sandbox": {"required": true}}"#);
     assert_eq!(refused.ending.code(), 2, "{refused:?}");
