@@ -162,7 +162,13 @@ async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
     };
     let mut process = match start(cx, guard, launch).await {
         Ok(process) => process,
-        Err(output) => return output,
+        // Stopped before it began is stopped too.
+        Err(mut output) => {
+            if *cx.detached.borrow() && cx.cancel.is_cancelled() {
+                output.structured = Some(json!({"exitCode": null, "interrupted": true}));
+            }
+            return output;
+        }
     };
     let path = Arc::new(OnceLock::new());
     let mut capture = capture(cx, &path);
