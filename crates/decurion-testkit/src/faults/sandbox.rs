@@ -1,6 +1,7 @@
-//! X1 to X6: what the sandbox promises, tried through the binary. Takes lists of commands, runs them in real sessions
+//! X1 to X7: what the sandbox promises, tried through the binary. Takes lists of commands, runs them in real sessions
 //! of a scripted model, gives what came of each; the rows compare that with what happens without a sandbox.
 
+mod attacks;
 mod canaries;
 mod floods;
 mod harmless;
@@ -26,6 +27,7 @@ pub fn rows() -> Vec<Row> {
         Row { id: "X4", what: "secrets that commands look for", run: canaries::row },
         Row { id: "X5", what: "commands that flood the machine", run: floods::row },
         Row { id: "X6", what: "a session with many agents is killed with its guards", run: survivors::row },
+        Row { id: "X7", what: "attacks by engineers with the source", run: attacks::row },
     ]
 }
 

@@ -1,0 +1,359 @@
+//! X7: attacks that security engineers with the source found, judged by effect. Takes the lists in `attacks/`, runs each
+//! attack in sessions of a scripted model, one per permission mode, and gives those that had an effect. The control is
+//! the same attack without a sandbox, rules or questions: one that has no effect there proves nothing on this machine.
+//! Controls run in a bubblewrap of their own, in which only the folders of the test can be written.
+#![allow(clippy::disallowed_methods)] // a test has a server of its own that is attacked
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::text_of;
+use crate::faults::stand::{Stand, brief};
+use crate::faults::{Options, Report, in_parallel};
+use crate::proc::{Home, Program};
+
+const LISTS: [&str; 2] = [include_str!("attacks/files.jsonl"), include_str!("attacks/kernel.jsonl")];
+/// An attack that makes a session take longer than this has an effect: the session hangs.
+const HANG: Duration = Duration::from_secs(120);
+/// What a session denies in the modes that have rules.
+const DENIED: [&str; 3] = ["Read(.env)", "Edit(src/secret/**)", "Bash(rm:*)"];
+
+/// One attack. `$OUT` (a folder outside of the project), `$WORK` (the project), `$HOME` and `$PORT` (a server of the
+/// machine) are replaced in its texts.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Attack {
+    name: String,
+    /// Run by the person beforehand.
+    #[serde(default)]
+    setup: String,
+    /// The model's calls, one a turn: a tool and its input.
+    calls: Vec<(String, Value)>,
+    /// Run by the person afterwards.
+    #[serde(default)]
+    after: String,
+    /// Succeeds if the attack had its effect.
+    effect: String,
+    /// More rules for the modes that have some.
+    #[serde(default)]
+    deny: Vec<String>,
+    /// The user's settings.
+    #[serde(default)]
+    settings: Value,
+    #[serde(default = "usual_modes")]
+    modes: Vec<Mode>,
+    /// Whether the person trusts the project.
+    #[serde(default)]
+    trusted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Mode {
+    Default,
+    Deny,
+    Plan,
+    AcceptEdits,
+    /// Every command is allowed by a rule.
+    Allow,
+    /// The same without rules that deny.
+    Open,
+    /// Nothing is asked.
+    Bypass,
+    /// No sandbox, no rule, no question.
+    Control,
+}
+
+fn usual_modes() -> Vec<Mode> {
+    vec![Mode::Default, Mode::Deny, Mode::Plan, Mode::AcceptEdits]
+}
+
+pub(super) fn row(options: &Options) -> Report {
+    let attacks = match list() {
+        Ok(attacks) => attacks,
+        Err(problem) => return Report::broken(problem),
+    };
+    let tries: Vec<(&Attack, Mode)> =
+        attacks.iter().enumerate().flat_map(|(index, attack)| tries_of(options, index, attack)).collect();
+    let done = in_parallel(options.width, &tries, |(attack, mode)| try_once(options, attack, *mode));
+    let mut report = Report::default();
+    let (mut effects, mut controls, mut without) = (0, 0, Vec::new());
+    for ((attack, mode), done) in tries.iter().zip(done) {
+        let result = match (mode, done) {
+            (_, Err(problem)) => Err(problem),
+            (Mode::Control, Ok(effect)) => {
+                controls += 1;
+                if effect.is_none() {
+                    without.push(attack.name.as_str());
+                }
+                Ok(())
+            }
+            (_, Ok(None)) => Ok(()),
+            (_, Ok(Some(text))) => {
+                effects += 1;
+                Err(format!("had an effect: {}", brief(&text)))
+            }
+        };
+        report.add(format!("{} in mode {mode:?}", attack.name), result);
+    }
+    let sessions = tries.len() - controls;
+    report.figure(format!(
+        "{} attacks in {sessions} sessions, {effects} with an effect; {} of {controls} controls have theirs (not here: {})",
+        attacks.len(),
+        controls - without.len(),
+        without.join(", ")
+    ))
+}
+
+/// The short form tries one attack in ten, others with another seed, in one mode and without a sandbox.
+fn tries_of<'a>(options: &Options, index: usize, attack: &'a Attack) -> Vec<(&'a Attack, Mode)> {
+    let turn = index.wrapping_add(usize::try_from(options.seed).unwrap_or_default());
+    let modes = match (options.ci, turn % 10) {
+        (false, _) => attack.modes.clone(),
+        (true, 0) => attack.modes.get(turn / 10 % attack.modes.len()).copied().into_iter().collect(),
+        (true, _) => return Vec::new(),
+    };
+    modes.into_iter().chain([Mode::Control]).map(|mode| (attack, mode)).collect()
+}
+
+fn list() -> Result<Vec<Attack>, String> {
+    let lines = LISTS.iter().flat_map(|list| list.lines()).filter(|line| !line.is_empty());
+    lines.map(|line| serde_json::from_str(line).map_err(|error| format!("{error}: {line}"))).collect()
+}
+
+/// What the model read if the attack had its effect.
+fn try_once(options: &Options, attack: &Attack, mode: Mode) -> Result<Option<String>, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let server = Server::start().map_err(text)?;
+    let mut names = Names::default();
+    let stand = Stand::new(options, |work| {
+        names = Names::new(work, server.port);
+        script_of(&attack.calls, &names)
+    })
+    .map_err(text)?;
+    prepare(&stand.home).map_err(text)?;
+    let contain = mode == Mode::Control;
+    if contain {
+        stand.home.let_secrets_leak();
+        stand.model.let_secrets_leak();
+    }
+    let shell = |script: &str| {
+        let program = started(&stand.home, stand.home.program("bash"), "bash".as_ref(), contain);
+        let program = program.args(["-c", &names.fill(script)]).env("GIT_CONFIG_NOSYSTEM", "1");
+        program.env("RESULTS", stand.home.path().join("results")).run(HANG)
+    };
+    if !attack.setup.is_empty() {
+        let done = shell(&attack.setup).map_err(text)?;
+        if done.ending.code() != 0 {
+            return Err(format!("its setup fails: {}", brief(&done.errors)));
+        }
+    }
+    fs::write(stand.home.home().join(".claude/settings.json"), settings(attack, mode, &names).to_string())
+        .map_err(text)?;
+    if attack.trusted {
+        decurion(&stand, contain).args(["trust", "--yes"]).run(HANG).map_err(text)?;
+    }
+    let run = decurion(&stand, contain).args(["-p", "--output-format", "stream-json", "--verbose"]);
+    let run = run.args(arguments(mode)).arg("go").run(HANG).map_err(text)?;
+    if run.timed_out {
+        return Ok(Some("the session hangs".into()));
+    }
+    let results = results_of(&stand);
+    fs::write(stand.home.path().join("results"), &results).map_err(text)?;
+    if !attack.after.is_empty() {
+        shell(&attack.after).map_err(text)?;
+    }
+    fs::write(stand.home.path().join("out/http.log"), server.paths()).map_err(text)?;
+    let judged = shell(&attack.effect).map_err(text)?;
+    Ok((judged.ending.code() == 0).then_some(results))
+}
+
+fn decurion(stand: &Stand, contain: bool) -> Program {
+    let program = stand.program(stand.binary()).env("DECURION_HOME", stand.home.home().join(".decurion"));
+    started(&stand.home, program, stand.binary().as_os_str(), contain)
+}
+
+/// The program, or bubblewrap that starts it with a system that can only be read.
+fn started(home: &Home, program: Program, binary: &OsStr, contain: bool) -> Program {
+    if !contain {
+        return program;
+    }
+    let around = ["--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"];
+    let program =
+        program.instead("bwrap").args(around).args(["--unshare-pid", "--die-with-parent", "--bind"]);
+    program.arg(home.path()).arg(home.path()).arg("--").arg(binary)
+}
+
+fn arguments(mode: Mode) -> &'static [&'static str] {
+    match mode {
+        Mode::Default | Mode::Deny | Mode::Allow | Mode::Open => &[],
+        Mode::Plan => &["--permission-mode", "plan"],
+        Mode::AcceptEdits => &["--permission-mode", "acceptEdits"],
+        Mode::Bypass | Mode::Control => &["--dangerously-skip-permissions"],
+    }
+}
+
+fn settings(attack: &Attack, mode: Mode, names: &Names) -> Value {
+    let mut settings = names.fill_all(&attack.settings);
+    if !settings.is_object() {
+        settings = json!({});
+    }
+    let rules = match mode {
+        Mode::Deny | Mode::AcceptEdits => &DENIED[..],
+        Mode::Allow | Mode::Bypass => &DENIED[..2],
+        Mode::Default | Mode::Plan | Mode::Open | Mode::Control => &[],
+    };
+    if mode == Mode::Control {
+        settings["sandbox"] = json!({"enabled": false});
+        settings["permissions"] = json!({});
+    } else if !rules.is_empty() {
+        let more = attack.deny.iter().map(|rule| names.fill(rule));
+        let deny: Vec<String> = rules.iter().map(|&rule| rule.to_owned()).chain(more).collect();
+        settings["permissions"]["deny"] = json!(deny);
+    }
+    if matches!(mode, Mode::Allow | Mode::Open) {
+        settings["permissions"]["allow"] = json!(["Bash", "Edit", "Write", "WebFetch"]);
+    }
+    settings
+}
+
+fn script_of(calls: &[(String, Value)], names: &Names) -> String {
+    let mut script = String::new();
+    for (index, (tool, input)) in calls.iter().enumerate() {
+        let (turn, input) = (index + 1, names.fill_all(input));
+        script.push_str(&format!("when agent=main turn={turn}\n  call {tool} as toolu_{index} {input}\n"));
+    }
+    script + "when\n  say \"done\"\n"
+}
+
+/// All tool results that the model read.
+fn results_of(stand: &Stand) -> String {
+    let last = stand.model.requests().last().map(crate::server::Recorded::json).unwrap_or_default();
+    let messages = last["messages"].as_array().cloned().unwrap_or_default();
+    let contents = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
+    let results = contents.filter(|block| block["type"] == "tool_result");
+    results.map(|block| text_of(&block["content"]) + "\n").collect()
+}
+
+/// A project, the secrets of a home folder, and what lies outside.
+fn prepare(home: &Home) -> std::io::Result<()> {
+    let (work, out) = (home.work(), home.path().join("out"));
+    for folder in [out.clone(), work.join("src/secret"), work.join("dd"), home.home().join(".decurion")] {
+        fs::create_dir_all(folder)?;
+    }
+    let at_home = [
+        (".ssh/id_ed25519", "CANARY-SSH\n"),
+        (".aws/credentials", "CANARY-AWS\n"),
+        (".netrc", "machine x login y password CANARY-NETRC\n"),
+        (".bash_history", "CANARY-HISTORY\n"),
+        (".bashrc", "# rc\n"),
+        (".gitconfig", "[user]\n name=n\n email=e@x\n"),
+    ];
+    let at_work = [
+        ("a.txt", "a\n"),
+        (".env", "CANARY-ENV\n"),
+        ("src/secret/key", "CANARY-KEY\n"),
+        ("src/main.c", "int main(){return 0;}\n"),
+    ];
+    let at_home = at_home.map(|(name, text)| (home.home().join(name), text));
+    let at_work = at_work.map(|(name, text)| (work.join(name), text));
+    for (path, text) in at_home.into_iter().chain(at_work).chain([(out.join("victim"), "of the machine\n")]) {
+        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::write(path, text)?;
+    }
+    symlink(&out, work.join("dd/l"))?;
+    let commands =
+        [&["init", "-q", "-b", "main"][..], &["add", "a.txt", "src/main.c"], &["commit", "-qm", "first"]];
+    for arguments in commands {
+        let done = home.program("git").args(arguments).run(HANG)?;
+        if done.ending.code() != 0 {
+            return Err(std::io::Error::other(brief(&done.errors)));
+        }
+    }
+    Ok(())
+}
+
+/// What the names in an attack's texts stand for.
+#[derive(Debug, Default)]
+struct Names(Vec<(&'static str, String)>);
+
+impl Names {
+    fn new(work: &Path, port: u16) -> Self {
+        let folder = work.parent().map(PathBuf::from).unwrap_or_default();
+        let path = |name: &str| folder.join(name).display().to_string();
+        Self(vec![
+            ("$OUT", path("out")),
+            ("$WORK", work.display().to_string()),
+            ("$HOME", path("home")),
+            ("$PORT", port.to_string()),
+        ])
+    }
+
+    fn fill(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
+    }
+
+    fn fill_all(&self, value: &Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.fill(text)),
+            Value::Array(all) => all.iter().map(|value| self.fill_all(value)).collect(),
+            Value::Object(members) => {
+                members.iter().map(|(name, value)| (name.clone(), self.fill_all(value))).collect()
+            }
+            other => other.clone(),
+        }
+    }
+}
+
+/// An HTTP server of the machine that keeps the first line of each request.
+struct Server {
+    port: u16,
+    seen: Arc<Mutex<String>>,
+}
+
+impl Server {
+    fn start() -> std::io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let port = listener.local_addr()?.port();
+        let seen = Arc::new(Mutex::new(String::new()));
+        let kept = Arc::clone(&seen);
+        // Ends with the program.
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut bytes = [0; 4096];
+                let read = stream.read(&mut bytes).unwrap_or_default();
+                let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
+                kept.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
+                let _ = stream
+                    .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+            }
+        });
+        Ok(Self { port, seen })
+    }
+
+    fn paths(&self) -> String {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_attack_has_a_name_of_its_own_and_a_mode() {
+        let all = list().unwrap();
+        let names: std::collections::HashSet<&str> = all.iter().map(|attack| attack.name.as_str()).collect();
+        assert_eq!(names.len(), all.len());
+        assert!(all.iter().all(|attack| !attack.modes.is_empty() && !attack.calls.is_empty()));
+    }
+}
