@@ -532,6 +532,7 @@ impl Read<'_> {
                 }
             }
         }
+        self.warn_of_absent(paths, warnings);
         let switch = |key: &str| self.tree.at_path(&format!("sandbox.{key}")).and_then(Node::bool);
         let places = |key: &str| -> Vec<Utf8PathBuf> {
             let texts = self.texts(&format!("sandbox.filesystem.{key}"));
@@ -550,6 +551,21 @@ impl Read<'_> {
             denied_hosts: self.texts("sandbox.network.deniedDomains"),
             unix_sockets: switch("network.allowAllUnixSockets").unwrap_or(false)
                 || !self.texts("sandbox.network.allowUnixSockets").is_empty(),
+        }
+    }
+
+    /// Reports what commands cannot write although the settings allow it, because it does not exist.
+    fn warn_of_absent(&self, paths: &Paths, warnings: &mut Vec<Warning>) {
+        let list = self.tree.at_path("sandbox.filesystem.allowWrite");
+        for node in list.map_or(&[][..], Node::items) {
+            let text = node.text().unwrap_or_default();
+            if !text.contains(['*', '?', '[']) && !sandbox::place(text, paths).exists() {
+                let origin = Some(self.sources.origin(node));
+                let text = format!(
+                    "sandbox.filesystem.allowWrite: {text} does not exist, so commands cannot write it; make it first"
+                );
+                warnings.push(Warning { kind: WarningKind::Ignored, origin, text });
+            }
         }
     }
 

@@ -78,9 +78,15 @@ pub enum PatternFault {
     /// The part after the colon is no port.
     #[error("the port is not a number from 1 to 65535")]
     Port,
-    /// `*` alone, or elsewhere than as the first label.
+    /// `*` elsewhere than as the first label.
     #[error("'*' is only allowed as the first label, as in *.example.com")]
     Wildcard,
+    /// It is the address of a page.
+    #[error("this is the address of a page; name its host alone, as in example.com")]
+    Url,
+    /// `*` alone.
+    #[error("'*' alone would be every host; name hosts, or names below one as in *.example.com")]
+    All,
     /// The part after the slash is no prefix length, or the address has bits after it.
     #[error("the address range is malformed")]
     Range,
@@ -199,6 +205,12 @@ impl Pattern {
     }
 
     fn read(text: &str) -> Result<Self, PatternFault> {
+        if text.contains("://") {
+            return Err(PatternFault::Url);
+        }
+        if text == "*" {
+            return Err(PatternFault::All);
+        }
         if text.contains('/') {
             let range = Range::parse(text).ok_or(PatternFault::Range)?;
             return Ok(Self { hosts: Hosts::Addresses(range), port: None });
@@ -312,14 +324,14 @@ mod tests {
     #[test]
     fn a_pattern_that_cannot_be_read_says_what_is_wrong() {
         let cases = [
-            ("*", PatternFault::Wildcard),
+            ("*", PatternFault::All),
             ("a.*.com", PatternFault::Wildcard),
             ("**.com", PatternFault::Wildcard),
             ("*.10.0.0.1", PatternFault::Wildcard),
             ("example.com:0", PatternFault::Port),
             ("example.com:http", PatternFault::Port),
             ("10.0.0.1/8", PatternFault::Range),
-            ("https://example.com", PatternFault::Range),
+            ("https://example.com", PatternFault::Url),
             ("", PatternFault::Host(HostError::Empty)),
             ("exa mple.com", PatternFault::Host(HostError::Character)),
         ];

@@ -233,6 +233,11 @@ impl Drop for Pass {
     }
 }
 
+/// Why this entry of a list of hosts cannot be used, if so.
+pub fn unusable_host(entry: &str) -> Option<String> {
+    Pattern::parse(entry).err().map(|error| error.to_string())
+}
+
 /// The hosts that commands may reach: those listed, less those that are denied. What is denied and cannot be read closes
 /// the network.
 fn host_rules(listed: &[Listed], settings: &HostSettings, rules: &RuleSet) -> HostRules {

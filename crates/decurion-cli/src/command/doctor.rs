@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use decurion_config::{Choice, LoadRequest, Loaded};
 use decurion_engine::Models as _;
+use decurion_engine::egress::unusable_host;
 use decurion_engine::permission::unknown_tool;
 use decurion_model::ModelError;
 use decurion_model::http::Http;
@@ -79,7 +80,23 @@ pub fn warnings(loaded: &Loaded) -> Vec<String> {
             Some(format!("{origin}: the {list} rule {rule} has no effect: {problem}"))
         })
     });
-    loaded.warnings.iter().map(ToString::to_string).chain(without_tool).collect()
+    loaded.warnings.iter().map(ToString::to_string).chain(without_tool).chain(hosts(loaded)).collect()
+}
+
+/// Entries of the lists of hosts that cannot be used.
+fn hosts(loaded: &Loaded) -> impl Iterator<Item = String> {
+    let settings = &loaded.settings.sandbox;
+    let lists = [
+        ("allowedDomains", &settings.allowed_hosts, "commands cannot reach it"),
+        ("deniedDomains", &settings.denied_hosts, "commands reach no host"),
+    ];
+    lists.into_iter().flat_map(|(key, hosts, effect)| {
+        hosts.iter().filter_map(move |host| {
+            let problem = unusable_host(host)?;
+            let open = if host == "*" { " (`sandbox.network.open` opens the network)" } else { "" };
+            Some(format!("sandbox.network.{key}: {problem}{open}; {effect}"))
+        })
+    })
 }
 
 /// The model that a session would use, and what is wrong with it or with its provider.

@@ -455,3 +455,25 @@ fn a_required_sandbox_is_not_landlock_alone() {
     let warned = nested("{}");
     assert!(warned.errors.contains("commands are sandboxed by Landlock alone"), "{warned:?}");
 }
+
+#[test]
+fn settings_of_the_sandbox_that_cannot_be_used_are_reported_at_the_start() {
+    let network = json!({"allowedDomains": ["https://foo.test/", "exa mple", "*", "fine.test"], "deniedDomains": ["a b"]});
+    let settings =
+        json!({"sandbox": {"network": network, "filesystem": {"allowWrite": ["~/absent", "$HOME/x", "~"]}}});
+    let stand = stand(&[]);
+    let run = finished(stand.decurion().args(["-p", "go", "--settings", &settings.to_string()]));
+    let told =
+        |start: &str, text: &str| run.errors.lines().any(|line| line.contains(start) && line.contains(text));
+    for (start, text) in [
+        ("allowedDomains: cannot use host pattern \"https://foo.test/\"", "name its host alone"),
+        ("allowedDomains: cannot use host pattern \"*\"", "`sandbox.network.open` opens the network"),
+        ("allowedDomains: cannot use host pattern \"exa mple\"", "commands cannot reach it"),
+        ("deniedDomains: cannot use host pattern \"a b\"", "commands reach no host"),
+        ("allowWrite: ~/absent does not exist", "make it first"),
+        ("allowWrite: $HOME/x does not exist", "make it first"),
+    ] {
+        assert!(told(start, text), "{start} {text}: {run:?}");
+    }
+    assert!(!run.errors.contains("fine.test") && !run.errors.contains("allowWrite: ~ "), "{run:?}");
+}
