@@ -235,6 +235,8 @@ impl Pattern {
             (Hosts::Name(name), Host::Name(host)) => name == host,
             (Hosts::Below(suffix), Host::Name(host)) => host.ends_with(suffix.as_str()),
             (Hosts::Addresses(range), Host::Address(address)) => range.contains(*address),
+            // The one name that always leads to this machine.
+            (Hosts::Name(name), Host::Address(address)) => name == "localhost" && address.is_loopback(),
             _ => false,
         };
         same_host && self.port.is_none_or(|own| own == port)
@@ -314,11 +316,30 @@ mod tests {
             ("10.0.0.1:80", "10.0.0.1", 81, false),
             ("[::1]:80", "::1", 80, true),
             ("::1", "0:0::1", 80, true),
+            ("localhost:80", "127.0.0.1", 80, true),
+            ("localhost:80", "::1", 80, true),
+            ("localhost:80", "127.0.0.1", 81, false),
+            ("localhost", "10.0.0.1", 80, false),
+            ("example.com", "127.0.0.1", 80, false),
         ];
         for (pattern, host, port, expected) in cases {
             let decision = decide(&rules(&[pattern], &[], false), host, port);
             assert_eq!(decision == Decision::Listed, expected, "{pattern} {host}:{port}");
         }
+    }
+
+    #[test]
+    fn a_listed_localhost_may_lead_to_this_machine_and_nothing_else_there() {
+        let listed = rules(&["localhost:9443", "example.com"], &[], false);
+        let this = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(listed.vet(this, 9443), Ok(()));
+        assert_eq!(listed.vet(this, 443), Err(AddressFault::Special { kind: "loopback" }));
+        assert_eq!(
+            listed.vet(IpAddr::from([10, 0, 0, 1]), 9443),
+            Err(AddressFault::Special { kind: "private" })
+        );
+        let denied = rules(&["127.0.0.1"], &["localhost"], false);
+        assert!(matches!(denied.vet(this, 80), Err(AddressFault::Denied { .. })));
     }
 
     #[test]
