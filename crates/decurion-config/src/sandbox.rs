@@ -310,15 +310,22 @@ pub fn personal(paths: &Paths) -> Vec<Utf8PathBuf> {
     found
 }
 
-/// Programs of the user, and git's settings: what commands need of the home folder.
+/// Programs of the user, and git's settings: what commands need of the home folder and of the folders in `PATH`.
 pub fn programs(paths: &Paths, environment: &Environment) -> Vec<Utf8PathBuf> {
-    let Some(home) = &paths.home else { return Vec::new() };
-    let mut found: Vec<Utf8PathBuf> = PROGRAMS.iter().map(|name| home.join(name)).collect();
+    let home = paths.home.as_deref();
+    let mut found: Vec<Utf8PathBuf> =
+        home.iter().flat_map(|home| PROGRAMS.iter().map(|name| home.join(name))).collect();
     let path = environment.get_os("PATH").and_then(|path| path.to_str()).unwrap_or_default();
-    for folder in path.split(':').map(Utf8Path::new).filter(|folder| folder.starts_with(home)) {
-        // Next to `bin` is what its programs load.
-        let folder = folder.parent().filter(|above| *above != home).unwrap_or(folder);
-        if !found.iter().any(|known| folder.starts_with(known)) {
+    let holds_home = |folder: &Utf8Path| home.is_some_and(|home| home.starts_with(folder));
+    for folder in path.split(':').map(Utf8Path::new).filter(|folder| folder.is_absolute()) {
+        // Next to `bin` is what its programs load, but for folders that hold other things too.
+        let of_programs = |above: &&Utf8Path| {
+            let inside = home.is_some_and(|home| above.starts_with(home));
+            let named = matches!(folder.file_name(), Some("bin" | "sbin" | "shims"));
+            !holds_home(above) && (inside || named && above.components().count() > 2)
+        };
+        let folder = folder.parent().filter(of_programs).unwrap_or(folder);
+        if !holds_home(folder) && !found.iter().any(|known| folder.starts_with(known)) {
             found.push(folder.to_owned());
         }
     }

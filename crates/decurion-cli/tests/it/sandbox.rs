@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -434,6 +435,26 @@ fn explaining_a_command_lists_its_hosts_and_what_it_reads_in_hidden_folders() {
     let (_, shown) = told.split_once("but can read").unwrap();
     assert!(shown.contains(&format!("{}/.cargo\n", home.display())), "{told}");
     assert!(shown.contains("network: none"), "{told}");
+}
+
+#[test]
+fn commands_that_only_read_find_the_programs_of_every_folder_that_is_searched() {
+    let stand = stand(&[]);
+    let top = stand.home.path().join("tools");
+    for (name, text) in [("bin/tool", "cat ${0%/bin/tool}/lib/text"), ("lib/text", "loaded")] {
+        let file = top.join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let program = stand.decurion().env("PATH", format!("{}/bin:/usr/bin:/bin", top.display()));
+    let found = finished(program.args(["sandbox", "run", "--read-only", "--", "sh", "-c", "tool"]));
+    assert!(found.output().contains("loaded"), "{found:?}");
+    // The home folder is not shown for a program in it.
+    fs::write(stand.home.home().join("notes.txt"), "canary").unwrap();
+    let program = stand.decurion().env("PATH", format!("{}:/usr/bin:/bin", stand.home.home().display()));
+    let read = finished(program.args(["sandbox", "run", "--read-only", "--", "sh", "-c", "cat ~/notes.txt"]));
+    assert!(!read.output().contains("canary"), "{read:?}");
 }
 
 #[test]
