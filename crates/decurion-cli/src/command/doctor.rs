@@ -50,20 +50,31 @@ pub fn run(json: bool) -> Result<u8, Failure> {
     if json {
         say!("{facts}");
     } else {
-        for (name, value) in
-            facts.as_object().into_iter().flatten().filter(|(name, _)| *name != "sandbox_proofs")
-        {
+        let told = |value: &Value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty());
+        let facts = facts.as_object().into_iter().flatten();
+        for (name, value) in facts.filter(|(name, value)| !name.starts_with("sandbox") && told(value)) {
             say!("{name}: {value}");
         }
-        for Proof { promise, held } in &proofs {
-            match held {
-                Ok(true) => say!("sandbox: commands cannot {promise} (tried)"),
-                Ok(false) => say!("sandbox: PROBLEM: a command could {promise}"),
-                Err(problem) => say!("sandbox: not tried whether a command can {promise}: {problem}"),
-            }
+        print_sandbox(&loaded, &proofs);
+    }
+    let broken = proofs.iter().any(|proof| proof.held == Ok(false));
+    let missing = loaded.settings.sandbox.enabled && wire::sandbox_form(&loaded).is_err();
+    Ok(u8::from(broken || missing))
+}
+
+fn print_sandbox(loaded: &Loaded, proofs: &[Proof]) {
+    match wire::sandbox_form(loaded) {
+        Ok(form) => say!("Sandbox: on ({})", form.name()),
+        Err(reason) if loaded.settings.sandbox.enabled => say!("Sandbox: NONE: {reason}"),
+        Err(reason) => say!("Sandbox: off ({reason})"),
+    }
+    for Proof { promise, held } in proofs {
+        match held {
+            Ok(true) => say!("  ok         commands cannot {promise}"),
+            Ok(false) => say!("  PROBLEM    a command could {promise}"),
+            Err(reason) => say!("  not tried  commands cannot {promise}: {reason}"),
         }
     }
-    Ok(0)
 }
 
 /// What is wrong with the settings and stops nothing.

@@ -1,13 +1,14 @@
 //! Whether the sandbox keeps its promises on this machine. Takes the settings, tries in a sandboxed command what must not
 //! work, and gives what came of each attempt.
 
+use std::ffi::OsString;
 use std::net::TcpListener;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_config::{Environment, Loaded};
 use decurion_engine::sandbox::SandboxMaker;
-use decurion_exec::{Capture, CaptureBounds, Exit, Guard, Launch, Sandbox, shell};
+use decurion_exec::{Capture, CaptureBounds, Exit, Form, Guard, Launch, Sandbox, shell};
 use decurion_protocol::Intent;
 use serde_json::{Value, json};
 
@@ -47,6 +48,7 @@ pub async fn run(loaded: &Loaded, environment: &Environment) -> Vec<Proof> {
     vec![
         proof("write outside of the working directories", attempts.write().await),
         proof("read Decurion's own files", attempts.read().await),
+        proof("read ~/.ssh", attempts.read_keys(loaded).await),
         proof("connect to this machine", attempts.connect().await),
         proof("leave a process behind", attempts.daemon().await),
         proof("see or signal other processes", attempts.signal().await),
@@ -62,6 +64,9 @@ struct Attempts {
     state: Utf8PathBuf,
     cwd: Utf8PathBuf,
     network_open: bool,
+    /// Landlock alone does not protect what is in a working directory.
+    landlock: bool,
+    environment: Vec<(OsString, OsString)>,
 }
 
 impl Attempts {
@@ -70,19 +75,25 @@ impl Attempts {
         let sandbox =
             compiled.map_err(|error| error.to_string())?.sandbox.ok_or("commands run without one")?;
         let state = loaded.paths.state.clone().ok_or("there is no state folder")?;
+        let home = loaded.paths.home.as_ref().map(|home| ("HOME".into(), home.as_str().into()));
         Ok(Self {
             guard,
             sandbox: Arc::new(sandbox),
             state,
             cwd: loaded.paths.cwd.clone(),
             network_open: maker.settings().network_open,
+            landlock: maker.settings().form == Form::Landlock,
+            environment: [("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())]
+                .into_iter()
+                .chain(home)
+                .collect(),
         })
     }
 
     async fn bash(&self, command: &str) -> Result<(String, Exit), String> {
         let launch = Launch {
             sandbox: Some(Arc::clone(&self.sandbox)),
-            env: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
+            env: self.environment.clone(),
             ..shell::bash(command, self.cwd.as_std_path(), false)
         };
         let mut process = self.guard.start(launch).await.map_err(|error| error.to_string())?;
@@ -109,6 +120,22 @@ impl Attempts {
         Ok(!tried?.0.contains(CANARY))
     }
 
+    /// Nothing is put into the folder, so that there must be something in it.
+    async fn read_keys(&self, loaded: &Loaded) -> Result<bool, String> {
+        let folder = loaded.paths.home.as_ref().ok_or("there is no home folder")?.join(".ssh");
+        if loaded.settings.sandbox.readable.contains(&folder) {
+            return Err("sandbox.filesystem.allowRead shows it".to_owned());
+        }
+        let entries = folder.read_dir_utf8().map(|entries| entries.flatten().collect::<Vec<_>>());
+        let names: Vec<String> =
+            entries.unwrap_or_default().iter().map(|entry| entry.file_name().to_owned()).collect();
+        if names.is_empty() {
+            return Err("there is nothing in it".to_owned());
+        }
+        let (listed, _) = self.bash("ls -A ~/.ssh").await?;
+        Ok(!listed.lines().any(|line| names.iter().any(|name| name == line)))
+    }
+
     async fn connect(&self) -> Result<bool, String> {
         if self.network_open {
             return Err("the network is open by the settings".to_owned());
@@ -132,6 +159,9 @@ impl Attempts {
     }
 
     async fn hook(&self) -> Result<bool, String> {
+        if self.landlock {
+            return Err("Landlock alone does not keep them from it, see docs/sandbox.md".to_owned());
+        }
         if !self.cwd.join(".git").is_dir() {
             return Err("this folder is no repository".to_owned());
         }

@@ -498,3 +498,29 @@ fn settings_of_the_sandbox_that_cannot_be_used_are_reported_at_the_start() {
     }
     assert!(!run.errors.contains("fine.test") && !run.errors.contains("allowWrite: ~ "), "{run:?}");
 }
+
+#[test]
+fn doctor_tries_to_read_keys_and_fails_where_a_promise_is_not_kept() {
+    let stand = stand(&[]);
+    let ssh = stand.home.home().join(".ssh");
+    fs::create_dir_all(&ssh).unwrap();
+    fs::write(ssh.join("id_test"), "key").unwrap();
+    let held = stand.run(&["doctor"]);
+    assert_eq!(held.ending.code(), 0, "{held:?}");
+    for line in ["Sandbox: on (namespaces)", "  ok         commands cannot read ~/.ssh"] {
+        assert!(held.output().lines().any(|known| known == line), "{line}: {held:?}");
+    }
+    assert!(!held.output().contains("null"), "{held:?}");
+    // The folder in which the attempt writes is one that commands may write.
+    let settings =
+        json!({"sandbox": {"filesystem": {"allowWrite": [stand.home.path()], "allowRead": ["~/.ssh"]}}});
+    fs::write(stand.home.home().join(".claude/settings.json"), settings.to_string()).unwrap();
+    let broken = stand.run(&["doctor"]);
+    assert_eq!(broken.ending.code(), 1, "{broken:?}");
+    for line in [
+        "  PROBLEM    a command could write outside of the working directories",
+        "  not tried  commands cannot read ~/.ssh: sandbox.filesystem.allowRead shows it",
+    ] {
+        assert!(broken.output().lines().any(|known| known == line), "{line}: {broken:?}");
+    }
+}
