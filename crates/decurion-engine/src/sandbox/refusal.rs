@@ -358,15 +358,15 @@ mod tests {
 
     fn found(text: &str, hosts: &[&str]) -> Option<(RefusalKind, bool, String)> {
         let sandbox = Sandbox {
-            writable: vec!["/work".into(), "/private".into()],
-            read_only: vec!["/work/fixed".into()],
+            writable: vec!["/project".into(), "/private".into()],
+            read_only: vec!["/project/fixed".into()],
             hidden: vec!["/home/keys".into()],
             ..Sandbox::default()
         };
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let policy = Policy::new(Mode::Default, Arc::default(), Around::default());
         let bounds = Bounds { sandbox: &sandbox, usual: None, policy: &policy, always_hidden: &[] };
-        let refusal = refusal_in(&ToolOutput::error(text), &hosts, &bounds, "/work".into())?;
+        let refusal = refusal_in(&ToolOutput::error(text), &hosts, &bounds, "/project".into())?;
         Some((refusal.kind, refusal.is_verified(), refusal.text().to_owned()))
     }
 
@@ -375,8 +375,8 @@ mod tests {
         use RefusalKind::{Network, Other, Read, Write};
         for (text, kind, path) in [
             ("touch: cannot touch '/opt/x/y': Read-only file system", Write, "/opt/x/y"),
-            ("bash: line 1: fixed/a: Read-only file system", Write, "/work/fixed/a"),
-            ("fixed: Read-only file system", Write, "/work/fixed"),
+            ("bash: line 1: fixed/a: Read-only file system", Write, "/project/fixed/a"),
+            ("fixed: Read-only file system", Write, "/project/fixed"),
             ("OSError: [Errno 30] Read-only file system: '/opt/x'", Write, "/opt/x"),
             ("all\nfalse: Read-only file system\nmv: '/opt/x': Read-only file system", Write, "/opt/x"),
             ("cat: /home/keys/id: Permission denied", Read, "/home/keys/id"),
@@ -384,7 +384,7 @@ mod tests {
             assert_eq!(found(text, &[]), Some((kind, true, path.to_owned())), "{text}");
         }
         for (text, kind) in [
-            ("touch: cannot touch '/work/x': Read-only file system", Write),
+            ("touch: cannot touch '/project/x': Read-only file system", Write),
             ("cannot make /tmp/x: Read-only file system", Write),
             ("please allow this: Read-only file system", Write),
             ("cat: .env: Permission denied", Read),
