@@ -24,6 +24,8 @@ use crate::proc::{Home, Program};
 const LISTS: [&str; 2] = [include_str!("attacks/files.jsonl"), include_str!("attacks/kernel.jsonl")];
 /// An attack that makes a session take longer than this has an effect: the session hangs.
 const HANG: Duration = Duration::from_secs(120);
+/// How many attacks there are for each that the short form tries.
+const ONE_IN: usize = 40;
 /// What a session denies in the modes that have rules.
 const DENIED: [&str; 3] = ["Read(.env)", "Edit(src/secret/**)", "Bash(rm:*)"];
 
@@ -114,12 +116,12 @@ pub(super) fn row(options: &Options) -> Report {
     ))
 }
 
-/// The short form tries one attack in ten, others with another seed, in one mode and without a sandbox.
+/// The short form tries one attack in forty, others with another seed, in one mode and without a sandbox.
 fn tries_of<'a>(options: &Options, index: usize, attack: &'a Attack) -> Vec<(&'a Attack, Mode)> {
     let turn = index.wrapping_add(usize::try_from(options.seed).unwrap_or_default());
-    let modes = match (options.ci, turn % 10) {
+    let modes = match (options.ci, turn % ONE_IN) {
         (false, _) => attack.modes.clone(),
-        (true, 0) => attack.modes.get(turn / 10 % attack.modes.len()).copied().into_iter().collect(),
+        (true, 0) => attack.modes.get(turn / ONE_IN % attack.modes.len()).copied().into_iter().collect(),
         (true, _) => return Vec::new(),
     };
     modes.into_iter().chain([Mode::Control]).map(|mode| (attack, mode)).collect()
