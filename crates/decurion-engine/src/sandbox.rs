@@ -28,7 +28,7 @@ use crate::permission::{Around, Excluded, Policy, Walls, fixed_part, linked_from
 use crate::trail::{Ground, Trails};
 use ground::KeptGround;
 pub use places::checkouts;
-pub(crate) use places::{git_folders, settings_in};
+pub(crate) use places::{git_folders, settings_in, top_of};
 use planted::Planted;
 pub(crate) use private_folder::PrivateFolder;
 use programs::{Programs, Variables};

@@ -4,7 +4,7 @@
 use camino::{Utf8Path, Utf8PathBuf};
 
 use crate::repository::{Named, named};
-use crate::sandbox::{git_folders, settings_in};
+use crate::sandbox::{git_folders, settings_in, top_of};
 
 /// Settings are not nested deeper.
 const DEEPEST: usize = 4;
@@ -14,8 +14,7 @@ const MOST_NAMES: usize = 2_000;
 /// Links are followed, so that the places have none in them.
 pub(crate) fn led_to(folder: &Utf8Path, home: Option<&Utf8Path>) -> Vec<Utf8PathBuf> {
     let git = git_folders(folder);
-    let top =
-        folder.ancestors().find(|above| above.join(".git").symlink_metadata().is_ok()).unwrap_or(folder);
+    let top = top_of(folder);
     let paths = named(top, &git, home).into_iter().map(|named| match named {
         Named::Hooks(path) | Named::Settings(path) | Named::Program(path) => path,
     });

@@ -57,7 +57,7 @@ pub(super) fn named_by_git(
 }
 
 /// The top of the checkout that a folder is in.
-pub(super) fn top_of(folder: &Utf8Path) -> &Utf8Path {
+pub(crate) fn top_of(folder: &Utf8Path) -> &Utf8Path {
     let mut above = folder.ancestors();
     above.find(|above| above.join(".git").symlink_metadata().is_ok()).unwrap_or(folder)
 }
