@@ -4,12 +4,13 @@
 //! say so, the intent is on record, and only then the tool runs; its result is on record before anyone
 //! acts on it.
 
+mod in_sandbox;
+
 use std::ffi::OsString;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_exec::Sandbox;
 use decurion_model::event::unparsed_input;
 use decurion_protocol::{
     AgentId, Answer, AskedBy, CallId, Changes, DecidedBy, Decision, Denial, Envelope, Event, HookEvent,
@@ -30,7 +31,7 @@ use crate::child;
 use crate::confine::{Confinement, Place};
 use crate::context::OpenCall;
 use crate::desk::Wish;
-use crate::egress::{Fetching, Pass};
+use crate::egress::Fetching;
 use crate::elicit::Elicitor;
 use crate::hook::HookPermission;
 use crate::hooked::{Hooked, HookedCall};
@@ -39,10 +40,11 @@ use crate::permission::{Around, Policy, Walls, decide, is_inside, suggest};
 use crate::ports::{Ask, Ports, new_line};
 use crate::repository::look_at_disk;
 use crate::rules::{OpenRules, around};
-use crate::sandbox::{Compiled, Remedy};
 use crate::trail::Trails;
 use crate::withheld::Withheld;
-use crate::{asking, checkpoint, mcp, prompted, sandbox, shell, skill};
+use crate::{asking, checkpoint, mcp, prompted, shell, skill};
+pub use in_sandbox::Confined;
+use in_sandbox::sandboxed;
 
 /// A call as the model asked for it.
 #[derive(Clone, Debug)]
@@ -437,100 +439,6 @@ impl Leave {
         let rules = OpenRules::new(self.policy.clone(), (*self.seen).clone());
         rules.confined(Confinement::of(&bench.spec))
     }
-
-    /// For a command that it starts; none where nothing is kept from it. The error is why it cannot be started.
-    async fn confined(
-        &self,
-        bench: &Bench<'_>,
-        call: &Call,
-        profile: Option<Profile>,
-    ) -> Result<Option<Confined>, String> {
-        if call.name != "Bash" || self.seen.shell.is_none() {
-            return Ok(None);
-        }
-        let limits = &bench.spec.definition.sandbox;
-        let Some(maker) = bench.ports.equipment.sandbox.clone() else {
-            return bounds::refuses_outside(limits).map_or(Ok(None), Err);
-        };
-        let rules = Arc::clone(&self.policy.rules);
-        let (policy, seen) = (self.policy.clone(), self.seen.clone());
-        // What the settings exempt is not exempt from what a definition takes away.
-        let environment = Arc::clone(&bench.ports.equipment.environment);
-        let environment = Some(environment).filter(|_| limits.is_empty());
-        let egress = bench.ports.equipment.egress.clone();
-        let (secrets, may_connect) = (egress.clone(), bounds::may_connect(limits, egress.is_some()));
-        // All of it looks at files, and the first one of a session removes what killed sessions have left.
-        let compile = move || {
-            let compiled = maker.compile(&policy, profile, &seen, environment.as_deref());
-            let Compiled { mut sandbox, environment, .. } = compiled.map_err(|error| error.to_string())?;
-            let mut masked = Vec::new();
-            if let Some(sandbox) = &mut sandbox {
-                sandbox.network &= may_connect;
-                let equipped = secrets.map_or(Ok(Vec::new()), |secrets| secrets.equip(sandbox));
-                masked = equipped.map_err(|error| format!("cannot prepare masked secrets: {error}"))?;
-            }
-            Ok::<_, String>((sandbox, [masked, environment].concat()))
-        };
-        let compiled = tokio::task::spawn_blocking(compile).await.map_err(|error| error.to_string())?;
-        let (sandbox, variables) = compiled?;
-        let Some(sandbox) = sandbox else {
-            if let Some(reason) = bounds::refuses_outside(limits) {
-                return Err(reason);
-            }
-            audit::record_unsandboxed(bench, &call.id, &self.seen.title, profile);
-            return Ok(Some(Confined { sandbox: None, pass: None, variables }));
-        };
-        let egress = egress.filter(|_| sandbox.network);
-        let pass = egress.map(|egress| egress.admit(bench, call, &rules)).transpose();
-        let pass = pass.map_err(|error| format!("it has no way to the network: {error}"))?;
-        Ok(Some(Confined { sandbox: Some(Arc::new(sandbox)), pass: pass.map(Arc::new), variables }))
-    }
-}
-
-/// How one command is run.
-#[derive(Clone)]
-pub struct Confined {
-    /// None where it runs without one.
-    sandbox: Option<Arc<Sandbox>>,
-    pass: Option<Arc<Pass>>,
-    /// Masked secrets and what makes them work, and where programs are looked for that have more rights.
-    variables: Vec<(OsString, OsString)>,
-}
-
-impl Confined {
-    /// The same call with its command in the sandbox.
-    pub fn around(this: Option<&Self>, cx: ToolContext) -> ToolContext {
-        let Some(Self { sandbox, pass, variables }) = this else { return cx };
-        let mut environment = cx.environment.to_vec();
-        let own = variables.iter().cloned().chain(pass.iter().flat_map(|pass| pass.environment()));
-        for (name, value) in own {
-            environment.retain(|(known, _)| *known != name);
-            environment.push((name, value));
-        }
-        let held = pass.clone().map(|pass| pass as Arc<dyn std::any::Any + Send + Sync>);
-        ToolContext { sandbox: sandbox.clone(), held, environment: environment.into(), ..cx }
-    }
-
-    /// What the command was kept from, if it says so or the proxy does, and what it would need.
-    async fn refusal(
-        &self,
-        bench: &Bench<'_>,
-        output: &ToolOutput,
-        leave: &Leave,
-        profile: Option<Profile>,
-    ) -> Option<(sandbox::Refusal, Option<Remedy>)> {
-        let hosts = self.pass.as_ref().map(|pass| pass.refused()).unwrap_or_default();
-        let (maker, sandbox) = (bench.ports.equipment.sandbox.clone()?, self.sandbox.clone()?);
-        let (output, policy, seen) = (output.clone(), leave.policy.clone(), leave.seen.clone());
-        let refused_hosts = !hosts.is_empty();
-        let look = move || maker.refused(&output, &hosts, &sandbox, (&policy, profile, &seen));
-        let (mut refusal, remedy) = tokio::task::spawn_blocking(look).await.ok().flatten()?;
-        // Whoever refused a host is not asked for everything at once.
-        let declined = self.pass.as_ref().filter(|_| refused_hosts).and_then(|pass| pass.declined());
-        let remedy = remedy.filter(|_| declined.is_none());
-        refusal.fixed = refusal.fixed.or(declined.map(sandbox::Fixed::Person));
-        Some((refusal, remedy))
-    }
 }
 
 /// What the run may not be told of files, by the rules now.
@@ -886,113 +794,6 @@ async fn run(
     let mut finished = end(bench, &call, output, took, Vec::new()).await?;
     events.append(&mut finished.events);
     Ok(Finished { events, notes: result.0, stopped: result.1, ..finished })
-}
-
-/// Runs a call in its sandbox. A command that the sandbox kept from something says so.
-async fn sandboxed(
-    bench: &Bench<'_>,
-    work: &Work,
-    leave: &Leave,
-    profile: Option<Profile>,
-) -> Result<ToolOutput, JournalLost> {
-    let (mut output, refused) = confined_run(bench, work, leave, profile).await?;
-    let Some((refusal, remedy)) = refused else { return Ok(output) };
-    if let Some(remedy) = remedy.filter(|remedy| may_ask(bench, leave, profile, *remedy)) {
-        return widened(bench, work, leave, remedy, (refusal, output)).await;
-    }
-    refusal.explain(&mut output, None);
-    Ok(output)
-}
-
-/// Runs a call in the sandbox of this profile. Gives what the sandbox kept it from, which is on record.
-async fn confined_run(
-    bench: &Bench<'_>,
-    work: &Work,
-    leave: &Leave,
-    profile: Option<Profile>,
-) -> Result<(ToolOutput, Option<(sandbox::Refusal, Option<Remedy>)>), JournalLost> {
-    let confined = match leave.confined(bench, &work.call, profile).await {
-        Ok(confined) => confined,
-        Err(reason) => return Ok((not_started(&reason), None)),
-    };
-    let mut output = work.run(bench, confined.as_ref()).await;
-    let Some(confined) = confined else { return Ok((output, None)) };
-    tidy(bench, &mut output).await;
-    let refused = confined.refusal(bench, &output, leave, profile).await;
-    if let Some((refusal, _)) = refused.as_ref().filter(|_| bench.ports.audit.is_kept()) {
-        audit::record_refusal(bench, &leave.seen.title, refusal).await?;
-    }
-    Ok((output, refused))
-}
-
-fn not_started(reason: &str) -> ToolOutput {
-    ToolOutput::error(format!("the command was not started: {reason}"))
-}
-
-/// Whether a person can be asked to let a command do more than its sandbox does.
-fn may_ask(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>, remedy: Remedy) -> bool {
-    let maker = bench.ports.equipment.sandbox.as_ref();
-    let asks = !matches!(leave.policy.mode, Mode::Plan | Mode::DontAsk | Mode::BypassPermissions)
-        && !bench.ports.cancel.is_cancelled();
-    let outside = maker.is_some_and(|maker| maker.settings().allows_outside)
-        && bench.spec.definition.sandbox.is_empty();
-    // What only reads had no effect. Anything else has run, perhaps with effects, and only a person says whether it runs
-    // again.
-    let stand_in = bench.ports.permission_tool.is_some();
-    let answered = match (profile, remedy) {
-        (Some(Profile::ReadOnly), Remedy::UsualRights) => now(bench).answers || stand_in,
-        _ => now(bench).answers && !stand_in,
-    };
-    asks && answered && (remedy != Remedy::Outside || outside)
-}
-
-/// Undoes what the kernel could not stop, beside the runtime.
-async fn tidy(bench: &Bench<'_>, output: &mut ToolOutput) {
-    let Some(maker) = bench.ports.equipment.sandbox.clone() else { return };
-    let tidied = tokio::task::spawn_blocking(move || maker.tidy()).await;
-    if let Ok(Some(text)) = tidied {
-        output.content = ToolContent::Text(format!("{}\n[{text}]", output.content.text()));
-    }
-}
-
-/// Asks a person whether a command may run again with what it lacked.
-async fn widened(
-    bench: &Bench<'_>,
-    work: &Work,
-    leave: &Leave,
-    remedy: Remedy,
-    (refusal, mut output): (sandbox::Refusal, ToolOutput),
-) -> Result<ToolOutput, JournalLost> {
-    let wider = (remedy == Remedy::Outside).then_some(Profile::Outside);
-    let reason = refusal.question(remedy);
-    let decision = Decision { verdict: Verdict::Ask, rule: None, reason, profile: wider };
-    let (mut ready, seen) = (work.ready(&leave.seen), leave.seen.clone());
-    if wider.is_some() {
-        // Whoever answers for a person sees what is asked.
-        ready.call.input["dangerouslyDisableSandbox"] = Value::Bool(true);
-    }
-    let permit = ask(bench, &ready, &work.call.name, decision, seen, (AskedBy::Other, None)).await?;
-    audit::record(bench, &work.call.id, &work.call.name, &leave.seen, permit.decided()).await?;
-    let unchanged = |input: &Option<Value>| {
-        input.as_ref().is_none_or(|input| *input == work.input || *input == ready.call.input)
-    };
-    match permit {
-        Permit::Granted { decision, input, under, .. } if unchanged(&input) => {
-            let leave = Leave { policy: policy(bench, &under), seen: leave.seen.clone() };
-            let text = refusal.notice(remedy);
-            let notice = Event::Notice { level: "info".to_owned(), text };
-            bench.ports.journal.write(&bench.ports.who, vec![notice]).await?;
-            let (mut output, refused) = confined_run(bench, work, &leave, decision.profile).await?;
-            if let Some((refusal, _)) = refused {
-                refusal.explain(&mut output, None);
-            }
-            return Ok(output);
-        }
-        // What a person would rather have run is another call, which the model may make.
-        Permit::Granted { .. } => refusal.explain(&mut output, None),
-        Permit::Refused { decision, .. } => refusal.explain(&mut output, Some(&decision.reason)),
-    }
-    Ok(output)
 }
 
 /// Lets the hooks look at what came of a call. Gives what they tell the model, and why the run ends, if it
