@@ -46,14 +46,22 @@ pub(super) struct Files {
     segment_limit: u64,
 }
 
-/// A line that this process wrote, to see that it is still there.
-#[derive(Clone, Copy, Debug)]
+/// A line that this process wrote, to see that it is still there, and the log as it was then.
+#[derive(Clone)]
 pub(super) struct Mark {
     segment: u32,
     start: u64,
     length: usize,
     tip: Tip,
+    key: Key,
+    /// Where the segment ended.
+    end: u64,
+    /// The key, the head and the segment; none where the system does not tell.
+    files: Option<[Stamp; 3]>,
 }
+
+/// Which file it is, its size, and when it was changed last: a time that no program can set.
+type Stamp = (u64, u64, i64, i64, u64);
 
 /// Where the next line goes.
 struct End {
@@ -124,11 +132,13 @@ impl Files {
         let state = Folder::root(&self.state, true)?;
         let folder = state.sub(FOLDER, true)?;
         let _locked = lock_for_append(&folder)?;
-        let (key, mut end) = self.open(&state, &folder)?;
-        if let Some(mark) = mine.filter(|mark| !is_there(&folder, mark)) {
-            let detail = format!("entry {}, written by the same process, is gone or changed", mark.tip.seq);
-            end.damage.get_or_insert((ProblemKind::RolledBack, detail));
-        }
+        let (key, mut end) = match mine.as_ref().filter(|mark| mark.is_last(&state, &folder)) {
+            Some(mark) => {
+                let end = End { tip: mark.tip, segment: mark.segment, length: mark.end, damage: None };
+                (mark.key.clone(), end)
+            }
+            None => self.look(&state, &folder, mine.as_ref())?,
+        };
         if end.length >= self.segment_limit {
             (end.segment, end.length) = (end.segment.saturating_add(1), 0);
         }
@@ -142,12 +152,11 @@ impl Files {
             // What is left of a line that was cut stays, on a line of its own.
             bytes.push(b'\n');
         }
-        let (mut tip, mut mark) = (end.tip, None);
+        let (mut tip, mut line) = (end.tip, (0, 0));
         for entry in damage.iter().chain(entries) {
             let start = bytes.len();
             tip = encode(&key, tip, entry, &mut bytes)?;
-            let length = bytes.len() - start - 1;
-            mark = Some(Mark { segment: end.segment, start: end.length + start as u64, length, tip });
+            line = (end.length + start as u64, bytes.len() - start - 1);
         }
         let head = Head { tip, segment: end.segment, length: end.length + bytes.len() as u64 };
         let written = file
@@ -159,8 +168,20 @@ impl Files {
             let _ = file.set_len(end.length);
             return Err(error);
         }
-        *mine = mark;
+        let files = stamps(&state, &folder, head.segment);
+        let (segment, (start, length), end) = (head.segment, line, head.length);
+        *mine = Some(Mark { segment, start, length, tip, key, end, files });
         Ok(())
+    }
+
+    /// The key and the end of the log, and whether the last line that this process wrote is still there.
+    fn look(&self, state: &Folder, folder: &Folder, mine: Option<&Mark>) -> io::Result<(Key, End)> {
+        let (key, mut end) = self.open(state, folder)?;
+        if let Some(mark) = mine.filter(|mark| !is_there(folder, mark)) {
+            let detail = format!("entry {}, written by the same process, is gone or changed", mark.tip.seq);
+            end.damage.get_or_insert((ProblemKind::RolledBack, detail));
+        }
+        Ok((key, end))
     }
 
     /// The key and the end of the log, both made if there is nothing yet.
@@ -219,6 +240,22 @@ impl Files {
         };
         Ok(Some(Opened { state, folder: Some(folder), _locked: locked }))
     }
+}
+
+impl Mark {
+    /// Whether nothing has happened to the log since: then its end need not be looked for.
+    fn is_last(&self, state: &Folder, folder: &Folder) -> bool {
+        self.files.is_some() && self.files == stamps(state, folder, self.segment)
+    }
+}
+
+/// What the key, the head and a segment are now.
+fn stamps(state: &Folder, folder: &Folder, segment: u32) -> Option<[Stamp; 3]> {
+    let stamp = |folder: &Folder, name: &str| {
+        let found = folder.stat(name).ok()?;
+        Some((found.st_dev, found.st_ino, found.st_size, found.st_ctime, found.st_ctime_nsec))
+    };
+    Some([stamp(state, KEY)?, stamp(folder, HEAD)?, stamp(folder, &segment_name(segment))?])
 }
 
 /// What there is of a head file.
