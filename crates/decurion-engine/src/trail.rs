@@ -28,6 +28,11 @@ pub trait Ground: Send + Sync {
     /// What a link holds; none where the path is no link.
     fn link(&self, path: &Path) -> Option<PathBuf>;
 
+    /// Whether it is known that no link is on the way of a path, nor at its end.
+    fn is_straight(&self, _path: &Path) -> bool {
+        false
+    }
+
     /// What is in a folder, no more than `most`.
     fn entries(&self, folder: &Path, most: usize) -> Vec<Entry>;
 
@@ -130,6 +135,9 @@ impl Trails {
     /// The links on the way of a path, in the order they are met; none where it is the place itself.
     pub fn of(&self, path: &Utf8Path) -> Arc<[Step]> {
         let Some(ground) = &self.ground else { return Arc::default() };
+        if ground.is_straight(path.as_std_path()) {
+            return Arc::default();
+        }
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = known().get(path) {
             return Arc::clone(found);

@@ -2,7 +2,8 @@
 //! where links lead, from memory as long as the folder that it lies in has not changed.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,20 +21,22 @@ const MOST_NAMES: usize = 20_000;
 #[derive(Debug, Default)]
 pub(super) struct KeptGround(Mutex<Memory>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Memory {
     /// Counts the commands: for each one a folder is looked at once.
     command: u64,
-    names: usize,
-    folders: HashMap<PathBuf, Folder>,
+    /// All that is remembered; the first is the root.
+    nodes: Vec<Node>,
 }
 
-#[derive(Debug, Default)]
-struct Folder {
-    /// When it was looked at last.
+/// A name in a folder. A path is looked up name by name, which costs a tenth of a table of whole paths.
+#[derive(Debug)]
+struct Node {
+    found: Found,
+    /// Of a folder: when it was looked at last.
     command: u64,
     stamp: Option<Stamp>,
-    names: HashMap<OsString, Found>,
+    names: HashMap<OsString, usize>,
 }
 
 /// Which folder it is, and when it was changed. The last two are times that no program can set.
@@ -53,15 +56,14 @@ impl KeptGround {
     pub fn begin(&self) {
         let mut memory = self.memory();
         memory.command += 1;
-        if memory.names > MOST_NAMES {
-            memory.folders.clear();
-            memory.names = 0;
+        if memory.nodes.len() > MOST_NAMES {
+            memory.nodes = vec![Node::new(Found::Folder)];
         }
     }
 
     /// What is at a path, the folders of which are no links.
     pub fn find(&self, path: &Path) -> Found {
-        self.memory().find(path)
+        self.memory().find(path).0
     }
 
     /// Whether something is there.
@@ -74,41 +76,68 @@ impl KeptGround {
     }
 }
 
+impl Default for Memory {
+    fn default() -> Self {
+        Self { command: 0, nodes: vec![Node::new(Found::Folder)] }
+    }
+}
+
+impl Node {
+    fn new(found: Found) -> Self {
+        Self { found, command: 0, stamp: None, names: HashMap::new() }
+    }
+}
+
 impl Memory {
-    fn find(&mut self, path: &Path) -> Found {
-        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Found::Folder };
+    /// What is at a path, and whether it is known that there is no link on the way to it, nor at its end.
+    fn find(&mut self, path: &Path) -> (Found, bool) {
+        let text = path.as_os_str().as_bytes();
+        let names = || text.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
         // What processes see there differs from moment to moment.
-        if path.starts_with("/proc") {
-            return look(path);
+        if names().next() == Some(b"proc") || names().any(|name| name == b"..") {
+            return (look(path), false);
         }
-        let is_current = self.folders.get(above).is_some_and(|folder| folder.command == self.command);
-        if !is_current {
-            match self.find(above) {
-                Found::Nothing | Found::Other => return Found::Nothing,
+        let mut at = 0;
+        for name in names() {
+            match self.nodes[at].found {
+                Found::Folder => {}
+                Found::Nothing | Found::Other => return (Found::Nothing, true),
                 // It changed while we looked: nothing that is remembered counts.
-                Found::Link(_) => return look(path),
-                Found::Folder => self.check(above),
+                Found::Link(_) => return (look(path), false),
             }
+            // Both lie in the same text.
+            let begin = name.as_ptr().addr() - text.as_ptr().addr();
+            self.check(at, &text[..begin]);
+            let name = OsStr::from_bytes(name);
+            at = match self.nodes[at].names.get(name) {
+                Some(known) => *known,
+                None => self.add(at, name, look(Path::new(OsStr::from_bytes(&text[..begin + name.len()])))),
+            };
         }
-        let Some(folder) = self.folders.get_mut(above) else { return look(path) };
-        if let Some(found) = folder.names.get(name) {
-            return found.clone();
-        }
-        let found = look(path);
-        folder.names.insert(name.to_owned(), found.clone());
-        self.names += 1;
-        found
+        let found = self.nodes[at].found.clone();
+        let straight = !matches!(found, Found::Link(_));
+        (found, straight)
     }
 
     /// Forgets what is known of a folder that has changed, or might have.
-    fn check(&mut self, path: &Path) {
-        let stamp = stamp(path);
-        let folder = self.folders.entry(path.to_owned()).or_default();
+    fn check(&mut self, at: usize, path: &[u8]) {
+        let folder = &mut self.nodes[at];
+        if folder.command == self.command {
+            return;
+        }
+        let stamp = stamp(Path::new(OsStr::from_bytes(path)));
         if stamp.is_none() || folder.stamp != stamp {
             folder.names.clear();
         }
         folder.stamp = stamp;
         folder.command = self.command;
+    }
+
+    fn add(&mut self, folder: usize, name: &OsStr, found: Found) -> usize {
+        let new = self.nodes.len();
+        self.nodes.push(Node::new(found));
+        self.nodes[folder].names.insert(name.to_owned(), new);
+        new
     }
 }
 
@@ -140,6 +169,11 @@ impl Ground for KeptGround {
             Found::Link(target) => Some(target),
             Found::Nothing | Found::Folder | Found::Other => None,
         }
+    }
+
+    fn is_straight(&self, path: &Path) -> bool {
+        // A name below stands for something else in each process.
+        !path.starts_with("/dev") && self.memory().find(path).1
     }
 
     fn entries(&self, folder: &Path, most: usize) -> Vec<Entry> {
