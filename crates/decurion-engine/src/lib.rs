@@ -375,7 +375,7 @@ impl Engine {
             root: request.cwd.clone(),
             directories,
             home: parts.home.clone(),
-            checkouts: sandbox::checkouts(&request.cwd, std::iter::empty()),
+            checkouts: permission::Checkouts::of(&request.cwd, std::iter::empty()),
             ..Around::default()
         };
         let witness = Witness::of_session(&parts.audit, &parts.clock, session);

@@ -19,7 +19,7 @@ mod web;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::agent::type_names;
@@ -59,9 +59,37 @@ pub struct Around {
     /// it from the one that it was made for.
     pub checkout: Option<Confinement>,
     /// The tops of all known checkouts of the repository that the run works in: what is denied in one is denied in all.
-    pub checkouts: Vec<Utf8PathBuf>,
+    pub checkouts: Checkouts,
     /// Where all these names lead, and those in rules.
     pub trails: Trails,
+}
+
+/// The tops of all checkouts of a repository. They are looked up when a rule is first compared with a path: most calls
+/// have no rule that could be about another checkout.
+#[derive(Clone, Debug, Default)]
+pub struct Checkouts {
+    of: Option<Utf8PathBuf>,
+    known: Vec<Utf8PathBuf>,
+    found: Arc<OnceLock<Vec<Utf8PathBuf>>>,
+}
+
+impl Checkouts {
+    /// Those of the repository that a folder is in, with some that are known already.
+    pub fn of(folder: &Utf8Path, known: impl Iterator<Item = Utf8PathBuf>) -> Self {
+        Self { of: Some(folder.to_owned()), known: known.collect(), ..Self::default() }
+    }
+
+    /// None where there is only one.
+    fn all(&self) -> &[Utf8PathBuf] {
+        let Some(folder) = &self.of else { return &self.known };
+        self.found.get_or_init(|| crate::sandbox::checkouts(folder, self.known.iter().cloned()))
+    }
+}
+
+impl From<Vec<Utf8PathBuf>> for Checkouts {
+    fn from(known: Vec<Utf8PathBuf>) -> Self {
+        Self { known, ..Self::default() }
+    }
 }
 
 impl Around {
@@ -665,7 +693,7 @@ impl Question<'_> {
                     access: Access::Read,
                 };
                 // What lies in other checkouts is refused file by file, when it is opened.
-                let here = Around { checkouts: Vec::new(), ..around.clone() };
+                let here = Around { checkouts: Checkouts::default(), ..around.clone() };
                 if paths::may_cover(specifier, &wide, &here) { Match::Maybe } else { Match::No }
             } else {
                 Match::No

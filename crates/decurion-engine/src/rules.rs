@@ -11,8 +11,7 @@ use decurion_tools::{AddressRule, PathRules, Surroundings};
 use serde_json::Value;
 
 use crate::confine::Confinement;
-use crate::permission::{Around, Policy, address_rule, decide, names_host};
-use crate::sandbox::checkouts;
+use crate::permission::{Around, Checkouts, Policy, address_rule, decide, names_host};
 use crate::trail::Trails;
 
 /// The rules of one call that was allowed.
@@ -88,7 +87,7 @@ pub fn around(here: &Surroundings, root: &Utf8Path, spec: &RunSpec) -> Around {
     let worktree = spec.worktree.iter();
     let known = worktree.flat_map(|worktree| std::iter::once(&worktree.path).chain(worktree.origins()));
     Around {
-        checkouts: checkouts(root, known.cloned()),
+        checkouts: Checkouts::of(root, known.cloned()),
         cwd: here.cwd.clone(),
         root: root.to_owned(),
         directories: here.directories.clone(),
@@ -112,7 +111,7 @@ mod tests {
             directories: vec!["/project".into()],
             home: None,
             checkout: None,
-            checkouts: Vec::new(),
+            checkouts: Checkouts::default(),
             trails: Trails::default(),
         };
         let decided = Intent::titled("").touching("/project/notes.txt", Access::Write);

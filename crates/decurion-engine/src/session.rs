@@ -36,7 +36,7 @@ use crate::journal::{Journal, Who};
 use crate::kit::Kit;
 use crate::listing;
 use crate::mcp::{self, SessionServers};
-use crate::permission::{Around, Policy};
+use crate::permission::{Around, Checkouts, Policy};
 use crate::permits::{Change, Keep};
 use crate::ports::{Ask, Equipment, Instructions, Model, NoAudit, Parts, Ports, Shared, new_line, new_run};
 use crate::rewind::Rewind;
@@ -49,7 +49,7 @@ use crate::task::{BY_END, BY_INTERRUPT};
 use crate::trail::Trails;
 use crate::tree::{Tree, apart};
 use crate::worktree::Released;
-use crate::{elicit, own_tools, permits, sandbox, skill};
+use crate::{elicit, own_tools, permits, skill};
 
 /// A session, before its task starts.
 pub struct Session {
@@ -759,7 +759,7 @@ impl Owner {
             directories: directories.clone(),
             home: home.clone(),
             checkout: None,
-            checkouts: sandbox::checkouts(&session.request.cwd, std::iter::empty()),
+            checkouts: Checkouts::of(&session.request.cwd, std::iter::empty()),
             trails: Trails::on_disk(),
         };
         let rewind = Rewind {

@@ -7,9 +7,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::{Access, Intent, Mode, Rule, RuleSet, Verdict, Worktree};
 use serde_json::Value;
 
-use crate::permission::{Around, Policy, decide, normal};
+use crate::permission::{Around, Checkouts, Policy, decide, normal};
 use crate::ports::Instructions;
-use crate::sandbox::checkouts;
 use crate::trail::Trails;
 
 /// The deny rules about files.
@@ -41,7 +40,7 @@ impl Withheld {
             cwd: cwd.to_owned(),
             root: root.to_owned(),
             home: home.map(Utf8Path::to_owned),
-            checkouts: checkouts(root, known.cloned()),
+            checkouts: Checkouts::of(root, known.cloned()),
             trails: trails.clone(),
             ..Around::default()
         };

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use decurion_config::{Environment, LoadRequest, Loaded};
-use decurion_engine::permission::{self, Around, Policy, Walls};
-use decurion_engine::sandbox::{SandboxMaker, checkouts};
+use decurion_engine::permission::{self, Around, Checkouts, Policy, Walls};
+use decurion_engine::sandbox::SandboxMaker;
 use decurion_engine::trail::Trails;
 use decurion_exec::{Exit, Launch, Output, Sandbox, Stdin};
 use decurion_protocol::{Decision, Intent, Profile, Verdict};
@@ -83,7 +83,7 @@ pub fn policy(loaded: &Loaded, maker: Option<&SandboxMaker>) -> Policy {
         directories: settings.additional_directories.clone(),
         home: paths.home.clone(),
         checkout: None,
-        checkouts: checkouts(&paths.cwd, std::iter::empty()),
+        checkouts: Checkouts::of(&paths.cwd, std::iter::empty()),
         trails: Trails::on_disk(),
     };
     let policy = Policy::new(settings.default_mode, Arc::new(loaded.rules.set.clone()), around);

@@ -78,13 +78,13 @@ fn in_copies(pattern: &str, around: &Around) -> Vec<String> {
     // Such a pattern is about all folders already.
     let everywhere = parts.first() == Some(&"**");
     let mut found = Vec::new();
-    for checkout in &around.checkouts {
+    for checkout in around.checkouts.all() {
         // Whoever denies a folder in which worktrees are made does not mean what they are made from.
         let wide = own != Some(checkout);
         let rests = rests(&parts, &components(checkout.as_str()), wide);
         for rest in rests.iter().filter(|rest| !(everywhere && rest.first().is_none_or(|part| *part == "**")))
         {
-            let others = around.checkouts.iter().filter(|other| *other != checkout);
+            let others = around.checkouts.all().iter().filter(|other| *other != checkout);
             found.extend(others.map(|other| format!("{}/{}", escaped(other), rest.join("/"))));
         }
     }

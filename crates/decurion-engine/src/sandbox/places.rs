@@ -93,7 +93,7 @@ pub(crate) fn git_folders(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
 
 /// The tops of all checkouts of the repository that a folder is in, with those that are known already. None where there
 /// is only one.
-pub fn checkouts(folder: &Utf8Path, known: impl Iterator<Item = Utf8PathBuf>) -> Vec<Utf8PathBuf> {
+pub(crate) fn checkouts(folder: &Utf8Path, known: impl Iterator<Item = Utf8PathBuf>) -> Vec<Utf8PathBuf> {
     let mut found: Vec<Utf8PathBuf> = known.collect();
     let top = folder.ancestors().find(|above| above.join(".git").symlink_metadata().is_ok());
     found.extend(top.map(Utf8Path::to_owned));

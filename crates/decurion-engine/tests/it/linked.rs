@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use decurion_engine::permission::{Around, Policy, add_real_paths, decide, suggest};
+use decurion_engine::permission::{Around, Checkouts, Policy, add_real_paths, decide, suggest};
 use decurion_engine::trail::{Entry, Kind, Trails};
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
@@ -65,7 +65,7 @@ impl Land {
             directories: directories.iter().map(|directory| self.named(directory).into()).collect(),
             home: Some(self.outer.join("home")),
             checkout: None,
-            checkouts: Vec::new(),
+            checkouts: Checkouts::default(),
             trails: Trails::on_disk(),
         }
     }

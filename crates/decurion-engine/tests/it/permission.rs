@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use decurion_engine::permission::rows::{RowError, answer};
-use decurion_engine::permission::{Around, Confinement, Policy, Walls, decide, effective_mode, suggest};
+use decurion_engine::permission::{
+    Around, Checkouts, Confinement, Policy, Walls, decide, effective_mode, suggest,
+};
 use decurion_engine::trail::Trails;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{Access, AgentSource, Decision, Intent, Mode, Profile, Rule, RuleSet, Verdict};
@@ -38,7 +40,7 @@ fn what_is_not_what_was_approved_is_asked_about_whatever_allows_it() {
         directories: Vec::new(),
         home: None,
         checkout: None,
-        checkouts: Vec::new(),
+        checkouts: Checkouts::default(),
         trails: Trails::default(),
     };
     let mut intent = Intent::titled("MCP x echo");
@@ -256,7 +258,7 @@ fn a_checkout_below_our_own_folder_is_not_protected_from_whoever_works_in_it() {
         directories: Vec::new(),
         home: Some("/home/user".into()),
         checkout: Some(Confinement::new(own.into(), Vec::new())),
-        checkouts: Vec::new(),
+        checkouts: Checkouts::default(),
         trails: Trails::default(),
     };
     let bash = Rule::parse("Bash", Default::default()).unwrap();
@@ -289,7 +291,7 @@ fn what_is_denied_in_one_checkout_is_denied_in_all_of_them() {
         cwd: format!("{own}/sub").into(),
         root: own.into(),
         checkout: Some(Confinement::new(own.into(), vec![origin.into()])),
-        checkouts: vec![own.into(), origin.into()],
+        checkouts: vec![own.into(), origin.into()].into(),
         ..Around::default()
     };
     for (rule, path, denied) in [
@@ -335,7 +337,7 @@ fn whoever_starts_in_a_worktree_may_write_in_it_and_in_no_folder_of_ours_otherwi
             directories: Vec::new(),
             home: None,
             checkout: None,
-            checkouts: Vec::new(),
+            checkouts: Checkouts::default(),
             trails: Trails::default(),
         };
         let policy = Policy::new(Mode::AcceptEdits, RuleSet::default().into(), around);
@@ -353,7 +355,7 @@ fn offered_rules_allow_the_call_and_never_an_interpreter() {
         directories: Vec::new(),
         home: Some("/home/user".into()),
         checkout: None,
-        checkouts: Vec::new(),
+        checkouts: Checkouts::default(),
         trails: Trails::default(),
     };
     let surroundings = Surroundings { cwd: "/w".into(), home: None, directories: Vec::new() };

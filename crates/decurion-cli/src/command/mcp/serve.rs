@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use decurion_config::{FlagSettings, LoadRequest, Loaded, Plugins, rules};
 use decurion_engine::agent_tools;
-use decurion_engine::permission::{self, Around, Policy};
+use decurion_engine::permission::{self, Around, Checkouts, Policy};
 use decurion_engine::trail::Trails;
 use decurion_engine::{Definitions as _, Models as _};
 use decurion_protocol::{
@@ -148,7 +148,7 @@ fn may_begin(loaded: &Loaded, input: &Value, intent: &Intent) -> Result<(), Stri
         directories: Vec::new(),
         home: paths.home.clone(),
         checkout: None,
-        checkouts: Vec::new(),
+        checkouts: Checkouts::default(),
         trails: Trails::default(),
     };
     let policy = Policy::new(Mode::BypassPermissions, Arc::new(rules), around);
