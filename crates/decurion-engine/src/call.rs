@@ -14,8 +14,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_model::event::unparsed_input;
 use decurion_protocol::{
     AgentId, Answer, AskedBy, CallId, Changes, DecidedBy, Decision, Denial, Envelope, Event, HookEvent,
-    Intent, LineId, Mode, OwnRules, PermissionUpdate, Profile, Question, QuestionId, Rule, RunSpec,
-    TaskState, ToolContent, ToolOutput, Verdict, WaitReason, Worktree,
+    Intent, LineId, OwnRules, PermissionUpdate, Profile, Question, QuestionId, Rule, RunSpec, TaskState,
+    ToolContent, ToolOutput, Verdict, WaitReason, Worktree,
 };
 use decurion_tools::mcp::Elicit;
 use decurion_tools::set::CallError;

@@ -205,6 +205,11 @@ impl SandboxMaker {
         self.excluded.clone()
     }
 
+    /// Whether [`SandboxMaker::tidy`] has something to look at.
+    pub fn has_to_tidy(&self) -> bool {
+        !self.planted.watched().is_empty()
+    }
+
     /// Undoes what a command could do that the kernel does not stop. Gives what a model should know of it.
     pub fn tidy(&self) -> Option<String> {
         let watched = self.planted.watched();

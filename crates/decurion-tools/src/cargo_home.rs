@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use decurion_exec::Sandbox;
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, mkdirat, openat, renameat_with, symlinkat};
@@ -19,18 +20,37 @@ const NAME: &str = "cargo";
 /// So many packages of the user are linked. More take longer than to download a few again.
 const MOST: usize = 20_000;
 
+/// The private folders in which this process has made a home, so that it looks at the disk once. Without the links that a
+/// command removed, cargo downloads what it needs.
+static MADE_IN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Whether [`prepare`] looks at the disk.
+pub(crate) fn is_to_be_made(sandbox: &Sandbox) -> bool {
+    folder_for(sandbox).is_some_and(|tmp| !is_made_in(tmp))
+}
+
+fn is_made_in(tmp: &Path) -> bool {
+    MADE_IN.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|made| made == tmp)
+}
+
+/// A command that only reads finds what others have downloaded.
+fn folder_for(sandbox: &Sandbox) -> Option<&Path> {
+    sandbox.shown_tmp.as_deref().or(sandbox.tmp.as_deref())
+}
+
 /// The cargo home of a command in this sandbox, which is made if it is not there yet; none where it is the user's own:
 /// without a private folder, or where settings let commands write there.
 pub(crate) fn prepare(variables: &[(OsString, OsString)], sandbox: &Sandbox) -> Option<PathBuf> {
     let own = users(variables);
     let writable = |own: &PathBuf| sandbox.writable.iter().any(|folder| own.starts_with(folder));
-    // A command that only reads finds what others have downloaded.
-    let tmp = sandbox.shown_tmp.as_ref().or(sandbox.tmp.as_ref());
-    let tmp = tmp.filter(|_| !own.as_ref().is_some_and(writable))?;
+    let tmp = folder_for(sandbox).filter(|_| !own.as_ref().is_some_and(writable))?;
     let home = tmp.join(NAME);
-    if let Some(own) = own.filter(|_| home.symlink_metadata().is_err()) {
-        // Without the links cargo downloads what it needs, so no command fails for want of them.
-        let _ = make_home(&own, tmp);
+    if !is_made_in(tmp) {
+        if let Some(own) = own.filter(|_| home.symlink_metadata().is_err()) {
+            // Without the links cargo downloads what it needs, so no command fails for want of them.
+            let _ = make_home(&own, tmp);
+        }
+        MADE_IN.lock().unwrap_or_else(PoisonError::into_inner).push(tmp.to_owned());
     }
     Some(home)
 }

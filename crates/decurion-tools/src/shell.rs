@@ -151,9 +151,14 @@ async fn run(cx: &ToolContext, input: &Input) -> ToolOutput {
     let limit = time_limit(&cx.limits, input.timeout);
     let report_cwd = may_move(&bash::analyse(&input.command, &cx.around));
     let (variables, sandbox) = (cx.environment.to_vec(), cx.sandbox.clone());
-    let environment = tokio::task::spawn_blocking(move || environment(variables, sandbox.as_deref())).await;
-    let Ok(env) = environment else {
-        return ToolOutput::error("the environment of the command cannot be made");
+    let env = if sandbox.as_deref().is_some_and(cargo_home::is_to_be_made) {
+        let made = tokio::task::spawn_blocking(move || environment(variables, sandbox.as_deref())).await;
+        let Ok(env) = made else {
+            return ToolOutput::error("the environment of the command cannot be made");
+        };
+        env
+    } else {
+        environment(variables, sandbox.as_deref())
     };
     let launch = Launch {
         env,

@@ -77,7 +77,9 @@ fn may_ask(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>, remedy: R
 
 /// Undoes what the kernel could not stop, beside the runtime.
 async fn tidy(bench: &Bench<'_>, output: &mut ToolOutput) {
-    let Some(maker) = bench.ports.equipment.sandbox.clone() else { return };
+    let Some(maker) = bench.ports.equipment.sandbox.clone().filter(|maker| maker.has_to_tidy()) else {
+        return;
+    };
     let tidied = tokio::task::spawn_blocking(move || maker.tidy()).await;
     if let Ok(Some(text)) = tidied {
         output.content = ToolContent::Text(format!("{}\n[{text}]", output.content.text()));
@@ -206,6 +208,10 @@ impl Confined {
         leave: &Leave,
         profile: Option<Profile>,
     ) -> Option<(Refusal, Option<Remedy>)> {
+        // What went well was kept from nothing that matters.
+        if !output.is_error {
+            return None;
+        }
         let hosts = self.pass.as_ref().map(|pass| pass.refused()).unwrap_or_default();
         let (maker, sandbox) = (bench.ports.equipment.sandbox.clone()?, self.sandbox.clone()?);
         let (output, policy, seen) = (output.clone(), leave.policy.clone(), leave.seen.clone());
