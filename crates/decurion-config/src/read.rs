@@ -37,7 +37,23 @@ pub(crate) fn open(path: &Utf8Path) -> Result<Option<File>, ReadError> {
 /// The same for a path that has no links in it: where there is one by now, the file is not read.
 pub(crate) fn open_place(path: &Utf8Path) -> Result<Option<File>, ReadError> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    ordinary(rustix::fs::openat2(CWD, path.as_std_path(), FLAGS, Mode::empty(), resolve))
+    match rustix::fs::openat2(CWD, path.as_std_path(), FLAGS, Mode::empty(), resolve) {
+        // Inside of a sandbox, ours among them.
+        Err(Errno::NOSYS) => ordinary(walk(path)),
+        opened => ordinary(opened),
+    }
+}
+
+/// The same name by name.
+fn walk(path: &Utf8Path) -> rustix::io::Result<OwnedFd> {
+    let passing = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut opened = rustix::fs::openat(CWD, "/", passing, Mode::empty())?;
+    let mut names = path.as_str().split('/').filter(|name| !name.is_empty()).peekable();
+    while let Some(name) = names.next() {
+        let flags = if names.peek().is_some() { passing } else { FLAGS };
+        opened = rustix::fs::openat(&opened, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+    }
+    Ok(opened)
 }
 
 fn ordinary(opened: rustix::io::Result<OwnedFd>) -> Result<Option<File>, ReadError> {
@@ -74,5 +90,8 @@ mod tests {
         assert!(open_place(&root.join("real/file")).unwrap().is_some());
         assert!(open_place(&root.join("none")).unwrap().is_none());
         assert!(matches!(open_place(&root.join("link/file")), Err(ReadError::Io(_))));
+        assert!(walk(&root.join("real/file")).is_ok());
+        assert_eq!(walk(&root.join("none")).unwrap_err(), Errno::NOENT);
+        assert_eq!(walk(&root.join("link/file")).unwrap_err(), Errno::NOTDIR);
     }
 }

@@ -84,8 +84,13 @@ const REFUSED: &[libc::c_long] = &[
 const OPEN_TREE_ATTR: libc::c_long = 467;
 
 /// Answered as if the kernel did not have them: programs then use older calls, whose arguments can be filtered.
-const MISSING: &[libc::c_long] =
-    &[libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+const MISSING: &[libc::c_long] = &[
+    libc::SYS_clone3,
+    libc::SYS_openat2,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+];
 
 /// Memory, semaphores and messages that are shared by number or name: no file rule covers them. Refused where the command
 /// is in the IPC namespace of the host.
@@ -123,6 +128,31 @@ const TERMINAL_INPUT: [u32; 2] = [0x5412, 0x541C];
 /// Ask to be told before another program opens a file, which waits for that: `F_SETLEASE` and `F_SETDELEG`.
 const LEASES: [u32; 2] = [1024, 1040];
 
+/// The set-user-id and set-group-id bits of a mode. They have no effect in the sandbox; outside, other users would run
+/// such a file with the rights of this one.
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+/// Each makes `open` create a file. The rest of `O_TMPFILE` is `O_DIRECTORY`.
+const CREATING: libc::c_int = libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY;
+/// Calls that give a file a mode, with the argument that is the mode. `mkdir` ignores these bits itself.
+const MODES: &[(libc::c_long, u32)] = &[
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_chmod, 1),
+    (libc::SYS_fchmod, 1),
+    (libc::SYS_fchmodat, 2),
+    (libc::SYS_fchmodat2, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_creat, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mknod, 1),
+    (libc::SYS_mknodat, 2),
+];
+/// Calls that do so if they create a file, with the argument that holds the flags, which is before the mode.
+const OPENS: &[(libc::c_long, u32)] = &[
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, 1),
+    (libc::SYS_openat, 2),
+];
+
 /// An old name of packet sockets, as a type of internet sockets.
 const SOCK_PACKET: libc::c_int = 10;
 
@@ -145,6 +175,13 @@ fn refusals(sockets: Sockets, form: Form) -> BTreeMap<libc::c_long, Refusal> {
     when(libc::SYS_prlimit64, vec![vec![Test::Not(0, 0), Test::NotNull(2)]]);
     when(libc::SYS_ioctl, TERMINAL_INPUT.iter().map(|request| vec![Test::Is(1, *request)]).collect());
     when(libc::SYS_fcntl, LEASES.iter().map(|command| vec![Test::Is(1, *command)]).collect());
+    for (call, mode) in MODES {
+        when(*call, vec![vec![Test::Any(*mode, SET_ID)]]);
+    }
+    for (call, flags) in OPENS {
+        let creates = Test::Any(*flags, CREATING.cast_unsigned());
+        when(*call, vec![vec![creates, Test::Any(flags + 1, SET_ID)]]);
+    }
     // As a flag of clone the bit of the last belongs to the signal of a child's end.
     let namespaces = |flags: &[libc::c_int]| flags.iter().fold(0, |all, flag| all | flag.cast_unsigned());
     when(libc::SYS_unshare, vec![vec![Test::Any(0, namespaces(&NAMESPACE_FLAGS))]]);
@@ -186,13 +223,56 @@ fn of_kind(kind: libc::c_int) -> Test {
 
 #[cfg(test)]
 mod tests {
+    use super::program::tests::{ALLOWED, refused, run};
     use super::*;
+
+    const SOCKETS: Sockets = Sockets { internet: true, unix: false };
 
     #[test]
     fn filter_is_short() {
-        let sockets = Sockets { internet: true, unix: false };
-        let program = compile(sockets, Form::Landlock).unwrap();
+        let program = compile(SOCKETS, Form::Landlock).unwrap();
         // The kernel translates it for each command.
-        assert!(program.len() < 200, "{}", program.len());
+        assert!(program.len() < 270, "{}", program.len());
+    }
+
+    #[test]
+    fn files_are_opened_in_few_steps() {
+        let program = compile(SOCKETS, Form::Namespaces).unwrap();
+        let (creating, mode) = (u64::from(CREATING.cast_unsigned()), 0o644);
+        for arguments in [[0, 0, 0, 0o6755, 0, 0], [0, 0, creating, mode, 0, 0]] {
+            // The kernel runs it for each call, since the answer depends on the arguments.
+            let (answer, steps) = run(&program, u32::try_from(libc::SYS_openat).unwrap(), arguments);
+            assert_eq!(answer, ALLOWED, "{arguments:?}");
+            assert!(steps <= 16, "{steps}");
+        }
+    }
+
+    #[test]
+    fn modes_with_the_rights_of_others_are_refused() {
+        let program = compile(SOCKETS, Form::Namespaces).unwrap();
+        let run = |call: libc::c_long, arguments| run(&program, u32::try_from(call).unwrap(), arguments).0;
+        let set = |pairs: &[(u32, u32)]| {
+            let mut arguments = [0; 6];
+            for (at, value) in pairs {
+                arguments[*at as usize] = u64::from(*value);
+            }
+            arguments
+        };
+        for bit in [libc::S_ISUID, libc::S_ISGID] {
+            for (call, mode) in MODES {
+                assert_eq!(run(*call, set(&[(*mode, bit | 0o755)])), refused(libc::EPERM), "{call}");
+                assert_eq!(run(*call, set(&[(*mode, 0o1777)])), ALLOWED, "{call}");
+            }
+            for (call, flags) in OPENS {
+                for creating in [libc::O_CREAT | libc::O_WRONLY, libc::O_TMPFILE | libc::O_RDWR] {
+                    let creating = set(&[(*flags, creating.cast_unsigned()), (flags + 1, bit)]);
+                    assert_eq!(run(*call, creating), refused(libc::EPERM), "{call}");
+                }
+                // The mode of a call that creates nothing means nothing.
+                let reading = libc::O_RDONLY | libc::O_DIRECTORY;
+                assert_eq!(run(*call, set(&[(*flags, reading.cast_unsigned()), (flags + 1, bit)])), ALLOWED);
+            }
+        }
+        assert_eq!(run(libc::SYS_openat2, [0; 6]), refused(libc::ENOSYS));
     }
 }

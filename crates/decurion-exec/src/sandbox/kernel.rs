@@ -6,6 +6,7 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
 
+use rustix::io::Errno;
 use rustix::process::Pid;
 
 /// Attributes of a mount.
@@ -131,16 +132,39 @@ pub(crate) fn try_namespaces(user: bool) -> io::Result<()> {
 
 /// Opens a path that contains no symbolic link, for use as a place only.
 pub(crate) fn open_place(path: &CStr) -> io::Result<OwnedFd> {
-    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    Ok(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)?)
+    use rustix::fs::OFlags;
+    open_without_links(path, OFlags::PATH | OFlags::CLOEXEC)
 }
 
 /// The same for a path that may itself be a symbolic link, which is opened then.
 pub(crate) fn open_link(path: &CStr) -> io::Result<OwnedFd> {
-    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)?)
+    use rustix::fs::OFlags;
+    open_without_links(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)
+}
+
+fn open_without_links(path: &CStr, flags: rustix::fs::OFlags) -> io::Result<OwnedFd> {
+    use rustix::fs::{CWD, Mode, ResolveFlags, openat2};
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    match openat2(CWD, path, flags, Mode::empty(), resolve) {
+        Err(Errno::NOSYS) => walk_without_links(path, flags),
+        opened => Ok(opened?),
+    }
+}
+
+/// The same name by name, where the system does not offer it in one step: inside of another sandbox of ours.
+fn walk_without_links(path: &CStr, flags: rustix::fs::OFlags) -> io::Result<OwnedFd> {
+    use rustix::fs::{CWD, FileType, Mode, OFlags, openat};
+    let mut place = openat(CWD, c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let mut names = path.to_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()).peekable();
+    while let Some(name) = names.next() {
+        place = openat(&place, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+        let may_be_link = names.peek().is_none() && flags.contains(OFlags::NOFOLLOW);
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode);
+        if kind == FileType::Symlink && !may_be_link {
+            return Err(Errno::LOOP.into());
+        }
+    }
+    Ok(place)
 }
 
 /// The same for a path below an open folder.
@@ -225,4 +249,36 @@ pub(crate) fn filter_calls(program: &[libc::sock_filter]) -> io::Result<()> {
 
 fn checked(result: c_long) -> io::Result<c_long> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use rustix::fs::OFlags;
+
+    use super::*;
+
+    #[test]
+    fn walk_refuses_the_links_that_one_step_refuses() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        std::fs::create_dir(root.join("real")).unwrap();
+        std::fs::write(root.join("real/file"), "").unwrap();
+        std::os::unix::fs::symlink("real", root.join("link")).unwrap();
+        for name in
+            ["", "real", "real/file", "link", "link/file", "real/none", "real/file/below", "real//file"]
+        {
+            let path = CString::new(root.join(name).as_os_str().as_bytes()).unwrap();
+            for flags in [OFlags::PATH, OFlags::PATH | OFlags::NOFOLLOW] {
+                let opened = |opened: io::Result<OwnedFd>| {
+                    let about = opened.map(|place| rustix::fs::fstat(place).unwrap());
+                    about.map(|about| (about.st_dev, about.st_ino)).map_err(|error| error.raw_os_error())
+                };
+                let walked = opened(walk_without_links(&path, flags));
+                assert_eq!(walked, opened(open_without_links(&path, flags)), "{name} {flags:?}");
+            }
+        }
+    }
 }

@@ -140,6 +140,42 @@ static int link_nameless(const char *from, const char *to) {
     return verdict(fd >= 0 && linkat(AT_FDCWD, path, AT_FDCWD, to, AT_SYMLINK_FOLLOW) == 0);
 }
 
+// Gives a file the set-user-id and set-group-id bits in one of the ways that the kernel has.
+static int set_id(const char *how, const char *path) {
+    struct { uint64_t flags, mode, resolve; } open_how = {O_CREAT | O_RDWR, 06755, 0};
+    struct stat about = {0};
+    long done = -1;
+    int fd;
+    umask(0);
+    if (!strcmp(how, "chmod")) done = syscall(SYS_chmod, path, 06755);
+    if (!strcmp(how, "fchmod")) done = syscall(SYS_fchmod, open(path, O_RDONLY), 06755);
+    if (!strcmp(how, "fchmodat")) done = syscall(SYS_fchmodat, AT_FDCWD, path, 06755);
+    if (!strcmp(how, "fchmodat2")) done = syscall(452, AT_FDCWD, path, 06755, 0);
+    // The kernel looks at the lower half of the mode.
+    if (!strcmp(how, "high")) done = syscall(SYS_fchmodat, AT_FDCWD, path, 0xFFFFFFFF00000000L | 06755);
+    if (!strcmp(how, "i386")) {
+        // Such a call takes addresses of 32 bits.
+        char *low = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+        done = call_i386(15, (long)strcpy(low, path), 06755);
+    }
+    if (!strcmp(how, "x32")) done = syscall(0x40000000 | SYS_chmod, path, 06755);
+    if (!strcmp(how, "creat")) done = syscall(SYS_creat, path, 06755);
+    if (!strcmp(how, "open")) done = syscall(SYS_open, path, O_CREAT | O_WRONLY, 06755);
+    if (!strcmp(how, "openat")) done = syscall(SYS_openat, AT_FDCWD, path, O_CREAT | O_WRONLY, 06755);
+    if (!strcmp(how, "openat2")) done = syscall(SYS_openat2, AT_FDCWD, path, &open_how, sizeof open_how);
+    if (!strcmp(how, "mknod")) done = syscall(SYS_mknod, path, S_IFREG | 06755, 0);
+    if (!strcmp(how, "mknodat")) done = syscall(SYS_mknodat, AT_FDCWD, path, S_IFREG | 06755, 0);
+    if (!strcmp(how, "nameless")) {
+        char link[64], folder[512];
+        snprintf(folder, sizeof folder, "%s", path);
+        *strrchr(folder, '/') = 0;
+        fd = syscall(SYS_openat, AT_FDCWD, folder, O_TMPFILE | O_RDWR, 06755);
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        done = fd < 0 ? -1 : linkat(AT_FDCWD, link, AT_FDCWD, path, AT_SYMLINK_FOLLOW);
+    }
+    return verdict(done >= 0 && stat(path, &about) == 0 && about.st_mode & (S_ISUID | S_ISGID));
+}
+
 static int from_memory(const char *target) {
     char script[512];
     int fd = memfd_create("script", 0), length = snprintf(script, sizeof script, "#!/bin/sh\necho x > %s\n", target);
@@ -312,6 +348,7 @@ int main(int count, char **words) {
     if (!strcmp(what, "nameless")) return link_nameless(first, second);
     if (!strcmp(what, "exchange")) return verdict(renameat2(AT_FDCWD, first, AT_FDCWD, second, RENAME_EXCHANGE) == 0);
     if (!strcmp(what, "attribute")) return verdict(syscall(SYS_setxattr, first, "user.escape", "x", 1, 0) == 0);
+    if (!strcmp(what, "set-id")) return set_id(first, second);
     if (!strcmp(what, "memory")) return from_memory(first);
     if (!strcmp(what, "owner")) return signal_by_descriptor(atoi(first));
     if (!strcmp(what, "capability")) return has_capability(atoi(first));

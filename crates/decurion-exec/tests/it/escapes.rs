@@ -411,7 +411,42 @@ const KERNEL: &[Attempt] = &[
     attempt("gain rights by a program's capabilities", Reaches, "$CAPPED capability -1").by_user(),
 ];
 
-const ALL: &[&[Attempt]] = &[FILES, SECRETS, PROCESSES, SOCKETS, KERNEL];
+/// Files that other users would run with the rights of this one. Each is made in a folder in which Landlock alone lets
+/// files be made too.
+const SET_ID: &[Attempt] = &[
+    set_id("set the set-user-id bit", "chmod u+s lib/mine; [ -u lib/mine ] && echo escaped"),
+    set_id("set the set-group-id bit", "chmod g+s lib/mine; [ -g lib/mine ] && echo escaped"),
+    set_id("install with a bit", "install -m 4755 lib/mine lib/new; [ -u lib/new ] && echo escaped"),
+    set_id(
+        "unpack with a bit",
+        "tar -c --mode=4755 lib/mine | tar -xp -C lib; [ -u lib/lib/mine ] && echo escaped",
+    ),
+    set_id("set the bits by chmod", "$PROBE set-id chmod lib/mine"),
+    set_id("set the bits by fchmod", "$PROBE set-id fchmod lib/mine"),
+    set_id("set the bits by fchmodat", "$PROBE set-id fchmodat lib/mine"),
+    set_id("set the bits by fchmodat2", "$PROBE set-id fchmodat2 lib/mine"),
+    set_id("set the bits by a mode with high bits", "$PROBE set-id high lib/mine"),
+    set_id("set the bits as a 32-bit program", "$PROBE set-id i386 lib/mine"),
+    set_id("set the bits by x32", "$PROBE set-id x32 lib/mine").no_control("kernels are built without x32"),
+    set_id("create a file with the bits by creat", "$PROBE set-id creat lib/new"),
+    set_id("create a file with the bits by open", "$PROBE set-id open lib/new"),
+    set_id("create a file with the bits by openat", "$PROBE set-id openat lib/new"),
+    set_id("create a file with the bits by openat2", "$PROBE set-id openat2 lib/new"),
+    set_id("create a file with the bits by mknod", "$PROBE set-id mknod lib/new"),
+    set_id("create a file with the bits by mknodat", "$PROBE set-id mknodat lib/new"),
+    set_id("create a file with the bits without a name", "$PROBE set-id nameless lib/new"),
+    set_id("copy a file with its bit", "cp -p lib/theirs lib/new; [ -u lib/new ] && echo escaped")
+        .around("mkdir lib; cp $PROBE lib/theirs; chmod 4755 lib/theirs", ""),
+    set_id("give a file capabilities", "PATH+=:/usr/sbin; setcap cap_sys_admin+ep lib/mine; getcap lib/mine | grep -q sys_admin && echo escaped")
+        .by_root(),
+    set_id("give a file capabilities of a user namespace", "PATH+=:/usr/sbin; unshare -Ur setcap cap_sys_admin+ep lib/mine; getcap lib/mine | grep -q sys_admin && echo escaped"),
+];
+
+const fn set_id(name: &'static str, command: &'static str) -> Attempt {
+    attempt(name, Reaches, command).around("mkdir lib; cp $PROBE lib/mine", "")
+}
+
+const ALL: &[&[Attempt]] = &[FILES, SECRETS, PROCESSES, SOCKETS, KERNEL, SET_ID];
 
 /// What an attempt finds: a room, and beside it a process, sockets and a terminal that are not the sandbox's.
 struct Scene {

@@ -173,11 +173,17 @@ fn distance(instructions: usize) -> u8 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    /// What the kernel answers to a call by this program.
-    fn run(program: &Program, number: u32, arguments: [u64; 6]) -> u32 {
+    pub const ALLOWED: u32 = ALLOW;
+
+    pub fn refused(errno: c_int) -> u32 {
+        ERROR | errno.cast_unsigned()
+    }
+
+    /// What the kernel answers to a call by this program, and after how many instructions.
+    pub fn run(program: &Program, number: u32, arguments: [u64; 6]) -> (u32, usize) {
         let architecture = program[1].k;
         let load = |place: u32| match place {
             NUMBER => number,
@@ -188,7 +194,7 @@ mod tests {
             }
         };
         let (mut at, mut loaded) = (0, 0);
-        loop {
+        for steps in 1.. {
             let sock_filter { code, jt, jf, k } = program[at];
             let holds = match code {
                 LOAD => {
@@ -206,11 +212,12 @@ mod tests {
                 IF_EQUAL => loaded == k,
                 IF_AT_LEAST => loaded >= k,
                 IF_ANY_BIT => loaded & k != 0,
-                RETURN => return k,
+                RETURN => return (k, steps),
                 _ => unreachable!("{code}"),
             };
             at += 1 + usize::from(if holds { jt } else { jf });
         }
+        unreachable!()
     }
 
     #[test]
@@ -234,7 +241,7 @@ mod tests {
                 Some(refusal) => ERROR | refusal.errno.cast_unsigned(),
                 None => ALLOW,
             };
-            assert_eq!(run(&program, number, [0; 6]), answer, "{number}");
+            assert_eq!(run(&program, number, [0; 6]).0, answer, "{number}");
         }
         let (refuse, whole) = (ERROR | 1, 1 << 32);
         for (arguments, answer) in [
@@ -249,8 +256,8 @@ mod tests {
             ([0, 0, 0, 9, 1, 0], refuse),
             ([0, 0, 0, 9, whole, 0], refuse),
         ] {
-            assert_eq!(run(&program, 950, arguments), answer, "{arguments:?}");
+            assert_eq!(run(&program, 950, arguments).0, answer, "{arguments:?}");
         }
-        assert_eq!(run(&program, SECOND_NUMBERING + 999, [0; 6]), refuse);
+        assert_eq!(run(&program, SECOND_NUMBERING + 999, [0; 6]).0, refuse);
     }
 }
