@@ -59,6 +59,13 @@ pub struct Sandbox {
     pub sees_machine: bool,
 }
 
+impl Sandbox {
+    /// Whether it may write nothing but its private temporary folder. Its locks on files then have no effect.
+    pub(crate) fn only_reads(&self) -> bool {
+        self.writable.iter().all(|path| Some(path) == self.tmp.as_ref())
+    }
+}
+
 /// The network of a sandboxed process, where there are namespaces; without, it is always that of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {

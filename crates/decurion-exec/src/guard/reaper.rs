@@ -24,7 +24,7 @@ use super::spawn::{self, Program, Stack};
 use super::sweep::{self, timespec};
 use crate::launch::{self, Limit};
 use crate::sandbox::enter::{self, Base};
-use crate::sandbox::filter::{self, Sockets};
+use crate::sandbox::filter::{self, Locks, Sockets};
 use crate::sandbox::mounts::{self, View};
 use crate::sandbox::{Form, PathError, Sandbox, bubblewrap, kernel, landlock};
 use crate::sys::{self, Standing};
@@ -408,9 +408,8 @@ fn prepare(request: &Request, parcel: &[OwnedFd], reaper: Pid, rank: Rank) -> Re
 /// How large a file may become that a sandboxed command writes, so that one that runs away does not fill the disk. Looks
 /// at the file system of the working directory.
 fn most_file_bytes(sandbox: &Sandbox) -> u64 {
-    let only_reads = sandbox.writable.iter().all(|path| Some(path) == sandbox.tmp.as_ref());
     let free = rustix::fs::statvfs(c".").map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize));
-    if only_reads { LEAST_FILE } else { LEAST_FILE.max(free / 2) }
+    if sandbox.only_reads() { LEAST_FILE } else { LEAST_FILE.max(free / 2) }
 }
 
 /// Sets a limit of the kernel. A lower one that is in force already stays.
@@ -539,7 +538,8 @@ impl Confinement {
             return Err((Stage::Restrictions, libc::EOPNOTSUPP));
         }
         let sockets = Sockets { internet: sandbox.network, unix: sandbox.unix_sockets };
-        let filter = filter::compile(sockets, form).ok_or((Stage::Restrictions, libc::ENOSYS))?;
+        let locks = if sandbox.only_reads() { Locks::Pretended } else { Locks::Held };
+        let filter = filter::compile(sockets, locks, form).ok_or((Stage::Restrictions, libc::ENOSYS))?;
         Ok(Self { ruleset, filter, unshares_ipc: form == Form::Namespaces })
     }
 

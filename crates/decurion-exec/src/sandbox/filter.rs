@@ -1,5 +1,5 @@
-//! The system calls that no command may make. Takes which kinds of sockets are allowed, gives a program for the
-//! kernel's seccomp filter.
+//! The system calls that no command may make. Takes which kinds of sockets are allowed and what locks do, gives a program
+//! for the kernel's seccomp filter.
 //!
 //! Everything that is not listed is allowed: the filter closes ways around the namespaces and Landlock, and parts of
 //! the kernel that ordinary programs do not use and attacks do.
@@ -10,13 +10,23 @@ use std::collections::BTreeMap;
 
 use super::Form;
 pub(crate) use program::Program;
-use program::{Refusal, Test};
+use program::{Answer, Case, Test};
 
 /// Which sockets a command may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sockets {
     pub internet: bool,
     pub unix: bool,
+}
+
+/// What a command's locks on files do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Locks {
+    /// What it asks for.
+    Held,
+    /// Nothing, and the command is told that it has them: it can open files of others for reading alone, and would make
+    /// programs outside wait.
+    Pretended,
 }
 
 /// Refused with "operation not permitted", whatever the arguments.
@@ -128,6 +138,9 @@ const TERMINAL_INPUT: [u32; 2] = [0x5412, 0x541C];
 /// Ask to be told before another program opens a file, which waits for that: `F_SETLEASE` and `F_SETDELEG`.
 const LEASES: [u32; 2] = [1024, 1040];
 
+/// Lock a file: `F_SETLK` and `F_SETLKW`, and the same for open descriptions.
+const LOCKS: [libc::c_int; 4] = [libc::F_SETLK, libc::F_SETLKW, libc::F_OFD_SETLK, libc::F_OFD_SETLKW];
+
 /// The set-user-id and set-group-id bits of a mode. They have no effect in the sandbox; outside, other users would run
 /// such a file with the rights of this one.
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
@@ -157,16 +170,19 @@ const OPENS: &[(libc::c_long, u32)] = &[
 const SOCK_PACKET: libc::c_int = 10;
 
 /// The filter for the kernel. `None` where the architecture is not known.
-pub(crate) fn compile(sockets: Sockets, form: Form) -> Option<Program> {
-    let missing = MISSING.iter().map(|call| (*call, Refusal::always(libc::ENOSYS)));
-    program::make(&missing.chain(refusals(sockets, form)).collect())
+pub(crate) fn compile(sockets: Sockets, locks: Locks, form: Form) -> Option<Program> {
+    program::make(&answers(sockets, locks, form))
 }
 
-fn refusals(sockets: Sockets, form: Form) -> BTreeMap<libc::c_long, Refusal> {
+fn answers(sockets: Sockets, locks: Locks, form: Form) -> BTreeMap<libc::c_long, Answer> {
     let shared = if form == Form::Landlock { SHARED } else { &[] };
-    let refused = REFUSED.iter().chain(shared).map(|call| (*call, Refusal::always(libc::EPERM)));
-    let mut refused: BTreeMap<libc::c_long, Refusal> = refused.collect();
-    let mut when = |call, cases| drop(refused.insert(call, Refusal { errno: libc::EPERM, cases }));
+    let refused = REFUSED.iter().chain(shared).map(|call| (*call, Answer::Always(libc::EPERM)));
+    let missing = MISSING.iter().map(|call| (*call, Answer::Always(libc::ENOSYS)));
+    let mut answers: BTreeMap<libc::c_long, Answer> = refused.chain(missing).collect();
+    let refused = |tests| Case { errno: libc::EPERM, tests };
+    let mut when = |call, cases: Vec<Vec<Test>>| {
+        answers.insert(call, Answer::When(cases.into_iter().map(refused).collect()));
+    };
     when(libc::SYS_socket, refused_sockets(sockets));
     // A datagram socket of a pair can still send to any Unix socket by its path; a raw one is the same there.
     let pairs = [libc::SOCK_DGRAM, libc::SOCK_RAW];
@@ -174,7 +190,6 @@ fn refusals(sockets: Sockets, form: Form) -> BTreeMap<libc::c_long, Refusal> {
     // The kernel asks for the same user only. A limit on processor time would end a process outside.
     when(libc::SYS_prlimit64, vec![vec![Test::Not(0, 0), Test::NotNull(2)]]);
     when(libc::SYS_ioctl, TERMINAL_INPUT.iter().map(|request| vec![Test::Is(1, *request)]).collect());
-    when(libc::SYS_fcntl, LEASES.iter().map(|command| vec![Test::Is(1, *command)]).collect());
     for (call, mode) in MODES {
         when(*call, vec![vec![Test::Any(*mode, SET_ID)]]);
     }
@@ -186,7 +201,14 @@ fn refusals(sockets: Sockets, form: Form) -> BTreeMap<libc::c_long, Refusal> {
     let namespaces = |flags: &[libc::c_int]| flags.iter().fold(0, |all, flag| all | flag.cast_unsigned());
     when(libc::SYS_unshare, vec![vec![Test::Any(0, namespaces(&NAMESPACE_FLAGS))]]);
     when(libc::SYS_clone, vec![vec![Test::Any(0, namespaces(&NAMESPACE_FLAGS[..7]))]]);
-    refused
+    let command = |errno| move |command: u32| Case { errno, tests: vec![Test::Is(1, command)] };
+    let mut commands: Vec<Case> = LEASES.into_iter().map(command(libc::EPERM)).collect();
+    if locks == Locks::Pretended {
+        commands.extend(LOCKS.map(libc::c_int::cast_unsigned).map(command(0)));
+        answers.insert(libc::SYS_flock, Answer::Always(0));
+    }
+    answers.insert(libc::SYS_fcntl, Answer::When(commands));
+    answers
 }
 
 /// Refuses every family but those that are allowed. Netlink is allowed for questions about the command's own
@@ -200,7 +222,8 @@ fn refused_sockets(sockets: Sockets) -> Vec<Vec<Test>> {
         allowed.push(libc::AF_UNIX);
     }
     if allowed.is_empty() {
-        return Vec::new();
+        // A case without tests always holds.
+        return vec![Vec::new()];
     }
     let mut cases = vec![allowed.iter().map(|family| Test::Not(0, family.cast_unsigned())).collect()];
     if sockets.internet {
@@ -223,21 +246,21 @@ fn of_kind(kind: libc::c_int) -> Test {
 
 #[cfg(test)]
 mod tests {
-    use super::program::tests::{ALLOWED, refused, run};
+    use super::program::tests::{ALLOWED, answered, run};
     use super::*;
 
     const SOCKETS: Sockets = Sockets { internet: true, unix: false };
 
     #[test]
     fn filter_is_short() {
-        let program = compile(SOCKETS, Form::Landlock).unwrap();
+        let program = compile(SOCKETS, Locks::Pretended, Form::Landlock).unwrap();
         // The kernel translates it for each command.
-        assert!(program.len() < 270, "{}", program.len());
+        assert!(program.len() < 280, "{}", program.len());
     }
 
     #[test]
     fn files_are_opened_in_few_steps() {
-        let program = compile(SOCKETS, Form::Namespaces).unwrap();
+        let program = compile(SOCKETS, Locks::Held, Form::Namespaces).unwrap();
         let (creating, mode) = (u64::from(CREATING.cast_unsigned()), 0o644);
         for arguments in [[0, 0, 0, 0o6755, 0, 0], [0, 0, creating, mode, 0, 0]] {
             // The kernel runs it for each call, since the answer depends on the arguments.
@@ -249,7 +272,7 @@ mod tests {
 
     #[test]
     fn modes_with_the_rights_of_others_are_refused() {
-        let program = compile(SOCKETS, Form::Namespaces).unwrap();
+        let program = compile(SOCKETS, Locks::Held, Form::Namespaces).unwrap();
         let run = |call: libc::c_long, arguments| run(&program, u32::try_from(call).unwrap(), arguments).0;
         let set = |pairs: &[(u32, u32)]| {
             let mut arguments = [0; 6];
@@ -260,19 +283,19 @@ mod tests {
         };
         for bit in [libc::S_ISUID, libc::S_ISGID] {
             for (call, mode) in MODES {
-                assert_eq!(run(*call, set(&[(*mode, bit | 0o755)])), refused(libc::EPERM), "{call}");
+                assert_eq!(run(*call, set(&[(*mode, bit | 0o755)])), answered(libc::EPERM), "{call}");
                 assert_eq!(run(*call, set(&[(*mode, 0o1777)])), ALLOWED, "{call}");
             }
             for (call, flags) in OPENS {
                 for creating in [libc::O_CREAT | libc::O_WRONLY, libc::O_TMPFILE | libc::O_RDWR] {
                     let creating = set(&[(*flags, creating.cast_unsigned()), (flags + 1, bit)]);
-                    assert_eq!(run(*call, creating), refused(libc::EPERM), "{call}");
+                    assert_eq!(run(*call, creating), answered(libc::EPERM), "{call}");
                 }
                 // The mode of a call that creates nothing means nothing.
                 let reading = libc::O_RDONLY | libc::O_DIRECTORY;
                 assert_eq!(run(*call, set(&[(*flags, reading.cast_unsigned()), (flags + 1, bit)])), ALLOWED);
             }
         }
-        assert_eq!(run(libc::SYS_openat2, [0; 6]), refused(libc::ENOSYS));
+        assert_eq!(run(libc::SYS_openat2, [0; 6]), answered(libc::ENOSYS));
     }
 }

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
@@ -174,6 +175,18 @@ static int set_id(const char *how, const char *path) {
         done = fd < 0 ? -1 : linkat(AT_FDCWD, link, AT_FDCWD, path, AT_SYMLINK_FOLLOW);
     }
     return verdict(done >= 0 && stat(path, &about) == 0 && about.st_mode & (S_ISUID | S_ISGID));
+}
+
+// Locks a file that can be read, tells so and holds the lock until its input ends.
+static int hold_lock(const char *how, const char *path) {
+    int fd = open(path, O_RDONLY);
+    struct flock all = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    int done = !strcmp(how, "flock") ? flock(fd, LOCK_EX) : fcntl(fd, !strcmp(how, "record") ? F_SETLKW : F_OFD_SETLKW, &all);
+    if (fd < 0 || done) return verdict(0);
+    puts("up");
+    fflush(stdout);
+    char byte;
+    return read(0, &byte, 1) < 0;
 }
 
 static int from_memory(const char *target) {
@@ -349,6 +362,7 @@ int main(int count, char **words) {
     if (!strcmp(what, "exchange")) return verdict(renameat2(AT_FDCWD, first, AT_FDCWD, second, RENAME_EXCHANGE) == 0);
     if (!strcmp(what, "attribute")) return verdict(syscall(SYS_setxattr, first, "user.escape", "x", 1, 0) == 0);
     if (!strcmp(what, "set-id")) return set_id(first, second);
+    if (!strcmp(what, "lock")) return hold_lock(first, second);
     if (!strcmp(what, "memory")) return from_memory(first);
     if (!strcmp(what, "owner")) return signal_by_descriptor(atoi(first));
     if (!strcmp(what, "capability")) return has_capability(atoi(first));

@@ -894,6 +894,46 @@ async fn commands_of_a_session_do_not_see_each_other() {
 }
 
 #[tokio::test]
+async fn locks_of_a_command_that_only_reads_have_no_effect() {
+    for form in [None, Some(Form::Namespaces), Some(Form::Bubblewrap), Some(Form::Landlock)] {
+        let scene = Scene::new(form);
+        let usual = form.map(|_| scene.room.sandbox());
+        let reading = usual
+            .clone()
+            .map(|sandbox| Sandbox { writable: sandbox.tmp.iter().cloned().collect(), ..sandbox });
+        for how in ["flock", "record", "description"] {
+            for (name, sandbox, held) in [
+                ("outside/file", &reading, form.is_none()),
+                // Commands that may write rely on theirs.
+                ("work/file", &usual, true),
+            ] {
+                let path = scene.room.path(name);
+                let mut launch =
+                    scene.room.launch(&format!("$PROBE lock {how} {}", path.display()), sandbox.clone());
+                launch.env.push(("PROBE".into(), probe().into()));
+                launch.stdin = decurion_exec::Stdin::Piped;
+                let mut holder = scene.room.house.guard.start(launch).await.unwrap();
+                let mut up = [0_u8; 3];
+                let stdout = holder.stdout.as_mut().unwrap();
+                crate::house::within(tokio::io::AsyncReadExt::read_exact(stdout, &mut up)).await.unwrap();
+                assert_eq!(&up, b"up\n", "{form:?} {how} {name}");
+                assert_eq!(is_locked(&path, how), held, "{form:?} {how} {name}");
+                drop(holder.stdin.take());
+                crate::house::within(holder.wait()).await;
+            }
+        }
+    }
+}
+
+/// Whether another process holds a lock on a file.
+fn is_locked(path: &Path, how: &str) -> bool {
+    use rustix::fs::{FlockOperation, fcntl_lock, flock};
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let operation = FlockOperation::NonBlockingLockExclusive;
+    if how == "flock" { flock(file, operation) } else { fcntl_lock(file, operation) }.is_err()
+}
+
+#[tokio::test]
 async fn a_crowd_of_processes_stays_below_its_bound() {
     let host = || std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
     let before = host();

@@ -1,5 +1,5 @@
-//! A system call filter as a program for the kernel. Takes which calls are refused, and for which arguments; gives its
-//! instructions.
+//! A system call filter as a program for the kernel. Takes which calls it answers itself, and for which arguments; gives
+//! its instructions.
 //!
 //! When a filter is installed, which each command does, the kernel translates it and runs it for every call that it
 //! has, to learn which are always allowed. So the program is short, and finds a number by halves.
@@ -10,17 +10,17 @@ use libc::{c_int, c_long, sock_filter};
 
 pub(crate) type Program = Vec<sock_filter>;
 
-/// How a call is refused.
-pub(super) struct Refusal {
-    pub errno: c_int,
-    /// It is refused if all tests of one of these hold; if there are none, always.
-    pub cases: Vec<Vec<Test>>,
+/// What the filter answers to a call instead of the kernel: an error, or with 0 that it succeeded.
+pub(super) enum Answer {
+    Always(c_int),
+    /// By the first case that holds. If none does, the call is made.
+    When(Vec<Case>),
 }
 
-impl Refusal {
-    pub fn always(errno: c_int) -> Self {
-        Self { errno, cases: Vec::new() }
-    }
+/// What is answered if all tests hold.
+pub(super) struct Case {
+    pub errno: c_int,
+    pub tests: Vec<Test>,
 }
 
 /// A test of an argument, by its place. All but the last look at its lower 32 bits.
@@ -58,7 +58,7 @@ const SECOND_NUMBERING: u32 = 0x4000_0000;
 const ABREAST: usize = 8;
 
 /// The program. `None` where the architecture is not known.
-pub(super) fn make(refused: &BTreeMap<c_long, Refusal>) -> Option<Program> {
+pub(super) fn make(answers: &BTreeMap<c_long, Answer>) -> Option<Program> {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => 0xC000_003E,
         "aarch64" => 0xC000_00B7,
@@ -73,8 +73,8 @@ pub(super) fn make(refused: &BTreeMap<c_long, Refusal>) -> Option<Program> {
         branch(IF_AT_LEAST, SECOND_NUMBERING, 0, 1),
         error(libc::EPERM),
     ];
-    let calls: Option<Vec<(u32, &Refusal)>> =
-        refused.iter().map(|(call, refusal)| Some((u32::try_from(*call).ok()?, refusal))).collect();
+    let calls: Option<Vec<(u32, &Answer)>> =
+        answers.iter().map(|(call, answer)| Some((u32::try_from(*call).ok()?, answer))).collect();
     Some(start.into_iter().chain(search(&parts(&calls?))?).collect())
 }
 
@@ -85,10 +85,8 @@ struct Part {
 }
 
 /// The calls, in the order of their numbers. One that depends on its arguments is a part for itself.
-fn parts(calls: &[(u32, &Refusal)]) -> Vec<Part> {
-    let alike = |(_, one): &(u32, &Refusal), (_, other): &(u32, &Refusal)| {
-        one.cases.is_empty() && other.cases.is_empty() && one.errno == other.errno
-    };
+fn parts(calls: &[(u32, &Answer)]) -> Vec<Part> {
+    let alike = |(_, one): &(u32, &Answer), (_, other): &(u32, &Answer)| matches!((one, other), (Answer::Always(one), Answer::Always(other)) if one == other);
     let pieces = calls.chunk_by(alike).flat_map(|alike| alike.chunks(ABREAST));
     pieces.filter_map(|piece| Some(Part { first: piece.first()?.0, program: answer(piece) })).collect()
 }
@@ -110,28 +108,31 @@ fn search(parts: &[Part]) -> Option<Program> {
     Some(choose.into_iter().chain(lower).chain(upper).collect())
 }
 
-/// Refuses calls whose numbers are here and allows others.
-fn answer(calls: &[(u32, &Refusal)]) -> Program {
-    let Some((_, refusal)) = calls.first() else { return vec![step(RETURN, ALLOW)] };
-    let refuse = error(refusal.errno);
-    let cases: Program = refusal.cases.iter().flat_map(|tests| case(tests, refuse)).collect();
-    let last = step(RETURN, ALLOW);
-    if cases.is_empty() {
-        // To the last instruction, over the other numbers and the one that allows.
-        let skip = |at: usize| distance(calls.len() - at);
-        let numbers = calls.iter().enumerate();
-        let numbers = numbers.map(|(at, (number, _))| branch(IF_EQUAL, *number, skip(at), 0));
-        return numbers.chain([last, refuse]).collect();
+/// Answers calls whose numbers are here, which have one answer, and allows others.
+fn answer(calls: &[(u32, &Answer)]) -> Program {
+    let allow = step(RETURN, ALLOW);
+    match calls.first() {
+        None => vec![allow],
+        Some((_, Answer::Always(errno))) => {
+            // To the last instruction, over the other numbers and the one that allows.
+            let skip = |at: usize| distance(calls.len() - at);
+            let numbers = calls.iter().enumerate();
+            let numbers = numbers.map(|(at, (number, _))| branch(IF_EQUAL, *number, skip(at), 0));
+            numbers.chain([allow, error(*errno)]).collect()
+        }
+        Some((number, Answer::When(cases))) => {
+            let cases: Program = cases.iter().flat_map(case).collect();
+            let first = branch(IF_EQUAL, *number, 0, distance(cases.len()));
+            [first].into_iter().chain(cases).chain([allow]).collect()
+        }
     }
-    let numbers = calls.iter().map(|(number, _)| branch(IF_EQUAL, *number, 0, distance(cases.len())));
-    numbers.chain(cases.iter().copied()).chain([last]).collect()
 }
 
-/// Refuses if all tests hold, else goes on behind.
-fn case(tests: &[Test], refuse: sock_filter) -> Program {
+/// Answers if all tests hold, else goes on behind.
+fn case(case: &Case) -> Program {
     let all =
         |rest: Program, test: &Test| test.before(distance(rest.len())).into_iter().chain(rest).collect();
-    tests.iter().rev().fold(vec![refuse], all)
+    case.tests.iter().rev().fold(vec![error(case.errno)], all)
 }
 
 impl Test {
@@ -178,7 +179,7 @@ pub(super) mod tests {
 
     pub const ALLOWED: u32 = ALLOW;
 
-    pub fn refused(errno: c_int) -> u32 {
+    pub fn answered(errno: c_int) -> u32 {
         ERROR | errno.cast_unsigned()
     }
 
@@ -221,25 +222,27 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn calls_are_refused_as_they_are_listed() {
+    fn calls_are_answered_as_they_are_listed() {
         // Many, with gaps of all sizes, so that parts are reached over long distances.
         let listed = |number: u32| (number * number) % 7 < 3 && number < 900;
-        let mut refused: BTreeMap<c_long, Refusal> = (0..1000)
+        let mut answers: BTreeMap<c_long, Answer> = (0..1000)
             .filter(|number| listed(*number))
-            .map(|number| (number.into(), Refusal::always(if number % 90 < 5 { 38 } else { 1 })))
+            .map(|number| (number.into(), Answer::Always(if number % 90 < 5 { 38 } else { 1 })))
             .collect();
-        let cases = vec![
-            vec![Test::Is(0, 7), Test::Not(1, 8)],
-            vec![Test::Masked(1, 0xF, 3), Test::Any(2, 0b110)],
-            vec![Test::Is(3, 9), Test::NotNull(4)],
+        let cases = [
+            (1, vec![Test::Is(0, 7), Test::Not(1, 8)]),
+            (1, vec![Test::Masked(1, 0xF, 3), Test::Any(2, 0b110)]),
+            (1, vec![Test::Is(3, 9), Test::NotNull(4)]),
+            (0, vec![Test::Is(0, 5)]),
         ];
-        refused.insert(950, Refusal { errno: 1, cases });
-        let program = make(&refused).unwrap();
+        let cases = cases.map(|(errno, tests)| Case { errno, tests });
+        answers.insert(950, Answer::When(cases.into()));
+        let program = make(&answers).unwrap();
         assert!(program.len() > 256);
         for number in (0..1000).filter(|number| *number != 950) {
-            let answer = match refused.get(&c_long::from(number)) {
-                Some(refusal) => ERROR | refusal.errno.cast_unsigned(),
-                None => ALLOW,
+            let answer = match answers.get(&c_long::from(number)) {
+                Some(Answer::Always(errno)) => ERROR | errno.cast_unsigned(),
+                _ => ALLOW,
             };
             assert_eq!(run(&program, number, [0; 6]).0, answer, "{number}");
         }
@@ -255,6 +258,8 @@ pub(super) mod tests {
             ([0, 0, 0, 9, 0, 0], ALLOW),
             ([0, 0, 0, 9, 1, 0], refuse),
             ([0, 0, 0, 9, whole, 0], refuse),
+            ([5, 0, 0, 0, 0, 0], ERROR),
+            ([5, 3, 4, 0, 0, 0], refuse),
         ] {
             assert_eq!(run(&program, 950, arguments).0, answer, "{arguments:?}");
         }
