@@ -4,7 +4,9 @@
 //! A placeholder is an empty folder, which is nothing to git, or in a folder of git a file that changes nothing. Its time
 //! of change marks it as ours: whoever puts something into it changes that. While it is made or changed by us its mode marks it,
 //! which it has from the first moment, so that a session can be killed at any step. Each session that needs it holds a
-//! shared lock on it, so that the last one removes it, and the next one removes what a killed session has left.
+//! shared lock on it, so that the last one removes it, and the next one removes what a killed session has left. Only a
+//! session that removes it locks it alone, and for a moment; a command of another session can do so for long, and then it
+//! is replaced.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -19,6 +21,10 @@ use std::time::{Duration, SystemTime};
 const MARK: i64 = 314_159_265;
 /// The bit that only we set together with no right for anybody but the owner, on what we are working on.
 const STICKY: u32 = 0o1000;
+/// How often a placeholder is looked at that another process has locked alone, before it is replaced, and the pause
+/// between.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(1);
 /// A path cannot be held if more folders than this would have to be made for it.
 const MOST_FOLDERS: usize = 16;
 
@@ -146,7 +152,7 @@ fn remove(path: &Path, file: &File, kind: Kind) {
 /// Makes a placeholder or takes the one that is there, and locks it. None if something else is there.
 fn claim(path: &Path, kind: Kind) -> io::Result<Option<File>> {
     // Another session may remove it between any two of these steps; then it is made again.
-    for _ in 0..100 {
+    for attempt in 0..2 * TRIES {
         let is_new = match make(path, kind) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             made => made.map(|()| true)?,
@@ -164,8 +170,15 @@ fn claim(path: &Path, kind: Kind) -> io::Result<Option<File>> {
         }
         match file.try_lock_shared() {
             Ok(()) if is_same(&file, path) && is_marked(&file.metadata()?) => return Ok(Some(file)),
-            // Another session is about to remove it, or to mark it; else it is somebody else's.
-            Ok(()) | Err(std::fs::TryLockError::WouldBlock) => std::thread::yield_now(),
+            Err(std::fs::TryLockError::WouldBlock) if attempt >= TRIES => {
+                // No session takes so long, and none that still needs it lets another lock it alone.
+                if is_same(&file, path) && is_placeholder(path) {
+                    remove(path, &file, kind);
+                }
+            }
+            Err(std::fs::TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            // It was removed or made again; else it is somebody else's.
+            Ok(()) => std::thread::yield_now(),
             // Without locks nothing says that another session needs it: it stays.
             Err(std::fs::TryLockError::Error(_)) => {
                 finish(&file, kind);
@@ -173,7 +186,11 @@ fn claim(path: &Path, kind: Kind) -> io::Result<Option<File>> {
             }
         }
     }
-    path.symlink_metadata().map(|_| None)
+    if is_marked(&path.symlink_metadata()?) {
+        // Another session could remove it while commands of this one run.
+        return Err(io::Error::other("another process has locked what holds its place"));
+    }
+    Ok(None)
 }
 
 fn make(path: &Path, kind: Kind) -> io::Result<()> {
@@ -350,6 +367,38 @@ mod tests {
         next.hold(&path, Kind::Folder).unwrap();
         drop(next);
         assert!(!path.exists());
+    }
+
+    /// As a command of a session elsewhere can lock what a killed session has left.
+    #[test]
+    fn placeholder_that_another_process_locks_is_replaced() {
+        for kind in [Kind::Folder, Kind::File, Kind::CommonDir] {
+            let (_folder, room) = room();
+            let (outer, inner) = (room.join("outer"), room.join("outer/inner"));
+            std::fs::create_dir(&outer).unwrap();
+            make(&inner, kind).unwrap();
+            finish(&File::open(&inner).unwrap(), kind);
+            finish(&File::open(&outer).unwrap(), Kind::Folder);
+            let theirs = File::open(&inner).unwrap();
+            theirs.lock().unwrap();
+            let own = Placeholders::default();
+            own.hold(&inner, kind).unwrap();
+            let other = File::open(&inner).unwrap();
+            assert!(is_placeholder(&inner), "{kind:?}");
+            assert!(matches!(other.try_lock(), Err(std::fs::TryLockError::WouldBlock)), "{kind:?}");
+            drop(own);
+            assert!(!outer.exists(), "{kind:?}");
+        }
+        // One that is not empty stays, and no command may rely on it.
+        let (_folder, room) = room();
+        let (outer, inner) = (room.join("outer"), room.join("outer/inner"));
+        std::fs::create_dir_all(&inner).unwrap();
+        for path in [&inner, &outer] {
+            finish(&File::open(path).unwrap(), Kind::Folder);
+        }
+        let theirs = File::open(&outer).unwrap();
+        theirs.lock().unwrap();
+        assert!(Placeholders::default().hold(&inner, Kind::Folder).is_err());
     }
 
     /// Stops at each step of making and removing a placeholder in a folder that is one too.
