@@ -8,6 +8,7 @@
 //! A session's folder is named for the pid namespace, the process, the time at which that began and the bound. Each guard removes its
 //! own groups; those of a session that was killed together with its guards are removed at the next start.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -58,10 +59,14 @@ impl Places {
             return Some(Self(found));
         }
         let (own, root) = folder("")?;
-        let above = own.ancestors().take_while(|path| path.starts_with(&root));
-        let parent = above.into_iter().find(|path| has_controllers(path))?;
+        let parent = unified_parent(&own, &root)?;
         Some(Self(vec![Place::open(Kind::Unified, parent, &own).ok()?]))
     }
+}
+
+/// The nearest folder above a process's own group, or that itself, in which groups can be bounded.
+fn unified_parent<'a>(own: &'a Path, root: &Path) -> Option<&'a Path> {
+    own.ancestors().take_while(|path| path.starts_with(root)).find(|path| has_controllers(path))
 }
 
 /// Whether groups made in a folder can be bounded.
@@ -116,7 +121,12 @@ pub(super) fn memory_allowed() -> Option<u64> {
         return number_after(&stat, "hierarchical_memory_limit");
     }
     let (own, root) = folder_of("", &mounts, &own)?;
-    let above = own.ancestors().take_while(|path| path.starts_with(&root));
+    least_memory(&own, &root)
+}
+
+/// The lowest bound of a group of the second version and of those above it.
+fn least_memory(own: &Path, root: &Path) -> Option<u64> {
+    let above = own.ancestors().take_while(|path| path.starts_with(root));
     above.filter_map(|path| std::fs::read_to_string(path.join("memory.max")).ok()?.trim().parse().ok()).min()
 }
 
@@ -133,7 +143,8 @@ pub(super) struct Groups {
 struct Folder {
     place: Place,
     name: String,
-    open: OwnedFd,
+    bounds: Bounds,
+    open: RefCell<OwnedFd>,
 }
 
 impl Groups {
@@ -183,21 +194,44 @@ impl Drop for Groups {
 
 impl Folder {
     fn make(place: Place, name: &str, bounds: Bounds) -> io::Result<Self> {
-        let folder = open_new(place.parent.as_fd(), name)?;
+        let open = RefCell::new(place.make(name, bounds)?);
+        Ok(Self { place, name: name.to_owned(), bounds, open })
+    }
+
+    /// Makes a group in it. Where it is gone, since another guard of the session took it for unused as that one ended, it
+    /// is made again, with its bounds.
+    fn make_group(&self, name: &str) -> io::Result<OwnedFd> {
+        match open_new(self.open.borrow().as_fd(), name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            made => return made,
+        }
+        self.open.replace(self.place.make(&self.name, self.bounds)?);
+        open_new(self.open.borrow().as_fd(), name)
+    }
+}
+
+impl Place {
+    /// Makes the session's folder, or takes the one that is there, and bounds it.
+    fn make(&self, name: &str, bounds: Bounds) -> io::Result<OwnedFd> {
+        let folder = open_new(self.parent.as_fd(), name)?;
         let memory = bounds.memory.to_string();
-        match place.kind {
+        match self.kind {
             Kind::Unified => {
                 set(folder.as_fd(), "cgroup.subtree_control", b"+memory +pids")?;
                 set(folder.as_fd(), "memory.max", memory.as_bytes())?;
+                // It is a bound besides that on memory.
+                set_if_there(folder.as_fd(), "memory.swap.max", b"0")?;
             }
             Kind::Memory => {
                 // Kernels that know nothing else do not have it, or refuse it.
                 let _ = set(folder.as_fd(), "memory.use_hierarchy", b"1");
                 set(folder.as_fd(), "memory.limit_in_bytes", memory.as_bytes())?;
+                // It is a bound on both together, and cannot be lower than that on memory.
+                set_if_there(folder.as_fd(), "memory.memsw.limit_in_bytes", memory.as_bytes())?;
             }
             Kind::Processes => {}
         }
-        Ok(Self { place, name: name.to_owned(), open: folder })
+        Ok(folder)
     }
 }
 
@@ -220,24 +254,18 @@ impl Group {
     fn make(folders: &Rc<[Folder]>, name: String, bounds: Bounds) -> io::Result<Self> {
         let mut group =
             Self { name, folders: folders.clone(), memory: None, processes: None, bound: None, list: None };
-        for Folder { place, name, open } in folders.iter() {
-            let own = match open_new(open.as_fd(), &group.name) {
-                // Another guard of the session, which ended, took it for unused.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    open_new(open_new(place.parent.as_fd(), name)?.as_fd(), &group.name)?
-                }
-                own => own?,
-            };
+        for folder in folders.iter() {
+            let (own, kind) = (folder.make_group(&group.name)?, folder.place.kind);
             let read = |file: &str| openat(&own, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-            if place.kind != Kind::Memory {
+            if kind != Kind::Memory {
                 let bound = openat(&own, "pids.max", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
                 rustix::io::write(&bound, bounds.processes.to_string().as_bytes())?;
                 group.bound = Some(bound);
                 group.processes = Some(read("pids.events")?);
                 group.list = Some(read("cgroup.procs")?);
             }
-            if place.kind != Kind::Processes {
-                let file = if place.kind == Kind::Memory { "memory.oom_control" } else { "memory.events" };
+            if kind != Kind::Processes {
+                let file = if kind == Kind::Memory { "memory.oom_control" } else { "memory.events" };
                 group.memory = Some(read(file)?);
             }
             set(own.as_fd(), "cgroup.procs", b"0")?;
@@ -261,7 +289,7 @@ pub(super) fn stop_forks(bound: &OwnedFd) {
 impl Drop for Group {
     fn drop(&mut self) {
         for folder in self.folders.iter() {
-            let _ = unlinkat(&folder.open, &self.name, AtFlags::REMOVEDIR);
+            let _ = unlinkat(&*folder.open.borrow(), &self.name, AtFlags::REMOVEDIR);
         }
     }
 }
@@ -279,6 +307,14 @@ fn set(folder: BorrowedFd<'_>, file: &str, value: &[u8]) -> io::Result<()> {
     let file = openat(folder, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::io::write(file, value)?;
     Ok(())
+}
+
+/// The same for what a kernel without swap does not have.
+fn set_if_there(folder: BorrowedFd<'_>, file: &str, value: &[u8]) -> io::Result<()> {
+    match set(folder, file, value) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
 }
 
 /// Removes what sessions left that were killed with their guards. The kernel keeps groups that have processes, and a guard
@@ -325,5 +361,94 @@ mod tests {
         assert_eq!(found("cpu"), Some("/sys/fs/cgroup/cpu/one".into()));
         assert_eq!(found(""), Some("/sys/fs/cgroup/unified/user.slice/a:b".into()));
         assert_eq!(found("memory"), None);
+    }
+
+    const BOUNDS: Bounds = Bounds { memory: 5 << 20, processes: 7 };
+
+    /// A folder of the kernel: files that can be written and read.
+    fn folder_with(path: &Path, files: &[(&str, &str)]) {
+        std::fs::create_dir_all(path).unwrap();
+        for (name, text) in files {
+            std::fs::write(path.join(name), text).unwrap();
+        }
+    }
+
+    /// What the kernel puts in a session's folder and in a group of the second version.
+    fn unified(session: &Path) {
+        let all = [("cgroup.subtree_control", ""), ("memory.max", ""), ("memory.swap.max", "")];
+        folder_with(session, &all);
+        let files = ["pids.max", "pids.events", "cgroup.procs", "memory.events"].map(|name| (name, ""));
+        folder_with(&session.join("1-1"), &files);
+    }
+
+    fn place(kind: Kind, root: &Path) -> Place {
+        folder_with(root, &[("cgroup.procs", "")]);
+        Place::open(kind, root, root).unwrap()
+    }
+
+    #[test]
+    fn groups_of_the_second_version_are_bounded_also_when_they_are_made_again() {
+        let root = tempfile::tempdir().unwrap();
+        let session = root.path().join("session");
+        let read = |name: &str| std::fs::read_to_string(session.join(name)).unwrap();
+        unified(&session);
+        let folder = Folder::make(place(Kind::Unified, root.path()), "session", BOUNDS).unwrap();
+        let folders: Rc<[Folder]> = [folder].into();
+        let bounded = [
+            ("cgroup.subtree_control", "+memory +pids"),
+            ("memory.max", "5242880"),
+            ("memory.swap.max", "0"),
+        ];
+        assert_eq!(bounded.map(|(name, _)| read(name)), bounded.map(|(_, text)| text.to_owned()));
+        for round in 0..2 {
+            let group = Group::make(&folders, "1-1".to_owned(), BOUNDS).unwrap();
+            assert_eq!((read("1-1/pids.max"), read("1-1/cgroup.procs")), ("7".into(), "0".into()), "{round}");
+            assert!(group.memory.is_some() && group.processes.is_some() && group.list.is_some());
+            group.stop_forks();
+            assert!(read("1-1/pids.max").contains('0'));
+            // As another guard removes it that ends.
+            std::fs::remove_dir_all(&session).unwrap();
+            unified(&session);
+        }
+        Group::make(&folders, "1-1".to_owned(), BOUNDS).unwrap();
+        assert_eq!(bounded.map(|(name, _)| read(name)), bounded.map(|(_, text)| text.to_owned()));
+        // One that cannot be bounded is given up.
+        std::fs::remove_dir_all(&session).unwrap();
+        assert!(Group::make(&folders, "1-1".to_owned(), BOUNDS).is_err());
+    }
+
+    #[test]
+    fn swap_is_bounded_with_the_memory_where_there_is_some() {
+        for swap in [true, false] {
+            let root = tempfile::tempdir().unwrap();
+            let session = root.path().join("session");
+            let names = ["memory.use_hierarchy", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"];
+            let names = &names[..if swap { 3 } else { 2 }];
+            folder_with(&session, &names.iter().map(|name| (*name, "")).collect::<Vec<_>>());
+            Folder::make(place(Kind::Memory, root.path()), "session", BOUNDS).unwrap();
+            for name in &names[1..] {
+                assert_eq!(std::fs::read_to_string(session.join(name)).unwrap(), "5242880", "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn groups_of_the_second_version_are_made_where_they_can_be_bounded() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let own = root.join("delegated/app/own");
+        for (path, enabled, most) in [
+            ("", "cpu memory pids", "max"),
+            ("delegated", "pids memory\n", "9000\n"),
+            ("delegated/app", "memory", "8000\n"),
+            ("delegated/app/own", "", "max\n"),
+        ] {
+            folder_with(&root.join(path), &[("cgroup.subtree_control", enabled), ("memory.max", most)]);
+        }
+        assert_eq!(unified_parent(&own, root), Some(root.join("delegated").as_path()));
+        // Nothing is made above what the process sees.
+        assert_eq!(unified_parent(&own, &root.join("delegated/app")), None);
+        assert_eq!(least_memory(&own, root), Some(8000));
+        assert_eq!(least_memory(&own, &own), None);
     }
 }
