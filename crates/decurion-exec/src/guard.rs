@@ -29,7 +29,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{OnceCell, Semaphore};
 
 pub use serve::serve;
-pub(crate) use sweep::{Ticks, began, children, is_ending, parent_of, strike, ticks_now};
+pub(crate) use sweep::{Ticks, began, children, is_ending, parent_of, strike, ticks_now, timespec};
 
 use crate::launch::{Launch, LaunchError};
 use crate::orphans::{self, Aftermath};

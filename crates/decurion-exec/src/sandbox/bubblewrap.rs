@@ -7,13 +7,22 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::enter::KEPT;
 use super::mounts::{Plan, TEMPORARY, covered, existing, plan};
 use super::{PathError, Sandbox, at};
+use crate::guard::timespec;
 
 /// Where systems have it. It is never searched for elsewhere: the working directory is not to be trusted.
 const PROGRAMS: [&str; 3] = ["/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap"];
+/// How long it may take to make a sandbox when it is tried.
+const TRIAL_LIMIT: Duration = Duration::from_secs(10);
+/// How long it may take to end when it is killed.
+const KILL_LIMIT: Duration = Duration::from_secs(1);
 /// What it takes at most.
 const MOST_ARGUMENTS: usize = 9000;
 /// For all commands.
@@ -56,17 +65,32 @@ pub(crate) fn find() -> Option<PathBuf> {
 
 /// Whether it can make a sandbox here, found by trying it.
 pub(crate) fn works() -> bool {
-    let Some(program) = find() else { return false };
+    find().is_some_and(|program| ends_well(&program, TRIAL_LIMIT))
+}
+
+/// Whether the program makes a sandbox in this time. One that takes longer is killed: it would hold up each command too.
+fn ends_well(program: &Path, limit: Duration) -> bool {
     #[expect(clippy::disallowed_methods, reason = "it is tried before there is a guard, and ends by itself")]
-    let done = Command::new(program)
+    let child = Command::new(program)
         .args(ALWAYS)
         .args(["--unshare-net", "--", "/bin/true"])
         .env_clear()
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .status();
-    done.is_ok_and(|status| status.success())
+        .spawn();
+    let Ok(mut child) = child else { return false };
+    let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+    let ends_within = |limit| {
+        let end = end.as_ref().ok().map(|end| PollFd::new(end, PollFlags::IN));
+        end.is_some_and(|end| poll(&mut [end], Some(&timespec(limit))) == Ok(1))
+    };
+    if !ends_within(limit) {
+        let _ = child.kill();
+        ends_within(KILL_LIMIT);
+    }
+    // What cannot be ended is not waited for.
+    child.try_wait().is_ok_and(|status| status.is_some_and(|status| status.success()))
 }
 
 /// The arguments for a sandbox, each with a NUL behind it, as `--args` reads them.
@@ -234,6 +258,20 @@ impl Arguments {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a child of the test itself, which ends by itself")]
+    fn program_that_hangs_does_not_work() {
+        let folder = tempfile::tempdir().unwrap();
+        let hangs = folder.path().join("hangs");
+        // Not written by this process: one that another test starts could still have it open.
+        let make = "printf '#!/bin/sh\nexec sleep 5\n' > \"$0\" && chmod 755 \"$0\"";
+        assert!(Command::new("sh").args(["-c", make]).arg(&hangs).status().unwrap().success());
+        assert!(!ends_well(&hangs, Duration::from_millis(100)));
+        assert!(!ends_well(Path::new("/bin/false"), TRIAL_LIMIT));
+        assert!(ends_well(Path::new("/bin/true"), TRIAL_LIMIT));
+        assert!(!ends_well(&folder.path().join("none"), TRIAL_LIMIT));
+    }
 
     #[test]
     fn all_capabilities_that_are_kept_have_a_name() {
