@@ -82,8 +82,9 @@ fn ends_well(program: &Path, limit: Duration) -> bool {
     let Ok(mut child) = child else { return false };
     let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
     let ends_within = |limit| {
-        let end = end.as_ref().ok().map(|end| PollFd::new(end, PollFlags::IN));
-        end.is_some_and(|end| poll(&mut [end], Some(&timespec(limit))) == Ok(1))
+        let Ok(end) = &end else { return false };
+        let waited = || poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&timespec(limit)));
+        rustix::io::retry_on_intr(waited) == Ok(1)
     };
     if !ends_within(limit) {
         let _ = child.kill();
