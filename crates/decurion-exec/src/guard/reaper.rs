@@ -160,7 +160,19 @@ fn reap_one(
         }
         Err((stage, errno)) => {
             report(&control, Report::Failed(stage, errno));
-            After::Done
+            // A `bwrap` that was ended may leave what it had started, for the guard to end.
+            After::the_end(!has_children())
+        }
+    }
+}
+
+/// Buries the dead. Whether others are left.
+fn has_children() -> bool {
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
         }
     }
 }
