@@ -933,6 +933,20 @@ fn is_locked(path: &Path, how: &str) -> bool {
     if how == "flock" { flock(file, operation) } else { fcntl_lock(file, operation) }.is_err()
 }
 
+/// The filter of the outer sandbox has no `openat2`.
+#[tokio::test]
+async fn sandboxed_program_can_sandbox_its_own_commands() {
+    let test = "sandbox::landlock_alone_lets_most_work_be_done";
+    for form in [Form::Namespaces, Form::Bubblewrap, Form::Landlock] {
+        let scene = Scene::new(Some(form));
+        let own = std::env::current_exe().unwrap();
+        let folder = if form == Form::Landlock { "$ROOM/tmp" } else { "/tmp" };
+        let command = format!("{ROOMS}={folder} {} {test} --exact 2>&1", own.display());
+        let output = scene.run(&command, Some(scene.room.sandbox())).await;
+        assert!(output.contains("1 passed"), "{form:?}: {output}");
+    }
+}
+
 #[tokio::test]
 async fn a_crowd_of_processes_stays_below_its_bound() {
     let host = || std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
