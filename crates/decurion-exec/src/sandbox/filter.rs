@@ -90,8 +90,9 @@ const REFUSED: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_modify_ldt,
 ];
-/// Newer than the table of `libc`; the same number on all architectures.
+/// Newer than the tables of `libc`; the same numbers on all architectures.
 const OPEN_TREE_ATTR: libc::c_long = 467;
+const FCHMODAT2: libc::c_long = 452;
 
 /// Answered as if the kernel did not have them: programs then use older calls, whose arguments can be filtered.
 const MISSING: &[libc::c_long] = &[
@@ -152,7 +153,7 @@ const MODES: &[(libc::c_long, u32)] = &[
     (libc::SYS_chmod, 1),
     (libc::SYS_fchmod, 1),
     (libc::SYS_fchmodat, 2),
-    (libc::SYS_fchmodat2, 2),
+    (FCHMODAT2, 2),
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_creat, 1),
     #[cfg(target_arch = "x86_64")]
