@@ -452,6 +452,9 @@ impl SandboxMaker {
                 paths.pin_links(&folder.join(".git"));
                 paths.restrict_all([folder.join(".git")].into_iter().filter(|git| git.is_file()));
                 paths.restrict_all(places::settings_in(folder));
+                for (path, kind) in places::startup_files_to_hold(folder, around.home.as_deref()) {
+                    self.hold(paths, &path, kind);
+                }
                 paths.restrict_all(places::dot_names(folder, around.home.as_deref(), &folders));
             }
         }

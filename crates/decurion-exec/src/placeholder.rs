@@ -38,6 +38,10 @@ pub enum Kind {
     /// A `commondir` of git that names the folder it lies in, where git looks for its settings anyway. Beside an empty
     /// one git does not work.
     CommonDir,
+    /// A `.bash_profile` that reads what bash would read without it.
+    BashProfile,
+    /// The same in place of `.bash_login`.
+    BashLogin,
 }
 
 impl Kind {
@@ -45,6 +49,10 @@ impl Kind {
         match self {
             Self::Folder | Self::File => b"",
             Self::CommonDir => b".\n",
+            Self::BashProfile => {
+                b"if [ -r ~/.bash_login ]; then . ~/.bash_login; elif [ -r ~/.profile ]; then . ~/.profile; fi\n"
+            }
+            Self::BashLogin => b"if [ -r ~/.profile ]; then . ~/.profile; fi\n",
         }
     }
 
@@ -52,14 +60,14 @@ impl Kind {
     fn unfinished(self) -> u32 {
         match self {
             Self::Folder => 0o700 | STICKY,
-            Self::File | Self::CommonDir => 0o600 | STICKY,
+            _ => 0o600 | STICKY,
         }
     }
 
     fn finished(self) -> u32 {
         match self {
             Self::Folder => 0o755,
-            Self::File | Self::CommonDir => 0o644,
+            _ => 0o644,
         }
     }
 }
@@ -140,8 +148,8 @@ fn remove(path: &Path, file: &File, kind: Kind) {
     // Fails for a folder that is not empty any more, which belongs to somebody else by now.
     let _ = match kind {
         Kind::Folder => std::fs::remove_dir(path),
-        Kind::File | Kind::CommonDir if file.metadata().is_ok_and(is_ours) => std::fs::remove_file(path),
-        Kind::File | Kind::CommonDir => Ok(()),
+        _ if file.metadata().is_ok_and(is_ours) => std::fs::remove_file(path),
+        _ => Ok(()),
     };
     // The folder above was changed by this alone, and stays a placeholder if another session needs it.
     if let Some(above) = &above {
@@ -199,11 +207,11 @@ fn make(path: &Path, kind: Kind) -> io::Result<()> {
         Kind::File => {
             OpenOptions::new().write(true).create_new(true).mode(kind.unfinished()).open(path).map(drop)
         }
-        Kind::CommonDir => make_whole(path, kind),
+        Kind::CommonDir | Kind::BashProfile | Kind::BashLogin => make_whole(path, kind),
     }
 }
 
-/// Makes a file that has its content from the first moment: git may look at any time. A file system without unnamed files
+/// Makes a file that has its content from the first moment: a program may look at any time. A file system without unnamed files
 /// shows it empty for an instant.
 fn make_whole(path: &Path, kind: Kind) -> io::Result<()> {
     use rustix::fs::{AtFlags, CWD, Mode, OFlags};
@@ -263,7 +271,8 @@ fn is_empty(path: &Path, found: &Metadata) -> bool {
     if found.is_dir() {
         return std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
     }
-    found.is_file() && [Kind::File, Kind::CommonDir].iter().any(|kind| holds(path, found, *kind))
+    let kinds = [Kind::File, Kind::CommonDir, Kind::BashProfile, Kind::BashLogin];
+    found.is_file() && kinds.iter().any(|kind| holds(path, found, *kind))
 }
 
 /// Whether a file holds what we put into one of this kind.

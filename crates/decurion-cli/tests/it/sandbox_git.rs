@@ -415,3 +415,25 @@ fn what_links_among_settings_lead_to_is_protected() {
         assert!(stand.home.work().join("new.sh").exists(), "{told:?}");
     }
 }
+
+/// In a home folder that is worked in, a login shell reads what it read before.
+#[test]
+fn files_that_shells_read_cannot_be_made_in_a_home_folder() {
+    const NAMES: [&str; 6] =
+        [".zshenv", ".bash_profile", ".bash_login", ".bashrc", ".config/fish/config.fish", ".gitconfig"];
+    for sandboxed in [true, false] {
+        let stand = stand(&["sh x.sh", "bash -lc 'echo $MINE'"]);
+        let stand = if sandboxed { stand } else { stand.without_sandbox() };
+        let home = stand.home.home();
+        let made = NAMES.map(|name| format!("mkdir -p $(dirname {name}); echo MINE=evil >> {name}\n"));
+        fs::write(home.join("x.sh"), made.concat()).unwrap();
+        fs::write(home.join(".profile"), "MINE=own\n").unwrap();
+        let run = finished(stand.decurion().cwd(&home).args(["-p", "go", "--allowedTools", "Bash"]));
+        let requests = stand.model.requests();
+        let last = String::from_utf8_lossy(&requests.last().unwrap().body).into_owned();
+        assert_eq!(last.contains("\"own\""), sandboxed, "{last}");
+        for name in NAMES {
+            assert_eq!(home.join(name).exists(), !sandboxed, "{name}: {run:?}");
+        }
+    }
+}

@@ -185,6 +185,33 @@ pub(super) fn dot_names(
     dotted.filter(|path| !folders.iter().any(|folder| folder.starts_with(path))).collect()
 }
 
+/// What in a home folder that is worked in shells, git and desktops read and run, with what stands for it.
+pub(super) fn startup_files_to_hold(folder: &Utf8Path, home: Option<&Utf8Path>) -> Vec<(Utf8PathBuf, Kind)> {
+    const FILES: [&str; 14] = [
+        ".profile",
+        ".bashrc",
+        ".bash_aliases",
+        ".bash_logout",
+        ".zshenv",
+        ".zprofile",
+        ".zshrc",
+        ".zlogin",
+        ".zlogout",
+        ".xprofile",
+        ".xsessionrc",
+        ".pam_environment",
+        ".gitconfig",
+        ".npmrc",
+    ];
+    // Where these exist, commands cannot write there either.
+    const FOLDERS: [&str; 3] = [".config", ".local", ".ssh"];
+    let Some(home) = home.filter(|home| home.starts_with(folder)) else { return Vec::new() };
+    let files = FILES.iter().map(|name| (*name, Kind::File));
+    let folders = FOLDERS.iter().map(|name| (*name, Kind::Folder));
+    let logins = [(".bash_profile", Kind::BashProfile), (".bash_login", Kind::BashLogin)];
+    files.chain(folders).chain(logins).map(|(name, kind)| (home.join(name), kind)).collect()
+}
+
 /// The file or folder that a pattern covers with all below it; none where it covers only some of that.
 pub(super) fn whole(pattern: &str) -> Option<Utf8PathBuf> {
     let rest = special_parts(pattern);
