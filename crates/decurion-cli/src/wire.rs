@@ -249,6 +249,7 @@ pub fn sandbox(loaded: &Loaded, environment: &Environment) -> Option<Arc<Sandbox
             let shown = decurion_config::sandbox::scripts(&folder);
             decurion_engine::sandbox::OwnFolder { folder, shown }
         }),
+        report: |text| crate::report::note(text),
     })))
 }
 

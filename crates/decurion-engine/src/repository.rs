@@ -12,7 +12,7 @@ mod links;
 mod named;
 mod remotes;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::Read as _;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -204,6 +204,28 @@ pub(crate) fn gitlinks(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
 pub(crate) fn is_bare_by_accident(folder: &Utf8Path) -> bool {
     let has_repository = || matches!(Repository::at(folder), Some(Ok(found)) if found.is_certain());
     looks_like_git_folder(folder) && !has_repository()
+}
+
+/// Whether git runs a program when a person only looks at a repository: `git status`, `git diff`, `git log`. `git` is its
+/// folder of git, or the file that names it; `known` are folders of git whose settings commands cannot change.
+pub(crate) fn runs_for_looks(git: &Utf8Path, known: &BTreeSet<Utf8PathBuf>) -> bool {
+    let top = git.parent().filter(|_| git.file_name() == Some(".git")).unwrap_or(git);
+    let Ok(found) = Repository::of(top, git.to_owned()) else { return true };
+    let is_known = |folder: &Utf8Path| folder.canonicalize_utf8().is_ok_and(|place| known.contains(&place));
+    let mut files = found.settings_files();
+    // Commands cannot change those.
+    files.retain(|file| !file.parent().is_some_and(is_known));
+    let usual = config::Settings { usual: true, ..config::Settings::default() };
+    let Ok(settings) = found.read(usual, &files) else { return true };
+    let named = settings.hooks.iter().map(|path| found.top.join(path));
+    let mut hooks =
+        named.chain([found.common.join("hooks")].into_iter().filter(|_| !is_known(&found.common)));
+    hooks.any(|folder| hook(&folder, Purpose::Look, false).is_some())
+}
+
+/// The same for a new folder of git in which a submodule is kept, whose hooks run when that is checked out.
+pub(crate) fn runs_for_submodules(git: &Utf8Path, known: &BTreeSet<Utf8PathBuf>) -> bool {
+    runs_for_looks(git, known) || hook(&git.join("hooks"), Purpose::Change, false).is_some()
 }
 
 /// The repository that git finds from a folder, if it certainly takes it for one.
@@ -405,10 +427,21 @@ impl Repository {
 
     /// What its own settings say; the error is what in them could run a program, or is not understood.
     fn settings(&self) -> Result<config::Settings, String> {
-        let mut settings = config::Settings::default();
-        let files =
+        self.read(config::Settings::default(), &self.settings_files())
+    }
+
+    fn settings_files(&self) -> Vec<Utf8PathBuf> {
+        let all =
             [("config", &self.common), ("config.worktree", &self.common), ("config.worktree", &self.own)];
-        for file in files.map(|(name, folder)| folder.join(name)).iter().filter(|file| !is_absent(file)) {
+        all.map(|(name, folder)| folder.join(name)).into()
+    }
+
+    fn read(
+        &self,
+        mut settings: config::Settings,
+        files: &[Utf8PathBuf],
+    ) -> Result<config::Settings, String> {
+        for file in files.iter().filter(|file| !is_absent(file)) {
             let text = small(file).ok_or_else(|| format!("it is not a small file of text: {file}"))?;
             settings.read(&text, &self.top, &self.own).map_err(|what| format!("{what} ({file})"))?;
         }
@@ -533,7 +566,7 @@ fn hook(folder: &Utf8Path, purpose: Purpose, named: bool) -> Option<Utf8PathBuf>
 }
 
 /// Whether git takes a folder for a repository by what is in it.
-fn looks_like_git_folder(folder: &Utf8Path) -> bool {
+pub(crate) fn looks_like_git_folder(folder: &Utf8Path) -> bool {
     let is_there = |name: &str| !is_absent(&folder.join(name));
     is_there("HEAD") && (is_there("commondir") || (is_there("objects") && is_there("refs")))
 }

@@ -64,6 +64,8 @@ pub struct SandboxSettings {
     pub unix_sockets: bool,
     /// Our own folder, which is hidden; none without a home.
     pub own: Option<OwnFolder>,
+    /// Tells a person what was found when the session has ended.
+    pub report: fn(&str),
 }
 
 /// Our own folder.
@@ -104,10 +106,15 @@ pub struct Compiled {
     pub held: Vec<PathBuf>,
 }
 
+/// Of as many repositories in a working directory each setting is protected, where it does not exist by a placeholder,
+/// which is an open file. Of others the whole folder of git is read-only.
+const MOST_NESTED: usize = 200;
+
 /// A repository in a working directory.
 #[derive(Debug)]
 struct Nested {
-    top: Utf8PathBuf,
+    /// Its folder of git, or the file that names it.
+    git: Utf8PathBuf,
     /// What its settings name, which commands cannot change.
     named: Vec<(Utf8PathBuf, Option<Kind>)>,
 }
@@ -212,12 +219,16 @@ impl SandboxMaker {
 
     /// Undoes what a command could do that the kernel does not stop. Gives what a model should know of it.
     pub fn tidy(&self) -> Option<String> {
+        self.set_aside(false)
+    }
+
+    fn set_aside(&self, is_last: bool) -> Option<String> {
         let watched = self.planted.watched();
-        let moved: Vec<String> =
-            watched.iter().flat_map(|folder| self.planted.set_aside(folder)).map(String::from).collect();
+        let moved = watched.iter().flat_map(|folder| self.planted.set_aside(folder, is_last));
+        let moved: Vec<String> = moved.map(String::from).collect();
         (!moved.is_empty()).then(|| {
             format!(
-                "A command made a git repository whose settings could run programs when git is called here. Decurion \
+                "A command made a git repository whose settings could run programs when git is called there. Decurion \
                  renamed it: {}",
                 moved.join(", ")
             )
@@ -512,32 +523,34 @@ impl SandboxMaker {
     /// Keeps commands from changing the settings of repositories nested in a folder.
     fn add_nested(&self, paths: &mut Collected, folder: &Utf8Path, home: Option<&Utf8Path>) {
         let place = paths.trails.place(folder);
-        if paths.holding == Holding::Done {
-            self.planted.watch(&place);
-        }
         let known = |nested: &HashMap<Utf8PathBuf, Arc<[Nested]>>| nested.get(&place).cloned();
         let known = known(&self.nested.lock().unwrap_or_else(PoisonError::into_inner));
         let nested = known.unwrap_or_else(|| {
-            let found = places::nested_repositories(&place).into_iter().map(|top| {
-                let named = places::named_by_git(&top, &places::git_folders(&top), home);
-                Nested { top, named }
+            let found = places::repositories_in(&place).into_iter().enumerate().map(|(index, git)| {
+                let top = git.parent().filter(|_| git.file_name() == Some(".git"));
+                let folders = top.map_or_else(|| vec![git.clone()], places::git_folders);
+                let reads = index < MOST_NESTED;
+                let named = reads.then(|| places::named_by_git(top.unwrap_or(&git), &folders, home));
+                Nested { named: named.unwrap_or_default(), git }
             });
             let found: Arc<[Nested]> = found.collect();
             let mut nested = self.nested.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(nested.entry(place.clone()).or_insert(found))
         });
-        for Nested { top, named } in nested.iter() {
-            let git = top.join(".git");
+        if paths.holding == Holding::Done {
+            self.planted.watch(&place, || nested.iter().map(|nested| nested.git.clone()).collect());
+        }
+        for (index, Nested { git, named }) in nested.iter().enumerate() {
             self.add_named(paths, named);
-            paths.pin_links(&git);
+            paths.pin_links(git);
             match paths.ground.find(git.as_std_path()) {
-                ground::Found::Folder => {
-                    for (path, kind) in places::git_settings_to_hold(&git) {
+                ground::Found::Folder if index < MOST_NESTED => {
+                    for (path, kind) in places::git_settings_to_hold(git) {
                         self.hold(paths, &path, kind);
                     }
-                    paths.restrict_all(places::git_settings(&git));
+                    paths.restrict_all(places::git_settings(git));
                 }
-                ground::Found::Other => paths.restrict_all([git]),
+                ground::Found::Folder | ground::Found::Other => paths.restrict_all([git.clone()]),
                 ground::Found::Nothing | ground::Found::Link(_) => {}
             }
         }
@@ -632,7 +645,9 @@ impl SandboxMaker {
 impl Drop for SandboxMaker {
     fn drop(&mut self) {
         // Commands in the background have ended by now.
-        let _ = self.tidy();
+        if let Some(text) = self.set_aside(true) {
+            (self.settings.report)(&text);
+        }
     }
 }
 

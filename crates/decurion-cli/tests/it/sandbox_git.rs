@@ -232,14 +232,26 @@ fn one_session_leaves_the_placeholders_of_another() {
     let hold = ["sandbox", "run", "--", "sh", "-c", "echo ready; read line"];
     let mut first = stand.decurion().args(hold).start_talking().unwrap();
     first.wait_for_line(LIMIT, |line| line == "ready").unwrap();
-    let second = stand.run(&["sandbox", "run", "--", "sh", "-c", "mkdir .idea/x; echo x > .mcp.json; ls -A"]);
+    let second = stand.run(&[
+        "sandbox",
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "mkdir .idea/x; echo x > .mcp.json; echo x > .git/commondir; ls -A",
+    ]);
     assert!(second.output().contains(".idea") && second.output().contains(".mcp.json"), "{second:?}");
     for name in [".claude", ".idea", ".mcp.json"] {
         assert_eq!(names(&work.join(name)), [""; 0], "{name}");
     }
+    // Beside what holds this place a person's git works.
+    let common = work.join(".git/commondir");
+    assert_eq!(fs::read_to_string(&common).unwrap(), ".\n", "{second:?}");
+    git(&stand, &["commit", "-q", "--allow-empty", "-m", "y"]);
     first.say("go").unwrap();
     first.finish(LIMIT).unwrap();
     assert_eq!(names(&work), [".env", ".git", "a.txt", "b.txt", "src"]);
+    assert!(!common.exists());
 }
 
 /// A session can be killed between the steps by which it makes a placeholder.
@@ -337,7 +349,7 @@ fn repositories_that_commands_make_run_nothing_for_the_person() {
             finished(stand.home.program("git").arg("status"));
             assert_eq!(stand.home.path().join("ran").exists(), !sandboxed, "{text}: {results:?}");
             let renamed = results[0].contains("Decurion renamed it");
-            assert_eq!(renamed, sandboxed && index < 2, "{text}: {results:?}");
+            assert!(renamed == sandboxed || index == 2, "{text}: {results:?}");
         }
     }
 }
@@ -413,6 +425,104 @@ fn what_links_among_settings_lead_to_is_protected() {
         assert_eq!(fs::read_to_string(stand.home.work().join("check.sh")).unwrap(), "true\n", "{told:?}");
         assert!(told[0].contains("settings lead to it"), "{told:?}");
         assert!(stand.home.work().join("new.sh").exists(), "{told:?}");
+    }
+}
+
+/// Runs a text of the person in the working directory.
+fn person(stand: &Stand, text: &str) {
+    finished(stand.home.program("sh").args(["-c", text]));
+}
+
+/// What is there before the session, what a command does, what the person does then, in which `ran` must not come to be
+/// beside the working directory.
+const BELOW: [(&str, &str, &str); 11] = [
+    (
+        "git init -q --bare x.git",
+        "printf '[core]\nbare=false\nworktree=..\nfsmonitor=touch %s/../ran;\n' $PWD >> x.git/config",
+        "cd x.git && git status",
+    ),
+    (
+        "git init -q --bare x.git; git remote add o x.git",
+        "printf '#!/bin/sh\ntouch %s/../ran' $PWD > x.git/hooks/update; chmod +x x.git/hooks/update",
+        "git push -q o main",
+    ),
+    (
+        "git init -q --bare x.git; rm -r x.git/config",
+        "git init -q e; printf '[core]\nfsmonitor=touch %s/../ran;\n' $PWD >> e/.git/config; echo ../e/.git > x.git/commondir",
+        "cd x.git && git --work-tree=.. status",
+    ),
+    (
+        "mkdir -p n deep/er; git init -q n/0; for n in $(seq 201); do cp -r n/0 n/$n; done; cp -r n/0 deep/er/last",
+        "git -C deep/er/last config core.fsmonitor \"touch $PWD/../ran;\"",
+        "git -C deep/er/last status",
+    ),
+    (
+        "",
+        "git worktree add -q w; git init -q e; git -C e config core.fsmonitor \"touch $PWD/../ran;\"; echo \
+         ../../../e/.git > .git/worktrees/w/commondir",
+        "git -C w status",
+    ),
+    (
+        "git config extensions.worktreeConfig true",
+        "git worktree add -q w; git -C w config --worktree core.fsmonitor \"touch $PWD/../ran;\"",
+        "git -C w status",
+    ),
+    (
+        "",
+        "git worktree add -q w; rm w/.git; git init -q w; git -C w config core.fsmonitor \"touch $PWD/../ran;\"",
+        "git -C w status",
+    ),
+    (
+        "git clone -q . lib; git -c protocol.file.allow=always submodule add $PWD/lib sub; git commit -qm s; git \
+         submodule deinit -f sub; rm -r .git/modules/sub",
+        "git clone -q --bare lib .git/modules/sub; git -C .git/modules/sub config core.bare false; printf '#!/bin/sh\ntouch %s/../ran' $PWD > \
+         .git/modules/sub/hooks/post-checkout; chmod +x .git/modules/sub/hooks/post-checkout",
+        "git -c protocol.file.allow=always submodule update --init",
+    ),
+    ("", "git init -q s; git -C s config core.fsmonitor \"touch $PWD/../ran;\"", "git -C s status"),
+    (
+        "rm -rf .git",
+        "git init -q s; git -C s config core.fsmonitor \"touch $PWD/../ran;\"",
+        "git -C s status",
+    ),
+    (
+        "",
+        "git init -q --bare s.git; printf '[core]\nbare=false\nworktree=..\nfsmonitor=touch %s/../ran;\n' $PWD >> \
+         s.git/config",
+        "cd s.git && git status",
+    ),
+];
+
+#[test]
+fn repositories_below_run_nothing_for_the_person() {
+    for (before, text, after) in BELOW {
+        for sandboxed in [true, false] {
+            let stand = repository(&[&format!("{text}; exit 0")]);
+            let stand = if sandboxed { stand } else { stand.without_sandbox() };
+            git(&stand, &["config", "user.name", "n"]);
+            git(&stand, &["config", "user.email", "e@x"]);
+            person(&stand, before);
+            let results = results(&stand, &["--allowedTools", "Bash"]);
+            person(&stand, after);
+            assert_eq!(stand.home.path().join("ran").exists(), !sandboxed, "{text}: {results:?}");
+        }
+    }
+}
+
+/// Work in repositories that commands make goes on, also where it sets up hooks.
+#[test]
+fn work_goes_on_in_repositories_below() {
+    let stand = repository(&[
+        "git clone -q . c; cd c; git config user.name n; git config user.email e@x; git config core.hooksPath .husky/_; \
+         git config alias.co checkout; echo true > .git/hooks/pre-commit; git clone -q --bare . ../b.git; git worktree \
+         add -q ../w",
+        "cd c && git commit -q --allow-empty -m y && git push -q ../b.git HEAD:x && git log --oneline | wc -l && git -C ../w \
+         status --short",
+    ]);
+    let results = results(&stand, &["--allowedTools", "Bash"]);
+    assert_eq!(results[1], "2", "{results:?}");
+    for path in ["c/.git/HEAD", "b.git/HEAD", "w/.git"] {
+        assert!(stand.home.work().join(path).exists(), "{path}: {results:?}");
     }
 }
 

@@ -19,7 +19,22 @@ pub(super) struct Settings {
     pub addresses: Vec<String>,
     /// What names another repository, mostly by the name that it has in these settings.
     pub remotes: Vec<String>,
+    /// Whether [`USUAL`] settings are harmless too. They run nothing, but show what a person may not want to be shown
+    /// without a question, or run something only where it is asked for by name.
+    pub usual: bool,
 }
+
+/// What git and people write into a repository that they work in, by section and name.
+const USUAL: [(&str, &str); 8] = [
+    ("alias", "*"),
+    ("remote", "promisor"),
+    ("remote", "partialclonefilter"),
+    ("extensions", "partialclone"),
+    ("core", "worktree"),
+    ("core", "excludesfile"),
+    ("commit", "template"),
+    ("mailmap", "file"),
+];
 
 /// Names that are harmless whatever their value, by section. A `*` stands for every name.
 const HARMLESS: &[(&str, &str)] = &[
@@ -175,7 +190,9 @@ impl Settings {
         let with_value = HARMLESS_VALUES.iter().any(|(known, values)| {
             *known == key && values.iter().any(|known| *known == value || format!("\"{known}\"") == value)
         });
-        if with_value || is_harmless(section, named.is_some(), name) { Ok(()) } else { refused() }
+        let usual = self.usual
+            && USUAL.iter().any(|(known, names)| known == section && (*names == "*" || *names == name));
+        if with_value || usual || is_harmless(section, named.is_some(), name) { Ok(()) } else { refused() }
     }
 }
 

@@ -143,13 +143,13 @@ pub(super) fn git_settings(git: &Utf8Path) -> Vec<Utf8PathBuf> {
 }
 
 /// A folder in which git keeps a repository or one of its worktrees.
-struct Within {
-    folder: Utf8PathBuf,
-    is_worktree: bool,
+pub(super) struct Within {
+    pub folder: Utf8PathBuf,
+    pub is_worktree: bool,
 }
 
 /// A folder of git, and those of its worktrees and submodules in it.
-fn folders_within(git: &Utf8Path) -> Vec<Within> {
+pub(super) fn folders_within(git: &Utf8Path) -> Vec<Within> {
     /// Submodules of submodules lie in folders of folders.
     const DEEPEST: usize = 4;
     let mut found = vec![Within { folder: git.to_owned(), is_worktree: false }];
@@ -246,25 +246,34 @@ pub(super) fn bare_name(pattern: &str) -> Option<String> {
     pattern.strip_prefix("/**/").filter(|name| !name.contains('/')).and_then(plain)
 }
 
-/// The repositories nested in a folder: the folders in which there is something called `.git`. Looks at no more names
-/// than it may, nearer ones first.
-pub(super) fn nested_repositories(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
-    const MOST_NAMES: usize = 50_000;
-    const MOST_FOUND: usize = 200;
+/// The folders of git of the repositories in a folder, but for its own: `.git`, which may be a file, or for a repository
+/// without a checkout the folder that it lies in. Looks at no more names than it may, nearer ones first.
+pub(super) fn repositories_in(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
+    const MOST_NAMES: usize = 200_000;
+    const MOST_FOUND: usize = 5_000;
     let (mut found, mut seen) = (Vec::new(), 0);
     let mut folders = VecDeque::from([folder.to_owned()]);
     while let Some(current) = folders.pop_front() {
+        let (mut below, mut has_head) = (Vec::new(), false);
         for entry in current.read_dir_utf8().into_iter().flatten().flatten() {
             seen += 1;
             if seen > MOST_NAMES || found.len() == MOST_FOUND {
                 return found;
             }
-            if entry.file_name() == ".git" {
-                found.extend((current != folder).then(|| current.clone()));
+            let name = entry.file_name();
+            has_head |= name == "HEAD";
+            if name == ".git" {
+                found.extend((current != folder).then(|| current.join(name)));
             } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                folders.push_back(current.join(entry.file_name()));
+                below.push(name.to_owned());
             }
         }
+        if has_head && crate::repository::looks_like_git_folder(&current) {
+            // There are only objects, and many.
+            below.retain(|name| name != "objects");
+            found.push(current.clone());
+        }
+        folders.extend(below.iter().map(|name| current.join(name)));
     }
     found
 }
@@ -300,5 +309,27 @@ mod tests {
         }
         std::fs::write(git.join("config"), format!("[core]\n\tworktree = {root}/stolen\n")).unwrap();
         assert_eq!(git_folders(&root.join("stolen")), std::slice::from_ref(&git));
+    }
+
+    #[test]
+    fn repositories_are_found_with_and_without_a_checkout() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
+        for name in
+            [".git/objects", "a/b/.git", "x.git/objects/HEAD", "x.git/refs", "x.git/c/.git", "no/refs", "led"]
+        {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        for (name, text) in
+            [("x.git/HEAD", "ref: x"), ("no/HEAD", ""), ("led/HEAD", ""), ("led/commondir", "../x.git")]
+        {
+            std::fs::write(root.join(name), text).unwrap();
+        }
+        std::fs::create_dir(root.join("f")).unwrap();
+        std::fs::write(root.join("f/.git"), "gitdir: ../x.git\n").unwrap();
+        let mut found = repositories_in(&root);
+        found.sort();
+        assert_eq!(found, ["a/b/.git", "f/.git", "led", "x.git", "x.git/c/.git"].map(|name| root.join(name)));
+        assert_eq!(repositories_in(&root.join("x.git")), [root.join("x.git"), root.join("x.git/c/.git")]);
     }
 }

@@ -22,6 +22,7 @@ fn maker(form: Form, temporary: Utf8PathBuf) -> SandboxMaker {
         network_open: false,
         unix_sockets: false,
         own: None,
+        report: |_| {},
     })
 }
 
