@@ -10,6 +10,7 @@ mod private_folder;
 mod programs;
 mod refusal;
 mod service;
+mod unfinished;
 mod walk;
 
 use std::collections::{BTreeSet, HashMap};
@@ -647,6 +648,16 @@ impl Drop for SandboxMaker {
         // Commands in the background have ended by now.
         if let Some(text) = self.set_aside(true) {
             (self.settings.report)(&text);
+        }
+        let watched = self.planted.watched();
+        let stopped: Vec<String> =
+            watched.iter().flat_map(|folder| self.planted.stop_unfinished(folder)).collect();
+        if !stopped.is_empty() {
+            (self.settings.report)(&format!(
+                "A command left a rebase unfinished that runs programs when it is continued. Decurion put `break` in \
+                 their place: {}",
+                stopped.join("; ")
+            ));
         }
     }
 }

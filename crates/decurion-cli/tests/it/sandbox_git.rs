@@ -435,7 +435,7 @@ fn person(stand: &Stand, text: &str) {
 
 /// What is there before the session, what a command does, what the person does then, in which `ran` must not come to be
 /// beside the working directory.
-const BELOW: [(&str, &str, &str); 11] = [
+const BELOW: [(&str, &str, &str); 12] = [
     (
         "git init -q --bare x.git",
         "printf '[core]\nbare=false\nworktree=..\nfsmonitor=touch %s/../ran;\n' $PWD >> x.git/config",
@@ -491,6 +491,12 @@ const BELOW: [(&str, &str, &str); 11] = [
          s.git/config",
         "cd s.git && git status",
     ),
+    (
+        "git commit -q --allow-empty -m y",
+        "GIT_SEQUENCE_EDITOR='sed -i 1ibreak' git rebase -q -i HEAD~1; echo exec touch $PWD/../ran >> \
+         .git/rebase-merge/git-rebase-todo",
+        "git rebase --continue; git rebase --continue",
+    ),
 ];
 
 #[test]
@@ -507,6 +513,24 @@ fn repositories_below_run_nothing_for_the_person() {
             assert_eq!(stand.home.path().join("ran").exists(), !sandboxed, "{text}: {results:?}");
         }
     }
+}
+
+/// What is found when the session ends is told to the person, also of commands in the background.
+#[test]
+fn what_a_command_in_the_background_made_is_found_at_the_end() {
+    let make = "git init -q s; git -C s config core.fsmonitor \"touch $PWD/../ran;\"; git rebase -q --exec 'exit 1' \
+                HEAD~1; git rebase --edit-todo; echo made; sleep 1000";
+    let script = "when agent=main turn=1\n  call Bash {\"command\": \"GIT_SEQUENCE_EDITOR='echo exec touch x >>' sh \
+                  src/0.sh\", \"run_in_background\": true}\nwhen agent=main turn=2 result=/ID: (\\w+)/\n  call Bash \
+                  {\"command\": \"while ! grep -q touch .git/rebase-merge/git-rebase-todo; do sleep 0.01; done\"}\nwhen\n  say \"done\"\n";
+    let home = repository(&[make]).home;
+    let stand = Stand::in_home(home, script);
+    git(&stand, &["commit", "-q", "--allow-empty", "-m", "y"]);
+    let at_once = ["--settings", "{\"print\": {\"backgroundWait\": 0}}"];
+    let run = finished(stand.decurion().args(["-p", "go", "--allowedTools", "Bash"]).args(at_once));
+    assert!(run.errors.contains("exec touch x"), "{run:?}");
+    person(&stand, "git -C s status");
+    assert!(!stand.home.path().join("ran").exists());
 }
 
 /// Work in repositories that commands make goes on, also where it sets up hooks.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::ground::{Stamp, stamp};
-use super::places;
+use super::{places, unfinished};
 use crate::repository::{self, Purpose};
 
 /// Folders below are looked through if it takes this part of the time since the last time.
@@ -45,6 +45,8 @@ struct Found {
     repositories: BTreeSet<Utf8PathBuf>,
     /// Folders of git without links in their paths, whose settings commands cannot change.
     protected: BTreeSet<Utf8PathBuf>,
+    /// What unfinished operations of git ran when they were continued.
+    programs: BTreeSet<String>,
 }
 
 impl Found {
@@ -57,9 +59,10 @@ impl Found {
         let named = tops.chain([folder]).flat_map(places::git_folders);
         let folders: BTreeSet<Utf8PathBuf> = named.chain(repositories.iter().cloned()).collect();
         let within: Vec<_> = folders.iter().flat_map(|git| places::folders_within(git)).collect();
+        let programs = within.iter().flat_map(|within| unfinished::programs(&within.folder)).collect();
         let protected = within.iter().filter_map(|within| within.folder.canonicalize_utf8().ok()).collect();
         let repositories = repositories.into_iter().chain(own).collect();
-        Self { repositories, protected }
+        Self { repositories, protected, programs }
     }
 
     /// Which repositories are new and would run something for a person who looks at them.
@@ -138,6 +141,20 @@ impl Planted {
         moved
     }
 
+    /// Gives what commands have planned for operations of git that they left unfinished, and does not run any more.
+    pub(super) fn stop_unfinished(&self, folder: &Utf8Path) -> Vec<String> {
+        let Some(found) = self.all().get(folder).map(|watched| Arc::clone(&watched.found)) else {
+            return Vec::new();
+        };
+        let folders = places::git_folders(folder).into_iter().chain(found.repositories.iter().cloned());
+        let folders: BTreeSet<Utf8PathBuf> = folders.filter(|git| git.is_dir()).collect();
+        let within = folders.iter().flat_map(|git| places::folders_within(git));
+        within
+            .filter_map(|within| unfinished::stop_before(&within.folder, &found.programs))
+            .flatten()
+            .collect()
+    }
+
     /// What the index of a checkout names as repositories, and was none before.
     fn new_nested(&self, folder: &Utf8Path) -> Vec<Utf8PathBuf> {
         // The first is that of this checkout.
@@ -177,14 +194,14 @@ fn refuse(git: &Utf8Path) -> Option<Utf8PathBuf> {
 
 /// Renames what is in a folder, and moves it to another one. Does nothing where a command has put a link in the way of
 /// either.
-fn aside(folder: &Utf8Path, name: &str, to: &Utf8Path) -> Option<Utf8PathBuf> {
+pub(super) fn aside(folder: &Utf8Path, name: &str, to: &Utf8Path) -> Option<Utf8PathBuf> {
     let aside = format!("{name}.refused-{}", uuid::Uuid::new_v4().simple());
     let ((_from, from_path), (_into, into_path)) = (opened(folder)?, opened(to)?);
     std::fs::rename(from_path.join(name), into_path.join(&aside)).ok().map(|()| to.join(aside))
 }
 
 /// A folder, and a path that leads to it whatever is put in its place.
-fn opened(folder: &Utf8Path) -> Option<(File, PathBuf)> {
+pub(super) fn opened(folder: &Utf8Path) -> Option<(File, PathBuf)> {
     // Only a folder can be opened so, and no pipe.
     let file = File::open(folder.join(".")).ok()?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
