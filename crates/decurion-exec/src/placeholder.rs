@@ -177,7 +177,10 @@ fn claim(path: &Path, kind: Kind) -> io::Result<Option<File>> {
             mark(&file);
         }
         match file.try_lock_shared() {
-            Ok(()) if is_same(&file, path) && is_marked(&file.metadata()?) => return Ok(Some(file)),
+            Ok(()) if is_same(&file, path) && is_marked(&file.metadata()?) => {
+                complete(&file, kind)?;
+                return Ok(Some(file));
+            }
             Err(std::fs::TryLockError::WouldBlock) if attempt >= TRIES => {
                 // No session takes so long, and none that still needs it lets another lock it alone.
                 if is_same(&file, path) && is_placeholder(path) {
@@ -220,13 +223,26 @@ fn make_whole(path: &Path, kind: Kind) -> io::Result<()> {
     let unnamed = rustix::fs::open(above, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode);
     let Ok(unnamed) = unnamed else {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(kind.unfinished()).open(path)?;
-        return file.write_all(kind.content());
+        // On a full disk nothing must stay: beside an empty `commondir` git does not work.
+        return file.write_all(kind.content()).inspect_err(|_| drop(std::fs::remove_file(path)));
     };
     let mut file = File::from(unnamed);
     file.write_all(kind.content())?;
     mark(&file);
     let name = format!("/proc/self/fd/{}", file.as_raw_fd());
     Ok(rustix::fs::linkat(CWD, name, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+}
+
+/// Writes the content of a file that a killed session has left empty.
+fn complete(file: &File, kind: Kind) -> io::Result<()> {
+    if kind.content().is_empty() || !file.metadata().is_ok_and(|found| found.is_file() && found.len() == 0) {
+        return Ok(());
+    }
+    // By the descriptor, so that nothing else is written that took its name.
+    let same = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new().write(true).open(same)?.write_all(kind.content())?;
+    mark(file);
+    Ok(())
 }
 
 /// Whether something could not be opened although it may be what we look for.
@@ -471,6 +487,21 @@ mod tests {
         own.hold(&theirs, Kind::CommonDir).unwrap();
         drop(own);
         assert!(theirs.exists());
+    }
+
+    #[test]
+    fn a_file_that_was_left_empty_gets_its_content() {
+        let (_folder, room) = room();
+        for kind in [Kind::CommonDir, Kind::BashProfile, Kind::BashLogin] {
+            let path = room.join("file");
+            OpenOptions::new().write(true).create_new(true).mode(kind.unfinished()).open(&path).unwrap();
+            let own = Placeholders::default();
+            own.hold(&path, kind).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), kind.content());
+            assert!(is_placeholder(&path));
+            drop(own);
+            assert!(!path.exists());
+        }
     }
 
     #[test]
