@@ -210,7 +210,13 @@ pub(crate) fn is_bare_by_accident(folder: &Utf8Path) -> bool {
 /// folder of git, or the file that names it; `known` are folders of git whose settings commands cannot change.
 pub(crate) fn runs_for_looks(git: &Utf8Path, known: &BTreeSet<Utf8PathBuf>) -> bool {
     let top = git.parent().filter(|_| git.file_name() == Some(".git")).unwrap_or(git);
-    let Ok(found) = Repository::of(top, git.to_owned()) else { return true };
+    let Ok(found) = Repository::of(top, git.to_owned()) else {
+        // A file that names no folder of git is nothing to git.
+        return small(git).is_none_or(|text| text.starts_with("gitdir: "));
+    };
+    if !looks_like_git_folder(&found.own) {
+        return false;
+    }
     let is_known = |folder: &Utf8Path| folder.canonicalize_utf8().is_ok_and(|place| known.contains(&place));
     let mut files = found.settings_files();
     // Commands cannot change those.

@@ -107,6 +107,8 @@ pub struct Compiled {
     pub held: Vec<PathBuf>,
 }
 
+/// As many programs of an unfinished rebase are printed.
+const MOST_LISTED: usize = 5;
 /// Of as many repositories in a working directory each setting is protected, where it does not exist by a placeholder,
 /// which is an open file. Of others the whole folder of git is read-only.
 const MOST_NESTED: usize = 200;
@@ -653,10 +655,12 @@ impl Drop for SandboxMaker {
         let stopped: Vec<String> =
             watched.iter().flat_map(|folder| self.planted.stop_unfinished(folder)).collect();
         if !stopped.is_empty() {
+            let more = stopped.len().saturating_sub(MOST_LISTED);
+            let more = if more > 0 { format!(", and {more} more") } else { String::new() };
             (self.settings.report)(&format!(
                 "A command left a rebase unfinished that runs programs when it is continued. Decurion put `break` in \
-                 their place: {}",
-                stopped.join("; ")
+                 their place: {}{more}",
+                stopped[..stopped.len().min(MOST_LISTED)].join("; ")
             ));
         }
     }

@@ -538,14 +538,14 @@ fn what_a_command_in_the_background_made_is_found_at_the_end() {
 fn work_goes_on_in_repositories_below() {
     let stand = repository(&[
         "git clone -q . c; cd c; git config user.name n; git config user.email e@x; git config core.hooksPath .husky/_; \
-         git config alias.co checkout; echo true > .git/hooks/pre-commit; git clone -q --bare . ../b.git; git worktree \
+         git config alias.co checkout; git config gitflow.branch.master main; mkdir ../fake; touch ../fake/.git; echo true > .git/hooks/pre-commit; git clone -q --bare . ../b.git; git worktree \
          add -q ../w",
         "cd c && git commit -q --allow-empty -m y && git push -q ../b.git HEAD:x && git log --oneline | wc -l && git -C ../w \
          status --short",
     ]);
     let results = results(&stand, &["--allowedTools", "Bash"]);
     assert_eq!(results[1], "2", "{results:?}");
-    for path in ["c/.git/HEAD", "b.git/HEAD", "w/.git"] {
+    for path in ["c/.git/HEAD", "b.git/HEAD", "w/.git", "fake/.git"] {
         assert!(stand.home.work().join(path).exists(), "{path}: {results:?}");
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct Settings {
     pub addresses: Vec<String>,
     /// What names another repository, mostly by the name that it has in these settings.
     pub remotes: Vec<String>,
-    /// Whether [`USUAL`] settings are harmless too. They run nothing, but show what a person may not want to be shown
+    /// Whether [`USUAL`] settings are harmless too, and those of other programs. They run nothing, but show what a person may not want to be shown
     /// without a question, or run something only where it is asked for by name.
     pub usual: bool,
 }
@@ -112,6 +112,15 @@ const HARMLESS_VALUES: &[(&str, &[&str])] = &[
     ("extensions.refstorage", &["files", "reftable"]),
 ];
 
+/// The sections that git and its usual extensions read. What another one says is for other programs.
+const READ_BY_GIT: &str = "add advice alias am annex apply attr author blame branch browser bundle checkout clean clone \
+     color column commit commitgraph committer completion core credential credentialcache diff difftool extensions fastimport \
+     feature fetch filter format fsck fsmonitor gc gitcvs gitweb gpg grep gui guitool help hook http i18n imap include \
+     includeif index init instaweb interactive lfs log lsrefs mailinfo mailmap maintenance man merge mergetool notes pack \
+     pager pretty promisor protocol pull push rebase receive reftable remote remotes repack rerere revert safe sendemail \
+     sendpack sequence showbranch sideband sparse splitindex ssh stash status submodule svn svn-remote tag tar trace2 trailer \
+     transfer uploadarchive uploadpack url user versionsort web worktree";
+
 impl Settings {
     /// Adds what a file says; the error is what in it could run a program, or is not understood. `top` is the
     /// checkout and `own` the folder of git for it.
@@ -190,8 +199,10 @@ impl Settings {
         let with_value = HARMLESS_VALUES.iter().any(|(known, values)| {
             *known == key && values.iter().any(|known| *known == value || format!("\"{known}\"") == value)
         });
-        let usual = self.usual
-            && USUAL.iter().any(|(known, names)| known == section && (*names == "*" || *names == name));
+        let is_read = || READ_BY_GIT.split_ascii_whitespace().any(|known| known == section);
+        let is_usual =
+            || USUAL.iter().any(|(known, names)| known == section && (*names == "*" || *names == name));
+        let usual = self.usual && (is_usual() || !is_read());
         if with_value || usual || is_harmless(section, named.is_some(), name) { Ok(()) } else { refused() }
     }
 }
