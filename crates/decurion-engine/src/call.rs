@@ -36,7 +36,7 @@ use crate::elicit::Elicitor;
 use crate::hook::HookPermission;
 use crate::hooked::{Hooked, HookedCall};
 use crate::journal::JournalLost;
-use crate::permission::{Around, Policy, Walls, decide, is_inside, suggest};
+use crate::permission::{Around, NamedWrite, Policy, Walls, decide, is_inside, named_writes, suggest};
 use crate::ports::{Ask, Ports, new_line};
 use crate::repository::look_at_disk;
 use crate::rules::{OpenRules, around};
@@ -182,9 +182,9 @@ pub async fn perform(bench: &Bench<'_>, prepared: Prepared) -> Result<Finished, 
     let permit = decide_again(bench, &mut ready, &name, permit).await;
     audit::record(bench, &ready.call.id, &name, &ready.intent, permit.decided()).await?;
     let mut finished = match permit {
-        Permit::Granted { decision, input, seen, under, .. } => {
+        Permit::Granted { decision, by, input, seen, under } => {
             let input = input.or_else(|| said.changed.then(|| ready.call.input.clone()));
-            run(bench, ready, name, decision, input, Leave { policy: policy(bench, &under), seen }).await?
+            run(bench, ready, name, decision, input, Leave::new(bench, &under, seen, by)).await?
         }
         Permit::Refused { decision, unanswerable, interrupt, .. } => {
             refuse(bench, ready, name, decision, unanswerable, interrupt).await?
@@ -431,9 +431,19 @@ struct Leave {
     policy: Policy,
     /// What was decided about, with the paths that the named ones led to then.
     seen: Box<Intent>,
+    /// Paths outside of the working directories that a command may write, because its text names them and the answer to
+    /// a question, or a rule, allows that.
+    opens: Vec<NamedWrite>,
 }
 
 impl Leave {
+    fn new(bench: &Bench<'_>, under: &Rights, seen: Box<Intent>, by: DecidedBy) -> Self {
+        let policy = policy(bench, under);
+        let answered = matches!(by, DecidedBy::Person | DecidedBy::Host | DecidedBy::Tool);
+        let opens = named_writes(&policy, &seen, answered);
+        Self { policy, seen, opens }
+    }
+
     /// For files that the call opens itself.
     fn rules(&self, bench: &Bench<'_>) -> OpenRules {
         let rules = OpenRules::new(self.policy.clone(), (*self.seen).clone());
@@ -500,8 +510,8 @@ pub async fn inline_permit(
     let recorded = audit::record(bench, &ready.call.id, &name, &ready.intent, permit.decided()).await;
     recorded.map_err(|lost| lost.to_string())?;
     match permit {
-        Permit::Granted { decision, input, seen, under, .. } => {
-            let leave = Leave { policy: policy(bench, &under), seen };
+        Permit::Granted { decision, by, input, seen, under } => {
+            let leave = Leave::new(bench, &under, seen, by);
             let confined = leave.confined(bench, &ready.call, decision.profile).await?;
             Ok((leave.rules(bench), input.unwrap_or(ready.call.input), confined))
         }

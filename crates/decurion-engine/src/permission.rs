@@ -10,6 +10,7 @@ mod commands;
 mod excluded;
 mod glob;
 mod led_to;
+mod named_writes;
 mod names;
 mod paths;
 pub mod rows;
@@ -36,6 +37,7 @@ pub use excluded::Excluded;
 pub(crate) use glob::component_matches;
 use led_to::led_to;
 pub(crate) use led_to::linked_from;
+pub use named_writes::{NamedWrite, named_writes};
 pub use names::{ENGINE_TOOLS, unknown_tool};
 use paths::Reading;
 pub(crate) use paths::is_inside;
@@ -239,6 +241,11 @@ pub fn decide(policy: &Policy, tool: &str, input: &Value, intent: &Intent) -> De
 pub(crate) fn patterns_of(rule: &Rule, around: &Around, wide: bool) -> Vec<String> {
     let reading = if wide { Reading::Wide } else { Reading::Narrow };
     rule.specifier.as_deref().map(|text| paths::patterns(text, around, reading)).unwrap_or_default()
+}
+
+/// Whether writing to a path is a way to run something later, or to change our own settings.
+pub(crate) fn is_protected(path: &Utf8Path, around: &Around) -> bool {
+    paths::protected(path, around).is_some()
 }
 
 /// The rule that denies agents of this type, under whichever of its names.
@@ -754,6 +761,12 @@ impl Question<'_> {
             .map(|text| {
                 format!("the path has characters that deceive: {}", decurion_tools::bash::visible(text))
             })
+    }
+
+    /// Whether a rule that names paths allows this one.
+    pub(crate) fn is_named_by_rule(&self, path: &Utf8Path, access: Access) -> bool {
+        let allowed = self.path_allowed(path, access).ok().and_then(|decision| decision.rule);
+        allowed.is_some_and(|rule| rule.contains('('))
     }
 
     /// Whether one path may be used, by rules, place and mode; else why not.

@@ -4,6 +4,7 @@
 //! The analysis of a command's text decides what is asked; this decides what can happen. Neither relies on the other.
 
 mod ground;
+mod opened;
 mod places;
 mod planted;
 mod private_folder;
@@ -25,7 +26,7 @@ use decurion_protocol::intent::{ShellCommand, ShellIntent};
 use decurion_protocol::{Intent, Mode, Profile, Rule, ToolOutput};
 
 use crate::confine::Confinement;
-use crate::permission::{Around, Excluded, Policy, Walls, fixed_part, linked_from, patterns_of};
+use crate::permission::{Around, Excluded, NamedWrite, Policy, Walls, fixed_part, linked_from, patterns_of};
 use crate::trail::{Ground, Trails};
 use ground::KeptGround;
 pub(crate) use places::{checkouts, git_folders, settings_in, top_of};
@@ -112,6 +113,21 @@ const MOST_LISTED: usize = 5;
 /// Of as many repositories in a working directory each setting is protected, where it does not exist by a placeholder,
 /// which is an open file. Of others the whole folder of git is read-only.
 const MOST_NESTED: usize = 200;
+
+/// What a command is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// What it would touch, as it was decided about.
+    pub seen: &'a Intent,
+    /// Paths outside of the working directories that it may write.
+    pub opens: &'a [NamedWrite],
+}
+
+impl<'a> From<&'a Intent> for Wanted<'a> {
+    fn from(seen: &'a Intent) -> Self {
+        Self { seen, opens: &[] }
+    }
+}
 
 /// A repository in a working directory.
 #[derive(Debug)]
@@ -240,14 +256,14 @@ impl SandboxMaker {
 
     /// How a command with this profile and this environment runs; without one, no program has more rights than others.
     /// Looks at the disk, and holds the places of what the command may not make.
-    pub fn compile(
+    pub fn compile<'a>(
         &self,
         policy: &Policy,
         profile: Option<Profile>,
-        seen: &Intent,
+        wanted: impl Into<Wanted<'a>>,
         environment: Option<&Variables>,
     ) -> Result<Compiled, SandboxError> {
-        self.compile_with(policy, profile, seen, environment, Holding::Done)
+        self.compile_with(policy, profile, wanted.into(), environment, Holding::Done)
     }
 
     /// The same for people to look at: nothing is put in the working directories.
@@ -255,20 +271,21 @@ impl SandboxMaker {
         &self,
         policy: &Policy,
         profile: Option<Profile>,
-        seen: &Intent,
+        wanted: Wanted<'_>,
         environment: &Variables,
     ) -> Result<Compiled, SandboxError> {
-        self.compile_with(policy, profile, seen, Some(environment), Holding::Listed)
+        self.compile_with(policy, profile, wanted, Some(environment), Holding::Listed)
     }
 
     fn compile_with(
         &self,
         policy: &Policy,
         profile: Option<Profile>,
-        seen: &Intent,
+        wanted: Wanted<'_>,
         environment: Option<&Variables>,
         holding: Holding,
     ) -> Result<Compiled, SandboxError> {
+        let seen = wanted.seen;
         if profile == Some(Profile::Outside) && self.settings.allows_outside {
             return Ok(Compiled::default());
         }
@@ -283,7 +300,7 @@ impl SandboxMaker {
         if excluded && let Some(environment) = trusted {
             return Ok(Compiled { environment, ..Compiled::default() });
         }
-        let (sandbox, held) = self.confine(policy, reads, seen, holding)?;
+        let (sandbox, held) = self.confine(policy, reads, wanted, holding)?;
         let sandbox = Some(Sandbox { sees_machine: trusted.is_some(), ..sandbox });
         Ok(Compiled { sandbox, environment: trusted.unwrap_or_default(), held })
     }
@@ -300,7 +317,7 @@ impl SandboxMaker {
         let always_hidden = &self.settings.hidden;
         let bounds = Bounds { sandbox, usual: None, policy, always_hidden };
         let refusal = refusal_in(output, hosts, &bounds, &policy.around.cwd)?;
-        let usual = reads.then(|| self.confine(policy, false, seen, Holding::Listed).ok()).flatten();
+        let usual = reads.then(|| self.confine(policy, false, seen.into(), Holding::Listed).ok()).flatten();
         let usual = usual.as_ref().map(|(sandbox, _)| sandbox);
         let remedy = Bounds { usual, ..bounds }.remedy(&refusal);
         Some((refusal, remedy))
@@ -316,7 +333,7 @@ impl SandboxMaker {
     ) -> Result<Option<Vec<(OsString, OsString)>>, SandboxError> {
         let around = &policy.around;
         let policy = Policy { mode: Mode::Default, ..policy.clone() };
-        let (usual, _) = self.confine(&policy, false, &Intent::titled(""), Holding::Listed)?;
+        let (usual, _) = self.confine(&policy, false, (&Intent::titled("")).into(), Holding::Listed)?;
         let trails = Trails::on_disk();
         let checkouts = around.checkout.iter().flat_map(Confinement::checkouts);
         let folders = around.places().chain(checkouts);
@@ -330,7 +347,7 @@ impl SandboxMaker {
         &self,
         policy: &Policy,
         reads: bool,
-        seen: &Intent,
+        Wanted { seen, opens }: Wanted<'_>,
         holding: Holding,
     ) -> Result<(Sandbox, Vec<PathBuf>), SandboxError> {
         // The rules could not be held against the text, so a repository's history stays closed where a rule forbids
@@ -347,6 +364,9 @@ impl SandboxMaker {
             paths.show_all(&allowed_to_read(policy));
         } else {
             paths.show_all(policy.around.home.iter().chain(seen.touches.iter().map(|touch| &touch.path)));
+        }
+        if writes {
+            self.open(&mut paths, opens, &policy.around);
         }
         self.add_rules(&mut paths, policy, unclear && reads)?;
         paths.hide(&self.settings.hidden);
@@ -402,7 +422,7 @@ impl SandboxMaker {
     pub(crate) fn compile_look(&self, folder: &Utf8Path) -> Result<Sandbox, SandboxError> {
         let around = Around { cwd: folder.to_owned(), root: folder.to_owned(), ..Around::default() };
         let policy = Policy::new(Mode::Plan, Arc::default(), around);
-        self.confine(&policy, true, &Intent::titled(""), Holding::Done).map(|(sandbox, _)| sandbox)
+        self.confine(&policy, true, (&Intent::titled("")).into(), Holding::Done).map(|(sandbox, _)| sandbox)
     }
 
     /// Whether the settings name all commands of a text.

@@ -19,6 +19,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+pub use mounts::TEMPORARY;
+
 /// Where commands with a network of their own find the way out of it.
 pub const PROXY_PORT: u16 = 14_041;
 

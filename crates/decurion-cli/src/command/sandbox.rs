@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use decurion_config::{Environment, LoadRequest, Loaded};
 use decurion_engine::permission::{self, Around, Checkouts, Policy, Walls};
-use decurion_engine::sandbox::SandboxMaker;
+use decurion_engine::sandbox::{SandboxMaker, Wanted};
 use decurion_engine::trail::Trails;
 use decurion_exec::{Exit, Launch, Output, Sandbox, Stdin};
 use decurion_protocol::{Decision, Intent, Profile, Verdict};
@@ -112,8 +112,11 @@ fn explain(
     permission::add_real_paths(&mut intent, &policy.around.trails);
     let decision = permission::decide(&policy, "Bash", &input, &intent);
     let profile = decision.profile.filter(|_| !allowed);
+    let answered = allowed || decision.verdict == Verdict::Ask;
+    let opens = permission::named_writes(&policy, &intent, answered);
+    let wanted = Wanted { seen: &intent, opens: &opens };
     let explained =
-        sandbox.map(|(maker, variables)| maker.explain(&policy, profile, &intent, variables)).transpose();
+        sandbox.map(|(maker, variables)| maker.explain(&policy, profile, wanted, variables)).transpose();
     let explained = explained.map_err(|error| Failure::failed(error.to_string()))?.unwrap_or_default();
     let form = maker.map_or("none", |maker| maker.settings().form.name());
     let saved = saved_question(&policy, &input, &intent, &decision);

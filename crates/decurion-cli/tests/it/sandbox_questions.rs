@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::sandbox::stand;
+use crate::sandbox::{names, stand};
 use crate::stand::Stand;
 use crate::talk::{LED, answer, next, prompt};
 
@@ -83,4 +83,53 @@ fn a_host_that_a_person_refused_is_no_further_question_and_their_words_are_told(
     assert_eq!(asked[0]["tool_name"], "WebFetch", "{asked:?}");
     assert!(results[0].contains("unlisted.example:443 was refused: "), "{results:?}");
     assert!(results[0].contains("use the local file"), "{results:?}");
+}
+
+#[test]
+fn a_yes_to_a_write_outside_lets_it_happen_without_another_question() {
+    let commands = [
+        "cp a.txt ../out/",
+        "echo new > ../out/new.txt",
+        "sed -i s/new/changed/ ../out/new.txt",
+        "rm ../out/a.txt",
+        "mkdir -p ../deep/er && mv ../out/new.txt ../deep/er/moved.txt",
+    ];
+    let stand = stand(&commands);
+    let (asked, results) = led(&stand, &[], &[yes()]);
+    assert_eq!(asked.len(), commands.len(), "{asked:?} {results:?}");
+    assert_eq!(fs::read_to_string(stand.home.path().join("deep/er/moved.txt")).unwrap(), "changed\n");
+    assert_eq!(names(&stand.home.path().join("out")), [""; 0], "{results:?}");
+}
+
+#[test]
+fn a_yes_to_a_write_outside_opens_what_the_question_names_and_no_more() {
+    let write =
+        |file: &str| format!("perl -e 'open(F, q(>>../out/{file})) and print F q(x) or print qq($!;)'");
+    let both = format!("echo x > ../out/new; {}; {}", write("old"), write("denied"));
+    let folder = format!("cp a.txt ../out/sub/; {}; {}", write("sub/.bashrc"), write("old"));
+    let stand = stand(&[&both, &folder]);
+    let out = stand.home.path().join("out");
+    fs::create_dir(out.join("sub")).unwrap();
+    for name in ["old", "denied", "sub/.bashrc"] {
+        fs::write(out.join(name), "").unwrap();
+    }
+    let deny = format!("Edit(/{}/denied)", out.display());
+    let (asked, results) = led(&stand, &["--disallowedTools", &deny], &[yes()]);
+    assert_eq!(asked.len(), 2, "{asked:?} {results:?}");
+    assert_eq!(results[0].matches("Read-only file system").count(), 2, "{results:?}");
+    assert!(results[1].contains("Read-only file system"), "{results:?}");
+    for name in ["old", "denied", "sub/.bashrc"] {
+        assert_eq!(fs::read_to_string(out.join(name)).unwrap(), "", "{name}");
+    }
+    assert_eq!(fs::read_to_string(out.join("new")).unwrap(), "x\n");
+    assert_eq!(names(&out.join("sub")), [".bashrc", "a.txt"]);
+}
+
+#[test]
+fn a_rule_that_holds_a_whole_command_lets_it_write_what_it_names() {
+    let stand = stand(&["cp a.txt ../out/"]);
+    let target = stand.home.path().join("out");
+    let (asked, results) = led(&stand, &["--allowedTools", "Bash(cp a.txt ../out/)"], &[yes()]);
+    assert!(asked.is_empty(), "{asked:?} {results:?}");
+    assert_eq!(names(&target), ["a.txt"], "{results:?}");
 }

@@ -10,12 +10,12 @@ use decurion_protocol::{AskedBy, Decision, Event, Mode, Profile, ToolContent, To
 use decurion_tools::ToolContext;
 use serde_json::Value;
 
-use super::{Bench, Call, Leave, Permit, Work, ask, now, policy};
+use super::{Bench, Call, Leave, Permit, Work, ask, now};
 use crate::audit;
 use crate::bounds;
 use crate::egress::Pass;
 use crate::journal::JournalLost;
-use crate::sandbox::{Compiled, Fixed, Refusal, Remedy};
+use crate::sandbox::{Compiled, Fixed, Refusal, Remedy, Wanted};
 
 /// Runs a call in its sandbox. A command that the sandbox kept from something says so.
 pub(super) async fn sandboxed(
@@ -108,8 +108,8 @@ async fn widened(
         input.as_ref().is_none_or(|input| *input == work.input || *input == ready.call.input)
     };
     match permit {
-        Permit::Granted { decision, input, under, .. } if unchanged(&input) => {
-            let leave = Leave { policy: policy(bench, &under), seen: leave.seen.clone() };
+        Permit::Granted { decision, by, input, under, .. } if unchanged(&input) => {
+            let leave = Leave::new(bench, &under, leave.seen.clone(), by);
             let text = refusal.notice(remedy);
             let notice = Event::Notice { level: "info".to_owned(), text };
             bench.ports.journal.write(&bench.ports.who, vec![notice]).await?;
@@ -142,7 +142,7 @@ impl Leave {
             return bounds::refuses_outside(limits).map_or(Ok(None), Err);
         };
         let rules = Arc::clone(&self.policy.rules);
-        let (policy, seen) = (self.policy.clone(), self.seen.clone());
+        let (policy, seen, opens) = (self.policy.clone(), self.seen.clone(), self.opens.clone());
         // What the settings exempt is not exempt from what a definition takes away.
         let environment = Arc::clone(&bench.ports.equipment.environment);
         let environment = Some(environment).filter(|_| limits.is_empty());
@@ -150,7 +150,12 @@ impl Leave {
         let (secrets, may_connect) = (egress.clone(), bounds::may_connect(limits, egress.is_some()));
         // All of it looks at files, and the first one of a session removes what killed sessions have left.
         let compile = move || {
-            let compiled = maker.compile(&policy, profile, &seen, environment.as_deref());
+            let compiled = maker.compile(
+                &policy,
+                profile,
+                Wanted { seen: &seen, opens: &opens },
+                environment.as_deref(),
+            );
             let Compiled { mut sandbox, environment, .. } = compiled.map_err(|error| error.to_string())?;
             let mut masked = Vec::new();
             if let Some(sandbox) = &mut sandbox {

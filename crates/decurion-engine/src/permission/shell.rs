@@ -415,6 +415,12 @@ fn lends(shell: &ShellIntent, index: usize) -> bool {
     })
 }
 
+/// Whether a rule holds the very words of a command, and with them the paths among them.
+pub(crate) fn is_written_down(question: &Question<'_>, shell: &ShellIntent, index: usize) -> bool {
+    let has_redirections = shell.commands.get(index).is_none_or(|command| command.redirections != 0);
+    !has_redirections && matches!(allowed(question, shell, index), Some((_, Allowed::Exactly)))
+}
+
 /// The rule that allows a command: by its own words, or by those of the command that runs it.
 fn allowed<'q>(question: &Question<'q>, shell: &ShellIntent, index: usize) -> Option<(&'q Rule, Allowed)> {
     let rules: &'q [Rule] = &question.policy.rules.allow;

@@ -238,7 +238,11 @@ fn denies(sandbox: &Sandbox, kind: RefusalKind, place: &Path) -> bool {
     let own = ["/tmp", "/var/tmp", "/dev", "/proc"].iter().any(|folder| place.starts_with(folder));
     let own = own && !covers(&sandbox.visible);
     match kind {
-        RefusalKind::Write => covers(&sandbox.read_only) || !(own || covers(&sandbox.writable)),
+        // A folder can be writable in a read-only one, and read-only in a writable one.
+        RefusalKind::Write => {
+            let read_only = depth(&sandbox.read_only);
+            (read_only.is_some() || !own) && read_only >= depth(&sandbox.writable)
+        }
         // A folder can be shown in a hidden one, and hidden in a shown one.
         RefusalKind::Read => depth(&sandbox.hidden) > depth(&sandbox.visible),
         RefusalKind::Network | RefusalKind::Other => false,

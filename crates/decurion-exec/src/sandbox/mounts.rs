@@ -16,8 +16,8 @@ use super::enter::{Base, attach_at, bare_copy_of, copy_of};
 use super::kernel::{self, NO_DEVICES, READ_ONLY};
 use super::{PathError, Sandbox, at};
 
-/// What the private temporary folder stands for.
-pub(crate) const TEMPORARY: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+/// What the private temporary folder of a command stands for.
+pub const TEMPORARY: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 /// The last of these, which is for memory that processes share: it is always the command's own.
 const SHARED_MEMORY: &[&str] = &["/dev/shm"];
 const FILES: &[&str] = &["/tmp", "/var/tmp"];

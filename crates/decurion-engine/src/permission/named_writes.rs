@@ -1,0 +1,61 @@
+//! What a command that goes ahead may write outside of the working directories. Takes its text, taken apart, and whether
+//! a person said yes to it; gives the paths that it plainly writes, as its text names them.
+
+use camino::Utf8PathBuf;
+use decurion_protocol::intent::ShellCommand;
+use decurion_protocol::{Access, Intent};
+use serde_json::Value;
+
+use super::{Policy, Question, paths, shell};
+
+/// Programs that remove each of their operands.
+const REMOVES: [&str; 4] = ["rm", "rmdir", "unlink", "shred"];
+/// Programs that put another file in the place of one.
+const REPLACES: [&str; 2] = ["mv", "ln"];
+
+/// A path outside of the working directories that a command may write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedWrite {
+    /// As the text names it.
+    pub path: Utf8PathBuf,
+    /// Whether it is removed, or another file is put in its place.
+    pub replaced: bool,
+}
+
+/// The paths that a command may write because it names them: all of them if a person said yes to its text, otherwise
+/// those that rules allow by name. Never one that is protected.
+pub fn named_writes(policy: &Policy, intent: &Intent, answered: bool) -> Vec<NamedWrite> {
+    let Some(text) = &intent.shell else { return Vec::new() };
+    let question = Question { policy, tool: "Bash", input: &Value::Null, intent };
+    let around = &policy.around;
+    let mut found: Vec<NamedWrite> = Vec::new();
+    for (index, command) in text.commands.iter().enumerate() {
+        if command.inside.as_ref().is_some_and(|inside| inside.elsewhere) {
+            continue;
+        }
+        let allowed = answered || shell::is_written_down(&question, text, index);
+        for write in written_by(command) {
+            let path = &write.path;
+            let may = allowed || question.is_named_by_rule(path, Access::Write);
+            let outside = !paths::is_inside(path, around) && paths::protected(path, around).is_none();
+            if may && outside && !found.contains(&write) {
+                found.push(write);
+            }
+        }
+    }
+    found
+}
+
+/// The paths that a command plainly writes.
+fn written_by(command: &ShellCommand) -> impl Iterator<Item = NamedWrite> {
+    let program = command.words.get(command.assigned).and_then(|word| word.rsplit('/').next()).unwrap_or("");
+    let in_place = program == "sed" && command.words.iter().any(|word| word.starts_with("-i"));
+    let changes = in_place || REMOVES.contains(&program);
+    let replaced = changes || REPLACES.contains(&program);
+    let touched = command.touches.iter().filter(move |touch| changes || touch.access == Access::Write);
+    let operands = command.mentions.iter().chain(&command.leads).filter(move |_| changes);
+    touched
+        .map(|touch| &touch.path)
+        .chain(operands)
+        .map(move |path| NamedWrite { path: path.clone(), replaced })
+}
