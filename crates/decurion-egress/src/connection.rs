@@ -86,7 +86,10 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) {
                 open.record.verdict = RecordedVerdict::Refused(fault.to_string());
             }
             if let Fault::Refused(refusal) = &fault {
-                open.record.refusal = Some(refusal.reason.clone());
+                match refusal.failed_lookup() {
+                    Some(grant) => open.record.verdict = RecordedVerdict::Allowed(grant),
+                    None => open.record.refusal = Some(refusal.reason.clone()),
+                }
             }
             open.record.ending = fault.ending();
             inbound.answer(&fault).await;
@@ -124,7 +127,11 @@ async fn carry_out(
     let (mut server, address) = timeout(shared.limits.connect_time, connecting)
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-        .map_err(Fault::Unreachable)?;
+        .map_err(|error| Fault::Unreachable {
+            host: admission.host.to_string(),
+            port: request.port,
+            error,
+        })?;
     open.record.address = Some(address);
     // Small messages go at once: both sides may be waiting for each other.
     let _ = server.set_nodelay(true);

@@ -26,8 +26,8 @@ pub(crate) enum Fault {
     TooSlow,
     #[error("{0}")]
     Refused(Refusal),
-    #[error("the server cannot be reached: {0}")]
-    Unreachable(io::Error),
+    #[error("cannot connect to {host}:{port}: {}", reason(error))]
+    Unreachable { host: String, port: u16, error: io::Error },
     #[error("{0}")]
     Hello(#[from] HelloError),
     #[error("the TLS hello was not complete in time")]
@@ -54,8 +54,8 @@ impl Fault {
     pub(crate) fn ending(&self) -> Ending {
         match self {
             Self::ClientLeft => Ending::ClientLeft,
-            Self::Unreachable(_) | Self::Broken(_) => Ending::Failed(self.to_string()),
-            Self::Refused(refusal) if !refusal.is_by_rule() => Ending::Failed(self.to_string()),
+            Self::Unreachable { .. } | Self::Broken(_) => Ending::Failed(self.to_string()),
+            Self::Refused(refusal) if refusal.failed_lookup().is_some() => Ending::Failed(self.to_string()),
             Self::Idle => Ending::Idle,
             Self::ClientRemoved => Ending::Stopped,
             _ => Ending::Refused,
@@ -64,7 +64,7 @@ impl Fault {
 
     /// Whether this says that the connection may not be, as opposed to how an allowed one ended.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Refused(_)) || self.ending() == Ending::Refused
+        self.ending() == Ending::Refused
     }
 
     /// What an HTTP client is told before its tunnel or response has begun.
@@ -74,10 +74,10 @@ impl Fault {
             Self::Head(_) | Self::UnknownProtocol => ("400 Bad Request", None),
             Self::Unauthenticated => ("407 Proxy Authentication Required", None),
             Self::TooSlow => ("408 Request Timeout", None),
-            Self::Refused(refusal) if refusal.is_by_rule() => {
+            Self::Refused(refusal) if refusal.failed_lookup().is_none() => {
                 ("403 Forbidden by the sandbox", refusal.hint())
             }
-            Self::Refused(_) | Self::Unreachable(_) => ("502 Bad Gateway", None),
+            Self::Refused(_) | Self::Unreachable { .. } => ("502 Bad Gateway", None),
             _ => return None,
         };
         // Clients that cannot open a tunnel show the words after the status code, and not the body.
@@ -101,15 +101,15 @@ impl Fault {
         let reply = match self {
             Self::NoLogin => return Some(vec![VERSION, NO_METHOD]),
             Self::Unauthenticated => return Some(vec![1, 1]),
-            Self::Refused(Refusal { reason: Reason::Lookup(_), .. }) => Reply::HostUnreachable,
+            Self::Refused(Refusal { reason: Reason::Lookup { .. }, .. }) => Reply::HostUnreachable,
             Self::Refused(_) => Reply::NotAllowed,
             Self::Socks(SocksError::Command) => Reply::CommandUnknown,
             Self::Socks(SocksError::AddressType) => Reply::AddressUnknown,
             Self::Socks(SocksError::Malformed) => Reply::Failed,
-            Self::Unreachable(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            Self::Unreachable { error, .. } if error.kind() == io::ErrorKind::ConnectionRefused => {
                 Reply::ConnectionRefused
             }
-            Self::Unreachable(_) => Reply::HostUnreachable,
+            Self::Unreachable { .. } => Reply::HostUnreachable,
             _ => return None,
         };
         Some(reply.message().to_vec())
@@ -118,5 +118,16 @@ impl Fault {
     /// What a client is told inside its tunnel.
     pub(crate) fn tunnel_answer(&self) -> Option<Vec<u8>> {
         matches!(self, Self::ServerName { .. } | Self::HiddenName).then(|| UNRECOGNIZED_NAME.to_vec())
+    }
+}
+
+/// Why a server cannot be reached, without the system's number for it.
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::TimedOut => "it did not answer in time".to_owned(),
+        io::ErrorKind::HostUnreachable => "the host is unreachable".to_owned(),
+        io::ErrorKind::NetworkUnreachable => "the network is unreachable".to_owned(),
+        _ => error.to_string(),
     }
 }

@@ -85,7 +85,7 @@ impl Grant {
 
 /// A connection that is not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("connection to {host}:{port} refused: {reason}")]
+#[error("{}", self.text())]
 pub struct Refusal {
     /// The host in normal form; as it was written, escaped, if it has none.
     pub host: String,
@@ -138,15 +138,31 @@ pub enum Reason {
         /// The pattern.
         pattern: String,
     },
-    /// The lookup failed. This is not a decision of the rules.
-    #[error("the host name cannot be resolved: {0}")]
-    Lookup(String),
+    /// The host may be reached, and its name cannot be resolved.
+    #[error("{problem}")]
+    Lookup {
+        /// Why it may be reached.
+        grant: Grant,
+        /// What the system said.
+        problem: String,
+    },
 }
 
 impl Refusal {
-    /// Whether the rules refuse this, as opposed to a failed lookup.
-    pub fn is_by_rule(&self) -> bool {
-        !matches!(self.reason, Reason::Lookup(_))
+    /// What allows the host, if all that failed is the lookup of its name.
+    pub fn failed_lookup(&self) -> Option<Grant> {
+        match self.reason {
+            Reason::Lookup { grant, .. } => Some(grant),
+            _ => None,
+        }
+    }
+
+    fn text(&self) -> String {
+        let Self { host, port, reason } = self;
+        match reason {
+            Reason::Lookup { problem, .. } => format!("cannot resolve {host}: {problem}"),
+            reason => format!("connection to {host}:{port} refused: {reason}"),
+        }
     }
 
     /// How a person can allow this connection, if that is possible.
@@ -170,7 +186,7 @@ impl Refusal {
                 "to allow it, add \"{}\" to sandbox.network.allowedDomains in the agent's definition",
                 self.host
             )),
-            Reason::Malformed(_) | Reason::Lookup(_) => None,
+            Reason::Malformed(_) | Reason::Lookup { .. } => None,
         }
     }
 }
@@ -229,7 +245,7 @@ impl Gate {
         if let Decision::Denied { pattern } = rules.decide(&host, port) {
             return Err(refuse(host.to_string(), Reason::Denied { pattern }));
         }
-        match self.vetted_addresses(&rules, &host, port).await {
+        match self.vetted_addresses(&rules, &host, port, grant).await {
             Ok(addresses) => Ok(Admission { host, addresses, grant }),
             Err(reason) => Err(refuse(host.to_string(), reason)),
         }
@@ -280,12 +296,14 @@ impl Gate {
         rules: &HostRules,
         host: &Host,
         port: u16,
+        grant: Grant,
     ) -> Result<Vec<SocketAddr>, Reason> {
+        let failed = |problem: String| Reason::Lookup { grant, problem };
         let found = match host {
             Host::Address(address) => vec![*address],
-            Host::Name(name) => self.resolve(name).await.map_err(Reason::Lookup)?,
+            Host::Name(name) => self.resolve(name).await.map_err(failed)?,
         };
-        let mut refused = Reason::Lookup("it has no addresses".to_owned());
+        let mut refused = failed("it has no addresses".to_owned());
         let mut vetted = Vec::new();
         for address in found.into_iter().map(|address| address.to_canonical()) {
             match rules.vet(address, port) {

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use camino::Utf8Path;
 use decurion_egress::rules::{Decision as HostDecision, Pattern};
 use decurion_egress::{
-    Client, Clients, ConnectionRecord, DEFAULT_HOSTS, Gate, Grant, Host, HostRules, Judge, Proxy, ProxyParts,
-    Reason, RecordedVerdict, Recorder, SystemResolver, Verdict as HostVerdict, environment,
+    Client, Clients, ConnectionRecord, DEFAULT_HOSTS, Ending, Gate, Grant, Host, HostRules, Judge, Proxy,
+    ProxyParts, Reason, RecordedVerdict, Recorder, SystemResolver, Verdict as HostVerdict, environment,
 };
 pub use decurion_egress::{Masked, MaskedError, Secret, spellings};
 use decurion_exec::Sandbox;
@@ -87,6 +87,8 @@ struct Caller {
     listed: Vec<Listed>,
     /// Hosts that were refused, the first [`MOST_REFUSED`] by name.
     refused: Mutex<Vec<String>>,
+    /// Why allowed hosts could not be reached, the first [`MOST_REFUSED`].
+    failed: Mutex<Vec<String>>,
     /// What the person said who refused a host.
     declined: Mutex<Option<String>>,
     backlog: Arc<Backlog>,
@@ -171,6 +173,7 @@ impl Egress {
             witness: Witness::new(bench),
             listed,
             refused: Mutex::default(),
+            failed: Mutex::default(),
             declined: Mutex::default(),
             backlog: Arc::default(),
         });
@@ -214,6 +217,11 @@ impl Pass {
     /// The hosts that its commands wanted and were refused.
     pub fn refused(&self) -> Vec<String> {
         self.caller.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Why hosts that it may reach were not reached.
+    pub fn failed(&self) -> Vec<String> {
+        self.caller.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What the person said who refused one of them.
@@ -346,14 +354,13 @@ impl Recorder for Callers {
             RecordedVerdict::Allowed(_) => None,
             RecordedVerdict::Refused(reason) => Some(reason.clone()),
         };
-        if reason.is_some() && !record.host.is_empty() {
-            let mut refused = caller.refused.lock().unwrap_or_else(PoisonError::into_inner);
-            let host = format!("{}:{}", record.host, record.port);
-            match refused.len() {
-                0..MOST_REFUSED if !refused.contains(&host) => refused.push(host),
-                MOST_REFUSED if !refused.contains(&host) => refused.push("others".to_owned()),
-                _ => {}
+        match &record.ending {
+            Ending::Refused if !record.host.is_empty() => {
+                note(&caller.refused, format!("{}:{}", record.host, record.port));
             }
+            // A server that broke a connection off was reached.
+            Ending::Failed(problem) if record.address.is_none() => note(&caller.failed, problem.clone()),
+            _ => {}
         }
         let (by, words) = caller.source_of(record);
         caller.witness.record(AuditKind::Egress {
@@ -377,6 +384,16 @@ impl Recorder for Callers {
             duration_ms: u64::try_from(record.duration.as_millis()).unwrap_or(u64::MAX),
         };
         write(&caller.backlog, caller.journal.clone(), caller.desk.who.clone(), event);
+    }
+}
+
+/// Adds a text to a list that people and models read.
+fn note(list: &Mutex<Vec<String>>, text: String) {
+    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+    match list.len() {
+        0..MOST_REFUSED if !list.contains(&text) => list.push(text),
+        MOST_REFUSED if !list.contains(&text) => list.push("others".to_owned()),
+        _ => {}
     }
 }
 

@@ -242,12 +242,24 @@ async fn failures_that_are_no_refusals_are_answered_as_such() {
     assert!(answer.starts_with(b"HTTP/1.1 502 "));
     let record = world.record().await;
     assert_eq!(record.verdict, RecordedVerdict::Allowed(Grant::Listed));
-    assert!(matches!(record.ending, Ending::Failed(_)), "{:?}", record.ending);
+    assert_eq!(record.ending, Ending::Failed("cannot connect to good.com:80: connection refused".to_owned()));
     let answer = world.exchange(b"GET http://good.com/ HTTP/1.1\r\nHost: good.com\r\n\r\n").await;
     let answer = String::from_utf8(answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 407 ") && answer.contains("Proxy-Authenticate: Basic"), "{answer}");
     assert_eq!(world.record().await.client, None);
     assert!(world.exchange(b"\x16\x03\x01").await.starts_with(b"HTTP/1.1 400 "));
+}
+
+#[tokio::test]
+async fn a_name_that_cannot_be_resolved_is_no_refusal() {
+    let net = Net::new(Server::Answer, NAMES);
+    let mut world = World::new(net, rules(&["gone.com"], &[], false)).await;
+    let answer = String::from_utf8(world.exchange(&get("gone.com")(world.client.token())).await).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains("cannot resolve gone.com"), "{answer}");
+    let record = world.record().await;
+    assert_eq!((record.verdict, record.refusal), (RecordedVerdict::Allowed(Grant::Listed), None));
+    let Ending::Failed(problem) = record.ending else { panic!("{:?}", record.ending) };
+    assert!(problem.starts_with("cannot resolve gone.com: "), "{problem}");
 }
 
 #[tokio::test]

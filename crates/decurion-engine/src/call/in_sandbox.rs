@@ -15,7 +15,7 @@ use crate::audit;
 use crate::bounds;
 use crate::egress::Pass;
 use crate::journal::JournalLost;
-use crate::sandbox::{Compiled, Fixed, Refusal, Remedy, Wanted};
+use crate::sandbox::{Compiled, Fixed, Refusal, RefusalKind, Remedy, Wanted};
 
 /// Runs a call in its sandbox. A command that the sandbox kept from something says so.
 pub(super) async fn sandboxed(
@@ -47,6 +47,7 @@ async fn confined_run(
     let mut output = work.run(bench, confined.as_ref()).await;
     let Some(confined) = confined else { return Ok((output, None)) };
     tidy(bench, &mut output).await;
+    confined.explain_failures(&mut output);
     let refused = confined.refusal(bench, &output, leave, profile).await;
     if let Some((refusal, _)) = refused.as_ref().filter(|_| bench.ports.audit.is_kept()) {
         audit::record_refusal(bench, &leave.seen.title, refusal).await?;
@@ -205,6 +206,21 @@ impl Confined {
         ToolContext { sandbox: sandbox.clone(), held, environment: environment.into(), ..cx }
     }
 
+    /// Adds to what a model reads of a failed command which hosts could not be reached, and that no rule is the reason.
+    fn explain_failures(&self, output: &mut ToolOutput) {
+        let failed = self.failed();
+        if output.is_error && !failed.is_empty() {
+            let (said, failed) = (output.content.text(), failed.join("; "));
+            let text = format!("{said}\n[{failed}. The sandbox lets the command reach the host.]");
+            output.content = ToolContent::Text(text);
+        }
+    }
+
+    /// Why hosts that the command may reach were not reached.
+    fn failed(&self) -> Vec<String> {
+        self.pass.as_ref().map(|pass| pass.failed()).unwrap_or_default()
+    }
+
     /// What the command was kept from, if it says so or the proxy does, and what it would need.
     async fn refusal(
         &self,
@@ -218,11 +234,15 @@ impl Confined {
             return None;
         }
         let hosts = self.pass.as_ref().map(|pass| pass.refused()).unwrap_or_default();
+        let failed = self.failed();
         let (maker, sandbox) = (bench.ports.equipment.sandbox.clone()?, self.sandbox.clone()?);
         let (output, policy, seen) = (output.clone(), leave.policy.clone(), leave.seen.clone());
         let refused_hosts = !hosts.is_empty();
         let look = move || maker.refused(&output, &hosts, &sandbox, (&policy, profile, &seen));
         let (mut refusal, remedy) = tokio::task::spawn_blocking(look).await.ok().flatten()?;
+        if refusal.kind == RefusalKind::Network && !refusal.is_verified() && !failed.is_empty() {
+            return None;
+        }
         // Whoever refused a host is not asked for everything at once.
         let declined = self.pass.as_ref().filter(|_| refused_hosts).and_then(|pass| pass.declined());
         let remedy = remedy.filter(|_| declined.is_none());
