@@ -110,9 +110,20 @@ pub enum Reason {
     /// No pattern allows the host and there is no person to ask.
     #[error("this host is not allowed")]
     NotAllowed,
-    /// The agent has a list of its own that does not have the host.
-    #[error("the definition of this agent does not list this host")]
-    Outside,
+    /// A list that no answer adds to does not have the host.
+    #[error("{by} allows only {allowed}")]
+    Outside {
+        /// What makes it such a list: "the definition of agent deployer".
+        by: String,
+        /// What it has.
+        allowed: String,
+    },
+    /// No host is allowed, for this reason.
+    #[error("{why}")]
+    Closed {
+        /// A sentence.
+        why: String,
+    },
     /// A person said no.
     #[error("the user denied this host")]
     DeniedByUser,
@@ -167,26 +178,31 @@ impl Refusal {
 
     /// How a person can allow this connection, if that is possible.
     pub fn hint(&self) -> Option<String> {
+        self.reason.hint(&self.host)
+    }
+}
+
+impl Reason {
+    /// How a person can allow a connection to this host that was refused for this reason, if that is possible.
+    pub fn hint(&self, host: &str) -> Option<String> {
         let setting = "sandbox.network.allowedDomains";
-        match &self.reason {
+        match self {
             Reason::NotAllowed
             | Reason::DeniedByUser
             | Reason::TooManyQuestions
             | Reason::UnlistedAddress => {
-                Some(format!("to allow it, add \"{}\" to {setting} in the settings", self.host))
+                Some(format!("to allow it, add \"{host}\" to {setting} in the settings"))
             }
-            Reason::SpecialAddress { address, .. } => Some(format!(
-                "to allow it, add \"{}\" and \"{address}\" to {setting} in the settings",
-                self.host
-            )),
+            Reason::SpecialAddress { address, .. } => {
+                Some(format!("to allow it, add \"{host}\" and \"{address}\" to {setting} in the settings"))
+            }
             Reason::Denied { pattern } | Reason::DeniedAddress { pattern, .. } => Some(format!(
                 "to allow it, remove \"{pattern}\" from sandbox.network.deniedDomains in the settings"
             )),
-            Reason::Outside => Some(format!(
-                "to allow it, add \"{}\" to sandbox.network.allowedDomains in the agent's definition",
-                self.host
+            Reason::Outside { .. } => Some(format!(
+                "to allow it, add \"{host}\" to sandbox.network.allowedDomains in that definition"
             )),
-            Reason::Malformed(_) | Reason::Lookup { .. } => None,
+            Reason::Closed { .. } | Reason::Malformed(_) | Reason::Lookup { .. } => None,
         }
     }
 }
@@ -242,8 +258,10 @@ impl Gate {
             .map_err(|reason| refuse(host.to_string(), reason))?;
         // A person may have taken minutes to answer, and the rules may be others by now.
         let rules = client.rules();
-        if let Decision::Denied { pattern } = rules.decide(&host, port) {
-            return Err(refuse(host.to_string(), Reason::Denied { pattern }));
+        match rules.decide(&host, port) {
+            Decision::Denied { pattern } => return Err(refuse(host.to_string(), Reason::Denied { pattern })),
+            Decision::Closed { why } => return Err(refuse(host.to_string(), Reason::Closed { why })),
+            _ => {}
         }
         match self.vetted_addresses(&rules, &host, port, grant).await {
             Ok(addresses) => Ok(Admission { host, addresses, grant }),
@@ -264,7 +282,8 @@ impl Gate {
             Decision::Open => Ok(Grant::Open),
             Decision::Denied { pattern } => Err(Reason::Denied { pattern }),
             Decision::UnlistedAddress => Err(Reason::UnlistedAddress),
-            Decision::Outside => Err(Reason::Outside),
+            Decision::Outside { by, allowed } => Err(Reason::Outside { by, allowed }),
+            Decision::Closed { why } => Err(Reason::Closed { why }),
             Decision::Unknown => self.ask(client, (host.to_string(), port)).await,
         }
     }

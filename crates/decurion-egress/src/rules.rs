@@ -20,8 +20,10 @@ struct Layer {
     allowed: Vec<Pattern>,
     denied: Vec<Pattern>,
     open: bool,
-    /// Nobody can allow what it does not list.
-    strict: bool,
+    /// For a list that no answer adds to: what makes it one, as the beginning of a sentence.
+    strict: Option<String>,
+    /// For a list that allows nothing: why, as a sentence.
+    closed: Option<String>,
 }
 
 /// What rules say about a host.
@@ -38,8 +40,18 @@ pub enum Decision {
     },
     /// No pattern is about it: a person is asked.
     Unknown,
-    /// A strict list does not have it.
-    Outside,
+    /// A list that no answer adds to does not have it.
+    Outside {
+        /// What makes it such a list: "the definition of agent deployer".
+        by: String,
+        /// What it has.
+        allowed: String,
+    },
+    /// No host is allowed, for this reason.
+    Closed {
+        /// A sentence.
+        why: String,
+    },
     /// It is an address that is not listed. Nobody is asked, because an address says nothing about whose it is.
     UnlistedAddress,
 }
@@ -105,18 +117,27 @@ impl HostRules {
     ) -> Result<Self, PatternError> {
         let allowed = allowed.into_iter().map(Pattern::parse).collect::<Result<_, _>>()?;
         let denied = denied.into_iter().map(Pattern::parse).collect::<Result<_, _>>()?;
-        Ok(Self { layers: vec![Layer { allowed, denied, open, strict: false }] })
+        Ok(Self { layers: vec![Layer { allowed, denied, open, ..Layer::default() }] })
     }
 
-    /// Rules that allow what these patterns list. Nobody is asked about other hosts.
-    pub fn only<'a>(allowed: impl IntoIterator<Item = &'a str>) -> Result<Self, PatternError> {
+    /// Rules that allow what these patterns list, and no person is asked about other hosts. `by` is what lists them,
+    /// such as "the definition of agent deployer".
+    pub fn only<'a>(
+        by: impl Into<String>,
+        allowed: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, PatternError> {
         let allowed = allowed.into_iter().map(Pattern::parse).collect::<Result<_, _>>()?;
-        Ok(Self { layers: vec![Layer { allowed, strict: true, ..Layer::default() }] })
+        Ok(Self { layers: vec![Layer { allowed, strict: Some(by.into()), ..Layer::default() }] })
     }
 
-    /// Rules that allow nothing.
-    pub fn closed() -> Self {
-        Self { layers: vec![Layer::default()] }
+    /// Rules that allow nothing, for this reason, and no person is asked.
+    pub fn closed(why: impl Into<String>) -> Self {
+        Self { layers: vec![Layer { closed: Some(why.into()), ..Layer::default() }] }
+    }
+
+    /// Whether they allow nothing, whatever a person answers.
+    pub fn is_closed(&self) -> bool {
+        self.layers.iter().any(|layer| layer.closed.is_some())
     }
 
     /// These rules within the bounds of a parent's: what both allow.
@@ -134,6 +155,9 @@ impl HostRules {
 
     /// What the rules say about a host, before it is looked up.
     pub fn decide(&self, host: &Host, port: u16) -> Decision {
+        if let Some(why) = self.layers.iter().find_map(|layer| layer.closed.clone()) {
+            return Decision::Closed { why };
+        }
         if let Some(pattern) = self.denial(host, port) {
             return Decision::Denied { pattern };
         }
@@ -141,8 +165,10 @@ impl HostRules {
             return if self.lists(address, port) { Decision::Listed } else { Decision::UnlistedAddress };
         }
         let listed = |layer: &Layer| layer.allowed.iter().any(|pattern| pattern.matches(host, port));
-        if self.layers.iter().any(|layer| layer.strict && !listed(layer)) {
-            return Decision::Outside;
+        let outside = |layer: &&Layer| layer.strict.is_some() && !listed(layer);
+        if let Some(Layer { strict: Some(by), allowed, .. }) = self.layers.iter().find(outside) {
+            let allowed = allowed.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            return Decision::Outside { by: by.clone(), allowed };
         }
         if self.layers.iter().all(listed) {
             return Decision::Listed;
@@ -397,6 +423,19 @@ mod tests {
         assert_eq!(decide(&child, "10.2.0.1", 443), Decision::UnlistedAddress);
         assert!(!child.is_open());
         assert_eq!(child.narrowed_by(&parent), child.narrowed_by(&child));
+    }
+
+    #[test]
+    fn closed_rules_ask_no_person() {
+        let closed = HostRules::closed("every host is denied");
+        for rules in [closed.clone(), rules(&["a.com"], &[], true).narrowed_by(&closed)] {
+            for host in ["a.com", "1.2.3.4"] {
+                assert_eq!(
+                    decide(&rules, host, 443),
+                    Decision::Closed { why: "every host is denied".to_owned() }
+                );
+            }
+        }
     }
 
     #[test]

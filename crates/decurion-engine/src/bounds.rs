@@ -4,7 +4,7 @@
 use decurion_egress::rules::Pattern;
 use decurion_egress::{Host, HostRules};
 use decurion_protocol::permission::RuleSource;
-use decurion_protocol::{AgentSandbox, OwnRules, Rule};
+use decurion_protocol::{AgentSandbox, OwnRules, Rule, RunSpec};
 
 /// What is forbidden, as rules: they hold for file tools and WebFetch as well as for commands.
 pub fn rules(sandbox: &AgentSandbox) -> OwnRules {
@@ -24,22 +24,41 @@ pub fn rules(sandbox: &AgentSandbox) -> OwnRules {
     OwnRules { deny, ..OwnRules::default() }
 }
 
+/// What limits an agent, as the beginning of a sentence.
+pub fn source(spec: &RunSpec) -> String {
+    let above = if spec.depth > 1 { " or of an agent above it" } else { "" };
+    format!("the definition of agent {}{above}", spec.definition.name)
+}
+
 /// The hosts of the session's rules that are left.
-pub fn narrow(hosts: HostRules, sandbox: &AgentSandbox) -> HostRules {
+pub fn narrow(hosts: HostRules, spec: &RunSpec) -> HostRules {
+    let (sandbox, source) = (&spec.definition.sandbox, source(spec));
     if sandbox.no_network {
-        return HostRules::closed();
+        return HostRules::closed(format!("{source} allows no host (sandbox.network: none)"));
     }
     let lists = sandbox.allowed_hosts.iter();
-    lists.fold(hosts, |hosts, list| match HostRules::only(list.iter().map(String::as_str)) {
+    lists.fold(hosts, |hosts, list| match HostRules::only(&source, list.iter().map(String::as_str)) {
         Ok(only) => only.narrowed_by(&hosts),
-        Err(_) => HostRules::closed(),
+        Err(error) => HostRules::closed(format!("{source} lists hosts that cannot be read: {error}")),
     })
 }
 
+/// The key of the definition that made this rule, if one did.
+pub fn key_of(sandbox: &AgentSandbox, rule: &str) -> Option<&'static str> {
+    let made = |tool: &'static str, texts: &[String]| {
+        texts.iter().any(|text| Rule::about_path(tool, text, RuleSource::Command).to_string() == rule)
+    };
+    let reads = made("Read", &sandbox.deny_read) || made("Edit", &sandbox.deny_read);
+    let writes = || made("Edit", &sandbox.deny_write);
+    reads
+        .then_some("sandbox.filesystem.denyRead")
+        .or_else(|| writes().then_some("sandbox.filesystem.denyWrite"))
+}
+
 /// Why no command runs without a sandbox: nothing else holds it to what the definitions forbid.
-pub fn refuses_outside(sandbox: &AgentSandbox) -> Option<String> {
-    let reason = "the definition of this agent limits its sandbox, and this command would run without one";
-    (!sandbox.is_empty()).then(|| reason.to_owned())
+pub fn refuses_outside(spec: &RunSpec) -> Option<String> {
+    let limited = !spec.definition.sandbox.is_empty();
+    limited.then(|| format!("{} limits its sandbox, and this command would run without one", source(spec)))
 }
 
 /// Whether commands have a network: only the proxy holds them to lists of hosts.
@@ -50,15 +69,20 @@ pub fn may_connect(sandbox: &AgentSandbox, through_proxy: bool) -> bool {
 
 /// Why a host may not be fetched from, if one of the definitions does not list it. Without a port, it is enough if it is
 /// listed with any.
-pub fn refuses_fetch(sandbox: &AgentSandbox, host: &str, port: Option<u16>) -> Option<String> {
+pub fn refuses_fetch(spec: &RunSpec, host: &str, port: Option<u16>) -> Option<String> {
+    let list = list_without(&spec.definition.sandbox, host, port)?;
+    Some(format!("{} allows only {} (sandbox.network.allowedDomains)", source(spec), list.join(", ")))
+}
+
+/// The first list of hosts that does not have this one.
+fn list_without<'a>(sandbox: &'a AgentSandbox, host: &str, port: Option<u16>) -> Option<&'a Vec<String>> {
     let host = Host::parse(host).ok();
     let matches = |pattern: Pattern| {
         let port = port.or(pattern.port()).unwrap_or_default();
         host.as_ref().is_some_and(|host| pattern.matches(host, port))
     };
     let listed = |list: &&Vec<String>| list.iter().filter_map(|text| Pattern::parse(text).ok()).any(matches);
-    let missing = sandbox.allowed_hosts.iter().find(|list| !listed(list))?;
-    Some(format!("the definition of this agent lets it reach only: {}", missing.join(", ")))
+    sandbox.allowed_hosts.iter().find(|list| !listed(list))
 }
 
 #[cfg(test)]
@@ -73,17 +97,16 @@ mod tests {
         };
         let child =
             AgentSandbox { allowed_hosts: vec![vec!["b.example.com".to_owned()]], ..AgentSandbox::default() };
-        let refused = |sandbox: &AgentSandbox, host: &str, port: u16| {
-            refuses_fetch(sandbox, host, Some(port)).is_some()
-        };
+        let refused =
+            |sandbox: &AgentSandbox, host: &str, port: u16| list_without(sandbox, host, Some(port)).is_some();
         assert!(!refused(&parent, "a.example.com", 443));
         assert!(!refused(&parent, "a.org", 8443));
         assert!(refused(&parent, "a.org", 443));
-        assert!(refuses_fetch(&parent, "a.org", None).is_none());
+        assert!(list_without(&parent, "a.org", None).is_none());
         let both = child.within(&parent);
         assert!(!refused(&both, "b.example.com", 443));
         assert!(refused(&both, "a.example.com", 443));
-        assert!(refuses_fetch(&both, "a.example.com", None).is_some());
+        assert!(list_without(&both, "a.example.com", None).is_some());
         let widened =
             AgentSandbox { allowed_hosts: vec![vec!["evil.com".to_owned()]], ..AgentSandbox::default() };
         assert!(refused(&widened.within(&parent), "evil.com", 443));

@@ -477,17 +477,28 @@ fn decide_under_grants(
         return Decision { verdict: Verdict::Deny, reason, rule: None, profile: None };
     }
     let fetched = seen.host.as_deref().filter(|_| name == "WebFetch");
-    let sandbox = &bench.spec.definition.sandbox;
-    if let Some(reason) = fetched.and_then(|host| bounds::refuses_fetch(sandbox, host, None)) {
+    if let Some(reason) = fetched.and_then(|host| bounds::refuses_fetch(&bench.spec, host, None)) {
         return Decision { verdict: Verdict::Deny, reason, rule: None, profile: None };
     }
     for grant in bench.ports.desk.grants.iter() {
         let decision = decide(&Policy { grant: grant.clone(), ..policy.clone() }, name, input, seen);
         if decision.verdict == Verdict::Deny {
-            return decision;
+            return by_definition(decision, &bench.spec);
         }
     }
-    decide(policy, name, input, seen)
+    by_definition(decide(policy, name, input, seen), &bench.spec)
+}
+
+/// A decision that names the agent's definition where that is what denies.
+fn by_definition(decision: Decision, spec: &RunSpec) -> Decision {
+    let rule = decision.rule.as_deref().filter(|_| decision.verdict == Verdict::Deny);
+    match rule.and_then(|rule| bounds::key_of(&spec.definition.sandbox, rule)) {
+        Some(key) => {
+            let reason = format!("{} ({key} in {})", decision.reason, bounds::source(spec));
+            Decision { reason, ..decision }
+        }
+        None => decision,
+    }
 }
 
 /// Asks about a command that is part of another call, as if it were a call of its own. Gives the rules it runs

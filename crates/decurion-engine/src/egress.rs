@@ -36,6 +36,7 @@ use crate::child;
 use crate::desk::{Desk, Wish};
 use crate::journal::{Journal, Who};
 use crate::ports::Ask;
+use crate::sandbox::RefusedHost;
 pub use fetching::Fetching;
 pub use secrets::Secrets;
 
@@ -67,7 +68,11 @@ pub struct Egress {
 
 /// The calls whose commands run, by the name of their client.
 #[derive(Default)]
-struct Callers(Mutex<HashMap<String, Weak<Caller>>>);
+struct Callers {
+    calls: Mutex<HashMap<String, Weak<Caller>>>,
+    /// Hosts that programs outside of any session were refused.
+    refused: Mutex<Vec<RefusedHost>>,
+}
 
 /// Leave for the commands of one call, until it is dropped.
 pub struct Pass {
@@ -85,8 +90,8 @@ struct Caller {
     witness: Witness,
     /// What allows hosts, for the record.
     listed: Vec<Listed>,
-    /// Hosts that were refused, the first [`MOST_REFUSED`] by name.
-    refused: Mutex<Vec<String>>,
+    /// Hosts that were refused, the first [`MOST_REFUSED`].
+    refused: Mutex<Vec<RefusedHost>>,
     /// Why allowed hosts could not be reached, the first [`MOST_REFUSED`].
     failed: Mutex<Vec<String>>,
     /// What the person said who refused a host.
@@ -142,11 +147,16 @@ impl Egress {
         Ok(variables(&client).collect())
     }
 
+    /// The hosts that such programs were refused.
+    pub fn refused(&self) -> Vec<RefusedHost> {
+        self.callers.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The hosts that are reached without a question, each with what lists it.
     pub fn hosts(&self, rules: &RuleSet) -> Vec<(String, String)> {
         let listed = self.listed(rules);
         let hosts = host_rules(&listed, &self.settings, rules);
-        if hosts == HostRules::closed() {
+        if hosts.is_closed() {
             return Vec::new();
         }
         let denied = |listed: &Listed| {
@@ -164,7 +174,7 @@ impl Egress {
         let name = format!("{}/{}", call.id.as_str(), uuid::Uuid::new_v4().simple());
         let listed = self.listed(rules);
         let hosts = host_rules(&listed, &self.settings, rules);
-        let hosts = bounds::narrow(hosts, &bench.spec.definition.sandbox);
+        let hosts = bounds::narrow(hosts, &bench.spec);
         let caller = Arc::new(Caller {
             desk: Arc::clone(&bench.ports.desk),
             journal: bench.ports.journal.clone(),
@@ -215,7 +225,7 @@ impl Pass {
     }
 
     /// The hosts that its commands wanted and were refused.
-    pub fn refused(&self) -> Vec<String> {
+    pub fn refused(&self) -> Vec<RefusedHost> {
         self.caller.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -259,12 +269,22 @@ fn host_rules(listed: &[Listed], settings: &HostSettings, rules: &RuleSet) -> Ho
     // What is asked about for WebFetch is refused here: a command cannot be asked about before it begins.
     let named = denied.0.iter().chain(&asked.0).chain(&settings.denied);
     let everything = denied.1 || asked.1;
-    let Some(denied) = denied_patterns(named).ok().filter(|_| !everything) else {
-        return HostRules::closed();
+    if everything {
+        return HostRules::closed("a rule for WebFetch without a host denies every host, or asks about it");
+    }
+    let denied = match denied_patterns(named) {
+        Ok(denied) => denied,
+        Err(entry) => {
+            return HostRules::closed(format!(
+                "no host is allowed, because \"{entry}\" in sandbox.network.deniedDomains, or in a rule for WebFetch, \
+                 is not a valid host name"
+            ));
+        }
     };
     let denied = denied.iter().map(String::as_str);
     let allowed: Vec<String> = listed.iter().map(|listed| listed.pattern.to_string()).collect();
-    HostRules::new(allowed.iter().map(String::as_str), denied, false).unwrap_or_else(|_| HostRules::closed())
+    HostRules::new(allowed.iter().map(String::as_str), denied, false)
+        .unwrap_or_else(|error| HostRules::closed(error.to_string()))
 }
 
 /// What is denied: each of these names and, as for `WebFetch`, the names below it. The error is one that cannot be read.
@@ -326,7 +346,7 @@ fn host_of(url: &str) -> Option<String> {
 
 impl Callers {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Weak<Caller>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn find(&self, name: &str) -> Option<Arc<Caller>> {
@@ -349,18 +369,23 @@ impl Judge for Callers {
 
 impl Recorder for Callers {
     fn record(&self, record: &ConnectionRecord) {
-        let Some(caller) = record.client.as_deref().and_then(|name| self.find(name)) else { return };
+        let Some(client) = record.client.as_deref() else { return };
+        let Some(caller) = self.find(client) else {
+            if let Some(host) = refused_host(record) {
+                note_host(&self.refused, host);
+            }
+            return;
+        };
         let reason = match &record.verdict {
             RecordedVerdict::Allowed(_) => None,
             RecordedVerdict::Refused(reason) => Some(reason.clone()),
         };
-        match &record.ending {
-            Ending::Refused if !record.host.is_empty() => {
-                note(&caller.refused, format!("{}:{}", record.host, record.port));
-            }
-            // A server that broke a connection off was reached.
-            Ending::Failed(problem) if record.address.is_none() => note(&caller.failed, problem.clone()),
-            _ => {}
+        if let Some(host) = refused_host(record) {
+            note_host(&caller.refused, host);
+        }
+        // A server that broke a connection off was reached.
+        if let (Ending::Failed(problem), None) = (&record.ending, record.address) {
+            note(&caller.failed, problem.clone(), MOST_REFUSED);
         }
         let (by, words) = caller.source_of(record);
         caller.witness.record(AuditKind::Egress {
@@ -387,13 +412,47 @@ impl Recorder for Callers {
     }
 }
 
-/// Adds a text to a list that people and models read.
-fn note(list: &Mutex<Vec<String>>, text: String) {
+/// The host of a connection that was refused.
+fn refused_host(record: &ConnectionRecord) -> Option<RefusedHost> {
+    let RecordedVerdict::Refused(text) = &record.verdict else { return None };
+    if record.ending != Ending::Refused || record.host.is_empty() {
+        return None;
+    }
+    let by_rule = matches!(
+        record.refusal,
+        Some(
+            Reason::Denied { .. }
+                | Reason::DeniedAddress { .. }
+                | Reason::Outside { .. }
+                | Reason::Closed { .. }
+        )
+    );
+    let why = match &record.refusal {
+        Some(Reason::NotAllowed) => "add it to sandbox.network.allowedDomains".to_owned(),
+        Some(reason) => match reason.hint(&record.host) {
+            Some(hint) => format!("{reason}; {hint}"),
+            None => reason.to_string(),
+        },
+        None => text.clone(),
+    };
+    Some(RefusedHost { host: record.host.clone(), port: record.port, why, by_rule })
+}
+
+/// Adds a host to a list that people and models read.
+fn note_host(list: &Mutex<Vec<RefusedHost>>, host: RefusedHost) {
+    let is_full = {
+        let list = list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.len() >= MOST_REFUSED && !list.contains(&host)
+    };
+    let others = RefusedHost { host: "others".to_owned(), port: 0, ..host.clone() };
+    note(list, if is_full { others } else { host }, MOST_REFUSED + 1);
+}
+
+/// Adds to a list, as long as it is not too long.
+fn note<T: PartialEq>(list: &Mutex<Vec<T>>, entry: T, most: usize) {
     let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
-    match list.len() {
-        0..MOST_REFUSED if !list.contains(&text) => list.push(text),
-        MOST_REFUSED if !list.contains(&text) => list.push("others".to_owned()),
-        _ => {}
+    if list.len() < most && !list.contains(&entry) {
+        list.push(entry);
     }
 }
 
@@ -420,7 +479,7 @@ impl Backlog {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         let count = self.left_out.swap(0, Ordering::Relaxed);
         let text = format!("{count} connections are not in this transcript: too many waited for the disk");
-        (count > 0).then(|| Event::Notice { level: "warn".to_owned(), text })
+        (count > 0).then(|| Event::Notice { level: "warning".to_owned(), text })
     }
 }
 
@@ -460,9 +519,12 @@ impl Caller {
             (RecordedVerdict::Refused(reason), refusal) => {
                 let by = match refusal {
                     Some(Reason::DeniedByUser) => DecidedBy::Person,
-                    Some(Reason::Denied { .. } | Reason::DeniedAddress { .. } | Reason::Outside) => {
-                        DecidedBy::Rule
-                    }
+                    Some(
+                        Reason::Denied { .. }
+                        | Reason::DeniedAddress { .. }
+                        | Reason::Outside { .. }
+                        | Reason::Closed { .. },
+                    ) => DecidedBy::Rule,
                     _ => DecidedBy::Policy,
                 };
                 (by, reason.clone())

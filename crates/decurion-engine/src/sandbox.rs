@@ -33,7 +33,7 @@ pub(crate) use places::{checkouts, git_folders, settings_in, top_of};
 use planted::Planted;
 pub(crate) use private_folder::PrivateFolder;
 use programs::{Programs, Variables};
-pub use refusal::{Bounds, Fixed, Refusal, RefusalKind, Remedy, refusal_in};
+pub use refusal::{Bounds, Fixed, Refusal, RefusalKind, RefusedHost, Remedy, refusal_in};
 pub(crate) use service::reported;
 pub use service::{ServerCaches, ServiceSandbox};
 use walk::Walks;
@@ -309,7 +309,7 @@ impl SandboxMaker {
     pub fn refused(
         &self,
         output: &ToolOutput,
-        hosts: &[String],
+        hosts: &[RefusedHost],
         sandbox: &Sandbox,
         (policy, profile, seen): (&Policy, Option<Profile>, &Intent),
     ) -> Option<(Refusal, Option<Remedy>)> {

@@ -11,7 +11,7 @@ use decurion_engine::permission::{self, Around, Checkouts, Policy, Walls};
 use decurion_engine::sandbox::{SandboxMaker, Wanted};
 use decurion_engine::trail::Trails;
 use decurion_exec::{Exit, Launch, Output, Sandbox, Stdin};
-use decurion_protocol::{Decision, Intent, Profile, Verdict};
+use decurion_protocol::{Decision, Intent, Profile, ToolOutput, Verdict};
 use decurion_tools::shell::Bash;
 use decurion_tools::{Surroundings, Tool as _, bash};
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ pub fn run(command: SandboxCommand) -> Result<u8, Failure> {
             let policy = policy(&loaded, Some(&maker));
             let compiled = maker.compile(&policy, profile, &Intent::titled(""), Some(&env));
             let sandbox = compiled.map_err(|error| Failure::failed(error.to_string()))?.sandbox;
-            block_on(run_program(&loaded, &maker, sandbox, program, env, &environment))?
+            block_on(run_program(&loaded, &maker, (sandbox, profile), program, env, &environment))?
         }
     }
 }
@@ -243,14 +243,14 @@ fn described(
 async fn run_program(
     loaded: &Loaded,
     maker: &SandboxMaker,
-    mut sandbox: Option<Sandbox>,
+    (mut sandbox, profile): (Option<Sandbox>, Option<Profile>),
     mut program: Vec<OsString>,
     mut env: Vec<(OsString, OsString)>,
     environment: &Environment,
 ) -> Result<u8, Failure> {
     let guard = wire::guard().ok_or_else(|| Failure::failed("this program cannot start others here"))?;
     let egress = wire::connect(loaded, maker, &guard, environment);
-    if let (Some(egress), Some(sandbox)) = (egress, &mut sandbox) {
+    if let (Some(egress), Some(sandbox)) = (&egress, &mut sandbox) {
         let mut own = egress.equip(sandbox);
         if sandbox.network {
             let proxy = egress.environment(&loaded.rules.set);
@@ -261,6 +261,7 @@ async fn run_program(
         env.extend(own);
     }
     let env = decurion_tools::shell::environment(env, sandbox.as_ref());
+    let kept_in = sandbox.clone();
     let first = program.remove(0);
     let launch = Launch {
         args: program,
@@ -284,21 +285,38 @@ async fn run_program(
         });
     }
     let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
-    tokio::join!(forward(stdout, screen::stdout()), forward(stderr, screen::stderr()));
-    match process.wait().await {
+    let (_, printed) = tokio::join!(forward(stdout, screen::stdout()), forward(stderr, screen::stderr()));
+    let exit = process.wait().await;
+    let hosts = egress.map(|egress| egress.refused()).unwrap_or_default();
+    for host in &hosts {
+        crate::report::note(format!("sandbox: {}", host.line()));
+    }
+    if let Some(line) = kept_in.filter(|_| !exit.success()).and_then(|sandbox| {
+        let output = ToolOutput::error(String::from_utf8_lossy(&printed).into_owned());
+        let by = (&policy(loaded, Some(maker)), profile, &Intent::titled(""));
+        maker.refused(&output, &[], &sandbox, by)?.0.line()
+    }) {
+        crate::report::note(format!("sandbox: {line}"));
+    }
+    match exit {
         Exit::Unknown => Err(Failure::failed("the program was killed with the process that watched it")),
         exit @ Exit::OverLimit(_) => Err(Failure::failed(format!("the program was ended: it {exit}"))),
         exit => Ok(exit.shell_code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
     }
 }
 
-/// Copies what a program prints until its end.
-async fn forward(from: Option<tokio::net::unix::pipe::Receiver>, mut to: impl std::io::Write) {
-    let Some(mut from) = from else { return };
+/// Copies what a program prints until its end. Gives the last of it.
+async fn forward(from: Option<tokio::net::unix::pipe::Receiver>, mut to: impl std::io::Write) -> Vec<u8> {
+    const KEPT: usize = 16 << 10;
+    let mut kept = Vec::new();
+    let Some(mut from) = from else { return kept };
     let mut buffer = vec![0; 64 << 10];
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
         if to.write_all(&buffer[..length]).and_then(|()| to.flush()).is_err() {
             break;
         }
+        kept.extend_from_slice(&buffer[..length]);
+        kept.drain(..kept.len().saturating_sub(KEPT));
     }
+    kept
 }

@@ -95,7 +95,7 @@ fn what_only_looked_as_if_it_reads_has_no_effect() {
     let before = names(&stand.home.work());
     let results = results(&stand, &[]);
     assert_eq!(names(&stand.home.work()), before, "{results:?}");
-    assert!(results[0].contains("The sandbox may be the reason"), "{}", results[0]);
+    assert!(results[0].contains("The sandbox refused to write "), "{}", results[0]);
 }
 
 #[test]

@@ -198,7 +198,7 @@ fn git_names_the_path_where_it_is_stopped() {
     for (result, path) in results.iter().zip([".git/modules/sub/config", "/usr/decurion-tree", ".git/config"])
     {
         assert!(
-            result.contains(path) && result.contains("The sandbox may be the reason"),
+            result.contains(path) && result.contains("The sandbox refused to write "),
             "{path}: {results:?}"
         );
     }

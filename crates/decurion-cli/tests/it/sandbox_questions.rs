@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::sandbox::{names, stand};
-use crate::stand::Stand;
+use crate::stand::{Stand, finished};
 use crate::talk::{LED, answer, next, prompt};
 
 /// Runs a session whose questions get these answers in order, and the last one from then on. Gives the questions and the
@@ -132,4 +132,62 @@ fn a_rule_that_holds_a_whole_command_lets_it_write_what_it_names() {
     let (asked, results) = led(&stand, &["--allowedTools", "Bash(cp a.txt ../out/)"], &[yes()]);
     assert!(asked.is_empty(), "{asked:?} {results:?}");
     assert_eq!(names(&target), ["a.txt"], "{results:?}");
+}
+
+#[test]
+fn a_host_that_cannot_be_reached_is_a_failure_and_no_question() {
+    let stand = stand(&["curl -sS https://gone.invalid/", "curl -sSf --noproxy '' http://localhost:1/"]);
+    let settings = json!({"sandbox": {"network": {"allowedDomains": ["gone.invalid", "localhost:1"]}}});
+    let arguments = ["--allowedTools", "Bash", "--settings", &settings.to_string()];
+    let (asked, results) = led(&stand, &arguments, &[yes()]);
+    assert!(asked.is_empty(), "{asked:?} {results:?}");
+    assert!(results[0].contains("[cannot resolve gone.invalid: "), "{results:?}");
+    assert!(results[1].contains("[cannot connect to localhost:1: connection refused"), "{results:?}");
+    assert!(results.iter().all(|result| !result.contains("[The sandbox ")), "{results:?}");
+}
+
+#[test]
+fn a_host_that_every_rule_denies_is_no_question_and_the_result_names_the_rule() {
+    let stand = stand(&["curl -sS https://unlisted.example/"]);
+    let rules = ["--allowedTools", "Bash", "--disallowedTools", "WebFetch"];
+    let (asked, results) = led(&stand, &rules, &[yes()]);
+    assert!(asked.is_empty(), "{asked:?} {results:?}");
+    assert!(results[0].contains("a rule for WebFetch without a host denies every host"), "{results:?}");
+}
+
+const WRITES: &str = "perl -e 'open(F, q(>/etc/decurion-made)) or die qq(/etc/decurion-made: $!\\n)'";
+const REFUSED_HOST: &str =
+    "decurion: sandbox: refused host unlisted.example (add it to sandbox.network.allowedDomains)";
+const REFUSED_PATH: &str =
+    "decurion: sandbox: refused to write /etc/decurion-made (add /etc to sandbox.filesystem.allowWrite)";
+
+#[test]
+fn without_a_person_refusals_are_lines_on_standard_error() {
+    let stand = stand(&["curl -sS https://unlisted.example/ || true", WRITES]);
+    let run = finished(stand.decurion().args(["-p", "go", "--allowedTools", "Bash"]));
+    for line in [REFUSED_HOST, REFUSED_PATH] {
+        assert_eq!(run.errors.lines().filter(|known| *known == line).count(), 1, "{line}: {run:?}");
+    }
+}
+
+#[test]
+fn sandbox_run_tells_at_its_end_what_was_refused() {
+    let stand = stand(&[]);
+    let script = format!("curl -sS https://unlisted.example/; {WRITES}");
+    let run = stand.run(&["sandbox", "run", "--", "sh", "-c", &script]);
+    for line in [REFUSED_HOST, REFUSED_PATH] {
+        assert_eq!(run.errors.lines().filter(|known| *known == line).count(), 1, "{line}: {run:?}");
+    }
+}
+
+#[test]
+fn an_excluded_command_that_writes_to_the_real_tmp_is_asked_about() {
+    let stand = stand(&["id > /tmp/decurion-test-of-excluded"]);
+    let no = json!({"behavior": "deny", "message": "no"});
+    for (excluded, questions) in [(json!(["id"]), 1), (json!([]), 0)] {
+        let settings = json!({"sandbox": {"excludedCommands": excluded}}).to_string();
+        let (asked, results) =
+            led(&stand, &["--allowedTools", "Bash", "--settings", &settings], std::slice::from_ref(&no));
+        assert_eq!(asked.len(), questions, "{asked:?} {results:?}");
+    }
 }

@@ -15,7 +15,7 @@ use crate::audit;
 use crate::bounds;
 use crate::egress::Pass;
 use crate::journal::JournalLost;
-use crate::sandbox::{Compiled, Fixed, Refusal, RefusalKind, Remedy, Wanted};
+use crate::sandbox::{Compiled, Fixed, Refusal, RefusalKind, RefusedHost, Remedy, Wanted};
 
 /// Runs a call in its sandbox. A command that the sandbox kept from something says so.
 pub(super) async fn sandboxed(
@@ -49,6 +49,7 @@ async fn confined_run(
     tidy(bench, &mut output).await;
     confined.explain_failures(&mut output);
     let refused = confined.refusal(bench, &output, leave, profile).await;
+    confined.tell(bench, refused.as_ref().map(|(refusal, _)| refusal)).await?;
     if let Some((refusal, _)) = refused.as_ref().filter(|_| bench.ports.audit.is_kept()) {
         audit::record_refusal(bench, &leave.seen.title, refusal).await?;
     }
@@ -140,7 +141,7 @@ impl Leave {
         }
         let limits = &bench.spec.definition.sandbox;
         let Some(maker) = bench.ports.equipment.sandbox.clone() else {
-            return bounds::refuses_outside(limits).map_or(Ok(None), Err);
+            return bounds::refuses_outside(&bench.spec).map_or(Ok(None), Err);
         };
         let rules = Arc::clone(&self.policy.rules);
         let (policy, seen, opens) = (self.policy.clone(), self.seen.clone(), self.opens.clone());
@@ -169,7 +170,7 @@ impl Leave {
         let compiled = tokio::task::spawn_blocking(compile).await.map_err(|error| error.to_string())?;
         let (sandbox, variables) = compiled?;
         let Some(sandbox) = sandbox else {
-            if let Some(reason) = bounds::refuses_outside(limits) {
+            if let Some(reason) = bounds::refuses_outside(&bench.spec) {
                 return Err(reason);
             }
             audit::record_unsandboxed(bench, &call.id, &self.seen.title, profile);
@@ -216,6 +217,21 @@ impl Confined {
         }
     }
 
+    /// Tells people what was refused where no question can tell them.
+    async fn tell(&self, bench: &Bench<'_>, refusal: Option<&Refusal>) -> Result<(), JournalLost> {
+        if now(bench).answers {
+            return Ok(());
+        }
+        let hosts = self.pass.as_ref().map(|pass| pass.refused()).unwrap_or_default();
+        let lines = hosts.iter().map(RefusedHost::line).chain(refusal.and_then(Refusal::line));
+        let notice = |line| Event::Notice { level: "warning".to_owned(), text: format!("sandbox: {line}") };
+        let notices: Vec<Event> = lines.map(notice).collect();
+        if !notices.is_empty() {
+            bench.ports.journal.write(&bench.ports.who, notices).await?;
+        }
+        Ok(())
+    }
+
     /// Why hosts that the command may reach were not reached.
     fn failed(&self) -> Vec<String> {
         self.pass.as_ref().map(|pass| pass.failed()).unwrap_or_default()
@@ -247,6 +263,12 @@ impl Confined {
         let declined = self.pass.as_ref().filter(|_| refused_hosts).and_then(|pass| pass.declined());
         let remedy = remedy.filter(|_| declined.is_none());
         refusal.fixed = refusal.fixed.or(declined.map(Fixed::Person));
+        let limits = &bench.spec.definition.sandbox;
+        if let Some(Fixed::Rule(rule)) = &mut refusal.fixed
+            && let Some(key) = bounds::key_of(limits, rule)
+        {
+            *rule = format!("{rule} ({key} in {})", bounds::source(&bench.spec));
+        }
         Some((refusal, remedy))
     }
 }

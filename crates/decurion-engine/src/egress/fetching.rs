@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use decurion_egress::rules::{AddressFault, Decision};
 use decurion_egress::{Host, HostRules};
-use decurion_protocol::{AgentSandbox, AuditKind, CallId, DecidedBy, Event, Verdict};
+use decurion_protocol::{AuditKind, CallId, DecidedBy, Event, RunSpec, Verdict};
 use decurion_tools::http::{Connection, Connections};
 
 use super::{denied_patterns, write};
@@ -20,7 +20,7 @@ pub struct Fetching {
     /// What the settings deny; the error is an entry that cannot be read.
     denied: Result<HostRules, String>,
     /// What the definitions forbid.
-    limits: AgentSandbox,
+    spec: Arc<RunSpec>,
     journal: Journal,
     who: Who,
     call: CallId,
@@ -36,7 +36,7 @@ impl Fetching {
         });
         Self {
             denied,
-            limits: bench.spec.definition.sandbox.clone(),
+            spec: Arc::clone(&bench.spec),
             journal: bench.ports.journal.clone(),
             who: bench.ports.who.clone(),
             call: call.id.clone(),
@@ -58,7 +58,7 @@ impl Connections for Fetching {
                 Some(format!("\"{entry}\" in sandbox.network.deniedDomains is not a valid host name"))
             }
         };
-        denied.or_else(|| bounds::refuses_fetch(&self.limits, host, Some(port)))
+        denied.or_else(|| bounds::refuses_fetch(&self.spec, host, Some(port)))
     }
 
     fn refuses_address(&self, address: IpAddr, port: u16) -> Option<String> {

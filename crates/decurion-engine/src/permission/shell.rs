@@ -282,7 +282,9 @@ fn plan(question: &Question<'_>, shell: &ShellIntent) -> Decision {
 fn reaches_too_far(question: &Question<'_>, shell: &ShellIntent) -> Option<String> {
     for command in &shell.commands {
         for touch in command.touches.iter().filter(|touch| touch.access == Access::Write) {
-            let temporary = touch.path.starts_with("/tmp") || touch.path.starts_with("/var/tmp");
+            // What runs without the sandbox has no folder of its own there.
+            let temporary = !question.policy.excluded.covers(shell)
+                && (touch.path.starts_with("/tmp") || touch.path.starts_with("/var/tmp"));
             if paths::protected(&touch.path, &question.policy.around).is_some() {
                 return Some(format!("it writes to a protected path: {}", touch.path));
             }

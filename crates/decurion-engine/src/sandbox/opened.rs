@@ -37,12 +37,11 @@ impl SandboxMaker {
                 self.open_whole(paths, &place, around);
                 continue;
             }
-            match self.folder_to_open(paths, &place, around) {
-                Some(folder) if !folders.contains(&folder) => folders.push(folder),
-                Some(_) => {}
-                None if exists => self.open_whole(paths, &place, around),
-                None => {}
+            let folder = self.folder_to_open(paths, &place, around);
+            if folder.is_none() && exists {
+                self.open_whole(paths, &place, around);
             }
+            folders.extend(folder.filter(|folder| !folders.contains(folder)));
         }
         let before: Vec<PathBuf> = paths.writable.iter().map(|path| path.clone().into()).collect();
         for folder in &folders {

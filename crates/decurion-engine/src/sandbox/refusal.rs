@@ -24,6 +24,41 @@ pub struct Refusal {
     pub kind: RefusalKind,
     /// What refuses it whatever rights a person gives the command, if that is so.
     pub fixed: Option<Fixed>,
+    /// Of each host why it was refused and what would allow it.
+    pub hosts: Vec<String>,
+}
+
+/// A host that the proxy refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedHost {
+    /// Its name.
+    pub host: String,
+    /// The port; 0 where it stands for several hosts.
+    pub port: u16,
+    /// Why, and what would allow it.
+    pub why: String,
+    /// Whether a rule, a setting or a definition refuses it, so that no answer allows it.
+    pub by_rule: bool,
+}
+
+impl RefusedHost {
+    /// The entry of a list of hosts that names it.
+    pub fn name(&self) -> String {
+        match self.port {
+            0 | 80 | 443 => self.host.clone(),
+            port => format!("{}:{port}", self.host),
+        }
+    }
+
+    /// The host with its port.
+    fn address(&self) -> String {
+        if self.port == 0 { self.host.clone() } else { format!("{}:{}", self.host, self.port) }
+    }
+
+    /// The same in one line for people.
+    pub fn line(&self) -> String {
+        format!("refused host {} ({})", self.name(), self.why)
+    }
 }
 
 /// What refuses something to every command.
@@ -33,6 +68,8 @@ pub enum Fixed {
     Rule(String),
     /// The list of what is always hidden.
     AlwaysHidden,
+    /// Rules, settings or definitions about hosts, each of which says why.
+    Hosts,
     /// A person, who said this.
     Person(String),
 }
@@ -122,7 +159,7 @@ const MOST_SIGNS: usize = 50;
 /// at the disk.
 pub fn refusal_in(
     output: &ToolOutput,
-    hosts: &[String],
+    hosts: &[RefusedHost],
     bounds: &Bounds<'_>,
     cwd: &Utf8Path,
 ) -> Option<Refusal> {
@@ -130,15 +167,19 @@ pub fn refusal_in(
         return None;
     }
     if !hosts.is_empty() {
-        let evidence = Evidence::Hosts(hosts.join(", "));
-        return Some(Refusal { evidence, kind: RefusalKind::Network, fixed: None });
+        let names: Vec<String> = hosts.iter().map(RefusedHost::address).collect();
+        let fixed = hosts.iter().all(|host| host.by_rule).then_some(Fixed::Hosts);
+        let why = reasons(hosts);
+        let evidence = Evidence::Hosts(names.join(", "));
+        return Some(Refusal { evidence, kind: RefusalKind::Network, fixed, hosts: why });
     }
     let text = output.content.text();
     let mut fixed = None;
     for (line, kind) in lines_with_paths(&text).take(MOST_SIGNS) {
         let mut named = paths_in(line).map(|path| place_of(&cwd.join(path)));
         let Some(path) = named.find(|path| bounds.denies(line, kind, path)) else { continue };
-        let refusal = Refusal { fixed: bounds.fixed(kind, &path), evidence: Evidence::Path(path), kind };
+        let fixed_here = bounds.fixed(kind, &path);
+        let refusal = Refusal { fixed: fixed_here, evidence: Evidence::Path(path), kind, hosts: Vec::new() };
         if refusal.fixed.is_none() {
             return Some(refusal);
         }
@@ -147,11 +188,23 @@ pub fn refusal_in(
     fixed.or_else(|| first_sign(&text))
 }
 
+/// Why hosts were refused, those with the same reason together.
+fn reasons(hosts: &[RefusedHost]) -> Vec<String> {
+    let mut found: Vec<(&str, Vec<String>)> = Vec::new();
+    for host in hosts {
+        match found.iter_mut().find(|(why, _)| *why == host.why) {
+            Some((_, names)) => names.push(host.name()),
+            None => found.push((&host.why, vec![host.name()])),
+        }
+    }
+    found.into_iter().map(|(why, names)| format!("{}: {why}", names.join(", "))).collect()
+}
+
 /// The first line that tells of something that a sandbox refuses.
 pub(super) fn first_sign(text: &str) -> Option<Refusal> {
     let (line, kind) = text.lines().find_map(|line| Some((line, sign(line)?)))?;
     let line = line.trim().chars().take(LONGEST).collect();
-    Some(Refusal { evidence: Evidence::Line(line), kind, fixed: None })
+    Some(Refusal { evidence: Evidence::Line(line), kind, fixed: None, hosts: Vec::new() })
 }
 
 /// Where a path leads, without `.` in it.
@@ -272,16 +325,41 @@ impl Refusal {
     pub fn question(&self, remedy: Remedy) -> String {
         let (kind, text) = (self.kind.text(), self.text());
         let what = match self.evidence {
-            Evidence::Hosts(_) | Evidence::Path(_) => format!("the sandbox stopped it: {kind} ({text})"),
+            Evidence::Hosts(_) | Evidence::Path(_) => format!("the sandbox {}", self.refused()),
             Evidence::Line(_) => format!("the command reports, unverified, that {kind} ({text})"),
         };
         let then = match remedy {
-            Remedy::Outside => "it has run once; run it again without the sandbox?",
+            Remedy::Outside => "it has run once, perhaps with effects; run it again without the sandbox?",
             Remedy::UsualRights => {
                 "it had no effect; run it with the usual rights (write here, listed hosts)?"
             }
         };
         format!("{what}; {then}")
+    }
+
+    /// What the sandbox did, where that is known, as the end of a sentence.
+    fn refused(&self) -> String {
+        let text = self.text();
+        match self.kind {
+            RefusalKind::Write => format!("refused to write {text}"),
+            RefusalKind::Read => format!("hides {text}"),
+            RefusalKind::Network | RefusalKind::Other => format!("refused the connection to {text}"),
+        }
+    }
+
+    /// A path that was refused and the setting that would allow it, in one line for people.
+    pub fn line(&self) -> Option<String> {
+        let Evidence::Path(path) = &self.evidence else { return None };
+        let why = match (&self.fixed, self.kind) {
+            (Some(Fixed::Rule(rule)), _) => format!("denied by {rule}"),
+            (Some(Fixed::AlwaysHidden), _) => "add it to sandbox.filesystem.allowRead".to_owned(),
+            (_, RefusalKind::Write) => {
+                let folder = path.parent().unwrap_or(path);
+                format!("add {folder} to sandbox.filesystem.allowWrite")
+            }
+            (_, _) => format!("allow it with the rule Read(/{path})"),
+        };
+        Some(format!("{} ({why})", self.refused()))
     }
 
     /// What a person can do about a hook or a server that needs more.
@@ -316,21 +394,44 @@ impl Refusal {
     pub fn explain(&self, output: &mut ToolOutput, denied: Option<&str>) {
         let (kind, said) = (self.kind.text(), output.content.text());
         if let Some(fixed) = &self.fixed {
-            output.content = ToolContent::Text(format!("{said}\n[{}]", fixed.text(self.kind, self.text())));
+            let text = match fixed {
+                Fixed::Hosts => format!("The sandbox {}. {}.", self.refused(), self.hosts.join(". ")),
+                fixed => fixed.text(self.kind, self.text()),
+            };
+            output.content = ToolContent::Text(format!("{said}\n[{text}]"));
             return;
         }
-        let more = match (self.kind, denied) {
-            (_, Some(reason)) => format!(" Running it with more rights was refused: {reason}."),
-            (RefusalKind::Write, None) => {
-                " Commands can write in the working directories and in $TMPDIR.".to_owned()
-            }
-            (RefusalKind::Network, None) => format!(
-                " Hosts that commands may reach are listed in the setting sandbox.network.allowedDomains ({}).",
-                self.text()
-            ),
-            (RefusalKind::Read | RefusalKind::Other, None) => String::new(),
+        let more = match denied {
+            Some(reason) => format!(" Running it with more rights was refused: {reason}."),
+            None => self.help(),
         };
-        output.content = ToolContent::Text(format!("{said}\n[The sandbox may be the reason: {kind}.{more}]"));
+        let what = match &self.evidence {
+            Evidence::Path(_) => format!("The sandbox {}.", self.refused()),
+            Evidence::Hosts(_) => format!("The sandbox {}. {}.", self.refused(), self.hosts.join(". ")),
+            Evidence::Line(_) => format!("The sandbox may be the reason: {kind}."),
+        };
+        output.content = ToolContent::Text(format!("{said}\n[{what}{more}]"));
+    }
+
+    /// What would let a command have what it was refused.
+    fn help(&self) -> String {
+        match (&self.evidence, self.kind) {
+            (_, RefusalKind::Write) => {
+                " Commands can write in the working directories and in $TMPDIR. The user can \
+                                        add folders with the setting sandbox.filesystem.allowWrite."
+                    .to_owned()
+            }
+            (Evidence::Path(path), RefusalKind::Read) => format!(
+                " A command that only reads sees no personal files outside of the working directories, unless the user \
+                 allows them with a rule: Read(/{path})."
+            ),
+            (Evidence::Line(_), RefusalKind::Network) => {
+                " Commands reach the network only through the proxy that \
+                                                          HTTPS_PROXY and ALL_PROXY name."
+                    .to_owned()
+            }
+            _ => String::new(),
+        }
     }
 }
 
@@ -339,6 +440,7 @@ impl Fixed {
     fn text(&self, kind: RefusalKind, path: &str) -> String {
         let is = if kind == RefusalKind::Write { "read-only for" } else { "hidden from" };
         match self {
+            Self::Hosts => format!("The sandbox refused the connection to {path}."),
             Self::Person(said) => format!("The connection to {path} was refused: {said}"),
             Self::Rule(rule) => {
                 format!("{path} is {is} commands by the rule {rule}. The rest of the command ran.")
@@ -367,7 +469,13 @@ mod tests {
             hidden: vec!["/home/keys".into()],
             ..Sandbox::default()
         };
-        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let refused = |host: &&str| RefusedHost {
+            host: (*host).to_owned(),
+            port: 443,
+            why: "it is not listed".to_owned(),
+            by_rule: false,
+        };
+        let hosts: Vec<RefusedHost> = hosts.iter().map(refused).collect();
         let policy = Policy::new(Mode::Default, Arc::default(), Around::default());
         let bounds = Bounds { sandbox: &sandbox, usual: None, policy: &policy, always_hidden: &[] };
         let refusal = refusal_in(&ToolOutput::error(text), &hosts, &bounds, "/project".into())?;
@@ -399,7 +507,7 @@ mod tests {
             assert_eq!(found(text, &[]), Some((kind, false, text.to_owned())), "{text}");
         }
         assert_eq!(found("all fine", &[]), None);
-        let hosts = found("curl: (56) CONNECT tunnel failed", &["a.org:443", "b.org:80"]);
-        assert_eq!(hosts, Some((Network, true, "a.org:443, b.org:80".to_owned())));
+        let hosts = found("curl: (56) CONNECT tunnel failed", &["a.org", "b.org"]);
+        assert_eq!(hosts, Some((Network, true, "a.org:443, b.org:443".to_owned())));
     }
 }

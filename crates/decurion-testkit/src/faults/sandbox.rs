@@ -46,7 +46,7 @@ struct Outcome {
 impl Outcome {
     /// Whether the sandbox is named as the reason of a failure. At a terminal a person is asked then.
     fn stopped(&self) -> bool {
-        self.text.contains("[The sandbox may be the reason")
+        self.text.contains("[The sandbox ")
     }
 }
 
