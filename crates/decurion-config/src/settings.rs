@@ -559,10 +559,11 @@ impl Read<'_> {
         let list = self.tree.at_path("sandbox.filesystem.allowWrite");
         for node in list.map_or(&[][..], Node::items) {
             let text = node.text().unwrap_or_default();
-            if !text.contains(['*', '?', '[']) && !sandbox::place(text, paths).exists() {
+            let place = sandbox::place(text, paths);
+            if !text.contains(['*', '?', '[']) && !place.exists() {
                 let origin = Some(self.sources.origin(node));
                 let text = format!(
-                    "sandbox.filesystem.allowWrite: {text} does not exist, so commands cannot write it; make it first"
+                    "sandbox.filesystem.allowWrite: {text} does not exist, so commands cannot write it; make it first: mkdir -p {place}"
                 );
                 warnings.push(Warning { kind: WarningKind::Ignored, origin, text });
             }

@@ -40,6 +40,7 @@ use crate::permission::{Around, NamedWrite, Policy, Walls, decide, is_inside, na
 use crate::ports::{Ask, Ports, new_line};
 use crate::repository::look_at_disk;
 use crate::rules::{OpenRules, around};
+use crate::sandbox::hints;
 use crate::trail::Trails;
 use crate::withheld::Withheld;
 use crate::{asking, checkpoint, mcp, prompted, shell, skill};
@@ -757,8 +758,9 @@ async fn refuse(
         let about = about(bench, &ready.call, &tool, &ready.intent);
         hooked(bench).after_refusal(&about, &decision.reason).await;
     }
-    let Ready { call, .. } = ready;
-    let output = ToolOutput::error(asking::refusal(&tool, &decision.reason));
+    let Ready { call, intent, .. } = ready;
+    let mut output = ToolOutput::error(asking::refusal(&tool, &decision.reason));
+    name_own_temporary(bench, &tool, &intent, &mut output).await;
     let unasked = unanswerable.then(|| decision.reason.clone());
     let refused = Event::CallRefused {
         call: call.id.clone(),
@@ -811,10 +813,39 @@ async fn run(
     let took = bench.ports.clock.elapsed().saturating_sub(began);
     let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     let mut output = clean(bench, output);
+    name_own_temporary(bench, &call.name, &intent, &mut output).await;
     let result = after(bench, &call, &intent, &mut output, took).await;
     let mut finished = end(bench, &call, output, took, Vec::new()).await?;
     events.append(&mut finished.events);
     Ok(Finished { events, notes: result.0, stopped: result.1, ..finished })
+}
+
+/// Adds to what a model reads of a file tool that commands have a folder of their own for temporary files, where the tool
+/// named a path in it.
+async fn name_own_temporary(bench: &Bench<'_>, tool: &str, intent: &Intent, output: &mut ToolOutput) {
+    const FILE_TOOLS: [&str; 6] = ["Read", "Edit", "Write", "Grep", "Glob", "NotebookEdit"];
+    let Some(maker) = bench.ports.equipment.sandbox.clone().filter(|_| FILE_TOOLS.contains(&tool)) else {
+        return;
+    };
+    let around = around(&bench.around, &root(bench), &bench.spec);
+    let outside = intent.touches.iter().map(|touch| &touch.path).filter(|path| !is_inside(path, &around));
+    let paths: Vec<Utf8PathBuf> = outside.cloned().collect();
+    let (fails, writes) = (output.is_error, tool == "Write");
+    let look = move || {
+        let named = paths.iter().find(|path| hints::is_temporary(path))?;
+        if writes && !fails {
+            let private = maker.temporary().ok()?;
+            let shared = maker.settings().writable.iter().map(Utf8PathBuf::as_path).chain([private]);
+            return (!shared.into_iter().any(|folder| named.starts_with(folder))).then(|| {
+                format!("Commands have a /tmp of their own and do not see this file. What both see is in {private}.")
+            });
+        }
+        let file = hints::own_temporary(named, maker.made_temporary()?).filter(|_| fails)?;
+        Some(format!("Commands have a /tmp of their own: what they call {named} is {file} for this tool."))
+    };
+    if let Ok(Some(hint)) = tokio::task::spawn_blocking(look).await {
+        output.content = ToolContent::Text(format!("{}\n[{hint}]", output.content.text()));
+    }
 }
 
 /// Lets the hooks look at what came of a call. Gives what they tell the model, and why the run ends, if it

@@ -4,6 +4,7 @@
 //! The analysis of a command's text decides what is asked; this decides what can happen. Neither relies on the other.
 
 mod ground;
+pub(crate) mod hints;
 mod opened;
 mod places;
 mod planted;
@@ -202,6 +203,11 @@ impl SandboxMaker {
     /// The same for hooks and MCP servers.
     fn service_temporary(&self) -> Result<&Utf8Path, SandboxError> {
         self.private_folder(&self.service_tmp)
+    }
+
+    /// The same if it was made already.
+    pub(crate) fn made_temporary(&self) -> Option<&Utf8Path> {
+        self.tmp.get().map(PrivateFolder::path)
     }
 
     fn private_folder<'a>(&self, kept: &'a OnceLock<PrivateFolder>) -> Result<&'a Utf8Path, SandboxError> {

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::sandbox::{names, stand};
+use crate::sandbox::{names, results, stand};
 use crate::stand::{Stand, finished};
 use crate::talk::{LED, answer, next, prompt};
 
@@ -190,4 +190,29 @@ fn an_excluded_command_that_writes_to_the_real_tmp_is_asked_about() {
             led(&stand, &["--allowedTools", "Bash", "--settings", &settings], std::slice::from_ref(&no));
         assert_eq!(asked.len(), questions, "{asked:?} {results:?}");
     }
+}
+
+#[test]
+fn failures_with_a_plain_reason_name_it_and_what_to_do() {
+    let missing = "/opt/decurion-missing";
+    let make = format!("perl -e 'mkdir(q({missing})) or die qq({missing}: $!\\n)'");
+    let stand = stand(&["curl -sS http://localhost:9/", &make]);
+    let settings = json!({"sandbox": {"filesystem": {"allowWrite": [missing]}}}).to_string();
+    let results = results(&stand, &["--allowedTools", "Bash", "--settings", &settings]);
+    assert!(results[1].contains(&format!("make it with: mkdir -p {missing}]")), "{results:?}");
+    assert!(results[0].contains("loopback network of their own, so localhost:9 is not"), "{results:?}");
+}
+
+#[test]
+fn a_file_in_the_tmp_of_commands_is_named_for_other_tools() {
+    let file = "/tmp/decurion-test-of-own-tmp";
+    let (write, read) = (json!({"command": format!("echo x > {file}")}), json!({"file_path": file}));
+    let stand = Stand::new(&format!(
+        "when agent=main turn=1\n  call Bash {write}\nwhen agent=main turn=2\n  call Read {read}\n\
+         when agent=main turn=3 result=/is (\\S+) for this tool/\n  call Read {{\"file_path\": \"$1\"}}\n\
+         when\n  say \"done\"\n"
+    ));
+    let results = results(&stand, &["--allowedTools", "Bash,Read"]);
+    assert!(results[1].contains(&format!("Commands have a /tmp of their own: what they call {file} is ")));
+    assert!(results[2].contains('x') && !results[2].contains("no such file"), "{results:?}");
 }

@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use decurion_exec::Sandbox;
+use decurion_exec::{Form, Sandbox};
 use decurion_protocol::{AskedBy, Decision, Event, Mode, Profile, ToolContent, ToolOutput, Verdict};
 use decurion_tools::ToolContext;
 use serde_json::Value;
@@ -15,7 +15,7 @@ use crate::audit;
 use crate::bounds;
 use crate::egress::Pass;
 use crate::journal::JournalLost;
-use crate::sandbox::{Compiled, Fixed, Refusal, RefusalKind, RefusedHost, Remedy, Wanted};
+use crate::sandbox::{Compiled, Fixed, Refusal, RefusalKind, RefusedHost, Remedy, Wanted, hints};
 
 /// Runs a call in its sandbox. A command that the sandbox kept from something says so.
 pub(super) async fn sandboxed(
@@ -48,6 +48,7 @@ async fn confined_run(
     let Some(confined) = confined else { return Ok((output, None)) };
     tidy(bench, &mut output).await;
     confined.explain_failures(&mut output);
+    confined.add_hints(bench, &work.input, &mut output);
     let refused = confined.refusal(bench, &output, leave, profile).await;
     confined.tell(bench, refused.as_ref().map(|(refusal, _)| refusal)).await?;
     if let Some((refusal, _)) = refused.as_ref().filter(|_| bench.ports.audit.is_kept()) {
@@ -214,6 +215,26 @@ impl Confined {
             let (said, failed) = (output.content.text(), failed.join("; "));
             let text = format!("{said}\n[{failed}. The sandbox lets the command reach the host.]");
             output.content = ToolContent::Text(text);
+        }
+    }
+
+    /// Adds to what a model reads of a failed command what may have kept it from a service or a folder.
+    fn add_hints(&self, bench: &Bench<'_>, input: &Value, output: &mut ToolOutput) {
+        let (Some(maker), Some(sandbox)) = (&bench.ports.equipment.sandbox, &self.sandbox) else { return };
+        if !output.is_error {
+            return;
+        }
+        let settings = maker.settings();
+        let printed = output.content.text().clone();
+        let command = input.get("command").and_then(Value::as_str).unwrap_or("");
+        let has_own_network = sandbox.network && !settings.network_open && settings.form == Form::Namespaces;
+        let loopback = has_own_network.then(|| hints::own_loopback(&printed, command)).flatten();
+        let hints = [
+            loopback.filter(|_| self.failed().is_empty()),
+            hints::missing_folder(&printed, &settings.writable),
+        ];
+        for hint in hints.into_iter().flatten() {
+            output.content = ToolContent::Text(format!("{}\n[{hint}]", output.content.text()));
         }
     }
 
