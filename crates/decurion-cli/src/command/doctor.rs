@@ -6,6 +6,7 @@ use decurion_config::{Choice, LoadRequest, Loaded};
 use decurion_engine::Models as _;
 use decurion_engine::egress::unusable_host;
 use decurion_engine::permission::unknown_tool;
+use decurion_exec::Form;
 use decurion_model::ModelError;
 use decurion_model::http::Http;
 use serde_json::{Value, json};
@@ -50,11 +51,7 @@ pub fn run(json: bool) -> Result<u8, Failure> {
     if json {
         say!("{facts}");
     } else {
-        let told = |value: &Value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty());
-        let facts = facts.as_object().into_iter().flatten();
-        for (name, value) in facts.filter(|(name, value)| !name.starts_with("sandbox") && told(value)) {
-            say!("{name}: {value}");
-        }
+        print_facts(&facts);
         print_sandbox(&loaded, &proofs);
     }
     let broken = proofs.iter().any(|proof| proof.held == Ok(false));
@@ -62,17 +59,71 @@ pub fn run(json: bool) -> Result<u8, Failure> {
     Ok(u8::from(broken || missing))
 }
 
+/// The facts but for the sandbox, a line each.
+fn print_facts(facts: &Value) {
+    let text = |key: &str| facts[key].as_str();
+    let list = |key: &str| facts[key].as_array().map_or(&[][..], Vec::as_slice);
+    say!("Version:  {}", text("version").unwrap_or_default());
+    match (text("model"), text("model_problem")) {
+        (Some(model), None) => say!("Model:    {model}"),
+        (Some(model), Some(problem)) => say!("Model:    {model} (PROBLEM: {problem})"),
+        (None, problem) => {
+            say!("Model:    NONE: {}", problem.unwrap_or("no model is configured"));
+            if list("providers").is_empty() {
+                say!(
+                    "          export ANTHROPIC_API_KEY=… or OPENAI_API_KEY=…, start Ollama or llama.cpp, or see README.md"
+                );
+            }
+        }
+    }
+    for provider in list("providers") {
+        let part = |key: &str| provider[key].as_str().unwrap_or_default();
+        say!("Provider: {} ({}, {})", part("name"), part("kind"), part("url"));
+    }
+    if let Some(name) = facts["local"]["name"].as_str() {
+        let part = |key: &str| facts["local"][key].as_str().unwrap_or_default();
+        say!("Found:    {name} on this machine ({}, model {})", part("url"), part("model"));
+    }
+    match (text("state"), text("state_problem")) {
+        (state, Some(problem)) => say!("State:    {} (PROBLEM: {problem})", state.unwrap_or("no folder")),
+        (Some(state), None) => say!("State:    {state} (sessions, settings and logs of Decurion)"),
+        (None, None) => say!("State:    NONE: there is no home folder"),
+    }
+    let trusted = facts["trusted"].as_bool() == Some(true);
+    let trust =
+        if trusted { "trusted" } else { "not trusted: `decurion trust` shows what its settings would do" };
+    say!("Project:  {} ({trust})", text("project").unwrap_or_default());
+    for warning in list("warnings") {
+        say!("Warning:  {}", warning.as_str().unwrap_or_default());
+    }
+}
+
 fn print_sandbox(loaded: &Loaded, proofs: &[Proof]) {
     match wire::sandbox_form(loaded) {
-        Ok(form) => say!("Sandbox: on ({})", form.name()),
-        Err(reason) if loaded.settings.sandbox.enabled => say!("Sandbox: NONE: {reason}"),
-        Err(reason) => say!("Sandbox: off ({reason})"),
+        Ok(Form::Landlock) => {
+            say!(
+                "Sandbox:  on (landlock). It protects less than namespaces; docs/sandbox.md says how to have these"
+            );
+        }
+        Ok(form) => {
+            say!("Sandbox:  on ({}). What a command that you allow cannot do, tried just now:", form.name());
+        }
+        Err(reason) if loaded.settings.sandbox.enabled => {
+            say!(
+                "Sandbox:  NONE: {reason}. Commands run with all your rights; docs/sandbox.md says what to do"
+            );
+        }
+        Err(reason) => say!("Sandbox:  off ({reason}). Commands run with all your rights"),
     }
     for Proof { promise, held } in proofs {
         match held {
             Ok(true) => say!("  ok         commands cannot {promise}"),
-            Ok(false) => say!("  PROBLEM    a command could {promise}"),
-            Err(reason) => say!("  not tried  commands cannot {promise}: {reason}"),
+            Ok(false) => {
+                say!(
+                    "  PROBLEM    a command could {promise}. Please report it with `decurion doctor --json`"
+                );
+            }
+            Err(reason) => say!("  not tried  commands cannot {promise} ({reason})"),
         }
     }
 }

@@ -49,10 +49,10 @@ pub async fn run(loaded: &Loaded, environment: &Environment) -> Vec<Proof> {
         proof("write outside of the working directories", attempts.write().await),
         proof("read Decurion's own files", attempts.read().await),
         proof("read ~/.ssh", attempts.read_keys(loaded).await),
-        proof("connect to this machine", attempts.connect().await),
-        proof("leave a process behind", attempts.daemon().await),
+        proof("connect to services on this machine", attempts.connect().await),
+        proof("leave a process running after they end", attempts.daemon().await),
         proof("see or signal other processes", attempts.signal().await),
-        proof("change the repository's hooks", attempts.hook().await),
+        proof("change the hooks of this repository (.git/hooks)", attempts.hook().await),
     ]
 }
 
@@ -160,7 +160,7 @@ impl Attempts {
 
     async fn hook(&self) -> Result<bool, String> {
         if self.landlock {
-            return Err("Landlock alone does not keep them from it, see docs/sandbox.md".to_owned());
+            return Err("Landlock alone does not keep them from it".to_owned());
         }
         if !self.cwd.join(".git").is_dir() {
             return Err("this folder is no repository".to_owned());

@@ -417,7 +417,7 @@ fn the_settings_in_force_are_shown_with_their_origin_and_without_keys() {
     assert!(json.lines.iter().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{json:?}");
     assert!(!json.output().contains(decurion_testkit::proc::canary::PROVIDER_KEY));
     let doctor = stand.run(&["doctor"]);
-    assert!(doctor.output().contains("Sandbox: on (namespaces)"), "{doctor:?}");
+    assert!(doctor.output().contains("Sandbox:  on (namespaces)"), "{doctor:?}");
     assert!(!doctor.output().contains(decurion_testkit::proc::canary::PROVIDER_KEY));
 }
 
