@@ -9,7 +9,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -23,6 +22,7 @@ mod audit;
 pub mod canary;
 
 pub use audit::{Evidence, Verdict};
+use canary::Printed;
 
 /// The environment variable that marks every process of a run. Not one of the program's own names, which it
 /// would warn about.
@@ -32,12 +32,12 @@ pub const MARKER: &str = "TEST_RUN_MARKER";
 const STATE: &str = ".decurion";
 
 /// A home folder that nobody has used, and a marker that no other process carries. Its secrets must stay where they are:
-/// when it is dropped, no file in it may hold a copy.
+/// when it is dropped, no file in it may hold a copy, and no program that was started in it may have printed one.
 #[derive(Debug)]
 pub struct Home {
     folder: TempDir,
     marker: String,
-    may_leak: AtomicBool,
+    printed: Printed,
 }
 
 impl Home {
@@ -49,7 +49,7 @@ impl Home {
             fs::create_dir(folder.path().join(name))?;
         }
         let marker = uuid::Uuid::new_v4().simple().to_string();
-        let home = Self { folder, marker, may_leak: AtomicBool::new(false) };
+        let home = Self { folder, marker, printed: Printed::default() };
         canary::plant(&home.home())?;
         // What commands leave there is evidence, so their sandbox must let them.
         fs::write(home.effects(), "")?;
@@ -62,7 +62,7 @@ impl Home {
 
     /// For tests whose commands copy secrets on purpose.
     pub fn let_secrets_leak(&self) {
-        self.may_leak.store(true, Ordering::Relaxed);
+        self.printed.let_secrets_leak();
     }
 
     /// Lets commands run as on a system that has no sandbox.
@@ -118,17 +118,19 @@ impl Home {
             .env("EFFECTS", self.effects())
             .env(MARKER, &self.marker)
             .current_dir(self.work());
-        Program { command, input: None }
+        Program { command, input: None, printed: self.printed.clone() }
     }
 }
 
 impl Drop for Home {
     fn drop(&mut self) {
-        if self.may_leak.load(Ordering::Relaxed) || std::thread::panicking() {
+        if self.printed.may_leak() || std::thread::panicking() {
             return;
         }
-        let leaks = canary::files_with_one(self.path(), &canary::file_in(&self.home()));
-        assert!(leaks.is_empty(), "secrets of the test home are in {leaks:?}");
+        let files = canary::files_with_one(self.path(), &canary::file_in(&self.home()));
+        assert!(files.is_empty(), "secrets of the test home are in {files:?}");
+        let programs = self.printed.leaks();
+        assert!(programs.is_empty(), "secrets of the test home were printed by {programs:?}");
     }
 }
 
@@ -137,6 +139,7 @@ impl Drop for Home {
 pub struct Program {
     command: Command,
     input: Option<Vec<u8>>,
+    printed: Printed,
 }
 
 impl Program {
@@ -189,12 +192,17 @@ impl Program {
         if let Some(folder) = self.command.get_current_dir() {
             command.current_dir(folder);
         }
-        Self { command, input: self.input }
+        Self { command, input: self.input, printed: self.printed }
     }
 
     /// What would be run, for whoever starts it in another way.
     pub fn command(&self) -> &Command {
         &self.command
+    }
+
+    /// Where what it prints is searched.
+    pub(crate) fn printed(&self) -> &Printed {
+        &self.printed
     }
 
     /// Starts it in a process group of its own.
@@ -247,6 +255,8 @@ impl Program {
             seen: Vec::new(),
             errors: Some(errors),
             marker,
+            name: self.command.get_program().display().to_string(),
+            printed: self.printed,
             ended: false,
         })
     }
@@ -265,6 +275,8 @@ pub struct Running {
     /// Gives the error output when that ends; none once it has been taken.
     errors: Option<JoinHandle<String>>,
     marker: Option<OsString>,
+    name: String,
+    printed: Printed,
     ended: bool,
 }
 
@@ -400,6 +412,9 @@ impl Running {
         // A descendant that is left may hold the pipe open for ever; its words are not waited for.
         let errors = self.errors.take().filter(|thread| self.is_through(thread));
         let errors = errors.and_then(|thread| thread.join().ok()).unwrap_or_default();
+        for text in lines.iter().chain([&errors]) {
+            self.printed.search(&self.name, text.as_bytes());
+        }
         Ok(Finished { ending, lines, errors, used, wall, timed_out })
     }
 

@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::proc::Program;
+use crate::proc::canary::Printed;
 use crate::sys::{self, Ending, Modes};
 
 /// A program asks what kind of terminal it is in, and what that says.
@@ -42,6 +43,7 @@ pub struct Pty {
     ended: Option<Ending>,
     /// Whether it says nothing but what it is told to.
     silent: bool,
+    printed: Printed,
 }
 
 /// What a terminal makes of bytes.
@@ -88,6 +90,7 @@ impl Pty {
             screen,
             ended: None,
             silent: false,
+            printed: program.printed().clone(),
         })
     }
 
@@ -240,6 +243,7 @@ impl Pty {
 
     /// Forgets what was written so far.
     pub fn forget(&mut self) {
+        self.printed.search("a program in a terminal", &self.written);
         self.written.clear();
     }
 
@@ -296,6 +300,7 @@ impl Drop for Pty {
         }
         let _ = self.leader.kill();
         let _ = self.leader.wait();
+        self.forget();
     }
 }
 

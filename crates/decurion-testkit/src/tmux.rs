@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::proc::Program;
+use crate::proc::canary::Printed;
 
 /// How the terminal behaves: it stays when its program has ended, and holds no key back to see whether more follows.
 const SETTINGS: &str = "set -g remain-on-exit on
@@ -28,6 +29,7 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct Tmux {
     /// The server's socket is in here; nobody else knows it.
     folder: TempDir,
+    printed: Printed,
 }
 
 impl Tmux {
@@ -35,7 +37,7 @@ impl Tmux {
     pub fn start(program: &Program, size: (u16, u16)) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("tmux-").tempdir()?;
         std::fs::write(folder.path().join("settings"), SETTINGS)?;
-        let tmux = Self { folder };
+        let tmux = Self { folder, printed: program.printed().clone() };
         let command = program.command();
         let mut server = tmux.client();
         server.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -152,6 +154,8 @@ impl Tmux {
 
 impl Drop for Tmux {
     fn drop(&mut self) {
+        let shown = self.scrollback().unwrap_or_default();
+        self.printed.search("a program in tmux", shown.as_bytes());
         let _ = self.ask(&["kill-server"]);
     }
 }
