@@ -43,7 +43,13 @@ pub struct Home {
 impl Home {
     /// A fresh one, 0700, with `home`, `.decurion`, `work` and `tmp` in it.
     pub fn new() -> io::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("decurion-test-").tempdir()?;
+        Self::new_in(&std::env::temp_dir())
+    }
+
+    /// A fresh one in this folder. Sandboxed commands see nothing of the system's folder for temporary files, so a home
+    /// that they are to attack must not lie there.
+    pub fn new_in(folder: &Path) -> io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("decurion-test-").tempdir_in(folder)?;
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700))?;
         for name in ["home", STATE, "work", "tmp"] {
             fs::create_dir(folder.path().join(name))?;

@@ -6,17 +6,21 @@ mod canaries;
 mod floods;
 mod harmless;
 mod survivors;
+mod systems;
 mod toolchains;
 mod ways_out;
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs;
 use std::time::Duration;
 
+use decurion_exec::Form;
 use serde_json::{Value, json};
 
 use super::Row;
 use super::stand::{Stand, brief, result_of};
+use crate::proc::Program;
 
 /// The rows of this group.
 pub fn rows() -> Vec<Row> {
@@ -59,6 +63,10 @@ struct Start {
     arguments: Vec<String>,
     /// More of its environment.
     environment: Vec<(String, String)>,
+    /// Words before those that start the program.
+    words: Vec<OsString>,
+    /// The form of the sandbox that the session must have.
+    form: Option<Form>,
 }
 
 impl Start {
@@ -97,13 +105,17 @@ fn script_of(calls: &[Value]) -> String {
 fn run_session(stand: &Stand, count: usize, start: &Start) -> Result<Vec<Outcome>, String> {
     let file = stand.home.home().join(".claude/settings.json");
     fs::write(file, start.settings.to_string()).map_err(|error| error.to_string())?;
-    let program = stand.program(stand.binary()).args(["-p", "--output-format", "stream-json", "--verbose"]);
+    let program = start_by(&start.words, stand).args(["-p", "--output-format", "stream-json", "--verbose"]);
     let program = start.environment.iter().fold(program, |program, (name, value)| program.env(name, value));
     let run = program.args(&start.arguments).arg("go").run(HANG).map_err(|error| error.to_string())?;
     let result = result_of(&run.lines);
     let Some(result) = result.filter(|_| !run.timed_out) else {
         return Err(format!("{:?} {} {:?}", run.ending, brief(&run.errors), stand.model.problems()));
     };
+    let form = session_form(&run.lines);
+    if start.form.is_some_and(|expected| form != expected.name()) {
+        return Err(format!("the form of its sandbox is {form}"));
+    }
     let denied: HashSet<&str> =
         result["permission_denials"].as_array().into_iter().flatten().filter_map(call_of).collect();
     let last = stand.model.requests().last().map(crate::server::Recorded::json).unwrap_or_default();
@@ -122,6 +134,21 @@ fn run_session(stand: &Stand, count: usize, start: &Start) -> Result<Vec<Outcome
         return Err(format!("{found} of {count} commands have a result: {}", brief(&run.errors)));
     }
     Ok(outcomes)
+}
+
+/// The program of a stand, started by these words.
+fn start_by(words: &[OsString], stand: &Stand) -> Program {
+    let program = stand.program(stand.binary());
+    match words {
+        [] => program,
+        [first, rest @ ..] => program.instead(first).args(rest).arg(stand.binary()),
+    }
+}
+
+/// The form of a session's sandbox, as the session names it in its first line.
+fn session_form(lines: &[String]) -> String {
+    let first = lines.iter().find_map(|line| serde_json::from_str::<Value>(line).ok()).unwrap_or_default();
+    first["sandbox"].as_str().unwrap_or("unknown").to_owned()
 }
 
 fn call_of(value: &Value) -> Option<&str> {

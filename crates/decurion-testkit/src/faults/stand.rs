@@ -44,7 +44,28 @@ impl Stand {
         script: impl FnOnce(&Path) -> String,
         set: impl FnOnce(&mut Settings),
     ) -> io::Result<Self> {
-        let home = Home::new()?;
+        Self::in_home(Home::new()?, options, script, set)
+    }
+
+    /// A stand whose folders commands can see in their sandbox, as far as its rules let them: beside the binaries.
+    pub fn seen_by_commands(options: &Options, script: impl FnOnce(&Path) -> String) -> io::Result<Self> {
+        let folder = options.binaries.join("homes");
+        fs::create_dir_all(&folder)?;
+        let home = Home::new_in(&folder)?;
+        // Else it is a part of the repository around the binaries.
+        let made = home.program("git").args(["init", "-q", "-b", "main"]).run(HANG)?;
+        if !made.ending.is_success() {
+            return Err(io::Error::other(made.errors));
+        }
+        Self::in_home(home, options, script, |_| {})
+    }
+
+    fn in_home(
+        home: Home,
+        options: &Options,
+        script: impl FnOnce(&Path) -> String,
+        set: impl FnOnce(&mut Settings),
+    ) -> io::Result<Self> {
         let binary = home.path().join("decurion");
         let original = options.decurion();
         if fs::hard_link(&original, &binary).is_err() {
