@@ -3,6 +3,7 @@
 
 mod attacks;
 mod canaries;
+mod cores;
 mod floods;
 mod harmless;
 mod survivors;

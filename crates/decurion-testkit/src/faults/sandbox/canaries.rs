@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::{Start, bash, run_session, script_of};
+use super::{Start, bash, cores, run_session, script_of};
 use crate::faults::stand::Stand;
 use crate::faults::{Options, Report};
 use crate::proc::Home;
 
 /// What every secret begins with. In a command it is written in two parts, so that the command itself is none.
-const CANARY: &str = "canary-7f3e-";
+pub(super) const CANARY: &str = "canary-7f3e-";
 
 /// What commands try, to see the secrets or to leave them in files. The last two leave what they can reach.
 const COMMANDS: &[&str] = &[
@@ -49,10 +49,19 @@ pub(super) fn row(options: &Options) -> Report {
         })
     });
     report.add("control: one that is planted", control);
+    let cores = match cores::search(options) {
+        Ok(found) => found,
+        Err(problem) => return Report::broken(problem),
+    };
+    let result = if cores.cores.is_empty() { Ok(()) } else { Err(format!("{:?}", cores.cores)) };
+    report.add("core files", result);
+    let control = if cores.control { "that of another program is found" } else { "no control: not here" };
     report.figure(format!(
         "secrets of 4 kinds, {} commands: {places} occurrences in environments, output, requests and {files} files; the \
-         planted one is found",
-        COMMANDS.len()
+         planted one is found; {} processes ended by SIGABRT and SIGSEGV: {} core files ({control})",
+        COMMANDS.len(),
+        cores.ended,
+        cores.cores.len()
     ))
 }
 
@@ -63,7 +72,7 @@ struct Found {
 
 fn search(options: &Options, commands: &[&str]) -> Result<Found, String> {
     let calls: Vec<_> = commands.iter().map(|command| bash(command)).collect();
-    let stand = Stand::new(options, |_| script_of(&calls)).map_err(|error| error.to_string())?;
+    let stand = Stand::seen_by_commands(options, |_| script_of(&calls)).map_err(|error| error.to_string())?;
     let secrets = plant(&stand.home).map_err(|error| error.to_string())?;
     let key = format!("{CANARY}provider-key");
     let start = Start::new(json!({})).arguments(&["--dangerously-skip-permissions"]);
@@ -108,7 +117,7 @@ fn plant(home: &Home) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// All plain files below a folder, but for the program itself.
-fn files_below(folder: &Path) -> Vec<PathBuf> {
+pub(super) fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
