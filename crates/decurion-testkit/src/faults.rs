@@ -77,13 +77,15 @@ pub struct Options {
     pub seed: u64,
     /// How many runs go on at the same time.
     pub width: usize,
+    /// Tells people how far a long row is.
+    pub tell: fn(&str),
 }
 
 impl Options {
     /// The usual ones for binaries in this folder.
     pub fn new(binaries: impl Into<PathBuf>) -> Self {
         let width = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8);
-        Self { ci: false, binaries: binaries.into(), kills: None, seed: 1, width }
+        Self { ci: false, binaries: binaries.into(), kills: None, seed: 1, width, tell: |_| {} }
     }
 
     /// The first number in the short form, the second otherwise.

@@ -42,7 +42,8 @@ struct Asked {
 fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let folder = own.parent().ok_or("no folder of binaries")?;
-    let mut asked = Asked { options: Options::new(folder), list: false, names: Vec::new() };
+    let options = Options { tell: say, ..Options::new(folder) };
+    let mut asked = Asked { options, list: false, names: Vec::new() };
     while let Some(name) = arguments.next() {
         let mut value = || {
             let text = arguments.next().ok_or_else(|| format!("no value is given for {name}"))?;

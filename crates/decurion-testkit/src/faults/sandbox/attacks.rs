@@ -10,8 +10,9 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -24,6 +25,10 @@ use crate::proc::{Home, Program};
 const LISTS: [&str; 2] = [include_str!("attacks/files.jsonl"), include_str!("attacks/kernel.jsonl")];
 /// An attack that makes a session take longer than this has an effect: the session hangs.
 const HANG: Duration = Duration::from_secs(120);
+/// A session that takes so many seconds is named.
+const SLOW: u64 = 10;
+/// People are told how far the row is after so many sessions.
+const TOLD: usize = 100;
 /// How many attacks there are for each that the short form tries.
 const ONE_IN: usize = 40;
 /// What a session denies in the modes that have rules.
@@ -86,7 +91,19 @@ pub(super) fn row(options: &Options) -> Report {
     };
     let tries: Vec<(&Attack, Mode)> =
         attacks.iter().enumerate().flat_map(|(index, attack)| tries_of(options, index, attack)).collect();
-    let done = in_parallel(options.width, &tries, |(attack, mode)| try_once(options, attack, *mode));
+    let finished = AtomicUsize::new(0);
+    let done = in_parallel(options.width, &tries, |(attack, mode)| {
+        let begun = Instant::now();
+        let result = try_once(options, attack, *mode);
+        let (number, seconds) = (finished.fetch_add(1, Ordering::Relaxed) + 1, begun.elapsed().as_secs());
+        if seconds >= SLOW {
+            (options.tell)(&format!("     {} in mode {mode:?} took {seconds} s", attack.name));
+        }
+        if number % TOLD == 0 {
+            (options.tell)(&format!("     {number} of {} sessions", tries.len()));
+        }
+        result
+    });
     let mut report = Report::default();
     let (mut effects, mut controls, mut without) = (0, 0, Vec::new());
     for ((attack, mode), done) in tries.iter().zip(done) {
@@ -137,7 +154,7 @@ fn try_once(options: &Options, attack: &Attack, mode: Mode) -> Result<Option<Str
     let text = |error: std::io::Error| error.to_string();
     let server = Server::start().map_err(text)?;
     let mut names = Names::default();
-    let stand = Stand::new(options, |work| {
+    let stand = Stand::seen_by_commands(options, |work| {
         names = Names::new(work, server.port);
         script_of(&attack.calls, &names)
     })
