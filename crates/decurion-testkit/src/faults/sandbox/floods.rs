@@ -10,16 +10,23 @@ use serde_json::json;
 use crate::faults::stand::{Stand, brief};
 use crate::faults::{Options, Report};
 
+/// A session answers within this time, whatever its commands do.
+const MOST: Duration = Duration::from_secs(1);
 /// An answer that takes longer never comes.
 const HANG: Duration = Duration::from_secs(60);
 /// A session is asked so long after it has answered, throughout the flood.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// One command that floods, and what its session must say of its end; nothing where no bound is met.
+/// One command that floods. It appends to `$EFFECTS` that it is up, and at its end how much it did.
 struct Flood {
     name: &'static str,
     command: String,
+    /// What its session must say of its end; nothing where no bound is met.
     ended_by: Option<&'static str>,
+    /// What it must have done at least.
+    least: u64,
+    /// Of these.
+    unit: &'static str,
 }
 
 /// Each is stopped by `timeout` at the latest.
@@ -29,18 +36,21 @@ fn floods(options: &Options) -> Vec<Flood> {
     let (count, seconds) = if options.ci { ("2000", "8") } else { ("6000", "20") };
     let forks = FORKS.replace("COUNT", count).replace("SECONDS", seconds);
     let mut floods = vec![
-        Flood { name: "fork bomb", command: forks, ended_by: bounded("used more than 4096 processes") },
         Flood {
-            name: "output",
-            command: "echo up >> $EFFECTS; timeout 8 cat /dev/zero".into(),
-            ended_by: None,
+            name: "fork bomb",
+            command: forks,
+            ended_by: bounded("used more than 4096 processes"),
+            least: 0,
+            unit: "",
         },
-        Flood { name: "open files", command: FILES.into(), ended_by: None },
+        Flood { name: "output", command: OUTPUT.into(), ended_by: None, least: 1, unit: " MB/s" },
+        Flood { name: "open files", command: FILES.into(), ended_by: None, least: 10_000, unit: " files" },
     ];
     if !options.ci {
         let whole = fits_memory();
         let command = ALLOCATION.replace("PART", if whole { "1" } else { "2" });
-        floods.push(Flood { name: "allocation", command, ended_by: whole.then_some("of memory") });
+        let ended_by = whole.then_some("of memory");
+        floods.push(Flood { name: "allocation", command, ended_by, least: 0, unit: "" });
     }
     floods
 }
@@ -68,14 +78,23 @@ fn fits_memory() -> bool {
     matches!(gibibytes, (Some(total), Some(free)) if free >= 21 && total / 4 * 3 < 20)
 }
 
+/// As much as the session takes: it reads what commands print.
+const OUTPUT: &str = "echo up >> $EFFECTS; timeout 20 python3 -c '
+import os, time
+block, count, begun = bytes(1 << 20), 0, time.monotonic()
+while time.monotonic() < begun + 8: count += os.write(1, block)
+open(os.environ[\"EFFECTS\"], \"a\").write(str(int(count / (time.monotonic() - begun) / 1e6)) + \"\\n\")'";
+
 const FILES: &str = "echo up >> $EFFECTS; timeout 8 python3 -c '
-import resource, time
+import os, resource, time
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+effects = open(os.environ[\"EFFECTS\"], \"a\", buffering=1)
 files = []
 try:
     while len(files) < 10000: files.append(open(\"/dev/null\"))
 except OSError: pass
+effects.write(str(len(files)) + \"\\n\")
 time.sleep(6)'";
 
 pub(super) fn row(options: &Options) -> Report {
@@ -83,18 +102,35 @@ pub(super) fn row(options: &Options) -> Report {
     let mut figures = Vec::new();
     for flood in floods(options) {
         let result = run(options, &flood);
-        if let Ok((longest, took)) = &result {
+        if let Ok(Answered { longest, took, did }) = &result {
             let end = flood.ended_by.map(|text| format!(", ended: {text}")).unwrap_or_default();
+            let did = did.map(|count| format!(", {count}{}", flood.unit)).unwrap_or_default();
             let (longest, took) = (longest.as_millis(), took.as_millis());
-            figures.push(format!("{}: {longest} ms (command {took} ms{end})", flood.name));
+            figures.push(format!("{}: {longest} ms (command {took} ms{did}{end})", flood.name));
         }
-        report.add(flood.name, result.map(drop));
+        // The short form shares its machine with others.
+        let most = if options.ci { 5 * MOST } else { MOST };
+        let result = result.and_then(|Answered { longest, did, .. }| match did.unwrap_or_default() {
+            did if did < flood.least => Err(format!("no flood: {did}{} of {}", flood.unit, flood.least)),
+            _ if longest > most => Err(format!("an answer took {} ms", longest.as_millis())),
+            _ => Ok(()),
+        });
+        report.add(flood.name, result);
     }
     report.figure(format!("longest answer of a session during a flood: {}", figures.join(", ")))
 }
 
-/// Runs one flood and asks its session meanwhile. Gives the longest answer, and how long the whole took.
-fn run(options: &Options, flood: &Flood) -> Result<(Duration, Duration), String> {
+/// How a session answered while a command flooded the machine.
+struct Answered {
+    longest: Duration,
+    /// How long the whole took.
+    took: Duration,
+    /// How much the flood did, if it says so.
+    did: Option<u64>,
+}
+
+/// Runs one flood and asks its session meanwhile.
+fn run(options: &Options, flood: &Flood) -> Result<Answered, String> {
     let call = json!({"command": flood.command, "timeout": 60_000});
     let script = format!("when agent=main turn=1\n  call Bash {call}\nwhen\n  say \"done\"\n");
     let stand = Stand::new(options, |_| script).map_err(|error| error.to_string())?;
@@ -124,7 +160,10 @@ fn run(options: &Options, flood: &Flood) -> Result<(Duration, Duration), String>
         (Some(end), told) if !told.contains(end) => {
             Err(format!("no bound ended it ({end}): {}", brief(&told)))
         }
-        _ => Ok((longest, took)),
+        _ => {
+            let did = crate::proc::lines_of(&stand.home.effects()).pop().and_then(|line| line.parse().ok());
+            Ok(Answered { longest, took, did })
+        }
     }
 }
 
