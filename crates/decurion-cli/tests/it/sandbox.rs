@@ -6,20 +6,21 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use decurion_testkit::proc::Program;
 use serde_json::{Value, json};
 
 use crate::stand::{Stand, finished};
 
 /// Runs commands, one call each, in a session where nobody can be asked. Gives their results.
 pub fn results(stand: &Stand, arguments: &[&str]) -> Vec<String> {
-    let run = finished(stand.decurion().args(["-p", "go"]).args(arguments));
+    told(stand, stand.decurion().args(["-p", "go"]).args(arguments))
+}
+
+/// The results of all calls of a run, the last agent's that was asked.
+pub fn told(stand: &Stand, program: Program) -> Vec<String> {
+    let run = finished(program);
     assert!(matches!(run.ending.code(), 0 | 3), "{run:?}");
-    let requests = stand.model.requests();
-    let last: Value = serde_json::from_slice(&requests.last().unwrap().body).unwrap();
-    let messages =
-        last["messages"].as_array().unwrap().iter().filter_map(|message| message["content"].as_array());
-    let results = messages.flatten().filter(|block| block["type"] == "tool_result");
-    results.map(|block| block["content"].as_str().unwrap_or_default().to_owned()).collect()
+    stand.results().iter().map(|result| result.as_str().unwrap_or_default().to_owned()).collect()
 }
 
 pub fn stand(commands: &[&str]) -> Stand {

@@ -5,24 +5,12 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use decurion_testkit::proc::{Home, Program};
+use decurion_testkit::proc::Home;
 use serde_json::{Value, json};
 
-use crate::sandbox::{names, results, stand};
+use crate::sandbox::{names, results, stand, told};
 use crate::stand::{Stand, finished};
 use crate::talk::{LED, answer, next, prompt};
-
-/// The results of all calls of a run, the last agent's that was asked.
-fn told(stand: &Stand, program: Program) -> Vec<String> {
-    let run = finished(program);
-    assert!(matches!(run.ending.code(), 0 | 3), "{run:?}");
-    let requests = stand.model.requests();
-    let last: Value = serde_json::from_slice(&requests.last().unwrap().body).unwrap();
-    let messages =
-        last["messages"].as_array().unwrap().iter().filter_map(|message| message["content"].as_array());
-    let results = messages.flatten().filter(|block| block["type"] == "tool_result");
-    results.map(|block| block["content"].as_str().unwrap_or_default().to_owned()).collect()
-}
 
 fn script(path: &Path, text: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -120,12 +120,7 @@ impl Tried {
 
     /// The results of the calls as the model is told them.
     pub fn results(&self) -> Vec<String> {
-        let requests = self.stand.model.requests();
-        let last: Value = serde_json::from_slice(&requests.last().unwrap().body).unwrap();
-        let blocks =
-            last["messages"].as_array().unwrap().iter().filter_map(|message| message["content"].as_array());
-        let results = blocks.flatten().filter(|block| block["type"] == "tool_result");
-        results.map(|block| block["content"].to_string()).collect()
+        self.stand.results().iter().map(Value::to_string).collect()
     }
 }
 

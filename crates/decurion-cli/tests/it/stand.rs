@@ -61,6 +61,16 @@ impl Stand {
         finished(self.decurion().args(arguments))
     }
 
+    /// What the model's last request says came of the calls.
+    pub fn results(&self) -> Vec<Value> {
+        let requests = self.model.requests();
+        let last: Value = serde_json::from_slice(&requests.last().unwrap().body).unwrap();
+        let messages = last["messages"].as_array().unwrap().iter();
+        let blocks = messages.filter_map(|message| message["content"].as_array()).flatten();
+        let results = blocks.filter(|block| block["type"] == "tool_result");
+        results.map(|block| block["content"].clone()).collect()
+    }
+
     /// The path of a file in the folder the program works in.
     pub fn file(&self, name: &str) -> String {
         file_in(&self.home, name)

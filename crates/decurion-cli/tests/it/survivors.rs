@@ -56,12 +56,7 @@ fn nothing_survives_a_command_that_kills_its_guard_and_its_reaper() {
     assert_eq!(bystander.try_wait().unwrap(), None, "a process of another program was killed");
     bystander.kill().unwrap();
     bystander.wait().unwrap();
-    let requests = stand.model.requests();
-    let request: Value = serde_json::from_slice(&requests.last().unwrap().body).unwrap();
-    let messages = request["messages"].as_array().unwrap().iter();
-    let blocks = messages.filter_map(|message| message["content"].as_array()).flatten();
-    let results = blocks.filter(|block| block["type"] == "tool_result");
-    let results: Vec<String> = results.map(|block| block["content"].to_string()).collect();
+    let results: Vec<String> = stand.results().iter().map(Value::to_string).collect();
     for (leave, result) in LEAVES.iter().zip(&results) {
         for part in [
             "outcome unknown: the processes that watch commands were killed; ",
