@@ -176,8 +176,14 @@ fn try_once(options: &Options, attack: &Attack, mode: Mode) -> Result<Option<Str
             return Err(format!("its setup fails: {}", brief(&done.errors)));
         }
     }
-    fs::write(stand.home.home().join(".claude/settings.json"), settings(attack, mode, &names).to_string())
-        .map_err(text)?;
+    let mut settings = settings(attack, mode, &names);
+    // The file of other tools knows nothing of ours.
+    let own = settings.as_object_mut().and_then(|settings| settings.remove("print"));
+    if let Some(print) = own {
+        fs::write(stand.home.home().join(".decurion/settings.json"), json!({ "print": print }).to_string())
+            .map_err(text)?;
+    }
+    fs::write(stand.home.home().join(".claude/settings.json"), settings.to_string()).map_err(text)?;
     if attack.trusted {
         decurion(&stand, contain).args(["trust", "--yes"]).run(HANG).map_err(text)?;
     }
