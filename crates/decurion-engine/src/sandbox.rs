@@ -447,7 +447,8 @@ impl SandboxMaker {
         for folder in around.granted().map(Utf8Path::to_owned).chain(checkouts) {
             paths.work_in(&folder);
         }
-        paths.show_all(&self.settings.visible);
+        let visible = paths.ground.places(&self.settings.visible, &paths.trails);
+        paths.visible.extend(visible.iter().filter(|place| *place != "/").cloned());
         if writes {
             for path in &self.settings.writable {
                 paths.write(path);
@@ -829,14 +830,13 @@ impl Collected {
 
     /// Hides secrets, also where they would be shown for another reason, but for the working directories.
     fn hide(&mut self, paths: &[Utf8PathBuf]) {
-        for path in paths {
-            let place = self.trails.place(path);
-            if self.worked_in.contains(&place) || !self.exists(&place) {
+        for place in self.ground.places(paths, &self.trails).iter() {
+            if self.worked_in.contains(place) {
                 continue;
             }
-            let kept = |path: &Utf8PathBuf| self.worked_in.contains(path) || !path.starts_with(&place);
+            let kept = |path: &Utf8PathBuf| self.worked_in.contains(path) || !path.starts_with(place);
             self.visible.retain(kept);
-            self.hidden.insert(place);
+            self.hidden.insert(place.clone());
         }
     }
 
