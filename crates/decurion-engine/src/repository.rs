@@ -15,7 +15,7 @@ mod remotes;
 use std::collections::{BTreeSet, HashMap};
 use std::io::Read as _;
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 use decurion_protocol::Intent;
 use decurion_protocol::intent::{ShellCommand, ShellIntent, ShownFiles};
 
@@ -197,7 +197,14 @@ pub(crate) fn gitlinks(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
     // The length of an object's name is a setting of the repository.
     let paths = [20, 32].into_iter().find_map(|hash| index::nested(&repository.own, hash, &mut left).ok());
     let paths = paths.unwrap_or_default().into_iter();
-    paths.filter_map(|path| Some(repository.top.join(String::from_utf8(path).ok()?))).collect()
+    // A command can write an index that names this repository itself, or a folder elsewhere. Git looks into neither.
+    let below = |path: &Utf8PathBuf| {
+        let mut parts = path.components().peekable();
+        parts.peek().is_some()
+            && parts.all(|part| matches!(part, Utf8Component::Normal(name) if name != ".git"))
+    };
+    let paths = paths.filter_map(|path| String::from_utf8(path).ok().map(Utf8PathBuf::from));
+    paths.filter(below).map(|path| repository.top.join(path)).collect()
 }
 
 /// Whether git takes a folder itself for a repository because the `.git` in it is none.
@@ -403,7 +410,7 @@ impl Repository {
             top.join(name.trim_end_matches(['\n', '\r']))
         };
         let common = own.join("commondir");
-        let common = if is_absent(&common) {
+        let common = if !names_another(&common) {
             own.clone()
         } else {
             own.join(small(&common).ok_or_else(|| odd(&common))?.trim_end_matches(['\n', '\r']))
@@ -581,6 +588,12 @@ pub(crate) fn looks_like_git_folder(folder: &Utf8Path) -> bool {
 fn is_absent(path: &Utf8Path) -> bool {
     use std::io::ErrorKind::{NotADirectory, NotFound};
     std::fs::symlink_metadata(path).is_err_and(|error| matches!(error.kind(), NotFound | NotADirectory))
+}
+
+/// Whether a `commondir` names a folder other than the one that it lies in. The sandbox holds its place with one that
+/// names no other.
+fn names_another(commondir: &Utf8Path) -> bool {
+    !is_absent(commondir) && small(commondir).is_none_or(|text| text.trim_end_matches(['\n', '\r']) != ".")
 }
 
 /// The text of a small file; none for everything else.

@@ -109,7 +109,7 @@ pub struct Compiled {
     pub held: Vec<PathBuf>,
 }
 
-/// As many programs of an unfinished rebase are printed.
+/// As many of what was found at the end are printed.
 const MOST_LISTED: usize = 5;
 /// Of as many repositories in a working directory each setting is protected, where it does not exist by a placeholder,
 /// which is an open file. Of others the whole folder of git is read-only.
@@ -252,10 +252,12 @@ impl SandboxMaker {
         let moved = watched.iter().flat_map(|folder| self.planted.set_aside(folder, is_last));
         let moved: Vec<String> = moved.map(String::from).collect();
         (!moved.is_empty()).then(|| {
+            let more = moved.len().saturating_sub(MOST_LISTED);
+            let more = if more > 0 { format!(", and {more} more") } else { String::new() };
             format!(
-                "A command made a git repository whose settings could run programs when git is called there. Decurion \
-                 renamed it: {}",
-                moved.join(", ")
+                "During the session a git repository was made whose settings could run programs when git is called \
+                 there. Decurion renamed it: {}{more}. The user can rename it back",
+                moved[..moved.len().min(MOST_LISTED)].join(", ")
             )
         })
     }
@@ -372,7 +374,7 @@ impl SandboxMaker {
             paths.show_all(policy.around.home.iter().chain(seen.touches.iter().map(|touch| &touch.path)));
         }
         if writes {
-            self.open(&mut paths, opens, &policy.around);
+            self.open_named_files(&mut paths, opens, &policy.around);
         }
         self.add_rules(&mut paths, policy, unclear && reads)?;
         paths.hide(&self.settings.hidden);
@@ -679,15 +681,15 @@ impl Drop for SandboxMaker {
             (self.settings.report)(&text);
         }
         let watched = self.planted.watched();
-        let stopped: Vec<String> =
-            watched.iter().flat_map(|folder| self.planted.stop_unfinished(folder)).collect();
-        if !stopped.is_empty() {
-            let more = stopped.len().saturating_sub(MOST_LISTED);
+        let added: Vec<String> =
+            watched.iter().flat_map(|folder| self.planted.programs_added(folder)).collect();
+        if !added.is_empty() {
+            let more = added.len().saturating_sub(MOST_LISTED);
             let more = if more > 0 { format!(", and {more} more") } else { String::new() };
             (self.settings.report)(&format!(
-                "A command left a rebase unfinished that runs programs when it is continued. Decurion put `break` in \
-                 their place: {}{more}",
-                stopped[..stopped.len().min(MOST_LISTED)].join("; ")
+                "An unfinished rebase runs programs that were added during the session: {}{more}. Look at them with \
+                 `git rebase --edit-todo` before you continue it",
+                added[..added.len().min(MOST_LISTED)].join("; ")
             ));
         }
     }

@@ -46,11 +46,11 @@ pub(crate) fn prepare(variables: &[(OsString, OsString)], sandbox: &Sandbox) -> 
     let tmp = folder_for(sandbox).filter(|_| !own.as_ref().is_some_and(writable))?;
     let home = tmp.join(NAME);
     if !is_made_in(tmp) {
-        if let Some(own) = own.filter(|_| home.symlink_metadata().is_err()) {
-            // Without the links cargo downloads what it needs, so no command fails for want of them.
-            let _ = make_home(&own, tmp);
+        // Without the links cargo downloads what it needs, so no command fails for want of them.
+        let made = own.filter(|_| home.symlink_metadata().is_err()).map(|own| make_home(&own, tmp));
+        if made.is_none_or(|made| made.is_ok()) {
+            MADE_IN.lock().unwrap_or_else(PoisonError::into_inner).push(tmp.to_owned());
         }
-        MADE_IN.lock().unwrap_or_else(PoisonError::into_inner).push(tmp.to_owned());
     }
     Some(home)
 }

@@ -435,7 +435,7 @@ fn person(stand: &Stand, text: &str) {
 
 /// What is there before the session, what a command does, what the person does then, in which `ran` must not come to be
 /// beside the working directory.
-const BELOW: [(&str, &str, &str); 12] = [
+const BELOW: [(&str, &str, &str); 11] = [
     (
         "git init -q --bare x.git",
         "printf '[core]\nbare=false\nworktree=..\nfsmonitor=touch %s/../ran;\n' $PWD >> x.git/config",
@@ -490,12 +490,6 @@ const BELOW: [(&str, &str, &str); 12] = [
         "git init -q --bare s.git; printf '[core]\nbare=false\nworktree=..\nfsmonitor=touch %s/../ran;\n' $PWD >> \
          s.git/config",
         "cd s.git && git status",
-    ),
-    (
-        "git commit -q --allow-empty -m y",
-        "GIT_SEQUENCE_EDITOR='sed -i 1ibreak' git rebase -q -i HEAD~1; echo exec touch $PWD/../ran >> \
-         .git/rebase-merge/git-rebase-todo",
-        "git rebase --continue; git rebase --continue",
     ),
 ];
 
@@ -568,6 +562,50 @@ fn files_that_shells_read_cannot_be_made_in_a_home_folder() {
         assert_eq!(last.contains("\"own\""), sandboxed, "{last}");
         for name in NAMES {
             assert_eq!(home.join(name).exists(), !sandboxed, "{name}: {run:?}");
+        }
+    }
+}
+
+/// What holds the place of `commondir` while commands run leads git nowhere.
+#[test]
+fn commits_go_on_in_a_folder_that_is_not_trusted() {
+    let commit = "git commit -q --allow-empty -m more";
+    let stand = stand(&[commit, commit, "git log --oneline | wc -l"]);
+    git(&stand, &["init", "-q", "-b", "main"]);
+    git(&stand, &["commit", "-q", "--allow-empty", "-m", "x"]);
+    git(&stand, &["config", "user.name", "n"]);
+    git(&stand, &["config", "user.email", "e@x"]);
+    let results = results(&stand, &["--allowedTools", "Bash(git commit:*)"]);
+    assert!(results[..2].iter().all(|result| !result.contains("Permission denied")), "{results:?}");
+    assert!(results[2].ends_with('3'), "{results:?}");
+}
+
+/// Writes an index with a repository at the path that it is given.
+const NAMES_REPOSITORY: &str = r"import hashlib, struct, sys
+path = sys.argv[1].encode()
+entry = struct.pack('>10I', 0, 0, 0, 0, 0, 0, 0o160000, 0, 0, 0) + b'\x11' * 20 + struct.pack('>H', len(path)) + path
+entry += b'\0' * (8 - len(entry) % 8)
+index = b'DIRC' + struct.pack('>2I', 2, 1) + entry
+open('.git/index', 'wb').write(index + hashlib.sha1(index).digest())
+";
+
+/// A command can write any index. What it names is renamed only below the checkout.
+#[test]
+fn an_index_that_names_other_repositories_makes_decurion_rename_none() {
+    for path in [".", "", "src/..", "../out/r", "OUT/r", ".git/modules/r"] {
+        let stand = stand(&["sh -c 'python3 index.py \"$(cat path)\"'", "true"]);
+        let (work, out) = (stand.home.work(), stand.home.path().join("out"));
+        git(&stand, &["init", "-q", "-b", "main"]);
+        git(&stand, &["commit", "-q", "--allow-empty", "-m", "x"]);
+        person(
+            &stand,
+            "for r in ../out/r .git/modules/r; do git init -q $r; git -C $r config alias.a b; done; git config alias.a b",
+        );
+        fs::write(work.join("index.py"), NAMES_REPOSITORY).unwrap();
+        fs::write(work.join("path"), path.replace("OUT", out.to_str().unwrap())).unwrap();
+        let results = results(&stand, &["--allowedTools", "Bash"]);
+        for folder in [work.clone(), out.join("r"), work.join(".git/modules/r")] {
+            assert!(folder.join(".git/HEAD").exists(), "{path}: {} {results:?}", folder.display());
         }
     }
 }

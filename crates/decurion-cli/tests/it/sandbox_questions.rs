@@ -86,52 +86,60 @@ fn a_host_that_a_person_refused_is_no_further_question_and_their_words_are_told(
 }
 
 #[test]
-fn a_yes_to_a_write_outside_lets_it_happen_without_another_question() {
-    let commands = [
-        "cp a.txt ../out/",
-        "echo new > ../out/new.txt",
-        "sed -i s/new/changed/ ../out/new.txt",
-        "rm ../out/a.txt",
-        "mkdir -p ../deep/er && mv ../out/new.txt ../deep/er/moved.txt",
-    ];
+fn a_yes_to_a_write_to_a_file_outside_lets_it_happen_without_another_question() {
+    let commands = ["cp a.txt ../out/a.txt", "echo new > ../out/b.txt", "echo more >> ../out/b.txt"];
     let stand = stand(&commands);
+    let out = stand.home.path().join("out");
+    for name in ["a.txt", "b.txt"] {
+        fs::write(out.join(name), "old\n").unwrap();
+    }
     let (asked, results) = led(&stand, &[], &[yes()]);
     assert_eq!(asked.len(), commands.len(), "{asked:?} {results:?}");
-    assert_eq!(fs::read_to_string(stand.home.path().join("deep/er/moved.txt")).unwrap(), "changed\n");
-    assert_eq!(names(&stand.home.path().join("out")), [""; 0], "{results:?}");
+    let read = |name: &str| fs::read_to_string(out.join(name)).unwrap();
+    assert_eq!(read("a.txt"), fs::read_to_string(stand.home.work().join("a.txt")).unwrap());
+    assert_eq!(read("b.txt"), "new\nmore\n", "{results:?}");
 }
 
+/// The last program of each text ends well, so that no question follows about running it without the sandbox.
 #[test]
-fn a_yes_to_a_write_outside_opens_what_the_question_names_and_no_more() {
+fn a_yes_to_a_write_outside_opens_the_files_that_the_text_names_and_no_more() {
     let write =
         |file: &str| format!("perl -e 'open(F, q(>>../out/{file})) and print F q(x) or print qq($!;)'");
-    let both = format!("echo x > ../out/new; {}; {}", write("old"), write("denied"));
-    let folder = format!("cp a.txt ../out/sub/; {}; {}", write("sub/.bashrc"), write("old"));
-    let stand = stand(&[&both, &folder]);
+    let hidden = ["other", "denied", ".bash_profile", "sub/.git/config", "sub/.git/hooks/made"]
+        .map(|file| write(file));
+    let all = hidden.join("; ");
+    let commands = [
+        format!("echo x >> ../out/named; {all}"),
+        format!("touch ../out/made; mkdir -p ../out/sub; {all}"),
+        format!("cp a.txt ../out/; rm ../out/other; mv ../out/other ../out/moved; {all}"),
+        format!("cp a.txt ../out/denied; {all}"),
+    ];
+    let stand = stand(&commands.each_ref().map(String::as_str));
     let out = stand.home.path().join("out");
-    fs::create_dir(out.join("sub")).unwrap();
-    for name in ["old", "denied", "sub/.bashrc"] {
+    fs::create_dir_all(out.join("sub/.git/hooks")).unwrap();
+    let files = ["denied", "named", "other", "sub/.git/config"];
+    for name in files {
         fs::write(out.join(name), "").unwrap();
     }
     let deny = format!("Edit(/{}/denied)", out.display());
     let (asked, results) = led(&stand, &["--disallowedTools", &deny], &[yes()]);
-    assert_eq!(asked.len(), 2, "{asked:?} {results:?}");
-    assert_eq!(results[0].matches("Read-only file system").count(), 2, "{results:?}");
-    assert!(results[1].contains("Read-only file system"), "{results:?}");
-    for name in ["old", "denied", "sub/.bashrc"] {
-        assert_eq!(fs::read_to_string(out.join(name)).unwrap(), "", "{name}");
+    assert!(asked.iter().all(|asked| asked["input"]["dangerouslyDisableSandbox"].is_null()), "{asked:?}");
+    assert_eq!(fs::read_to_string(out.join("named")).unwrap(), "x\n", "{results:?}");
+    for name in ["other", "denied", "sub/.git/config"] {
+        assert_eq!(fs::read_to_string(out.join(name)).unwrap(), "", "{name} {results:?}");
     }
-    assert_eq!(fs::read_to_string(out.join("new")).unwrap(), "x\n");
-    assert_eq!(names(&out.join("sub")), [".bashrc", "a.txt"]);
+    assert_eq!(names(&out), ["denied", "named", "other", "sub"], "{results:?}");
+    assert_eq!(names(&out.join("sub/.git/hooks")), [""; 0], "{results:?}");
 }
 
 #[test]
-fn a_rule_that_holds_a_whole_command_lets_it_write_what_it_names() {
-    let stand = stand(&["cp a.txt ../out/"]);
-    let target = stand.home.path().join("out");
-    let (asked, results) = led(&stand, &["--allowedTools", "Bash(cp a.txt ../out/)"], &[yes()]);
+fn a_rule_that_holds_a_whole_command_lets_it_write_the_file_that_it_names() {
+    let stand = stand(&["cp a.txt ../out/a.txt"]);
+    let target = stand.home.path().join("out/a.txt");
+    fs::write(&target, "old\n").unwrap();
+    let (asked, results) = led(&stand, &["--allowedTools", "Bash(cp a.txt ../out/a.txt)"], &[yes()]);
     assert!(asked.is_empty(), "{asked:?} {results:?}");
-    assert_eq!(names(&target), ["a.txt"], "{results:?}");
+    assert_ne!(fs::read_to_string(target).unwrap(), "old\n", "{results:?}");
 }
 
 #[test]
@@ -206,7 +214,8 @@ fn failures_with_a_plain_reason_name_it_and_what_to_do() {
 #[test]
 fn a_file_in_the_tmp_of_commands_is_named_for_other_tools() {
     let file = "/tmp/decurion-test-of-own-tmp";
-    let (write, read) = (json!({"command": format!("echo x > {file}")}), json!({"file_path": file}));
+    let write = json!({"command": format!("echo what-the-command-wrote > {file}")});
+    let read = json!({"file_path": file});
     let stand = Stand::new(&format!(
         "when agent=main turn=1\n  call Bash {write}\nwhen agent=main turn=2\n  call Read {read}\n\
          when agent=main turn=3 result=/is (\\S+) for this tool/\n  call Read {{\"file_path\": \"$1\"}}\n\
@@ -214,5 +223,5 @@ fn a_file_in_the_tmp_of_commands_is_named_for_other_tools() {
     ));
     let results = results(&stand, &["--allowedTools", "Bash,Read"]);
     assert!(results[1].contains(&format!("Commands have a /tmp of their own: what they call {file} is ")));
-    assert!(results[2].contains('x') && !results[2].contains("no such file"), "{results:?}");
+    assert!(results[2].contains("what-the-command-wrote"), "{results:?}");
 }

@@ -38,12 +38,22 @@ pub fn named_writes(policy: &Policy, intent: &Intent, answered: bool) -> Vec<Nam
             let path = &write.path;
             let may = allowed || question.is_named_by_rule(path, Access::Write);
             let outside = !paths::is_inside(path, around) && paths::protected(path, around).is_none();
-            if may && outside && !found.contains(&write) {
+            if may && outside && !is_behind_a_link(path, command, policy) && !found.contains(&write) {
                 found.push(write);
             }
         }
     }
     found
+}
+
+/// Whether a path is where a link leads that the text names: a command can have made that link, and the text does not show
+/// where it leads.
+fn is_behind_a_link(path: &Utf8PathBuf, command: &ShellCommand, policy: &Policy) -> bool {
+    let trails = &policy.around.trails;
+    let place = trails.place(path);
+    let mut names =
+        command.touches.iter().map(|touch| &touch.path).chain(&command.mentions).chain(&command.leads);
+    place != *path || names.any(|name| name != path && trails.place(name) == place)
 }
 
 /// The paths that a command plainly writes.

@@ -3,7 +3,7 @@
 
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 
-use super::{is_absent, small};
+use super::{is_absent, names_another, small};
 
 /// How long the paths of the folders that are still to be looked at may be together.
 const MOST_WAITING_BYTES: usize = 16 << 20;
@@ -12,8 +12,7 @@ const MOST_WAITING_BYTES: usize = 16 << 20;
 const READ_BY_GIT: [&str; 5] =
     [".gitignore", ".gitattributes", ".gitmodules", ".mailmap", ".git-blame-ignore-revs"];
 /// Files in a folder of git that make it read objects or commits from elsewhere.
-const BORROWS: [&str; 4] =
-    ["commondir", "info/grafts", "objects/info/alternates", "objects/info/http-alternates"];
+const BORROWS: [&str; 3] = ["info/grafts", "objects/info/alternates", "objects/info/http-alternates"];
 
 /// Whether a checkout's folder of git belongs to it: it lies in the checkout, or says itself that it is for this one.
 pub(super) fn is_own(top: &Utf8Path, own: &Utf8Path, common: &Utf8Path, stands_here: bool) -> bool {
@@ -27,7 +26,7 @@ pub(super) fn is_own(top: &Utf8Path, own: &Utf8Path, common: &Utf8Path, stands_h
         straight(from, small(file)?.strip_prefix(before)?.trim_end_matches(['\n', '\r']))
     };
     let Some(own) = named(&git, &top, "gitdir: ") else { return false };
-    if is_absent(&own.join("commondir")) {
+    if !names_another(&own.join("commondir")) {
         return stands_here || own.starts_with(&top);
     }
     // A checkout that git added to the repository.
@@ -53,7 +52,9 @@ pub(super) fn straight(from: &Utf8Path, value: &str) -> Option<Utf8PathBuf> {
 /// What in a folder of git makes git read elsewhere. Looks at no more names than are left.
 pub(super) fn within(common: &Utf8Path, names_left: &mut usize) -> Option<String> {
     let elsewhere = |path: &Utf8Path| format!("git would read elsewhere, by {path}");
-    if let Some(path) = BORROWS.iter().map(|name| common.join(name)).find(|path| !is_absent(path)) {
+    let mut borrows = BORROWS.iter().map(|name| common.join(name)).filter(|path| !is_absent(path));
+    let named = Some(common.join("commondir")).filter(|path| names_another(path));
+    if let Some(path) = named.or_else(|| borrows.next()) {
         return Some(elsewhere(&path));
     }
     let (mut folders, mut waiting_bytes) = (vec![common.to_owned()], common.as_str().len());

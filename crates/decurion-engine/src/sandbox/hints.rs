@@ -35,7 +35,15 @@ pub(crate) fn own_loopback(printed: &str, command: &str) -> Option<String> {
 
 /// This machine as a text names it, and the port behind that.
 fn service_in(text: &str) -> Option<(&'static str, Option<u16>)> {
-    let (name, at) = OWN_MACHINE.iter().find_map(|name| Some((*name, text.find(name)?)))?;
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    let (name, at) = OWN_MACHINE.iter().find_map(|name| {
+        let whole = |at: &usize| {
+            let (before, behind) = (&text[..*at], &text[at + name.len()..]);
+            !before.ends_with(is_part) && !behind.starts_with(is_part)
+        };
+        let at = text.match_indices(name).map(|(at, _)| at).find(whole)?;
+        Some((*name, at))
+    })?;
     let rest = &text[at + name.len()..];
     let digits = |text: &str| -> Option<u16> {
         let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
@@ -92,6 +100,8 @@ mod tests {
             ("Connection refused", "curl http://a.org/"),
             ("all fine on localhost", "x"),
             ("", "curl localhost"),
+            ("Failed to connect to localhost.example.com port 80: Connection refused", "x"),
+            ("Failed to connect to 127.0.0.10 port 80: Connection refused", "x"),
         ] {
             assert_eq!(own_loopback(printed, command), None, "{printed}");
         }

@@ -152,13 +152,24 @@ pub(super) struct Within {
 pub(super) fn folders_within(git: &Utf8Path) -> Vec<Within> {
     /// Submodules of submodules lie in folders of folders.
     const DEEPEST: usize = 4;
+    /// As many names are looked at: a command can make any number.
+    const MOST_WITHIN: usize = 2_000;
     let mut found = vec![Within { folder: git.to_owned(), is_worktree: false }];
-    for entry in git.join("worktrees").read_dir_utf8().into_iter().flatten().flatten() {
+    for entry in git.join("worktrees").read_dir_utf8().into_iter().flatten().flatten().take(MOST_WITHIN) {
         found.push(Within { folder: entry.into_path(), is_worktree: true });
     }
     let mut folders = vec![(git.join("modules"), DEEPEST)];
+    let mut seen = 0;
     while let Some((folder, left)) = folders.pop() {
         for entry in folder.read_dir_utf8().into_iter().flatten().flatten() {
+            seen += 1;
+            if seen > MOST_WITHIN {
+                return found;
+            }
+            // Behind a link everything could be looked through.
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
             let path = folder.join(entry.file_name());
             if ["HEAD", "config", "objects"].iter().any(|name| path.join(name).exists()) {
                 folders.extend((left > 0).then(|| (path.join("modules"), left - 1)));

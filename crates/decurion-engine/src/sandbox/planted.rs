@@ -6,8 +6,9 @@
 //! when that has become cheap beside the time that has passed, and when the session ends.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -141,18 +142,16 @@ impl Planted {
         moved
     }
 
-    /// Gives what commands have planned for operations of git that they left unfinished, and does not run any more.
-    pub(super) fn stop_unfinished(&self, folder: &Utf8Path) -> Vec<String> {
+    /// Gives the programs that unfinished operations of git run when they are continued, and that are new.
+    pub(super) fn programs_added(&self, folder: &Utf8Path) -> Vec<String> {
         let Some(found) = self.all().get(folder).map(|watched| Arc::clone(&watched.found)) else {
             return Vec::new();
         };
         let folders = places::git_folders(folder).into_iter().chain(found.repositories.iter().cloned());
         let folders: BTreeSet<Utf8PathBuf> = folders.filter(|git| git.is_dir()).collect();
         let within = folders.iter().flat_map(|git| places::folders_within(git));
-        within
-            .filter_map(|within| unfinished::stop_before(&within.folder, &found.programs))
-            .flatten()
-            .collect()
+        let programs = within.flat_map(|within| unfinished::programs(&within.folder));
+        programs.filter(|program| !found.programs.contains(program)).collect()
     }
 
     /// What the index of a checkout names as repositories, and was none before.
@@ -194,14 +193,23 @@ fn refuse(git: &Utf8Path) -> Option<Utf8PathBuf> {
 
 /// Renames what is in a folder, and moves it to another one. Does nothing where a command has put a link in the way of
 /// either.
-pub(super) fn aside(folder: &Utf8Path, name: &str, to: &Utf8Path) -> Option<Utf8PathBuf> {
+fn aside(folder: &Utf8Path, name: &str, to: &Utf8Path) -> Option<Utf8PathBuf> {
     let aside = format!("{name}.refused-{}", uuid::Uuid::new_v4().simple());
-    let ((_from, from_path), (_into, into_path)) = (opened(folder)?, opened(to)?);
-    std::fs::rename(from_path.join(name), into_path.join(&aside)).ok().map(|()| to.join(aside))
+    let ((from_folder, from_path), (into_folder, into_path)) = (opened(folder)?, opened(to)?);
+    let rename = || std::fs::rename(from_path.join(name), into_path.join(&aside));
+    let renamed = rename().or_else(|_| {
+        // A command may have taken away the right to change its folder.
+        for folder in [&from_folder, &into_folder] {
+            let mode = folder.metadata()?.permissions().mode();
+            folder.set_permissions(Permissions::from_mode(mode | 0o300))?;
+        }
+        rename()
+    });
+    renamed.ok().map(|()| to.join(aside))
 }
 
 /// A folder, and a path that leads to it whatever is put in its place.
-pub(super) fn opened(folder: &Utf8Path) -> Option<(File, PathBuf)> {
+fn opened(folder: &Utf8Path) -> Option<(File, PathBuf)> {
     // Only a folder can be opened so, and no pipe.
     let file = File::open(folder.join(".")).ok()?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));

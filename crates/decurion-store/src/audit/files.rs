@@ -132,7 +132,10 @@ impl Files {
         let state = Folder::root(&self.state, true)?;
         let folder = state.sub(FOLDER, true)?;
         let _locked = lock_for_append(&folder)?;
-        let (key, mut end) = match mine.as_ref().filter(|mark| mark.is_last(&state, &folder)) {
+        // Behind a full segment there may be another one that a killed process began.
+        let last =
+            mine.as_ref().filter(|mark| mark.end < self.segment_limit && mark.is_last(&state, &folder));
+        let (key, mut end) = match last {
             Some(mark) => {
                 let end = End { tip: mark.tip, segment: mark.segment, length: mark.end, damage: None };
                 (mark.key.clone(), end)
