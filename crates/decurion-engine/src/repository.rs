@@ -410,10 +410,10 @@ impl Repository {
             top.join(name.trim_end_matches(['\n', '\r']))
         };
         let common = own.join("commondir");
-        let common = if !names_another(&common) {
-            own.clone()
-        } else {
+        let common = if names_another(&common) {
             own.join(small(&common).ok_or_else(|| odd(&common))?.trim_end_matches(['\n', '\r']))
+        } else {
+            own.clone()
         };
         Ok(Self { top: top.to_owned(), own, common })
     }

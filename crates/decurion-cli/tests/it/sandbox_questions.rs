@@ -106,7 +106,7 @@ fn a_yes_to_a_write_outside_opens_the_files_that_the_text_names_and_no_more() {
     let write =
         |file: &str| format!("perl -e 'open(F, q(>>../out/{file})) and print F q(x) or print qq($!;)'");
     let hidden = ["other", "denied", ".bash_profile", "sub/.git/config", "sub/.git/hooks/made"]
-        .map(|file| write(file));
+        .map(write);
     let all = hidden.join("; ");
     let commands = [
         format!("echo x >> ../out/named; {all}"),
