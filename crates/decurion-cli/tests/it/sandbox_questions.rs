@@ -105,8 +105,7 @@ fn a_yes_to_a_write_to_a_file_outside_lets_it_happen_without_another_question() 
 fn a_yes_to_a_write_outside_opens_the_files_that_the_text_names_and_no_more() {
     let write =
         |file: &str| format!("perl -e 'open(F, q(>>../out/{file})) and print F q(x) or print qq($!;)'");
-    let hidden = ["other", "denied", ".bash_profile", "sub/.git/config", "sub/.git/hooks/made"]
-        .map(write);
+    let hidden = ["other", "denied", ".bash_profile", "sub/.git/config", "sub/.git/hooks/made"].map(write);
     let all = hidden.join("; ");
     let commands = [
         format!("echo x >> ../out/named; {all}"),
