@@ -22,7 +22,7 @@ use camino::Utf8Path;
 use decurion_protocol::{AuditEntry, AuditKind};
 use jiff::Timestamp;
 
-use files::{BATCH, Files, Mark};
+use files::{Appender, BATCH, Files};
 
 pub use read::{AuditFilter, ReadReport, Recorded};
 pub use verify::{Anchor, InvalidAnchor, Problem, ProblemKind, Report};
@@ -118,9 +118,8 @@ impl AuditLog {
     fn start(&self) -> io::Result<Thread> {
         let (sender, entries) = sync_channel(WAITING);
         let writer = Writer {
-            files: self.files.clone(),
+            appender: Appender::new(self.files.clone()),
             shared: Arc::clone(&self.shared),
-            mine: None,
             kept: Vec::new(),
             lost: 0,
             since: Timestamp::UNIX_EPOCH,
@@ -169,10 +168,8 @@ enum More {
 
 /// The thread that writes.
 struct Writer {
-    files: Files,
+    appender: Appender,
     shared: Arc<Shared>,
-    /// The last line that it wrote.
-    mine: Option<Mark>,
     /// Entries that are not written yet.
     kept: Vec<AuditEntry>,
     /// Entries behind them that were not kept, and when the first of them was made.
@@ -267,7 +264,7 @@ impl Writer {
 
     /// Writes the first of what is kept. Gives whether that went well.
     fn append(&mut self, count: usize) -> bool {
-        match self.files.append(&self.kept[..count], &mut self.mine) {
+        match self.appender.append(&self.kept[..count]) {
             Ok(()) => {
                 self.kept.drain(..count);
                 true

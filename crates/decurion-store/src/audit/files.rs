@@ -6,7 +6,9 @@
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -47,7 +49,6 @@ pub(super) struct Files {
 }
 
 /// A line that this process wrote, to see that it is still there, and the log as it was then.
-#[derive(Clone)]
 pub(super) struct Mark {
     segment: u32,
     start: u64,
@@ -57,7 +58,24 @@ pub(super) struct Mark {
     /// Where the segment ended.
     end: u64,
     /// The key, the head and the segment; none where the system does not tell.
-    files: Option<[Stamp; 3]>,
+    stamps: Option<[Stamp; 3]>,
+    /// The segment, open.
+    file: Arc<File>,
+}
+
+/// Appends to a log. Keeps its files open between two appends: to open them costs more than to write a line.
+pub(super) struct Appender {
+    files: Files,
+    handles: Option<Handles>,
+    /// The last line that it wrote.
+    mine: Option<Mark>,
+}
+
+/// The folders of a log and its lock, open.
+struct Handles {
+    state: Folder,
+    folder: Folder,
+    lock: File,
 }
 
 /// Which file it is, its size, and when it was changed last: a time that no program can set.
@@ -90,13 +108,13 @@ pub(super) struct Opened {
     /// That of the segments; none if it is not there.
     pub(super) folder: Option<Folder>,
     /// Keeps writers out meanwhile; none where there is nothing to lock.
-    _locked: Option<Locked>,
+    _locked: Option<Locked<File>>,
 }
 
 /// A lock on the log, held until it is dropped or the process is gone.
-pub(super) struct Locked(File);
+pub(super) struct Locked<F: AsFd>(F);
 
-impl Drop for Locked {
+impl<F: AsFd> Drop for Locked<F> {
     fn drop(&mut self) {
         // Closing it is not enough: a process that another thread is starting has a copy until its program begins.
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
@@ -123,58 +141,6 @@ impl Files {
 
     pub(super) fn key_path(&self) -> Utf8PathBuf {
         self.state.join(KEY)
-    }
-
-    /// Appends at most [`BATCH`] entries. `mine` is the last line that this process wrote: if it is not there any more,
-    /// the log was put back to an earlier state, and that is recorded.
-    pub(super) fn append(&self, entries: &[AuditEntry], mine: &mut Option<Mark>) -> io::Result<()> {
-        let Some(at) = entries.first().map(|entry| entry.at) else { return Ok(()) };
-        let state = Folder::root(&self.state, true)?;
-        let folder = state.sub(FOLDER, true)?;
-        let _locked = lock_for_append(&folder)?;
-        // Behind a full segment there may be another one that a killed process began.
-        let last =
-            mine.as_ref().filter(|mark| mark.end < self.segment_limit && mark.is_last(&state, &folder));
-        let (key, mut end) = match last {
-            Some(mark) => {
-                let end = End { tip: mark.tip, segment: mark.segment, length: mark.end, damage: None };
-                (mark.key.clone(), end)
-            }
-            None => self.look(&state, &folder, mine.as_ref())?,
-        };
-        if end.length >= self.segment_limit {
-            (end.segment, end.length) = (end.segment.saturating_add(1), 0);
-        }
-        let damage = end.damage.take().map(|(problem, detail)| {
-            let kind = AuditKind::Damage { problem: problem.name().to_owned(), detail };
-            AuditEntry::own(at, kind)
-        });
-        let mut file = folder.file(&segment_name(end.segment), How::Append)?;
-        let mut bytes = Vec::new();
-        if end.length > 0 && !ends_with_line_end(&file, end.length)? {
-            // What is left of a line that was cut stays, on a line of its own.
-            bytes.push(b'\n');
-        }
-        let (mut tip, mut line) = (end.tip, (0, 0));
-        for entry in damage.iter().chain(entries) {
-            let start = bytes.len();
-            tip = encode(&key, tip, entry, &mut bytes)?;
-            line = (end.length + start as u64, bytes.len() - start - 1);
-        }
-        let head = Head { tip, segment: end.segment, length: end.length + bytes.len() as u64 };
-        let written = file
-            .write_all(&bytes)
-            .and_then(|()| if self.synced { file.sync_data() } else { Ok(()) })
-            .and_then(|()| self.put_head(&folder, &key, &head));
-        if let Err(error) = written {
-            // All of it or nothing: the same entries are tried again. What cannot be cut now, the next append cuts.
-            let _ = file.set_len(end.length);
-            return Err(error);
-        }
-        let files = stamps(&state, &folder, head.segment);
-        let (segment, (start, length), end) = (head.segment, line, head.length);
-        *mine = Some(Mark { segment, start, length, tip, key, end, files });
-        Ok(())
     }
 
     /// The key and the end of the log, and whether the last line that this process wrote is still there.
@@ -221,7 +187,15 @@ impl Files {
 
     fn put_head(&self, folder: &Folder, key: &Key, head: &Head) -> io::Result<()> {
         let bytes = key.head(head)?;
-        if self.synced { folder.replace_synced(HEAD, &bytes) } else { folder.replace(HEAD, &bytes).map(drop) }
+        if self.synced {
+            return folder.replace_synced(HEAD, &bytes);
+        }
+        match folder.file(HEAD, How::InPlace) {
+            // A killed process leaves the old bytes or the new ones, since they lie in one page. A file system writes
+            // out the whole file where a name is moved over another.
+            Ok(file) if file.metadata()?.len() == bytes.len() as u64 => file.write_all_at(&bytes, 0),
+            _ => folder.replace(HEAD, &bytes).map(drop),
+        }
     }
 
     /// The folders of the log for a reader, locked against writers as far as that is possible; none if there is no log.
@@ -245,10 +219,111 @@ impl Files {
     }
 }
 
+impl Appender {
+    pub(super) fn new(files: Files) -> Self {
+        Self { files, handles: None, mine: None }
+    }
+
+    /// Appends at most [`BATCH`] entries.
+    pub(super) fn append(&mut self, entries: &[AuditEntry]) -> io::Result<()> {
+        let Self { files, handles, mine } = self;
+        for _ in 0..REMADE_TRIES {
+            let open = match handles.take().filter(|open| open.are_named(files)) {
+                Some(open) => open,
+                None => Handles::open(files)?,
+            };
+            let locked = lock_file(&open.folder, &open.lock, FlockOperation::NonBlockingLockExclusive)?;
+            // A lock on a file that was removed keeps nobody out.
+            if lock::is_named(&open.folder, LOCK, &open.lock)? {
+                let appended = append_locked(files, &open, entries, mine);
+                drop(locked);
+                *handles = Some(open);
+                return appended;
+            }
+        }
+        Err(io::Error::other("the lock file of the audit log keeps being replaced"))
+    }
+}
+
+impl Handles {
+    fn open(files: &Files) -> io::Result<Self> {
+        let state = Folder::root(&files.state, true)?;
+        let folder = state.sub(FOLDER, true)?;
+        let lock = folder.file(LOCK, How::Append)?;
+        Ok(Self { state, folder, lock })
+    }
+
+    /// Whether the path of the log still leads to its folder.
+    fn are_named(&self, files: &Files) -> bool {
+        let named = rustix::fs::lstat(files.folder().as_std_path());
+        let same = |named: rustix::fs::Stat| {
+            self.folder.stat(".").is_ok_and(|own| (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino))
+        };
+        named.is_ok_and(same)
+    }
+}
+
+/// Appends entries while the log is locked. If the last line that this process wrote is not there any more, the log was
+/// put back to an earlier state, and that is recorded.
+fn append_locked(
+    files: &Files,
+    Handles { state, folder, .. }: &Handles,
+    entries: &[AuditEntry],
+    mine: &mut Option<Mark>,
+) -> io::Result<()> {
+    let Some(at) = entries.first().map(|entry| entry.at) else { return Ok(()) };
+    // Behind a full segment there may be another one that a killed process began.
+    let is_last = |mark: &&Mark| mark.end < files.segment_limit && mark.is_last(state, folder);
+    let last = mine.as_ref().filter(is_last);
+    let (key, mut end) = match last {
+        Some(mark) => {
+            let end = End { tip: mark.tip, segment: mark.segment, length: mark.end, damage: None };
+            (mark.key.clone(), end)
+        }
+        None => files.look(state, folder, mine.as_ref())?,
+    };
+    if end.length >= files.segment_limit {
+        (end.segment, end.length) = (end.segment.saturating_add(1), 0);
+    }
+    let damage = end.damage.take().map(|(problem, detail)| {
+        let kind = AuditKind::Damage { problem: problem.name().to_owned(), detail };
+        AuditEntry::own(at, kind)
+    });
+    let file = match last {
+        Some(mark) => Arc::clone(&mark.file),
+        None => Arc::new(folder.file(&segment_name(end.segment), How::Append)?),
+    };
+    let mut bytes = Vec::new();
+    if last.is_none() && end.length > 0 && !ends_with_line_end(&file, end.length)? {
+        // What is left of a line that was cut stays, on a line of its own.
+        bytes.push(b'\n');
+    }
+    let (mut tip, mut line) = (end.tip, (0, 0));
+    for entry in damage.iter().chain(entries) {
+        let start = bytes.len();
+        tip = encode(&key, tip, entry, &mut bytes)?;
+        line = (end.length + start as u64, bytes.len() - start - 1);
+    }
+    let head = Head { tip, segment: end.segment, length: end.length + bytes.len() as u64 };
+    let written = (&*file)
+        .write_all(&bytes)
+        .and_then(|()| if files.synced { file.sync_data() } else { Ok(()) })
+        .and_then(|()| files.put_head(folder, &key, &head));
+    if let Err(error) = written {
+        // All of it or nothing: the same entries are tried again. What cannot be cut now, the next append cuts.
+        let _ = file.set_len(end.length);
+        return Err(error);
+    }
+    let stamps = stamps(state, folder, head.segment);
+    let (segment, (start, length), end) = (head.segment, line, head.length);
+    *mine = Some(Mark { segment, start, length, tip, key, end, stamps, file });
+    Ok(())
+}
+
 impl Mark {
     /// Whether nothing has happened to the log since: then its end need not be looked for.
     fn is_last(&self, state: &Folder, folder: &Folder) -> bool {
-        self.files.is_some() && self.files == stamps(state, folder, self.segment)
+        self.stamps.is_some() && self.stamps == stamps(state, folder, self.segment)
     }
 }
 
@@ -409,19 +484,7 @@ fn is_there(folder: &Folder, mark: &Mark) -> bool {
     read.is_ok() && *Sha256::digest(&bytes) == mark.tip.hash
 }
 
-fn lock_for_append(folder: &Folder) -> io::Result<Locked> {
-    for _ in 0..REMADE_TRIES {
-        let file = folder.file(LOCK, How::Append)?;
-        let locked = lock_file(folder, file, FlockOperation::NonBlockingLockExclusive)?;
-        // A lock on a file that was removed keeps nobody out.
-        if lock::is_named(folder, LOCK, &locked.0)? {
-            return Ok(locked);
-        }
-    }
-    Err(io::Error::other("the lock file of the audit log keeps being replaced"))
-}
-
-fn lock_file(folder: &Folder, file: File, how: FlockOperation) -> io::Result<Locked> {
+fn lock_file<F: AsFd>(folder: &Folder, file: F, how: FlockOperation) -> io::Result<Locked<F>> {
     for _ in 0..LOCK_TRIES {
         match rustix::fs::flock(&file, how) {
             Ok(()) => return Ok(Locked(file)),

@@ -249,6 +249,58 @@ fn log_that_is_put_back_is_noticed_by_the_process_that_wrote_to_it_and_by_an_anc
 }
 
 #[test]
+fn process_that_lives_on_writes_where_the_log_is_now() {
+    let moved = |state: &State| fs::rename(state.path().join("audit"), state.path().join("moved")).unwrap();
+    let replaced = |state: &State, name: &str| {
+        fs::copy(state.file(name), state.file("copy")).unwrap();
+        fs::rename(state.file("copy"), state.file(name)).unwrap();
+    };
+    let cases: [(Tampering<'_>, &[&str]); 4] = [
+        (&moved, &["damage: head missing", "3"]),
+        (&|state| replaced(state, "000001.jsonl"), &["1", "2", "3"]),
+        (&|state| replaced(state, "head.json"), &["1", "2", "3"]),
+        (&|state| fs::remove_file(state.file("lock")).unwrap(), &["1", "2", "3"]),
+    ];
+    for (at, (tamper, titles)) in cases.iter().enumerate() {
+        let state = State::new();
+        let log = AuditLog::open(state.path());
+        for number in 1..=2 {
+            log.append(entry(number));
+            while state.verify().entries < number.unsigned_abs() {
+                std::thread::yield_now();
+            }
+        }
+        tamper(&state);
+        log.append(entry(3));
+        log.close().unwrap();
+        assert_eq!(state.titles(&AuditFilter::default()), *titles, "{at}");
+        assert!(state.file("lock").exists(), "{at}");
+    }
+}
+
+#[test]
+fn head_is_written_in_place_while_its_length_stays() {
+    use std::os::unix::fs::MetadataExt as _;
+    let state = State::new();
+    let log = AuditLog::open(state.path());
+    let mut heads = Vec::new();
+    for number in 1..=5 {
+        log.append(entry(number));
+        while state.verify().entries < number.unsigned_abs() {
+            std::thread::yield_now();
+        }
+        let head = fs::metadata(state.file("head.json")).unwrap();
+        heads.push((head.len(), head.ino()));
+    }
+    log.close().unwrap();
+    assert_eq!(state.problem(), None);
+    for pair in heads.windows(2) {
+        assert_eq!(pair[0].0 == pair[1].0, pair[0].1 == pair[1].1, "{heads:?}");
+    }
+    assert!(heads.windows(2).any(|pair| pair[0] == pair[1]), "{heads:?}");
+}
+
+#[test]
 fn lines_of_two_histories_do_not_make_one() {
     let state = State::new();
     let names = ["head.json", "000001.jsonl"];
