@@ -76,7 +76,8 @@ pub(crate) fn weigh(run: &Run, messages: &[WireMessage], counted: Option<&Counte
     };
     // Its own count is closer, and knows of reasoning that the bytes do not show.
     let is_counted = counted.is_some_and(|counted| counted.same_head);
-    let known = ports.scale.known(head).filter(|_| ports.fallbacks.is_empty() && !is_counted);
+    // To look it up costs a hash of the whole head.
+    let known = (ports.fallbacks.is_empty() && !is_counted).then(|| ports.scale.known(head)).flatten();
     let shared = known.map(|known| known.tokens + beyond(messages, &known.messages, model));
     let most = shared.map_or(most, |shared| shared.min(most));
     // A model refuses to read more than its window, where that is known for sure.

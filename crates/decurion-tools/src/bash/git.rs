@@ -398,7 +398,7 @@ fn asks_config(arguments: &[Field]) -> bool {
     const FLAGS: &str = "-z --global --local --system --worktree --show-origin --show-scope --name-only --null \
         --includes --no-includes --bool --int --path";
     let mut words = arguments.iter().map(Field::known);
-    let first = words.find(|word| word.is_none_or(|word| !FLAGS.split_whitespace().any(|flag| flag == word)));
+    let first = words.find(|word| word.is_none_or(|word| !super::lists(FLAGS, word)));
     matches!(
         first.flatten(),
         Some("list" | "get" | "-l" | "--list" | "--get" | "--get-all" | "--get-regexp" | "--get-urlmatch")

@@ -30,7 +30,7 @@ pub(crate) struct Given {
 
 /// The texts in the arguments of a program that may be paths.
 pub(crate) fn given(name: &str, arguments: &[Field]) -> Vec<Given> {
-    let is_of_project = |name: &str| OF_PROJECT.split_whitespace().any(|known| known == name);
+    let is_of_project = |name: &str| super::lists(OF_PROJECT, name);
     let module = match arguments {
         [flag, module, ..] if name.starts_with("python") && flag.known() == Some("-m") => module.known(),
         _ => None,

@@ -78,6 +78,15 @@ pub fn rule_words(text: &str) -> Option<Vec<String>> {
     Some(found)
 }
 
+/// Whether a list of words, separated by blanks or line ends, has this one. Long lists are looked through for each command.
+fn lists(list: &str, word: &str) -> bool {
+    let is_blank = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_whitespace);
+    let is_word = !word.is_empty() && !word.bytes().any(|byte| byte.is_ascii_whitespace());
+    let bytes = list.as_bytes();
+    let ends = |at: usize| is_blank(at.checked_sub(1).map(|at| &bytes[at])) && is_blank(bytes.get(at + word.len()));
+    is_word && memchr::memmem::find_iter(bytes, word).any(ends)
+}
+
 /// Whether a program has options that run another or write a file, so that a word which may be one matters.
 pub fn has_hazards(program: &str) -> bool {
     hazard::has_any(&path::program(program).0)
@@ -155,6 +164,27 @@ mod tests {
             ("a x=~/y", "a|x=/home/user/y"),
         ] {
             assert_eq!(found(text), (vec![words.to_owned()], false), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_whole_words_are_listed() {
+        let list = "aaa b-c\n    aa --long";
+        for (word, listed) in [
+            ("aaa", true),
+            ("aa", true),
+            ("b-c", true),
+            ("--long", true),
+            ("a", false),
+            ("b", false),
+            ("-c", false),
+            ("--lon", false),
+            ("--long ", false),
+            ("aaa b-c", false),
+            ("\n", false),
+            ("", false),
+        ] {
+            assert_eq!(lists(list, word), listed, "{word:?}");
         }
     }
 

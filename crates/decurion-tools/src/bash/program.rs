@@ -326,7 +326,7 @@ fn asks_version(name: &str, argument: &Field) -> bool {
         Some("-version") => name == "java",
         _ => false,
     };
-    asked && (find_row(name).is_some() || VERSIONED.split_whitespace().any(|known| known == name))
+    asked && (find_row(name).is_some() || super::lists(VERSIONED, name))
 }
 
 /// Arguments taken apart by one of the lists.

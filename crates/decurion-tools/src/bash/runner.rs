@@ -96,8 +96,8 @@ pub(crate) fn runs(name: &str, arguments: &[Field]) -> Option<Runs> {
         "." | "source" => Some(script(arguments)),
         "git" => super::git::runs(arguments),
         _ if is_shell(name) => Some(shell(name, arguments)),
-        _ if GUESSED.split_whitespace().any(|known| known == name) => Some(guessed(arguments, name)),
-        _ if ELSEWHERE.split_whitespace().any(|known| known == name) => elsewhere(name, arguments),
+        _ if super::lists(GUESSED, name) => Some(guessed(arguments, name)),
+        _ if super::lists(ELSEWHERE, name) => elsewhere(name, arguments),
         _ => None,
     }
 }

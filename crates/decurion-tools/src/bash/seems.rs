@@ -115,7 +115,7 @@ fn reads(text: &str, command: &ShellCommand) -> bool {
     }
     let name = word.rsplit('/').next().unwrap_or(word);
     let arguments = &own[1..];
-    let has = |list: &str| list.split_ascii_whitespace().any(|known| known == name);
+    let has = |list: &str| super::lists(list, name);
     if let Some(inline) = interprets_text(name, arguments) {
         return inline;
     }
@@ -219,10 +219,10 @@ fn subcommand_reads(program: &str, known: &str, arguments: &[String]) -> bool {
         let rest: Vec<&str> = words.collect();
         return first.is_none_or(|word| {
             word == "--version"
-                || known.split_ascii_whitespace().any(|name| name == word) && git_reads(word, &rest)
+                || super::lists(known, word) && git_reads(word, &rest)
         });
     }
-    first.is_some_and(|word| known.split_ascii_whitespace().any(|name| name == word))
+    first.is_some_and(|word| super::lists(known, word))
 }
 
 /// Whether a subcommand of git that can do both looks as if it only reads.

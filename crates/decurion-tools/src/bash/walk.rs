@@ -903,7 +903,7 @@ fn inline_code(fields: &[Field], input: &[String], piped: bool) -> Option<String
         "awk" | "gawk" | "mawk" | "sed" => return Some(texts(&fields[1..])),
         _ => &[],
     };
-    if !INTERPRETERS.split_whitespace().any(|known| known == name) {
+    if !super::lists(INTERPRETERS, name) {
         return None;
     }
     let given = |text: &str| {

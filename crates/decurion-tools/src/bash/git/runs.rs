@@ -232,5 +232,5 @@ fn changes_looks(key: &str) -> bool {
         diff.renames";
     key.starts_with("color.")
         || key.starts_with("advice.")
-        || KEYS.split_whitespace().any(|known| known == key)
+        || crate::bash::lists(KEYS, &key)
 }

@@ -66,7 +66,7 @@ pub(crate) fn shown(arguments: &[Field]) -> Option<Shown> {
             arguments.iter().any(raw).then(Shown::all)
         }
         "worktree" if has(arguments, |text| text == "add") => Some(Shown::all()),
-        _ if QUIET.split_whitespace().any(|quiet| quiet == subcommand) => telling(subcommand, arguments),
+        _ if crate::bash::lists(QUIET, subcommand) => telling(subcommand, arguments),
         _ => Some(Shown::all()),
     }
 }
@@ -115,7 +115,7 @@ fn commits(subcommand: &str, arguments: &[Field]) -> Option<Shown> {
 fn differences(subcommand: &str, arguments: &[Field]) -> Option<Shown> {
     let summary = |text: &str| {
         let name = text.split('=').next().unwrap_or(text);
-        SUMMARIES.split_whitespace().any(|summary| summary == name)
+        crate::bash::lists(SUMMARIES, name)
     };
     let is_summary = |word: &Field| word.known().is_some_and(summary);
     let mut before = arguments.iter().take_while(|word| word.known() != Some("--"));
