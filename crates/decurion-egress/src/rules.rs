@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::address::{Range, embedded_v4, special_kind};
 use crate::host::{Host, HostError, parse_port};
@@ -12,7 +13,8 @@ use crate::host::{Host, HostError, parse_port};
 /// Rules narrowed by others keep both: a host is allowed if each of them allows it, and denied if one denies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRules {
-    layers: Vec<Layer>,
+    /// Shared: many programs have the same rules.
+    layers: Vec<Arc<Layer>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,7 +119,7 @@ impl HostRules {
     ) -> Result<Self, PatternError> {
         let allowed = allowed.into_iter().map(Pattern::parse).collect::<Result<_, _>>()?;
         let denied = denied.into_iter().map(Pattern::parse).collect::<Result<_, _>>()?;
-        Ok(Self { layers: vec![Layer { allowed, denied, open, ..Layer::default() }] })
+        Ok(Self { layers: vec![Arc::new(Layer { allowed, denied, open, ..Layer::default() })] })
     }
 
     /// Rules that allow what these patterns list, and no person is asked about other hosts. `by` is what lists them,
@@ -127,12 +129,12 @@ impl HostRules {
         allowed: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, PatternError> {
         let allowed = allowed.into_iter().map(Pattern::parse).collect::<Result<_, _>>()?;
-        Ok(Self { layers: vec![Layer { allowed, strict: Some(by.into()), ..Layer::default() }] })
+        Ok(Self { layers: vec![Arc::new(Layer { allowed, strict: Some(by.into()), ..Layer::default() })] })
     }
 
     /// Rules that allow nothing, for this reason, and no person is asked.
     pub fn closed(why: impl Into<String>) -> Self {
-        Self { layers: vec![Layer { closed: Some(why.into()), ..Layer::default() }] }
+        Self { layers: vec![Arc::new(Layer { closed: Some(why.into()), ..Layer::default() })] }
     }
 
     /// Whether they allow nothing, whatever a person answers.
@@ -153,6 +155,10 @@ impl HostRules {
         self.layers.iter().all(|layer| layer.open)
     }
 
+    fn layers(&self) -> impl Iterator<Item = &Layer> {
+        self.layers.iter().map(Arc::as_ref)
+    }
+
     /// What the rules say about a host, before it is looked up.
     pub fn decide(&self, host: &Host, port: u16) -> Decision {
         if let Some(why) = self.layers.iter().find_map(|layer| layer.closed.clone()) {
@@ -166,14 +172,14 @@ impl HostRules {
         }
         let listed = |layer: &Layer| layer.allowed.iter().any(|pattern| pattern.matches(host, port));
         let outside = |layer: &&Layer| layer.strict.is_some() && !listed(layer);
-        if let Some(Layer { strict: Some(by), allowed, .. }) = self.layers.iter().find(outside) {
+        if let Some(Layer { strict: Some(by), allowed, .. }) = self.layers().find(outside) {
             let allowed = allowed.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             return Decision::Outside { by: by.clone(), allowed };
         }
-        if self.layers.iter().all(listed) {
+        if self.layers().all(listed) {
             return Decision::Listed;
         }
-        if self.layers.iter().all(|layer| layer.open || listed(layer)) {
+        if self.layers().all(|layer| layer.open || listed(layer)) {
             return Decision::Open;
         }
         Decision::Unknown

@@ -60,6 +60,8 @@ pub struct HostSettings {
 pub struct Egress {
     settings: HostSettings,
     secrets: Option<Secrets>,
+    /// What the rules of the latest command allow: those of the next are mostly the same.
+    hosts: Mutex<Option<Arc<Hosts>>>,
     clients: Clients,
     callers: Arc<Callers>,
     /// One for each guard that was started.
@@ -72,6 +74,13 @@ struct Callers {
     calls: Mutex<HashMap<String, Weak<Caller>>>,
     /// Hosts that programs outside of any session were refused.
     refused: Mutex<Vec<RefusedHost>>,
+}
+
+/// The hosts that rules and settings allow.
+struct Hosts {
+    of: RuleSet,
+    rules: HostRules,
+    listed: Vec<Listed>,
 }
 
 /// Leave for the commands of one call, until it is dropped.
@@ -89,7 +98,7 @@ struct Caller {
     call: CallId,
     witness: Witness,
     /// What allows hosts, for the record.
-    listed: Vec<Listed>,
+    hosts: Arc<Hosts>,
     /// Hosts that were refused, the first [`MOST_REFUSED`].
     refused: Mutex<Vec<RefusedHost>>,
     /// Why allowed hosts could not be reached, the first [`MOST_REFUSED`].
@@ -112,6 +121,7 @@ impl Egress {
         Self {
             settings,
             secrets,
+            hosts: Mutex::default(),
             clients: Clients::default(),
             callers: Arc::default(),
             proxies: Mutex::new(Vec::new()),
@@ -143,7 +153,7 @@ impl Egress {
 
     /// The variables of a program that runs outside of any session. Nobody is asked about its hosts.
     pub fn environment(&self, rules: &RuleSet) -> std::io::Result<Vec<(OsString, OsString)>> {
-        let client = self.clients.add("sandbox", host_rules(&self.listed(rules), &self.settings, rules))?;
+        let client = self.clients.add("sandbox", self.allowed_by(rules).rules.clone())?;
         Ok(variables(&client).collect())
     }
 
@@ -154,8 +164,8 @@ impl Egress {
 
     /// The hosts that are reached without a question, each with what lists it.
     pub fn hosts(&self, rules: &RuleSet) -> Vec<(String, String)> {
-        let listed = self.listed(rules);
-        let hosts = host_rules(&listed, &self.settings, rules);
+        let allowed = self.allowed_by(rules);
+        let Hosts { rules: hosts, listed, .. } = &*allowed;
         if hosts.is_closed() {
             return Vec::new();
         }
@@ -172,28 +182,38 @@ impl Egress {
     pub fn admit(self: &Arc<Self>, bench: &Bench<'_>, call: &Call, rules: &RuleSet) -> std::io::Result<Pass> {
         // A call may run its command twice.
         let name = format!("{}/{}", call.id.as_str(), uuid::Uuid::new_v4().simple());
-        let listed = self.listed(rules);
-        let hosts = host_rules(&listed, &self.settings, rules);
-        let hosts = bounds::narrow(hosts, &bench.spec);
+        let hosts = self.allowed_by(rules);
+        let narrowed = bounds::narrow(hosts.rules.clone(), &bench.spec);
         let caller = Arc::new(Caller {
             desk: Arc::clone(&bench.ports.desk),
             journal: bench.ports.journal.clone(),
             rights: bench.ports.rights.clone(),
             call: call.id.clone(),
             witness: Witness::new(bench),
-            listed,
+            hosts,
             refused: Mutex::default(),
             failed: Mutex::default(),
             declined: Mutex::default(),
             backlog: Arc::default(),
         });
         let owner = Arc::clone(&caller) as Arc<dyn std::any::Any + Send + Sync>;
-        let client = self.clients.add_for(&name, hosts, owner)?;
+        let client = self.clients.add_for(&name, narrowed, owner)?;
         let mut callers = self.callers.lock();
         callers.retain(|_, caller| caller.strong_count() > 0);
         callers.insert(name, Arc::downgrade(&caller));
         drop(callers);
         Ok(Pass { egress: Arc::clone(self), caller, client })
+    }
+
+    /// The hosts that these rules and the settings allow.
+    fn allowed_by(&self, rules: &RuleSet) -> Arc<Hosts> {
+        let mut latest = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hosts) = latest.as_ref().filter(|hosts| hosts.of == *rules) {
+            return Arc::clone(hosts);
+        }
+        let listed = self.listed(rules);
+        let hosts = Hosts { of: rules.clone(), rules: host_rules(&listed, &self.settings, rules), listed };
+        Arc::clone(latest.insert(Arc::new(hosts)))
     }
 
     /// What may be reached, and why: rules for `WebFetch` that name a host, settings, the repository's remotes, and package
@@ -509,7 +529,7 @@ impl Caller {
                 let matches = |listed: &&Listed| {
                     host.as_ref().is_some_and(|host| listed.pattern.matches(host, record.port))
                 };
-                let listed = self.listed.iter().find(matches);
+                let listed = self.hosts.listed.iter().find(matches);
                 listed.map_or((DecidedBy::Rule, Grant::Listed.text().to_owned()), |listed| {
                     (listed.by, listed.words.clone())
                 })
