@@ -441,13 +441,14 @@ impl SandboxMaker {
     fn add_working_directories(&self, paths: &mut Collected, policy: &Policy, writes: bool) {
         let around = &policy.around;
         let own = around.checkout.as_ref().map(|bounds| bounds.tree().clone());
+        // The project and the folder that the session began in are mostly the same.
+        let granted: BTreeSet<&Utf8Path> = around.granted().collect();
         let folders: Vec<Utf8PathBuf> = match own {
             Some(tree) => vec![tree],
-            None => around.granted().map(Utf8Path::to_owned).collect(),
+            None => granted.iter().map(|folder| (*folder).to_owned()).collect(),
         };
-        let checkouts = around.checkout.iter().flat_map(|bounds| bounds.checkouts().map(Utf8Path::to_owned));
-        for folder in around.granted().map(Utf8Path::to_owned).chain(checkouts) {
-            paths.work_in(&folder);
+        for folder in granted.into_iter().chain(around.checkout.iter().flat_map(Confinement::checkouts)) {
+            paths.work_in(folder);
         }
         let visible = paths.ground.places(&self.settings.visible, &paths.trails);
         paths.visible.extend(visible.iter().filter(|place| *place != "/").cloned());

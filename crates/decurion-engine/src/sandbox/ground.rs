@@ -14,8 +14,10 @@ use camino::Utf8PathBuf;
 use crate::trail::{Disk, Entry, Ground, Trails};
 
 /// A folder that was changed this shortly before it was looked at may have been changed again since, at the same time
-/// by its file system's clock.
-const UNSURE: Duration = Duration::from_secs(2);
+/// by its file system's clock. Linux moves that clock on at least every 10 ms.
+const UNSURE: Duration = Duration::from_millis(100);
+/// The same for file systems that keep whole seconds, or even ones.
+const UNSURE_OF_SECONDS: Duration = Duration::from_secs(3);
 /// More names than this are not remembered.
 const MOST_NAMES: usize = 20_000;
 
@@ -251,10 +253,14 @@ fn stamp_after(folder: &Path, time: Duration) -> Option<Stamp> {
     let found = folder.symlink_metadata().ok()?;
     #[expect(clippy::disallowed_methods, reason = "compared with the times of files")]
     let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()? + time;
-    let changed = u64::try_from(found.mtime().max(found.ctime())).ok()?;
     let stamp =
         (found.dev(), found.ino(), found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec());
-    (age > Duration::from_secs(changed) + UNSURE).then_some(stamp)
+    let changed = (found.mtime(), found.mtime_nsec()).max((found.ctime(), found.ctime_nsec()));
+    // A clock that tells microseconds apart shows some, but for one time in a thousand.
+    let is_fine = changed.1 % 1_000_000 != 0;
+    let changed = Duration::new(u64::try_from(changed.0).ok()?, u32::try_from(changed.1).ok()?);
+    let unsure = if is_fine { UNSURE } else { UNSURE_OF_SECONDS };
+    (age > changed + unsure).then_some(stamp)
 }
 
 fn look(path: &Path) -> Found {

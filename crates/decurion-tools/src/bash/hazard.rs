@@ -574,8 +574,7 @@ fn is_curl_body(before: &[Field]) -> bool {
     };
     let valueless = |text: &str| {
         let letters = text.strip_prefix('-').unwrap_or("s");
-        letters.chars().all(|letter| "sSfLkivgGIN".contains(letter))
-            || super::lists(PLAIN, text)
+        letters.chars().all(|letter| "sSfLkivgGIN".contains(letter)) || super::lists(PLAIN, text)
     };
     // The option may itself be the value of one that stands before it.
     texts.first().is_some_and(|text| sends(text))

@@ -83,7 +83,8 @@ fn lists(list: &str, word: &str) -> bool {
     let is_blank = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_whitespace);
     let is_word = !word.is_empty() && !word.bytes().any(|byte| byte.is_ascii_whitespace());
     let bytes = list.as_bytes();
-    let ends = |at: usize| is_blank(at.checked_sub(1).map(|at| &bytes[at])) && is_blank(bytes.get(at + word.len()));
+    let ends =
+        |at: usize| is_blank(at.checked_sub(1).map(|at| &bytes[at])) && is_blank(bytes.get(at + word.len()));
     is_word && memchr::memmem::find_iter(bytes, word).any(ends)
 }
 

@@ -217,10 +217,8 @@ fn subcommand_reads(program: &str, known: &str, arguments: &[String]) -> bool {
             first = words.next();
         }
         let rest: Vec<&str> = words.collect();
-        return first.is_none_or(|word| {
-            word == "--version"
-                || super::lists(known, word) && git_reads(word, &rest)
-        });
+        return first
+            .is_none_or(|word| word == "--version" || super::lists(known, word) && git_reads(word, &rest));
     }
     first.is_some_and(|word| super::lists(known, word))
 }
