@@ -262,13 +262,21 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a child of the test itself, which ends by itself")]
-    fn program_that_hangs_does_not_work() {
+    fn program_that_hangs_does_not_work_and_is_killed() {
         let folder = tempfile::tempdir().unwrap();
         let hangs = folder.path().join("hangs");
-        // Not written by this process: one that another test starts could still have it open.
-        let make = "printf '#!/bin/sh\nexec sleep 5\n' > \"$0\" && chmod 755 \"$0\"";
+        // Not written by this process: a child that another test starts could still have it open.
+        let make = "printf '#!/bin/sh\nexec \"$0.sleep\" 60\n' > \"$0\" && chmod 755 \"$0\" && \
+                    ln -s \"$(command -v sleep)\" \"$0.sleep\"";
         assert!(Command::new("sh").args(["-c", make]).arg(&hangs).status().unwrap().success());
-        assert!(!ends_well(&hangs, Duration::from_millis(100)));
+        assert!(!ends_well(&hangs, Duration::ZERO));
+        // A killed process has no command line any more.
+        let marker = hangs.as_os_str().as_bytes();
+        let is_alive = |process: std::fs::DirEntry| {
+            std::fs::read(process.path().join("cmdline"))
+                .is_ok_and(|line| line.windows(marker.len()).any(|part| part == marker))
+        };
+        assert!(!std::fs::read_dir("/proc").unwrap().flatten().any(is_alive));
         assert!(!ends_well(Path::new("/bin/false"), TRIAL_LIMIT));
         assert!(ends_well(Path::new("/bin/true"), TRIAL_LIMIT));
         assert!(!ends_well(&folder.path().join("none"), TRIAL_LIMIT));
