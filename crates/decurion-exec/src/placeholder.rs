@@ -56,39 +56,27 @@ impl Kind {
         }
     }
 
-    /// The mode while we make or change it.
+    /// The mode while we make it.
     fn unfinished(self) -> u32 {
-        match self {
-            Self::Folder => 0o700 | STICKY,
-            _ => 0o600 | STICKY,
-        }
-    }
-
-    fn finished(self) -> u32 {
-        match self {
-            Self::Folder => 0o755,
-            _ => 0o644,
-        }
+        unfinished(self == Self::Folder)
     }
 }
 
-/// The placeholders of a session. They go with it.
+/// The mode of a placeholder while we make or change it.
+fn unfinished(is_folder: bool) -> u32 {
+    STICKY | if is_folder { 0o700 } else { 0o600 }
+}
+
+/// The placeholders of a session, which removes them at its end. Each is locked, so that no other session removes it.
 #[derive(Debug, Default)]
-pub struct Placeholders(Mutex<BTreeMap<PathBuf, Held>>);
-
-#[derive(Debug)]
-struct Held {
-    /// Locked, so that no other session removes it.
-    file: File,
-    kind: Kind,
-}
+pub struct Placeholders(Mutex<BTreeMap<PathBuf, File>>);
 
 impl Placeholders {
     /// Holds the place of something that is not there, and of the folders above it that are not there either. What is
     /// there already, and no placeholder, stays as it is. After an error there may be nothing.
     pub fn hold(&self, path: &Path, kind: Kind) -> io::Result<()> {
         let mut all = self.all();
-        if all.get(path).is_some_and(|held| is_same(&held.file, path)) {
+        if all.get(path).is_some_and(|file| is_same(file, path)) {
             return Ok(());
         }
         match path.symlink_metadata() {
@@ -108,20 +96,18 @@ impl Placeholders {
         let wanted: Vec<(&Path, Kind)> = folders.chain([(path, kind)]).collect();
         for (path, kind) in &wanted {
             if let Some(above) = path.parent().and_then(|above| all.get(above)) {
-                begin(&above.file, above.kind);
+                begin(above);
             }
             if let Some(file) = claim(path, *kind)? {
-                all.insert((*path).to_owned(), Held { file, kind: *kind });
+                all.insert((*path).to_owned(), file);
             }
         }
         // What is made in a folder changes its time, so that the innermost is finished first.
-        for held in wanted.iter().rev().filter_map(|(path, _)| all.get(*path)) {
-            finish(&held.file, held.kind);
-        }
+        wanted.iter().rev().filter_map(|(path, _)| all.get(*path)).for_each(finish);
         Ok(())
     }
 
-    fn all(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Held>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<PathBuf, File>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -129,31 +115,31 @@ impl Placeholders {
 impl Drop for Placeholders {
     fn drop(&mut self) {
         // What is in a folder comes after it.
-        for (path, Held { file, kind }) in std::mem::take(&mut *self.all()).into_iter().rev() {
+        for (path, file) in std::mem::take(&mut *self.all()).into_iter().rev() {
             // Another session that holds it removes it at its end.
             if file.try_lock().is_ok() && is_same(&file, &path) {
-                remove(&path, &file, kind);
+                remove(&path, &file);
             }
         }
     }
 }
 
-fn remove(path: &Path, file: &File, kind: Kind) {
+/// Removes a placeholder, also one that a session has made that needs one of another kind in this place.
+fn remove(path: &Path, file: &File) {
     let above = path.parent().and_then(|above| open(above).ok());
     let above = above.filter(|above| above.metadata().is_ok_and(|found| is_marked(&found)));
     if let Some(above) = &above {
-        begin(above, Kind::Folder);
+        begin(above);
     }
-    let is_ours = |found: Metadata| is_marked(&found) && holds(path, &found, kind);
-    // Fails for a folder that is not empty any more, which belongs to somebody else by now.
-    let _ = match kind {
-        Kind::Folder => std::fs::remove_dir(path),
-        _ if file.metadata().is_ok_and(is_ours) => std::fs::remove_file(path),
+    let _ = match file.metadata() {
+        // Fails for a folder that is not empty any more, which belongs to somebody else by now.
+        Ok(found) if found.is_dir() => std::fs::remove_dir(path),
+        Ok(found) if is_marked(&found) && is_empty(path, &found) => std::fs::remove_file(path),
         _ => Ok(()),
     };
     // The folder above was changed by this alone, and stays a placeholder if another session needs it.
     if let Some(above) = &above {
-        finish(above, Kind::Folder);
+        finish(above);
     }
 }
 
@@ -184,7 +170,7 @@ fn claim(path: &Path, kind: Kind) -> io::Result<Option<File>> {
             Err(std::fs::TryLockError::WouldBlock) if attempt >= TRIES => {
                 // No session takes so long, and none that still needs it lets another lock it alone.
                 if is_same(&file, path) && is_placeholder(path) {
-                    remove(path, &file, kind);
+                    remove(path, &file);
                 }
             }
             Err(std::fs::TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
@@ -192,7 +178,7 @@ fn claim(path: &Path, kind: Kind) -> io::Result<Option<File>> {
             Ok(()) => std::thread::yield_now(),
             // Without locks nothing says that another session needs it: it stays.
             Err(std::fs::TryLockError::Error(_)) => {
-                finish(&file, kind);
+                finish(&file);
                 return Ok(None);
             }
         }
@@ -260,14 +246,19 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Marks a placeholder for the time in which something in it is made or removed, which changes its time.
-fn begin(file: &File, kind: Kind) {
-    let _ = file.set_permissions(Permissions::from_mode(kind.unfinished()));
+fn begin(file: &File) {
+    set_mode(file, unfinished);
 }
 
 /// Marks a placeholder by its time alone. One of another user cannot be marked, and is there all the same.
-fn finish(file: &File, kind: Kind) {
+fn finish(file: &File) {
     mark(file);
-    let _ = file.set_permissions(Permissions::from_mode(kind.finished()));
+    set_mode(file, |is_folder| if is_folder { 0o755 } else { 0o644 });
+}
+
+fn set_mode(file: &File, mode: impl Fn(bool) -> u32) {
+    let _ =
+        file.metadata().and_then(|found| file.set_permissions(Permissions::from_mode(mode(found.is_dir()))));
 }
 
 fn mark(file: &File) {
@@ -276,10 +267,9 @@ fn mark(file: &File) {
 }
 
 fn is_marked(found: &Metadata) -> bool {
-    let kind = if found.is_dir() { Kind::Folder } else { Kind::File };
     let has_time = found.mtime() == MARK && found.mtime_nsec() == 0;
     // A folder may inherit the bit for its group from the one above.
-    let has_mode = found.mode() & 0o1777 == kind.unfinished();
+    let has_mode = found.mode() & 0o1777 == unfinished(found.is_dir());
     (found.is_dir() || found.is_file()) && (has_time || has_mode)
 }
 
@@ -394,6 +384,29 @@ mod tests {
         assert!(!path.exists());
     }
 
+    /// A rule holds a place with a folder, and in a home folder the same place is held with a file.
+    #[test]
+    fn placeholder_of_another_kind_is_removed_too() {
+        let kinds = [Kind::Folder, Kind::File, Kind::CommonDir, Kind::BashProfile];
+        for (made, wanted) in kinds.iter().flat_map(|made| kinds.iter().map(move |wanted| (*made, *wanted))) {
+            let (_folder, room) = room();
+            let path = room.join("place");
+            let (first, second) = (Placeholders::default(), Placeholders::default());
+            first.hold(&path, made).unwrap();
+            second.hold(&path, wanted).unwrap();
+            let found = path.symlink_metadata().unwrap();
+            assert_eq!(
+                found.mode() & 0o7777,
+                if found.is_dir() { 0o755 } else { 0o644 },
+                "{made:?} {wanted:?}"
+            );
+            drop(first);
+            assert!(is_placeholder(&path), "{made:?} {wanted:?}");
+            drop(second);
+            assert!(!path.exists(), "{made:?} {wanted:?}");
+        }
+    }
+
     /// As a command of a session elsewhere can lock what a killed session has left.
     #[test]
     fn placeholder_that_another_process_locks_is_replaced() {
@@ -402,8 +415,8 @@ mod tests {
             let (outer, inner) = (room.join("outer"), room.join("outer/inner"));
             std::fs::create_dir(&outer).unwrap();
             make(&inner, kind).unwrap();
-            finish(&File::open(&inner).unwrap(), kind);
-            finish(&File::open(&outer).unwrap(), Kind::Folder);
+            finish(&File::open(&inner).unwrap());
+            finish(&File::open(&outer).unwrap());
             let theirs = File::open(&inner).unwrap();
             theirs.lock().unwrap();
             let own = Placeholders::default();
@@ -419,7 +432,7 @@ mod tests {
         let (outer, inner) = (room.join("outer"), room.join("outer/inner"));
         std::fs::create_dir_all(&inner).unwrap();
         for path in [&inner, &outer] {
-            finish(&File::open(path).unwrap(), Kind::Folder);
+            finish(&File::open(path).unwrap());
         }
         let theirs = File::open(&outer).unwrap();
         theirs.lock().unwrap();
@@ -432,13 +445,13 @@ mod tests {
         type Step<'a> = &'a dyn Fn(&Path, &Path);
         let unfinished = |path: &Path, kind: Kind| make(path, kind).unwrap();
         let marked = |path: &Path| mark(&File::open(path).unwrap());
-        let finished = |path: &Path| finish(&File::open(path).unwrap(), Kind::Folder);
-        let changed = |path: &Path| begin(&File::open(path).unwrap(), Kind::Folder);
+        let finished = |path: &Path| finish(&File::open(path).unwrap());
+        let changed = |path: &Path| begin(&File::open(path).unwrap());
         let steps: [Step<'_>; 7] = [
             &|outer, _| unfinished(outer, Kind::Folder),
             &|outer, _| marked(outer),
             &|_, inner| unfinished(inner, Kind::File),
-            &|_, inner| finish(&File::open(inner).unwrap(), Kind::File),
+            &|_, inner| finish(&File::open(inner).unwrap()),
             &|outer, _| finished(outer),
             &|outer, _| changed(outer),
             &|_, inner| std::fs::remove_file(inner).unwrap(),
