@@ -4,14 +4,10 @@
 use camino::Utf8PathBuf;
 use decurion_protocol::intent::ShellCommand;
 use decurion_protocol::{Access, Intent};
+use decurion_tools::bash;
 use serde_json::Value;
 
 use super::{Policy, Question, paths, shell};
-
-/// Programs that remove each of their operands.
-const REMOVES: [&str; 4] = ["rm", "rmdir", "unlink", "shred"];
-/// Programs that put another file in the place of one.
-const REPLACES: [&str; 2] = ["mv", "ln"];
 
 /// A path outside of the working directories that a command may write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,8 +56,8 @@ fn is_behind_a_link(path: &Utf8PathBuf, command: &ShellCommand, policy: &Policy)
 fn written_by(command: &ShellCommand) -> impl Iterator<Item = NamedWrite> {
     let program = command.words.get(command.assigned).and_then(|word| word.rsplit('/').next()).unwrap_or("");
     let in_place = program == "sed" && command.words.iter().any(|word| word.starts_with("-i"));
-    let changes = in_place || REMOVES.contains(&program);
-    let replaced = changes || REPLACES.contains(&program);
+    let changes = in_place || bash::removes_operands(program);
+    let replaced = changes || bash::replaces_target(program);
     let touched = command.touches.iter().filter(move |touch| changes || touch.access == Access::Write);
     let operands = command.mentions.iter().chain(&command.leads).filter(move |_| changes);
     touched

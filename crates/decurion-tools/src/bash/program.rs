@@ -242,6 +242,16 @@ const EDITING: &[(&str, &str, &str)] = &[
     ),
 ];
 
+/// Whether a program removes each of its operands.
+pub fn removes_operands(program: &str) -> bool {
+    matches!(program, "rm" | "rmdir" | "unlink" | "shred")
+}
+
+/// Whether a program puts another file in the place of its last operand.
+pub fn replaces_target(program: &str) -> bool {
+    matches!(program, "mv" | "ln")
+}
+
 /// Judges one call.
 ///
 /// A word that may become several words, or none, is known to be harmless only as an operand of which the program takes
