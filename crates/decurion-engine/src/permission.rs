@@ -42,7 +42,7 @@ pub use names::{ENGINE_TOOLS, unknown_tool};
 use paths::Reading;
 pub(crate) use paths::is_inside;
 pub use paths::normal;
-pub(crate) use paths::{fixed_part, plain, special_parts};
+pub(crate) use paths::{STARTUP_FILES, fixed_part, plain, special_parts};
 pub use shell::{Part, explain};
 pub use suggest::suggest;
 

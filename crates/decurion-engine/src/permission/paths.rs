@@ -345,27 +345,35 @@ const PROTECTED_FOLDERS: [&str; 14] = [
 /// What is protected in a folder that is not.
 const PROTECTED_PAIRS: [[&str; 2]; 4] =
     [[".config", "git"], [".docker", "config.json"], [".bundle", "config"], [".yarn", "releases"]];
-const PROTECTED_FILES: [&str; 40] = [
-    ".mcp.json",
-    ".claude.json",
-    ".gitconfig",
-    ".gitmodules",
+/// Files in a home folder that shells, git and desktops read and run, and of which an empty one changes nothing. Those of
+/// login shells that hide another one are among them.
+pub(crate) const STARTUP_FILES: [&str; 16] = [
+    ".profile",
     ".bashrc",
     ".bash_profile",
     ".bash_login",
     ".bash_logout",
     ".bash_aliases",
-    ".profile",
     ".zshrc",
     ".zshenv",
     ".zprofile",
     ".zlogin",
     ".zlogout",
+    ".xprofile",
+    ".xsessionrc",
+    ".pam_environment",
+    ".gitconfig",
+    ".npmrc",
+];
+/// Other files that are protected.
+const PROTECTED_FILES: [&str; 25] = [
+    ".mcp.json",
+    ".claude.json",
+    ".gitmodules",
     ".kshrc",
     ".inputrc",
     ".envrc",
     ".ripgreprc",
-    ".npmrc",
     ".yarnrc",
     ".yarnrc.yml",
     ".pnpmfile.cjs",
@@ -381,9 +389,7 @@ const PROTECTED_FILES: [&str; 40] = [
     ".mise.toml",
     ".gdbinit",
     ".tmux.conf",
-    ".xprofile",
     ".emacs",
-    ".pam_environment",
     ".bash_functions",
     // With this file a folder may be a repository, whose other files are settings of git.
     "head",
@@ -412,7 +418,7 @@ pub(crate) fn protected(path: &Utf8Path, around: &Around) -> Option<String> {
         return Some(bare(folder));
     }
     let last = names.last().map(bare)?;
-    if PROTECTED_FILES.contains(&last.as_str()) || last.starts_with("git~") {
+    if STARTUP_FILES.iter().chain(&PROTECTED_FILES).any(|name| *name == last) || last.starts_with("git~") {
         return Some(last);
     }
     None

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::placeholder::Kind;
 
-use crate::permission::{fixed_part, plain, special_parts};
+use crate::permission::{STARTUP_FILES, fixed_part, plain, special_parts};
 use crate::repository::Named;
 
 /// Our own settings in a working directory, and those of tools like us.
@@ -198,29 +198,16 @@ pub(super) fn dot_names(
 
 /// What in a home folder that is worked in shells, git and desktops read and run, with what stands for it.
 pub(super) fn startup_files_to_hold(folder: &Utf8Path, home: Option<&Utf8Path>) -> Vec<(Utf8PathBuf, Kind)> {
-    const FILES: [&str; 14] = [
-        ".profile",
-        ".bashrc",
-        ".bash_aliases",
-        ".bash_logout",
-        ".zshenv",
-        ".zprofile",
-        ".zshrc",
-        ".zlogin",
-        ".zlogout",
-        ".xprofile",
-        ".xsessionrc",
-        ".pam_environment",
-        ".gitconfig",
-        ".npmrc",
-    ];
     // Where these exist, commands cannot write there either.
     const FOLDERS: [&str; 3] = [".config", ".local", ".ssh"];
     let Some(home) = home.filter(|home| home.starts_with(folder)) else { return Vec::new() };
-    let files = FILES.iter().map(|name| (*name, Kind::File));
+    let files = STARTUP_FILES.iter().map(|name| match *name {
+        ".bash_profile" => (*name, Kind::BashProfile),
+        ".bash_login" => (*name, Kind::BashLogin),
+        _ => (*name, Kind::File),
+    });
     let folders = FOLDERS.iter().map(|name| (*name, Kind::Folder));
-    let logins = [(".bash_profile", Kind::BashProfile), (".bash_login", Kind::BashLogin)];
-    files.chain(folders).chain(logins).map(|(name, kind)| (home.join(name), kind)).collect()
+    files.chain(folders).map(|(name, kind)| (home.join(name), kind)).collect()
 }
 
 /// The file or folder that a pattern covers with all below it; none where it covers only some of that.
