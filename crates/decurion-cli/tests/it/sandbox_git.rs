@@ -329,27 +329,35 @@ fn endless_lists_of_ignored_names_are_not_read() {
     }
 }
 
-/// Repositories that a command puts where the person's own `git status` finds them, and what Decurion says of them.
-const PLANTED: [&str; 3] = [
-    "git init -q n; git -C n config core.fsmonitor \"touch $PWD/../ran; true\"; git -C n -c user.name=n -c user.email=e@x \
+/// Repositories that a command puts where the person's own `git status` finds them, and what its result says in the sandbox.
+const PLANTED: [(&str, &str); 3] = [
+    (
+        "git init -q n; git -C n config core.fsmonitor \"touch $PWD/../ran; true\"; git -C n -c user.name=n -c user.email=e@x \
      commit -q --allow-empty -m x; git update-index --add --cacheinfo 160000,$(git -C n rev-parse HEAD),n",
-    "mv .git/HEAD .git/old; mkdir -p objects refs; echo ref: refs/heads/main > HEAD; \
+        "Decurion renamed it",
+    ),
+    (
+        "mv .git/HEAD .git/old; mkdir -p objects refs; echo ref: refs/heads/main > HEAD; \
      printf '[core]\\nrepositoryformatversion=0\\nbare=false\\nworktree=%s\\nfsmonitor=touch %s/../ran\\n' $PWD $PWD > config",
-    "mkdir evil; cp -r .git/. evil/; git config -f evil/config core.fsmonitor \"touch $PWD/../ran; true\"; \
+        "Decurion renamed it",
+    ),
+    (
+        "mkdir evil; cp -r .git/. evil/; git config -f evil/config core.fsmonitor \"touch $PWD/../ran; true\"; \
      echo ../evil > .git/commondir",
+        "cannot create .git/commondir: Read-only file system",
+    ),
 ];
 
 #[test]
 fn repositories_that_commands_make_run_nothing_for_the_person() {
-    for (index, text) in PLANTED.iter().enumerate() {
+    for (text, expected) in PLANTED {
         for sandboxed in [true, false] {
             let stand = repository(&[&format!("{text}; exit 0")]);
             let stand = if sandboxed { stand } else { stand.without_sandbox() };
             let results = results(&stand, &["--allowedTools", "Bash"]);
             finished(stand.home.program("git").arg("status"));
             assert_eq!(stand.home.path().join("ran").exists(), !sandboxed, "{text}: {results:?}");
-            let renamed = results[0].contains("Decurion renamed it");
-            assert!(renamed == sandboxed || index == 2, "{text}: {results:?}");
+            assert_eq!(results[0].contains(expected), sandboxed, "{text}: {results:?}");
         }
     }
 }
@@ -433,44 +441,60 @@ fn person(stand: &Stand, text: &str) {
     finished(stand.home.program("sh").args(["-c", text]));
 }
 
+/// How the sandbox keeps a repository from running something.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kept {
+    /// The command could not write something, as this part of its result says.
+    Unwritten(&'static str),
+    /// The command has made this, and Decurion has renamed it.
+    Renamed(&'static str),
+}
+
 /// What is there before the session, what a command does, what the person does then, in which `ran` must not come to be
-/// beside the working directory.
-const BELOW: [(&str, &str, &str); 11] = [
+/// beside the working directory, and how the sandbox keeps it from that.
+const BELOW: [(&str, &str, &str, Kept); 11] = [
     (
         "git init -q --bare x.git",
         "printf '[core]\nbare=false\nworktree=..\nfsmonitor=touch %s/../ran;\n' $PWD >> x.git/config",
         "cd x.git && git status",
+        Kept::Unwritten("cannot create x.git/config: Read-only file system"),
     ),
     (
         "git init -q --bare x.git; git remote add o x.git",
         "printf '#!/bin/sh\ntouch %s/../ran' $PWD > x.git/hooks/update; chmod +x x.git/hooks/update",
         "git push -q o main",
+        Kept::Unwritten("cannot create x.git/hooks/update: Read-only file system"),
     ),
     (
         "git init -q --bare x.git; rm -r x.git/config",
         "git init -q e; printf '[core]\nfsmonitor=touch %s/../ran;\n' $PWD >> e/.git/config; echo ../e/.git > x.git/commondir",
         "cd x.git && git --work-tree=.. status",
+        Kept::Unwritten("cannot create x.git/commondir: Read-only file system"),
     ),
     (
         "mkdir -p n deep/er; git init -q n/0; for n in $(seq 201); do cp -r n/0 n/$n; done; cp -r n/0 deep/er/last",
         "git -C deep/er/last config core.fsmonitor \"touch $PWD/../ran;\"",
         "git -C deep/er/last status",
+        Kept::Unwritten("could not lock config file .git/config: Read-only file system"),
     ),
     (
         "",
         "git worktree add -q w; git init -q e; git -C e config core.fsmonitor \"touch $PWD/../ran;\"; echo \
          ../../../e/.git > .git/worktrees/w/commondir",
         "git -C w status",
+        Kept::Renamed(".git/w"),
     ),
     (
         "git config extensions.worktreeConfig true",
         "git worktree add -q w; git -C w config --worktree core.fsmonitor \"touch $PWD/../ran;\"",
         "git -C w status",
+        Kept::Renamed(".git/w"),
     ),
     (
         "",
         "git worktree add -q w; rm w/.git; git init -q w; git -C w config core.fsmonitor \"touch $PWD/../ran;\"",
         "git -C w status",
+        Kept::Renamed("w/.git"),
     ),
     (
         "git clone -q . lib; git -c protocol.file.allow=always submodule add $PWD/lib sub; git commit -qm s; git \
@@ -478,24 +502,32 @@ const BELOW: [(&str, &str, &str); 11] = [
         "git clone -q --bare lib .git/modules/sub; git -C .git/modules/sub config core.bare false; printf '#!/bin/sh\ntouch %s/../ran' $PWD > \
          .git/modules/sub/hooks/post-checkout; chmod +x .git/modules/sub/hooks/post-checkout",
         "git -c protocol.file.allow=always submodule update --init",
+        Kept::Renamed(".git/sub"),
     ),
-    ("", "git init -q s; git -C s config core.fsmonitor \"touch $PWD/../ran;\"", "git -C s status"),
+    (
+        "",
+        "git init -q s; git -C s config core.fsmonitor \"touch $PWD/../ran;\"",
+        "git -C s status",
+        Kept::Renamed("s/.git"),
+    ),
     (
         "rm -rf .git",
         "git init -q s; git -C s config core.fsmonitor \"touch $PWD/../ran;\"",
         "git -C s status",
+        Kept::Renamed("s/.git"),
     ),
     (
         "",
         "git init -q --bare s.git; printf '[core]\nbare=false\nworktree=..\nfsmonitor=touch %s/../ran;\n' $PWD >> \
          s.git/config",
         "cd s.git && git status",
+        Kept::Renamed("s.git/HEAD"),
     ),
 ];
 
 #[test]
 fn repositories_below_run_nothing_for_the_person() {
-    for (before, text, after) in BELOW {
+    for (before, text, after, kept) in BELOW {
         for sandboxed in [true, false] {
             let stand = repository(&[&format!("{text}; exit 0")]);
             let stand = if sandboxed { stand } else { stand.without_sandbox() };
@@ -505,6 +537,15 @@ fn repositories_below_run_nothing_for_the_person() {
             let results = results(&stand, &["--allowedTools", "Bash"]);
             person(&stand, after);
             assert_eq!(stand.home.path().join("ran").exists(), !sandboxed, "{text}: {results:?}");
+            let done = match kept {
+                Kept::Unwritten(refusal) => results[0].contains(refusal),
+                Kept::Renamed(name) => {
+                    let find =
+                        stand.home.program("find").args([".", "-path", &format!("./{name}.refused-*")]);
+                    !finished(find).lines.is_empty()
+                }
+            };
+            assert_eq!(done, sandboxed, "{text}: {kept:?} {results:?}");
         }
     }
 }
