@@ -316,19 +316,24 @@ fn only_remotes_of_a_trusted_folder_open_their_host() {
     }
 }
 
-#[test]
-fn pages_go_through_the_same_gate_and_are_on_record() {
+/// Answers each request on a port of this machine with this page.
+fn serve(page: String) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let _ = stream.read(&mut [0; 4096]);
-            let head =
-                "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 1000\r\nConnection: close";
-            let _ = stream.write_all(format!("{head}\r\n\r\n{}", "x".repeat(1000)).as_bytes());
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close";
+            let _ = write!(stream, "{head}\r\nContent-Length: {}\r\n\r\n{page}", page.len());
         }
     });
+    port
+}
+
+#[test]
+fn pages_go_through_the_same_gate_and_are_on_record() {
+    let port = serve("x".repeat(1000));
     let fetch = json!({"url": format!("http://127.0.0.1:{port}/"), "prompt": "p"});
     let script = format!("when agent=main turn=1\n  call WebFetch {fetch}\nwhen\n  say \"done\"\n");
     for denied in [false, true] {
@@ -360,17 +365,7 @@ fn a_long_list_of_refused_hosts_is_cut() {
 
 /// A page of this machine by its name, with a rule that allows it: what was read, under these settings.
 fn page_under(settings: &Value) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let _ = stream.read(&mut [0; 4096]);
-            let head =
-                "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\nConnection: close";
-            let _ = stream.write_all(format!("{head}\r\n\r\nserved").as_bytes());
-        }
-    });
+    let port = serve("served".to_owned());
     let fetch = json!({"url": format!("http://localhost:{port}/"), "prompt": "p"});
     let stand =
         Stand::new(&format!("when agent=main turn=1\n  call WebFetch {fetch}\nwhen\n  say \"done\"\n"));
