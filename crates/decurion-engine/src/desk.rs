@@ -10,7 +10,8 @@ use camino::Utf8PathBuf;
 use decurion_model::{Head, WireHead};
 use decurion_protocol::{
     AgentId, AgentSource, CallId, Clock, Delivery, Envelope, Event, Limits, LineId, Mode, OwnRules,
-    PermissionUpdate, RunSpec, SessionId, ShellLine, TaskId, TaskRecord, ToolOutput, WaitReason, Worktree,
+    PermissionUpdate, QuestionId, RunSpec, SessionId, ShellLine, TaskId, TaskRecord, ToolOutput, WaitReason,
+    Worktree,
 };
 use decurion_tools::{FilesSeen, ToolSet};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::budget::AccountId;
 use crate::child::AgentInput;
 use crate::context::Prefix;
-use crate::journal::Who;
+use crate::journal::{Journal, Who};
 use crate::kit::Kit;
 use crate::notice;
 use crate::permission::Grant;
@@ -571,7 +572,7 @@ impl Desk {
     }
 
     /// Shows what the run waits for, to whoever looks and to whoever listens.
-    pub fn waits(&self, journal: &crate::journal::Journal, reason: Option<WaitReason>) {
+    pub fn waits(&self, journal: &Journal, reason: Option<WaitReason>) {
         let words = reason.as_ref().and_then(notice::waiting);
         let in_line =
             matches!(&reason, Some(WaitReason::Turn { .. } | WaitReason::Retry { .. } | WaitReason::Budget));
@@ -580,9 +581,27 @@ impl Desk {
         journal.publish(&self.who, Event::Waiting { reason });
     }
 
+    /// Shows that the run waits for an answer to a question, until what is returned is dropped.
+    pub fn show_question<'a>(&'a self, journal: &'a Journal, question: QuestionId) -> ShownQuestion<'a> {
+        self.waits(journal, Some(WaitReason::Permission { question }));
+        ShownQuestion { desk: self, journal }
+    }
+
     /// Whether there is something to tell the run.
     pub fn is_told(&self) -> bool {
         self.told.load(Ordering::Acquire)
+    }
+}
+
+/// That a run waits for an answer, while this lives.
+pub struct ShownQuestion<'a> {
+    desk: &'a Desk,
+    journal: &'a Journal,
+}
+
+impl Drop for ShownQuestion<'_> {
+    fn drop(&mut self) {
+        self.desk.waits(self.journal, None);
     }
 }
 

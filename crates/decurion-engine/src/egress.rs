@@ -23,7 +23,7 @@ use decurion_protocol::link::BoxFuture;
 use decurion_protocol::permission::RuleSource;
 use decurion_protocol::{
     Answer, AskedBy, AuditKind, CallId, DecidedBy, Event, Intent, Mode, Question, QuestionId, Rule, RuleSet,
-    Verdict, WaitReason,
+    Verdict,
 };
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
@@ -576,8 +576,9 @@ impl Caller {
             behind: false,
             elicitation: None,
         };
-        let waiting = WaitReason::Permission { question: question.id };
-        self.desk.waits(&self.journal, Some(waiting));
+        // A program that gives up its connection ends this at the next `await`.
+        let mut withdrawal = Withdrawal { caller: self, question: Some(question.id) };
+        let _waiting = self.desk.show_question(&self.journal, question.id);
         let (answer, answered) = oneshot::channel();
         let asked = Ask { who: self.desk.who.clone(), question, answer };
         let sent = self.desk.wishes.send(Wish::Ask(Box::new(asked))).await;
@@ -585,7 +586,7 @@ impl Caller {
             Ok(()) => answered.await.ok(),
             Err(_) => None,
         };
-        self.desk.waits(&self.journal, None);
+        withdrawal.question = None;
         match heard.map(|heard| heard.answer) {
             Some(Answer::Allow { .. }) => HostVerdict::AllowForSession,
             Some(Answer::Deny { message, .. }) => {
@@ -595,6 +596,23 @@ impl Caller {
             Some(Answer::Elicited(_)) => HostVerdict::Deny,
             None => HostVerdict::Unanswered,
         }
+    }
+}
+
+/// Records that a question needs no answer any more, if it is dropped before there is one.
+struct Withdrawal<'a> {
+    caller: &'a Caller,
+    question: Option<QuestionId>,
+}
+
+impl Drop for Withdrawal<'_> {
+    fn drop(&mut self) {
+        let Some(question) = self.question.take() else { return };
+        let message = "the program gave up its connection before there was an answer".to_owned();
+        let answer = Answer::Deny { message, interrupt: false };
+        let event = Event::Answered { question, answer, by: "nobody".to_owned() };
+        let Caller { backlog, journal, desk, .. } = self.caller;
+        write(backlog, journal.clone(), desk.who.clone(), event);
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use decurion_protocol::link::BoxFuture;
 use decurion_protocol::{
     Answer, AskedBy, CallId, Elicitation, ElicitationAction, Elicited, Event, Intent, Mode, Private,
-    Question, QuestionId, WaitReason, Wanted,
+    Question, QuestionId, Wanted,
 };
 use decurion_tools::mcp::Elicit;
 use serde_json::{Value, json};
@@ -133,7 +133,7 @@ impl Elicit for Elicitor {
                 return self.decline(&elicitation.server, why).await;
             }
             let question = self.question(elicitation);
-            let _waiting = Waiting::new(self, question.id);
+            let _waiting = self.desk.show_question(&self.journal, question.id);
             let (answer, answered) = oneshot::channel();
             let asked = Ask { who: self.desk.who.clone(), question, answer };
             let message = asked.question.intent.title.clone();
@@ -147,22 +147,6 @@ impl Elicit for Elicitor {
                 _ => Elicited::plain(ElicitationAction::Cancel),
             }
         })
-    }
-}
-
-/// Shows that the run waits for a person, until it is dropped.
-struct Waiting<'a>(&'a Elicitor);
-
-impl<'a> Waiting<'a> {
-    fn new(elicitor: &'a Elicitor, question: QuestionId) -> Self {
-        elicitor.desk.waits(&elicitor.journal, Some(WaitReason::Permission { question }));
-        Self(elicitor)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.desk.waits(&self.0.journal, None);
     }
 }
 

@@ -224,3 +224,28 @@ fn a_file_in_the_tmp_of_commands_is_named_for_other_tools() {
     assert!(results[1].contains(&format!("Commands have a /tmp of their own: what they call {file} is ")));
     assert!(results[2].contains("what-the-command-wrote"), "{results:?}");
 }
+
+/// `curl` gives up before anyone answers. The question is withdrawn, and its agent waits for no answer any more.
+#[test]
+fn an_agent_whose_command_gives_up_a_connection_no_longer_waits_for_an_answer() {
+    let curl = "curl -sS --max-time 0.5 https://unlisted.example/; while [ ! -e go ]; do sleep 0.01; done";
+    let wait = "while [ ! -e withdrawn ]; do sleep 0.01; done";
+    let agent = json!({"description": "d", "prompt": "p", "subagent_type": "general-purpose", "run_in_background": true});
+    let script = format!(
+        "when agent=general-purpose turn=1\n  call Bash {}\nwhen agent=main turn=1\n  call Agent {agent}\n\
+         when agent=main turn=2 result=/agentId: (\\w+)/\n  call Bash {}\n  call TaskOutput {{\"task_id\": \"$1\", \"block\": \
+         false}}\n  call Bash {{\"command\": \"touch go\"}}\nwhen\n  say \"done\"\n",
+        json!({"command": curl}),
+        json!({"command": wait}),
+    );
+    let stand = Stand::new(&script);
+    let mut run = stand.decurion().args(LED).args(["--allowedTools", "Bash"]).start_talking().unwrap();
+    run.say(&prompt("go")).unwrap();
+    next(&mut run, |line| line["request"]["tool_name"] == "WebFetch");
+    next(&mut run, |line| line["type"] == "control_cancel_request");
+    fs::write(stand.home.work().join("withdrawn"), "").unwrap();
+    let is_output = |line: &Value| line["message"]["content"].to_string().contains("retrieval_status");
+    let told = next(&mut run, is_output).to_string();
+    assert!(told.contains("running") && !told.contains("a person's answer"), "{told}");
+    next(&mut run, |line| line["type"] == "result");
+}
