@@ -405,7 +405,8 @@ impl Recorder for Callers {
         }
         // A server that broke a connection off was reached.
         if let (Ending::Failed(problem), None) = (&record.ending, record.address) {
-            note(&caller.failed, problem.clone(), MOST_REFUSED);
+            let mut failed = caller.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            note(&mut failed, problem.clone(), MOST_REFUSED);
         }
         let (by, words) = caller.source_of(record);
         caller.witness.record(AuditKind::Egress {
@@ -460,17 +461,15 @@ fn refused_host(record: &ConnectionRecord) -> Option<RefusedHost> {
 
 /// Adds a host to a list that people and models read.
 fn note_host(list: &Mutex<Vec<RefusedHost>>, host: RefusedHost) {
-    let is_full = {
-        let list = list.lock().unwrap_or_else(PoisonError::into_inner);
-        list.len() >= MOST_REFUSED && !list.contains(&host)
-    };
-    let others = RefusedHost { host: "others".to_owned(), port: 0, ..host.clone() };
-    note(list, if is_full { others } else { host }, MOST_REFUSED + 1);
+    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_full = list.len() >= MOST_REFUSED && !list.contains(&host);
+    let others = || RefusedHost { host: "others".to_owned(), port: 0, ..host.clone() };
+    let host = if is_full { others() } else { host };
+    note(&mut list, host, MOST_REFUSED + 1);
 }
 
 /// Adds to a list, as long as it is not too long.
-fn note<T: PartialEq>(list: &Mutex<Vec<T>>, entry: T, most: usize) {
-    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+fn note<T: PartialEq>(list: &mut Vec<T>, entry: T, most: usize) {
     if list.len() < most && !list.contains(&entry) {
         list.push(entry);
     }
