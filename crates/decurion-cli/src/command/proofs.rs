@@ -90,20 +90,29 @@ impl Attempts {
         })
     }
 
+    /// Gives what a command prints and how it ends. One that does not even start has no effect, which proves nothing.
     async fn bash(&self, command: &str) -> Result<(String, Exit), String> {
+        const STARTED: &str = "started\n";
         let launch = Launch {
             sandbox: Some(Arc::clone(&self.sandbox)),
             env: self.environment.clone(),
-            ..shell::bash(command, self.cwd.as_std_path(), false)
+            ..shell::bash(&format!("printf '{STARTED}'; {command}"), self.cwd.as_std_path(), false)
         };
         let mut process = self.guard.start(launch).await.map_err(|error| error.to_string())?;
         let mut output = Capture::new(CaptureBounds { head: 4096, tail: 0, file: 0 });
         let exit = process.collect(&mut output, None, |_| {}).await;
-        Ok((String::from_utf8_lossy(&output.finish().head).into_owned(), exit))
+        let text = String::from_utf8_lossy(&output.finish().head).into_owned();
+        match text.strip_prefix(STARTED) {
+            Some(printed) => Ok((printed.to_owned(), exit)),
+            None => Err(format!("commands do not start in the sandbox: {}", text.trim_end())),
+        }
     }
 
     async fn write(&self) -> Result<bool, String> {
         let folder = self.state.parent().unwrap_or(Utf8Path::new("/"));
+        if self.sandbox.writable.iter().any(|writable| folder.as_std_path().starts_with(writable)) {
+            return Err(format!("they may write in {folder} here"));
+        }
         let mark = folder.join(format!(".decurion-doctor-{}", std::process::id()));
         self.bash(&format!("echo x > '{mark}'")).await?;
         let held = !mark.exists();

@@ -254,6 +254,32 @@ fn a_sandbox_that_is_switched_off_is_shown() {
     assert_eq!(on["sandbox"], "namespaces");
 }
 
+/// Where commands may write next to the state folder, as in a home folder that is worked in, and where bash does not start.
+#[test]
+fn doctor_reports_neither_kept_nor_broken_promises_that_it_could_not_try() {
+    let proof = |stand: &Stand, cwd: &Path, promise: &str| {
+        let run = finished(stand.decurion().cwd(cwd).args(["doctor", "--json"]));
+        let facts: Value = serde_json::from_str(&run.output()).unwrap();
+        let proofs = facts["sandbox_proofs"].as_array().unwrap();
+        let found = proofs.iter().find(|proof| proof["promise"].as_str().unwrap().starts_with(promise));
+        (found.unwrap().clone(), run.ending.code())
+    };
+    let stand = stand(&[]);
+    let (tried, _) = proof(&stand, &stand.home.work(), "write outside");
+    assert_eq!(tried["held"], true, "{tried}");
+    let (above, code) = proof(&stand, stand.home.path(), "write outside");
+    assert!(above["held"].is_null() && code == 0, "{above}");
+    let libraries = finished(stand.home.program("ldd").arg("/bin/bash"));
+    let library = libraries.lines.iter().find_map(|line| line.split("=> ").nth(1)?.split(' ').next());
+    let library = fs::canonicalize(library.unwrap()).unwrap();
+    let hidden = json!({"sandbox": {"filesystem": {"denyRead": [format!("/{}", library.display())]}}});
+    fs::write(stand.home.home().join(".claude/settings.json"), hidden.to_string()).unwrap();
+    for promise in ["write outside", "read Decurion's", "connect", "leave a process", "see or signal"] {
+        let (untried, _) = proof(&stand, &stand.home.work(), promise);
+        assert!(untried["problem"].to_string().contains("do not start in the sandbox"), "{untried}");
+    }
+}
+
 #[test]
 fn a_connection_that_is_open_when_its_command_ends_is_on_record() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -509,14 +535,12 @@ fn doctor_tries_to_read_keys_and_fails_where_a_promise_is_not_kept() {
         assert!(held.output().lines().any(|known| known.starts_with(line)), "{line}: {held:?}");
     }
     assert!(!held.output().contains("null"), "{held:?}");
-    // The folder in which the attempt writes is one that commands may write.
-    let settings =
-        json!({"sandbox": {"filesystem": {"allowWrite": [stand.home.path()], "allowRead": ["~/.ssh"]}}});
+    let settings = json!({"sandbox": {"filesystem": {"allowRead": ["~/.ssh", stand.home.state()]}}});
     fs::write(stand.home.home().join(".claude/settings.json"), settings.to_string()).unwrap();
     let broken = stand.run(&["doctor"]);
     assert_eq!(broken.ending.code(), 1, "{broken:?}");
     for line in [
-        "  PROBLEM    a command could write outside of the working directories. Please report",
+        "  PROBLEM    a command could read Decurion's own files. Please report",
         "  not tried  commands cannot read ~/.ssh (sandbox.filesystem.allowRead shows it)",
     ] {
         assert!(broken.output().lines().any(|known| known.starts_with(line)), "{line}: {broken:?}");
