@@ -13,7 +13,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tempfile::TempDir;
 
 use crate::sys::{self, Ending, Used};
@@ -550,6 +553,37 @@ pub fn peak_memory_kib(pid: i32) -> Option<u64> {
         line.trim_start_matches(':').split_whitespace().next()?.parse().ok()
     };
     Some(field("VmHWM")?.saturating_sub(field("RssFile")?))
+}
+
+/// Waits until other processes have appended so many lines to a file. Gives how many there are, which is fewer after `limit`.
+pub fn wait_for_lines(path: &Path, count: usize, limit: Duration) -> io::Result<usize> {
+    let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+    inotify::add_watch(&changes, path, inotify::WatchFlags::MODIFY)?;
+    let deadline = Instant::now() + limit;
+    loop {
+        let found = lines_of(path).len();
+        let left = deadline.saturating_duration_since(Instant::now());
+        if found >= count || left.is_zero() {
+            return Ok(found);
+        }
+        wait_until_readable(&changes, left)?;
+        while rustix::io::read(&changes, &mut [0; 4096][..]).is_ok() {}
+    }
+}
+
+/// Waits until a process has ended, or for `limit`.
+pub fn wait_for_end(pid: i32, limit: Duration) -> io::Result<()> {
+    let Some(pid) = Pid::from_raw(pid) else { return Ok(()) };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => Ok(()),
+        process => wait_until_readable(&process?, limit),
+    }
+}
+
+fn wait_until_readable(file: &impl std::os::fd::AsFd, limit: Duration) -> io::Result<()> {
+    let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
+    rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&limit)))?;
+    Ok(())
 }
 
 /// The lines of a file; none if there is no such file.

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::faults::Options;
-use crate::proc::{Finished, Home, Program, processes_marked};
+use crate::proc::{Finished, Home, Program, processes_marked, wait_for_end};
 use crate::server::{Answers, FakeModel, Settings};
 
 /// A run that takes longer than this hangs.
@@ -178,15 +178,14 @@ impl Stand {
         let begun = Instant::now();
         loop {
             let left = self.processes();
-            if left.is_empty() {
-                return Ok(begun.elapsed());
-            }
-            if begun.elapsed() >= limit {
+            let Some(first) = left.first() else { return Ok(begun.elapsed()) };
+            let time = limit.saturating_sub(begun.elapsed());
+            if time.is_zero() {
                 let names: Vec<String> = left.iter().map(|pid| named(*pid)).collect();
                 self.end_all();
                 return Err(format!("{} processes left: {}", left.len(), names.join("; ")));
             }
-            std::thread::sleep(Duration::from_millis(2));
+            wait_for_end(*first, time).map_err(|error| error.to_string())?;
         }
     }
 
