@@ -165,13 +165,16 @@ fn try_once(options: &Options, attack: &Attack, mode: Mode) -> Result<Option<Str
         stand.home.let_secrets_leak();
         stand.model.let_secrets_leak();
     }
-    let shell = |script: &str| {
-        let program = started(&stand.home, stand.home.program("bash"), "bash".as_ref(), contain);
+    let shell = |script: &str, contained: &[&str]| {
+        let program = stand.home.program("bash");
+        let program =
+            if contain { contained_in(&stand.home, program, "bash".as_ref(), contained) } else { program };
         let program = program.args(["-c", &names.fill(script)]).env("GIT_CONFIG_NOSYSTEM", "1");
         program.env("RESULTS", stand.home.path().join("results")).run(HANG)
     };
     if !attack.setup.is_empty() {
-        let done = shell(&attack.setup).map_err(text)?;
+        // What it starts in the background is attacked, and lives until the stand is dropped.
+        let done = shell(&attack.setup, &[]).map_err(text)?;
         if done.ending.code() != 0 {
             return Err(format!("its setup fails: {}", brief(&done.errors)));
         }
@@ -195,26 +198,25 @@ fn try_once(options: &Options, attack: &Attack, mode: Mode) -> Result<Option<Str
     let results = results_of(&stand);
     fs::write(stand.home.path().join("results"), &results).map_err(text)?;
     if !attack.after.is_empty() {
-        shell(&attack.after).map_err(text)?;
+        shell(&attack.after, &ALONE).map_err(text)?;
     }
     fs::write(stand.home.path().join("out/http.log"), server.paths()).map_err(text)?;
-    let judged = shell(&attack.effect).map_err(text)?;
+    let judged = shell(&attack.effect, &ALONE).map_err(text)?;
     Ok((judged.ending.code() == 0).then_some(results))
 }
 
 fn decurion(stand: &Stand, contain: bool) -> Program {
     let program = stand.program(stand.binary()).env("DECURION_HOME", stand.home.home().join(".decurion"));
-    started(&stand.home, program, stand.binary().as_os_str(), contain)
+    if contain { contained_in(&stand.home, program, stand.binary().as_os_str(), &ALONE) } else { program }
 }
 
-/// The program, or bubblewrap that starts it with a system that can only be read.
-fn started(home: &Home, program: Program, binary: &OsStr, contain: bool) -> Program {
-    if !contain {
-        return program;
-    }
+/// What a control runs in sees no process of the machine, and ends as a whole.
+const ALONE: [&str; 2] = ["--unshare-pid", "--die-with-parent"];
+
+/// Bubblewrap that starts a program with a system that can only be read.
+fn contained_in(home: &Home, program: Program, binary: &OsStr, options: &[&str]) -> Program {
     let around = ["--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"];
-    let program =
-        program.instead("bwrap").args(around).args(["--unshare-pid", "--die-with-parent", "--bind"]);
+    let program = program.instead("bwrap").args(around).args(options).arg("--bind");
     program.arg(home.path()).arg(home.path()).arg("--").arg(binary)
 }
 
