@@ -86,6 +86,9 @@ pub fn engine(loaded: &Arc<Loaded>, environment: &Environment, given: Given) -> 
     let redactor = redactor(loaded);
     let processes = guard();
     let sandbox = sandbox(loaded, environment);
+    if let Some(maker) = &sandbox {
+        maker.remove_abandoned(&loaded.paths.cwd, || crate::command::sandbox::policy(loaded, Some(maker)));
+    }
     let egress = sandbox
         .as_ref()
         .zip(processes.as_ref())

@@ -3,6 +3,7 @@
 //!
 //! The analysis of a command's text decides what is asked; this decides what can happen. Neither relies on the other.
 
+mod abandoned;
 mod ground;
 pub(crate) mod hints;
 mod opened;

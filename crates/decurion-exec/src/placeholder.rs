@@ -308,6 +308,30 @@ pub fn give_way(path: &Path) {
     }
 }
 
+/// Removes the placeholder at a path, and those above it that are empty then, if no session needs them: a killed one has
+/// left them.
+pub fn remove_abandoned(path: &Path) {
+    for path in path.ancestors() {
+        let Ok(file) = open(path) else { return };
+        let Some(kind) = file.metadata().ok().and_then(|found| kind_of(path, &found)) else { return };
+        if file.try_lock().is_err() || !is_same(&file, path) {
+            return;
+        }
+        remove(path, &file, kind);
+    }
+}
+
+/// What kind of a placeholder this is, if it is one.
+fn kind_of(path: &Path, found: &Metadata) -> Option<Kind> {
+    let files = [Kind::File, Kind::CommonDir, Kind::BashProfile, Kind::BashLogin];
+    let kind = if found.is_dir() {
+        Some(Kind::Folder)
+    } else {
+        files.into_iter().find(|kind| holds(path, found, *kind))
+    };
+    kind.filter(|_| is_marked(found))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -333,6 +357,25 @@ mod tests {
         drop(own);
         assert!(!room.join("a").exists() && !room.join("git/config").exists());
         assert!(room.join("git").exists());
+    }
+
+    #[test]
+    fn those_of_a_killed_session_are_removed_and_those_in_use_stay() {
+        let (_folder, room) = room();
+        let (killed, living) = (Placeholders::default(), Placeholders::default());
+        killed.hold(&room.join("a/b"), Kind::Folder).unwrap();
+        killed.hold(&room.join("file"), Kind::CommonDir).unwrap();
+        living.hold(&room.join("used"), Kind::Folder).unwrap();
+        std::fs::create_dir(room.join("theirs")).unwrap();
+        // A killed process leaves its files and closes its descriptors.
+        for (_, held) in std::mem::take(&mut *killed.all()) {
+            drop(held.file);
+        }
+        for name in ["a/b", "file", "used", "theirs", "absent"] {
+            remove_abandoned(&room.join(name));
+        }
+        let left = ["a", "file", "used", "theirs"].map(|name| room.join(name).exists());
+        assert_eq!(left, [false, false, true, true]);
     }
 
     #[test]

@@ -163,6 +163,19 @@ fn settings_that_do_not_exist_yet_cannot_be_made() {
 }
 
 #[test]
+fn placeholders_of_a_killed_session_are_removed_when_the_next_one_begins() {
+    let stand = stand(&["for f in .*; do echo $f; done"]);
+    let work = stand.home.work();
+    fs::create_dir(work.join(".idea")).unwrap();
+    // As they are while one is made.
+    fs::set_permissions(work.join(".idea"), fs::Permissions::from_mode(0o1700)).unwrap();
+    fs::create_dir(work.join(".vscode")).unwrap();
+    let results = results(&stand, &[]);
+    assert_eq!(results, [".env\n.vscode"]);
+    assert!(!work.join(".idea").exists());
+}
+
+#[test]
 fn no_mode_leads_outside() {
     let mut stand = stand(&[]);
     let call = json!({"command": "touch ../out/made", "dangerouslyDisableSandbox": true});
