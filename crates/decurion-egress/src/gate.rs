@@ -102,10 +102,10 @@ pub enum Reason {
     #[error("{0}")]
     Malformed(#[from] HostError),
     /// A pattern denies the host.
-    #[error("the pattern {pattern:?} denies this host")]
+    #[error("{by} denies this host")]
     Denied {
-        /// The pattern.
-        pattern: String,
+        /// What denies it.
+        by: String,
     },
     /// No pattern allows the host and there is no person to ask.
     #[error("this host is not allowed")]
@@ -142,12 +142,12 @@ pub enum Reason {
         kind: &'static str,
     },
     /// The name leads to an address that a pattern denies.
-    #[error("it leads to {address}, which the pattern {pattern:?} denies")]
+    #[error("it leads to {address}, which is denied by {by}")]
     DeniedAddress {
         /// Where the name leads.
         address: IpAddr,
-        /// The pattern.
-        pattern: String,
+        /// What denies it.
+        by: String,
     },
     /// The host may be reached, and its name cannot be resolved.
     #[error("{problem}")]
@@ -196,13 +196,15 @@ impl Reason {
             Reason::SpecialAddress { address, .. } => {
                 Some(format!("to allow it, add \"{host}\" and \"{address}\" to {setting} in the settings"))
             }
-            Reason::Denied { pattern } | Reason::DeniedAddress { pattern, .. } => Some(format!(
-                "to allow it, remove \"{pattern}\" from sandbox.network.deniedDomains in the settings"
-            )),
             Reason::Outside { .. } => Some(format!(
                 "to allow it, add \"{host}\" to sandbox.network.allowedDomains in that definition"
             )),
-            Reason::Closed { .. } | Reason::Malformed(_) | Reason::Lookup { .. } => None,
+            // What names the rule or setting needs no hint.
+            Reason::Denied { .. }
+            | Reason::DeniedAddress { .. }
+            | Reason::Closed { .. }
+            | Reason::Malformed(_)
+            | Reason::Lookup { .. } => None,
         }
     }
 }
@@ -259,7 +261,7 @@ impl Gate {
         // A person may have taken minutes to answer, and the rules may be others by now.
         let rules = client.rules();
         match rules.decide(&host, port) {
-            Decision::Denied { pattern } => return Err(refuse(host.to_string(), Reason::Denied { pattern })),
+            Decision::Denied { by } => return Err(refuse(host.to_string(), Reason::Denied { by })),
             Decision::Closed { why } => return Err(refuse(host.to_string(), Reason::Closed { why })),
             _ => {}
         }
@@ -280,7 +282,7 @@ impl Gate {
         match rules.decide(host, port) {
             Decision::Listed => Ok(Grant::Listed),
             Decision::Open => Ok(Grant::Open),
-            Decision::Denied { pattern } => Err(Reason::Denied { pattern }),
+            Decision::Denied { by } => Err(Reason::Denied { by }),
             Decision::UnlistedAddress => Err(Reason::UnlistedAddress),
             Decision::Outside { by, allowed } => Err(Reason::Outside { by, allowed }),
             Decision::Closed { why } => Err(Reason::Closed { why }),
@@ -328,7 +330,7 @@ impl Gate {
             match rules.vet(address, port) {
                 Ok(()) => vetted.push(SocketAddr::new(address, port)),
                 Err(AddressFault::Special { kind }) => refused = Reason::SpecialAddress { address, kind },
-                Err(AddressFault::Denied { pattern }) => refused = Reason::DeniedAddress { address, pattern },
+                Err(AddressFault::Denied { by }) => refused = Reason::DeniedAddress { address, by },
             }
         }
         if vetted.is_empty() { Err(refused) } else { Ok(vetted) }

@@ -20,12 +20,20 @@ pub struct HostRules {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Layer {
     allowed: Vec<Pattern>,
-    denied: Vec<Pattern>,
+    denied: Vec<Denial>,
     open: bool,
     /// For a list that no answer adds to: what makes it one, as the beginning of a sentence.
     strict: Option<String>,
     /// For a list that allows nothing: why, as a sentence.
     closed: Option<String>,
+}
+
+/// A pattern that denies hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Denial {
+    pattern: Pattern,
+    /// What it was made from, for people.
+    by: String,
 }
 
 /// What rules say about a host.
@@ -37,8 +45,8 @@ pub enum Decision {
     Open,
     /// A pattern denies it.
     Denied {
-        /// The pattern as it was written.
-        pattern: String,
+        /// What denies it: "the rule WebFetch(domain:example.com)".
+        by: String,
     },
     /// No pattern is about it: a person is asked.
     Unknown,
@@ -63,8 +71,8 @@ pub enum Decision {
 pub enum AddressFault {
     /// A pattern denies it.
     Denied {
-        /// The pattern as it was written.
-        pattern: String,
+        /// What denies it: "the rule WebFetch(domain:example.com)".
+        by: String,
     },
     /// It is not on the public network and not listed.
     Special {
@@ -118,8 +126,19 @@ impl HostRules {
         open: bool,
     ) -> Result<Self, PatternError> {
         let allowed = allowed.into_iter().map(Pattern::parse).collect::<Result<_, _>>()?;
-        let denied = denied.into_iter().map(Pattern::parse).collect::<Result<_, _>>()?;
-        Ok(Self { layers: vec![Arc::new(Layer { allowed, denied, open, ..Layer::default() })] })
+        let rules = Self { layers: vec![Arc::new(Layer { allowed, open, ..Layer::default() })] };
+        let by_setting = |pattern: &str| format!("\"{pattern}\" in sandbox.network.deniedDomains");
+        denied.into_iter().try_fold(rules, |rules, pattern| rules.denying(pattern, by_setting(pattern)))
+    }
+
+    /// The same rules, which deny this pattern too. `by` is what denies it, as part of a sentence.
+    pub fn denying(mut self, pattern: &str, by: impl Into<String>) -> Result<Self, PatternError> {
+        let denial = Denial { pattern: Pattern::parse(pattern)?, by: by.into() };
+        match self.layers.first_mut() {
+            Some(layer) => Arc::make_mut(layer).denied.push(denial),
+            None => self.layers.push(Arc::new(Layer { denied: vec![denial], ..Layer::default() })),
+        }
+        Ok(self)
     }
 
     /// Rules that allow what these patterns list, and no person is asked about other hosts. `by` is what lists them,
@@ -164,17 +183,17 @@ impl HostRules {
         if let Some(why) = self.layers.iter().find_map(|layer| layer.closed.clone()) {
             return Decision::Closed { why };
         }
-        if let Some(pattern) = self.denial(host, port) {
-            return Decision::Denied { pattern };
-        }
-        if let Some(address) = host.address() {
-            return if self.lists(address, port) { Decision::Listed } else { Decision::UnlistedAddress };
+        if let Some(by) = self.denial(host, port) {
+            return Decision::Denied { by };
         }
         let listed = |layer: &Layer| layer.allowed.iter().any(|pattern| pattern.matches(host, port));
         let outside = |layer: &&Layer| layer.strict.is_some() && !listed(layer);
         if let Some(Layer { strict: Some(by), allowed, .. }) = self.layers().find(outside) {
             let allowed = allowed.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             return Decision::Outside { by: by.clone(), allowed };
+        }
+        if let Some(address) = host.address() {
+            return if self.lists(address, port) { Decision::Listed } else { Decision::UnlistedAddress };
         }
         if self.layers().all(listed) {
             return Decision::Listed;
@@ -193,8 +212,8 @@ impl HostRules {
             IpAddr::V4(_) => None,
         };
         for address in [Some(address), carried].into_iter().flatten() {
-            if let Some(pattern) = self.denial(&Host::Address(address), port) {
-                return Err(AddressFault::Denied { pattern });
+            if let Some(by) = self.denial(&Host::Address(address), port) {
+                return Err(AddressFault::Denied { by });
             }
         }
         match special_kind(address) {
@@ -205,7 +224,7 @@ impl HostRules {
 
     fn denial(&self, host: &Host, port: u16) -> Option<String> {
         let mut denied = self.layers.iter().flat_map(|layer| &layer.denied);
-        denied.find(|pattern| pattern.matches(host, port)).map(ToString::to_string)
+        denied.find(|denial| denial.pattern.matches(host, port)).map(|denial| denial.by.clone())
     }
 
     fn lists(&self, address: IpAddr, port: u16) -> bool {
@@ -407,8 +426,11 @@ mod tests {
         let rules = rules(&["*.example.com"], &["bad.example.com"], true);
         assert_eq!(decide(&rules, "good.example.com", 443), Decision::Listed);
         assert_eq!(decide(&rules, "other.org", 443), Decision::Open);
-        let denied = Decision::Denied { pattern: "bad.example.com".to_owned() };
+        let by = |by: &str| Decision::Denied { by: by.to_owned() };
+        let denied = by("\"bad.example.com\" in sandbox.network.deniedDomains");
         assert_eq!(decide(&rules, "Bad.Example.com.", 443), denied);
+        let rules = rules.denying("worse.example.com", "the rule A").unwrap();
+        assert_eq!(decide(&rules, "worse.example.com", 443), by("the rule A"));
     }
 
     #[test]

@@ -43,7 +43,44 @@ pub fn narrow(hosts: HostRules, spec: &RunSpec) -> HostRules {
     })
 }
 
-/// The key of the definition that made this rule, if one did.
+/// What made a rule about hosts, if a definition did.
+pub fn maker_of(spec: &RunSpec, rule: &Rule) -> Option<String> {
+    let key = network_key(&spec.definition.sandbox, &rule.to_string())?;
+    Some(format!("{} ({key})", source(spec)))
+}
+
+/// Why the commands of an agent have no network, if its definition is the reason.
+pub fn closes_network(spec: &RunSpec, through_proxy: bool) -> Option<String> {
+    let (sandbox, source) = (&spec.definition.sandbox, source(spec));
+    if sandbox.no_network {
+        return Some(format!("{source} gives commands no network (sandbox.network: none)"));
+    }
+    (!may_connect(sandbox, through_proxy)).then(|| {
+        format!(
+            "{source} lists hosts (sandbox.network), which only the proxy can enforce, and there is none here"
+        )
+    })
+}
+
+/// Why a definition denies what the rule denies that it made, if one did.
+pub fn denial(spec: &RunSpec, rule: &str, reason: &str) -> Option<String> {
+    let (sandbox, source) = (&spec.definition.sandbox, source(spec));
+    if let Some(key) = network_key(sandbox, rule) {
+        return Some(format!("{source} denies it ({key})"));
+    }
+    key_of(sandbox, rule).map(|key| format!("{reason} ({key} in {source})"))
+}
+
+/// The key of the definition that made this rule about hosts, if one did.
+fn network_key(sandbox: &AgentSandbox, rule: &str) -> Option<&'static str> {
+    if sandbox.no_network && rule == "WebFetch" {
+        return Some("sandbox.network: none");
+    }
+    let mut hosts = sandbox.denied_hosts.iter();
+    hosts.any(|host| rule == format!("WebFetch(domain:{host})")).then_some("sandbox.network.deniedDomains")
+}
+
+/// The key of the definition that made this rule about files, if one did.
 pub fn key_of(sandbox: &AgentSandbox, rule: &str) -> Option<&'static str> {
     let made = |tool: &'static str, texts: &[String]| {
         texts.iter().any(|text| Rule::about_path(tool, text, RuleSource::Command).to_string() == rule)

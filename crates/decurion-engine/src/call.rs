@@ -493,11 +493,8 @@ fn decide_under_grants(
 /// A decision that names the agent's definition where that is what denies.
 fn by_definition(decision: Decision, spec: &RunSpec) -> Decision {
     let rule = decision.rule.as_deref().filter(|_| decision.verdict == Verdict::Deny);
-    match rule.and_then(|rule| bounds::key_of(&spec.definition.sandbox, rule)) {
-        Some(key) => {
-            let reason = format!("{} ({key} in {})", decision.reason, bounds::source(spec));
-            Decision { reason, ..decision }
-        }
+    match rule.and_then(|rule| bounds::denial(spec, rule, &decision.reason)) {
+        Some(reason) => Decision { reason, ..decision },
         None => decision,
     }
 }

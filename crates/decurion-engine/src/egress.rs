@@ -182,7 +182,12 @@ impl Egress {
     pub fn admit(self: &Arc<Self>, bench: &Bench<'_>, call: &Call, rules: &RuleSet) -> std::io::Result<Pass> {
         // A call may run its command twice.
         let name = format!("{}/{}", call.id.as_str(), uuid::Uuid::new_v4().simple());
-        let hosts = self.allowed_by(rules);
+        let hosts = if bench.spec.definition.sandbox.is_empty() {
+            self.allowed_by(rules)
+        } else {
+            let by = |rule: &Rule| bounds::maker_of(&bench.spec, rule).unwrap_or_else(|| by_rule(rule));
+            Arc::new(self.compile(rules, &by))
+        };
         let narrowed = bounds::narrow(hosts.rules.clone(), &bench.spec);
         let caller = Arc::new(Caller {
             desk: Arc::clone(&bench.ports.desk),
@@ -211,9 +216,13 @@ impl Egress {
         if let Some(hosts) = latest.as_ref().filter(|hosts| hosts.of == *rules) {
             return Arc::clone(hosts);
         }
+        Arc::clone(latest.insert(Arc::new(self.compile(rules, &by_rule))))
+    }
+
+    /// The same, where `by` says what made a rule.
+    fn compile(&self, rules: &RuleSet, by: &dyn Fn(&Rule) -> String) -> Hosts {
         let listed = self.listed(rules);
-        let hosts = Hosts { of: rules.clone(), rules: host_rules(&listed, &self.settings, rules), listed };
-        Arc::clone(latest.insert(Arc::new(hosts)))
+        Hosts { of: rules.clone(), rules: host_rules(&listed, &self.settings, rules, by), listed }
     }
 
     /// What may be reached, and why: rules for `WebFetch` that name a host, settings, the repository's remotes, and package
@@ -278,46 +287,54 @@ pub fn unusable_host(entry: &str) -> Option<String> {
 
 /// The hosts that commands may reach: those listed, less those that are denied. What is denied and cannot be read closes
 /// the network.
-fn host_rules(listed: &[Listed], settings: &HostSettings, rules: &RuleSet) -> HostRules {
-    let web = |rules: &[Rule]| -> (Vec<String>, bool) {
-        let web = rules.iter().filter(|rule| rule.tool == "WebFetch");
-        let everything = web.clone().any(|rule| rule.specifier.is_none());
-        let named = web.filter_map(|rule| rule.specifier.as_deref());
-        (named.map(|text| domain(text).to_owned()).collect(), everything)
-    };
-    let (denied, asked) = (web(&rules.deny), web(&rules.ask));
+fn host_rules(
+    listed: &[Listed],
+    settings: &HostSettings,
+    rules: &RuleSet,
+    by: &dyn Fn(&Rule) -> String,
+) -> HostRules {
+    let web = |rule: &&Rule| rule.tool == "WebFetch";
+    let denying = rules.deny.iter().filter(web).map(|rule| (rule, by(rule)));
     // What is asked about for WebFetch is refused here: a command cannot be asked about before it begins.
-    let named = denied.0.iter().chain(&asked.0).chain(&settings.denied);
-    let everything = denied.1 || asked.1;
-    if everything {
-        return HostRules::closed("a rule for WebFetch without a host denies every host, or asks about it");
+    let asking = |rule| format!("{}, which asks about each use,", by(rule));
+    let asking = rules.ask.iter().filter(web).map(|rule| (rule, asking(rule)));
+    let mut denied: Vec<(String, String)> = Vec::new();
+    for (rule, by) in denying.chain(asking) {
+        let Some(specifier) = &rule.specifier else {
+            return HostRules::closed(format!("{by} denies every host to commands"));
+        };
+        denied.push((domain(specifier).to_owned(), by));
     }
-    let denied = match denied_patterns(named) {
-        Ok(denied) => denied,
-        Err(entry) => {
-            return HostRules::closed(format!(
-                "no host is allowed, because \"{entry}\" in sandbox.network.deniedDomains, or in a rule for WebFetch, \
-                 is not a valid host name"
-            ));
-        }
-    };
-    let denied = denied.iter().map(String::as_str);
+    denied.extend(settings.denied.iter().map(|host| (host.clone(), by_setting(host))));
     let allowed: Vec<String> = listed.iter().map(|listed| listed.pattern.to_string()).collect();
-    HostRules::new(allowed.iter().map(String::as_str), denied, false)
-        .unwrap_or_else(|error| HostRules::closed(error.to_string()))
+    HostRules::new(allowed.iter().map(String::as_str), [], false)
+        .map_err(|error| error.to_string())
+        .and_then(|rules| denying_all(rules, &denied))
+        .unwrap_or_else(HostRules::closed)
 }
 
-/// What is denied: each of these names and, as for `WebFetch`, the names below it. The error is one that cannot be read.
-fn denied_patterns<'a>(names: impl IntoIterator<Item = &'a String>) -> Result<Vec<String>, String> {
-    let mut patterns = Vec::new();
-    for name in names {
-        Pattern::parse(name).map_err(|_| name.clone())?;
+/// What denies a host, as part of a sentence.
+fn by_rule(rule: &Rule) -> String {
+    format!("the rule {rule}")
+}
+
+fn by_setting(host: &str) -> String {
+    format!("\"{host}\" in sandbox.network.deniedDomains")
+}
+
+/// The same rules, which also deny these names, each for its reason, and as for `WebFetch` the names below them. The
+/// error says why one of the names cannot be read.
+fn denying_all(rules: HostRules, denied: &[(String, String)]) -> Result<HostRules, String> {
+    denied.iter().try_fold(rules, |rules, (name, by)| {
+        let closed = |_| format!("no host is allowed, because {by} does not name a valid host");
+        let rules = rules.denying(name, by).map_err(closed)?;
         let below = format!("*.{name}");
         // There is nothing below an address.
-        patterns.extend(Pattern::parse(&below).is_ok().then_some(below));
-        patterns.push(name.clone());
-    }
-    Ok(patterns)
+        match Pattern::parse(&below) {
+            Ok(_) => rules.denying(&below, by).map_err(closed),
+            Err(_) => Ok(rules),
+        }
+    })
 }
 
 /// The host of a rule for `WebFetch`.

@@ -313,23 +313,11 @@ pub fn give_way(path: &Path) {
 pub fn remove_abandoned(path: &Path) {
     for path in path.ancestors() {
         let Ok(file) = open(path) else { return };
-        let Some(kind) = file.metadata().ok().and_then(|found| kind_of(path, &found)) else { return };
-        if file.try_lock().is_err() || !is_same(&file, path) {
+        if !is_placeholder(path) || file.try_lock().is_err() || !is_same(&file, path) {
             return;
         }
-        remove(path, &file, kind);
+        remove(path, &file);
     }
-}
-
-/// What kind of a placeholder this is, if it is one.
-fn kind_of(path: &Path, found: &Metadata) -> Option<Kind> {
-    let files = [Kind::File, Kind::CommonDir, Kind::BashProfile, Kind::BashLogin];
-    let kind = if found.is_dir() {
-        Some(Kind::Folder)
-    } else {
-        files.into_iter().find(|kind| holds(path, found, *kind))
-    };
-    kind.filter(|_| is_marked(found))
 }
 
 #[cfg(test)]

@@ -109,6 +109,7 @@ fn agents_reach_their_own_hosts_and_files_and_their_children_no_more() {
     assert_eq!(told.matches("served-by-one").count(), 2, "{told}");
     assert!(told.contains("the definition of agent deployer allows only 127.0.0.1"), "{told}");
     let told = results(&stand, "stay offline");
+    assert!(told.contains("the definition of agent offline denies it (sandbox.network: none)"), "{told}");
     assert!(!told.contains("served-by"), "{told}");
     // The control: what is not named of files is not forbidden to it.
     assert!(told.contains("canary-key"), "{told}");
@@ -151,6 +152,26 @@ fn agents_with_lists_of_hosts_have_no_network_without_the_proxy() {
     }
     let [_, files] = told_under(&json!({"filesystem": {"denyRead": ["x"]}}), &open, &command);
     assert!(files.contains("served"), "{files}");
+}
+
+#[test]
+fn a_refused_host_names_the_definition_that_refuses_it() {
+    let named = |network: &Value, host: &str| {
+        let command = format!("curl -sS https://{host}/");
+        let [_, limited] = told_under(&json!({"network": network}), &json!({}), &command);
+        assert!(!limited.contains("PROXY") && !limited.contains("in the settings"), "{limited}");
+        limited
+    };
+    let told = named(&json!("none"), "a.example");
+    let why = "the definition of agent limited gives commands no network (sandbox.network: none)";
+    assert!(told.contains(why), "{told}");
+    for host in ["b.example", "10.1.2.3"] {
+        let told = named(&json!({"allowedDomains": ["a.example"]}), host);
+        assert!(told.contains("the definition of agent limited allows only a.example"), "{told}");
+    }
+    let told = named(&json!({"deniedDomains": ["pypi.org"]}), "pypi.org");
+    let why = "the definition of agent limited (sandbox.network.deniedDomains) denies this host";
+    assert!(told.contains(why), "{told}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use decurion_egress::{Host, HostRules};
 use decurion_protocol::{AuditKind, CallId, DecidedBy, Event, RunSpec, Verdict};
 use decurion_tools::http::{Connection, Connections};
 
-use super::{denied_patterns, write};
+use super::{by_setting, denying_all, write};
 use crate::audit::Witness;
 use crate::bounds;
 use crate::call::{Bench, Call};
@@ -17,7 +17,7 @@ use crate::journal::{Journal, Who};
 
 /// The gate of one call.
 pub struct Fetching {
-    /// What the settings deny; the error is an entry that cannot be read.
+    /// What the settings deny; the error says which entry cannot be read.
     denied: Result<HostRules, String>,
     /// What the definitions forbid.
     spec: Arc<RunSpec>,
@@ -30,10 +30,10 @@ pub struct Fetching {
 impl Fetching {
     /// For this call.
     pub fn new(bench: &Bench<'_>, call: &Call) -> Self {
-        let denied = denied_patterns(&bench.ports.equipment.denied_hosts).and_then(|names| {
-            let rules = HostRules::new([], names.iter().map(String::as_str), true);
-            rules.map_err(|error| error.pattern)
-        });
+        let hosts = bench.ports.equipment.denied_hosts.iter();
+        let denied: Vec<(String, String)> = hosts.map(|host| (host.clone(), by_setting(host))).collect();
+        let open = HostRules::new([], [], true).map_err(|error| error.to_string());
+        let denied = open.and_then(|open| denying_all(open, &denied));
         Self {
             denied,
             spec: Arc::clone(&bench.spec),
@@ -50,20 +50,18 @@ impl Connections for Fetching {
         let Ok(parsed) = Host::parse(host) else { return Some("it is not a valid host name".to_owned()) };
         let denied = match &self.denied {
             Ok(rules) => match rules.decide(&parsed, port) {
-                Decision::Denied { pattern } => Some(denied_by(&pattern)),
+                Decision::Denied { by } => Some(format!("blocked by {by}")),
                 // What is left is decided about by the rules for WebFetch.
                 _ => None,
             },
-            Err(entry) => {
-                Some(format!("\"{entry}\" in sandbox.network.deniedDomains is not a valid host name"))
-            }
+            Err(reason) => Some(reason.clone()),
         };
         denied.or_else(|| bounds::refuses_fetch(&self.spec, host, Some(port)))
     }
 
     fn refuses_address(&self, address: IpAddr, port: u16) -> Option<String> {
         match self.denied.as_ref().ok()?.vet(address, port) {
-            Err(AddressFault::Denied { pattern }) => Some(denied_by(&pattern)),
+            Err(AddressFault::Denied { by }) => Some(format!("blocked by {by}")),
             // Rules for WebFetch decide about addresses that are not public.
             Err(AddressFault::Special { .. }) | Ok(()) => None,
         }
@@ -100,8 +98,4 @@ impl Connections for Fetching {
         // One call makes few.
         write(&Arc::default(), self.journal.clone(), self.who.clone(), event);
     }
-}
-
-fn denied_by(pattern: &str) -> String {
-    format!("blocked by \"{pattern}\" in sandbox.network.deniedDomains")
 }
