@@ -20,7 +20,7 @@ pub use decurion_egress::{Masked, MaskedError, Secret, spellings};
 use decurion_exec::Sandbox;
 use decurion_exec::sandbox::PROXY_PORT;
 use decurion_protocol::link::BoxFuture;
-use decurion_protocol::permission::RuleSource;
+use decurion_protocol::permission::{CONNECTION, RuleSource};
 use decurion_protocol::{
     Answer, AskedBy, AuditKind, CallId, DecidedBy, Event, Intent, Mode, Question, QuestionId, Rule, RuleSet,
     Verdict,
@@ -582,10 +582,10 @@ impl Caller {
             agent: self.desk.who.agent.clone(),
             path: self.desk.path.split('/').map(str::to_owned).collect(),
             call: self.call.clone(),
-            tool: "WebFetch".to_owned(),
-            input: json!({"url": format!("https://{host}:{port}/")}),
+            tool: CONNECTION.to_owned(),
+            input: json!({"host": host, "port": port}),
             intent: Intent::titled(format!("Connect to {host}:{port}")),
-            reason: format!("a command wants to connect to {host}:{port}, and no rule is about this host"),
+            reason: "a command wants to connect to this host, which no rule or setting lists".to_owned(),
             asked_by: AskedBy::Other,
             blocked: None,
             suggestions: rule.into_iter().collect(),

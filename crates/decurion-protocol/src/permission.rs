@@ -366,6 +366,20 @@ pub struct Question {
     pub elicitation: Option<Box<Elicitation>>,
 }
 
+/// The tool that a question is about whether a command may connect to a host, in the ecosystem's words. Its input has the
+/// `host` and the `port`.
+pub const CONNECTION: &str = "SandboxNetworkAccess";
+
+impl Question {
+    /// What the asker wants, as the end of a sentence.
+    pub fn wanted(&self) -> String {
+        match self.input.get("host").and_then(Value::as_str).filter(|_| self.tool == CONNECTION) {
+            Some(host) => format!("wants to let a command connect to {host}"),
+            None => format!("wants to use {}", self.tool),
+        }
+    }
+}
+
 /// What makes a call one that is asked about, in the ecosystem's words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -166,7 +166,7 @@ impl App {
             // The whole of what is asked, where it is cut.
             Action::Transcript => {
                 let question = self.named(question);
-                let title = format!("{} wants to use {}", question.path.join(" › "), question.tool);
+                let title = format!("{} {}", question.path.join(" › "), question.wanted());
                 self.page = Some(Page::text(title, whole(&question)));
             }
             // Somebody writes: what follows is for the prompt.

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use decurion_protocol::choice::Subject;
+use decurion_protocol::permission::CONNECTION;
 use decurion_protocol::{Question, Wanted};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -204,7 +205,7 @@ impl Asking<'_> {
         let asker =
             if question.path.is_empty() { "the main agent".to_owned() } else { question.path.join(" › ") };
         let what = match question.subject() {
-            Subject::Call => format!(" wants to use {}", one_line(&question.tool)),
+            Subject::Call => format!(" {}", one_line(&question.wanted())),
             Subject::Choices(_) => " asks".to_owned(),
             Subject::Plan(_) => " has a plan".to_owned(),
             Subject::Elicitation => {
@@ -228,6 +229,7 @@ impl Asking<'_> {
         let (input, room) = (&question.input, self.columns.saturating_sub(2).max(1));
         match question.tool.as_str() {
             "Bash" => self.text(input["command"].as_str().unwrap_or_default(), "$ ", room),
+            CONNECTION => self.text(&question.intent.title, "", room),
             tool if let Some(change) = Change::asked(tool, input) => {
                 let path = input["file_path"].as_str().or(input["notebook_path"].as_str());
                 let mut lines = self.text(path.unwrap_or_default(), "", room);
