@@ -14,6 +14,7 @@ pub mod keeper;
 pub mod launch;
 pub mod limits;
 pub mod lineage;
+pub mod new_file;
 pub mod placeholder;
 pub mod private;
 pub mod process;

@@ -48,6 +48,12 @@ pub(crate) fn as_before() {
     }
 }
 
+/// The mask for new files of commands, where Decurion's own is another.
+pub(crate) fn command_mask() -> Option<u32> {
+    let mask = UMASK.load(Ordering::Relaxed);
+    u32::try_from(mask).ok().filter(|_| mask != UNCHANGED)
+}
+
 /// The soft limit on open files now in force.
 pub(crate) fn open_files() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
@@ -57,7 +63,7 @@ pub(crate) fn open_files() -> u64 {
 pub(crate) fn numbers(limits: ResourceLimits) -> Numbers {
     let known = |value: u64| (value != UNCHANGED).then_some(value);
     Numbers {
-        umask: known(UMASK.load(Ordering::Relaxed)).and_then(|mask| u32::try_from(mask).ok()),
+        umask: command_mask(),
         open_files: known(OPEN_FILES.load(Ordering::Relaxed)),
         processes: limits.processes,
         file_bytes: limits.file_bytes,
