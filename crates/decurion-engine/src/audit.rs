@@ -67,7 +67,7 @@ pub(crate) async fn record_refusal(
     let form = ports.equipment.sandbox.as_ref().map_or("none", |maker| maker.settings().form.name());
     let kind = AuditKind::Sandbox {
         title: clean(title),
-        refused: clean(refusal.text()),
+        refused: clean(&refusal.text()),
         verified: refusal.is_verified(),
         form: form.to_owned(),
     };

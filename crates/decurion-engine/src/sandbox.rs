@@ -35,7 +35,7 @@ pub(crate) use places::{checkouts, git_folders, settings_in, top_of};
 use planted::Planted;
 pub(crate) use private_folder::PrivateFolder;
 use programs::{Programs, Variables};
-pub use refusal::{Bounds, Fixed, Refusal, RefusalKind, RefusedHost, Remedy, refusal_in};
+pub use refusal::{Bounds, Cause, Fixed, Refusal, RefusalKind, RefusedHost, Remedy, may_tell, refusal_in};
 pub(crate) use service::reported;
 pub use service::{ServerCaches, ServiceSandbox};
 use walk::Walks;
@@ -314,7 +314,7 @@ impl SandboxMaker {
         Ok(Compiled { sandbox, environment: trusted.unwrap_or_default(), held })
     }
 
-    /// What a failed command was kept from, if it says so or the proxy does, and what it would need. Looks at the disk.
+    /// What a command was kept from, if it says so or the proxy does, and what it would need. Looks at the disk.
     pub fn refused(
         &self,
         output: &ToolOutput,
@@ -324,11 +324,14 @@ impl SandboxMaker {
     ) -> Option<(Refusal, Option<Remedy>)> {
         let reads = profile == Some(Profile::ReadOnly);
         let always_hidden = &self.settings.hidden;
-        let bounds = Bounds { sandbox, usual: None, policy, always_hidden };
-        let refusal = refusal_in(output, hosts, &bounds, &policy.around.cwd)?;
+        let own = self.settings.own.as_ref().map(|own| own.folder.as_path());
+        let network_open = self.settings.network_open;
+        let bounds = Bounds { sandbox, usual: None, policy, always_hidden, own, network_open };
+        let refusal = refusal_in(output, hosts, &bounds, &policy.around.cwd);
+        let mut refusal = refusal.filter(|refusal| !bounds.is_beside(refusal))?;
         let usual = reads.then(|| self.confine(policy, false, seen.into(), Holding::Listed).ok()).flatten();
         let usual = usual.as_ref().map(|(sandbox, _)| sandbox);
-        let remedy = Bounds { usual, ..bounds }.remedy(&refusal);
+        let remedy = Bounds { usual, ..bounds }.settle(&mut refusal);
         Some((refusal, remedy))
     }
 

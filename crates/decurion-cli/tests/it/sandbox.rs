@@ -111,7 +111,7 @@ fn an_allowed_command_writes_in_the_working_directory_and_nowhere_else() {
     let results = results(&stand, &["--allowedTools", "Bash"]);
     assert_eq!(results[0], "x");
     assert!(results[1].contains("Read-only file system"), "{}", results[1]);
-    assert!(results[1].contains("it wanted to write outside of what it may write"), "{}", results[1]);
+    assert!(results[1].contains("it tried to write where it may not"), "{}", results[1]);
     assert_eq!(names(&stand.home.path().join("out")), [""; 0], "{results:?}");
     assert!(stand.home.work().join("made").exists());
     // The private folder is also what it sees as /tmp.

@@ -1,6 +1,7 @@
 //! What people are asked when a sandbox stops a command, what their answers do, and what the model is told.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::{Value, json};
 
@@ -61,7 +62,10 @@ fn what_is_always_hidden_is_no_question_and_the_result_names_the_setting() {
     let (asked, results) = led(&stand, &["--allowedTools", "Bash"], &[yes()]);
     assert!(asked.is_empty(), "{asked:?}");
     assert!(results[0].contains(".ssh/key exists, but it is hidden from commands"), "{results:?}");
-    assert!(results[0].contains("sandbox.filesystem.allowRead"), "{results:?}");
+    // A file in a hidden folder is not shown by itself.
+    let entry = stand.home.home().join(".ssh");
+    let setting = format!("adding {} to the setting sandbox.filesystem.allowRead", entry.display());
+    assert!(results[0].contains(&setting), "{results:?}");
     assert!(!results[0].contains("canary"), "{results:?}");
 }
 
@@ -80,9 +84,145 @@ fn a_host_that_a_person_refused_is_no_further_question_and_their_words_are_told(
     let no = json!({"behavior": "deny", "message": "use the local file"});
     let (asked, results) = led(&stand, &["--allowedTools", "Bash"], &[no]);
     assert_eq!(asked.len(), 1, "{asked:?} {results:?}");
-    assert_eq!(asked[0]["tool_name"], "WebFetch", "{asked:?}");
-    assert!(results[0].contains("unlisted.example:443 was refused: "), "{results:?}");
-    assert!(results[0].contains("use the local file"), "{results:?}");
+    assert_eq!(asked[0]["tool_name"], "SandboxNetworkAccess", "{asked:?}");
+    assert_eq!(asked[0]["title"], "Connect to unlisted.example:443", "{asked:?}");
+    assert_eq!(asked[0]["input"], json!({"host": "unlisted.example", "port": 443}), "{asked:?}");
+    let told = "[The user refused the connection to unlisted.example:443: use the local file]";
+    assert!(results[0].contains(told), "{results:?}");
+}
+
+#[test]
+fn a_refused_host_is_named_also_if_the_last_program_of_a_pipe_succeeds() {
+    let commands =
+        ["curl -sS https://unlisted.example/ | head -1", "curl -s https://unlisted.example/; true"];
+    let stand = stand(&commands);
+    let no = json!({"behavior": "deny", "message": "no"});
+    let (asked, results) = led(&stand, &["--allowedTools", "Bash"], &[no]);
+    assert_eq!(asked.len(), commands.len(), "{asked:?} {results:?}");
+    let told = "[The user refused the connection to unlisted.example:443";
+    assert!(results.iter().all(|result| result.contains(told)), "{results:?}");
+    let stand = self::stand(&commands);
+    let results = self::results(&stand, &["--allowedTools", "Bash"]);
+    let told = "[The sandbox refused the connection to unlisted.example:443. unlisted.example: add it to \
+                sandbox.network.allowedDomains.]";
+    assert!(results.iter().all(|result| result.ends_with(told)), "{results:?}");
+}
+
+#[test]
+fn what_a_command_that_ended_well_was_refused_is_one_line_and_no_question() {
+    let print = |text: &str| format!("for i in 1; do echo {text:?}; done");
+    let commands = [
+        "x=.en; cat ${x}v; true".to_owned(),
+        "perl -e 'open(F, q(>/etc/decurion-made)) or print qq(/etc/decurion-made: $!\n)'".to_owned(),
+        "for f in 1; do awk 'BEGIN { print \"x\" > \"made\" }'; done; true".to_owned(),
+        // These are told of nothing.
+        "x=~/.ssh; ls $x 2> /dev/null || true".to_owned(),
+        print("src/c.txt:3: says Read-only file system here"),
+        print("cat: /nowhere/x: Permission denied"),
+    ];
+    let stand = stand(&commands.each_ref().map(String::as_str));
+    fs::create_dir_all(stand.home.home().join(".ssh")).unwrap();
+    let rules = ["--allowedTools", "Bash(perl:*)", "--disallowedTools", "Read(.env)"];
+    let (asked, results) = led(&stand, &rules, &[yes()]);
+    assert!(asked.is_empty(), "{asked:?}");
+    let hidden = "/.env is hidden from commands by the rule Read(.env). The rest of the command ran.]";
+    assert!(results[0].ends_with(hidden), "{results:?}");
+    assert!(results[1].ends_with("\n[/etc/decurion-made is read-only for commands.]"), "{results:?}");
+    let reads = "/made is read-only for this command, which looked as if it only reads.]";
+    assert!(results[2].ends_with(reads), "{results:?}");
+    for result in &results[3..] {
+        assert!(!result.contains('['), "{results:?}");
+    }
+}
+
+#[test]
+fn advice_names_what_helps_and_no_setting_that_does_not() {
+    let state = "perl -e 'open(F, q(>../.decurion/x)) or die qq(../.decurion/x: $!\n)'";
+    let reads = "for f in 1; do awk 'BEGIN { print \"x\" > \"made\" }'; done";
+    let curl = "for f in 1; do awk 'BEGIN { exit system(\"curl -sS http://a.example\") }'; done";
+    let stand = stand(&["git config user.name x", state, reads, curl]);
+    finished(stand.home.program("git").args(["init", "-q"]));
+    fs::create_dir_all(stand.home.path().join(".decurion")).unwrap();
+    fs::write(stand.home.path().join(".decurion/x"), "").unwrap();
+    let run = stand.decurion().args(["-p", "go", "--allowedTools", "Bash(git config:*),Bash(perl:*)"]);
+    let run = finished(run);
+    let results: Vec<String> =
+        stand.results().iter().map(|result| result.as_str().unwrap_or_default().to_owned()).collect();
+    for (result, told) in results.iter().zip([
+        "/.git/config. No command can change it, because git",
+        "belongs to Decurion",
+        "looked as if it only reads, so it could write only in $TMPDIR.",
+        "looked as if it only reads, and such commands have no network.",
+    ]) {
+        assert!(result.contains(told), "{told}: {results:?}");
+        assert!(!result.contains("allowWrite") && !result.contains("PROXY"), "{results:?}");
+    }
+    for line in ["(no command can change it; run this one outside of Decurion)", "(it belongs to Decurion)"] {
+        assert!(run.errors.contains(line), "{run:?}");
+    }
+}
+
+#[test]
+fn where_a_program_was_is_no_path_that_it_was_refused() {
+    let commands = [
+        "File \\\"src/c.txt\\\", line 3, in f: Read-only file system",
+        "src/c.txt: line 3: no: Read-only file system",
+        "open: Read-only file system at src/c.txt line 3.",
+    ]
+    .map(|line| format!("for i in 1; do echo \"{line}\"; done; exit 1"));
+    let stand = stand(&commands.each_ref().map(String::as_str));
+    let results = results(&stand, &[]);
+    assert!(results.iter().all(|result| !result.contains("src/c.txt. ")), "{results:?}");
+    assert!(results[0].contains("The sandbox may be the reason"), "{results:?}");
+    assert!(results[1].contains("refused to write ") && results[1].contains("/no. "), "{results:?}");
+}
+
+#[test]
+fn a_question_names_the_paths_and_says_where_they_are() {
+    let write =
+        "perl -e 'for (1 .. 5) { open(F, qq(>/etc/decurion-$_)) or warn qq(/etc/decurion-$_: $!\n) } exit 1'";
+    let stand = stand(&[write]);
+    let no = json!({"behavior": "deny", "message": "no"});
+    let (asked, results) = led(&stand, &["--allowedTools", "Bash"], &[no]);
+    assert_eq!(asked.len(), 1, "{asked:?} {results:?}");
+    let why = "the sandbox refused to write /etc/decurion-1, /etc/decurion-2, /etc/decurion-3 and 2 more, which are \
+               outside of the project. The command has run once, perhaps with effects.";
+    assert!(asked[0]["decision_reason"].as_str().unwrap().starts_with(why), "{asked:?}");
+}
+
+#[test]
+fn a_rule_that_denies_a_host_is_named_as_it_is_written() {
+    let stand = stand(&["curl -sS https://sub.unlisted.example/"]);
+    let rule = "WebFetch(domain:unlisted.example)";
+    let told = results(&stand, &["--allowedTools", "Bash", "--disallowedTools", rule]).remove(0);
+    assert!(told.contains(&format!("the rule {rule} denies this host")), "{told}");
+    assert!(!told.contains("deniedDomains"), "{told}");
+}
+
+#[test]
+fn a_yes_to_a_new_file_outside_makes_that_file_and_no_other() {
+    let commands = [
+        "echo new > ../out/new && cat ../out/new",
+        "cp run ../out/run",
+        "touch ../out/touched",
+        "test -f a.txt || echo x > ../out/unneeded",
+        // Whether it is there decides what happens, so that it must not be made before.
+        "test -f ../out/asked || echo x > ../out/asked; true",
+    ];
+    let stand = stand(&commands);
+    let (work, out) = (stand.home.work(), stand.home.path().join("out"));
+    fs::write(work.join("run"), "#!/bin/sh\n").unwrap();
+    fs::set_permissions(work.join("run"), fs::Permissions::from_mode(0o755)).unwrap();
+    let (asked, results) = led(&stand, &[], &[yes()]);
+    assert_eq!(asked.len(), commands.len(), "{asked:?} {results:?}");
+    assert!(asked.iter().all(|asked| asked["input"]["dangerouslyDisableSandbox"].is_null()), "{asked:?}");
+    assert_eq!(names(&out), ["new", "run", "touched"], "{results:?}");
+    assert_eq!(
+        (results[0].as_str(), fs::read_to_string(out.join("new")).unwrap().as_str()),
+        ("new", "new\n")
+    );
+    let mode = |name: &str| fs::metadata(out.join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("run"), mode("new")), (0o755, 0o644), "{results:?}");
 }
 
 #[test]
@@ -127,7 +267,7 @@ fn a_yes_to_a_write_outside_opens_the_files_that_the_text_names_and_no_more() {
     for name in ["other", "denied", "sub/.git/config"] {
         assert_eq!(fs::read_to_string(out.join(name)).unwrap(), "", "{name} {results:?}");
     }
-    assert_eq!(names(&out), ["denied", "named", "other", "sub"], "{results:?}");
+    assert_eq!(names(&out), ["a.txt", "denied", "made", "named", "other", "sub"], "{results:?}");
     assert_eq!(names(&out.join("sub/.git/hooks")), [""; 0], "{results:?}");
 }
 

@@ -145,7 +145,7 @@ fn a_hook_does_what_its_sandbox_allows_and_says_what_stopped_it() {
     let run = scene.go(&[]);
     assert_eq!(run.ending.code(), 0, "{run:?}");
     assert_eq!(scene.effects(), ALLOWED, "{run:?}");
-    assert!(run.errors.contains("The sandbox may be the reason: it wanted to write"), "{}", run.errors);
+    assert!(run.errors.contains("The sandbox may be the reason: it tried to write"), "{}", run.errors);
     assert!(run.errors.contains("sandbox.filesystem.allowWrite"), "{}", run.errors);
     for sandbox in [json!({"enabled": false}), json!({"excludedCommands": ["bash"]})] {
         let mut control = Scene::new(&sandbox, &hooks(), "when\n  say \"done\"\n");
@@ -163,7 +163,7 @@ fn a_server_does_what_its_sandbox_allows_and_says_what_stopped_it() {
     assert_eq!(scene.effects(), ALLOWED, "{run:?}");
     let result = last_result(&scene.stand);
     assert!(result.contains("Read-only file system"), "{result}");
-    assert!(result.contains("The sandbox may be the reason: it wanted to write"), "{result}");
+    assert!(result.contains("The sandbox may be the reason: it tried to write"), "{result}");
     assert!(!scene.outside.path().join("late").exists());
     for sandbox in [json!({"enabled": false}), json!({"excludedCommands": ["bash"]})] {
         let mut control = Scene::new(&sandbox, &json!({}), CALL);

@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
+use decurion_exec::new_file::NewFile;
 use decurion_exec::{Form, Sandbox};
 use decurion_protocol::{AskedBy, Decision, Event, Mode, Profile, ToolContent, ToolOutput, Verdict};
 use decurion_tools::ToolContext;
@@ -15,7 +16,7 @@ use crate::audit;
 use crate::bounds;
 use crate::egress::Pass;
 use crate::journal::JournalLost;
-use crate::sandbox::{Compiled, Fixed, Refusal, RefusalKind, RefusedHost, Remedy, Wanted, hints};
+use crate::sandbox::{Compiled, Fixed, Refusal, RefusalKind, RefusedHost, Remedy, Wanted, hints, may_tell};
 
 /// Runs a call in its sandbox. A command that the sandbox kept from something says so.
 pub(super) async fn sandboxed(
@@ -26,7 +27,9 @@ pub(super) async fn sandboxed(
 ) -> Result<ToolOutput, JournalLost> {
     let (mut output, refused) = confined_run(bench, work, leave, profile).await?;
     let Some((refusal, remedy)) = refused else { return Ok(output) };
-    if let Some(remedy) = remedy.filter(|remedy| may_ask(bench, leave, profile, *remedy)) {
+    // What ended well needs nothing more: it is only told.
+    let remedy = remedy.filter(|remedy| output.is_error && may_ask(bench, leave, profile, *remedy));
+    if let Some(remedy) = remedy {
         return widened(bench, work, leave, remedy, (refusal, output)).await;
     }
     refusal.explain(&mut output, None);
@@ -40,21 +43,49 @@ async fn confined_run(
     leave: &Leave,
     profile: Option<Profile>,
 ) -> Result<(ToolOutput, Option<(Refusal, Option<Remedy>)>), JournalLost> {
-    let confined = match leave.confined(bench, &work.call, profile).await {
+    let made = new_files(bench, leave, profile).await;
+    let mut confined = match leave.confined(bench, &work.call, profile).await {
         Ok(confined) => confined,
         Err(reason) => return Ok((not_started(&reason), None)),
     };
+    if let Some(confined) = confined.as_mut().filter(|confined| confined.sandbox.is_some()) {
+        confined.made = made;
+    }
     let mut output = work.run(bench, confined.as_ref()).await;
-    let Some(confined) = confined else { return Ok((output, None)) };
+    let Some(mut confined) = confined else { return Ok((output, None)) };
+    remove_unwritten(std::mem::take(&mut confined.made)).await;
     tidy(bench, &mut output).await;
     confined.explain_failures(&mut output);
-    confined.add_hints(bench, &work.input, &mut output);
-    let refused = confined.refusal(bench, &output, leave, profile).await;
-    confined.tell(bench, refused.as_ref().map(|(refusal, _)| refusal)).await?;
-    if let Some((refusal, _)) = refused.as_ref().filter(|_| bench.ports.audit.is_kept()) {
+    let Findings { hints, refused } = confined.look(bench, work, &output, leave, profile).await;
+    for hint in hints {
+        output.content = ToolContent::Text(format!("{}\n[{hint}]", output.content.text()));
+    }
+    // What a command that ended well printed proves nothing about itself.
+    let stopped = refused.as_ref().map(|(refusal, _)| refusal).filter(|_| output.is_error);
+    confined.tell(bench, stopped).await?;
+    if let Some(refusal) = stopped.filter(|_| bench.ports.audit.is_kept()) {
         audit::record_refusal(bench, &leave.seen.title, refusal).await?;
     }
     Ok((output, refused))
+}
+
+/// Makes the files that the command may write, that its text plainly makes and that do not exist yet.
+async fn new_files(bench: &Bench<'_>, leave: &Leave, profile: Option<Profile>) -> Made {
+    let maker = bench.ports.equipment.sandbox.clone();
+    let Some(maker) = maker.filter(|_| profile.is_none() && !leave.opens.is_empty()) else {
+        return Made::default();
+    };
+    let (opens, policy, seen) = (leave.opens.clone(), leave.policy.clone(), leave.seen.clone());
+    let make = move || maker.make_named_files(&opens, &policy, &seen);
+    Arc::new(tokio::task::spawn_blocking(make).await.unwrap_or_default())
+}
+
+/// Removes those that the command has not written, beside the runtime. A command in the background has them longer.
+async fn remove_unwritten(made: Made) {
+    if !made.is_empty() {
+        // The files are removed when the last one who knows of them lets go.
+        let _ = tokio::task::spawn_blocking(move || drop(made)).await;
+    }
 }
 
 fn not_started(reason: &str) -> ToolOutput {
@@ -175,12 +206,13 @@ impl Leave {
                 return Err(reason);
             }
             audit::record_unsandboxed(bench, &call.id, &self.seen.title, profile);
-            return Ok(Some(Confined { sandbox: None, pass: None, variables }));
+            return Ok(Some(Confined { sandbox: None, pass: None, variables, made: Made::default() }));
         };
         let egress = egress.filter(|_| sandbox.network);
         let pass = egress.map(|egress| egress.admit(bench, call, &rules)).transpose();
         let pass = pass.map_err(|error| format!("it has no way to the network: {error}"))?;
-        Ok(Some(Confined { sandbox: Some(Arc::new(sandbox)), pass: pass.map(Arc::new), variables }))
+        let (sandbox, pass) = (Some(Arc::new(sandbox)), pass.map(Arc::new));
+        Ok(Some(Confined { sandbox, pass, variables, made: Made::default() }))
     }
 }
 
@@ -192,19 +224,25 @@ pub struct Confined {
     pass: Option<Arc<Pass>>,
     /// Masked secrets and what makes them work, and where programs are looked for that have more rights.
     variables: Vec<(OsString, OsString)>,
+    /// Files that it can write and that did not exist.
+    made: Made,
 }
+
+/// Files that go with the last one who has them, unless they were written.
+type Made = Arc<Vec<NewFile>>;
 
 impl Confined {
     /// The same call with its command in the sandbox.
     pub fn around(this: Option<&Self>, cx: ToolContext) -> ToolContext {
-        let Some(Self { sandbox, pass, variables }) = this else { return cx };
+        let Some(Self { sandbox, pass, variables, made }) = this else { return cx };
         let mut environment = cx.environment.to_vec();
         let own = variables.iter().cloned().chain(pass.iter().flat_map(|pass| pass.environment()));
         for (name, value) in own {
             environment.retain(|(known, _)| *known != name);
             environment.push((name, value));
         }
-        let held = pass.clone().map(|pass| pass as Arc<dyn std::any::Any + Send + Sync>);
+        let held: Arc<dyn std::any::Any + Send + Sync> = Arc::new((pass.clone(), Arc::clone(made)));
+        let held = (pass.is_some() || !made.is_empty()).then_some(held);
         ToolContext { sandbox: sandbox.clone(), held, environment: environment.into(), ..cx }
     }
 
@@ -215,26 +253,6 @@ impl Confined {
             let (said, failed) = (output.content.text(), failed.join("; "));
             let text = format!("{said}\n[{failed}. The sandbox lets the command reach the host.]");
             output.content = ToolContent::Text(text);
-        }
-    }
-
-    /// Adds to what a model reads of a failed command what may have kept it from a service or a folder.
-    fn add_hints(&self, bench: &Bench<'_>, input: &Value, output: &mut ToolOutput) {
-        let (Some(maker), Some(sandbox)) = (&bench.ports.equipment.sandbox, &self.sandbox) else { return };
-        if !output.is_error {
-            return;
-        }
-        let settings = maker.settings();
-        let printed = output.content.text().clone();
-        let command = input.get("command").and_then(Value::as_str).unwrap_or("");
-        let has_own_network = sandbox.network && !settings.network_open && settings.form == Form::Namespaces;
-        let loopback = has_own_network.then(|| hints::own_loopback(&printed, command)).flatten();
-        let hints = [
-            loopback.filter(|_| self.failed().is_empty()),
-            hints::missing_folder(&printed, &settings.writable),
-        ];
-        for hint in hints.into_iter().flatten() {
-            output.content = ToolContent::Text(format!("{}\n[{hint}]", output.content.text()));
         }
     }
 
@@ -258,38 +276,79 @@ impl Confined {
         self.pass.as_ref().map(|pass| pass.failed()).unwrap_or_default()
     }
 
-    /// What the command was kept from, if it says so or the proxy does, and what it would need.
-    async fn refusal(
+    /// Looks at what came of the command, beside the runtime: what it was kept from, if it says so or the proxy does, and
+    /// what may have kept it from a service or a folder.
+    async fn look(
         &self,
         bench: &Bench<'_>,
+        work: &Work,
         output: &ToolOutput,
         leave: &Leave,
         profile: Option<Profile>,
-    ) -> Option<(Refusal, Option<Remedy>)> {
-        // What went well was kept from nothing that matters.
-        if !output.is_error {
-            return None;
-        }
+    ) -> Findings {
         let hosts = self.pass.as_ref().map(|pass| pass.refused()).unwrap_or_default();
-        let failed = self.failed();
-        let (maker, sandbox) = (bench.ports.equipment.sandbox.clone()?, self.sandbox.clone()?);
-        let (output, policy, seen) = (output.clone(), leave.policy.clone(), leave.seen.clone());
-        let refused_hosts = !hosts.is_empty();
-        let look = move || maker.refused(&output, &hosts, &sandbox, (&policy, profile, &seen));
-        let (mut refusal, remedy) = tokio::task::spawn_blocking(look).await.ok().flatten()?;
-        if refusal.kind == RefusalKind::Network && !refusal.is_verified() && !failed.is_empty() {
-            return None;
+        let (Some(maker), Some(sandbox)) = (bench.ports.equipment.sandbox.clone(), self.sandbox.clone())
+        else {
+            return Findings::default();
+        };
+        if hosts.is_empty() && !may_tell(output) {
+            return Findings::default();
         }
-        // Whoever refused a host is not asked for everything at once.
+        let failed = !self.failed().is_empty();
+        let refused_hosts = !hosts.is_empty();
+        let command = work.input.get("command").and_then(Value::as_str).unwrap_or("").to_owned();
+        let (output, policy, seen) = (output.clone(), leave.policy.clone(), leave.seen.clone());
+        let look = move || {
+            let settings = maker.settings();
+            let printed = output.content.text();
+            let has_own_network =
+                sandbox.network && !settings.network_open && settings.form == Form::Namespaces;
+            let loopback = has_own_network && output.is_error && !failed;
+            let loopback = loopback.then(|| hints::own_loopback(&printed, &command)).flatten();
+            let missing = output.is_error.then(|| hints::missing_folder(&printed, &settings.writable));
+            let hints = loopback.into_iter().chain(missing.flatten()).collect();
+            let refused = maker.refused(&output, &hosts, &sandbox, (&policy, profile, &seen));
+            Findings { hints, refused }
+        };
+        let Findings { hints, refused } = tokio::task::spawn_blocking(look).await.unwrap_or_default();
+        let refused = refused.and_then(|(refusal, remedy)| {
+            let is_failure = refusal.kind == RefusalKind::Network && !refusal.is_verified() && failed;
+            (!is_failure).then(|| self.attributed(bench, (refusal, remedy), refused_hosts))
+        });
+        Findings { hints, refused }
+    }
+
+    /// The same refusal with the person or the definition that it is due to.
+    fn attributed(
+        &self,
+        bench: &Bench<'_>,
+        (mut refusal, remedy): (Refusal, Option<Remedy>),
+        refused_hosts: bool,
+    ) -> (Refusal, Option<Remedy>) {
+        // A person who refused a host is not asked for everything at once.
         let declined = self.pass.as_ref().filter(|_| refused_hosts).and_then(|pass| pass.declined());
-        let remedy = remedy.filter(|_| declined.is_none());
         refusal.fixed = refusal.fixed.or(declined.map(Fixed::Person));
+        if refusal.kind == RefusalKind::Network && !refusal.is_verified() {
+            let through_proxy = bench.ports.equipment.egress.is_some();
+            let closed = bounds::closes_network(&bench.spec, through_proxy);
+            refusal.fixed = refusal.fixed.or(closed.map(Fixed::Definition));
+        }
         let limits = &bench.spec.definition.sandbox;
         if let Some(Fixed::Rule(rule)) = &mut refusal.fixed
             && let Some(key) = bounds::key_of(limits, rule)
         {
             *rule = format!("{rule} ({key} in {})", bounds::source(&bench.spec));
         }
-        Some((refusal, remedy))
+        let remedy = remedy.filter(|_| refusal.fixed.is_none());
+        (refusal, remedy)
     }
+}
+
+/// What a look at the output of a command found.
+#[derive(Default)]
+struct Findings {
+    /// What may have kept it from a service or a folder, as sentences.
+    hints: Vec<String>,
+    /// What its sandbox kept it from, and what it would need.
+    refused: Option<(Refusal, Option<Remedy>)>,
 }

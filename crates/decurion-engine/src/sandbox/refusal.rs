@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::Sandbox;
-use decurion_protocol::{Access, Intent, ToolContent, ToolOutput, Touch, Verdict};
+use decurion_protocol::{Access, Intent, Mode, ToolContent, ToolOutput, Touch, Verdict};
 use serde_json::Value;
 
-use crate::permission::{Policy, decide};
+use crate::permission::{Policy, decide, normal};
 use crate::trail::Trails;
 
 /// What a sandbox kept a command from, as far as can be told.
@@ -26,6 +26,28 @@ pub struct Refusal {
     pub fixed: Option<Fixed>,
     /// Of each host why it was refused and what would allow it.
     pub hosts: Vec<String>,
+    /// Why the sandbox refuses it.
+    pub cause: Cause,
+}
+
+/// Why a sandbox refuses something that no rule denies. It decides what would help.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Cause {
+    /// It is not among what commands may write, read or reach.
+    #[default]
+    Unlisted,
+    /// The command looked as if it only reads.
+    Reader,
+    /// The session is in plan mode.
+    Plan,
+    /// Programs of the user run what stands there: settings of git, of editors or of Decurion.
+    Settings,
+    /// It is Decurion's own.
+    Own,
+    /// Secrets are kept in this place, which is hidden.
+    Hidden(Utf8PathBuf),
+    /// In this form of the sandbox commands have no network.
+    NoNetwork,
 }
 
 /// A host that the proxy refused.
@@ -66,8 +88,12 @@ impl RefusedHost {
 pub enum Fixed {
     /// A rule that denies it, as written.
     Rule(String),
-    /// The list of what is always hidden.
-    AlwaysHidden,
+    /// This entry of the list of what is always hidden.
+    AlwaysHidden(Utf8PathBuf),
+    /// Decurion's own files are always hidden.
+    Own,
+    /// The definition of the agent, which says this.
+    Definition(String),
     /// Rules, settings or definitions about hosts, each of which says why.
     Hosts,
     /// A person, who said this.
@@ -94,6 +120,10 @@ pub struct Bounds<'a> {
     pub policy: &'a Policy,
     /// What every sandbox hides.
     pub always_hidden: &'a [Utf8PathBuf],
+    /// Decurion's own folder, which is among it.
+    pub own: Option<&'a Utf8Path>,
+    /// Whether commands have the network of the machine.
+    pub network_open: bool,
 }
 
 /// What tells of a refusal.
@@ -101,8 +131,8 @@ pub struct Bounds<'a> {
 pub enum Evidence {
     /// The proxy refused these hosts.
     Hosts(String),
-    /// The command names this path, and its sandbox denies it.
-    Path(Utf8PathBuf),
+    /// The command names these paths, at least one, and its sandbox denies them.
+    Paths(Vec<Utf8PathBuf>),
     /// The command printed this line.
     Line(String),
 }
@@ -124,10 +154,10 @@ impl RefusalKind {
     /// The same as part of a sentence.
     pub fn text(self) -> &'static str {
         match self {
-            Self::Write => "it wanted to write outside of what it may write",
-            Self::Read => "it wanted to read what it may not read",
-            Self::Network => "it wanted to use the network",
-            Self::Other => "it wanted to do what the sandbox refuses",
+            Self::Write => "it tried to write where it may not",
+            Self::Read => "it tried to read what it may not read",
+            Self::Network => "it tried to use the network",
+            Self::Other => "it tried something that the sandbox does not allow",
         }
     }
 }
@@ -153,39 +183,72 @@ const ABSENT: [&str; 2] = ["no such file or directory", "enoent"];
 const LONGEST: usize = 300;
 /// As many lines are looked at for paths.
 const MOST_SIGNS: usize = 50;
+/// More paths are counted instead of named.
+const MOST_NAMED: usize = 3;
+/// How the C library says it, at the end of a program's message or before a path in quotes.
+const ERRORS: [&str; 4] =
+    ["Read-only file system", "Permission denied", "Device or resource busy", "No such file or directory"];
 
-/// What kept a failed command from something: hosts that it was refused, a path that it names and its sandbox denies,
-/// or the first sign in what it printed. Of several paths it is one that more rights would open, if there is one. Looks
-/// at the disk.
+/// Whether a command that ended well may have printed that it was kept from something.
+pub fn may_tell(output: &ToolOutput) -> bool {
+    output.is_error || output.content.text().lines().any(is_message)
+}
+
+/// What kept a command from something: hosts that it was refused, paths that it names and its sandbox denies, or, if it
+/// failed, the first sign in what it printed. Paths that more rights would open come before others. Looks at the disk.
 pub fn refusal_in(
     output: &ToolOutput,
     hosts: &[RefusedHost],
     bounds: &Bounds<'_>,
     cwd: &Utf8Path,
 ) -> Option<Refusal> {
-    if !output.is_error {
-        return None;
-    }
     if !hosts.is_empty() {
         let names: Vec<String> = hosts.iter().map(RefusedHost::address).collect();
         let fixed = hosts.iter().all(|host| host.by_rule).then_some(Fixed::Hosts);
         let why = reasons(hosts);
         let evidence = Evidence::Hosts(names.join(", "));
-        return Some(Refusal { evidence, kind: RefusalKind::Network, fixed, hosts: why });
+        return Some(Refusal {
+            evidence,
+            kind: RefusalKind::Network,
+            fixed,
+            hosts: why,
+            cause: Cause::Unlisted,
+        });
     }
     let text = output.content.text();
+    let lines = lines_with_paths(&text).filter(|(line, _)| output.is_error || is_message(line));
     let mut fixed = None;
-    for (line, kind) in lines_with_paths(&text).take(MOST_SIGNS) {
+    let mut open: Option<(RefusalKind, Vec<Utf8PathBuf>)> = None;
+    for (line, kind) in lines.take(MOST_SIGNS) {
         let mut named = paths_in(line).map(|path| place_of(&cwd.join(path)));
         let Some(path) = named.find(|path| bounds.denies(line, kind, path)) else { continue };
-        let fixed_here = bounds.fixed(kind, &path);
-        let refusal = Refusal { fixed: fixed_here, evidence: Evidence::Path(path), kind, hosts: Vec::new() };
-        if refusal.fixed.is_none() {
-            return Some(refusal);
+        if let Some(found) = bounds.fixed(kind, &path) {
+            fixed
+                .get_or_insert_with(|| Refusal { fixed: Some(found), ..Refusal::of_paths(kind, vec![path]) });
+            continue;
         }
-        fixed.get_or_insert(refusal);
+        let (first, paths) = open.get_or_insert_with(|| (kind, Vec::new()));
+        if *first == kind && !paths.contains(&path) {
+            paths.push(path);
+        }
     }
-    fixed.or_else(|| first_sign(&text))
+    let open = open.map(|(kind, paths)| Refusal::of_paths(kind, paths));
+    open.or(fixed).or_else(|| first_sign(&text).filter(|_| output.is_error))
+}
+
+/// Whether a line is a message of a program about an error of the system.
+fn is_message(line: &str) -> bool {
+    let line = line.trim_end();
+    ERRORS.iter().any(|error| {
+        line.match_indices(error).any(|(at, _)| {
+            let (before, behind) = (&line[..at], &line[at + error.len()..]);
+            let ends = ["", ": '", ": \"", " (os error ", ")"];
+            [": ", "] ", " ("].iter().any(|begin| before.ends_with(begin))
+                && ends
+                    .iter()
+                    .any(|end| if end.is_empty() { behind.is_empty() } else { behind.starts_with(end) })
+        })
+    })
 }
 
 /// Why hosts were refused, those with the same reason together.
@@ -204,12 +267,14 @@ fn reasons(hosts: &[RefusedHost]) -> Vec<String> {
 pub(super) fn first_sign(text: &str) -> Option<Refusal> {
     let (line, kind) = text.lines().find_map(|line| Some((line, sign(line)?)))?;
     let line = line.trim().chars().take(LONGEST).collect();
-    Some(Refusal { evidence: Evidence::Line(line), kind, fixed: None, hosts: Vec::new() })
+    let evidence = Evidence::Line(line);
+    Some(Refusal { evidence, kind, fixed: None, hosts: Vec::new(), cause: Cause::Unlisted })
 }
 
-/// Where a path leads, without `.` in it.
+/// Where a path leads, without `.` and `..` in it.
 fn place_of(path: &Utf8Path) -> Utf8PathBuf {
-    Trails::on_disk().place(&path.components().collect::<Utf8PathBuf>())
+    // What leads through no link is given back as it is.
+    normal(&Trails::on_disk().place(&path.components().collect::<Utf8PathBuf>()))
 }
 
 fn lines_with_paths(text: &str) -> impl Iterator<Item = (&str, RefusalKind)> {
@@ -227,13 +292,25 @@ fn says_absent(line: &str) -> bool {
     ABSENT.iter().any(|sign| lower.contains(sign))
 }
 
-/// What in a line may be a path: what is quoted, words with a slash, and what stands before a colon.
+/// What in a line may be a path: what is quoted, words with a slash, and what stands before a colon. Where a program
+/// was when it failed is none.
 fn paths_in(line: &str) -> impl Iterator<Item = &str> {
     let quoted = line.split(['\'', '"', '`', '‘', '’']).skip(1).step_by(2);
     let words = line.split([' ', ':', '(', ')', ',', '\'', '"']).filter(|word| word.contains('/'));
     let before_colon = line.split(": ").filter(|part| !part.contains([' ', '/']));
     let named = quoted.chain(words).chain(before_colon);
-    named.filter(|path| !path.is_empty() && path.len() <= LONGEST)
+    let is_path = |path: &&str| !path.is_empty() && path.len() <= LONGEST && !names_code(line, path);
+    named.filter(is_path)
+}
+
+/// Whether a part of a line names a place in code: `File "x.py", line 3`, `x.sh: line 3:`, `src/x.rs:3:5`, `sh: 1:`.
+fn names_code(line: &str, part: &str) -> bool {
+    let end = part.as_ptr() as usize - line.as_ptr() as usize + part.len();
+    let behind = line[end..].trim_start_matches(['"', '\'']);
+    let number = |text: &str| text.starts_with(|letter: char| letter.is_ascii_digit());
+    let counted = [" line ", ", line ", ": line "].iter().find_map(|words| behind.strip_prefix(words));
+    let behind_colon = behind.strip_prefix(':').map(str::trim_start);
+    counted.is_some_and(number) || behind_colon.is_some_and(number)
 }
 
 impl Bounds<'_> {
@@ -255,18 +332,86 @@ impl Bounds<'_> {
         if let Some(rule) = decision.rule.filter(|_| decision.verdict == Verdict::Deny) {
             return Some(Fixed::Rule(rule));
         }
+        if kind != RefusalKind::Read {
+            return None;
+        }
+        if self.is_own(place) {
+            return Some(Fixed::Own);
+        }
+        self.hidden_entry(place).map(|entry| Fixed::AlwaysHidden(entry.clone()))
+    }
+
+    /// The entry of the list of what is always hidden that a place is in.
+    fn hidden_entry(&self, place: &Utf8Path) -> Option<&Utf8PathBuf> {
         let trails = Trails::on_disk();
-        let hides = |path: &Utf8PathBuf| place.starts_with(trails.place(path));
-        (kind == RefusalKind::Read && self.always_hidden.iter().any(hides)).then_some(Fixed::AlwaysHidden)
+        self.always_hidden.iter().find(|path| place.starts_with(trails.place(path)))
+    }
+
+    /// Whether a place is Decurion's own.
+    fn is_own(&self, place: &Utf8Path) -> bool {
+        self.own.is_some_and(|own| place.starts_with(Trails::on_disk().place(own)))
+    }
+
+    /// Finds out why something was refused, and what the command would need, if a person can give it. Of several paths
+    /// those are left that this opens. Looks at the disk.
+    pub fn settle(&self, refusal: &mut Refusal) -> Option<Remedy> {
+        if let (Evidence::Paths(paths), Some(usual)) = (&mut refusal.evidence, self.usual) {
+            let opens = |path: &Utf8PathBuf| !denies(usual, refusal.kind, path.as_std_path());
+            if paths.iter().any(opens) {
+                paths.retain(opens);
+            }
+        }
+        refusal.cause = self.cause(refusal);
+        self.remedy(refusal)
+    }
+
+    /// Why something is refused that no rule denies.
+    fn cause(&self, refusal: &Refusal) -> Cause {
+        let usual = self.usual.unwrap_or(self.sandbox);
+        let path = match &refusal.evidence {
+            Evidence::Paths(paths) => paths.first().map(Utf8PathBuf::as_path),
+            Evidence::Hosts(_) | Evidence::Line(_) => None,
+        };
+        let in_plan = self.policy.mode == Mode::Plan;
+        match (refusal.kind, path) {
+            (RefusalKind::Write, Some(path)) if self.is_own(path) => Cause::Own,
+            (RefusalKind::Write, Some(path)) => {
+                if let Some(entry) = self.hidden_entry(path) {
+                    return Cause::Hidden(entry.clone());
+                }
+                let is_denied = denies(usual, RefusalKind::Write, path.as_std_path());
+                let is_restricted = usual.read_only.iter().any(|place| path.as_std_path().starts_with(place));
+                match (is_denied && is_restricted, in_plan, self.usual.is_some() && !is_denied) {
+                    (true, ..) => Cause::Settings,
+                    (_, true, _) => Cause::Plan,
+                    (.., true) => Cause::Reader,
+                    _ => Cause::Unlisted,
+                }
+            }
+            (RefusalKind::Write | RefusalKind::Network, None) if in_plan => Cause::Plan,
+            (RefusalKind::Write, None) if self.usual.is_some() => Cause::Reader,
+            (RefusalKind::Network, None) if refusal.is_verified() => Cause::Unlisted,
+            (RefusalKind::Network, None) if self.usual.is_some_and(|usual| usual.network) => Cause::Reader,
+            (RefusalKind::Network, None) if !self.sandbox.network => Cause::NoNetwork,
+            _ => Cause::Unlisted,
+        }
+    }
+
+    /// Whether a line cannot be about the sandbox: it does not keep the command from the network.
+    pub fn is_beside(&self, refusal: &Refusal) -> bool {
+        let by_line = matches!(refusal.evidence, Evidence::Line(_));
+        by_line && refusal.kind == RefusalKind::Network && self.network_open && self.sandbox.network
     }
 
     /// What the command would need, if a person can give it.
-    pub fn remedy(&self, refusal: &Refusal) -> Option<Remedy> {
+    fn remedy(&self, refusal: &Refusal) -> Option<Remedy> {
         if refusal.fixed.is_some() {
             return None;
         }
         let helps = |usual: &Sandbox| match (&refusal.evidence, refusal.kind) {
-            (Evidence::Path(path), kind) => !denies(usual, kind, path.as_std_path()),
+            (Evidence::Paths(paths), kind) => {
+                paths.iter().all(|path| !denies(usual, kind, path.as_std_path()))
+            }
             (_, RefusalKind::Write) => true,
             (_, RefusalKind::Network) => usual.network,
             (_, RefusalKind::Other) => usual.unix_sockets,
@@ -303,6 +448,11 @@ fn denies(sandbox: &Sandbox, kind: RefusalKind, place: &Path) -> bool {
 }
 
 impl Refusal {
+    fn of_paths(kind: RefusalKind, paths: Vec<Utf8PathBuf>) -> Self {
+        let evidence = Evidence::Paths(paths);
+        Self { evidence, kind, fixed: None, hosts: Vec::new(), cause: Cause::Unlisted }
+    }
+
     /// Whether it was the sandbox: a person may be asked to let the command do more.
     pub fn is_verified(&self) -> bool {
         !matches!(self.evidence, Evidence::Line(_))
@@ -313,28 +463,45 @@ impl Refusal {
         self.is_verified() || self.text().to_lowercase().contains("read-only file system")
     }
 
-    /// The hosts, the path or the line.
-    pub fn text(&self) -> &str {
+    /// The hosts, the paths or the line.
+    pub fn text(&self) -> String {
         match &self.evidence {
-            Evidence::Hosts(text) | Evidence::Line(text) => text,
-            Evidence::Path(path) => path.as_str(),
+            Evidence::Hosts(text) | Evidence::Line(text) => text.clone(),
+            Evidence::Paths(paths) => listed(paths),
         }
     }
 
     /// Why a person is asked to let the command run again with a remedy.
     pub fn question(&self, remedy: Remedy) -> String {
-        let (kind, text) = (self.kind.text(), self.text());
-        let what = match self.evidence {
-            Evidence::Hosts(_) | Evidence::Path(_) => format!("the sandbox {}", self.refused()),
-            Evidence::Line(_) => format!("the command reports, unverified, that {kind} ({text})"),
-        };
-        let then = match remedy {
-            Remedy::Outside => "it has run once, perhaps with effects; run it again without the sandbox?",
-            Remedy::UsualRights => {
-                "it had no effect; run it with the usual rights (write here, listed hosts)?"
+        let what = match (&self.evidence, self.kind) {
+            (Evidence::Line(line), kind) => {
+                format!("the command reports, unverified, that {} ({line})", kind.text())
+            }
+            (Evidence::Hosts(_), _) => format!("the sandbox {}", self.refused()),
+            (Evidence::Paths(paths), kind) => {
+                let them = if paths.len() > 1 { "they" } else { "it" };
+                let is = if paths.len() > 1 { "are" } else { "is" };
+                let why = match (&self.cause, kind) {
+                    (Cause::Reader, _) => ", because the command looked as if it only reads".to_owned(),
+                    (Cause::Settings, _) => {
+                        format!(", because {them} can name programs that git, an editor or Decurion runs")
+                    }
+                    (Cause::Own, _) => format!(", because {them} {} to Decurion", belong(paths.len())),
+                    (Cause::Hidden(entry), _) => format!(", because private files are kept in {entry}"),
+                    _ => format!(", which {is} outside of the project"),
+                };
+                format!("the sandbox {}{why}", self.refused())
             }
         };
-        format!("{what}; {then}")
+        let then = match remedy {
+            Remedy::Outside => {
+                "The command has run once, perhaps with effects. Run it again without the sandbox, with all your rights?"
+            }
+            Remedy::UsualRights => {
+                "It had no effect. Run it again so that it can write in the project and reach listed hosts?"
+            }
+        };
+        format!("{what}. {then}")
     }
 
     /// What the sandbox did, where that is known, as the end of a sentence.
@@ -347,17 +514,28 @@ impl Refusal {
         }
     }
 
-    /// A path that was refused and the setting that would allow it, in one line for people.
+    /// Paths that were refused and what would allow them, in one line for people.
     pub fn line(&self) -> Option<String> {
-        let Evidence::Path(path) = &self.evidence else { return None };
-        let why = match (&self.fixed, self.kind) {
-            (Some(Fixed::Rule(rule)), _) => format!("denied by {rule}"),
-            (Some(Fixed::AlwaysHidden), _) => "add it to sandbox.filesystem.allowRead".to_owned(),
-            (_, RefusalKind::Write) => {
-                let folder = path.parent().unwrap_or(path);
-                format!("add {folder} to sandbox.filesystem.allowWrite")
+        let Evidence::Paths(paths) = &self.evidence else { return None };
+        let path = paths.first()?;
+        let why = match (&self.fixed, self.kind, &self.cause) {
+            (Some(Fixed::Rule(rule)), ..) => format!("denied by {rule}"),
+            (Some(Fixed::AlwaysHidden(entry)), ..) => format!("add {entry} to sandbox.filesystem.allowRead"),
+            (Some(Fixed::Own), ..) | (_, _, Cause::Own) => "it belongs to Decurion".to_owned(),
+            (_, RefusalKind::Write, Cause::Unlisted | Cause::NoNetwork) => {
+                format!("add {} to sandbox.filesystem.allowWrite", listed(&folders_of(paths)))
             }
-            (_, _) => format!("allow it with the rule Read(/{path})"),
+            (_, RefusalKind::Write, Cause::Reader) => {
+                "the command looked as if it only reads; a rule that allows it lets it write here".to_owned()
+            }
+            (_, RefusalKind::Write, Cause::Plan) => "commands write nothing in plan mode".to_owned(),
+            (_, RefusalKind::Write, Cause::Settings) => {
+                "no command can change it; run this one outside of Decurion".to_owned()
+            }
+            (_, _, Cause::Hidden(entry)) => {
+                format!("add {entry} to sandbox.filesystem.allowRead and sandbox.filesystem.allowWrite")
+            }
+            (..) => format!("allow it with the rule Read(/{path})"),
         };
         Some(format!("{} ({why})", self.refused()))
     }
@@ -365,15 +543,17 @@ impl Refusal {
     /// What a person can do about a hook or a server that needs more.
     pub fn advice(&self) -> String {
         let (kind, line) = (self.kind.text(), self.text());
-        let setting = match self.kind {
-            RefusalKind::Write => "allow the folder with the setting sandbox.filesystem.allowWrite, or let",
-            RefusalKind::Read => "allow the file with the setting sandbox.filesystem.allowRead, or let",
-            RefusalKind::Network | RefusalKind::Other => "let",
+        let outside = "run it outside of the sandbox with the setting sandbox.excludedCommands";
+        let then = match self.kind {
+            RefusalKind::Write => {
+                format!("Allow the folder with the setting sandbox.filesystem.allowWrite, or {outside}")
+            }
+            RefusalKind::Read => {
+                format!("Allow the file with the setting sandbox.filesystem.allowRead, or {outside}")
+            }
+            RefusalKind::Network | RefusalKind::Other => format!("To allow it, {outside}"),
         };
-        format!(
-            "The sandbox may be the reason: {kind} ({line}); {setting} the command run outside with \
-             sandbox.excludedCommands."
-        )
+        format!("The sandbox may be the reason: {kind} ({line}). {then}.")
     }
 
     /// What is on record of a command that is run again.
@@ -392,47 +572,129 @@ impl Refusal {
 
     /// Adds to what a model reads why the command failed; `denied` is what a person said.
     pub fn explain(&self, output: &mut ToolOutput, denied: Option<&str>) {
-        let (kind, said) = (self.kind.text(), output.content.text());
-        if let Some(fixed) = &self.fixed {
-            let text = match fixed {
-                Fixed::Hosts => format!("The sandbox {}. {}.", self.refused(), self.hosts.join(". ")),
-                fixed => fixed.text(self.kind, self.text()),
-            };
-            output.content = ToolContent::Text(format!("{said}\n[{text}]"));
-            return;
+        let said = output.content.text();
+        let text = match &self.fixed {
+            Some(Fixed::Hosts) => format!("The sandbox {}. {}.", self.refused(), self.hosts.join(". ")),
+            Some(fixed) => fixed.text(self.kind, &self.text()),
+            None if !output.is_error => self.remark(),
+            None => {
+                let more = match denied {
+                    Some(reason) => format!(" Running it with more rights was refused: {reason}."),
+                    None => self.help(),
+                };
+                let what = match &self.evidence {
+                    Evidence::Paths(_) => format!("The sandbox {}.", self.refused()),
+                    Evidence::Hosts(_) => {
+                        format!("The sandbox {}. {}.", self.refused(), self.hosts.join(". "))
+                    }
+                    Evidence::Line(_) => format!("The sandbox may be the reason: {}.", self.kind.text()),
+                };
+                format!("{what}{more}")
+            }
+        };
+        output.content = ToolContent::Text(format!("{said}\n[{text}]"));
+    }
+
+    /// What is true of a command that ended well: it may have printed another one's message.
+    fn remark(&self) -> String {
+        let text = self.text();
+        let is = match &self.evidence {
+            Evidence::Hosts(_) | Evidence::Line(_) => {
+                return format!("The sandbox {}. {}.", self.refused(), self.hosts.join(". "));
+            }
+            Evidence::Paths(paths) if paths.len() > 1 => "are",
+            Evidence::Paths(_) => "is",
+        };
+        match (self.kind, &self.cause) {
+            (RefusalKind::Write, Cause::Reader) => {
+                format!("{text} {is} read-only for this command, which looked as if it only reads.")
+            }
+            (RefusalKind::Write, _) => format!("{text} {is} read-only for commands."),
+            _ => format!("{text} {is} hidden from commands that look as if they only read."),
         }
-        let more = match denied {
-            Some(reason) => format!(" Running it with more rights was refused: {reason}."),
-            None => self.help(),
-        };
-        let what = match &self.evidence {
-            Evidence::Path(_) => format!("The sandbox {}.", self.refused()),
-            Evidence::Hosts(_) => format!("The sandbox {}. {}.", self.refused(), self.hosts.join(". ")),
-            Evidence::Line(_) => format!("The sandbox may be the reason: {kind}."),
-        };
-        output.content = ToolContent::Text(format!("{said}\n[{what}{more}]"));
     }
 
     /// What would let a command have what it was refused.
     fn help(&self) -> String {
-        match (&self.evidence, self.kind) {
-            (_, RefusalKind::Write) => {
-                " Commands can write in the working directories and in $TMPDIR. The user can \
-                                        add folders with the setting sandbox.filesystem.allowWrite."
-                    .to_owned()
-            }
-            (Evidence::Path(path), RefusalKind::Read) => format!(
-                " A command that only reads sees no personal files outside of the working directories, unless the user \
-                 allows them with a rule: Read(/{path})."
+        let looked = "It ran without a question because it looked as if it only reads";
+        let text = match (&self.evidence, self.kind, &self.cause) {
+            (_, RefusalKind::Write, Cause::Reader) => format!(
+                "{looked}, so it could write only in $TMPDIR. Commands that a rule or the user allows can write in the \
+                 working directories."
             ),
-            (Evidence::Line(_), RefusalKind::Network) => {
-                " Commands reach the network only through the proxy that \
-                                                          HTTPS_PROXY and ALL_PROXY name."
+            (_, RefusalKind::Write, Cause::Plan) => "In plan mode commands write only in $TMPDIR.".to_owned(),
+            (_, RefusalKind::Write, Cause::Settings) => {
+                "No command can change it, because git, an editor or Decurion runs programs that such files name. The \
+                 Write and Edit tools can change it, as the rules say, and the user can run the command in a terminal."
                     .to_owned()
             }
-            _ => String::new(),
+            (_, RefusalKind::Write, Cause::Own) => {
+                "It belongs to Decurion, and no command can change it.".to_owned()
+            }
+            (_, RefusalKind::Write, Cause::Hidden(entry)) => format!(
+                "Private files are kept in {entry}. The user can open it by adding it to both settings \
+                 sandbox.filesystem.allowRead and sandbox.filesystem.allowWrite."
+            ),
+            (_, RefusalKind::Write, _) => {
+                "Commands can write in the working directories and in $TMPDIR. The user can add folders with the \
+                 setting sandbox.filesystem.allowWrite."
+                    .to_owned()
+            }
+            (Evidence::Paths(_), RefusalKind::Read, _) => format!(
+                "A command that only reads sees no personal files outside of the working directories, unless the user \
+                 allows them with a rule: {}.",
+                self.rules()
+            ),
+            (Evidence::Line(_), RefusalKind::Network, Cause::Reader) => {
+                format!("{looked}, and such commands have no network.")
+            }
+            (Evidence::Line(_), RefusalKind::Network, Cause::Plan) => {
+                "In plan mode commands have no network.".to_owned()
+            }
+            (Evidence::Line(_), RefusalKind::Network, Cause::NoNetwork) => {
+                "Commands have no network in this form of the sandbox, unless the user sets sandbox.network.open."
+                    .to_owned()
+            }
+            (Evidence::Line(_), RefusalKind::Network, _) => {
+                "Commands reach the network only through the proxy that HTTPS_PROXY and ALL_PROXY name.".to_owned()
+            }
+            _ => return String::new(),
+        };
+        format!(" {text}")
+    }
+
+    /// Rules that would let commands read the paths.
+    fn rules(&self) -> String {
+        let Evidence::Paths(paths) = &self.evidence else { return String::new() };
+        let rules = paths.iter().take(MOST_NAMED).map(|path| format!("Read(/{path})"));
+        rules.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Paths as part of a sentence: the first ones by name, the others by their number.
+fn listed(paths: &[Utf8PathBuf]) -> String {
+    let named: Vec<&str> = paths.iter().take(MOST_NAMED).map(|path| path.as_str()).collect();
+    let more = paths.len() - named.len();
+    match &named[..] {
+        _ if more > 0 => format!("{} and {more} more", named.join(", ")),
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => named.join(", "),
+    }
+}
+
+fn folders_of(paths: &[Utf8PathBuf]) -> Vec<Utf8PathBuf> {
+    let mut folders: Vec<Utf8PathBuf> = Vec::new();
+    for path in paths {
+        let folder = path.parent().unwrap_or(path);
+        if !folders.iter().any(|known| known == folder) {
+            folders.push(folder.to_owned());
         }
     }
+    folders
+}
+
+fn belong(count: usize) -> &'static str {
+    if count > 1 { "belong" } else { "belongs" }
 }
 
 impl Fixed {
@@ -441,13 +703,18 @@ impl Fixed {
         let is = if kind == RefusalKind::Write { "read-only for" } else { "hidden from" };
         match self {
             Self::Hosts => format!("The sandbox refused the connection to {path}."),
-            Self::Person(said) => format!("The connection to {path} was refused: {said}"),
+            Self::Person(said) if said.trim().is_empty() => {
+                format!("The user refused the connection to {path}.")
+            }
+            Self::Person(said) => format!("The user refused the connection to {path}: {}", said.trim()),
+            Self::Definition(said) => format!("The sandbox refused it: {said}."),
             Self::Rule(rule) => {
                 format!("{path} is {is} commands by the rule {rule}. The rest of the command ran.")
             }
-            Self::AlwaysHidden => format!(
+            Self::Own => format!("{path} is {is} commands, because it belongs to Decurion."),
+            Self::AlwaysHidden(entry) => format!(
                 "{path} exists, but it is {is} commands, because keys or other private files are kept there. The \
-                 user can show it with the setting sandbox.filesystem.allowRead."
+                 user can show it by adding {entry} to the setting sandbox.filesystem.allowRead."
             ),
         }
     }
@@ -477,9 +744,51 @@ mod tests {
         };
         let hosts: Vec<RefusedHost> = hosts.iter().map(refused).collect();
         let policy = Policy::new(Mode::Default, Arc::default(), Around::default());
-        let bounds = Bounds { sandbox: &sandbox, usual: None, policy: &policy, always_hidden: &[] };
+        let bounds = Bounds {
+            sandbox: &sandbox,
+            usual: None,
+            policy: &policy,
+            always_hidden: &[],
+            own: None,
+            network_open: false,
+        };
         let refusal = refusal_in(&ToolOutput::error(text), &hosts, &bounds, "/project".into())?;
         Some((refusal.kind, refusal.is_verified(), refusal.text().to_owned()))
+    }
+
+    #[test]
+    fn advice_fits_the_reason() {
+        let work: Vec<PathBuf> = vec!["/project".into(), "/private".into()];
+        let usual = Sandbox {
+            writable: work,
+            read_only: vec!["/project/.git/config".into()],
+            hidden: vec!["/home/.ssh".into(), "/home/.own".into()],
+            ..Sandbox::default()
+        };
+        let reader = Sandbox { writable: vec!["/private".into()], read_only: Vec::new(), ..usual.clone() };
+        let hidden: Vec<Utf8PathBuf> = vec!["/home/.ssh".into(), "/home/.own".into()];
+        let cause = |reads: bool, mode: Mode, path: &str| {
+            let policy = Policy::new(mode, Arc::default(), Around::default());
+            let (own, always_hidden) = (Some(Utf8Path::new("/home/.own")), &hidden[..]);
+            let sandbox = if reads { &reader } else { &usual };
+            let usual = reads.then_some(&usual);
+            let bounds = Bounds { sandbox, usual, policy: &policy, always_hidden, own, network_open: false };
+            let output = ToolOutput::error(format!("touch: cannot touch '{path}': Read-only file system"));
+            let mut refusal = refusal_in(&output, &[], &bounds, "/project".into()).unwrap();
+            let remedy = bounds.settle(&mut refusal);
+            (refusal.cause, remedy)
+        };
+        let outside = Some(Remedy::Outside);
+        assert_eq!(cause(false, Mode::Default, "/opt/x"), (Cause::Unlisted, outside));
+        assert_eq!(cause(true, Mode::Default, "/opt/x"), (Cause::Unlisted, outside));
+        assert_eq!(cause(true, Mode::Default, "/project/x"), (Cause::Reader, Some(Remedy::UsualRights)));
+        for reads in [false, true] {
+            assert_eq!(cause(reads, Mode::Default, "/project/.git/config"), (Cause::Settings, outside));
+            assert_eq!(cause(reads, Mode::Default, "/home/.own/x"), (Cause::Own, outside));
+            let hidden = Cause::Hidden("/home/.ssh".into());
+            assert_eq!(cause(reads, Mode::Default, "/home/.ssh/x"), (hidden, outside));
+        }
+        assert_eq!(cause(false, Mode::Plan, "/opt/x"), (Cause::Plan, outside));
     }
 
     #[test]
@@ -489,6 +798,8 @@ mod tests {
             ("touch: cannot touch '/opt/x/y': Read-only file system", Write, "/opt/x/y"),
             ("bash: line 1: fixed/a: Read-only file system", Write, "/project/fixed/a"),
             ("fixed: Read-only file system", Write, "/project/fixed"),
+            ("/opt/run.sh: line 3: /opt/x: Read-only file system", Write, "/opt/x"),
+            ("/bin/sh: 1: cannot create /opt/x: Read-only file system", Write, "/opt/x"),
             ("OSError: [Errno 30] Read-only file system: '/opt/x'", Write, "/opt/x"),
             ("all\nfalse: Read-only file system\nmv: '/opt/x': Read-only file system", Write, "/opt/x"),
             ("cat: /home/keys/id: Permission denied", Read, "/home/keys/id"),

@@ -103,7 +103,7 @@ impl ServiceSandbox {
         let clean = |text: &str| redact(text).unwrap_or_else(|| text.to_owned());
         witness.record(AuditKind::Sandbox {
             title: clean(title),
-            refused: clean(refusal.text()),
+            refused: clean(&refusal.text()),
             verified: refusal.is_verified(),
             form: self.maker.settings().form.name().to_owned(),
         });
