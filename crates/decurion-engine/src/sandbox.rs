@@ -9,6 +9,7 @@ pub(crate) mod hints;
 mod opened;
 mod places;
 mod planted;
+mod planted_files;
 mod private_folder;
 mod programs;
 mod refusal;
@@ -32,7 +33,7 @@ use crate::permission::{Around, Excluded, NamedWrite, Policy, Walls, fixed_part,
 use crate::trail::{Ground, Trails};
 use ground::KeptGround;
 pub(crate) use places::{checkouts, git_folders, settings_in, top_of};
-use planted::Planted;
+use planted::{Moved, Planted};
 pub(crate) use private_folder::PrivateFolder;
 use programs::{Programs, Variables};
 pub use refusal::{Bounds, Cause, Fixed, Refusal, RefusalKind, RefusedHost, Remedy, may_tell, refusal_in};
@@ -249,18 +250,11 @@ impl SandboxMaker {
     }
 
     fn set_aside(&self, is_last: bool) -> Option<String> {
-        let watched = self.planted.watched();
-        let moved = watched.iter().flat_map(|folder| self.planted.set_aside(folder, is_last));
-        let moved: Vec<String> = moved.map(String::from).collect();
-        (!moved.is_empty()).then(|| {
-            let more = moved.len().saturating_sub(MOST_LISTED);
-            let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-            format!(
-                "During the session a git repository was made whose settings could run programs when git is called \
-                 there. Decurion renamed it: {}{more}. The user can rename it back",
-                moved[..moved.len().min(MOST_LISTED)].join(", ")
-            )
-        })
+        let mut moved = Moved::default();
+        for folder in self.planted.watched() {
+            moved.add(self.planted.set_aside(&folder, is_last));
+        }
+        moved.text()
     }
 
     /// How a command with this profile and this environment runs; without one, no program has more rights than others.

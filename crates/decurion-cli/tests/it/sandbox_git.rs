@@ -550,6 +550,110 @@ fn repositories_below_run_nothing_for_the_person() {
     }
 }
 
+/// Files that a command puts into a folder of git: what is there before the session, what the command does, and what the
+/// person does then, through which `ran` must not come to be beside the working directory.
+const IN_FOLDERS_OF_GIT: [(&str, &str, &str); 17] = [
+    ("", "rm .git/COMMIT_EDITMSG; ln -s ../../ran .git/COMMIT_EDITMSG", "git commit -q --allow-empty -m y"),
+    ("git branch z HEAD~1", "ln -s ../../ran .git/FETCH_HEAD", "git fetch -q . z"),
+    (
+        "git checkout -q HEAD~1",
+        "ln -s $(realpath ..)/ran .git/SQUASH_MSG",
+        "git merge -q --squash main",
+    ),
+    ("", "rm .git/index; ln -s ../../ran .git/index", "git add a.txt"),
+    ("", "ln -s ../../ran .git/packed-refs", "git pack-refs --all"),
+    ("", "rm .git/logs/HEAD; ln -s ../../../ran .git/logs/HEAD", "git commit -q --allow-empty -m y"),
+    (
+        "",
+        "rm -r .git/logs/refs; ln -s ../../../out .git/logs/refs",
+        "git branch z; find ../out -type f -exec touch ../ran ';'",
+    ),
+    (
+        "",
+        "ln -s ../../../../out .git/refs/heads/d",
+        "git branch d/z; find ../out -type f -exec touch ../ran ';'",
+    ),
+    (
+        "",
+        "rmdir .git/objects/pack; ln -s ../../../out .git/objects/pack",
+        "git repack -adq; find ../out -type f -exec touch ../ran ';'",
+    ),
+    (
+        "git worktree add -q w",
+        "ln -s ../../../../ran .git/worktrees/w/FETCH_HEAD",
+        "git -C w fetch -q .. main",
+    ),
+    ("git init -q n", "ln -s ../../../ran n/.git/FETCH_HEAD", "git -C n fetch -q .. main"),
+    ("", "git init -q n; ln -s ../../../ran n/.git/FETCH_HEAD", "git -C n fetch -q .. main"),
+    (
+        "git checkout -q -b z HEAD~1; printf '[core]\nfsmonitor=touch ../ran;\n' | git commit -q --allow-empty -F-",
+        "ln -s config .git/MERGE_MSG; rm .git/COMMIT_EDITMSG",
+        "git merge --no-commit --no-ff -q main -m \"$(git log -1 --format=%B z)\"; git status",
+    ),
+    (
+        "git checkout -q -b z HEAD~1; echo 1 > a.txt; git commit -qam 1; echo 2 > b.txt; git commit -qam 2; git rebase -q main",
+        "mkdir git-merge-; printf '#!/bin/sh\ntouch ../ran\nexit 1' > evil; chmod +x evil; echo /../evil > .git/rebase-merge/strategy",
+        "git rebase --skip",
+    ),
+    (
+        "git checkout -q -b z HEAD~1; echo 1 > a.txt; git commit -qam 1; echo 2 > b.txt; git commit -qam 2; git checkout -q main; \
+         git cherry-pick z~1 z",
+        "mkdir git-merge-; printf '#!/bin/sh\ntouch ../ran\nexit 1' > evil; chmod +x evil; printf '[options]\nstrategy=/../evil\n' > \
+         .git/sequencer/opts",
+        "git cherry-pick --skip",
+    ),
+    (
+        "git checkout -q -b z HEAD~1; echo 1 > a.txt; git commit -qam 1; echo 2 > b.txt; git commit -qam 2; git format-patch -q -2 -o p; \
+         git checkout -q main; git am -q p/*",
+        "printf \" '--build-fake-ancestor=../ran'\" > .git/rebase-apply/apply-opt",
+        "git am --skip",
+    ),
+    (
+        "echo secret > ../out/key",
+        "i=$(printf %040d 1); mkdir -p .git/rr-cache/$i; cp a.txt .git/rr-cache/$i/preimage; printf '%s\t../out/key\\0' $i > .git/MERGE_RR",
+        "git commit -q --allow-empty -m y; grep -rq secret .git/rr-cache && touch ../ran",
+    ),
+];
+
+#[test]
+fn files_in_folders_of_git_lead_the_git_of_the_person_nowhere() {
+    for (before, text, after) in IN_FOLDERS_OF_GIT {
+        for sandboxed in [true, false] {
+            let stand = repository(&[&format!("{text}; exit 0")]);
+            let stand = if sandboxed { stand } else { stand.without_sandbox() };
+            git(&stand, &["config", "user.name", "n"]);
+            git(&stand, &["config", "user.email", "e@x"]);
+            person(&stand, "echo 3 > a.txt; git commit -qam y");
+            person(&stand, before);
+            let results = results(&stand, &["--allowedTools", "Bash"]);
+            person(&stand, after);
+            assert_eq!(stand.home.path().join("ran").exists(), !sandboxed, "{text}: {results:?}");
+            assert_eq!(results[0].contains("Decurion renamed them: "), sandboxed, "{text}: {results:?}");
+        }
+    }
+}
+
+/// What the person made before the session stays: links of a repository that shares another one's objects, and an operation
+/// with a strategy that is not git's.
+#[test]
+fn links_in_folders_of_git_that_were_there_stay() {
+    let stand = repository(&[
+        "git commit -q --allow-empty -m z; git branch k; git pack-refs --all; git log --oneline | wc -l",
+    ]);
+    git(&stand, &["config", "user.name", "n"]);
+    git(&stand, &["config", "user.email", "e@x"]);
+    person(
+        &stand,
+        "mv .git/objects ../out/objects; ln -s ../../out/objects .git/objects; ln -s ../../out/k .git/COMMIT_EDITMSG2; mkdir \
+         .git/rebase-merge; echo mine > .git/rebase-merge/strategy",
+    );
+    let results = results(&stand, &["--allowedTools", "Bash", "--add-dir", "../out"]);
+    assert_eq!(results[0], "2");
+    for name in ["objects", "COMMIT_EDITMSG2", "rebase-merge/strategy"] {
+        assert!(stand.home.work().join(".git").join(name).symlink_metadata().is_ok(), "{name}: {results:?}");
+    }
+}
+
 /// What is found when the session ends is told to the person, also of commands in the background.
 #[test]
 fn what_a_command_in_the_background_made_is_found_at_the_end() {

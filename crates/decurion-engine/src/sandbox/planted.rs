@@ -1,4 +1,4 @@
-//! Repositories that commands put where a person's git finds them. Takes a working directory before the first command,
+//! Repositories that commands put where a person's git finds them, and files in its folders. Takes a working directory before the first command,
 //! looks at what git would find in it later, and moves aside what could make it run a program. The kernel cannot keep
 //! commands from making these: they are ordinary files, which become a repository together.
 //!
@@ -16,11 +16,56 @@ use std::time::{Duration, Instant};
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::ground::{Stamp, stamp};
-use super::{places, unfinished};
+use super::planted_files::{self, Depth, Files};
+use super::{MOST_NESTED, places, unfinished};
 use crate::repository::{self, Purpose};
 
-/// Folders below are looked through if it takes this part of the time since the last time.
+/// Folders are looked through if it takes this part of the time since the last time.
 const COST: u32 = 50;
+/// As many of what was moved are named.
+const MOST_LISTED: usize = 5;
+/// What is moved has this in its new name.
+pub(super) const ASIDE: &str = ".refused-";
+
+/// The new places of what was moved.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    repositories: Vec<Utf8PathBuf>,
+    /// Files in folders of git.
+    files: Vec<Utf8PathBuf>,
+}
+
+impl Moved {
+    pub fn add(&mut self, other: Self) {
+        self.repositories.extend(other.repositories);
+        self.files.extend(other.files);
+    }
+
+    /// What a model and a person should know of it.
+    pub fn text(&self) -> Option<String> {
+        let list = |moved: &[Utf8PathBuf]| {
+            let names: Vec<&str> = moved.iter().take(MOST_LISTED).map(|path| path.as_str()).collect();
+            let more = moved.len().saturating_sub(MOST_LISTED);
+            names.join(", ") + &if more > 0 { format!(", and {more} more") } else { String::new() }
+        };
+        let repositories = (!self.repositories.is_empty()).then(|| {
+            format!(
+                "During the session a git repository was made whose settings could run programs when git is called \
+                 there. Decurion renamed it: {}. The user can rename it back",
+                list(&self.repositories)
+            )
+        });
+        let files = (!self.files.is_empty()).then(|| {
+            format!(
+                "During the session files or links were put into a folder of git that could make git write elsewhere \
+                 or run a program when it is called there. Decurion renamed them: {}. The user can rename them back",
+                list(&self.files)
+            )
+        });
+        let texts: Vec<String> = repositories.into_iter().chain(files).collect();
+        (!texts.is_empty()).then(|| texts.join(". "))
+    }
+}
 
 /// The working directories that commands have written in.
 #[derive(Debug, Default)]
@@ -36,7 +81,25 @@ struct Watched {
     stamp: Option<Stamp>,
     found: Arc<Found>,
     /// When folders below were looked through last, and how long that took.
-    looked: (Instant, Duration),
+    looked: Look,
+    /// The same of the folder of git.
+    looked_at_git: Look,
+    /// The repositories that were found then.
+    repositories: Vec<Utf8PathBuf>,
+}
+
+/// When something was looked through last, and how long that took.
+#[derive(Clone, Copy, Debug)]
+struct Look(Instant, Duration);
+
+impl Look {
+    fn since(began: Instant) -> Self {
+        Self(Instant::now(), began.elapsed())
+    }
+
+    fn is_due(self) -> bool {
+        self.0.elapsed() > self.1 * COST
+    }
 }
 
 /// What was there before the first command.
@@ -48,6 +111,10 @@ struct Found {
     protected: BTreeSet<Utf8PathBuf>,
     /// What unfinished operations of git ran when they were continued.
     programs: BTreeSet<String>,
+    /// By which git wrote elsewhere or ran a program.
+    files: Files,
+    /// Repositories that commands can change nothing in.
+    read_only: BTreeSet<Utf8PathBuf>,
 }
 
 impl Found {
@@ -62,14 +129,27 @@ impl Found {
         let within: Vec<_> = folders.iter().flat_map(|git| places::folders_within(git)).collect();
         let programs = within.iter().flat_map(|within| unfinished::programs(&within.folder)).collect();
         let protected = within.iter().filter_map(|within| within.folder.canonicalize_utf8().ok()).collect();
+        let read_only: BTreeSet<Utf8PathBuf> = repositories.iter().skip(MOST_NESTED).cloned().collect();
+        let looked_in = places::git_folders(folder).pop().into_iter().chain(repositories.iter().cloned());
+        let looked_in = looked_in.filter(|git| is_folder(git) && !read_only.contains(git));
+        let files = looked_in.flat_map(|git| planted_files::find(&git, Depth::Whole)).collect();
         let repositories = repositories.into_iter().chain(own).collect();
-        Self { repositories, protected, programs }
+        Self { repositories, protected, programs, files, read_only }
     }
 
     /// Which repositories are new and would run something for a person who looks at them.
     fn new_of(&self, repositories: &[Utf8PathBuf]) -> Vec<Utf8PathBuf> {
         let new = repositories.iter().filter(|git| !self.repositories.contains(*git));
         new.filter(|git| repository::runs_for_looks(git, &self.protected)).cloned().collect()
+    }
+
+    /// Moves what is new of the files in a folder of git by which git would write elsewhere or run a program.
+    fn set_files_aside(&self, git: &Utf8Path, depth: Depth) -> Vec<Utf8PathBuf> {
+        if self.read_only.contains(git) || !is_folder(git) {
+            return Vec::new();
+        }
+        let new = planted_files::find(git, depth).into_iter().filter(|file| !self.files.contains(file));
+        new.filter_map(|(path, _)| aside(path.parent()?, path.file_name()?, git)).collect()
     }
 
     /// New worktrees and submodules in the folders of git of a checkout that would run something, with those folders.
@@ -103,8 +183,9 @@ impl Planted {
         let found = Arc::new(Found::new(folder, repositories()));
         let nested = repository::gitlinks(folder);
         let before = nested.iter().filter(|nested| has_git(nested)).cloned().collect();
-        let looked = (Instant::now(), began.elapsed());
-        let watched = Watched { before, nested, stamp: None, found, looked };
+        let (looked, looked_at_git) = (Look::since(began), Look::since(Instant::now()));
+        let repositories = Vec::new();
+        let watched = Watched { before, nested, stamp: None, found, looked, looked_at_git, repositories };
         self.all().entry(folder.to_owned()).or_insert(watched);
     }
 
@@ -113,12 +194,40 @@ impl Planted {
         self.all().keys().cloned().collect()
     }
 
-    /// Gives the new places of what was moved.
-    pub(super) fn set_aside(&self, folder: &Utf8Path, is_last: bool) -> Vec<Utf8PathBuf> {
+    /// Moves what commands have put there.
+    pub(super) fn set_aside(&self, folder: &Utf8Path, is_last: bool) -> Moved {
+        let known = self.all().get(folder).map(|watched| {
+            let due = |look: Look| is_last || look.is_due();
+            (Arc::clone(&watched.found), due(watched.looked), due(watched.looked_at_git))
+        });
+        let Some((found, is_due, git_is_due)) = known else { return Moved::default() };
+        let mut moved =
+            Moved { repositories: self.set_repositories_aside(folder, &found), files: Vec::new() };
+        let own = places::git_folders(folder).pop();
+        if let Some(git) = &own {
+            let began = Instant::now();
+            let depth = if git_is_due { Depth::Whole } else { Depth::Top };
+            moved.files.extend(found.set_files_aside(git, depth));
+            if let Some(watched) = self.all().get_mut(folder).filter(|_| git_is_due) {
+                watched.looked_at_git = Look::since(began);
+            }
+        }
+        if is_due {
+            let began = Instant::now();
+            let repositories = repositories_of(folder);
+            moved.repositories.extend(found.new_of(&repositories).iter().filter_map(|git| refuse(git)));
+            let others = repositories.iter().filter(|git| own.as_ref() != Some(*git));
+            moved.files.extend(others.flat_map(|git| found.set_files_aside(git, Depth::Whole)));
+            if let Some(watched) = self.all().get_mut(folder) {
+                (watched.looked, watched.repositories) = (Look::since(began), repositories);
+            }
+        }
+        moved
+    }
+
+    /// Moves repositories that git finds from the top of a checkout.
+    fn set_repositories_aside(&self, folder: &Utf8Path, found: &Found) -> Vec<Utf8PathBuf> {
         let mut moved = Vec::new();
-        let due = |watched: &Watched| is_last || watched.looked.0.elapsed() > watched.looked.1 * COST;
-        let known = self.all().get(folder).map(|watched| (Arc::clone(&watched.found), due(watched)));
-        let Some((found, is_due)) = known else { return moved };
         // Where `.git` is broken, git takes the folder itself for the repository.
         if has_git(folder) && repository::is_bare_by_accident(folder) {
             moved.extend(aside(folder, "HEAD", folder));
@@ -132,26 +241,23 @@ impl Planted {
         moved.extend(
             within.iter().filter_map(|(git, within)| aside(within.parent()?, within.file_name()?, git)),
         );
-        if is_due {
-            let began = Instant::now();
-            moved.extend(found.new_of(&repositories_of(folder)).iter().filter_map(|git| refuse(git)));
-            if let Some(watched) = self.all().get_mut(folder) {
-                watched.looked = (Instant::now(), began.elapsed());
-            }
-        }
         moved
     }
 
-    /// Gives the programs that unfinished operations of git run when they are continued, and that are new.
+    /// Gives the programs that unfinished operations of git run when they are continued, and that are new. Looks at the
+    /// repositories that were found last.
     pub(super) fn programs_added(&self, folder: &Utf8Path) -> Vec<String> {
-        let Some(found) = self.all().get(folder).map(|watched| Arc::clone(&watched.found)) else {
-            return Vec::new();
-        };
-        let folders = places::git_folders(folder).into_iter().chain(found.repositories.iter().cloned());
+        let known = self.all().get(folder).map(|watched| {
+            let repositories = watched.found.repositories.iter().chain(&watched.repositories).cloned();
+            (Arc::clone(&watched.found), repositories.collect::<Vec<_>>())
+        });
+        let Some((found, repositories)) = known else { return Vec::new() };
+        let folders = places::git_folders(folder).into_iter().chain(repositories);
         let folders: BTreeSet<Utf8PathBuf> = folders.filter(|git| git.is_dir()).collect();
         let within = folders.iter().flat_map(|git| places::folders_within(git));
-        let programs = within.flat_map(|within| unfinished::programs(&within.folder));
-        programs.filter(|program| !found.programs.contains(program)).collect()
+        let programs: BTreeSet<String> =
+            within.flat_map(|within| unfinished::programs(&within.folder)).collect();
+        programs.difference(&found.programs).cloned().collect()
     }
 
     /// What the index of a checkout names as repositories, and was none before.
@@ -178,15 +284,18 @@ fn repositories_of(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
     places::repositories_in(folder).into_iter().chain(own).collect()
 }
 
+fn is_folder(path: &Utf8Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.is_dir())
+}
+
 fn has_git(folder: &Utf8Path) -> bool {
     folder.join(".git").symlink_metadata().is_ok()
 }
 
 /// Makes a repository one that git does not find, whichever way it looks.
 fn refuse(git: &Utf8Path) -> Option<Utf8PathBuf> {
-    let is_folder = git.symlink_metadata().is_ok_and(|found| found.is_dir());
     // Under another name it would be a repository without a checkout.
-    let without_head = is_folder.then(|| aside(git, "HEAD", git)).flatten();
+    let without_head = is_folder(git).then(|| aside(git, "HEAD", git)).flatten();
     let folder = git.parent().filter(|_| git.file_name() == Some(".git"));
     folder.and_then(|folder| aside(folder, ".git", folder)).or(without_head)
 }
@@ -194,7 +303,7 @@ fn refuse(git: &Utf8Path) -> Option<Utf8PathBuf> {
 /// Renames what is in a folder, and moves it to another one. Does nothing where a command has put a link in the way of
 /// either.
 fn aside(folder: &Utf8Path, name: &str, to: &Utf8Path) -> Option<Utf8PathBuf> {
-    let aside = format!("{name}.refused-{}", uuid::Uuid::new_v4().simple());
+    let aside = format!("{name}{ASIDE}{}", uuid::Uuid::new_v4().simple());
     let ((from_folder, from_path), (into_folder, into_path)) = (opened(folder)?, opened(to)?);
     let rename = || std::fs::rename(from_path.join(name), into_path.join(&aside));
     let renamed = rename().or_else(|_| {
