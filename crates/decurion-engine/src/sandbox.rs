@@ -13,6 +13,7 @@ mod planted_files;
 mod private_folder;
 mod programs;
 mod refusal;
+mod removal;
 mod service;
 mod unfinished;
 mod walk;
@@ -115,7 +116,7 @@ pub struct Compiled {
 const MOST_LISTED: usize = 5;
 /// Of as many repositories in a working directory each setting is protected, where it does not exist by a placeholder,
 /// which is an open file. Of others the whole folder of git is read-only.
-const MOST_NESTED: usize = 200;
+const MOST_NESTED: usize = 150;
 
 /// What a command is for.
 #[derive(Clone, Copy, Debug)]
@@ -164,6 +165,18 @@ pub enum SandboxError {
         folder: Utf8PathBuf,
         /// How many are looked at.
         most: usize,
+    },
+    /// A command would remove a part of a repository and fail at what it cannot remove.
+    #[error(
+        "`{command}` would remove a part of a repository and then fail, because commands cannot change {path}. Nothing was \
+         removed. The user can run it, or let it run without the sandbox: call Bash with dangerouslyDisableSandbox, which \
+         asks the user"
+    )]
+    HalfRemoved {
+        /// As written.
+        command: String,
+        /// What is read-only.
+        path: Utf8PathBuf,
     },
     /// Something that commands may not make does not exist, and nothing can be put in its place.
     #[error("cannot keep commands from making {path}: cannot hold its place with an empty folder: {source}")]
@@ -266,7 +279,14 @@ impl SandboxMaker {
         wanted: impl Into<Wanted<'a>>,
         environment: Option<&Variables>,
     ) -> Result<Compiled, SandboxError> {
-        self.compile_with(policy, profile, wanted.into(), environment, Holding::Done)
+        let wanted = wanted.into();
+        let compiled = self.compile_with(policy, profile, wanted, environment, Holding::Done)?;
+        let read_only = compiled.sandbox.iter().flat_map(|sandbox| &sandbox.read_only);
+        let shell = wanted.seen.shell.as_ref().filter(|_| profile != Some(Profile::ReadOnly));
+        match shell.and_then(|shell| removal::half_way(shell, &policy.around.cwd, read_only)) {
+            Some((command, path)) => Err(SandboxError::HalfRemoved { command, path }),
+            None => Ok(compiled),
+        }
     }
 
     /// The same for people to look at: nothing is put in the working directories.
@@ -475,10 +495,11 @@ impl SandboxMaker {
                         self.hold(paths, &path, Kind::Folder);
                     }
                 }
-                for (path, kind) in git.iter().flat_map(|git| places::git_settings_to_hold(git)) {
+                let made = self.planted.worktrees_made(&paths.trails.place(folder), &git);
+                for (path, kind) in git.iter().flat_map(|git| places::git_settings_to_hold(git, &made)) {
                     self.hold(paths, &path, kind);
                 }
-                paths.restrict_all(git.iter().flat_map(|folder| places::git_settings(folder)));
+                paths.restrict_all(git.iter().flat_map(|folder| places::git_settings(folder, &made)));
                 let home = around.home.as_deref();
                 let named = places::named_by_git(places::top_of(&paths.trails.place(folder)), &git, home);
                 self.add_named(paths, &named);
@@ -576,10 +597,10 @@ impl SandboxMaker {
             paths.pin_links(git);
             match paths.ground.find(git.as_std_path()) {
                 ground::Found::Folder if index < MOST_NESTED => {
-                    for (path, kind) in places::git_settings_to_hold(git) {
+                    for (path, kind) in places::git_settings_to_hold(git, &BTreeSet::new()) {
                         self.hold(paths, &path, kind);
                     }
-                    paths.restrict_all(places::git_settings(git));
+                    paths.restrict_all(places::git_settings(git, &BTreeSet::new()));
                 }
                 ground::Found::Folder | ground::Found::Other => paths.restrict_all([git.clone()]),
                 ground::Found::Nothing | ground::Found::Link(_) => {}

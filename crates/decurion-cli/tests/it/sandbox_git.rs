@@ -98,7 +98,8 @@ fn settings_in_folders_of_git_cannot_be_made() {
     let stand = repository(&[
         "mkdir -p .git/modules/sub/hooks .git/info; echo evil > .git/modules/sub/hooks/pre-commit; \
          echo evil > .git/worktrees/tree/config.worktree; echo evil > .git/config.worktree; \
-         echo evil > .git/info/attributes; echo evil > .git/modules/sub/config; mv .git/modules .git/m; \
+         echo evil > .git/info/attributes; mkdir -p .git/remotes .git/branches; echo URL: x > .git/remotes/o; \
+         echo x > .git/branches/b; echo evil > .git/modules/sub/config; mv .git/modules .git/m; \
          echo evil > sub/.hooks/pre-commit; true",
         "git status --short; git -C sub status --short; git -C tree status --short",
     ]);
@@ -123,6 +124,8 @@ fn settings_in_folders_of_git_cannot_be_made() {
         ".git/worktrees/tree/config.worktree",
         ".git/config.worktree",
         ".git/info/attributes",
+        ".git/remotes/o",
+        ".git/branches/b",
         ".git/m",
         "sub/.hooks/pre-commit",
     ] {
@@ -555,11 +558,7 @@ fn repositories_below_run_nothing_for_the_person() {
 const IN_FOLDERS_OF_GIT: [(&str, &str, &str); 17] = [
     ("", "rm .git/COMMIT_EDITMSG; ln -s ../../ran .git/COMMIT_EDITMSG", "git commit -q --allow-empty -m y"),
     ("git branch z HEAD~1", "ln -s ../../ran .git/FETCH_HEAD", "git fetch -q . z"),
-    (
-        "git checkout -q HEAD~1",
-        "ln -s $(realpath ..)/ran .git/SQUASH_MSG",
-        "git merge -q --squash main",
-    ),
+    ("git checkout -q HEAD~1", "ln -s $(realpath ..)/ran .git/SQUASH_MSG", "git merge -q --squash main"),
     ("", "rm .git/index; ln -s ../../ran .git/index", "git add a.txt"),
     ("", "ln -s ../../ran .git/packed-refs", "git pack-refs --all"),
     ("", "rm .git/logs/HEAD; ln -s ../../../ran .git/logs/HEAD", "git commit -q --allow-empty -m y"),
@@ -652,6 +651,53 @@ fn links_in_folders_of_git_that_were_there_stay() {
     for name in ["objects", "COMMIT_EDITMSG2", "rebase-merge/strategy"] {
         assert!(stand.home.work().join(".git").join(name).symlink_metadata().is_ok(), "{name}: {results:?}");
     }
+}
+
+/// What there was before the session is not removed in part: the command does not start.
+const REMOVALS: [(&str, &str); 5] = [
+    ("git worktree add -q w", "git worktree remove --force w"),
+    ("git worktree add -q w; mv w ../out/w", "git worktree prune"),
+    ("git worktree add -q ../out/w", "git worktree remove --force ../out/w"),
+    ("git clone -q . n", "rm -rf n"),
+    ("git clone -q --bare . n/b.git", "rm -r -f ./n"),
+];
+
+#[test]
+fn repositories_are_not_removed_half_way() {
+    let state = "find .git n w ../out -not -name index | sort";
+    for (before, text) in REMOVALS {
+        let stand = stand(&[text, "true"]);
+        git(&stand, &["init", "-q", "-b", "main"]);
+        git(&stand, &["add", "-A"]);
+        git(&stand, &["commit", "-qm", "x"]);
+        person(&stand, before);
+        let listed = || finished(stand.home.program("sh").args(["-c", state])).output();
+        let there = listed();
+        let results = results(&stand, &["--allowedTools", "Bash"]);
+        assert_eq!(listed(), there, "{text}: {results:?}");
+        assert!(results[0].contains(&format!("`{text}` would remove a part")), "{text}: {results:?}");
+        person(&stand, text);
+        assert_ne!(listed(), there, "{text}: the person can");
+    }
+}
+
+/// What commands of the session made they can remove.
+#[test]
+fn commands_remove_worktrees_and_clones_that_they_made() {
+    let stand = repository(&[]);
+    let home = stand.home;
+    let commands = [
+        "git worktree add -q w; git worktree add -q v; git clone -q . n",
+        "git worktree remove w; rm -r v n; git worktree prune; git worktree list | wc -l; ls -d .git/worktrees n w v 2>&-; true",
+    ];
+    let mut script = String::new();
+    for (index, command) in commands.iter().enumerate() {
+        let call = serde_json::json!({"command": command});
+        script.push_str(&format!("when agent=main turn={}\n  call Bash {call}\n", index + 1));
+    }
+    let stand = Stand::in_home(home, &(script + "when\n  say \"done\"\n"));
+    let results = results(&stand, &["--allowedTools", "Bash"]);
+    assert_eq!(results[1], "1", "{results:?}");
 }
 
 /// What is found when the session ends is told to the person, also of commands in the background.

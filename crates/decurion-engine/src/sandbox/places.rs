@@ -19,11 +19,13 @@ pub(crate) fn settings_in(folder: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf
 }
 
 /// Those in a folder of git that commands may not make either, with what stands for them.
-pub(super) fn git_settings_to_hold(git: &Utf8Path) -> Vec<(Utf8PathBuf, Kind)> {
+pub(super) fn git_settings_to_hold(git: &Utf8Path, made: &BTreeSet<Utf8PathBuf>) -> Vec<(Utf8PathBuf, Kind)> {
     let mut found = Vec::new();
-    for Within { folder, is_worktree } in folders_within(git) {
+    let within = folders_within(git).into_iter().filter(|within| !made.contains(&within.folder));
+    for Within { folder, is_worktree } in within {
         if !is_worktree {
-            found.push((folder.join("hooks"), Kind::Folder));
+            // Files in the last two name addresses. Git takes no notice of empty ones.
+            found.extend(["hooks", "remotes", "branches"].map(|name| (folder.join(name), Kind::Folder)));
             found.push((folder.join("info/attributes"), Kind::File));
             found.push((folder.join("config"), Kind::File));
             found.push((folder.join("commondir"), Kind::CommonDir));
@@ -136,10 +138,31 @@ fn small(path: &Utf8Path) -> Option<String> {
     crate::repository::small(path)
 }
 
-/// What in a repository's own folder makes git run programs, also that of its submodules and worktrees.
-pub(super) fn git_settings(git: &Utf8Path) -> Vec<Utf8PathBuf> {
-    const NAMES: [&str; 6] = ["hooks", "config", "config.worktree", "info/attributes", "commondir", "gitdir"];
-    folders_within(git).iter().flat_map(|within| NAMES.map(|name| within.folder.join(name))).collect()
+/// What in a repository's own folder makes git run programs or names addresses, also that of its submodules and worktrees,
+/// but for those that commands made.
+pub(super) fn git_settings(git: &Utf8Path, made: &BTreeSet<Utf8PathBuf>) -> Vec<Utf8PathBuf> {
+    const NAMES: [&str; 8] = [
+        "hooks",
+        "config",
+        "config.worktree",
+        "info/attributes",
+        "commondir",
+        "gitdir",
+        "remotes",
+        "branches",
+    ];
+    let within = folders_within(git).into_iter().filter(|within| !made.contains(&within.folder));
+    within.flat_map(|within| NAMES.map(|name| within.folder.join(name))).collect()
+}
+
+/// The worktrees of a repository that lie in a folder, as git keeps them.
+pub(super) fn worktrees_below(git: &Utf8Path, folder: &Utf8Path) -> Vec<Utf8PathBuf> {
+    let within = folders_within(git).into_iter().filter(|within| within.is_worktree);
+    let is_below = |within: &Within| {
+        let named = small(&within.folder.join("gitdir")).map(|text| Utf8PathBuf::from(text.trim()));
+        named.is_some_and(|named| crate::permission::normal(&named).starts_with(folder))
+    };
+    within.filter(is_below).map(|within| within.folder).collect()
 }
 
 /// A folder in which git keeps a repository or one of its worktrees.

@@ -194,6 +194,16 @@ impl Planted {
         self.all().keys().cloned().collect()
     }
 
+    /// The worktrees in a working directory that commands made during the session. Their settings are looked at after each
+    /// command, so that commands may remove them.
+    pub(super) fn worktrees_made(&self, folder: &Utf8Path, git: &[Utf8PathBuf]) -> BTreeSet<Utf8PathBuf> {
+        let Some(found) = self.all().get(folder).map(|watched| Arc::clone(&watched.found)) else {
+            return BTreeSet::new();
+        };
+        let below = git.iter().flat_map(|git| places::worktrees_below(git, folder));
+        below.filter(|worktree| !found.protected.contains(worktree)).collect()
+    }
+
     /// Moves what commands have put there.
     pub(super) fn set_aside(&self, folder: &Utf8Path, is_last: bool) -> Moved {
         let known = self.all().get(folder).map(|watched| {
