@@ -33,6 +33,7 @@ pub mod context;
 pub mod desk;
 pub mod egress;
 mod elicit;
+mod footprint;
 pub mod fork;
 mod git;
 pub mod hook;

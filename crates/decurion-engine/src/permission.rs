@@ -81,6 +81,16 @@ impl Checkouts {
         Self { of: Some(folder.to_owned()), known: known.collect(), ..Self::default() }
     }
 
+    /// The same, to be looked up again.
+    pub(crate) fn anew(&self) -> Self {
+        Self { of: self.of.clone(), known: self.known.clone(), found: Arc::default() }
+    }
+
+    /// Whether they are looked up in the same way.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        (&self.of, &self.known) == (&other.of, &other.known)
+    }
+
     /// None where there is only one.
     fn all(&self) -> &[Utf8PathBuf] {
         let Some(folder) = &self.of else { return &self.known };

@@ -6,6 +6,7 @@
 mod abandoned;
 mod ground;
 pub(crate) mod hints;
+mod kept;
 mod opened;
 mod places;
 mod planted;
@@ -30,9 +31,11 @@ use decurion_protocol::intent::{ShellCommand, ShellIntent};
 use decurion_protocol::{Intent, Mode, Profile, Rule, ToolOutput};
 
 use crate::confine::Confinement;
+use crate::footprint;
 use crate::permission::{Around, Excluded, NamedWrite, Policy, Walls, fixed_part, linked_from, patterns_of};
 use crate::trail::{Ground, Trails};
 use ground::KeptGround;
+use kept::KeptSandboxes;
 pub(crate) use places::{checkouts, git_folders, settings_in, top_of};
 use planted::{Moved, Planted};
 pub(crate) use private_folder::PrivateFolder;
@@ -89,6 +92,7 @@ pub struct SandboxMaker {
     settings: SandboxSettings,
     excluded: Excluded,
     ground: Arc<KeptGround>,
+    kept: KeptSandboxes,
     walks: Walks,
     /// The repositories nested in a folder when it was first worked in. Those that commands make are their own.
     nested: Mutex<HashMap<Utf8PathBuf, Arc<[Nested]>>>,
@@ -195,6 +199,7 @@ impl SandboxMaker {
             excluded: Excluded::new(&settings.excluded),
             settings,
             ground: Arc::default(),
+            kept: KeptSandboxes::default(),
             walks: Walks::default(),
             nested: Mutex::default(),
             tmp: OnceLock::new(),
@@ -368,20 +373,50 @@ impl SandboxMaker {
         Ok(programs.trusted(shell))
     }
 
-    /// What a command may do that reads only, or has the usual rights, and what does not exist and cannot be made.
+    /// What a command may do that reads only, or has the usual rights, and what does not exist and cannot be made. What was
+    /// found for the command before it is used again if the disk and everything else that it depends on are the same.
     fn confine(
         &self,
         policy: &Policy,
         reads: bool,
-        Wanted { seen, opens }: Wanted<'_>,
+        wanted: Wanted<'_>,
         holding: Holding,
     ) -> Result<(Sandbox, Vec<PathBuf>), SandboxError> {
         // The rules could not be held against the text, so a repository's history stays closed where a rule forbids
         // to read files.
-        let unclear = seen.shell.as_ref().is_none_or(|shell| is_unclear(shell) || !is_proven(shell));
+        let unclear = wanted.seen.shell.as_ref().is_none_or(|shell| is_unclear(shell) || !is_proven(shell));
+        let hides_history = unclear && reads;
+        if holding == Holding::Listed || !wanted.opens.is_empty() {
+            return self.confine_anew(policy, reads, hides_history, wanted, holding);
+        }
+        let makes_reader_folder = self.reader_tmp.get().is_some();
+        let basis = kept::Basis::new(policy, (reads, hides_history, makes_reader_folder), wanted.seen);
+        if let Some(kept) = self.kept.find(&basis) {
+            return Ok((kept, Vec::new()));
+        }
+        let made = || self.confine_anew(policy, reads, hides_history, wanted, holding);
+        let (made, footprint) = footprint::noted(made);
+        let (sandbox, held) = made?;
+        if let Some(footprint) = footprint {
+            self.kept.keep(basis, footprint, &sandbox);
+        }
+        Ok((sandbox, held))
+    }
+
+    fn confine_anew(
+        &self,
+        policy: &Policy,
+        reads: bool,
+        hides_history: bool,
+        Wanted { seen, opens }: Wanted<'_>,
+        holding: Holding,
+    ) -> Result<(Sandbox, Vec<PathBuf>), SandboxError> {
         let writes = !reads && policy.mode != Mode::Plan;
         self.ground.begin();
         let trails = Trails::over(Arc::clone(&self.ground) as Arc<dyn Ground>);
+        let checkouts = policy.around.checkouts.anew();
+        let around = Around { trails: trails.clone(), checkouts, ..policy.around.clone() };
+        let policy = &Policy { around, ..policy.clone() };
         let mut paths =
             Collected { trails, ground: Arc::clone(&self.ground), holding, ..Collected::default() };
         let (tmp, shown_tmp) = self.add_temporary(&mut paths, reads)?;
@@ -394,7 +429,7 @@ impl SandboxMaker {
         if writes {
             self.open_named_files(&mut paths, opens, &policy.around);
         }
-        self.add_rules(&mut paths, policy, unclear && reads)?;
+        self.add_rules(&mut paths, policy, hides_history)?;
         paths.hide(&self.settings.hidden);
         let reads_all = |rule: &Rule| rule.tool == "Read" && rule.specifier.is_none();
         if reads && !policy.rules.allow.iter().any(reads_all) {
@@ -513,7 +548,7 @@ impl SandboxMaker {
                 self.add_nested(paths, folder, home);
                 // In a worktree this is a file that names the repository; it can be a link too.
                 paths.pin_links(&folder.join(".git"));
-                paths.restrict_all([folder.join(".git")].into_iter().filter(|git| git.is_file()));
+                paths.restrict_all([folder.join(".git")].into_iter().filter(|git| footprint::is_file(git)));
                 paths.restrict_all(places::settings_in(folder));
                 for (path, kind) in places::startup_files_to_hold(folder, around.home.as_deref()) {
                     self.hold(paths, &path, kind);
@@ -547,6 +582,10 @@ impl SandboxMaker {
             return;
         }
         let held = self.placeholders.hold(place.as_std_path(), kind);
+        // If it is removed the next command needs another one.
+        if !footprint::is_there(&place) {
+            footprint::spoil();
+        }
         // Commands have no more rights than we have, and cannot replace a file by the folder that would be needed: what
         // is above a restricted path stays where it is.
         let could_not = |error: &std::io::Error| {
@@ -577,21 +616,14 @@ impl SandboxMaker {
         let place = paths.trails.place(folder);
         let known = |nested: &HashMap<Utf8PathBuf, Arc<[Nested]>>| nested.get(&place).cloned();
         let known = known(&self.nested.lock().unwrap_or_else(PoisonError::into_inner));
-        let nested = known.unwrap_or_else(|| {
-            let found = places::repositories_in(&place).into_iter().enumerate().map(|(index, git)| {
-                let top = git.parent().filter(|_| git.file_name() == Some(".git"));
-                let folders = top.map_or_else(|| vec![git.clone()], places::git_folders);
-                let reads = index < MOST_NESTED;
-                let named = reads.then(|| places::named_by_git(top.unwrap_or(&git), &folders, home));
-                Nested { named: named.unwrap_or_default(), git }
-            });
-            let found: Arc<[Nested]> = found.collect();
-            let mut nested = self.nested.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(nested.entry(place.clone()).or_insert(found))
+        // What is found now is believed for the whole session.
+        let nested = footprint::unnoted(|| {
+            let nested = known.unwrap_or_else(|| self.find_nested(&place, home));
+            if paths.holding == Holding::Done {
+                self.planted.watch(&place, || nested.iter().map(|nested| nested.git.clone()).collect());
+            }
+            nested
         });
-        if paths.holding == Holding::Done {
-            self.planted.watch(&place, || nested.iter().map(|nested| nested.git.clone()).collect());
-        }
         for (index, Nested { git, named }) in nested.iter().enumerate() {
             self.add_named(paths, named);
             paths.pin_links(git);
@@ -608,9 +640,22 @@ impl SandboxMaker {
         }
     }
 
+    fn find_nested(&self, place: &Utf8Path, home: Option<&Utf8Path>) -> Arc<[Nested]> {
+        let found = places::repositories_in(place).into_iter().enumerate().map(|(index, git)| {
+            let top = git.parent().filter(|_| git.file_name() == Some(".git"));
+            let folders = top.map_or_else(|| vec![git.clone()], places::git_folders);
+            let reads = index < MOST_NESTED;
+            let named = reads.then(|| places::named_by_git(top.unwrap_or(&git), &folders, home));
+            Nested { named: named.unwrap_or_default(), git }
+        });
+        let found: Arc<[Nested]> = found.collect();
+        let mut nested = self.nested.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(nested.entry(place.to_owned()).or_insert(found))
+    }
+
     /// What rules deny.
     fn add_rules(&self, paths: &mut Collected, policy: &Policy, unclear: bool) -> Result<(), SandboxError> {
-        let around = Around { trails: paths.trails.clone(), ..policy.around.clone() };
+        let around = &policy.around;
         let checkouts = around.checkout.iter().flat_map(Confinement::checkouts);
         let folders: BTreeSet<Utf8PathBuf> =
             around.places().chain(checkouts).map(|folder| paths.trails.place(folder)).collect();
@@ -620,7 +665,7 @@ impl SandboxMaker {
         let rules: Vec<&Rule> = policy.rules.deny.iter().filter(about_files).collect();
         let mut wild = Vec::new();
         for rule in &rules {
-            for pattern in patterns_of(rule, &around, true) {
+            for pattern in patterns_of(rule, around, true) {
                 match places::whole(&pattern) {
                     Some(path) if path == "/" => {
                         for folder in &folders {
@@ -632,7 +677,7 @@ impl SandboxMaker {
                 }
             }
         }
-        self.add_wild(paths, &around, &folders, &wild)?;
+        self.add_wild(paths, around, &folders, &wild)?;
         if unclear && rules.iter().any(|rule| rule.tool == "Read") {
             let git = folders.iter().flat_map(|folder| places::git_folders(folder));
             let objects: Vec<Utf8PathBuf> = git.map(|git| git.join("objects")).collect();
@@ -876,6 +921,7 @@ impl Collected {
 
     /// Denies a path that is not text, or what it leads to.
     fn deny_unnamed(&mut self, path: &Path, reading: bool) {
+        footprint::note_place(path);
         let Ok(place) = path.canonicalize() else { return };
         if reading { self.unnamed_hidden.push(place) } else { self.unnamed_read_only.push(place) }
     }

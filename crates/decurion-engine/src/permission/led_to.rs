@@ -3,6 +3,7 @@
 
 use camino::{Utf8Path, Utf8PathBuf};
 
+use crate::footprint;
 use crate::repository::{Named, named};
 use crate::sandbox::{git_folders, settings_in, top_of};
 
@@ -30,12 +31,11 @@ pub(crate) fn linked_from(folder: &Utf8Path, git: &[Utf8PathBuf]) -> Vec<Utf8Pat
     let (mut waiting, mut seen): (Vec<_>, usize) = (settings.map(|path| (path, 0)).collect(), 0);
     while let Some((path, depth)) = waiting.pop() {
         seen += 1;
-        let Ok(kind) = path.symlink_metadata().map(|found| found.file_type()) else { continue };
+        let Ok(kind) = footprint::name(&path).map(|found| found.file_type()) else { continue };
         if kind.is_symlink() {
-            found.extend(path.canonicalize_utf8());
+            found.extend(footprint::place(&path));
         } else if kind.is_dir() && depth < DEEPEST && seen < MOST_NAMES {
-            let entries = path.read_dir_utf8().into_iter().flatten().flatten();
-            waiting.extend(entries.map(|entry| (entry.into_path(), depth + 1)));
+            waiting.extend(footprint::entries(&path).map(|entry| (entry.into_path(), depth + 1)));
         }
     }
     found

@@ -6,6 +6,7 @@
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::{config, small};
+use crate::footprint;
 
 /// Git itself follows no more includes within includes.
 const DEEPEST: usize = 10;
@@ -102,8 +103,9 @@ impl Reader<'_> {
                 let words =
                     value.split(|letter: char| letter.is_whitespace() || "'!;|&()<>=`$%".contains(letter));
                 let files = words.filter(|word| !word.is_empty()).map(|word| self.path(self.top, word));
-                self.found
-                    .extend(files.filter(|path| path.is_file()).map(Named::Program).collect::<Vec<_>>());
+                self.found.extend(
+                    files.filter(|path| footprint::is_file(path)).map(Named::Program).collect::<Vec<_>>(),
+                );
             }
             _ => {}
         }

@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use std::collections::BTreeSet;
+
 use camino::Utf8Path;
 use decurion_exec::placeholder::{is_placeholder, remove_abandoned};
 use decurion_protocol::Intent;
@@ -15,7 +17,10 @@ impl SandboxMaker {
     /// is a placeholder at all that commands could meet.
     pub fn remove_abandoned(&self, folder: &Utf8Path, policy: impl FnOnce() -> Policy) {
         let git = places::git_folders(folder);
-        let in_git = git.iter().flat_map(|git| places::git_settings_to_hold(git)).map(|(path, _)| path);
+        let in_git = git
+            .iter()
+            .flat_map(|git| places::git_settings_to_hold(git, &BTreeSet::new()))
+            .map(|(path, _)| path);
         let mut usual = places::settings_in(folder).chain(in_git);
         if !usual.any(|path| is_placeholder(path.as_std_path())) {
             return;

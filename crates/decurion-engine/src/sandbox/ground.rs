@@ -4,20 +4,15 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use camino::Utf8PathBuf;
 
+use crate::footprint::{self, Stamp, stamp_after};
 use crate::trail::{Disk, Entry, Ground, Trails};
 
-/// A folder that was changed this shortly before it was looked at may have been changed again since, at the same time
-/// by its file system's clock. Linux moves that clock on at least every 10 ms.
-const UNSURE: Duration = Duration::from_millis(100);
-/// The same for file systems that keep whole seconds, or even ones.
-const UNSURE_OF_SECONDS: Duration = Duration::from_secs(3);
 /// More names than this are not remembered.
 const MOST_NAMES: usize = 20_000;
 
@@ -64,9 +59,6 @@ struct Node {
     stamp: Option<Stamp>,
     names: HashMap<OsString, usize>,
 }
-
-/// Which folder it is, and when it was changed. The last two are times that no program can set.
-pub(super) type Stamp = (u64, u64, i64, i64, i64, i64);
 
 /// What is at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -218,6 +210,7 @@ impl Memory {
     /// Forgets what is known of a folder that has changed, or might have.
     fn check(&mut self, at: usize, path: &[u8]) {
         let path = Path::new(OsStr::from_bytes(path));
+        footprint::note_content(path);
         let folder = &mut self.nodes[at];
         if folder.command != self.command {
             let stamp = stamp_after(path, self.later);
@@ -243,27 +236,8 @@ impl Memory {
     }
 }
 
-/// None where it cannot be told whether the folder changes.
-pub(super) fn stamp(folder: &Path) -> Option<Stamp> {
-    stamp_after(folder, Duration::ZERO)
-}
-
-/// The same as it would be after this time.
-fn stamp_after(folder: &Path, time: Duration) -> Option<Stamp> {
-    let found = folder.symlink_metadata().ok()?;
-    #[expect(clippy::disallowed_methods, reason = "compared with the times of files")]
-    let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()? + time;
-    let stamp =
-        (found.dev(), found.ino(), found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec());
-    let changed = (found.mtime(), found.mtime_nsec()).max((found.ctime(), found.ctime_nsec()));
-    // A clock that tells microseconds apart shows some, but for one time in a thousand.
-    let is_fine = changed.1 % 1_000_000 != 0;
-    let changed = Duration::new(u64::try_from(changed.0).ok()?, u32::try_from(changed.1).ok()?);
-    let unsure = if is_fine { UNSURE } else { UNSURE_OF_SECONDS };
-    (age > changed + unsure).then_some(stamp)
-}
-
 fn look(path: &Path) -> Found {
+    footprint::note_name(path);
     match path.symlink_metadata() {
         Ok(found) if found.is_symlink() => std::fs::read_link(path).map_or(Found::Other, Found::Link),
         Ok(found) if found.is_dir() => Found::Folder,
@@ -288,10 +262,12 @@ impl Ground for KeptGround {
     }
 
     fn entries(&self, folder: &Path, most: usize) -> Vec<Entry> {
+        footprint::note_content(folder);
         Disk.entries(folder, most)
     }
 
     fn is_shared(&self, folder: &Path) -> bool {
+        footprint::note_content(folder);
         Disk.is_shared(folder)
     }
 }
@@ -299,6 +275,7 @@ impl Ground for KeptGround {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::SystemTime;
 
     /// Gives a folder another time of change, whatever the clock of its file system tells apart.
     fn touch(folder: &Path, time: u64) {

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::placeholder::Kind;
 
+use crate::footprint;
 use crate::permission::{STARTUP_FILES, fixed_part, plain, special_parts};
 use crate::repository::Named;
 
@@ -61,7 +62,7 @@ pub(super) fn named_by_git(
 /// The top of the checkout that a folder is in.
 pub(crate) fn top_of(folder: &Utf8Path) -> &Utf8Path {
     let mut above = folder.ancestors();
-    above.find(|above| above.join(".git").symlink_metadata().is_ok()).unwrap_or(folder)
+    above.find(|above| footprint::is_there(&above.join(".git"))).unwrap_or(folder)
 }
 
 /// The folders in which git keeps the repository that a folder is in: one, or two for a worktree. None where they lie
@@ -69,13 +70,13 @@ pub(crate) fn top_of(folder: &Utf8Path) -> &Utf8Path {
 /// any folder.
 pub(crate) fn git_folders(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
     let mut names = folder.ancestors().map(|above| above.join(".git"));
-    let found = names.find_map(|git| Some((git.symlink_metadata().ok()?.file_type(), git)));
+    let found = names.find_map(|git| Some((footprint::name(&git).ok()?.file_type(), git)));
     let Some((kind, found)) = found else { return Vec::new() };
     if kind.is_dir() {
         return vec![found];
     }
     let top = found.parent().unwrap_or(folder);
-    let place = |path: Utf8PathBuf| path.canonicalize_utf8().ok();
+    let place = |path: Utf8PathBuf| footprint::place(&path).ok();
     if kind.is_symlink() {
         let inside = |path: &Utf8PathBuf| path.starts_with(top) && is_git(path);
         return place(found.clone()).filter(inside).into_iter().collect();
@@ -97,11 +98,11 @@ pub(crate) fn git_folders(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
 /// is only one.
 pub(crate) fn checkouts(folder: &Utf8Path, known: impl Iterator<Item = Utf8PathBuf>) -> Vec<Utf8PathBuf> {
     let mut found: Vec<Utf8PathBuf> = known.collect();
-    let top = folder.ancestors().find(|above| above.join(".git").symlink_metadata().is_ok());
+    let top = folder.ancestors().find(|above| footprint::is_there(&above.join(".git")));
     found.extend(top.map(Utf8Path::to_owned));
     if let Some(common) = git_folders(folder).pop() {
         found.extend(common.parent().filter(|_| common.file_name() == Some(".git")).map(Utf8Path::to_owned));
-        let linked = common.join("worktrees").read_dir_utf8().into_iter().flatten().flatten();
+        let linked = footprint::entries(&common.join("worktrees"));
         let named = linked.filter_map(|entry| {
             let own = entry.path();
             Some(own.join(small(&own.join("gitdir"))?.trim()))
@@ -114,7 +115,7 @@ pub(crate) fn checkouts(folder: &Utf8Path, known: impl Iterator<Item = Utf8PathB
 }
 
 fn is_git(folder: &Utf8PathBuf) -> bool {
-    folder.join("objects").is_dir() && folder.join("HEAD").is_file()
+    footprint::is_folder(&folder.join("objects")) && footprint::is_file(&folder.join("HEAD"))
 }
 
 /// Whether a folder of git says that it is for this checkout: as one of its worktrees, or by its settings, as that of a
@@ -122,14 +123,14 @@ fn is_git(folder: &Utf8PathBuf) -> bool {
 fn belongs_to(top: &Utf8Path, own: &Utf8Path, common: &Utf8Path) -> bool {
     if own != common {
         let back = small(&own.join("gitdir")).map(|text| own.join(text.trim()));
-        return back.and_then(|back| back.canonicalize_utf8().ok())
-            == top.join(".git").canonicalize_utf8().ok();
+        return back.and_then(|back| footprint::place(&back).ok())
+            == footprint::place(&top.join(".git")).ok();
     }
     let config = small(&own.join("config")).unwrap_or_default();
     let values =
         config.lines().filter_map(|line| line.trim().strip_prefix("worktree")?.trim().strip_prefix('='));
     let mut named =
-        values.filter_map(|value| own.join(value.trim().trim_matches('"')).canonicalize_utf8().ok());
+        values.filter_map(|value| footprint::place(&own.join(value.trim().trim_matches('"'))).ok());
     own.starts_with(top) || named.any(|named| named == top)
 }
 
@@ -178,13 +179,13 @@ pub(super) fn folders_within(git: &Utf8Path) -> Vec<Within> {
     /// As many names are looked at: a command can make any number.
     const MOST_WITHIN: usize = 2_000;
     let mut found = vec![Within { folder: git.to_owned(), is_worktree: false }];
-    for entry in git.join("worktrees").read_dir_utf8().into_iter().flatten().flatten().take(MOST_WITHIN) {
+    for entry in footprint::entries(&git.join("worktrees")).take(MOST_WITHIN) {
         found.push(Within { folder: entry.into_path(), is_worktree: true });
     }
     let mut folders = vec![(git.join("modules"), DEEPEST)];
     let mut seen = 0;
     while let Some((folder, left)) = folders.pop() {
-        for entry in folder.read_dir_utf8().into_iter().flatten().flatten() {
+        for entry in footprint::entries(&folder) {
             seen += 1;
             if seen > MOST_WITHIN {
                 return found;
@@ -194,10 +195,10 @@ pub(super) fn folders_within(git: &Utf8Path) -> Vec<Within> {
                 continue;
             }
             let path = folder.join(entry.file_name());
-            if ["HEAD", "config", "objects"].iter().any(|name| path.join(name).exists()) {
+            if ["HEAD", "config", "objects"].iter().any(|name| footprint::leads_somewhere(&path.join(name))) {
                 folders.extend((left > 0).then(|| (path.join("modules"), left - 1)));
                 found.push(Within { folder: path, is_worktree: false });
-            } else if left > 0 && path.is_dir() {
+            } else if left > 0 && footprint::is_folder(&path) {
                 folders.push((path, left - 1));
             }
         }
@@ -213,7 +214,7 @@ pub(super) fn dot_names(
     folders: &[Utf8PathBuf],
 ) -> Vec<Utf8PathBuf> {
     let Some(home) = home.filter(|home| home.starts_with(folder)) else { return Vec::new() };
-    let entries = home.read_dir_utf8().into_iter().flatten().flatten();
+    let entries = footprint::entries(home);
     let dotted =
         entries.filter(|entry| entry.file_name().starts_with('.')).map(|entry| home.join(entry.file_name()));
     dotted.filter(|path| !folders.iter().any(|folder| folder.starts_with(path))).collect()
@@ -276,7 +277,7 @@ pub(super) fn repositories_in(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
     let mut folders = VecDeque::from([folder.to_owned()]);
     while let Some(current) = folders.pop_front() {
         let (mut below, mut has_head) = (Vec::new(), false);
-        for entry in current.read_dir_utf8().into_iter().flatten().flatten() {
+        for entry in footprint::entries(&current) {
             seen += 1;
             if seen > MOST_NAMES || found.len() == MOST_FOUND {
                 return found;

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::ground::{Stamp, stamp};
 use super::planted_files::{self, Depth, Files};
 use super::{MOST_NESTED, places, unfinished};
+use crate::footprint::{Stamp, stamp};
 use crate::repository::{self, Purpose};
 
 /// Folders are looked through if it takes this part of the time since the last time.

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::ground::{Stamp, stamp};
+use crate::footprint::{self, Stamp, stamp};
 use crate::permission::{component_matches, plain};
 
 /// More files than this are not looked through.
@@ -133,7 +133,9 @@ impl Walk<'_> {
 
     /// Where a walk goes on behind a link to a folder.
     fn behind(&self, folder: &Path, link: &OsStr, states: &States) -> Option<Visit> {
-        let place = folder.join(link).canonicalize().ok().filter(|place| place.is_dir())?;
+        let link = folder.join(link);
+        footprint::note_place(&link);
+        let place = link.canonicalize().ok().filter(|place| place.is_dir())?;
         // What is there is no file of anybody.
         if ["/proc", "/sys", "/dev"].iter().any(|system| place.starts_with(system)) {
             return None;
@@ -152,6 +154,7 @@ impl Walk<'_> {
     fn read(&mut self, visit: &Visit) -> Known {
         let (folder, states) = visit;
         let stamp = stamp(folder);
+        footprint::note_stamp(folder, stamp);
         let known = self.before.remove(visit).filter(|known| stamp.is_some() && known.stamp == stamp);
         if let Some(known) = known {
             return known;

@@ -230,5 +230,5 @@ pub(crate) fn only_shows(setting: &str) -> bool {
 fn changes_looks(key: &str) -> bool {
     const KEYS: &str = "core.quotepath core.abbrev log.date log.decorate diff.algorithm diff.mnemonicprefix diff.noprefix \
         diff.renames";
-    key.starts_with("color.") || key.starts_with("advice.") || crate::bash::lists(KEYS, &key)
+    key.starts_with("color.") || key.starts_with("advice.") || crate::bash::lists(KEYS, key)
 }

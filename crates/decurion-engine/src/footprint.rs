@@ -1,0 +1,336 @@
+//! What was looked at on the disk to find an answer. Takes looks at paths while an answer is found; tells later, by looking
+//! again, whether the answer would be the same.
+//!
+//! An answer may only be kept if all looks that it depends on go through this module.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::{FileType, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use camino::{Utf8DirEntry, Utf8Path, Utf8PathBuf};
+
+/// What was changed this shortly before it was looked at may have been changed again since, at the same time by its file
+/// system's clock. Linux moves that clock on at least every 10 ms.
+const UNSURE: Duration = Duration::from_millis(100);
+/// The same for file systems that keep whole seconds, or even ones.
+const UNSURE_OF_SECONDS: Duration = Duration::from_secs(3);
+
+/// Which file or folder it is, and when it was changed. The last two are times that no program can set.
+pub(crate) type Stamp = (u64, u64, i64, i64, i64, i64);
+
+/// All looks of one answer.
+#[derive(Debug, Default)]
+pub(crate) struct Footprint(HashMap<(PathBuf, Look), Seen>);
+
+/// How a path was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Look {
+    /// What the name stands for: nothing, a link, a folder or a file.
+    Name,
+    /// The same, links followed.
+    Target,
+    /// What is in the file or the folder, links followed.
+    Content,
+    /// The path without links.
+    Place,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seen {
+    Nothing,
+    /// Something that keeps its kind as long as it is there.
+    Kind(u64, u64, FileType),
+    Stamp(Stamp),
+    Place(PathBuf),
+}
+
+thread_local! {
+    static NOTES: RefCell<Notes> = const { RefCell::new(Notes::Off) };
+}
+
+/// What is noted on a thread.
+#[derive(Debug, Default)]
+enum Notes {
+    /// Nothing.
+    #[default]
+    Off,
+    /// All looks, while an answer is found.
+    On(Footprint),
+    /// The answer cannot be kept.
+    Spoiled,
+}
+
+/// Finds an answer, and notes what it depends on; nothing is noted if that may be changing now.
+pub(crate) fn noted<T>(answer: impl FnOnce() -> T) -> (T, Option<Footprint>) {
+    let outer = NOTES.replace(Notes::On(Footprint::default()));
+    let found = answer();
+    match NOTES.replace(outer) {
+        Notes::On(footprint) => (found, Some(footprint)),
+        Notes::Off | Notes::Spoiled => (found, None),
+    }
+}
+
+/// Finds something that an answer depends on and that is settled for good: nothing is noted.
+pub(crate) fn unnoted<T>(answer: impl FnOnce() -> T) -> T {
+    let outer = NOTES.take();
+    let found = answer();
+    NOTES.set(outer);
+    found
+}
+
+/// The answer depends on something that cannot be noted.
+pub(crate) fn spoil() {
+    NOTES.with_borrow_mut(|notes| {
+        if let Notes::On(_) = notes {
+            *notes = Notes::Spoiled;
+        }
+    });
+}
+
+impl Footprint {
+    /// Whether everything is as it was.
+    pub fn holds(&self) -> bool {
+        self.0.iter().all(|((path, look), seen)| look.at(path).as_ref() == Some(seen))
+    }
+}
+
+impl Look {
+    /// What is seen now; none if it may be changing, or cannot be told.
+    fn at(self, path: &Path) -> Option<Seen> {
+        let seen = match self {
+            Self::Name => path.symlink_metadata().map(|found| {
+                // Another link may be made in place of one, with the same number.
+                if found.is_symlink() { stamp_of(&found).map(Seen::Stamp) } else { Some(kind_of(&found)) }
+            }),
+            Self::Target => path.metadata().map(|found| Some(kind_of(&found))),
+            Self::Content => path.metadata().map(|found| stamp_of(&found).map(Seen::Stamp)),
+            Self::Place => path.canonicalize().map(|place| Some(Seen::Place(place))),
+        };
+        match seen {
+            Ok(seen) => seen,
+            Err(error) if is_absence(&error) => Some(Seen::Nothing),
+            Err(_) => None,
+        }
+    }
+
+    /// Notes a look that is about to be made.
+    fn note(self, path: &Path) {
+        NOTES.with_borrow_mut(|notes| {
+            let Notes::On(footprint) = notes else { return };
+            let key = (path.to_owned(), self);
+            if footprint.0.contains_key(&key) {
+                return;
+            }
+            match self.at(path) {
+                Some(seen) => _ = footprint.0.insert(key, seen),
+                None => *notes = Notes::Spoiled,
+            }
+        });
+    }
+}
+
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn kind_of(found: &Metadata) -> Seen {
+    Seen::Kind(found.dev(), found.ino(), found.file_type())
+}
+
+/// What a folder's list of names is known by; none where it may be changing, or is not there.
+pub(crate) fn stamp(folder: &Path) -> Option<Stamp> {
+    stamp_after(folder, Duration::ZERO)
+}
+
+/// The same as it would be after this time.
+pub(crate) fn stamp_after(folder: &Path, time: Duration) -> Option<Stamp> {
+    stamp_at(&folder.symlink_metadata().ok()?, now()? + time)
+}
+
+fn stamp_of(found: &Metadata) -> Option<Stamp> {
+    stamp_at(found, now()?)
+}
+
+fn now() -> Option<Duration> {
+    #[expect(clippy::disallowed_methods, reason = "compared with the times of files")]
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok();
+    #[cfg(test)]
+    let now = now.map(|now| now + tests::LATER.get());
+    now
+}
+
+fn stamp_at(found: &Metadata, now: Duration) -> Option<Stamp> {
+    is_settled(found, now).then(|| {
+        (found.dev(), found.ino(), found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec())
+    })
+}
+
+/// Whether a change from now on gives another time.
+fn is_settled(found: &Metadata, now: Duration) -> bool {
+    let changed = (found.mtime(), found.mtime_nsec()).max((found.ctime(), found.ctime_nsec()));
+    // A clock that tells microseconds apart shows some, but for one time in a thousand.
+    let unsure = if changed.1 % 1_000_000 == 0 { UNSURE_OF_SECONDS } else { UNSURE };
+    let (Ok(seconds), Ok(part)) = (u64::try_from(changed.0), u32::try_from(changed.1)) else { return false };
+    now > Duration::new(seconds, part) + unsure
+}
+
+/// What a name stands for, links not followed.
+pub(crate) fn name(path: &Utf8Path) -> io::Result<Metadata> {
+    Look::Name.note(path.as_std_path());
+    path.symlink_metadata()
+}
+
+/// Whether a name stands for something.
+pub(crate) fn is_there(path: &Utf8Path) -> bool {
+    name(path).is_ok()
+}
+
+/// Whether there is a folder, links followed.
+pub(crate) fn is_folder(path: &Utf8Path) -> bool {
+    Look::Target.note(path.as_std_path());
+    path.is_dir()
+}
+
+/// Whether there is anything, links followed.
+pub(crate) fn leads_somewhere(path: &Utf8Path) -> bool {
+    Look::Target.note(path.as_std_path());
+    path.exists()
+}
+
+/// Whether there is a file, links followed.
+pub(crate) fn is_file(path: &Utf8Path) -> bool {
+    Look::Target.note(path.as_std_path());
+    path.is_file()
+}
+
+/// A path without links.
+pub(crate) fn place(path: &Utf8Path) -> io::Result<Utf8PathBuf> {
+    Look::Place.note(path.as_std_path());
+    path.canonicalize_utf8()
+}
+
+/// What is in a folder; nothing if it cannot be read.
+pub(crate) fn entries(folder: &Utf8Path) -> impl Iterator<Item = Utf8DirEntry> + use<> {
+    Look::Content.note(folder.as_std_path());
+    folder.read_dir_utf8().into_iter().flatten().flatten()
+}
+
+/// A folder was looked at that had this stamp before.
+pub(crate) fn note_stamp(folder: &Path, stamp: Option<Stamp>) {
+    NOTES.with_borrow_mut(|notes| {
+        let Notes::On(footprint) = notes else { return };
+        match stamp {
+            Some(stamp) => _ = footprint.0.insert((folder.to_owned(), Look::Content), Seen::Stamp(stamp)),
+            None => *notes = Notes::Spoiled,
+        }
+    });
+}
+
+/// It is about to be asked where a path leads.
+pub(crate) fn note_place(path: &Path) {
+    Look::Place.note(path);
+}
+
+/// A name is about to be looked at.
+pub(crate) fn note_name(path: &Path) {
+    Look::Name.note(path);
+}
+
+/// The content of a file or a folder is about to be read.
+pub(crate) fn note_content(path: &Path) {
+    Look::Content.note(path);
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        /// How much later it is on this thread than the clock says.
+        pub(crate) static LATER: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    }
+
+    /// Gives a file or folder another time of change, whatever the clock of its file system tells apart.
+    pub(crate) fn touch(path: &Utf8Path) {
+        thread_local!(static NEXT: Cell<u64> = const { Cell::new(1_000_000_000) });
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(NEXT.replace(NEXT.get() + 1));
+        std::fs::File::open(path).unwrap().set_modified(time).unwrap();
+    }
+
+    type Answer = fn(&Utf8Path) -> String;
+    /// Gives what has another time of change then.
+    type Change = fn(&Utf8Path) -> Utf8PathBuf;
+
+    const LIST: Answer = |root| {
+        let mut names: Vec<_> = entries(root).map(|entry| entry.file_name().to_owned()).collect();
+        names.sort();
+        names.join(" ")
+    };
+    const KIND: Answer = |root| format!("{:?}", name(&root.join("a")).map(|found| found.is_dir()).ok());
+    const LEADS: Answer = |root| format!("{:?}", place(&root.join("link")).ok());
+    const TEXT: Answer = |root| crate::repository::small(&root.join("b")).unwrap_or_default();
+
+    const CHANGES: [Change; 4] = [
+        |root| {
+            std::fs::create_dir(root.join("new")).unwrap();
+            root.to_owned()
+        },
+        |root| {
+            std::fs::rename(root.join("a"), root.join("old")).unwrap();
+            std::fs::write(root.join("a"), "").unwrap();
+            root.to_owned()
+        },
+        |root| {
+            std::fs::remove_file(root.join("link")).unwrap();
+            std::os::unix::fs::symlink("b", root.join("link")).unwrap();
+            root.to_owned()
+        },
+        |root| {
+            std::fs::write(root.join("b"), "other").unwrap();
+            root.join("b")
+        },
+    ];
+
+    #[test]
+    fn footprint_holds_as_long_as_the_answer_is_the_same() {
+        for (name, answer, holds, is_kept_at_once) in [
+            ("names in a folder", LIST, [false, false, false, true], false),
+            ("kind of a folder", KIND, [true, false, true, true], true),
+            ("place behind a link", LEADS, [true, true, false, true], true),
+            ("text of a file", TEXT, [true, true, true, false], false),
+        ] {
+            for (change, holds) in CHANGES.iter().zip(holds) {
+                let folder = tempfile::tempdir().unwrap();
+                let root = &Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
+                std::fs::create_dir(root.join("a")).unwrap();
+                std::fs::write(root.join("b"), "text").unwrap();
+                std::os::unix::fs::symlink("a", root.join("link")).unwrap();
+                // What was just made may be made again at the same time.
+                assert_eq!(noted(|| answer(root)).1.is_some(), is_kept_at_once, "{name}");
+                LATER.set(Duration::from_secs(3600));
+                let (before, footprint) = noted(|| answer(root));
+                let footprint = footprint.unwrap();
+                assert!(footprint.holds(), "{name}");
+                touch(&change(root));
+                assert_eq!(footprint.holds(), holds, "{name}");
+                assert!(!holds || answer(root) == before, "{name}");
+                LATER.set(Duration::ZERO);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_kept_of_an_answer_that_is_spoiled() {
+        let root = Utf8Path::new("/");
+        assert!(noted(|| is_folder(root)).1.is_some());
+        assert!(noted(|| (is_folder(root), spoil())).1.is_none());
+        let (_, footprint) = noted(|| unnoted(|| (is_folder(root), spoil())));
+        assert_eq!(footprint.unwrap().0.len(), 0);
+    }
+}
