@@ -288,7 +288,7 @@ impl SandboxMaker {
         let compiled = self.compile_with(policy, profile, wanted, environment, Holding::Done)?;
         let read_only = compiled.sandbox.iter().flat_map(|sandbox| &sandbox.read_only);
         let shell = wanted.seen.shell.as_ref().filter(|_| profile != Some(Profile::ReadOnly));
-        match shell.and_then(|shell| removal::half_way(shell, &policy.around.cwd, read_only)) {
+        match shell.and_then(|shell| removal::half_way(shell, &policy.around.cwd, &read_only)) {
             Some((command, path)) => Err(SandboxError::HalfRemoved { command, path }),
             None => Ok(compiled),
         }
@@ -626,7 +626,6 @@ impl SandboxMaker {
         });
         for (index, Nested { git, named }) in nested.iter().enumerate() {
             self.add_named(paths, named);
-            paths.pin_links(git);
             match paths.ground.find(git.as_std_path()) {
                 ground::Found::Folder if index < MOST_NESTED => {
                     for (path, kind) in places::git_settings_to_hold(git, &BTreeSet::new()) {
@@ -635,7 +634,7 @@ impl SandboxMaker {
                     paths.restrict_all(places::git_settings(git, &BTreeSet::new()));
                 }
                 ground::Found::Folder | ground::Found::Other => paths.restrict_all([git.clone()]),
-                ground::Found::Nothing | ground::Found::Link(_) => {}
+                ground::Found::Nothing | ground::Found::Link(_) => paths.pin_links(git),
             }
         }
     }

@@ -12,7 +12,7 @@ use super::places;
 pub(super) fn half_way<'a>(
     shell: &ShellIntent,
     cwd: &Utf8Path,
-    read_only: impl Iterator<Item = &'a PathBuf> + Clone,
+    read_only: &(impl Iterator<Item = &'a PathBuf> + Clone),
 ) -> Option<(String, Utf8PathBuf)> {
     let known = || read_only.clone().filter_map(|path| Utf8Path::from_path(path));
     shell.commands.iter().find_map(|command| {

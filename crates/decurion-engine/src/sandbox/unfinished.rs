@@ -29,7 +29,9 @@ fn runs(line: &str) -> bool {
 /// Files by which git runs a program of any name, or reads and writes files elsewhere, when an operation is continued; with
 /// what they say.
 pub(super) fn settings(git: &Utf8Path) -> BTreeSet<(Utf8PathBuf, String)> {
-    const FILES: [(&str, fn(&Utf8Path, &str) -> bool); 4] = [
+    /// Takes the folder of git and the text of the file.
+    type IsDoubtful = fn(&Utf8Path, &str) -> bool;
+    const FILES: [(&str, IsDoubtful); 4] = [
         ("rebase-merge/strategy", |_, text| !STRATEGIES.contains(&text.trim())),
         ("sequencer/opts", |_, text| names_strategy(text)),
         ("rebase-apply/apply-opt", |_, text| writes_list(text)),
