@@ -624,10 +624,16 @@ fn files_in_folders_of_git_lead_the_git_of_the_person_nowhere() {
             git(&stand, &["config", "user.email", "e@x"]);
             person(&stand, "echo 3 > a.txt; git commit -qam y");
             person(&stand, before);
-            let results = results(&stand, &["--allowedTools", "Bash"]);
+            let run = finished(stand.decurion().args(["-p", "go", "--allowedTools", "Bash"]));
             person(&stand, after);
-            assert_eq!(stand.home.path().join("ran").exists(), !sandboxed, "{text}: {results:?}");
-            assert_eq!(results[0].contains("Decurion renamed them: "), sandboxed, "{text}: {results:?}");
+            assert_eq!(stand.home.path().join("ran").exists(), !sandboxed, "{text}: {run:?}");
+            // The model hears of it after the command, or the person at the end.
+            let told = format!("{:?} {}", stand.results(), run.errors);
+            assert_eq!(
+                told.matches("Decurion renamed them: ").count(),
+                usize::from(sandboxed),
+                "{text}: {told}"
+            );
         }
     }
 }
@@ -698,6 +704,29 @@ fn commands_remove_worktrees_and_clones_that_they_made() {
     let stand = Stand::in_home(home, &(script + "when\n  say \"done\"\n"));
     let results = results(&stand, &["--allowedTools", "Bash"]);
     assert_eq!(results[1], "1", "{results:?}");
+}
+
+/// A folder that a command closed is opened for the look at the end, and closed again.
+#[test]
+fn repositories_in_closed_folders_are_found_at_the_end() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let make = "mkdir -p d/e; git init -q d/e/s; git -C d/e/s config core.fsmonitor \"touch $PWD/../ran;\"; ln -s ../../out d/l; \
+                chmod 0 d/e; chmod 400 d; chmod 0 ../out; exit 0";
+    let stand = repository(&[make]);
+    fs::set_permissions(stand.home.path().join("out"), fs::Permissions::from_mode(0o000)).unwrap();
+    let owned = stand.home.program("chown").args(["-R", "65534:65534"]).arg(stand.home.path());
+    assert_eq!(finished(owned).ending.code(), 0);
+    // As a user whom the system does not let look everywhere.
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups", DECURION];
+    let program = stand.decurion().instead("/usr/bin/setpriv").args(user);
+    let run = finished(program.args(["-p", "go", "--allowedTools", "Bash"]));
+    let work = stand.home.work();
+    let mode = |path: &str| fs::metadata(work.join(path)).unwrap().mode() & 0o777;
+    assert_eq!((mode("d"), mode("d/e"), mode("../out")), (0o400, 0o000, 0o000), "{run:?}");
+    assert!(run.errors.contains("Decurion renamed it: "), "{run:?}");
+    assert!(!work.join("d/e/s/.git").exists(), "{run:?}");
 }
 
 /// What is found when the session ends is told to the person, also of commands in the background.

@@ -271,13 +271,25 @@ pub(super) fn bare_name(pattern: &str) -> Option<String> {
 /// The folders of git of the repositories in a folder, but for its own: `.git`, which may be a file, or for a repository
 /// without a checkout the folder that it lies in. Looks at no more names than it may, nearer ones first.
 pub(super) fn repositories_in(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
+    repositories_opening(folder, &mut |_| false)
+}
+
+/// The same. For a folder that cannot be read, `open` is called, and tells whether to try again.
+pub(super) fn repositories_opening(
+    folder: &Utf8Path,
+    open: &mut dyn FnMut(&Utf8Path) -> bool,
+) -> Vec<Utf8PathBuf> {
     const MOST_NAMES: usize = 200_000;
     const MOST_FOUND: usize = 5_000;
     let (mut found, mut seen) = (Vec::new(), 0);
     let mut folders = VecDeque::from([folder.to_owned()]);
     while let Some(current) = folders.pop_front() {
         let (mut below, mut has_head) = (Vec::new(), false);
-        for entry in footprint::entries(&current) {
+        let entries = current.read_dir_utf8().or_else(|error| {
+            let is_closed = error.kind() == std::io::ErrorKind::PermissionDenied;
+            if is_closed && open(&current) { current.read_dir_utf8() } else { Err(error) }
+        });
+        for entry in entries.into_iter().flatten().flatten() {
             seen += 1;
             if seen > MOST_NAMES || found.len() == MOST_FOUND {
                 return found;

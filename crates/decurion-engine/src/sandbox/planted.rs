@@ -224,7 +224,9 @@ impl Planted {
         }
         if is_due {
             let began = Instant::now();
-            let repositories = repositories_of(folder);
+            let mut unlocked = Unlocked::default();
+            let repositories =
+                if is_last { repositories_opening(folder, &mut unlocked) } else { repositories_of(folder) };
             moved.repositories.extend(found.new_of(&repositories).iter().filter_map(|git| refuse(git)));
             let others = repositories.iter().filter(|git| own.as_ref() != Some(*git));
             moved.files.extend(others.flat_map(|git| found.set_files_aside(git, Depth::Whole)));
@@ -290,8 +292,49 @@ impl Planted {
 
 /// The repositories in a folder, and its own.
 fn repositories_of(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
-    let own = [folder.join(".git")].into_iter().filter(|git| git.symlink_metadata().is_ok());
-    places::repositories_in(folder).into_iter().chain(own).collect()
+    with_own(folder, places::repositories_in(folder))
+}
+
+/// The same, also in folders that a command made unreadable.
+fn repositories_opening(folder: &Utf8Path, unlocked: &mut Unlocked) -> Vec<Utf8PathBuf> {
+    with_own(folder, places::repositories_opening(folder, &mut |closed| unlocked.unlock(closed)))
+}
+
+fn with_own(folder: &Utf8Path, mut repositories: Vec<Utf8PathBuf>) -> Vec<Utf8PathBuf> {
+    repositories.extend(Some(folder.join(".git")).filter(|git| git.symlink_metadata().is_ok()));
+    repositories
+}
+
+/// Folders whose owner may read them for now, with the modes that they get back.
+#[derive(Debug, Default)]
+struct Unlocked(Vec<(Utf8PathBuf, u32)>);
+
+impl Unlocked {
+    /// Lets the owner read a folder, and go through the one above. Gives whether anything has changed.
+    fn unlock(&mut self, folder: &Utf8Path) -> bool {
+        const ALL: u32 = 0o700;
+        let before = self.0.len();
+        for folder in [folder.parent(), Some(folder)].into_iter().flatten() {
+            let Some((_file, path)) = located(folder) else { continue };
+            let Ok(mode) = path.metadata().map(|found| found.permissions().mode()) else { continue };
+            let unlocks = mode & ALL != ALL;
+            if unlocks && std::fs::set_permissions(&path, Permissions::from_mode(mode | ALL)).is_ok() {
+                self.0.push((folder.to_owned(), mode));
+            }
+        }
+        self.0.len() > before
+    }
+}
+
+impl Drop for Unlocked {
+    fn drop(&mut self) {
+        // Those further down first: they are not reached through a folder that is closed.
+        for (folder, mode) in self.0.iter().rev() {
+            if let Some((_file, path)) = located(folder) {
+                let _ = std::fs::set_permissions(&path, Permissions::from_mode(*mode));
+            }
+        }
+    }
 }
 
 fn is_folder(path: &Utf8Path) -> bool {
@@ -325,6 +368,13 @@ fn aside(folder: &Utf8Path, name: &str, to: &Utf8Path) -> Option<Utf8PathBuf> {
         rename()
     });
     renamed.ok().map(|()| to.join(aside))
+}
+
+/// The same for a folder that need not be readable itself, and is no link.
+fn located(folder: &Utf8Path) -> Option<(File, PathBuf)> {
+    let (above, path) = opened(folder.parent()?)?;
+    let path = path.join(folder.file_name()?);
+    path.symlink_metadata().is_ok_and(|found| found.is_dir()).then_some((above, path))
 }
 
 /// A folder, and a path that leads to it whatever is put in its place.
