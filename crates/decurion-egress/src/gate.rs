@@ -128,10 +128,10 @@ pub enum Reason {
     #[error("the user denied this host")]
     DeniedByUser,
     /// Too many questions or connections of this client wait for a person.
-    #[error("too many connections of this client wait for an answer of the user")]
+    #[error("too many connections wait for the user's answer")]
     TooManyQuestions,
     /// An address was given instead of a name, and it is not listed.
-    #[error("addresses have to be listed to be reached without a name")]
+    #[error("an address instead of a name has to be listed")]
     UnlistedAddress,
     /// The name leads to an address that is not on the public network.
     #[error("it leads to {address}, which is a {kind} address that is not listed")]

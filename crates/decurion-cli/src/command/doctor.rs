@@ -35,6 +35,7 @@ pub fn run(json: bool) -> Result<u8, Failure> {
     let proofs = block_on(proofs::run(&loaded, &environment))?;
     let facts = json!({
         "version": wire::VERSION,
+        "kernel": kernel(),
         "providers": providers,
         "local": local.as_ref().map(|local| json!({"name": local.name, "url": local.base_url, "model": local.model})),
         "model": model,
@@ -45,6 +46,7 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         "trusted": loaded.trust.is_trusted(),
         "sandbox": wire::sandbox_name(&loaded),
         "sandbox_problem": wire::sandbox_form(&loaded).err(),
+        "sandbox_settings": sandbox_settings(&loaded),
         "sandbox_proofs": proofs.iter().map(Proof::json).collect::<Vec<_>>(),
         "warnings": warnings(&loaded),
     });
@@ -57,6 +59,32 @@ pub fn run(json: bool) -> Result<u8, Failure> {
     let broken = proofs.iter().any(|proof| proof.held == Ok(false));
     let missing = loaded.settings.sandbox.enabled && wire::sandbox_form(&loaded).is_err();
     Ok(u8::from(broken || missing))
+}
+
+/// The version of the kernel; none where it does not say.
+fn kernel() -> Option<String> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    Some(release.trim().to_owned())
+}
+
+/// What the settings say about the sandbox, under the names of its keys. What is hidden because it holds a secret is not
+/// among it.
+fn sandbox_settings(loaded: &Loaded) -> Value {
+    let settings = &loaded.settings.sandbox;
+    json!({
+        "enabled": settings.enabled,
+        "required": settings.required,
+        "autoAllowBashIfSandboxed": settings.asks_less,
+        "allowUnsandboxedCommands": settings.allows_outside,
+        "excludedCommands": settings.excluded,
+        "filesystem": {"allowWrite": settings.writable, "allowRead": settings.readable},
+        "network": {
+            "open": settings.network_open,
+            "allowedDomains": settings.allowed_hosts,
+            "deniedDomains": settings.denied_hosts,
+            "allowAllUnixSockets": settings.unix_sockets,
+        },
+    })
 }
 
 /// The facts but for the sandbox, a line each.
@@ -120,7 +148,7 @@ fn print_sandbox(loaded: &Loaded, proofs: &[Proof]) {
             Ok(true) => say!("  ok         commands cannot {promise}"),
             Ok(false) => {
                 say!(
-                    "  PROBLEM    a command could {promise}. Please report it with `decurion doctor --json`"
+                    "  PROBLEM    a command could {promise}. Please report it with the output of `decurion doctor --json`"
                 );
             }
             Err(reason) => say!("  not tried  commands cannot {promise} ({reason})"),

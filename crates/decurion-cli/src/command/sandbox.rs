@@ -131,11 +131,9 @@ fn explain(
         Verdict::Deny => "is refused",
     };
     let mut lines = vec![format!("It {verdict}: {}.", bash::visible(&decision.reason))];
-    for part in permission::explain(&policy, "Bash", &input, &intent) {
-        let mark = if part.fine { "ok " } else { "ask" };
-        lines.push(format!("  {mark} {}: {}", bash::visible(&part.text), bash::visible(&part.why)));
-    }
     lines.extend(saved);
+    let parts = permission::explain(&policy, "Bash", &input, &intent);
+    lines.extend(parts.iter().map(part_in_words));
     match explained.sandbox {
         None => lines.push("It runs without a sandbox.".to_owned()),
         Some(sandbox) => {
@@ -146,19 +144,29 @@ fn explain(
     Ok(lines)
 }
 
+/// One command of the text, or the words of a loop, and what the rules say of it.
+fn part_in_words(part: &permission::Part) -> String {
+    let mark = if part.fine { "ok " } else { "ask" };
+    let why = bash::visible(&part.why);
+    match part.text.strip_prefix(": ") {
+        Some(words) => format!("  {mark} {} (words of a loop or an assignment): {why}", bash::visible(words)),
+        None => format!("  {mark} {}: {why}", bash::visible(&part.text)),
+    }
+}
+
 /// Why no question is asked that would be asked without the sandbox, if that is so.
 fn saved_question(policy: &Policy, input: &Value, intent: &Intent, decision: &Decision) -> Option<String> {
     if decision.verdict != Verdict::Allow {
         return None;
     }
     let weaker = [
-        (Walls::Standing, "because of sandbox.autoAllowBashIfSandboxed"),
-        (Walls::Absent, "because the sandbox lets it change nothing"),
+        (Walls::Standing, "Without sandbox.autoAllowBashIfSandboxed"),
+        (Walls::Absent, "Without the sandbox, which lets it change nothing,"),
     ];
-    weaker.into_iter().find_map(|(walls, why)| {
+    weaker.into_iter().find_map(|(walls, without)| {
         let other = permission::decide(&Policy { walls, ..policy.clone() }, "Bash", input, intent);
         let reason = bash::visible(&other.reason).clone();
-        (other.verdict != Verdict::Allow).then(|| format!("No question is asked {why}; otherwise: {reason}."))
+        (other.verdict != Verdict::Allow).then(|| format!("{without} it would be asked about: {reason}."))
     })
 }
 
@@ -256,7 +264,9 @@ async fn run_program(
             let proxy = egress.environment(&loaded.rules.set);
             own = own.and_then(|own| Ok(own.into_iter().chain(proxy?).collect()));
         }
-        let own = own.map_err(|error| Failure::failed(format!("no way to the network: {error}")))?;
+        let own = own.map_err(|error| {
+            Failure::failed(format!("cannot give the program a way to the network: {error}"))
+        })?;
         env.retain(|(name, _)| !own.iter().any(|(known, _)| known == name));
         env.extend(own);
     }

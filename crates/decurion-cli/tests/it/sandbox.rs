@@ -535,6 +535,21 @@ fn settings_of_the_sandbox_that_cannot_be_used_are_reported_at_the_start() {
 }
 
 #[test]
+fn the_facts_for_a_report_are_what_the_guide_promises() {
+    let stand = stand(&[]);
+    let settings =
+        json!({"sandbox": {"excludedCommands": ["docker"], "network": {"allowedDomains": ["a.example"]}}});
+    fs::write(stand.home.state().join("settings.json"), settings.to_string()).unwrap();
+    let run = stand.run(&["doctor", "--json"]);
+    let facts: Value = serde_json::from_str(&run.output()).unwrap();
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    assert_eq!(facts["kernel"], kernel.trim(), "{facts}");
+    assert_eq!(facts["sandbox_settings"]["excludedCommands"], json!(["docker"]), "{facts}");
+    assert_eq!(facts["sandbox_settings"]["network"]["allowedDomains"], json!(["a.example"]), "{facts}");
+    assert!(facts["sandbox_proofs"].as_array().is_some_and(|proofs| !proofs.is_empty()), "{facts}");
+}
+
+#[test]
 fn doctor_tries_to_read_keys_and_fails_where_a_promise_is_not_kept() {
     let stand = stand(&[]);
     let ssh = stand.home.home().join(".ssh");

@@ -181,10 +181,13 @@ fn where_a_program_was_is_no_path_that_it_was_refused() {
 fn a_question_names_the_paths_and_says_where_they_are() {
     let write =
         "perl -e 'for (1 .. 5) { open(F, qq(>/etc/decurion-$_)) or warn qq(/etc/decurion-$_: $!\n) } exit 1'";
-    let stand = stand(&[write]);
+    let reads = "for f in 1; do awk 'BEGIN { print \"x\" > \"/etc/decurion-made\" }'; done";
+    let stand = stand(&[write, reads]);
     let no = json!({"behavior": "deny", "message": "no"});
-    let (asked, results) = led(&stand, &["--allowedTools", "Bash"], &[no]);
-    assert_eq!(asked.len(), 1, "{asked:?} {results:?}");
+    let (asked, results) = led(&stand, &["--allowedTools", "Bash(perl:*)"], &[no]);
+    assert_eq!(asked.len(), 2, "{asked:?} {results:?}");
+    let told = "/etc/decurion-made, which is outside of the project. It had no effect. Run it again without the sandbox";
+    assert!(asked[1]["decision_reason"].as_str().unwrap().contains(told), "{asked:?}");
     let why = "the sandbox refused to write /etc/decurion-1, /etc/decurion-2, /etc/decurion-3 and 2 more, which are \
                outside of the project. The command has run once, perhaps with effects.";
     assert!(asked[0]["decision_reason"].as_str().unwrap().starts_with(why), "{asked:?}");

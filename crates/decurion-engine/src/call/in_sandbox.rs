@@ -30,7 +30,8 @@ pub(super) async fn sandboxed(
     // What ended well needs nothing more: it is only told.
     let remedy = remedy.filter(|remedy| output.is_error && may_ask(bench, leave, profile, *remedy));
     if let Some(remedy) = remedy {
-        return widened(bench, work, leave, remedy, (refusal, output)).await;
+        let reads = profile == Some(Profile::ReadOnly);
+        return widened(bench, work, leave, (remedy, reads), (refusal, output)).await;
     }
     refusal.explain(&mut output, None);
     Ok(output)
@@ -120,16 +121,16 @@ async fn tidy(bench: &Bench<'_>, output: &mut ToolOutput) {
     }
 }
 
-/// Asks a person whether a command may run again with what it lacked.
+/// Asks a person whether a command, which could perhaps only read, may run again with what it lacked.
 async fn widened(
     bench: &Bench<'_>,
     work: &Work,
     leave: &Leave,
-    remedy: Remedy,
+    (remedy, reads): (Remedy, bool),
     (refusal, mut output): (Refusal, ToolOutput),
 ) -> Result<ToolOutput, JournalLost> {
     let wider = (remedy == Remedy::Outside).then_some(Profile::Outside);
-    let reason = refusal.question(remedy);
+    let reason = refusal.question(remedy, reads);
     let decision = Decision { verdict: Verdict::Ask, rule: None, reason, profile: wider };
     let (mut ready, seen) = (work.ready(&leave.seen), leave.seen.clone());
     if wider.is_some() {
@@ -210,7 +211,7 @@ impl Leave {
         };
         let egress = egress.filter(|_| sandbox.network);
         let pass = egress.map(|egress| egress.admit(bench, call, &rules)).transpose();
-        let pass = pass.map_err(|error| format!("it has no way to the network: {error}"))?;
+        let pass = pass.map_err(|error| format!("it cannot be given a way to the network: {error}"))?;
         let (sandbox, pass) = (Some(Arc::new(sandbox)), pass.map(Arc::new));
         Ok(Some(Confined { sandbox, pass, variables, made: Made::default() }))
     }

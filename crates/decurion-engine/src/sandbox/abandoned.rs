@@ -1,8 +1,6 @@
 //! What killed sessions have left in a folder. Takes the rules and directories at a session's start, removes the
 //! placeholders there that no session needs.
 
-use std::path::Path;
-
 use std::collections::BTreeSet;
 
 use camino::Utf8Path;
@@ -30,7 +28,7 @@ impl SandboxMaker {
         // Without a sandbox nothing is held either.
         let held = listed.map(|(_, held)| held).unwrap_or_default();
         // What is in a folder goes before it.
-        for path in held.iter().rev().map(|path| path.as_path()).filter(|path: &&Path| is_placeholder(path)) {
+        for path in held.iter().rev().filter(|path| is_placeholder(path)) {
             remove_abandoned(path);
         }
     }

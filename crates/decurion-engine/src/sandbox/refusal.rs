@@ -471,8 +471,8 @@ impl Refusal {
         }
     }
 
-    /// Why a person is asked to let the command run again with a remedy.
-    pub fn question(&self, remedy: Remedy) -> String {
+    /// Why a person is asked to let the command run again with a remedy. `reads`: whether it could only read.
+    pub fn question(&self, remedy: Remedy, reads: bool) -> String {
         let what = match (&self.evidence, self.kind) {
             (Evidence::Line(line), kind) => {
                 format!("the command reports, unverified, that {} ({line})", kind.text())
@@ -493,15 +493,16 @@ impl Refusal {
                 format!("the sandbox {}{why}", self.refused())
             }
         };
+        let before =
+            if reads { "It had no effect." } else { "The command has run once, perhaps with effects." };
         let then = match remedy {
-            Remedy::Outside => {
-                "The command has run once, perhaps with effects. Run it again without the sandbox, with all your rights?"
+            Remedy::UsualRights if self.kind == RefusalKind::Read => {
+                "Run it again so that it can read what is no secret, write in the project and reach listed hosts?"
             }
-            Remedy::UsualRights => {
-                "It had no effect. Run it again so that it can write in the project and reach listed hosts?"
-            }
+            Remedy::Outside => "Run it again without the sandbox, with all your rights?",
+            Remedy::UsualRights => "Run it again so that it can write in the project and reach listed hosts?",
         };
-        format!("{what}. {then}")
+        format!("{what}. {before} {then}")
     }
 
     /// What the sandbox did, where that is known, as the end of a sentence.
@@ -753,7 +754,7 @@ mod tests {
             network_open: false,
         };
         let refusal = refusal_in(&ToolOutput::error(text), &hosts, &bounds, "/project".into())?;
-        Some((refusal.kind, refusal.is_verified(), refusal.text().to_owned()))
+        Some((refusal.kind, refusal.is_verified(), refusal.text()))
     }
 
     #[test]

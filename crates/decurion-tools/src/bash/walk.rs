@@ -221,7 +221,7 @@ impl<'a> Walker<'a> {
                 self.state = state;
             }
         }
-        self.not_literal("it is more than commands one after the other");
+        self.not_literal("it has loops, conditions or the like");
     }
 
     fn each(&mut self, name: &str, words: Option<&[Word]>, body: &Script) {
