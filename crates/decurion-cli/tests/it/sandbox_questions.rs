@@ -285,6 +285,16 @@ fn a_rule_that_holds_a_whole_command_lets_it_write_the_file_that_it_names() {
 }
 
 #[test]
+fn a_rule_that_holds_a_whole_command_lets_it_make_the_file_that_it_names_in_every_mode_but_plan() {
+    for (mode, made) in [("dontAsk", true), ("default", true), ("plan", false)] {
+        let stand = stand(&["cp a.txt ../out/new.txt"]);
+        let rules = ["--allowedTools", "Bash(cp a.txt ../out/new.txt)", "--permission-mode", mode];
+        let results = self::results(&stand, &rules);
+        assert_eq!(stand.home.path().join("out/new.txt").exists(), made, "{mode}: {results:?}");
+    }
+}
+
+#[test]
 fn a_host_that_cannot_be_reached_is_a_failure_and_no_question() {
     let stand = stand(&["curl -sS https://gone.invalid/", "curl -sSf --noproxy '' http://localhost:1/"]);
     let settings = json!({"sandbox": {"network": {"allowedDomains": ["gone.invalid", "localhost:1"]}}});

@@ -13,7 +13,7 @@ use camino::Utf8Path;
 use decurion_exec::new_file::NewFile;
 use decurion_exec::sandbox::TEMPORARY;
 use decurion_protocol::intent::{ShellCommand, ShellIntent};
-use decurion_protocol::{Access, Intent, Touch, Verdict};
+use decurion_protocol::{Access, Intent, Mode, Touch, Verdict};
 use serde_json::Value;
 
 use super::{Collected, SandboxMaker};
@@ -42,7 +42,8 @@ impl SandboxMaker {
     /// Makes the files among these paths that do not exist and that the text plainly makes, and no other. They are removed
     /// with the result unless they were written. Looks at the disk.
     pub fn make_named_files(&self, named: &[NamedWrite], policy: &Policy, seen: &Intent) -> Vec<NewFile> {
-        let Some(text) = seen.shell.as_ref().filter(|text| is_plain(text)) else { return Vec::new() };
+        let text = seen.shell.as_ref().filter(|text| policy.mode != Mode::Plan && is_plain(text));
+        let Some(text) = text else { return Vec::new() };
         let trails = Trails::on_disk();
         let may_make = |path: &Utf8Path| {
             let is_absent =
@@ -86,7 +87,8 @@ fn is_temporary(path: &Utf8Path) -> bool {
 fn is_denied(policy: &Policy, path: &Utf8Path) -> bool {
     let touches = vec![Touch { path: path.to_owned(), access: Access::Write }];
     let decision = decide(policy, "Edit", &Value::Null, &Intent { touches, ..Intent::titled("") });
-    decision.verdict == Verdict::Deny
+    // Where no person can be asked, a question is a refusal too; this one was answered.
+    decision.verdict == Verdict::Deny && decision.rule.is_some()
 }
 
 /// The mode of the file that a text makes at a path, if the first of its commands that names the path makes a file there.
