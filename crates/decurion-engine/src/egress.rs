@@ -143,7 +143,7 @@ impl Egress {
         match started {
             Ok(proxy) => self.proxies.lock().unwrap_or_else(PoisonError::into_inner).push(proxy),
             Err(error) => {
-                tracing::warn!("commands cannot reach the network, because the proxy did not start: {error}")
+                tracing::warn!("commands cannot reach the network, because the proxy did not start: {error}");
             }
         }
     }
