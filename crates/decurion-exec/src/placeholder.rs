@@ -356,9 +356,7 @@ mod tests {
         living.hold(&room.join("used"), Kind::Folder).unwrap();
         std::fs::create_dir(room.join("theirs")).unwrap();
         // A killed process leaves its files and closes its descriptors.
-        for (_, held) in std::mem::take(&mut *killed.all()) {
-            drop(held.file);
-        }
+        drop(std::mem::take(&mut *killed.all()));
         for name in ["a/b", "file", "used", "theirs", "absent"] {
             remove_abandoned(&room.join(name));
         }
