@@ -37,6 +37,8 @@ enum Look {
     Content,
     /// The path without links.
     Place,
+    /// Whether its file system can be written.
+    Mount,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +48,7 @@ enum Seen {
     Kind(u64, u64, FileType),
     Stamp(Stamp),
     Place(PathBuf),
+    ReadOnly(bool),
 }
 
 thread_local! {
@@ -66,9 +69,11 @@ enum Notes {
 
 /// Finds an answer, and notes what it depends on; nothing is noted if that may be changing now.
 pub(crate) fn noted<T>(answer: impl FnOnce() -> T) -> (T, Option<Footprint>) {
-    let outer = NOTES.replace(Notes::On(Footprint::default()));
+    let outer = Outer(NOTES.replace(Notes::On(Footprint::default())));
     let found = answer();
-    match NOTES.replace(outer) {
+    let notes = NOTES.take();
+    drop(outer);
+    match notes {
         Notes::On(footprint) => (found, Some(footprint)),
         Notes::Off | Notes::Spoiled => (found, None),
     }
@@ -76,10 +81,17 @@ pub(crate) fn noted<T>(answer: impl FnOnce() -> T) -> (T, Option<Footprint>) {
 
 /// Finds something that an answer depends on and that is settled for good: nothing is noted.
 pub(crate) fn unnoted<T>(answer: impl FnOnce() -> T) -> T {
-    let outer = NOTES.take();
-    let found = answer();
-    NOTES.set(outer);
-    found
+    let _outer = Outer(NOTES.take());
+    answer()
+}
+
+/// What was noted before, which comes back also after a panic.
+struct Outer(Notes);
+
+impl Drop for Outer {
+    fn drop(&mut self) {
+        NOTES.set(std::mem::take(&mut self.0));
+    }
 }
 
 /// The answer depends on something that cannot be noted.
@@ -109,6 +121,7 @@ impl Look {
             Self::Target => path.metadata().map(|found| Some(kind_of(&found))),
             Self::Content => path.metadata().map(|found| stamp_of(&found).map(Seen::Stamp)),
             Self::Place => path.canonicalize().map(|place| Some(Seen::Place(place))),
+            Self::Mount => Ok(Some(Seen::ReadOnly(decurion_exec::is_read_only(path)))),
         };
         match seen {
             Ok(seen) => seen,
@@ -223,9 +236,11 @@ pub(crate) fn entries(folder: &Utf8Path) -> impl Iterator<Item = Utf8DirEntry> +
 pub(crate) fn note_stamp(folder: &Path, stamp: Option<Stamp>) {
     NOTES.with_borrow_mut(|notes| {
         let Notes::On(footprint) = notes else { return };
-        match stamp {
-            Some(stamp) => _ = footprint.0.insert((folder.to_owned(), Look::Content), Seen::Stamp(stamp)),
-            None => *notes = Notes::Spoiled,
+        let seen = stamp.map(Seen::Stamp);
+        let before = seen.clone().map(|seen| footprint.0.insert((folder.to_owned(), Look::Content), seen));
+        // It has changed between two looks.
+        if before.is_none_or(|before| before.is_some() && before != seen) {
+            *notes = Notes::Spoiled;
         }
     });
 }
@@ -233,6 +248,23 @@ pub(crate) fn note_stamp(folder: &Path, stamp: Option<Stamp>) {
 /// It is about to be asked where a path leads.
 pub(crate) fn note_place(path: &Path) {
     Look::Place.note(path);
+}
+
+/// It is about to be asked what is behind a path.
+pub(crate) fn note_target(path: &Path) {
+    Look::Target.note(path);
+}
+
+/// Whether nothing can be written below a path because of how its file system is mounted.
+pub(crate) fn is_read_only(path: &Path) -> bool {
+    Look::Mount.note(path);
+    decurion_exec::is_read_only(path)
+}
+
+/// Whether a folder cannot be listed, so that nobody knows what is in it.
+pub(crate) fn is_closed(folder: &Utf8Path) -> bool {
+    Look::Content.note(folder.as_std_path());
+    folder.read_dir_utf8().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// A name is about to be looked at.

@@ -190,6 +190,9 @@ pub(crate) fn nested_run_for_files(common: &Utf8Path) -> bool {
     false
 }
 
+/// What stands in a name for what is not text.
+pub(crate) const UNNAMED: char = char::REPLACEMENT_CHARACTER;
+
 /// Where git looks into another repository when it is called in the checkout of a folder. None where that cannot be told.
 pub(crate) fn gitlinks(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
     let Some(repository) = found(folder) else { return Vec::new() };
@@ -203,7 +206,8 @@ pub(crate) fn gitlinks(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
         parts.peek().is_some()
             && parts.all(|part| matches!(part, Utf8Component::Normal(name) if name != ".git"))
     };
-    let paths = paths.filter_map(|path| String::from_utf8(path).ok().map(Utf8PathBuf::from));
+    // A name that is not text stands for one that does not exist, and shows by [`UNNAMED`] that it is there.
+    let paths = paths.map(|path| Utf8PathBuf::from(String::from_utf8_lossy(&path).into_owned()));
     paths.filter(below).map(|path| repository.top.join(path)).collect()
 }
 

@@ -95,7 +95,7 @@ pub struct SandboxMaker {
     kept: KeptSandboxes,
     walks: Walks,
     /// The repositories nested in a folder when it was first worked in. Those that commands make are their own.
-    nested: Mutex<HashMap<Utf8PathBuf, Arc<[Nested]>>>,
+    nested: Mutex<HashMap<Utf8PathBuf, Arc<AllNested>>>,
     tmp: OnceLock<PrivateFolder>,
     /// The same for commands that were not asked about, because they only read: what they leave must not reach others.
     reader_tmp: OnceLock<PrivateFolder>,
@@ -135,6 +135,14 @@ impl<'a> From<&'a Intent> for Wanted<'a> {
     fn from(seen: &'a Intent) -> Self {
         Self { seen, opens: &[] }
     }
+}
+
+/// What there was in a working directory when it was first worked in.
+#[derive(Debug)]
+struct AllNested {
+    repositories: Vec<Nested>,
+    /// Folders whose names are not text.
+    unnamed: Vec<PathBuf>,
 }
 
 /// A repository in a working directory.
@@ -614,17 +622,18 @@ impl SandboxMaker {
     /// Keeps commands from changing the settings of repositories nested in a folder.
     fn add_nested(&self, paths: &mut Collected, folder: &Utf8Path, home: Option<&Utf8Path>) {
         let place = paths.trails.place(folder);
-        let known = |nested: &HashMap<Utf8PathBuf, Arc<[Nested]>>| nested.get(&place).cloned();
+        let known = |nested: &HashMap<Utf8PathBuf, Arc<AllNested>>| nested.get(&place).cloned();
         let known = known(&self.nested.lock().unwrap_or_else(PoisonError::into_inner));
         // What is found now is believed for the whole session.
         let nested = footprint::unnoted(|| {
             let nested = known.unwrap_or_else(|| self.find_nested(&place, home));
             if paths.holding == Holding::Done {
-                self.planted.watch(&place, || nested.iter().map(|nested| nested.git.clone()).collect());
+                let git = || nested.repositories.iter().map(|nested| nested.git.clone()).collect();
+                self.planted.watch(&place, || (git(), nested.unnamed.iter().cloned().collect()));
             }
             nested
         });
-        for (index, Nested { git, named }) in nested.iter().enumerate() {
+        for (index, Nested { git, named }) in nested.repositories.iter().enumerate() {
             self.add_named(paths, named);
             match paths.ground.find(git.as_std_path()) {
                 ground::Found::Folder if index < MOST_NESTED => {
@@ -639,15 +648,16 @@ impl SandboxMaker {
         }
     }
 
-    fn find_nested(&self, place: &Utf8Path, home: Option<&Utf8Path>) -> Arc<[Nested]> {
-        let found = places::repositories_in(place).into_iter().enumerate().map(|(index, git)| {
+    fn find_nested(&self, place: &Utf8Path, home: Option<&Utf8Path>) -> Arc<AllNested> {
+        let places::Repositories { git, unnamed } = places::repositories_in(place, &mut |_| false);
+        let repositories = git.into_iter().enumerate().map(|(index, git)| {
             let top = git.parent().filter(|_| git.file_name() == Some(".git"));
             let folders = top.map_or_else(|| vec![git.clone()], places::git_folders);
             let reads = index < MOST_NESTED;
             let named = reads.then(|| places::named_by_git(top.unwrap_or(&git), &folders, home));
             Nested { named: named.unwrap_or_default(), git }
         });
-        let found: Arc<[Nested]> = found.collect();
+        let found = Arc::new(AllNested { repositories: repositories.collect(), unnamed });
         let mut nested = self.nested.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(nested.entry(place.to_owned()).or_insert(found))
     }
@@ -855,7 +865,7 @@ impl Collected {
 
     fn write(&mut self, path: &Utf8Path) {
         let place = self.trails.place(path);
-        if place != "/" && self.exists(&place) && !decurion_exec::is_read_only(place.as_std_path()) {
+        if place != "/" && self.exists(&place) && !footprint::is_read_only(place.as_std_path()) {
             self.writable.insert(place);
         }
     }

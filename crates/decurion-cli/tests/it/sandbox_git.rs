@@ -333,7 +333,12 @@ fn endless_lists_of_ignored_names_are_not_read() {
 }
 
 /// Repositories that a command puts where the person's own `git status` finds them, and what its result says in the sandbox.
-const PLANTED: [(&str, &str); 3] = [
+const PLANTED: [(&str, &str); 4] = [
+    (
+        "b=$(printf '\\377'); git init -q $b; git -C $b config core.fsmonitor \"touch $PWD/../ran; true\"; git -C $b -c user.name=n -c \
+         user.email=e@x commit -q --allow-empty -m x; git update-index --add --cacheinfo 160000,$(git -C $b rev-parse HEAD),$b",
+        "Decurion renamed it",
+    ),
     (
         "git init -q n; git -C n config core.fsmonitor \"touch $PWD/../ran; true\"; git -C n -c user.name=n -c user.email=e@x \
      commit -q --allow-empty -m x; git update-index --add --cacheinfo 160000,$(git -C n rev-parse HEAD),n",
@@ -555,13 +560,23 @@ fn repositories_below_run_nothing_for_the_person() {
 
 /// Files that a command puts into a folder of git: what is there before the session, what the command does, and what the
 /// person does then, through which `ran` must not come to be beside the working directory.
-const IN_FOLDERS_OF_GIT: [(&str, &str, &str); 17] = [
+const IN_FOLDERS_OF_GIT: [(&str, &str, &str); 19] = [
     ("", "rm .git/COMMIT_EDITMSG; ln -s ../../ran .git/COMMIT_EDITMSG", "git commit -q --allow-empty -m y"),
     ("git branch z HEAD~1", "ln -s ../../ran .git/FETCH_HEAD", "git fetch -q . z"),
     ("git checkout -q HEAD~1", "ln -s $(realpath ..)/ran .git/SQUASH_MSG", "git merge -q --squash main"),
     ("", "rm .git/index; ln -s ../../ran .git/index", "git add a.txt"),
     ("", "ln -s ../../ran .git/packed-refs", "git pack-refs --all"),
     ("", "rm .git/logs/HEAD; ln -s ../../../ran .git/logs/HEAD", "git commit -q --allow-empty -m y"),
+    (
+        "",
+        "b=$(printf '\\377'); git checkout -q -b $b; rm .git/logs/refs/heads/$b; ln -s ../../../../../ran .git/logs/refs/heads/$b",
+        "git commit -q --allow-empty -m y",
+    ),
+    (
+        "",
+        "git checkout -q -b objects/ab/x; cd .git/logs/refs/heads/objects/ab; rm x; ln -s ../../../../../../../ran x",
+        "git commit -q --allow-empty -m y",
+    ),
     (
         "",
         "rm -r .git/logs/refs; ln -s ../../../out .git/logs/refs",
@@ -727,6 +742,42 @@ fn repositories_in_closed_folders_are_found_at_the_end() {
     assert_eq!((mode("d"), mode("d/e"), mode("../out")), (0o400, 0o000, 0o000), "{run:?}");
     assert!(run.errors.contains("Decurion renamed it: "), "{run:?}");
     assert!(!work.join("d/e/s/.git").exists(), "{run:?}");
+}
+
+/// What a folder holds that a command closed is protected all the same: another command could open it again.
+#[test]
+fn closed_folders_do_not_hide_what_is_protected_in_them() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    for (close, text, is_leak) in [
+        ("chmod 300 conf", "chmod 755 conf; cat conf/.env", true),
+        (
+            "chmod 300 .git/modules",
+            "git config -f .git/modules/m/config core.fsmonitor evil; chmod 755 .git/modules",
+            false,
+        ),
+    ] {
+        for sandboxed in [true, false] {
+            let stand = repository(&[close, text]);
+            let stand = if sandboxed { stand } else { stand.without_sandbox() };
+            person(
+                &stand,
+                "mkdir .git/modules; git clone -q --separate-git-dir .git/modules/m . sub; mkdir conf; echo hush > conf/.env",
+            );
+            let owned = stand.home.program("chown").args(["-R", "65534:65534"]).arg(stand.home.path());
+            assert_eq!(finished(owned).ending.code(), 0);
+            let user = ["--reuid=65534", "--regid=65534", "--clear-groups", DECURION];
+            let program = stand.decurion().instead("/usr/bin/setpriv").args(user);
+            let rules = ["--allowedTools", "Bash", "--disallowedTools", "Read(.env)"];
+            let run = finished(program.args(["-p", "go"]).args(rules));
+            let results = stand.results();
+            let config = fs::read_to_string(stand.home.work().join(".git/modules/m/config")).unwrap();
+            let had_effect =
+                if is_leak { results[1].to_string().contains("hush") } else { config.contains("evil") };
+            assert_eq!(had_effect, !sandboxed, "{close}: {results:?} {run:?}");
+        }
+    }
 }
 
 /// What is found when the session ends is told to the person, also of commands in the background.

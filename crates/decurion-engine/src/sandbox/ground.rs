@@ -210,7 +210,6 @@ impl Memory {
     /// Forgets what is known of a folder that has changed, or might have.
     fn check(&mut self, at: usize, path: &[u8]) {
         let path = Path::new(OsStr::from_bytes(path));
-        footprint::note_content(path);
         let folder = &mut self.nodes[at];
         if folder.command != self.command {
             let stamp = stamp_after(path, self.later);
@@ -220,6 +219,7 @@ impl Memory {
             folder.stamp = stamp;
             folder.command = self.command;
         }
+        footprint::note_stamp(path, folder.stamp);
         if let Some(noted) = &mut self.noted {
             match folder.stamp {
                 Some(stamp) => _ = noted.entry(at).or_insert_with(|| (path.to_owned(), stamp)),

@@ -1,6 +1,7 @@
 //! Which files a rule or a guarantee is about, as they are on disk now. Takes patterns and folders, gives paths.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use decurion_exec::placeholder::Kind;
@@ -23,7 +24,8 @@ pub(crate) fn settings_in(folder: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf
 pub(super) fn git_settings_to_hold(git: &Utf8Path, made: &BTreeSet<Utf8PathBuf>) -> Vec<(Utf8PathBuf, Kind)> {
     let mut found = Vec::new();
     let within = folders_within(git).into_iter().filter(|within| !made.contains(&within.folder));
-    for Within { folder, is_worktree } in within {
+    for Within { folder, kind } in within.filter(|within| within.kind != WithinKind::Closed) {
+        let is_worktree = kind == WithinKind::Worktree;
         if !is_worktree {
             // Files in the last two name addresses. Git takes no notice of empty ones.
             found.extend(["hooks", "remotes", "branches"].map(|name| (folder.join(name), Kind::Folder)));
@@ -153,12 +155,16 @@ pub(super) fn git_settings(git: &Utf8Path, made: &BTreeSet<Utf8PathBuf>) -> Vec<
         "branches",
     ];
     let within = folders_within(git).into_iter().filter(|within| !made.contains(&within.folder));
-    within.flat_map(|within| NAMES.map(|name| within.folder.join(name))).collect()
+    let settings = |within: Within| match within.kind {
+        WithinKind::Closed => vec![within.folder],
+        _ => NAMES.map(|name| within.folder.join(name)).into(),
+    };
+    within.flat_map(settings).collect()
 }
 
 /// The worktrees of a repository that lie in a folder, as git keeps them.
 pub(super) fn worktrees_below(git: &Utf8Path, folder: &Utf8Path) -> Vec<Utf8PathBuf> {
-    let within = folders_within(git).into_iter().filter(|within| within.is_worktree);
+    let within = folders_within(git).into_iter().filter(|within| within.kind == WithinKind::Worktree);
     let is_below = |within: &Within| {
         let named = small(&within.folder.join("gitdir")).map(|text| Utf8PathBuf::from(text.trim()));
         named.is_some_and(|named| crate::permission::normal(&named).starts_with(folder))
@@ -169,7 +175,15 @@ pub(super) fn worktrees_below(git: &Utf8Path, folder: &Utf8Path) -> Vec<Utf8Path
 /// A folder in which git keeps a repository or one of its worktrees.
 pub(super) struct Within {
     pub folder: Utf8PathBuf,
-    pub is_worktree: bool,
+    pub kind: WithinKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WithinKind {
+    Repository,
+    Worktree,
+    /// A folder of these that cannot be listed, or has too much in it: not all that is in it is known.
+    Closed,
 }
 
 /// A folder of git, and those of its worktrees and submodules in it.
@@ -178,16 +192,26 @@ pub(super) fn folders_within(git: &Utf8Path) -> Vec<Within> {
     const DEEPEST: usize = 4;
     /// As many names are looked at: a command can make any number.
     const MOST_WITHIN: usize = 2_000;
-    let mut found = vec![Within { folder: git.to_owned(), is_worktree: false }];
-    for entry in footprint::entries(&git.join("worktrees")).take(MOST_WITHIN) {
-        found.push(Within { folder: entry.into_path(), is_worktree: true });
+    let worktrees = git.join("worktrees");
+    let mut found = vec![Within { folder: git.to_owned(), kind: WithinKind::Repository }];
+    let closed = |folder: &Utf8Path| Within { folder: folder.to_owned(), kind: WithinKind::Closed };
+    let mut entries = footprint::entries(&worktrees);
+    for entry in entries.by_ref().take(MOST_WITHIN) {
+        found.push(Within { folder: entry.into_path(), kind: WithinKind::Worktree });
+    }
+    if entries.next().is_some() || footprint::is_closed(&worktrees) {
+        found.push(closed(&worktrees));
     }
     let mut folders = vec![(git.join("modules"), DEEPEST)];
     let mut seen = 0;
     while let Some((folder, left)) = folders.pop() {
+        if footprint::is_closed(&folder) {
+            found.push(closed(&folder));
+        }
         for entry in footprint::entries(&folder) {
             seen += 1;
             if seen > MOST_WITHIN {
+                found.push(closed(&git.join("modules")));
                 return found;
             }
             // Behind a link everything could be looked through.
@@ -197,7 +221,7 @@ pub(super) fn folders_within(git: &Utf8Path) -> Vec<Within> {
             let path = folder.join(entry.file_name());
             if ["HEAD", "config", "objects"].iter().any(|name| footprint::leads_somewhere(&path.join(name))) {
                 folders.extend((left > 0).then(|| (path.join("modules"), left - 1)));
-                found.push(Within { folder: path, is_worktree: false });
+                found.push(Within { folder: path, kind: WithinKind::Repository });
             } else if left > 0 && footprint::is_folder(&path) {
                 folders.push((path, left - 1));
             }
@@ -268,48 +292,76 @@ pub(super) fn bare_name(pattern: &str) -> Option<String> {
     pattern.strip_prefix("/**/").filter(|name| !name.contains('/')).and_then(plain)
 }
 
-/// The folders of git of the repositories in a folder, but for its own: `.git`, which may be a file, or for a repository
-/// without a checkout the folder that it lies in. Looks at no more names than it may, nearer ones first.
-pub(super) fn repositories_in(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
-    repositories_opening(folder, &mut |_| false)
+/// What there is of repositories in a folder, but for its own.
+#[derive(Debug, Default)]
+pub(super) struct Repositories {
+    /// Their folders of git: `.git`, which may be a file, or for a repository without a checkout the folder that it lies in.
+    pub git: Vec<Utf8PathBuf>,
+    /// Folders whose names are not text. Nothing in them is looked at.
+    pub unnamed: Vec<PathBuf>,
 }
 
-/// The same. For a folder that cannot be read, `open` is called, and tells whether to try again.
-pub(super) fn repositories_opening(
-    folder: &Utf8Path,
-    open: &mut dyn FnMut(&Utf8Path) -> bool,
-) -> Vec<Utf8PathBuf> {
+/// Looks for repositories in a folder. Looks at no more names than it may, nearer ones first. For a folder that cannot be
+/// read, `open` is called, and tells whether to try again.
+pub(super) fn repositories_in(folder: &Utf8Path, open: &mut dyn FnMut(&Utf8Path) -> bool) -> Repositories {
     const MOST_NAMES: usize = 200_000;
     const MOST_FOUND: usize = 5_000;
-    let (mut found, mut seen) = (Vec::new(), 0);
+    let (mut found, mut seen) = (Repositories::default(), 0);
     let mut folders = VecDeque::from([folder.to_owned()]);
     while let Some(current) = folders.pop_front() {
         let (mut below, mut has_head) = (Vec::new(), false);
-        let entries = current.read_dir_utf8().or_else(|error| {
+        let entries = std::fs::read_dir(&current).or_else(|error| {
             let is_closed = error.kind() == std::io::ErrorKind::PermissionDenied;
-            if is_closed && open(&current) { current.read_dir_utf8() } else { Err(error) }
+            if is_closed && open(&current) { std::fs::read_dir(&current) } else { Err(error) }
         });
         for entry in entries.into_iter().flatten().flatten() {
             seen += 1;
-            if seen > MOST_NAMES || found.len() == MOST_FOUND {
+            if seen > MOST_NAMES || found.git.len() == MOST_FOUND {
                 return found;
             }
-            let name = entry.file_name();
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let Ok(name) = entry.file_name().into_string() else {
+                found.unnamed.extend(is_folder.then(|| entry.path()));
+                continue;
+            };
             has_head |= name == "HEAD";
             if name == ".git" {
-                found.extend((current != folder).then(|| current.join(name)));
-            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                below.push(name.to_owned());
+                found.git.extend((current != folder).then(|| current.join(name)));
+            } else if is_folder {
+                below.push(name);
             }
         }
         if has_head && crate::repository::looks_like_git_folder(&current) {
             // There are only objects, and many.
             below.retain(|name| name != "objects");
-            found.push(current.clone());
+            found.git.push(current.clone());
         }
         folders.extend(below.iter().map(|name| current.join(name)));
     }
     found
+}
+
+/// Whether a folder whose name need not be text is a repository, or has one in it.
+pub(super) fn holds_repository(folder: &Path) -> bool {
+    const MOST_NAMES: usize = 20_000;
+    let mut left = MOST_NAMES;
+    let mut folders = VecDeque::from([folder.to_owned()]);
+    while let Some(current) = folders.pop_front() {
+        let entries = std::fs::read_dir(&current);
+        if entries.is_err() {
+            // Nobody knows.
+            return true;
+        }
+        for entry in entries.into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            left = left.saturating_sub(1);
+            if left == 0 || name == ".git" || name == "HEAD" {
+                return true;
+            }
+            folders.extend(entry.file_type().is_ok_and(|kind| kind.is_dir()).then(|| entry.path()));
+        }
+    }
+    false
 }
 
 #[cfg(test)]
@@ -361,9 +413,12 @@ mod tests {
         }
         std::fs::create_dir(root.join("f")).unwrap();
         std::fs::write(root.join("f/.git"), "gitdir: ../x.git\n").unwrap();
-        let mut found = repositories_in(&root);
+        let mut found = repositories_in(&root, &mut |_| false).git;
         found.sort();
         assert_eq!(found, ["a/b/.git", "f/.git", "led", "x.git", "x.git/c/.git"].map(|name| root.join(name)));
-        assert_eq!(repositories_in(&root.join("x.git")), [root.join("x.git"), root.join("x.git/c/.git")]);
+        assert_eq!(
+            repositories_in(&root.join("x.git"), &mut |_| false).git,
+            [root.join("x.git"), root.join("x.git/c/.git")]
+        );
     }
 }

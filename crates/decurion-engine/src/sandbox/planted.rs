@@ -6,15 +6,18 @@
 //! when that has become cheap beside the time that has passed, and when the session ends.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use camino::{Utf8Path, Utf8PathBuf};
+use rustix::fs::{Mode, OFlags};
 
+use super::places::WithinKind;
 use super::planted_files::{self, Depth, Files};
 use super::{MOST_NESTED, places, unfinished};
 use crate::footprint::{Stamp, stamp};
@@ -115,11 +118,13 @@ struct Found {
     files: Files,
     /// Repositories that commands can change nothing in.
     read_only: BTreeSet<Utf8PathBuf>,
+    /// Folders whose names are not text.
+    unnamed: BTreeSet<PathBuf>,
 }
 
 impl Found {
     /// What is there besides the repository of the folder itself.
-    fn new(folder: &Utf8Path, repositories: Vec<Utf8PathBuf>) -> Self {
+    fn new(folder: &Utf8Path, (repositories, unnamed): (Vec<Utf8PathBuf>, BTreeSet<PathBuf>)) -> Self {
         let own = folder.join(".git");
         let own = own.symlink_metadata().is_ok().then_some(own);
         let tops =
@@ -134,7 +139,33 @@ impl Found {
         let looked_in = looked_in.filter(|git| is_folder(git) && !read_only.contains(git));
         let files = looked_in.flat_map(|git| planted_files::find(&git, Depth::Whole)).collect();
         let repositories = repositories.into_iter().chain(own).collect();
-        Self { repositories, protected, programs, files, read_only }
+        Self { repositories, protected, programs, files, read_only, unnamed }
+    }
+
+    /// The repositories in a folder, and its own. New folders with repositories whose names are not text are renamed before,
+    /// since nothing else would look at them; gives their new names.
+    fn repositories_of(
+        &self,
+        folder: &Utf8Path,
+        open: &mut dyn FnMut(&Utf8Path) -> bool,
+    ) -> (Vec<Utf8PathBuf>, Vec<Utf8PathBuf>) {
+        /// There may be others in those that were renamed.
+        const LOOKS: usize = 10;
+        let mut renamed = Vec::new();
+        for _ in 0..LOOKS {
+            let places::Repositories { mut git, unnamed } = places::repositories_in(folder, open);
+            let new = unnamed.iter().filter(|path| !self.unnamed.contains(*path));
+            let before = renamed.len();
+            renamed.extend(new.filter(|path| places::holds_repository(path)).filter_map(|path| {
+                let above = path.parent()?;
+                aside(above, path.file_name()?, Utf8Path::from_path(above)?)
+            }));
+            if renamed.len() == before {
+                git.extend(Some(folder.join(".git")).filter(|git| git.symlink_metadata().is_ok()));
+                return (git, renamed);
+            }
+        }
+        (Vec::new(), renamed)
     }
 
     /// Which repositories are new and would run something for a person who looks at them.
@@ -148,8 +179,21 @@ impl Found {
         if self.read_only.contains(git) || !is_folder(git) {
             return Vec::new();
         }
-        let new = planted_files::find(git, depth).into_iter().filter(|file| !self.files.contains(file));
-        new.filter_map(|(path, _)| aside(path.parent()?, path.file_name()?, git)).collect()
+        /// Closed folders may have others in them.
+        const LOOKS: usize = 20;
+        let mut new = Vec::new();
+        for _ in 0..LOOKS {
+            let found = planted_files::find(git, depth).into_iter().filter(|file| !self.files.contains(file));
+            let (closed, others): (Vec<_>, Vec<_>) =
+                found.map(|(path, _)| path).partition(|path| path.is_dir() && !path.is_symlink());
+            new = others;
+            // Git cannot work with them either.
+            let opened = closed.iter().filter(|folder| open_to_owner(folder).is_some());
+            if opened.count() == 0 {
+                break;
+            }
+        }
+        new.iter().filter_map(|path| aside(path.parent()?, path.file_name()?, git)).collect()
     }
 
     /// New worktrees and submodules in the folders of git of a checkout that would run something, with those folders.
@@ -157,10 +201,11 @@ impl Found {
         let is_new =
             |git: &Utf8PathBuf| git.canonicalize_utf8().is_ok_and(|place| !self.protected.contains(&place));
         let runs = |within: &places::Within| {
-            if within.is_worktree {
-                repository::runs_for_looks(&within.folder, &self.protected)
-            } else {
-                repository::runs_for_submodules(&within.folder, &self.protected)
+            match within.kind {
+                WithinKind::Worktree => repository::runs_for_looks(&within.folder, &self.protected),
+                WithinKind::Repository => repository::runs_for_submodules(&within.folder, &self.protected),
+                // Commands cannot change what is in it.
+                WithinKind::Closed => false,
             }
         };
         let mut found = Vec::new();
@@ -175,7 +220,12 @@ impl Found {
 
 impl Planted {
     /// Remembers a working directory before commands write in it, with the repositories in it.
-    pub(super) fn watch(&self, folder: &Utf8Path, repositories: impl FnOnce() -> Vec<Utf8PathBuf>) {
+    /// Takes also the folders whose names are not text.
+    pub(super) fn watch(
+        &self,
+        folder: &Utf8Path,
+        repositories: impl FnOnce() -> (Vec<Utf8PathBuf>, BTreeSet<PathBuf>),
+    ) {
         if self.all().contains_key(folder) {
             return;
         }
@@ -201,7 +251,13 @@ impl Planted {
             return BTreeSet::new();
         };
         let below = git.iter().flat_map(|git| places::worktrees_below(git, folder));
-        below.filter(|worktree| !found.protected.contains(worktree)).collect()
+        // One that is a link may lead to another.
+        let is_new = |worktree: &Utf8PathBuf| {
+            worktree
+                .canonicalize_utf8()
+                .is_ok_and(|place| place == *worktree && !found.protected.contains(&place))
+        };
+        below.filter(is_new).collect()
     }
 
     /// Moves what commands have put there.
@@ -222,11 +278,12 @@ impl Planted {
                 watched.looked_at_git = Look::since(began);
             }
         }
-        if is_due {
+        if is_due || self.has_unnamed_nested(folder) {
             let began = Instant::now();
-            let mut unlocked = Unlocked::default();
-            let repositories =
-                if is_last { repositories_opening(folder, &mut unlocked) } else { repositories_of(folder) };
+            let mut unlocked = Unlocked { root: folder, folders: Vec::new() };
+            let mut open = |closed: &Utf8Path| is_last && unlocked.unlock(closed);
+            let (repositories, renamed) = found.repositories_of(folder, &mut open);
+            moved.repositories.extend(renamed);
             moved.repositories.extend(found.new_of(&repositories).iter().filter_map(|git| refuse(git)));
             let others = repositories.iter().filter(|git| own.as_ref() != Some(*git));
             moved.files.extend(others.flat_map(|git| found.set_files_aside(git, Depth::Whole)));
@@ -285,56 +342,62 @@ impl Planted {
         watched.nested.iter().filter(|nested| !watched.before.contains(nested)).cloned().collect()
     }
 
+    /// Whether the index of a checkout names repositories by names that are not text.
+    fn has_unnamed_nested(&self, folder: &Utf8Path) -> bool {
+        let all = self.all();
+        let nested = all.get(folder).map(|watched| watched.nested.as_slice()).unwrap_or_default();
+        nested.iter().any(|nested| nested.as_str().contains(repository::UNNAMED))
+    }
+
     fn all(&self) -> MutexGuard<'_, HashMap<Utf8PathBuf, Watched>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The repositories in a folder, and its own.
-fn repositories_of(folder: &Utf8Path) -> Vec<Utf8PathBuf> {
-    with_own(folder, places::repositories_in(folder))
-}
-
-/// The same, also in folders that a command made unreadable.
-fn repositories_opening(folder: &Utf8Path, unlocked: &mut Unlocked) -> Vec<Utf8PathBuf> {
-    with_own(folder, places::repositories_opening(folder, &mut |closed| unlocked.unlock(closed)))
-}
-
-fn with_own(folder: &Utf8Path, mut repositories: Vec<Utf8PathBuf>) -> Vec<Utf8PathBuf> {
-    repositories.extend(Some(folder.join(".git")).filter(|git| git.symlink_metadata().is_ok()));
-    repositories
-}
-
 /// Folders whose owner may read them for now, with the modes that they get back.
-#[derive(Debug, Default)]
-struct Unlocked(Vec<(Utf8PathBuf, u32)>);
+#[derive(Debug)]
+struct Unlocked<'a> {
+    /// The folder that is looked through. None above it is changed.
+    root: &'a Utf8Path,
+    folders: Vec<(File, u32)>,
+}
 
-impl Unlocked {
+/// As many folders are opened: each is an open file until the end of the look.
+const MOST_UNLOCKED: usize = 500;
+
+impl Unlocked<'_> {
     /// Lets the owner read a folder, and go through the one above. Gives whether anything has changed.
     fn unlock(&mut self, folder: &Utf8Path) -> bool {
-        const ALL: u32 = 0o700;
-        let before = self.0.len();
-        for folder in [folder.parent(), Some(folder)].into_iter().flatten() {
-            let Some((_file, path)) = located(folder) else { continue };
-            let Ok(mode) = path.metadata().map(|found| found.permissions().mode()) else { continue };
-            let unlocks = mode & ALL != ALL;
-            if unlocks && std::fs::set_permissions(&path, Permissions::from_mode(mode | ALL)).is_ok() {
-                self.0.push((folder.to_owned(), mode));
+        let before = self.folders.len();
+        let above = folder.parent().filter(|above| above.starts_with(self.root));
+        for folder in [above, Some(folder)].into_iter().flatten() {
+            if self.folders.len() < MOST_UNLOCKED {
+                self.folders.extend(open_to_owner(folder.as_std_path()));
             }
         }
-        self.0.len() > before
+        self.folders.len() > before
     }
 }
 
-impl Drop for Unlocked {
+impl Drop for Unlocked<'_> {
     fn drop(&mut self) {
-        // Those further down first: they are not reached through a folder that is closed.
-        for (folder, mode) in self.0.iter().rev() {
-            if let Some((_file, path)) = located(folder) {
-                let _ = std::fs::set_permissions(&path, Permissions::from_mode(*mode));
-            }
+        for (file, mode) in &self.folders {
+            let _ = set_mode(file, *mode);
         }
     }
+}
+
+/// Lets the owner of a folder list and change it. Gives the folder and the mode that it had, if that was another.
+fn open_to_owner(folder: &Path) -> Option<(File, u32)> {
+    const ALL: u32 = 0o700;
+    let file = located(folder)?;
+    let mode = file.metadata().ok()?.permissions().mode();
+    (mode & ALL != ALL && set_mode(&file, mode | ALL).is_ok()).then_some((file, mode))
+}
+
+/// Changes the mode of what was opened, whatever is at its path now.
+fn set_mode(file: &File, mode: u32) -> std::io::Result<()> {
+    std::fs::set_permissions(path_of(file), Permissions::from_mode(mode))
 }
 
 fn is_folder(path: &Utf8Path) -> bool {
@@ -355,9 +418,12 @@ fn refuse(git: &Utf8Path) -> Option<Utf8PathBuf> {
 
 /// Renames what is in a folder, and moves it to another one. Does nothing where a command has put a link in the way of
 /// either.
-fn aside(folder: &Utf8Path, name: &str, to: &Utf8Path) -> Option<Utf8PathBuf> {
-    let aside = format!("{name}{ASIDE}{}", uuid::Uuid::new_v4().simple());
-    let ((from_folder, from_path), (into_folder, into_path)) = (opened(folder)?, opened(to)?);
+fn aside(folder: impl AsRef<Path>, name: impl AsRef<OsStr>, to: &Utf8Path) -> Option<Utf8PathBuf> {
+    let name = name.as_ref();
+    // The new name is text, so that everything else finds it.
+    let aside = format!("{}{ASIDE}{}", name.to_string_lossy(), uuid::Uuid::new_v4().simple());
+    let ((from_folder, from_path), (into_folder, into_path)) =
+        (opened(folder.as_ref())?, opened(to.as_std_path())?);
     let rename = || std::fs::rename(from_path.join(name), into_path.join(&aside));
     let renamed = rename().or_else(|_| {
         // A command may have taken away the right to change its folder.
@@ -370,17 +436,21 @@ fn aside(folder: &Utf8Path, name: &str, to: &Utf8Path) -> Option<Utf8PathBuf> {
     renamed.ok().map(|()| to.join(aside))
 }
 
-/// The same for a folder that need not be readable itself, and is no link.
-fn located(folder: &Utf8Path) -> Option<(File, PathBuf)> {
-    let (above, path) = opened(folder.parent()?)?;
-    let path = path.join(folder.file_name()?);
-    path.symlink_metadata().is_ok_and(|found| found.is_dir()).then_some((above, path))
+/// The same for a folder that need not be readable itself. None where it is a link.
+fn located(folder: &Path) -> Option<File> {
+    let (above, _) = opened(folder.parent()?)?;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Some(rustix::fs::openat(&above, folder.file_name()?, flags, Mode::empty()).ok()?.into())
+}
+
+fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// A folder, and a path that leads to it whatever is put in its place.
-fn opened(folder: &Utf8Path) -> Option<(File, PathBuf)> {
+fn opened(folder: &Path) -> Option<(File, PathBuf)> {
     // Only a folder can be opened so, and no pipe.
     let file = File::open(folder.join(".")).ok()?;
-    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    (path.read_link().ok()? == folder.as_std_path()).then_some((file, path))
+    let path = path_of(&file);
+    (path.read_link().ok()? == folder).then_some((file, path))
 }

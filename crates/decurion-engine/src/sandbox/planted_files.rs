@@ -2,9 +2,12 @@
 //! and what they say.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ffi::{OsStr, OsString};
+use std::path::{Component, Path, PathBuf};
 
-use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
+use camino::Utf8Path;
 
+use super::planted::ASIDE;
 use super::{places, unfinished};
 
 /// As many names are looked at in one folder of git.
@@ -13,8 +16,28 @@ const MOST_NAMES: usize = 200_000;
 const SETTINGS: [&str; 8] =
     ["hooks", "config", "config.worktree", "commondir", "gitdir", "attributes", "remotes", "branches"];
 
+/// What git writes at the top of its folder, and the folders that it writes in.
+const WRITTEN: [&str; 16] = [
+    "COMMIT_EDITMSG",
+    "FETCH_HEAD",
+    "MERGE_MODE",
+    "MERGE_MSG",
+    "MERGE_RR",
+    "NOTES_EDITMSG",
+    "SQUASH_MSG",
+    "index",
+    "packed-refs",
+    "shallow",
+    "logs",
+    "modules",
+    "objects",
+    "refs",
+    "rr-cache",
+    "worktrees",
+];
+
 /// A file, and what it says or where it leads.
-pub(super) type Files = BTreeSet<(Utf8PathBuf, String)>;
+pub(super) type Files = BTreeSet<(PathBuf, OsString)>;
 
 /// How far a folder of git is looked through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,32 +50,49 @@ pub(super) enum Depth {
 
 /// The files in a folder of git by which git would write elsewhere or run a program.
 pub(super) fn find(git: &Utf8Path, depth: Depth) -> Files {
-    let mut found = links(git, depth);
     let within = match depth {
         Depth::Top => vec![git.to_owned()],
         Depth::Whole => places::folders_within(git).into_iter().map(|within| within.folder).collect(),
     };
-    found.extend(within.iter().flat_map(|folder| unfinished::settings(folder)));
+    let stores: Vec<PathBuf> = within.iter().map(|folder| folder.join("objects").into()).collect();
+    let mut found = links(git, depth, &stores);
+    let settings = within.iter().flat_map(|folder| unfinished::settings(folder));
+    found.extend(settings.map(|(path, text)| (path.into(), text.into())));
     found
 }
 
-/// Links through which git would write elsewhere, with where they lead.
-fn links(git: &Utf8Path, depth: Depth) -> Files {
+/// Links through which git would write elsewhere, with where they lead; and folders that cannot be listed, so that such a
+/// link may be in them. `stores` are where objects are kept.
+fn links(git: &Utf8Path, depth: Depth, stores: &[PathBuf]) -> Files {
     let (mut found, mut seen) = (Files::new(), 0);
-    let mut folders = VecDeque::from([git.to_owned()]);
+    let mut folders = VecDeque::from([git.as_std_path().to_owned()]);
+    let add = |found: &mut Files, folder: &Path, path: PathBuf| {
+        let target = path.read_link().unwrap_or_default();
+        found.extend(leads_out(git, folder, &path, &target).then(|| (path, target.into_os_string())));
+    };
+    // There may be too many other names to come to these.
+    for path in WRITTEN.map(|name| git.join(name)).into_iter().filter(|path| path.is_symlink()) {
+        add(&mut found, git.as_std_path(), path.into());
+    }
     while let Some(folder) = folders.pop_front() {
-        for entry in folder.read_dir_utf8().into_iter().flatten().flatten() {
+        let entries = std::fs::read_dir(&folder);
+        if entries.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
+            found.insert((folder, OsString::new()));
+            continue;
+        }
+        for entry in entries.into_iter().flatten().flatten() {
             seen += 1;
             if seen > MOST_NAMES {
                 return found;
             }
-            let path = folder.join(entry.file_name());
+            let (path, name) = (entry.path(), entry.file_name());
             let Ok(kind) = entry.file_type() else { continue };
             if kind.is_symlink() {
-                let aside = folder == git && entry.file_name().contains(super::planted::ASIDE);
-                let target = path.read_link_utf8().map(String::from).unwrap_or_default();
-                found.extend((!aside && leads_out(git, &folder, &path, &target)).then_some((path, target)));
-            } else if kind.is_dir() && depth == Depth::Whole && !holds_objects(&folder, entry.file_name()) {
+                let is_aside = folder == git.as_std_path() && name.to_string_lossy().contains(ASIDE);
+                if !is_aside {
+                    add(&mut found, &folder, path);
+                }
+            } else if kind.is_dir() && depth == Depth::Whole && !holds_objects(stores, &folder, &name) {
                 folders.push_back(path);
             }
         }
@@ -61,33 +101,38 @@ fn links(git: &Utf8Path, depth: Depth) -> Files {
 }
 
 /// Whether a folder of git holds objects alone, whose files git makes anew and never opens for writing.
-fn holds_objects(folder: &Utf8Path, name: &str) -> bool {
-    folder.file_name() == Some("objects") && name.len() == 2
+fn holds_objects(stores: &[PathBuf], folder: &Path, name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    name.len() == 2 && name.iter().all(u8::is_ascii_hexdigit) && stores.iter().any(|store| folder == store)
 }
 
 /// Whether a link leads out of a folder of git, or to settings in it.
-fn leads_out(git: &Utf8Path, folder: &Utf8Path, link: &Utf8Path, target: &str) -> bool {
+fn leads_out(git: &Utf8Path, folder: &Path, link: &Path, target: &Path) -> bool {
     // Git makes what is not there.
     let absent = || {
         let target = folder.join(target);
-        Some(target.parent()?.canonicalize_utf8().ok()?.join(target.file_name()?))
+        Some(target.parent()?.canonicalize().ok()?.join(target.file_name()?))
     };
-    let Some(place) = link.canonicalize_utf8().ok().or_else(absent) else { return true };
+    let Some(place) = link.canonicalize().ok().or_else(absent) else { return true };
     let Ok(within) = place.strip_prefix(git) else { return true };
-    let is_setting = |part: Utf8Component<'_>| SETTINGS.contains(&part.as_str());
-    within.components().next().is_none() || within.components().any(is_setting)
+    let is_setting = |part: Component<'_>| SETTINGS.iter().any(|name| part.as_os_str() == *name);
+    // A link to a link that leads nowhere is followed by git again.
+    place.is_symlink() || within.components().next().is_none() || within.components().any(is_setting)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt as _;
+
     use super::*;
 
     #[test]
     fn links_that_lead_out_of_a_folder_of_git_are_found() {
         let folder = tempfile::tempdir().unwrap();
-        let root = Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
+        let root = folder.path().canonicalize().unwrap();
         let git = root.join(".git");
-        for name in ["refs/heads", "objects/ab", "logs", "worktrees/w"] {
+        let named_objects = "logs/refs/heads/objects/ab";
+        for name in ["refs/heads", "objects/ab", "worktrees/w", named_objects, "logs/objects/not hex"] {
             std::fs::create_dir_all(git.join(name)).unwrap();
         }
         std::fs::write(root.join("file"), "").unwrap();
@@ -96,7 +141,11 @@ mod tests {
             ("MERGE_MSG", "../absent", true),
             ("SQUASH_MSG", "../no/folder", true),
             ("COMMIT_EDITMSG", "config", true),
-            ("logs/refs", "..", true),
+            ("MERGE_MODE", "dangling", true),
+            ("dangling", "../absent", true),
+            ("logs/other", "..", true),
+            ("logs/refs/heads/objects/ab/x", "/file", true),
+            ("logs/objects/not hex/x", "/file", true),
             ("worktrees/w/ORIG_HEAD", "/file", true),
             ("HEAD", "refs/heads/main", false),
             ("refs/heads/z", "../../packed-refs", false),
@@ -106,10 +155,18 @@ mod tests {
         for (link, target, _) in links {
             std::os::unix::fs::symlink(target, git.join(link)).unwrap();
         }
-        let named = |depth| find(&git, depth).into_iter().map(|(path, _)| path).collect::<BTreeSet<_>>();
+        let unnamed = git.join("logs").join(OsStr::from_bytes(b"\xff"));
+        std::os::unix::fs::symlink("/file", &unnamed).unwrap();
+        let named = |depth| {
+            find(Utf8Path::from_path(&git).unwrap(), depth)
+                .into_iter()
+                .map(|(path, _)| path)
+                .collect::<BTreeSet<_>>()
+        };
         let expected = |top: bool| {
             let all = links.iter().filter(|(link, _, found)| *found && !(top && link.contains('/')));
-            all.map(|(link, ..)| git.join(link)).collect::<BTreeSet<_>>()
+            let all = all.map(|(link, ..)| git.join(link));
+            all.chain(Some(unnamed.clone()).filter(|_| !top)).collect::<BTreeSet<_>>()
         };
         assert_eq!(named(Depth::Whole), expected(false));
         assert_eq!(named(Depth::Top), expected(true));

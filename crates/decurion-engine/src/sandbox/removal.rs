@@ -7,6 +7,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use decurion_protocol::intent::{ShellCommand, ShellIntent};
 
 use super::places;
+use decurion_tools::bash::git_option_takes_value;
 
 /// A plainly written command that would remove a repository or a worktree of which something is read-only.
 pub(super) fn half_way<'a>(
@@ -32,7 +33,7 @@ fn is_of_git(path: &Utf8Path) -> bool {
 
 /// The folders that a command removes with all that is in them.
 fn removed_by(command: &ShellCommand, cwd: &Utf8Path) -> Vec<Utf8PathBuf> {
-    let words: Vec<&str> = command.words[command.assigned..].iter().map(String::as_str).collect();
+    let words: Vec<&str> = command.words.iter().skip(command.assigned).map(String::as_str).collect();
     match words.as_slice() {
         ["rm", rest @ ..] if rest.iter().any(|word| is_recursive(word)) => {
             // Of a link only the link is removed.
@@ -41,15 +42,27 @@ fn removed_by(command: &ShellCommand, cwd: &Utf8Path) -> Vec<Utf8PathBuf> {
         }
         ["git", rest @ ..] => {
             let from = command.repositories.first().map_or(cwd, |from| from.as_path());
-            let at = rest.iter().position(|word| *word == "worktree");
-            match at.map(|at| &rest[at + 1..]) {
-                Some(["remove", operands @ ..]) => worktree(from, operands),
-                Some(["prune", options @ ..]) if !options.iter().any(|word| is_dry(word)) => pruned(from),
+            match behind_options(rest) {
+                ["worktree", "remove", operands @ ..] => worktree(from, operands),
+                ["worktree", "prune", options @ ..] if !options.iter().any(|word| is_dry(word)) => {
+                    pruned(from)
+                }
                 _ => Vec::new(),
             }
         }
         _ => Vec::new(),
     }
+}
+
+/// The subcommand of git and what is behind it.
+fn behind_options<'a, 'w>(words: &'a [&'w str]) -> &'a [&'w str] {
+    let mut rest = words;
+    while let [option, behind @ ..] = rest
+        && option.starts_with('-')
+    {
+        rest = if git_option_takes_value(option) { behind.get(1..).unwrap_or_default() } else { behind };
+    }
+    rest
 }
 
 fn is_recursive(word: &str) -> bool {

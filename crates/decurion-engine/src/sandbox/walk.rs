@@ -47,6 +47,8 @@ type Visit = (PathBuf, States);
 struct Known {
     /// None where it may have changed since.
     stamp: Option<Stamp>,
+    /// Whether it cannot be listed.
+    is_closed: bool,
     /// How many names are in it.
     names: usize,
     /// Folders in it in which a pattern may cover something.
@@ -112,6 +114,11 @@ impl Walk<'_> {
                 continue;
             }
             let known = self.read(&visit);
+            if known.is_closed {
+                // Its owner may open it in the next moment, and what is in it has no name that could be looked for.
+                let open: Vec<u16> = visit.1.iter().map(|(pattern, _)| *pattern).collect();
+                self.cover(&name, &open);
+            }
             self.seen += known.names + 1;
             if self.seen > MOST {
                 return Err(root.to_owned());
@@ -135,6 +142,7 @@ impl Walk<'_> {
     fn behind(&self, folder: &Path, link: &OsStr, states: &States) -> Option<Visit> {
         let link = folder.join(link);
         footprint::note_place(&link);
+        footprint::note_target(&link);
         let place = link.canonicalize().ok().filter(|place| place.is_dir())?;
         // What is there is no file of anybody.
         if ["/proc", "/sys", "/dev"].iter().any(|system| place.starts_with(system)) {
@@ -159,8 +167,12 @@ impl Walk<'_> {
         if let Some(known) = known {
             return known;
         }
-        let mut known = Known { stamp, names: 0, below: Vec::new(), links: Vec::new(), covered: Vec::new() };
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let entries = std::fs::read_dir(folder);
+        let is_closed =
+            entries.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
+        let mut known =
+            Known { stamp, is_closed, names: 0, below: Vec::new(), links: Vec::new(), covered: Vec::new() };
+        for entry in entries.into_iter().flatten().flatten() {
             known.names += 1;
             let name = entry.file_name();
             let (next, covers) = self.matcher.step(states, &name);
