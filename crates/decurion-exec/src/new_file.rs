@@ -4,7 +4,7 @@
 //! A command can only be given a file that exists; to make one itself it would need the folder.
 
 use std::ffi::OsString;
-use std::fs::{File, Metadata, Permissions};
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 
-/// When it was changed last, in seconds since 1970, as long as only we did: a time at which nothing else was.
-const MARK: i64 = 314_159_266;
+/// Its time of change, in seconds since 1970: one at which nothing else was changed, and that all file systems know.
+const MARK: u64 = 345_695_266;
 
 /// An empty file of ours. It goes with this value, unless it was written.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub struct NewFile {
     folder: OwnedFd,
     name: OsString,
     file: File,
+    /// When it was changed last, as long as only we did.
+    changed: (i64, i64),
 }
 
 impl NewFile {
@@ -36,12 +38,31 @@ impl NewFile {
         let folder = rustix::fs::openat2(CWD, above, flags, Mode::empty(), resolve)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::openat(&folder, name, flags, Mode::from_bits_truncate(mode))?);
-        let made = Self { folder, name: name.to_owned(), file };
-        if let Some(mask) = crate::limits::command_mask() {
-            made.file.set_permissions(Permissions::from_mode(mode & !mask))?;
+        let mut made = Self { folder, name: name.to_owned(), file, changed: (0, 0) };
+        match made.mark(mode) {
+            Ok(()) => Ok(made),
+            Err(error) => {
+                made.remove();
+                Err(error)
+            }
         }
-        made.file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(MARK.unsigned_abs()))?;
-        Ok(made)
+    }
+
+    /// Gives it its mode, and a time at which nothing else was changed.
+    fn mark(&mut self, mode: u32) -> io::Result<()> {
+        if let Some(mask) = crate::limits::command_mask() {
+            self.file.set_permissions(Permissions::from_mode(mode & !mask))?;
+        }
+        self.file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(MARK))?;
+        // Not every file system keeps it.
+        let marked = self.file.metadata()?;
+        self.changed = (marked.mtime(), marked.mtime_nsec());
+        Ok(())
+    }
+
+    fn remove(&self) {
+        // If it cannot be removed any more, an empty file stays.
+        let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
     }
 
     /// Whether it is still there as it was made.
@@ -49,19 +70,15 @@ impl NewFile {
         let found = self.file.metadata()?;
         let there = rustix::fs::statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
         let is_there = (there.st_dev, there.st_ino) == (found.dev(), found.ino());
-        Ok(is_there && is_untouched(&found))
+        let is_untouched = found.len() == 0 && (found.mtime(), found.mtime_nsec()) == self.changed;
+        Ok(is_there && is_untouched)
     }
-}
-
-fn is_untouched(found: &Metadata) -> bool {
-    found.len() == 0 && found.mtime() == MARK && found.mtime_nsec() == 0
 }
 
 impl Drop for NewFile {
     fn drop(&mut self) {
         if self.is_unwritten().unwrap_or(false) {
-            // If it cannot be removed any more, an empty file stays.
-            let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
+            self.remove();
         }
     }
 }

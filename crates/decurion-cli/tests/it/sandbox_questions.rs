@@ -394,7 +394,7 @@ fn an_agent_whose_command_gives_up_a_connection_no_longer_waits_for_an_answer() 
     let stand = Stand::new(&script);
     let mut run = stand.decurion().args(LED).args(["--allowedTools", "Bash"]).start_talking().unwrap();
     run.say(&prompt("go")).unwrap();
-    next(&mut run, |line| line["request"]["tool_name"] == "WebFetch");
+    next(&mut run, |line| line["request"]["tool_name"] == "SandboxNetworkAccess");
     next(&mut run, |line| line["type"] == "control_cancel_request");
     fs::write(stand.home.work().join("withdrawn"), "").unwrap();
     let is_output = |line: &Value| line["message"]["content"].to_string().contains("retrieval_status");

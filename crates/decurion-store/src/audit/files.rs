@@ -314,7 +314,9 @@ fn append_locked(
         let _ = file.set_len(end.length);
         return Err(error);
     }
-    let stamps = stamps(state, folder, head.segment);
+    // A segment that was replaced meanwhile is another file.
+    let is_same = lock::is_named(folder, &segment_name(head.segment), &file).unwrap_or(false);
+    let stamps = stamps(state, folder, head.segment).filter(|_| is_same);
     let (segment, (start, length), end) = (head.segment, line, head.length);
     *mine = Some(Mark { segment, start, length, tip, key, end, stamps, file });
     Ok(())

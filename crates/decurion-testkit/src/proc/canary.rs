@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+// In two parts each, so that a copy of this file in a test home is no leak.
+
 /// The key that programs under test are given for their provider.
-pub const PROVIDER_KEY: &str = "canary-4c1d-provider-key";
+pub const PROVIDER_KEY: &str = concat!("canary-4c1d", "-provider-key");
 /// What a secret file in each home folder holds.
-const FILE_KEY: &str = "canary-4c1d-file-of-a-person";
+const FILE_KEY: &str = concat!("canary-4c1d", "-file-of-a-person");
 /// What both begin with.
-const CANARY: &[u8] = b"canary-4c1d-";
+const CANARY: &[u8] = concat!("canary-4c1d", "-").as_bytes();
 /// Larger files are binaries and floods.
 const LARGEST: u64 = 16 << 20;
 
