@@ -558,21 +558,41 @@ impl SandboxMaker {
                 paths.pin_links(&folder.join(".git"));
                 paths.restrict_all([folder.join(".git")].into_iter().filter(|git| footprint::is_file(git)));
                 paths.restrict_all(places::settings_in(folder));
-                for (path, kind) in places::startup_files_to_hold(folder, around.home.as_deref()) {
-                    self.hold(paths, &path, kind);
-                }
-                paths.restrict_all(places::dot_names(folder, around.home.as_deref(), &folders));
+                self.protect_home(paths, folder, home, &folders);
             }
         }
         if writes {
-            for rule in policy.rules.allow.iter().filter(|rule| is_about_writing(rule)) {
-                for folder in
-                    patterns_of(rule, around, false).iter().filter_map(|pattern| places::whole(pattern))
-                {
-                    paths.write(&folder);
-                }
+            let about_writing = policy.rules.allow.iter().filter(|rule| is_about_writing(rule));
+            let by_rule = about_writing.flat_map(|rule| patterns_of(rule, around, false));
+            let by_rule: Vec<Utf8PathBuf> = by_rule.filter_map(|pattern| places::whole(&pattern)).collect();
+            by_rule.iter().for_each(|folder| paths.write(folder));
+            let opened: Vec<Utf8PathBuf> =
+                folders.iter().chain(&self.settings.writable).chain(&by_rule).cloned().collect();
+            for folder in self.settings.writable.iter().chain(&by_rule) {
+                self.protect_home(paths, folder, around.home.as_deref(), &opened);
             }
         }
+    }
+
+    /// Keeps commands from changing what shells, git and desktops read in a home folder that they may write. Settings that
+    /// are opened by their own names stay open.
+    fn protect_home(
+        &self,
+        paths: &mut Collected,
+        folder: &Utf8Path,
+        home: Option<&Utf8Path>,
+        opened: &[Utf8PathBuf],
+    ) {
+        // With Landlock alone nothing could be made in the home folder then.
+        if self.settings.form == Form::Landlock {
+            return;
+        }
+        for (path, kind) in places::startup_files_to_hold(folder, home) {
+            if !opened.contains(&path) {
+                self.hold(paths, &path, kind);
+            }
+        }
+        paths.restrict_all(places::dot_names(folder, home, opened));
     }
 
     /// Holds the place of something that commands may not make, if it is one that they could make.

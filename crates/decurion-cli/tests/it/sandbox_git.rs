@@ -820,20 +820,30 @@ fn work_goes_on_in_repositories_below() {
 fn files_that_shells_read_cannot_be_made_in_a_home_folder() {
     const NAMES: [&str; 6] =
         [".zshenv", ".bash_profile", ".bash_login", ".bashrc", ".config/fish/config.fish", ".gitconfig"];
-    for sandboxed in [true, false] {
+    let open = serde_json::json!({"sandbox": {"filesystem": {"allowWrite": ["~", "~/.opened"]}}}).to_string();
+    for (sandboxed, in_home) in [(true, true), (true, false), (false, true)] {
         let stand = stand(&["sh x.sh", "bash -lc 'echo $MINE'"]);
         let stand = if sandboxed { stand } else { stand.without_sandbox() };
-        let home = stand.home.home();
-        let made = NAMES.map(|name| format!("mkdir -p $(dirname {name}); echo MINE=evil >> {name}\n"));
-        fs::write(home.join("x.sh"), made.concat()).unwrap();
+        let (home, work) = (stand.home.home(), stand.home.work());
+        let folder = if in_home { &home } else { &work };
+        let made = NAMES.map(|name| format!("mkdir -p $(dirname ~/{name}); echo MINE=evil >> ~/{name}\n"));
+        fs::write(home.join(".opened"), "").unwrap();
+        fs::write(folder.join("x.sh"), made.concat() + "echo > ~/usual; echo x > ~/.opened").unwrap();
         fs::write(home.join(".profile"), "MINE=own\n").unwrap();
-        let run = finished(stand.decurion().cwd(&home).args(["-p", "go", "--allowedTools", "Bash"]));
+        let program = stand.decurion().cwd(folder).args(["-p", "go", "--allowedTools", "Bash"]);
+        let run = finished(if in_home { program } else { program.args(["--settings", &open]) });
         let requests = stand.model.requests();
         let last = String::from_utf8_lossy(&requests.last().unwrap().body).into_owned();
         assert_eq!(last.contains("\"own\""), sandboxed, "{last}");
         for name in NAMES {
             assert_eq!(home.join(name).exists(), !sandboxed, "{name}: {run:?}");
         }
+        assert!(home.join("usual").exists(), "{run:?}");
+        assert_eq!(
+            fs::read_to_string(home.join(".opened")).unwrap() == "x\n",
+            !(sandboxed && in_home),
+            "{run:?}"
+        );
     }
 }
 

@@ -27,6 +27,8 @@ use crate::repository::{self, Purpose};
 const COST: u32 = 50;
 /// As many of what was moved are named.
 const MOST_LISTED: usize = 5;
+/// Closed folders are opened in so many folders above each other.
+const MOST_NESTED_CLOSED: usize = 20;
 /// What is moved has this in its new name.
 pub(super) const ASIDE: &str = ".refused-";
 
@@ -179,10 +181,8 @@ impl Found {
         if self.read_only.contains(git) || !is_folder(git) {
             return Vec::new();
         }
-        /// Closed folders may have others in them.
-        const LOOKS: usize = 20;
         let mut new = Vec::new();
-        for _ in 0..LOOKS {
+        for _ in 0..MOST_NESTED_CLOSED {
             let found = planted_files::find(git, depth).into_iter().filter(|file| !self.files.contains(file));
             let (closed, others): (Vec<_>, Vec<_>) =
                 found.map(|(path, _)| path).partition(|path| path.is_dir() && !path.is_symlink());

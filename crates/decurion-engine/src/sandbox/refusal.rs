@@ -36,6 +36,8 @@ pub enum Cause {
     /// It is not among what commands may write, read or reach.
     #[default]
     Unlisted,
+    /// The same, in the home folder itself or above it: to open that folder would open too much.
+    Home,
     /// The command looked as if it only reads.
     Reader,
     /// The session is in plan mode.
@@ -381,10 +383,13 @@ impl Bounds<'_> {
                 }
                 let is_denied = denies(usual, RefusalKind::Write, path.as_std_path());
                 let is_restricted = usual.read_only.iter().any(|place| path.as_std_path().starts_with(place));
+                let home = self.policy.around.home.as_ref();
+                let in_home = home.zip(path.parent()).is_some_and(|(home, folder)| home.starts_with(folder));
                 match (is_denied && is_restricted, in_plan, self.usual.is_some() && !is_denied) {
                     (true, ..) => Cause::Settings,
                     (_, true, _) => Cause::Plan,
                     (.., true) => Cause::Reader,
+                    _ if in_home => Cause::Home,
                     _ => Cause::Unlisted,
                 }
             }
@@ -526,6 +531,9 @@ impl Refusal {
             (_, RefusalKind::Write, Cause::Unlisted | Cause::NoNetwork) => {
                 format!("add {} to sandbox.filesystem.allowWrite", listed(&folders_of(paths)))
             }
+            (_, RefusalKind::Write, Cause::Home) => {
+                format!("make {path} if it does not exist, and add it to sandbox.filesystem.allowWrite")
+            }
             (_, RefusalKind::Write, Cause::Reader) => {
                 "the command looked as if it only reads; a rule that allows it lets it write here".to_owned()
             }
@@ -635,6 +643,11 @@ impl Refusal {
             (_, RefusalKind::Write, Cause::Hidden(entry)) => format!(
                 "Private files are kept in {entry}. The user can open it by adding it to both settings \
                  sandbox.filesystem.allowRead and sandbox.filesystem.allowWrite."
+            ),
+            (Evidence::Paths(paths), RefusalKind::Write, Cause::Home) => format!(
+                "Commands can write in the working directories and in $TMPDIR. The user can add files and folders that \
+                 exist to the setting sandbox.filesystem.allowWrite, such as {}.",
+                listed(paths)
             ),
             (_, RefusalKind::Write, _) => {
                 "Commands can write in the working directories and in $TMPDIR. The user can add folders with the \
@@ -769,7 +782,8 @@ mod tests {
         let reader = Sandbox { writable: vec!["/private".into()], read_only: Vec::new(), ..usual.clone() };
         let hidden: Vec<Utf8PathBuf> = vec!["/home/.ssh".into(), "/home/.own".into()];
         let cause = |reads: bool, mode: Mode, path: &str| {
-            let policy = Policy::new(mode, Arc::default(), Around::default());
+            let around = Around { home: Some("/home".into()), ..Around::default() };
+            let policy = Policy::new(mode, Arc::default(), around);
             let (own, always_hidden) = (Some(Utf8Path::new("/home/.own")), &hidden[..]);
             let sandbox = if reads { &reader } else { &usual };
             let usual = reads.then_some(&usual);
@@ -782,6 +796,9 @@ mod tests {
         let outside = Some(Remedy::Outside);
         assert_eq!(cause(false, Mode::Default, "/opt/x"), (Cause::Unlisted, outside));
         assert_eq!(cause(true, Mode::Default, "/opt/x"), (Cause::Unlisted, outside));
+        // A hint to open all of the home folder would open too much.
+        assert_eq!(cause(false, Mode::Default, "/home/x"), (Cause::Home, outside));
+        assert_eq!(cause(false, Mode::Default, "/home/x/y"), (Cause::Unlisted, outside));
         assert_eq!(cause(true, Mode::Default, "/project/x"), (Cause::Reader, Some(Remedy::UsualRights)));
         for reads in [false, true] {
             assert_eq!(cause(reads, Mode::Default, "/project/.git/config"), (Cause::Settings, outside));
