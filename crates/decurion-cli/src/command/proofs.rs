@@ -51,7 +51,7 @@ pub async fn run(loaded: &Loaded, environment: &Environment) -> Vec<Proof> {
         proof("read ~/.ssh", attempts.read_keys(loaded).await),
         proof("connect to services on this machine", attempts.connect().await),
         proof("leave a process running after they end", attempts.daemon().await),
-        proof("see or signal other processes", attempts.signal().await),
+        proof("look into other processes or signal them", attempts.signal().await),
         proof("change the hooks of this repository (.git/hooks)", attempts.hook().await),
     ]
 }
@@ -141,6 +141,11 @@ impl Attempts {
         if names.is_empty() {
             return Err("there is nothing in it".to_owned());
         }
+        if self.landlock {
+            // It hides no names.
+            let tried = self.bash("find ~/.ssh -type f -exec head -c 1 {} + 2>/dev/null").await?;
+            return Ok(tried.0.is_empty());
+        }
         let (listed, _) = self.bash("ls -A ~/.ssh").await?;
         Ok(!listed.lines().any(|line| names.iter().any(|name| name == line)))
     }
@@ -164,7 +169,7 @@ impl Attempts {
 
     async fn signal(&self) -> Result<bool, String> {
         let me = std::process::id();
-        Ok(!self.bash(&format!("kill -0 {me} || test -r /proc/{me}/environ")).await?.1.success())
+        Ok(!self.bash(&format!("kill -0 {me} || head -c 1 /proc/{me}/environ > /dev/null")).await?.1.success())
     }
 
     async fn hook(&self) -> Result<bool, String> {
