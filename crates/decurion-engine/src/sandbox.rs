@@ -565,7 +565,9 @@ impl SandboxMaker {
             let about_writing = policy.rules.allow.iter().filter(|rule| is_about_writing(rule));
             let by_rule = about_writing.flat_map(|rule| patterns_of(rule, around, false));
             let by_rule: Vec<Utf8PathBuf> = by_rule.filter_map(|pattern| places::whole(&pattern)).collect();
-            by_rule.iter().for_each(|folder| paths.write(folder));
+            for folder in &by_rule {
+                paths.write(folder);
+            }
             let opened: Vec<Utf8PathBuf> =
                 folders.iter().chain(&self.settings.writable).chain(&by_rule).cloned().collect();
             for folder in self.settings.writable.iter().chain(&by_rule) {

@@ -169,7 +169,11 @@ impl Attempts {
 
     async fn signal(&self) -> Result<bool, String> {
         let me = std::process::id();
-        Ok(!self.bash(&format!("kill -0 {me} || head -c 1 /proc/{me}/environ > /dev/null")).await?.1.success())
+        Ok(!self
+            .bash(&format!("kill -0 {me} || head -c 1 /proc/{me}/environ > /dev/null"))
+            .await?
+            .1
+            .success())
     }
 
     async fn hook(&self) -> Result<bool, String> {
