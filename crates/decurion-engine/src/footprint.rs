@@ -52,6 +52,8 @@ enum Seen {
 }
 
 thread_local! {
+    /// While it matters: what could not be looked at on this thread.
+    static CLOSED: RefCell<Option<Vec<Utf8PathBuf>>> = const { RefCell::new(None) };
     static NOTES: RefCell<Notes> = const { RefCell::new(Notes::Off) };
 }
 
@@ -92,6 +94,37 @@ impl Drop for Outer {
     fn drop(&mut self) {
         NOTES.set(std::mem::take(&mut self.0));
     }
+}
+
+/// Finds an answer, and what could not be looked at for it because its mode does not allow that.
+pub(crate) fn with_closed<T>(answer: impl FnOnce() -> T) -> (T, Vec<Utf8PathBuf>) {
+    CLOSED.set(Some(Vec::new()));
+    let found = answer();
+    (found, CLOSED.take().unwrap_or_default())
+}
+
+/// Notes a look that was not allowed.
+pub(crate) fn told<T>(path: &Utf8Path, looked: io::Result<T>) -> io::Result<T> {
+    if looked.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+        CLOSED.with_borrow_mut(|closed| closed.as_mut().map(|closed| closed.push(path.to_owned())));
+    }
+    looked
+}
+
+/// What keeps this account from a path: the folder that it cannot enter or list, or the file that it cannot read. Links are
+/// followed.
+pub(crate) fn obstacle(path: &Utf8Path) -> Option<Utf8PathBuf> {
+    const MOST_LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let found = path.ancestors().find(|above| above.symlink_metadata().is_ok())?;
+        if !found.is_symlink() {
+            return found.canonicalize_utf8().ok();
+        }
+        let target = found.parent()?.join(found.read_link_utf8().ok()?);
+        path = crate::permission::normal(&target.join(path.strip_prefix(found).ok()?));
+    }
+    None
 }
 
 /// The answer depends on something that cannot be noted.
@@ -194,7 +227,7 @@ fn is_settled(found: &Metadata, now: Duration) -> bool {
 /// What a name stands for, links not followed.
 pub(crate) fn name(path: &Utf8Path) -> io::Result<Metadata> {
     Look::Name.note(path.as_std_path());
-    path.symlink_metadata()
+    told(path, path.symlink_metadata())
 }
 
 /// Whether a name stands for something.
@@ -205,31 +238,31 @@ pub(crate) fn is_there(path: &Utf8Path) -> bool {
 /// Whether there is a folder, links followed.
 pub(crate) fn is_folder(path: &Utf8Path) -> bool {
     Look::Target.note(path.as_std_path());
-    path.is_dir()
+    told(path, path.metadata()).is_ok_and(|found| found.is_dir())
 }
 
 /// Whether there is anything, links followed.
 pub(crate) fn leads_somewhere(path: &Utf8Path) -> bool {
     Look::Target.note(path.as_std_path());
-    path.exists()
+    told(path, path.metadata()).is_ok()
 }
 
 /// Whether there is a file, links followed.
 pub(crate) fn is_file(path: &Utf8Path) -> bool {
     Look::Target.note(path.as_std_path());
-    path.is_file()
+    told(path, path.metadata()).is_ok_and(|found| found.is_file())
 }
 
 /// A path without links.
 pub(crate) fn place(path: &Utf8Path) -> io::Result<Utf8PathBuf> {
     Look::Place.note(path.as_std_path());
-    path.canonicalize_utf8()
+    told(path, path.canonicalize_utf8())
 }
 
 /// What is in a folder; nothing if it cannot be read.
 pub(crate) fn entries(folder: &Utf8Path) -> impl Iterator<Item = Utf8DirEntry> + use<> {
     Look::Content.note(folder.as_std_path());
-    folder.read_dir_utf8().into_iter().flatten().flatten()
+    told(folder, folder.read_dir_utf8()).into_iter().flatten().flatten()
 }
 
 /// A folder was looked at that had this stamp before.
@@ -265,6 +298,13 @@ pub(crate) fn is_read_only(path: &Path) -> bool {
 pub(crate) fn is_closed(folder: &Utf8Path) -> bool {
     Look::Content.note(folder.as_std_path());
     folder.read_dir_utf8().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+}
+
+/// Whether names in a folder are not text, so that [`entries`] leaves them out.
+pub(crate) fn has_unnamed(folder: &Utf8Path) -> bool {
+    Look::Content.note(folder.as_std_path());
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| entry.file_name().to_str().is_none())
 }
 
 /// A name is about to be looked at.

@@ -603,7 +603,7 @@ fn names_another(commondir: &Utf8Path) -> bool {
 /// The text of a small file; none for everything else.
 pub(crate) fn small(path: &Utf8Path) -> Option<String> {
     crate::footprint::note_content(path.as_std_path());
-    let file = decurion_tools::open_ordinary(path.as_std_path()).ok()?;
+    let file = crate::footprint::told(path, decurion_tools::open_ordinary(path.as_std_path())).ok()?;
     if file.metadata().ok()?.len() > MOST_BYTES {
         return None;
     }

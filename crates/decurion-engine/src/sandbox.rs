@@ -402,13 +402,45 @@ impl SandboxMaker {
         if let Some(kept) = self.kept.find(&basis) {
             return Ok((kept, Vec::new()));
         }
-        let made = || self.confine_anew(policy, reads, hides_history, wanted, holding);
+        let made = || self.confine_opening(policy, reads, hides_history, wanted);
         let (made, footprint) = footprint::noted(made);
         let (sandbox, held) = made?;
         if let Some(footprint) = footprint {
             self.kept.keep(basis, footprint, &sandbox);
         }
         Ok((sandbox, held))
+    }
+
+    /// The same as it is found on the disk. What a command has closed, another one could open again, so that it must be
+    /// looked into: its owner may do that from now on.
+    fn confine_opening(
+        &self,
+        policy: &Policy,
+        reads: bool,
+        hides_history: bool,
+        wanted: Wanted<'_>,
+    ) -> Result<(Sandbox, Vec<PathBuf>), SandboxError> {
+        /// Closed folders in closed folders.
+        const DEEPEST: usize = 20;
+        for _ in 0..DEEPEST {
+            let make = || self.confine_anew(policy, reads, hides_history, wanted, Holding::Done);
+            let (made, closed) = footprint::with_closed(make);
+            let (sandbox, held) = made?;
+            let is_writable = |path: &Utf8PathBuf| {
+                sandbox.writable.iter().any(|folder| path.as_std_path().starts_with(folder))
+            };
+            let closed: BTreeSet<Utf8PathBuf> =
+                closed.iter().filter_map(|path| footprint::obstacle(path)).collect();
+            let opened = closed
+                .iter()
+                .filter(|path| is_writable(path) && planted::open_to_owner(path.as_std_path()).is_some());
+            if opened.count() == 0 {
+                return Ok((sandbox, held));
+            }
+            // What was noted is not so any more.
+            footprint::spoil();
+        }
+        self.confine_anew(policy, reads, hides_history, wanted, Holding::Done)
     }
 
     fn confine_anew(

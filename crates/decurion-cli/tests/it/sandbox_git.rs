@@ -750,31 +750,37 @@ fn closed_folders_do_not_hide_what_is_protected_in_them() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    for (close, text, is_leak) in [
-        ("chmod 300 conf", "chmod 755 conf; cat conf/.env", true),
+    for (close, text, written) in [
+        ("chmod 300 conf", "chmod 755 conf; cat conf/.env", None),
         (
             "chmod 300 .git/modules",
             "git config -f .git/modules/m/config core.fsmonitor evil; chmod 755 .git/modules",
-            false,
+            Some(".git/modules/m/config"),
         ),
+        ("chmod 0 .git", "chmod 755 .git; echo evil >> tools/pre-commit", Some("tools/pre-commit")),
+        ("chmod 0 deep", "chmod 755 deep; echo evil >> deep/er/settings.json", Some("deep/er/settings.json")),
     ] {
         for sandboxed in [true, false] {
             let stand = repository(&[close, text]);
             let stand = if sandboxed { stand } else { stand.without_sandbox() };
             person(
                 &stand,
-                "mkdir .git/modules; git clone -q --separate-git-dir .git/modules/m . sub; mkdir conf; echo hush > conf/.env",
+                "mkdir .git/modules; git clone -q --separate-git-dir .git/modules/m . sub; mkdir -p conf tools deep/er .claude; echo hush > \
+                 conf/.env; touch tools/pre-commit deep/er/settings.json; git config core.hooksPath tools; ln -s \
+                 ../deep/er/settings.json .claude/settings.json",
             );
-            let owned = stand.home.program("chown").args(["-R", "65534:65534"]).arg(stand.home.path());
+            let owned = stand.home.program("chown").args(["-R", "54321:54321"]).arg(stand.home.path());
             assert_eq!(finished(owned).ending.code(), 0);
-            let user = ["--reuid=65534", "--regid=65534", "--clear-groups", DECURION];
+            let user = ["--reuid=54321", "--regid=54321", "--clear-groups", DECURION];
             let program = stand.decurion().instead("/usr/bin/setpriv").args(user);
-            let rules = ["--allowedTools", "Bash", "--disallowedTools", "Read(.env)"];
+            // `~` is the home of others too, which this user cannot enter.
+            let rules = ["--allowedTools", "Bash", "--disallowedTools", "Read(.env),Edit(~/none)"];
             let run = finished(program.args(["-p", "go"]).args(rules));
             let results = stand.results();
-            let config = fs::read_to_string(stand.home.work().join(".git/modules/m/config")).unwrap();
-            let had_effect =
-                if is_leak { results[1].to_string().contains("hush") } else { config.contains("evil") };
+            assert!(!format!("{results:?}").contains("not started"), "{results:?}");
+            let read = |path: &str| fs::read_to_string(stand.home.work().join(path)).unwrap();
+            let had_effect = written
+                .map_or_else(|| results[1].to_string().contains("hush"), |path| read(path).contains("evil"));
             assert_eq!(had_effect, !sandboxed, "{close}: {results:?} {run:?}");
         }
     }

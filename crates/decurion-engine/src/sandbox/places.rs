@@ -182,14 +182,15 @@ pub(super) struct Within {
 pub(super) enum WithinKind {
     Repository,
     Worktree,
-    /// A folder of these that cannot be listed, or has too much in it: not all that is in it is known.
+    /// A folder of these that cannot be listed, is too deep, or has too much in it or names that are not text: not all
+    /// that is in it is known.
     Closed,
 }
 
 /// A folder of git, and those of its worktrees and submodules in it.
 pub(super) fn folders_within(git: &Utf8Path) -> Vec<Within> {
     /// Submodules of submodules lie in folders of folders.
-    const DEEPEST: usize = 4;
+    const DEEPEST: usize = 16;
     /// As many names are looked at: a command can make any number.
     const MOST_WITHIN: usize = 2_000;
     let worktrees = git.join("worktrees");
@@ -199,13 +200,14 @@ pub(super) fn folders_within(git: &Utf8Path) -> Vec<Within> {
     for entry in entries.by_ref().take(MOST_WITHIN) {
         found.push(Within { folder: entry.into_path(), kind: WithinKind::Worktree });
     }
-    if entries.next().is_some() || footprint::is_closed(&worktrees) {
+    let is_whole = entries.next().is_none() && !footprint::has_unnamed(&worktrees);
+    if !is_whole || footprint::is_closed(&worktrees) {
         found.push(closed(&worktrees));
     }
     let mut folders = vec![(git.join("modules"), DEEPEST)];
     let mut seen = 0;
     while let Some((folder, left)) = folders.pop() {
-        if footprint::is_closed(&folder) {
+        if footprint::is_closed(&folder) || footprint::has_unnamed(&folder) {
             found.push(closed(&folder));
         }
         for entry in footprint::entries(&folder) {
@@ -224,6 +226,8 @@ pub(super) fn folders_within(git: &Utf8Path) -> Vec<Within> {
                 found.push(Within { folder: path, kind: WithinKind::Repository });
             } else if left > 0 && footprint::is_folder(&path) {
                 folders.push((path, left - 1));
+            } else {
+                found.push(closed(&path));
             }
         }
     }
@@ -308,8 +312,10 @@ pub(super) fn repositories_in(folder: &Utf8Path, open: &mut dyn FnMut(&Utf8Path)
     const MOST_FOUND: usize = 5_000;
     let (mut found, mut seen) = (Repositories::default(), 0);
     let mut folders = VecDeque::from([folder.to_owned()]);
+    let mut stores = BTreeSet::new();
     while let Some(current) = folders.pop_front() {
         let (mut below, mut has_head) = (Vec::new(), false);
+        let is_store = stores.remove(&current);
         let entries = std::fs::read_dir(&current).or_else(|error| {
             let is_closed = error.kind() == std::io::ErrorKind::PermissionDenied;
             if is_closed && open(&current) { std::fs::read_dir(&current) } else { Err(error) }
@@ -327,18 +333,23 @@ pub(super) fn repositories_in(folder: &Utf8Path, open: &mut dyn FnMut(&Utf8Path)
             has_head |= name == "HEAD";
             if name == ".git" {
                 found.git.extend((current != folder).then(|| current.join(name)));
-            } else if is_folder {
+            } else if is_folder && !(is_store && is_of_objects(&name)) {
                 below.push(name);
             }
         }
         if has_head && crate::repository::looks_like_git_folder(&current) {
-            // There are only objects, and many.
-            below.retain(|name| name != "objects");
+            stores.insert(current.join("objects"));
             found.git.push(current.clone());
         }
         folders.extend(below.iter().map(|name| current.join(name)));
     }
     found
+}
+
+/// Whether a folder of this name, where git keeps objects, has only these in it. There are many.
+pub(super) fn is_of_objects(name: &str) -> bool {
+    let is_hex = name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex || name == "pack" || name == "info"
 }
 
 /// Whether a folder whose name need not be text is a repository, or has one in it.

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 use super::places::WithinKind;
 use super::planted_files::{self, Depth, Files};
@@ -29,6 +29,8 @@ const COST: u32 = 50;
 const MOST_LISTED: usize = 5;
 /// Closed folders are opened in so many folders above each other.
 const MOST_NESTED_CLOSED: usize = 20;
+/// So much of a name is kept in the new one: no file system has longer names than 255 bytes.
+const LONGEST_KEPT: usize = 200;
 /// What is moved has this in its new name.
 pub(super) const ASIDE: &str = ".refused-";
 
@@ -196,8 +198,24 @@ impl Found {
         new.iter().filter_map(|path| aside(path.parent()?, path.file_name()?, git)).collect()
     }
 
+    /// Moves new worktrees and submodules in these folders of git that would run something.
+    fn set_within_aside(&self, folders: Vec<Utf8PathBuf>) -> Vec<Utf8PathBuf> {
+        // Names that are not text become text, so that what has them is looked at.
+        for folder in folders.iter().flat_map(|git| places::folders_within(git)) {
+            if folder.kind == WithinKind::Closed {
+                for entry in std::fs::read_dir(&folder.folder).into_iter().flatten().flatten() {
+                    if entry.file_name().to_str().is_none() {
+                        aside(&folder.folder, entry.file_name(), &folder.folder);
+                    }
+                }
+            }
+        }
+        let within = self.new_within(folders);
+        within.iter().filter_map(|(git, within)| aside(within.parent()?, within.file_name()?, git)).collect()
+    }
+
     /// New worktrees and submodules in the folders of git of a checkout that would run something, with those folders.
-    fn new_within(&self, folder: &Utf8Path) -> Vec<(Utf8PathBuf, Utf8PathBuf)> {
+    fn new_within(&self, folders: Vec<Utf8PathBuf>) -> Vec<(Utf8PathBuf, Utf8PathBuf)> {
         let is_new =
             |git: &Utf8PathBuf| git.canonicalize_utf8().is_ok_and(|place| !self.protected.contains(&place));
         let runs = |within: &places::Within| {
@@ -209,9 +227,11 @@ impl Found {
             }
         };
         let mut found = Vec::new();
-        for git in places::git_folders(folder) {
+        for git in folders {
             let within = places::folders_within(&git).into_iter();
             let new = within.filter(|within| is_new(&within.folder) && runs(within));
+            // The folder itself is looked at as a repository.
+            let new = new.filter(|within| within.folder != git);
             found.extend(new.map(|within| (git.clone(), within.folder)));
         }
         found
@@ -287,6 +307,8 @@ impl Planted {
             moved.repositories.extend(found.new_of(&repositories).iter().filter_map(|git| refuse(git)));
             let others = repositories.iter().filter(|git| own.as_ref() != Some(*git));
             moved.files.extend(others.flat_map(|git| found.set_files_aside(git, Depth::Whole)));
+            let others = repositories.iter().filter(|git| own.as_ref() != Some(*git) && is_folder(git));
+            moved.repositories.extend(found.set_within_aside(others.cloned().collect()));
             if let Some(watched) = self.all().get_mut(folder) {
                 (watched.looked, watched.repositories) = (Look::since(began), repositories);
             }
@@ -306,10 +328,7 @@ impl Planted {
         let doubtful = new.filter(|nested| repository::doubt(nested, Purpose::Change, None).is_some());
         moved.extend(doubtful.filter_map(|nested| refuse(&nested.join(".git"))));
         // Git would still know them where they are.
-        let within = found.new_within(folder);
-        moved.extend(
-            within.iter().filter_map(|(git, within)| aside(within.parent()?, within.file_name()?, git)),
-        );
+        moved.extend(found.set_within_aside(places::git_folders(folder)));
         moved
     }
 
@@ -387,12 +406,12 @@ impl Drop for Unlocked<'_> {
     }
 }
 
-/// Lets the owner of a folder list and change it. Gives the folder and the mode that it had, if that was another.
-fn open_to_owner(folder: &Path) -> Option<(File, u32)> {
-    const ALL: u32 = 0o700;
-    let file = located(folder)?;
-    let mode = file.metadata().ok()?.permissions().mode();
-    (mode & ALL != ALL && set_mode(&file, mode | ALL).is_ok()).then_some((file, mode))
+/// Lets the owner of a folder list and change it, or read a file. Gives it and the mode that it had, if that was another.
+pub(super) fn open_to_owner(path: &Path) -> Option<(File, u32)> {
+    let file = located(path)?;
+    let found = file.metadata().ok()?;
+    let (mode, wanted) = (found.permissions().mode(), if found.is_dir() { 0o700 } else { 0o400 });
+    (mode & wanted != wanted && set_mode(&file, mode | wanted).is_ok()).then_some((file, mode))
 }
 
 /// Changes the mode of what was opened, whatever is at its path now.
@@ -421,7 +440,9 @@ fn refuse(git: &Utf8Path) -> Option<Utf8PathBuf> {
 fn aside(folder: impl AsRef<Path>, name: impl AsRef<OsStr>, to: &Utf8Path) -> Option<Utf8PathBuf> {
     let name = name.as_ref();
     // The new name is text, so that everything else finds it.
-    let aside = format!("{}{ASIDE}{}", name.to_string_lossy(), uuid::Uuid::new_v4().simple());
+    let mut text = name.to_string_lossy().into_owned();
+    text.truncate(text.floor_char_boundary(LONGEST_KEPT));
+    let aside = format!("{text}{ASIDE}{}", uuid::Uuid::new_v4().simple());
     let ((from_folder, from_path), (into_folder, into_path)) =
         (opened(folder.as_ref())?, opened(to.as_std_path())?);
     let rename = || std::fs::rename(from_path.join(name), into_path.join(&aside));
@@ -436,11 +457,12 @@ fn aside(folder: impl AsRef<Path>, name: impl AsRef<OsStr>, to: &Utf8Path) -> Op
     renamed.ok().map(|()| to.join(aside))
 }
 
-/// The same for a folder that need not be readable itself. None where it is a link.
-fn located(folder: &Path) -> Option<File> {
-    let (above, _) = opened(folder.parent()?)?;
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Some(rustix::fs::openat(&above, folder.file_name()?, flags, Mode::empty()).ok()?.into())
+/// What is at a path that need not be readable. None if there is a link on the way.
+fn located(path: &Path) -> Option<File> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let file = rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve).ok()?;
+    Some(file.into())
 }
 
 fn path_of(file: &File) -> PathBuf {

@@ -81,12 +81,13 @@ fn links(git: &Utf8Path, depth: Depth, stores: &[PathBuf]) -> Files {
             continue;
         }
         for entry in entries.into_iter().flatten().flatten() {
-            seen += 1;
+            let (path, name) = (entry.path(), entry.file_name());
+            let Ok(kind) = entry.file_type() else { continue };
+            // Files cost no look of their own.
+            seen += usize::from(!kind.is_file());
             if seen > MOST_NAMES {
                 return found;
             }
-            let (path, name) = (entry.path(), entry.file_name());
-            let Ok(kind) = entry.file_type() else { continue };
             if kind.is_symlink() {
                 let is_aside = folder == git.as_std_path() && name.to_string_lossy().contains(ASIDE);
                 if !is_aside {
@@ -102,8 +103,9 @@ fn links(git: &Utf8Path, depth: Depth, stores: &[PathBuf]) -> Files {
 
 /// Whether a folder of git holds objects alone, whose files git makes anew and never opens for writing.
 fn holds_objects(stores: &[PathBuf], folder: &Path, name: &OsStr) -> bool {
-    let name = name.as_encoded_bytes();
-    name.len() == 2 && name.iter().all(u8::is_ascii_hexdigit) && stores.iter().any(|store| folder == store)
+    // Git writes in the other folders there by their names.
+    let is_hex = name.to_str().is_some_and(|name| name.len() == 2 && places::is_of_objects(name));
+    is_hex && stores.iter().any(|store| folder == store)
 }
 
 /// Whether a link leads out of a folder of git, or to settings in it.
@@ -116,8 +118,14 @@ fn leads_out(git: &Utf8Path, folder: &Path, link: &Path, target: &Path) -> bool 
     let Some(place) = link.canonicalize().ok().or_else(absent) else { return true };
     let Ok(within) = place.strip_prefix(git) else { return true };
     let is_setting = |part: Component<'_>| SETTINGS.iter().any(|name| part.as_os_str() == *name);
+    // Git would take what is behind it for a worktree or a submodule of this name.
+    let is_repository =
+        link.strip_prefix(git).is_ok_and(|link| link.starts_with("modules") || link.starts_with("worktrees"));
     // A link to a link that leads nowhere is followed by git again.
-    place.is_symlink() || within.components().next().is_none() || within.components().any(is_setting)
+    is_repository
+        || place.is_symlink()
+        || within.components().next().is_none()
+        || within.components().any(is_setting)
 }
 
 #[cfg(test)]

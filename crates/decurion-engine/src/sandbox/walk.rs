@@ -125,6 +125,8 @@ impl Walk<'_> {
             }
             for (entry, patterns) in &known.covered {
                 self.cover(&name.join(entry), patterns);
+                // The links in the name may lead elsewhere by the time that it is looked up.
+                self.cover(&visit.0.join(entry), patterns);
             }
             let below = known.below.iter();
             folders

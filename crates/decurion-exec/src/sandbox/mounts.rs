@@ -318,13 +318,20 @@ fn empty(path: &Path) -> io::Result<Option<OwnedFd>> {
     Ok(Some(mount))
 }
 
-/// Opens a path; none if it is not there.
+/// Opens a path; none if it is not there, or lies in a folder of another account that this one cannot enter.
 pub(crate) fn existing(path: &Path) -> io::Result<Option<OwnedFd>> {
     match place(path) {
         Ok(place) => Ok(Some(place)),
         Err(error) if is_absent(&error) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_foreign(path) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether another account keeps this one from a path. What this one has closed itself, a command could open again.
+fn is_foreign(path: &Path) -> bool {
+    let closed = path.ancestors().skip(1).find_map(|above| rustix::fs::lstat(above).ok());
+    closed.is_some_and(|closed| closed.st_uid != rustix::process::geteuid().as_raw())
 }
 
 fn is_absent(error: &io::Error) -> bool {
