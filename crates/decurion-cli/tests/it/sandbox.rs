@@ -287,7 +287,7 @@ fn doctor_reports_neither_kept_nor_broken_promises_that_it_could_not_try() {
     let library = fs::canonicalize(library.unwrap()).unwrap();
     let hidden = json!({"sandbox": {"filesystem": {"denyRead": [format!("/{}", library.display())]}}});
     fs::write(stand.home.home().join(".claude/settings.json"), hidden.to_string()).unwrap();
-    for promise in ["write outside", "read Decurion's", "connect", "leave a process", "see or signal"] {
+    for promise in ["write outside", "read Decurion's", "connect", "leave a process", "look into other"] {
         let (untried, _) = proof(&stand, &stand.home.work(), promise);
         assert!(untried["problem"].to_string().contains("do not start in the sandbox"), "{untried}");
     }

@@ -71,13 +71,28 @@ fn writes_list(text: &str) -> bool {
 /// Whether the list of conflicts that git resolves by itself, and whose resolutions it keeps, names a file that is not in
 /// the checkout.
 fn reaches_out(git: &Utf8Path, text: &str) -> bool {
-    let top = git.parent().filter(|_| git.file_name() == Some(".git"));
+    let top = checkout(git);
     text.split('\0').filter_map(|entry| entry.split_once('\t')).any(|(_, path)| {
         let path = Utf8Path::new(path);
         let is_plain = path.components().all(|part| matches!(part, Utf8Component::Normal(_)));
-        let is_link = |path: &Utf8Path| top.is_some_and(|top| top.join(path).is_symlink());
+        let is_link = |path: &Utf8Path| top.as_ref().is_none_or(|top| top.join(path).is_symlink());
         !is_plain || path.ancestors().any(is_link)
     })
+}
+
+/// The checkout that a folder of git is for, also that of a worktree or a submodule, if it is there.
+fn checkout(git: &Utf8Path) -> Option<Utf8PathBuf> {
+    if git.file_name() == Some(".git") {
+        return git.parent().map(Utf8Path::to_owned);
+    }
+    let of_worktree = || Some(git.join(small(&git.join("gitdir"))?.trim()).parent()?.to_owned());
+    let of_submodule = || {
+        let config = small(&git.join("config"))?;
+        let mut values =
+            config.lines().filter_map(|line| line.trim().strip_prefix("worktree")?.trim().strip_prefix('='));
+        Some(git.join(values.next()?.trim().trim_matches('"')))
+    };
+    of_worktree().or_else(of_submodule).filter(|top| top.is_dir())
 }
 
 #[cfg(test)]
@@ -110,6 +125,21 @@ mod tests {
             ("MERGE_RR", "1\tb\0", "1\t/x\0"),
             ("MERGE_RR", "1\ta/link2\0", "1\tlink/a\0"),
         ];
+        let folder = tempfile::tempdir().unwrap();
+        let root = Utf8Path::from_path(folder.path()).unwrap();
+        std::fs::create_dir_all(root.join("top")).unwrap();
+        std::os::unix::fs::symlink("/", root.join("top/link")).unwrap();
+        for (kept, text) in
+            [("gitdir", "../top/.git\n"), ("config", "[core]\n\tworktree = ../top\n"), ("none", "")]
+        {
+            let git = root.join(format!("kept-{kept}"));
+            std::fs::create_dir(&git).unwrap();
+            std::fs::write(git.join(kept), text).unwrap();
+            for (path, doubtful) in [("a/b", kept == "none"), ("link/x", true)] {
+                std::fs::write(git.join("MERGE_RR"), format!("1\t{path}\0")).unwrap();
+                assert_eq!(settings(&git).len(), usize::from(doubtful), "{kept} {path}");
+            }
+        }
         for (name, usual, other) in files {
             let folder = tempfile::tempdir().unwrap();
             let git = Utf8Path::from_path(folder.path()).unwrap().join(".git");
