@@ -394,8 +394,11 @@ impl SandboxMaker {
         // to read files.
         let unclear = wanted.seen.shell.as_ref().is_none_or(|shell| is_unclear(shell) || !is_proven(shell));
         let hides_history = unclear && reads;
-        if holding == Holding::Listed || !wanted.opens.is_empty() {
+        if holding == Holding::Listed {
             return self.confine_anew(policy, reads, hides_history, wanted, holding);
+        }
+        if !wanted.opens.is_empty() {
+            return self.confine_opening(policy, reads, hides_history, wanted);
         }
         let makes_reader_folder = self.reader_tmp.get().is_some();
         let basis = kept::Basis::new(policy, (reads, hides_history, makes_reader_folder), wanted.seen);
@@ -421,7 +424,7 @@ impl SandboxMaker {
         wanted: Wanted<'_>,
     ) -> Result<(Sandbox, Vec<PathBuf>), SandboxError> {
         /// Closed folders in closed folders.
-        const DEEPEST: usize = 20;
+        const DEEPEST: usize = 200;
         for _ in 0..DEEPEST {
             let make = || self.confine_anew(policy, reads, hides_history, wanted, Holding::Done);
             let (made, closed) = footprint::with_closed(make);

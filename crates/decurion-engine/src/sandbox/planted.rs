@@ -1,5 +1,5 @@
-//! Repositories that commands put where a person's git finds them, and files in its folders. Takes a working directory before the first command,
-//! looks at what git would find in it later, and moves aside what could make it run a program. The kernel cannot keep
+//! Repositories that commands put where a person's git finds them, and files in its folders. Takes a working directory
+//! before the first command, looks at what git would find in it later, and moves aside what could make it run a program. The kernel cannot keep
 //! commands from making these: they are ordinary files, which become a repository together.
 //!
 //! After each command it looks at what git finds from the top of a checkout. Repositories in folders below are looked for
@@ -143,6 +143,7 @@ impl Found {
         let looked_in = looked_in.filter(|git| is_folder(git) && !read_only.contains(git));
         let files = looked_in.flat_map(|git| planted_files::find(&git, Depth::Whole)).collect();
         let repositories = repositories.into_iter().chain(own).collect();
+        let unnamed = unnamed.into_iter().chain(unnamed_within(&within)).collect();
         Self { repositories, protected, programs, files, read_only, unnamed }
     }
 
@@ -201,17 +202,17 @@ impl Found {
     /// Moves new worktrees and submodules in these folders of git that would run something.
     fn set_within_aside(&self, folders: Vec<Utf8PathBuf>) -> Vec<Utf8PathBuf> {
         // Names that are not text become text, so that what has them is looked at.
-        for folder in folders.iter().flat_map(|git| places::folders_within(git)) {
-            if folder.kind == WithinKind::Closed {
-                for entry in std::fs::read_dir(&folder.folder).into_iter().flatten().flatten() {
-                    if entry.file_name().to_str().is_none() {
-                        aside(&folder.folder, entry.file_name(), &folder.folder);
-                    }
-                }
-            }
-        }
+        let within: Vec<_> = folders.iter().flat_map(|git| places::folders_within(git)).collect();
+        let unnamed = unnamed_within(&within).into_iter().filter(|path| !self.unnamed.contains(path));
+        let renamed = unnamed.filter_map(|path| {
+            let above = path.parent()?;
+            aside(above, path.file_name()?, Utf8Path::from_path(above)?)
+        });
+        let renamed: Vec<Utf8PathBuf> = renamed.collect();
         let within = self.new_within(folders);
-        within.iter().filter_map(|(git, within)| aside(within.parent()?, within.file_name()?, git)).collect()
+        let moved =
+            within.iter().filter_map(|(git, within)| aside(within.parent()?, within.file_name()?, git));
+        renamed.into_iter().chain(moved).collect()
     }
 
     /// New worktrees and submodules in the folders of git of a checkout that would run something, with those folders.
@@ -417,6 +418,13 @@ pub(super) fn open_to_owner(path: &Path) -> Option<(File, u32)> {
 /// Changes the mode of what was opened, whatever is at its path now.
 fn set_mode(file: &File, mode: u32) -> std::io::Result<()> {
     std::fs::set_permissions(path_of(file), Permissions::from_mode(mode))
+}
+
+/// What has a name that is not text in folders for worktrees and submodules.
+fn unnamed_within(within: &[places::Within]) -> Vec<PathBuf> {
+    let closed = within.iter().filter(|within| within.kind == WithinKind::Closed);
+    let entries = closed.flat_map(|within| std::fs::read_dir(&within.folder).into_iter().flatten().flatten());
+    entries.filter(|entry| entry.file_name().to_str().is_none()).map(|entry| entry.path()).collect()
 }
 
 fn is_folder(path: &Utf8Path) -> bool {
