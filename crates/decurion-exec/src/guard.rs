@@ -10,6 +10,7 @@ mod spawn;
 mod sweep;
 
 use std::ffi::OsString;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -81,6 +82,8 @@ struct Shared {
     form: OnceCell<Form>,
     network: OnceLock<Network>,
     bounds: OnceLock<(u64, u32)>,
+    /// Gives sandboxes their numbers.
+    numbers: RandomState,
     places: Arc<Semaphore>,
 }
 
@@ -148,6 +151,7 @@ impl Guard {
                 form: OnceCell::new(),
                 network: OnceLock::new(),
                 bounds: OnceLock::new(),
+                numbers: RandomState::new(),
                 places,
             }),
         }
@@ -162,7 +166,9 @@ impl Guard {
         let request = wire::encode(&launch, numbers)?;
         // The semaphore is never closed.
         let place = self.shared.places.clone().acquire_owned().await.ok();
-        let (mut ends, parcel) = Ends::open(&launch)?;
+        let sandbox = wire::sandbox_part(&request).filter(|_| !numbers.bubblewrap);
+        let number = sandbox.map_or(0, |sandbox| self.shared.numbers.hash_one(sandbox).max(1));
+        let (mut ends, parcel) = Ends::open(&launch, number)?;
         ends.request(&request)?;
         let connection = self.hand_over(slot, &parcel).await?;
         drop(parcel);
@@ -376,8 +382,7 @@ impl Connection {
     }
 
     async fn send(&self, parcel: &Parcel) -> io::Result<()> {
-        let fds: Vec<BorrowedFd<'_>> = parcel.0.iter().map(AsFd::as_fd).collect();
-        self.socket.async_io(Interest::WRITABLE, |socket| Ok(send_descriptors(socket, &fds)?)).await
+        self.socket.async_io(Interest::WRITABLE, |socket| Ok(send_parcel(socket, parcel)?)).await
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -439,22 +444,32 @@ impl Drop for Connection {
     }
 }
 
-/// Sends a parcel of descriptors, or none of it.
-fn send_descriptors(socket: &OwnedFd, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+/// Sends a parcel, or none of it.
+fn send_parcel(socket: &OwnedFd, parcel: &Parcel) -> Result<(), Errno> {
+    let fds: Vec<BorrowedFd<'_>> = parcel.descriptors.iter().map(AsFd::as_fd).collect();
+    send_message(socket, &parcel.sandbox.to_le_bytes(), &fds)
+}
+
+/// Sends a message with its descriptors, or none of it.
+fn send_message(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(reaper::MOST_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Errno::INVAL);
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::net::sendmsg(socket, &[IoSlice::new(&[wire::VERSION])], &mut ancillary, flags)?;
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)?;
     Ok(())
 }
 
-/// One parcel of descriptors; `None` when the other side is gone.
-fn receive_descriptors(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, Errno> {
-    let (bytes, parcel) = receive_message(socket)?;
-    Ok((!bytes.is_empty()).then_some(parcel))
+/// One parcel; `None` when the other side is gone.
+fn receive_parcel(socket: &OwnedFd) -> Result<Option<Parcel>, Errno> {
+    let (bytes, descriptors) = receive_message(socket)?;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let sandbox = u64::from_le_bytes(bytes.try_into().map_err(|_| Errno::BADMSG)?);
+    Ok(Some(Parcel { sandbox, descriptors }))
 }
 
 /// One message with its descriptors; empty when the other side is gone.

@@ -271,8 +271,14 @@ pub(crate) struct Ends {
     requested: usize,
 }
 
-/// The command's ends, in the order the reaper expects.
-pub(crate) struct Parcel(pub Vec<OwnedFd>);
+/// What a command is started with, on its way to a reaper.
+pub(crate) struct Parcel {
+    /// The same number for the same sandbox, which alone goes to a reaper that has restricted itself; 0 for commands that
+    /// any other reaper can start.
+    pub sandbox: u64,
+    /// The command's ends, in the order the reaper expects.
+    pub descriptors: Vec<OwnedFd>,
+}
 
 enum Input {
     Nothing,
@@ -281,12 +287,12 @@ enum Input {
 }
 
 impl Ends {
-    pub fn open(launch: &Launch) -> Result<(Self, Parcel), LaunchError> {
-        Self::make(launch)
+    pub fn open(launch: &Launch, sandbox: u64) -> Result<(Self, Parcel), LaunchError> {
+        Self::make(launch, sandbox)
             .map_err(|errno| LaunchError::Resources { what: "the command's pipes", source: errno.into() })
     }
 
-    fn make(launch: &Launch) -> Result<(Self, Parcel), Errno> {
+    fn make(launch: &Launch, sandbox: u64) -> Result<(Self, Parcel), Errno> {
         let (stdin, their_stdin) = input(&launch.stdin)?;
         let (stdout, their_stdout) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         let (stderr, their_stderr) = match launch.output {
@@ -299,14 +305,15 @@ impl Ends {
         let (control, their_control) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&control, true)?;
-        let mut parcel = vec![their_stdin, their_stdout, their_stderr, their_control];
+        let mut descriptors = vec![their_stdin, their_stdout, their_stderr, their_control];
         let mut cwd = None;
         if launch.report_cwd {
             let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
             cwd = Some(ours);
-            parcel.push(theirs);
+            descriptors.push(theirs);
         }
-        Ok((Self { stdin, stdout, stderr, cwd, control, requested: 0 }, Parcel(parcel)))
+        let parcel = Parcel { sandbox, descriptors };
+        Ok((Self { stdin, stdout, stderr, cwd, control, requested: 0 }, parcel))
     }
 
     /// Puts the request into the control socket, as much of it as fits, before the reaper exists.

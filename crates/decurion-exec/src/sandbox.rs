@@ -2,10 +2,10 @@
 //! command to start; what comes out is a process that cannot do more, nor can anything it starts.
 //!
 //! There are three forms. With [`Form::Namespaces`] a second guard process lives in user, mount, network and IPC
-//! namespaces of its own (`enter.rs`, once per session) and gives each command a mount namespace (`mounts.rs`), a pid
-//! namespace and an IPC namespace; a third one, with the network of the machine, does so for [`Reach::Machine`]. Where the system refuses
-//! namespaces to us, `bwrap` makes them if it may ([`Form::Bubblewrap`], `bubblewrap.rs`), else there are none
-//! ([`Form::Landlock`]); the ordinary guard starts the command then.
+//! namespaces of its own (`enter.rs`, once per session). It has a reaper with a mount and a pid namespace for each sandbox
+//! (`mounts.rs`), and each command has an IPC namespace; a third guard, with the network of the machine, does so for
+//! [`Reach::Machine`]. Where the system refuses namespaces to us, `bwrap` makes them if it may ([`Form::Bubblewrap`],
+//! `bubblewrap.rs`), else there are none ([`Form::Landlock`]); the ordinary guard starts the command then.
 //! All forms add Landlock rules (`landlock.rs`), a system call filter (`filter.rs`) and `no_new_privs`.
 
 pub(crate) mod bubblewrap;

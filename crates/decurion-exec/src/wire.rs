@@ -14,11 +14,11 @@ use crate::launch::{Launch, LaunchError, Limit};
 use crate::sandbox::Sandbox;
 
 /// Spoken first by the guard and at the head of every request; changes with any change in this file.
-pub(crate) const VERSION: u8 = 3;
+pub(crate) const VERSION: u8 = 4;
 /// More than any system takes as arguments and environment together.
 pub(crate) const MAX_REQUEST: usize = 8 << 20;
 /// Bytes before the strings of a request.
-pub(crate) const HEADER: usize = 56;
+pub(crate) const HEADER: usize = 52;
 /// Bytes of a report and of an order.
 pub(crate) const FRAME: usize = 8;
 
@@ -37,12 +37,12 @@ pub(crate) struct Numbers {
 #[derive(Debug)]
 pub(crate) struct Request {
     pub numbers: Numbers,
-    /// What the command may do, if anything is kept from it.
-    pub sandbox: Option<Sandbox>,
     blob: Vec<u8>,
     /// Where each string starts: program, directory, then arguments, then environment.
     starts: Vec<usize>,
     arguments: usize,
+    /// Where the strings end and the sandbox begins, if there is one.
+    sandbox: Option<usize>,
 }
 
 /// Where a start failed.
@@ -102,14 +102,14 @@ pub(crate) fn encode(launch: &Launch, numbers: Numbers) -> Result<Vec<u8>, Launc
         blob.push(b'=');
         push(&mut blob, value, || format!("the value of environment variable {}", shown(name)))?;
     }
-    for (kind, path) in launch.sandbox.iter().flat_map(|sandbox| entries(sandbox)) {
-        blob.push(kind);
-        push(&mut blob, path.as_os_str(), || format!("the sandbox's path {}", shown(path.as_os_str())))?;
+    let strings = blob.len();
+    if let Some(sandbox) = &launch.sandbox {
+        push_sandbox(&mut blob, sandbox)?;
     }
     if blob.len() > MAX_REQUEST {
         return Err(LaunchError::TooLarge { bytes: blob.len() });
     }
-    write_header(&mut blob, launch, numbers);
+    write_header(&mut blob, launch, numbers, strings);
     Ok(blob)
 }
 
@@ -120,10 +120,10 @@ const HIDDEN: u8 = b'h';
 const VISIBLE: u8 = b'v';
 const TEMPORARY: u8 = b't';
 const SHOWN_TEMPORARY: u8 = b's';
-const NETWORK: u32 = 1;
-const UNIX_SOCKETS: u32 = 2;
-const SEES_MACHINE: u32 = 4;
-const BUBBLEWRAP: u32 = 8;
+const NETWORK: u8 = b'n';
+const UNIX_SOCKETS: u8 = b'u';
+const SEES_MACHINE: u8 = b'm';
+const BUBBLEWRAP: u32 = 1;
 
 /// The paths of a sandbox, each with its kind.
 fn entries(sandbox: &Sandbox) -> impl Iterator<Item = (u8, &PathBuf)> {
@@ -137,16 +137,26 @@ fn entries(sandbox: &Sandbox) -> impl Iterator<Item = (u8, &PathBuf)> {
         .chain(sandbox.shown_tmp.iter().map(kind(SHOWN_TEMPORARY)))
 }
 
-/// The sandbox of which these are the entries.
-fn sandbox_of<'a>(entries: impl Iterator<Item = &'a [u8]>, flags: u32) -> Option<Sandbox> {
-    let mut sandbox = Sandbox {
-        network: flags & NETWORK != 0,
-        unix_sockets: flags & UNIX_SOCKETS != 0,
-        sees_machine: flags & SEES_MACHINE != 0,
-        ..Sandbox::default()
-    };
-    for entry in entries {
-        let (kind, path) = entry.split_first()?;
+/// Equal sandboxes become equal bytes.
+fn push_sandbox(blob: &mut Vec<u8>, sandbox: &Sandbox) -> Result<(), LaunchError> {
+    for (kind, path) in entries(sandbox) {
+        blob.push(kind);
+        push(blob, path.as_os_str(), || format!("the sandbox's path {}", shown(path.as_os_str())))?;
+    }
+    let allowed = [
+        (NETWORK, sandbox.network),
+        (UNIX_SOCKETS, sandbox.unix_sockets),
+        (SEES_MACHINE, sandbox.sees_machine),
+    ];
+    blob.extend(allowed.iter().filter(|(_, set)| *set).flat_map(|(kind, _)| [*kind, 0]));
+    Ok(())
+}
+
+/// The sandbox that became these bytes.
+fn sandbox_of(bytes: &[u8]) -> Option<Sandbox> {
+    let mut sandbox = Sandbox::default();
+    for entry in bytes.split_inclusive(|byte| *byte == 0) {
+        let (kind, path) = entry.strip_suffix(&[0])?.split_first()?;
         let path = PathBuf::from(OsStr::from_bytes(path));
         match *kind {
             WRITABLE => sandbox.writable.push(path),
@@ -156,6 +166,9 @@ fn sandbox_of<'a>(entries: impl Iterator<Item = &'a [u8]>, flags: u32) -> Option
             VISIBLE => sandbox.visible.push(path),
             TEMPORARY => sandbox.tmp = Some(path),
             SHOWN_TEMPORARY => sandbox.shown_tmp = Some(path),
+            NETWORK => sandbox.network = true,
+            UNIX_SOCKETS => sandbox.unix_sockets = true,
+            SEES_MACHINE => sandbox.sees_machine = true,
             _ => return None,
         }
     }
@@ -175,7 +188,7 @@ fn shown(name: &OsStr) -> String {
     format!("{:.80}", format!("{name:?}"))
 }
 
-fn write_header(blob: &mut [u8], launch: &Launch, numbers: Numbers) {
+fn write_header(blob: &mut [u8], launch: &Launch, numbers: Numbers, strings: usize) {
     // Checked against MAX_REQUEST before, so the counts fit.
     let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes();
     let large = |value: Option<u64>| value.map_or(u64::MAX, |value| value.min(u64::MAX - 1)).to_le_bytes();
@@ -185,17 +198,9 @@ fn write_header(blob: &mut [u8], launch: &Launch, numbers: Numbers) {
     blob[8..12].copy_from_slice(&small(launch.args.len()));
     blob[12..16].copy_from_slice(&small(launch.env.len()));
     blob[16..20].copy_from_slice(&numbers.umask.unwrap_or(u32::MAX).to_le_bytes());
-    let sandbox = launch.sandbox.as_deref();
-    let paths = sandbox.map_or(u32::MAX.to_le_bytes(), |sandbox| small(entries(sandbox).count()));
-    blob[20..24].copy_from_slice(&paths);
-    let flag = |flag: u32, set: bool| if set { flag } else { 0 };
-    let flags = sandbox.map_or(0, |sandbox| {
-        flag(NETWORK, sandbox.network)
-            | flag(UNIX_SOCKETS, sandbox.unix_sockets)
-            | flag(SEES_MACHINE, sandbox.sees_machine)
-            | flag(BUBBLEWRAP, numbers.bubblewrap)
-    });
-    blob[48..52].copy_from_slice(&flags.to_le_bytes());
+    let sandbox = launch.sandbox.as_ref().map_or(u32::MAX.to_le_bytes(), |_| small(strings));
+    blob[20..24].copy_from_slice(&sandbox);
+    blob[48..52].copy_from_slice(&if numbers.bubblewrap { BUBBLEWRAP } else { 0 }.to_le_bytes());
     blob[24..32].copy_from_slice(&large(numbers.open_files));
     blob[32..40].copy_from_slice(&large(numbers.processes));
     blob[40..48].copy_from_slice(&large(numbers.file_bytes));
@@ -210,7 +215,16 @@ pub(crate) fn request_length(header: &[u8; HEADER]) -> Option<usize> {
 
 /// Whether a request of this header is for a sandbox that `bwrap` makes.
 pub(crate) fn wants_bubblewrap(header: &[u8; HEADER]) -> bool {
-    u32_at(header, 20) != u32::MAX && u32_at(header, 48) & BUBBLEWRAP != 0
+    sandbox_at(header).is_some() && u32_at(header, 48) & BUBBLEWRAP != 0
+}
+
+/// The part of a request that is its sandbox. Two requests with the same have the same sandbox.
+pub(crate) fn sandbox_part(request: &[u8]) -> Option<&[u8]> {
+    request.get(sandbox_at(request.first_chunk()?)?..)
+}
+
+fn sandbox_at(header: &[u8; HEADER]) -> Option<usize> {
+    usize::try_from(u32_at(header, 20)).ok().filter(|_| u32_at(header, 20) != u32::MAX)
 }
 
 /// The launch in a blob; `None` if it is not one.
@@ -228,23 +242,15 @@ pub(crate) fn decode(blob: Vec<u8>) -> Option<Request> {
         file_bytes: limit_at(header, 40),
         bubblewrap: u32_at(header, 48) & BUBBLEWRAP != 0,
     };
-    let ends = blob.iter().enumerate().skip(HEADER).filter(|(_, byte)| **byte == 0).map(|(at, _)| at + 1);
+    let sandbox = sandbox_at(header);
+    let end = sandbox.unwrap_or(blob.len());
+    let strings = blob.get(HEADER..end)?;
+    let ends = strings.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| HEADER + at + 1);
     let mut starts: Vec<usize> = std::iter::once(HEADER).chain(ends).collect();
-    // The last entry is where a further string would start: it must be the end of the blob.
-    let whole = starts.pop()? == blob.len();
-    let paths = Some(u32_at(header, 20)).filter(|paths| *paths != u32::MAX);
-    let paths_count = usize::try_from(paths.unwrap_or(0)).ok()?;
-    let before = arguments.checked_add(variables)?.checked_add(2)?;
-    if !whole || starts.len() != before.checked_add(paths_count)? {
-        return None;
-    }
-    let flags = u32_at(header, 48);
-    let mut request = Request { numbers, sandbox: None, blob, starts, arguments };
-    let entries = (before..before + paths_count).map(|index| request.string(index));
-    let sandbox = if paths.is_some() { Some(sandbox_of(entries, flags)?) } else { None };
-    request.sandbox = sandbox;
-    request.cut(before);
-    Some(request)
+    // The last entry is where a further string would start: it must be the end of them.
+    let whole = starts.pop()? == end;
+    let expected = arguments.checked_add(variables)?.checked_add(2)?;
+    (whole && starts.len() == expected).then_some(Request { numbers, blob, starts, arguments, sandbox })
 }
 
 impl Request {
@@ -273,12 +279,14 @@ impl Request {
         self.envp().find_map(|variable| variable.strip_prefix(b"PATH=")).map(|path| &path[..path.len() - 1])
     }
 
-    /// Forgets the strings from here on.
-    fn cut(&mut self, count: usize) {
-        if let Some(end) = self.starts.get(count).copied() {
-            self.blob.truncate(end);
-            self.starts.truncate(count);
-        }
+    /// What the command may do, as it was written; `None` if nothing is kept from it.
+    pub fn sandbox_part(&self) -> Option<&[u8]> {
+        self.blob.get(self.sandbox?..)
+    }
+
+    /// The same; `None` also if it makes no sense.
+    pub fn sandbox(&self) -> Option<Sandbox> {
+        sandbox_of(self.sandbox_part()?)
     }
 
     fn string(&self, index: usize) -> &[u8] {
@@ -288,7 +296,7 @@ impl Request {
 
     fn terminated(&self, index: usize) -> &[u8] {
         let start = self.starts[index];
-        let end = self.starts.get(index + 1).copied().unwrap_or(self.blob.len());
+        let end = self.starts.get(index + 1).copied().or(self.sandbox).unwrap_or(self.blob.len());
         &self.blob[start..end]
     }
 }
@@ -437,6 +445,43 @@ mod tests {
         assert_eq!(argv, [&b"prog\0"[..], b"\0", b"two words\0", "ü\0".as_bytes(), b"\xff\xfe\0"]);
         assert_eq!(request.envp().collect::<Vec<_>>(), [&b"PATH=/bin:/usr/bin\0"[..], b"EMPTY=\0"]);
         assert_eq!(request.search_path(), Some(&b"/bin:/usr/bin"[..]));
+    }
+
+    #[test]
+    fn a_sandbox_comes_back_as_it_went() {
+        let path = |name: &str| vec![PathBuf::from(name), PathBuf::from(OsStr::from_bytes(b"/\xff"))];
+        let all = Sandbox {
+            writable: path("/w"),
+            read_only: path("/r"),
+            links: path("/l"),
+            hidden: path("/h"),
+            visible: path("/v"),
+            tmp: Some("/t".into()),
+            shown_tmp: Some("/s".into()),
+            network: true,
+            unix_sockets: true,
+            sees_machine: true,
+            ..Sandbox::default()
+        };
+        let moved = Sandbox { writable: path("/r"), read_only: path("/w"), ..all.clone() };
+        let offline = Sandbox { network: false, ..all.clone() };
+        let blob = |sandbox: &Sandbox| {
+            let launch = Launch { sandbox: Some(sandbox.clone().into()), ..sample() };
+            encode(&launch, Numbers { bubblewrap: true, ..Numbers::default() }).unwrap()
+        };
+        let sandboxes = [Sandbox::default(), all, moved, offline];
+        for sandbox in &sandboxes {
+            let request = decode(blob(sandbox)).unwrap();
+            assert_eq!(request.sandbox().as_ref(), Some(sandbox));
+            assert!(request.numbers.bubblewrap);
+            assert_eq!(request.envp().last(), Some(&b"EMPTY=\0"[..]));
+            for other in &sandboxes {
+                let same = sandbox_part(&blob(other)) == request.sandbox_part();
+                assert_eq!(same, sandbox == other, "{sandbox:?} {other:?}");
+            }
+        }
+        let without = decode(encode(&sample(), Numbers::default()).unwrap()).unwrap();
+        assert_eq!((without.sandbox_part(), without.sandbox()), (None, None));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(super) fn run() -> i32 {
 
 fn become_command(request: OwnedFd, reports: &OwnedFd) -> Result<(Stage, i32), (Stage, i32)> {
     let (request, notes) = read(request).ok_or((Stage::Request, libc::EBADMSG))?;
-    let sandbox = request.sandbox.as_ref().ok_or((Stage::Request, libc::EBADMSG))?;
+    let sandbox = &request.sandbox().ok_or((Stage::Request, libc::EBADMSG))?;
     bubblewrap::verify(sandbox, &notes).map_err(|error| {
         let errno = error.source.raw_os_error().unwrap_or(libc::EINVAL);
         (Stage::Mounts, wire::path_error(errno, &error.path, sandbox))
@@ -46,6 +46,7 @@ fn become_command(request: OwnedFd, reports: &OwnedFd) -> Result<(Stage, i32), (
     let confinement = Confinement::make(sandbox, Form::Bubblewrap)?;
     let places = reaper::candidates(&request);
     let program = Program::new(&request, places).ok_or((Stage::Request, libc::EINVAL))?;
+    reaper::filter_calls(sandbox, Form::Bubblewrap)?;
     confinement.apply().map_err(|errno| (Stage::Restrictions, errno))?;
     let _ = rustix::io::write(reports, &Report::Started(0).to_bytes());
     Ok((Stage::Program, program.run()))

@@ -3,7 +3,7 @@
 //!
 //! A reaper is a copy of the guard, alone in its session and a subreaper, so that every process of its
 //! command, however it detached itself, ends up as a child of it. After a command that left no trace it is
-//! as good as new and offers itself for the next one; after any other it ends.
+//! as good as new and offers itself for the next one of the same sandbox; after any other it ends.
 
 use std::cell::Cell;
 use std::io;
@@ -23,6 +23,7 @@ use super::meter::{self, Bounds, Meter};
 use super::spawn::{self, Program, Stack};
 use super::sweep::{self, timespec};
 use crate::launch::{self, Limit};
+use crate::process::Parcel;
 use crate::sandbox::enter::{self, Base};
 use crate::sandbox::filter::{self, Locks, Sockets};
 use crate::sandbox::mounts::{self, View};
@@ -37,8 +38,11 @@ pub(super) const MOST_DESCRIPTORS: usize = 5;
 pub(super) const CONTROL: usize = 3;
 /// The number of the directory pipe in the command.
 const REPORT_NUMBER: i32 = 3;
-/// The number of the link to the guard in the reaper. The others below [`RESERVED`] lead nowhere.
+/// The number of the link to the guard in the reaper.
 const LINK_NUMBER: i32 = 4;
+/// The number of the way back to the guard. Besides these two and standard error, the numbers below [`RESERVED`] lead
+/// nowhere.
+const RETURN_NUMBER: i32 = 5;
 /// Descriptor numbers below this are never given to what arrives, so that a command's own can be laid out
 /// there without treading on it.
 pub(super) const RESERVED: i32 = 10;
@@ -63,6 +67,8 @@ pub(super) fn run(link: &OwnedFd, guard: Pid, origin: &Origin<'_>) -> ! {
 
 /// What a reaper has from its guard.
 pub(super) struct Origin<'a> {
+    /// Where a parcel goes that is for another reaper.
+    pub returns: &'a OwnedFd,
     /// The namespaces of sandboxed commands.
     pub namespaces: Option<&'a Base>,
     pub bounds: Bounds,
@@ -86,7 +92,7 @@ pub(super) struct Rank {
 /// What a command leaves of its reaper.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum After {
-    /// As it was before, and the guard knows.
+    /// Ready for the next one, and the guard knows.
     AsNew,
     /// To end, with nothing left below.
     Done,
@@ -105,11 +111,15 @@ fn reap_all(link: &OwnedFd, guard: Pid, origin: &Origin<'_>) -> bool {
     // The guard has no number in a pid namespace of its own; the end of the link tells that it is gone.
     let guard = namespaces.is_none().then_some(guard);
     let mut meter = Meter::new(origin.bounds, origin.group);
-    let Some((link, signals)) = settle(link, guard) else { return true };
+    let Some((link, returns, signals)) = settle(link, origin.returns, guard) else { return true };
     let mut stack = Stack::new();
-    let mut walls = Walls { namespaces, used: false, kept: Vec::new() };
-    let reaper = Own { link, signals, standing: Standing::now(), rank: origin.rank };
+    let mut walls = Walls { namespaces, made: None };
+    let reaper = Own { link, returns, signals, standing: Standing::now(), rank: origin.rank };
     while let Some(parcel) = next_parcel(&reaper.link, &reaper.signals) {
+        if walls.are_outdated() {
+            give_back(&parcel, &reaper.returns);
+            return true;
+        }
         match reap_one(parcel, &reaper, &mut stack, &mut walls, &mut meter) {
             After::AsNew => {}
             After::Done => return true,
@@ -123,35 +133,30 @@ fn reap_all(link: &OwnedFd, guard: Pid, origin: &Origin<'_>) -> bool {
 struct Own {
     /// The guard holds the other end, if it has further use for us.
     link: OwnedFd,
+    returns: OwnedFd,
     signals: OwnedFd,
     /// As it was before the first.
     standing: Standing,
     rank: Rank,
 }
 
-fn reap_one(
-    mut parcel: Vec<OwnedFd>,
-    own: &Own,
-    stack: &mut Stack,
-    walls: &mut Walls<'_>,
-    meter: &mut Meter,
-) -> After {
-    let control = parcel.remove(CONTROL);
+fn reap_one(parcel: Parcel, own: &Own, stack: &mut Stack, walls: &mut Walls<'_>, meter: &mut Meter) -> After {
+    let mut descriptors = parcel.descriptors;
+    let control = descriptors.remove(CONTROL);
     let Some((request, blob)) = read_request(&control) else {
         report(&control, Report::Failed(Stage::Request, libc::EBADMSG));
         return After::Done;
     };
-    let start = Start { request: &request, parcel: &parcel, control: &control, rank: own.rank };
-    let begun = match (&request.sandbox, &blob) {
-        (Some(sandbox), Some(blob)) => start.begin_wrapped(stack, sandbox, blob),
-        (Some(sandbox), None) => walls.around(sandbox).and_then(|walls| start.begin(stack, Some(walls))),
-        (None, _) => start.begin(stack, None),
+    let start = Start { request: &request, descriptors: &descriptors, control: &control, rank: own.rank };
+    let begun = match &blob {
+        Some(blob) => start.begin_wrapped(stack, blob),
+        None => walls.around(&request).and_then(|made| start.begin(stack, made)),
     };
     match begun {
         Ok(main) => {
             report(&control, Report::Started(main.as_raw_nonzero().get()));
             // The command has its own copies; ours would keep its outputs open.
-            drop(parcel);
+            drop(descriptors);
             drop(request);
             let alone = walls.namespaces.is_some();
             let look = (Instant::now() + meter::FIRST_LOOK, meter::FIRST_LOOK);
@@ -178,7 +183,7 @@ fn has_children() -> bool {
 }
 
 /// Makes the copy of the guard a reaper. `None` if there is nobody left to work for.
-fn settle(link: &OwnedFd, guard: Option<Pid>) -> Option<(OwnedFd, OwnedFd)> {
+fn settle(link: &OwnedFd, returns: &OwnedFd, guard: Option<Pid>) -> Option<(OwnedFd, OwnedFd, OwnedFd)> {
     // The guard's end is told by a signal that we hold back and read like the others.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).ok()?;
     if guard.is_some_and(|guard| rustix::process::getppid() != Some(guard)) {
@@ -188,18 +193,27 @@ fn settle(link: &OwnedFd, guard: Option<Pid>) -> Option<(OwnedFd, OwnedFd)> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok()?;
     sys::set_name(c"decurion-reaper");
     let link = sys::place_owned(link, LINK_NUMBER).ok()?;
+    let returns = sys::place_owned(returns, RETURN_NUMBER).ok()?;
     // The guard's way to Decurion is not ours; its other low numbers lead nowhere and keep their places.
     sys::place(rustix::stdio::stderr(), 0).ok()?;
     sys::close_range(RESERVED.cast_unsigned(), u32::MAX);
     let signals = sys::signal_queue(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP]).ok()?;
-    Some((link, signals))
+    Some((link, returns, signals))
+}
+
+/// Gives a parcel to the guard for another reaper. Nobody has read its request, so whatever becomes of us, the command is
+/// started once or not at all.
+fn give_back(parcel: &Parcel, returns: &OwnedFd) {
+    if let Err(errno) = super::send_parcel(returns, parcel) {
+        report(&parcel.descriptors[CONTROL], Report::Failed(Stage::Fork, errno.raw_os_error()));
+    }
 }
 
 /// Waits for the descriptors of the next command. `None` when there will be none.
-fn next_parcel(link: &OwnedFd, signals: &OwnedFd) -> Option<Vec<OwnedFd>> {
+fn next_parcel(link: &OwnedFd, signals: &OwnedFd) -> Option<Parcel> {
     loop {
-        match super::receive_descriptors(link) {
-            Ok(Some(parcel)) => return (parcel.len() >= LEAST_DESCRIPTORS).then_some(parcel),
+        match super::receive_parcel(link) {
+            Ok(Some(parcel)) => return (parcel.descriptors.len() >= LEAST_DESCRIPTORS).then_some(parcel),
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok(None) | Err(_) => return None,
         }
@@ -251,21 +265,23 @@ fn fill(control: &OwnedFd, mut buffer: &mut [u8], until: Instant) -> Option<()> 
 /// What a command is started with.
 struct Start<'a> {
     request: &'a Request,
-    parcel: &'a [OwnedFd],
+    descriptors: &'a [OwnedFd],
     control: &'a OwnedFd,
     rank: Rank,
 }
 
 impl Start<'_> {
     /// Starts the command. Gives its id, or where that failed and why.
-    fn begin(&self, stack: &mut Stack, confinement: Option<&Confinement>) -> Result<Pid, (Stage, i32)> {
+    fn begin(&self, stack: &mut Stack, made: Option<&Made>) -> Result<Pid, (Stage, i32)> {
         let program = Program::new(self.request, candidates(self.request));
         let program = program.ok_or((Stage::Request, libc::EINVAL))?;
-        self.spawn(stack, &program, &|| confinement.map_or(Ok(()), Confinement::apply))
+        let apply = || made.map_or(Ok(()), |made| made.confinement.apply());
+        self.spawn(stack, &program, made.map(|made| made.only_reads), &apply)
     }
 
     /// The same for a sandbox that `bwrap` makes. Waits until the program inside of it has become the command.
-    fn begin_wrapped(&self, stack: &mut Stack, sandbox: &Sandbox, blob: &[u8]) -> Result<Pid, (Stage, i32)> {
+    fn begin_wrapped(&self, stack: &mut Stack, blob: &[u8]) -> Result<Pid, (Stage, i32)> {
+        let sandbox = &self.request.sandbox().ok_or((Stage::Request, libc::EBADMSG))?;
         let number = |error: io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
         let failed = |error| (Stage::Restrictions, number(error));
         let at =
@@ -281,7 +297,7 @@ impl Start<'_> {
         let argv = wrapped_arguments();
         let place = [place.as_os_str().as_bytes(), b"\0"].concat();
         let program = Program::bare(place, &argv).ok_or((Stage::Request, libc::EINVAL))?;
-        let main = self.spawn(stack, &program, &|| {
+        let main = self.spawn(stack, &program, Some(sandbox.only_reads()), &|| {
             // `bwrap` refuses to run with some of an ordinary user's capabilities.
             let _ = rustix::thread::clear_ambient_capability_set();
             let mut pairs = given.iter().zip(inside::NUMBERS);
@@ -322,18 +338,20 @@ impl Start<'_> {
         }
     }
 
-    /// Starts a program, after something was done in its process.
+    /// Starts a program, after something was done in its process. Of one in a sandbox: whether it may write nothing but its
+    /// private folder.
     fn spawn(
         &self,
         stack: &mut Stack,
         program: &Program<'_>,
+        only_reads: Option<bool>,
         last: &impl Fn() -> Result<(), i32>,
     ) -> Result<Pid, (Stage, i32)> {
         let reaper = rustix::process::getpid();
         let failure = Cell::new(None);
         let started = spawn::spawn(stack, &|| {
             let _ = rustix::process::setpriority_process(None, self.rank.niceness);
-            failure.set(Some(match prepare(self.request, self.parcel, reaper, self.rank) {
+            failure.set(Some(match self.prepare(reaper, only_reads) {
                 // While we stood still, perhaps before a directory that does not answer, nobody listened.
                 Ok(()) if abandoned(self.control) => (Stage::Setup, libc::ECANCELED),
                 Ok(()) => match last() {
@@ -348,6 +366,34 @@ impl Start<'_> {
         // It has ended, or is about to; there is nobody else below.
         while let Err(Errno::INTR) = rustix::process::waitpid(Some(main), WaitOptions::empty()) {}
         Err(failed)
+    }
+
+    /// In the command's process, before it becomes the program; so without allocating.
+    fn prepare(&self, reaper: Pid, only_reads: Option<bool>) -> Result<(), (Stage, Errno)> {
+        let request = self.request;
+        let setup = |errno| (Stage::Setup, errno);
+        // Without the control socket they are in the order of their numbers; all else closes by itself.
+        for (fd, number) in self.descriptors.iter().zip(0..=REPORT_NUMBER) {
+            sys::place(fd, number)
+                .map_err(|error| setup(Errno::from_io_error(&error).unwrap_or(Errno::BADF)))?;
+        }
+        rustix::process::setpgid(None, None).map_err(setup)?;
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(setup)?;
+        if rustix::process::getppid() != Some(reaper) {
+            sys::exit_now(127);
+        }
+        limit(request, self.rank).map_err(setup)?;
+        if let Some(mask) = request.numbers.umask {
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
+        }
+        let directory = std::ffi::CStr::from_bytes_with_nul(request.directory());
+        let directory = directory.map_err(|_| (Stage::Directory, Errno::INVAL))?;
+        rustix::process::chdir(directory).map_err(|errno| (Stage::Directory, errno))?;
+        if let Some(most) = only_reads.map(most_file_bytes) {
+            lower(Resource::Fsize, most).map_err(setup)?;
+        }
+        sys::release_signals();
+        Ok(())
     }
 }
 
@@ -391,37 +437,11 @@ pub(super) fn candidates(request: &Request) -> Vec<Vec<u8>> {
     if program.is_empty() { Vec::new() } else { found.collect() }
 }
 
-/// In the command's process, before it becomes the program; so without allocating.
-fn prepare(request: &Request, parcel: &[OwnedFd], reaper: Pid, rank: Rank) -> Result<(), (Stage, Errno)> {
-    let setup = |errno| (Stage::Setup, errno);
-    // Without the control socket they are in the order of their numbers; all else closes by itself.
-    for (fd, number) in parcel.iter().zip(0..=REPORT_NUMBER) {
-        sys::place(fd, number).map_err(|error| setup(Errno::from_io_error(&error).unwrap_or(Errno::BADF)))?;
-    }
-    rustix::process::setpgid(None, None).map_err(setup)?;
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(setup)?;
-    if rustix::process::getppid() != Some(reaper) {
-        sys::exit_now(127);
-    }
-    limit(request, rank).map_err(setup)?;
-    if let Some(mask) = request.numbers.umask {
-        rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
-    }
-    let directory = std::ffi::CStr::from_bytes_with_nul(request.directory());
-    let directory = directory.map_err(|_| (Stage::Directory, Errno::INVAL))?;
-    rustix::process::chdir(directory).map_err(|errno| (Stage::Directory, errno))?;
-    if let Some(most) = request.sandbox.as_ref().map(most_file_bytes) {
-        lower(Resource::Fsize, most).map_err(setup)?;
-    }
-    sys::release_signals();
-    Ok(())
-}
-
 /// How large a file may become that a sandboxed command writes, so that one that runs away does not fill the disk. Looks
 /// at the file system of the working directory.
-fn most_file_bytes(sandbox: &Sandbox) -> u64 {
+fn most_file_bytes(only_reads: bool) -> u64 {
     let free = rustix::fs::statvfs(c".").map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize));
-    if sandbox.only_reads() { LEAST_FILE } else { LEAST_FILE.max(free / 2) }
+    if only_reads { LEAST_FILE } else { LEAST_FILE.max(free / 2) }
 }
 
 /// Sets a limit of the kernel. A lower one that is in force already stays.
@@ -449,94 +469,82 @@ fn limit(request: &Request, rank: Rank) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What a sandboxed command's process does to itself just before it becomes the program.
-pub(super) struct Confinement {
-    ruleset: Option<OwnedFd>,
-    filter: filter::Program,
-    /// Whether the IPC namespace of the session is to be left: bubblewrap has done so, and Landlock alone cannot.
-    unshares_ipc: bool,
-}
-
-/// What sandboxes a reaper's commands.
+/// What sandboxes a reaper's commands, which all have the same sandbox.
 struct Walls<'a> {
     /// None where the system refuses them.
     namespaces: Option<&'a Base>,
-    /// Whether the mount namespace has been changed for a command.
-    used: bool,
-    /// Of the latest commands, which left nothing behind. The last is the one whose namespace the reaper is in.
-    kept: Vec<Kept>,
+    /// For the commands before.
+    made: Option<Made>,
 }
 
-/// How many sandboxes a reaper keeps: one for commands that only read, one for others, and one more.
-const MOST_KEPT: usize = 3;
-
-/// What was made for a command, to be used again.
-struct Kept {
-    sandbox: Sandbox,
+/// What was made for a sandbox, to be used again.
+struct Made {
+    /// The sandbox as it was asked for.
+    part: Vec<u8>,
+    /// Whether it lets commands write nothing but their private folder.
+    only_reads: bool,
     basis: Basis,
     confinement: Confinement,
 }
 
 /// What it depends on.
 enum Basis {
-    /// A view of the files, in a mount namespace.
-    View(View, OwnedFd),
+    /// A view of the files. A filtered process cannot make another.
+    View(View),
+    /// Can be made again.
     Rules(landlock::Basis),
 }
 
-impl Basis {
-    fn holds(&self) -> bool {
-        match self {
-            Self::View(view, _) => view.holds(),
-            Self::Rules(basis) => basis.holds(),
-        }
-    }
-}
-
 impl Walls<'_> {
-    /// Makes the command's view of the files, and what is needed to restrict its process.
-    fn around(&mut self, sandbox: &Sandbox) -> Result<&Confinement, (Stage, i32)> {
-        let kept = match self.take_kept(sandbox) {
-            Some(kept) => kept,
-            None => self.make(sandbox)?,
-        };
-        if self.kept.len() >= MOST_KEPT {
-            self.kept.remove(0);
-        }
-        self.kept.push(kept);
-        self.kept.last().map(|kept| &kept.confinement).ok_or((Stage::Restrictions, libc::EINVAL))
+    /// Whether the next command needs another reaper.
+    fn are_outdated(&self) -> bool {
+        self.made.as_ref().is_some_and(|made| matches!(&made.basis, Basis::View(view) if !view.holds()))
     }
 
-    /// What was made for such a sandbox before, if it would be made the same now.
-    fn take_kept(&mut self, sandbox: &Sandbox) -> Option<Kept> {
-        let at = self.kept.iter().position(|kept| kept.sandbox == *sandbox)?;
-        let is_here = at + 1 == self.kept.len();
-        let kept = self.kept.remove(at);
-        if let (Basis::View(_, namespace), false) = (&kept.basis, is_here) {
-            enter::return_to(namespace).ok()?;
+    /// Makes the command's view of the files, and what is needed to restrict its process. None for one without a sandbox.
+    fn around(&mut self, request: &Request) -> Result<Option<&Made>, (Stage, i32)> {
+        let part = request.sandbox_part();
+        if self.made.as_ref().is_some_and(|made| Some(made.part.as_slice()) != part) {
+            // The guard tells sandboxes apart by their numbers. Should two have the same, neither gets the other.
+            return Err((Stage::Request, libc::EBADMSG));
         }
-        kept.basis.holds().then_some(kept)
+        let Some(part) = part else { return Ok(None) };
+        let holds = |made: &Made| !matches!(&made.basis, Basis::Rules(rules) if !rules.holds());
+        if !self.made.as_ref().is_some_and(holds) {
+            let sandbox = request.sandbox().ok_or((Stage::Request, libc::EBADMSG))?;
+            let (basis, confinement) = self.make(&sandbox)?;
+            let (part, only_reads) = (part.to_vec(), sandbox.only_reads());
+            self.made = Some(Made { part, only_reads, basis, confinement });
+        }
+        Ok(self.made.as_ref())
     }
 
-    fn make(&mut self, sandbox: &Sandbox) -> Result<Kept, (Stage, i32)> {
+    fn make(&self, sandbox: &Sandbox) -> Result<(Basis, Confinement), (Stage, i32)> {
         let number = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
-        let mounts = |error: io::Error| (Stage::Mounts, number(&error));
         let (basis, form) = match self.namespaces {
             Some(base) => {
-                let used = std::mem::replace(&mut self.used, true);
-                let given = if used { base.renew() } else { enter::give_own() };
-                given.map_err(mounts)?;
+                enter::give_own().map_err(|error| (Stage::Mounts, number(&error)))?;
                 let view = mounts::make(sandbox, base).map_err(|error| {
                     (Stage::Mounts, wire::path_error(number(&error.source), &error.path, sandbox))
                 })?;
-                let namespace = std::fs::File::open("/proc/self/ns/mnt").map_err(mounts)?;
-                (Basis::View(view, namespace.into()), Form::Namespaces)
+                (Basis::View(view), Form::Namespaces)
             }
             None => (Basis::Rules(landlock::Basis::take(sandbox)), Form::Landlock),
         };
         let confinement = Confinement::make(sandbox, form)?;
-        Ok(Kept { sandbox: sandbox.clone(), basis, confinement })
+        if self.made.is_none() {
+            // Here and not in each command, because the kernel compiles it each time.
+            filter_calls(sandbox, form)?;
+        }
+        Ok((basis, confinement))
     }
+}
+
+/// What a sandboxed command's process does to itself just before it becomes the program.
+pub(super) struct Confinement {
+    ruleset: Option<OwnedFd>,
+    /// Whether the IPC namespace of the session is to be left: bubblewrap has done so, and Landlock alone cannot.
+    unshares_ipc: bool,
 }
 
 impl Confinement {
@@ -549,10 +557,7 @@ impl Confinement {
         if ruleset.is_none() && form == Form::Landlock {
             return Err((Stage::Restrictions, libc::EOPNOTSUPP));
         }
-        let sockets = Sockets { internet: sandbox.network, unix: sandbox.unix_sockets };
-        let locks = if sandbox.only_reads() { Locks::Pretended } else { Locks::Held };
-        let filter = filter::compile(sockets, locks, form).ok_or((Stage::Restrictions, libc::ENOSYS))?;
-        Ok(Self { ruleset, filter, unshares_ipc: form == Form::Namespaces })
+        Ok(Self { ruleset, unshares_ipc: form == Form::Namespaces })
     }
 
     /// Between fork and exec: only system calls.
@@ -563,12 +568,21 @@ impl Confinement {
             kernel::unshare(libc::CLONE_NEWIPC).map_err(number)?;
         }
         enter::drop_capabilities().map_err(Errno::raw_os_error)?;
-        rustix::thread::set_no_new_privs(true).map_err(Errno::raw_os_error)?;
-        if let Some(ruleset) = &self.ruleset {
-            kernel::restrict(ruleset.as_fd()).map_err(number)?;
-        }
-        kernel::filter_calls(&self.filter).map_err(number)
+        // Not once for all commands, like the filter: a command in the domain of its reaper could end it.
+        self.ruleset.as_ref().map_or(Ok(()), |ruleset| kernel::restrict(ruleset.as_fd())).map_err(number)
     }
+}
+
+/// Lets this process, and all that it starts, make only the system calls of a sandboxed command from now on, and gain no
+/// rights by programs.
+pub(super) fn filter_calls(sandbox: &Sandbox, form: Form) -> Result<(), (Stage, i32)> {
+    let failed = |errno| (Stage::Restrictions, errno);
+    let sockets = Sockets { internet: sandbox.network, unix: sandbox.unix_sockets };
+    let locks = if sandbox.only_reads() { Locks::Pretended } else { Locks::Held };
+    let filter = filter::compile(sockets, locks, form).ok_or(failed(libc::ENOSYS))?;
+    rustix::thread::set_no_new_privs(true).map_err(|errno| failed(errno.raw_os_error()))?;
+    let number = |error: io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
+    kernel::filter_calls(&filter).map_err(|error| failed(number(error)))
 }
 
 struct Watch<'a> {

@@ -1,10 +1,10 @@
-//! The guard process. Takes parcels of descriptors from Decurion, gives each to a reaper of its own, and
+//! The guard process. Takes parcels of descriptors from Decurion, gives each to a reaper that has no other, and
 //! ends everything below it when Decurion is gone.
 //!
 //! It has one thread, holds no request (a reaper reads its own), and does nothing while nothing happens.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -16,7 +16,8 @@ use super::groups::{Group, Groups, Places};
 use super::meter::{self, Bounds};
 use super::reaper::Rank;
 use super::sweep::{self, FIRST_PAUSE, LONGEST_PAUSE, timespec};
-use super::{inside, reaper, receive_descriptors, send_descriptors};
+use super::{inside, reaper, receive_parcel, send_message, send_parcel};
+use crate::process::Parcel;
 use crate::sandbox::enter::{self, Base};
 use crate::sandbox::kernel;
 use crate::{sys, wire};
@@ -52,6 +53,8 @@ struct Server {
     /// Decurion holds the other end; its closing is the order to end everything.
     socket: OwnedFd,
     signals: OwnedFd,
+    /// Where reapers give parcels back, and the end that they have of it.
+    returned: (OwnedFd, OwnedFd),
     reapers: Vec<Reaper>,
     /// While orphans of a reaper that was killed are left, which are ours to end: when to look again.
     orphans: Option<Duration>,
@@ -67,6 +70,8 @@ struct Server {
 
 struct Reaper {
     pid: Pid,
+    /// The number of its commands' sandbox.
+    sandbox: u64,
     /// The control socket of its latest command. Kept open until the reaper and all its orphans are gone:
     /// closing it tells Decurion so. A reaper that offers itself again has told the end in words, and so
     /// this waits for its next command.
@@ -83,6 +88,18 @@ impl Reaper {
         if let Some(group) = &self.group {
             group.stop_forks();
         }
+    }
+
+    /// Takes the offer of one that waits for its next command.
+    fn take_offer(&mut self) -> bool {
+        let Some(link) = &self.link else { return false };
+        match rustix::net::recv(link, &mut [0_u8; 1], RecvFlags::DONTWAIT) {
+            Ok((1, _)) => return true,
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // Dead, or not to be trusted.
+            _ => self.link = None,
+        }
+        false
     }
 }
 
@@ -104,6 +121,7 @@ impl Server {
         sys::default_signals();
         let ends = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE];
         let signals = reserve_low_numbers().and_then(|()| sys::signal_queue(&ends).ok())?;
+        let returned = pair().ok()?;
         // The first while the file systems are as the machine has them.
         let (places, bounds) = (Places::find(), bounds_asked().unwrap_or_else(Bounds::of_machine));
         let (namespaces, listener) = match sandbox.map(enter::enter).transpose() {
@@ -114,24 +132,28 @@ impl Server {
             }
         };
         match listener {
-            Some(listener) => send_descriptors(&socket, &[listener.as_fd()]).ok()?,
+            Some(listener) => send_message(&socket, &[wire::VERSION], &[listener.as_fd()]).ok()?,
             None => drop(rustix::net::send(&socket, &[wire::VERSION], SendFlags::NOSIGNAL).ok()?),
         }
         // After the greeting: it takes milliseconds, and the first command is mostly not there yet.
         let groups = places.and_then(|places| Groups::make(places, bounds));
         let processes = if groups.is_some() { None } else { meter::user_s_processes(bounds) };
         let rank = rise_above_commands(processes);
-        Some(Self { socket, signals, reapers: Vec::new(), orphans: None, namespaces, bounds, groups, rank })
+        let reapers = Vec::new();
+        Some(Self { socket, signals, returned, reapers, orphans: None, namespaces, bounds, groups, rank })
     }
 
     fn run(mut self) -> i32 {
         loop {
-            let (asked, signalled) = self.wait();
+            let (asked, signalled, returned) = self.wait();
             if signalled && self.take_signals() {
                 break;
             }
             if self.orphans.is_some() {
                 self.sweep_orphans();
+            }
+            if returned {
+                self.take_returned();
             }
             if asked && !self.take_parcels() {
                 break;
@@ -140,15 +162,17 @@ impl Server {
         self.end_everything()
     }
 
-    /// Waits for something to do: (a parcel, a signal).
-    fn wait(&self) -> (bool, bool) {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
+    /// Waits for something to do: (a parcel, a signal, a parcel that was given back).
+    fn wait(&self) -> (bool, bool, bool) {
+        let mut fds =
+            [&self.socket, &self.signals, &self.returned.0].map(|fd| PollFd::new(fd, PollFlags::IN));
         // Orphans that resist are looked at again, without keeping new work waiting.
         let pause = self.orphans.map(timespec);
         if poll(&mut fds, pause.as_ref()).is_err() {
-            return (false, true);
+            return (false, true, false);
         }
-        (!fds[0].revents().is_empty(), !fds[1].revents().is_empty())
+        let [asked, signalled, returned] = fds.map(|fd| !fd.revents().is_empty());
+        (asked, signalled, returned)
     }
 
     /// Whether one of them asks the guard to end.
@@ -174,7 +198,7 @@ impl Server {
             if status.stopped() {
                 wake(&mut self.reapers[at]);
             } else if status.exit_status() == Some(0) {
-                self.reapers.swap_remove(at);
+                self.reapers.remove(at);
             } else {
                 // Its work is not done. The entry stays, without spared children, until it is.
                 self.orphans = Some(FIRST_PAUSE);
@@ -200,7 +224,7 @@ impl Server {
     /// `false` when Decurion is gone.
     fn take_parcels(&mut self) -> bool {
         loop {
-            match receive_descriptors(&self.socket) {
+            match receive_parcel(&self.socket) {
                 Ok(Some(parcel)) => self.launch(parcel),
                 Err(Errno::AGAIN | Errno::INTR) => return true,
                 // Descriptors could not be made; their other ends see that as a failed start.
@@ -210,33 +234,41 @@ impl Server {
         }
     }
 
-    fn launch(&mut self, mut parcel: Vec<OwnedFd>) {
-        if parcel.len() < reaper::LEAST_DESCRIPTORS {
+    /// What could not be received, or what was sent by one who was killed before, is seen at its other end as a failed start.
+    fn take_returned(&mut self) {
+        while let Ok(Some(parcel)) = receive_parcel(&self.returned.0) {
+            self.launch(parcel);
+        }
+    }
+
+    fn launch(&mut self, mut parcel: Parcel) {
+        if parcel.descriptors.len() < reaper::LEAST_DESCRIPTORS {
             return;
         }
-        let fds: Vec<BorrowedFd<'_>> = parcel.iter().map(AsFd::as_fd).collect();
-        if let Some(at) = self.hand_to_idle(&fds) {
-            drop(fds);
+        if let Some(at) = self.hand_to_idle(&parcel) {
+            let mut reaper = self.reapers.remove(at);
             // The one before goes: its command is over.
-            drop(std::mem::replace(&mut self.reapers[at].control, parcel.swap_remove(reaper::CONTROL)));
+            reaper.control = parcel.descriptors.swap_remove(reaper::CONTROL);
+            // Behind those that have been idle for longer.
+            self.reapers.push(reaper);
             return;
         }
         let origin = reaper::Origin {
+            returns: &self.returned.1,
             namespaces: self.namespaces.as_ref(),
             bounds: self.bounds,
             group: self.groups.as_ref().and_then(Groups::next),
             rank: self.rank,
         };
-        let made = hand_to_new(&fds, &origin);
-        drop(fds);
-        let control = parcel.swap_remove(reaper::CONTROL);
+        let made = hand_to_new(&parcel, &origin);
+        let control = parcel.descriptors.swap_remove(reaper::CONTROL);
         match made {
             Ok((pid, link)) => {
-                let kept = self.reapers.iter().filter(|reaper| reaper.link.is_some()).count();
-                let link = (kept < MOST_KEPT).then_some(link);
+                let link = self.makes_room().then_some(link);
                 let group = self.groups.as_mut().and_then(Groups::advance);
                 self.groups = self.groups.take().filter(|groups| groups.next().is_some());
-                self.reapers.push(Reaper { pid, control, link, stops: 0, group });
+                let sandbox = parcel.sandbox;
+                self.reapers.push(Reaper { pid, sandbox, control, link, stops: 0, group });
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
@@ -246,19 +278,30 @@ impl Server {
         }
     }
 
-    /// Gives a parcel to a reaper that has offered itself and still lives.
-    fn hand_to_idle(&mut self, parcel: &[BorrowedFd<'_>]) -> Option<usize> {
+    /// Gives a parcel to a reaper of the same sandbox that has offered itself and still lives.
+    fn hand_to_idle(&mut self, parcel: &Parcel) -> Option<usize> {
         // The latest first: its memory is the warmest.
         for (at, reaper) in self.reapers.iter_mut().enumerate().rev() {
-            let Some(link) = &reaper.link else { continue };
-            match rustix::net::recv(link, &mut [0_u8; 1], RecvFlags::DONTWAIT) {
-                Ok((1, _)) if send_descriptors(link, parcel).is_ok() => return Some(at),
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                // Dead, or not to be trusted.
-                _ => reaper.link = None,
+            if reaper.sandbox != parcel.sandbox || !reaper.take_offer() {
+                continue;
             }
+            if reaper.link.as_ref().is_some_and(|link| send_parcel(link, parcel).is_ok()) {
+                return Some(at);
+            }
+            reaper.link = None;
         }
         None
+    }
+
+    /// Whether another reaper may be used again. Where as many are kept as may be, the first idle one is let go: that which
+    /// was given its last command before the others.
+    fn makes_room(&mut self) -> bool {
+        let kept = self.reapers.iter().filter(|reaper| reaper.link.is_some()).count();
+        if kept < MOST_KEPT {
+            return true;
+        }
+        let idle = self.reapers.iter_mut().find_map(|reaper| reaper.take_offer().then_some(reaper));
+        idle.is_some_and(|idle| idle.link.take().is_some())
     }
 
     /// Ends everything below. 0 if nothing is left. The reapers end what is theirs: if they were struck before it, what
@@ -317,16 +360,19 @@ fn bounds_asked() -> Option<Bounds> {
 }
 
 /// Makes a reaper for a parcel. Gives its id and the way to it.
-fn hand_to_new(parcel: &[BorrowedFd<'_>], origin: &reaper::Origin<'_>) -> io::Result<(Pid, OwnedFd)> {
-    let (ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    send_descriptors(&ours, parcel)?;
+fn hand_to_new(parcel: &Parcel, origin: &reaper::Origin<'_>) -> io::Result<(Pid, OwnedFd)> {
+    let (ours, theirs) = pair()?;
+    send_parcel(&ours, parcel)?;
     let guard = rustix::process::getpid();
     let forked = if origin.namespaces.is_some() { kernel::fork_into_namespaces() } else { sys::fork() };
     match forked? {
         None => reaper::run(&theirs, guard, origin),
         Some(pid) => Ok((pid, ours)),
     }
+}
+
+fn pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
 fn reserve_low_numbers() -> Option<()> {
@@ -345,47 +391,80 @@ fn reserve_low_numbers() -> Option<()> {
 mod tests {
     use super::*;
 
-    fn pair() -> (OwnedFd, OwnedFd) {
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .unwrap()
-    }
-
     /// One whose offer may be waiting, and its own end of the link.
-    fn example(offers: bool) -> (Reaper, OwnedFd) {
-        let (ours, theirs) = pair();
+    fn example(sandbox: u64, offers: bool) -> (Reaper, OwnedFd) {
+        let (ours, theirs) = pair().unwrap();
         if offers {
             rustix::net::send(&theirs, &[wire::VERSION], SendFlags::NOSIGNAL).unwrap();
         }
-        let pid = rustix::process::getpid();
-        (Reaper { pid, control: pair().0, link: Some(ours), stops: 0, group: None }, theirs)
+        let (pid, control) = (rustix::process::getpid(), pair().unwrap().0);
+        (Reaper { pid, sandbox, control, link: Some(ours), stops: 0, group: None }, theirs)
     }
 
-    #[test]
-    fn a_parcel_goes_to_a_reaper_that_offered_itself_and_lives_and_to_it_once() {
-        let (socket, signals) = pair();
-        let ((idle, idle_end), (busy, busy_end), (dead, dead_end)) =
-            (example(true), example(false), example(true));
-        // Not by dropping it: a command another test starts may hold a copy until its exec.
-        rustix::net::shutdown(&dead_end, rustix::net::Shutdown::Both).unwrap();
-        let mut server = Server {
+    fn server(reapers: Vec<Reaper>) -> Server {
+        let (socket, signals) = pair().unwrap();
+        Server {
             socket,
             signals,
-            reapers: vec![idle, busy, dead],
+            returned: pair().unwrap(),
+            reapers,
             orphans: None,
             namespaces: None,
             bounds: Bounds::of_machine(),
             groups: None,
             rank: Rank { niceness: 0, lower: 0, processes: None },
-        };
-        let (parcel, _) = pair();
-        let fds = [parcel.as_fd(); reaper::LEAST_DESCRIPTORS];
-        assert_eq!(server.hand_to_idle(&fds), Some(0));
-        assert_eq!(server.hand_to_idle(&fds), None);
+        }
+    }
+
+    fn parcel(sandbox: u64) -> Parcel {
+        let descriptor = || pair().unwrap().0;
+        Parcel { sandbox, descriptors: std::iter::repeat_with(descriptor).take(4).collect() }
+    }
+
+    #[test]
+    fn a_parcel_goes_to_a_reaper_that_offered_itself_and_lives_and_to_it_once() {
+        let ((idle, idle_end), (busy, busy_end), (dead, dead_end)) =
+            (example(0, true), example(0, false), example(0, true));
+        // Not by dropping it: a command another test starts may hold a copy until its exec.
+        rustix::net::shutdown(&dead_end, rustix::net::Shutdown::Both).unwrap();
+        let mut server = server(vec![idle, busy, dead]);
+        assert_eq!(server.hand_to_idle(&parcel(0)), Some(0));
+        assert_eq!(server.hand_to_idle(&parcel(0)), None);
         let kept: Vec<bool> = server.reapers.iter().map(|reaper| reaper.link.is_some()).collect();
         assert_eq!(kept, [true, true, false]);
-        let received = receive_descriptors(&idle_end).unwrap().unwrap();
-        assert_eq!(received.len(), reaper::LEAST_DESCRIPTORS);
-        assert_eq!(receive_descriptors(&idle_end).unwrap_err(), Errno::AGAIN);
-        assert_eq!(receive_descriptors(&busy_end).unwrap_err(), Errno::AGAIN);
+        let received = receive_parcel(&idle_end).unwrap().unwrap();
+        assert_eq!(received.descriptors.len(), reaper::LEAST_DESCRIPTORS);
+        assert_eq!(receive_parcel(&idle_end).err(), Some(Errno::AGAIN));
+        assert_eq!(receive_parcel(&busy_end).err(), Some(Errno::AGAIN));
+    }
+
+    #[test]
+    fn a_parcel_goes_to_a_reaper_of_its_sandbox_alone() {
+        let (reapers, ends): (Vec<_>, Vec<_>) =
+            [0, 7, 8].map(|sandbox| example(sandbox, true)).into_iter().unzip();
+        let mut server = server(reapers);
+        assert_eq!(server.hand_to_idle(&parcel(9)), None);
+        assert_eq!(server.hand_to_idle(&parcel(7)), Some(1));
+        assert_eq!(server.hand_to_idle(&parcel(0)), Some(0));
+        let received = ends.iter().map(|end| receive_parcel(end).ok().flatten().map(|parcel| parcel.sandbox));
+        assert_eq!(received.collect::<Vec<_>>(), [Some(0), Some(7), None]);
+    }
+
+    #[test]
+    fn the_reaper_that_was_idle_for_longest_makes_room() {
+        let busy = (1..3).map(|sandbox| example(sandbox, false));
+        let idle = (3..=MOST_KEPT as u64).map(|sandbox| example(sandbox, true));
+        let (reapers, _ends): (Vec<_>, Vec<_>) = busy.chain(idle).unzip();
+        let mut server = server(reapers);
+        let kept = |server: &Server| -> Vec<u64> {
+            let kept = server.reapers.iter().filter(|reaper| reaper.link.is_some());
+            kept.map(|reaper| reaper.sandbox).collect()
+        };
+        let all = kept(&server);
+        assert!(server.makes_room());
+        assert_eq!(kept(&server), [&all[..2], &all[3..]].concat());
+        // With one fewer than may be kept nobody goes.
+        assert!(server.makes_room());
+        assert_eq!(kept(&server).len(), MOST_KEPT - 1);
     }
 }

@@ -19,7 +19,6 @@ use rustix::thread::{
 };
 
 use super::kernel::{self, NO_DEVICES, NO_PROGRAMS, NO_SUID, READ_ONLY};
-use crate::sys;
 
 /// Devices that stay usable; all others do not, since root could read disks through them.
 const DEVICES: [&CStr; 6] =
@@ -29,9 +28,6 @@ const FOR_EMPTY: [&CStr; 5] = [c"/dev/shm", c"/mnt", c"/media", c"/srv", c"/opt"
 
 /// How many processes and threads a command may have at a time, with the 300 numbers that the kernel does not use again.
 const MOST_PROCESSES: &[u8] = b"4396";
-
-/// The number of the descriptor of the mount namespace, below those that reapers close.
-const NAMESPACE_NUMBER: i32 = 5;
 
 /// What root keeps of its capabilities, so that it can work on files of other users as it is used to.
 pub(super) const KEPT: CapabilitySet = CapabilitySet::CHOWN
@@ -47,19 +43,10 @@ pub(super) const KEPT: CapabilitySet = CapabilitySet::CHOWN
 pub(crate) struct Base {
     /// An empty folder that cannot be written, to put in place of hidden ones.
     pub empty: &'static CStr,
-    /// The mount namespace.
-    namespace: OwnedFd,
     mounts: Mounts,
 }
 
 impl Base {
-    /// Leaves the mount namespace of a command that has ended for a new one like the first.
-    pub fn renew(&self) -> io::Result<()> {
-        return_to(&self.namespace)?;
-        kernel::unshare(libc::CLONE_NEWNS)?;
-        give_own()
-    }
-
     /// Whether a path is on a mount that is read-only outside too.
     pub fn is_read_only(&self, path: &Path) -> bool {
         let above = path.ancestors().find_map(|above| self.mounts.0.get(above));
@@ -71,12 +58,6 @@ impl Base {
         let below = self.mounts.0.iter().filter(move |(point, _)| point.starts_with(path) && *point != path);
         below.filter(|(_, access)| **access == Access::Writable).map(|(point, _)| point.as_path())
     }
-}
-
-/// Moves this process to a mount namespace in which it was before.
-pub(crate) fn return_to(namespace: &OwnedFd) -> io::Result<()> {
-    let kind = Some(rustix::thread::LinkNameSpaceType::Mount);
-    Ok(rustix::thread::move_into_link_name_space(namespace.as_fd(), kind)?)
 }
 
 /// Where something is mounted, as it was before everything became read-only.
@@ -152,8 +133,7 @@ pub(crate) fn enter(network: Network) -> io::Result<(Base, Option<TcpListener>)>
         attach(device, path)?;
     }
     bound_capabilities();
-    let namespace = sys::place_owned(std::fs::File::open("/proc/self/ns/mnt")?, NAMESPACE_NUMBER)?;
-    Ok((Base { empty: empty_folder()?, namespace, mounts }, listener))
+    Ok((Base { empty: empty_folder()?, mounts }, listener))
 }
 
 /// A user namespace in which the user has the same number as outside.

@@ -1,7 +1,7 @@
 //! The system calls of the sandbox that safe wrappers do not offer.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int, c_long, c_void};
+use std::ffi::{CStr, OsStr, c_int, c_long, c_void};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
@@ -165,6 +165,17 @@ fn walk_without_links(path: &CStr, flags: rustix::fs::OFlags) -> io::Result<Owne
         }
     }
     Ok(place)
+}
+
+/// The same for an entry of an open folder, without looking at its path again.
+pub(crate) fn open_entry(folder: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
+    use rustix::fs::{FileType, Mode, OFlags, openat};
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let entry = openat(folder, name, flags, Mode::empty())?;
+    match FileType::from_raw_mode(rustix::fs::fstat(&entry)?.st_mode) {
+        FileType::Symlink => Err(Errno::LOOP.into()),
+        _ => Ok(entry),
+    }
 }
 
 /// The same for a path below an open folder.

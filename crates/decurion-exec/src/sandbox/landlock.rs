@@ -13,7 +13,7 @@ use landlock::{
 use rustix::fs::FileType;
 
 use super::mounts::{covered, existing, place};
-use super::{Form, PathError, Sandbox, at};
+use super::{Form, PathError, Sandbox, at, kernel};
 
 /// The newest version whose rights are used; older kernels enforce those that they know.
 const NEWEST: ABI = ABI::V6;
@@ -35,7 +35,7 @@ pub(crate) fn ruleset(sandbox: &Sandbox, form: Form) -> Result<Option<OwnedFd>, 
         Form::Namespaces | Form::Bubblewrap => with_mounts(&mut rules, sandbox, devices)?,
         Form::Landlock => alone(&mut rules, sandbox)?,
     }
-    Ok(rules.0.into())
+    Ok(rules.made.into())
 }
 
 /// What the rules for Landlock alone were made from: they name files, and what those are called can change.
@@ -190,7 +190,11 @@ fn all_but<'a>(except: &[&Path], folders: impl Iterator<Item = &'a PathBuf>) -> 
 }
 
 /// A ruleset that is being written.
-struct Rules(RulesetCreated);
+struct Rules {
+    made: RulesetCreated,
+    /// The folder of the latest entry: the next one mostly lies in it too.
+    folder: Option<(PathBuf, OwnedFd)>,
+}
 
 impl Rules {
     fn new() -> Result<Self, PathError> {
@@ -199,7 +203,8 @@ impl Rules {
             .handle_access(AccessFs::from_all(NEWEST))
             .and_then(|rules| rules.scope(Scope::AbstractUnixSocket | Scope::Signal))
             .and_then(Ruleset::create);
-        rules.map(Self).map_err(|_| at(Path::new(""))(io::Error::from_raw_os_error(libc::EOPNOTSUPP)))
+        let made = rules.map_err(|_| at(Path::new(""))(io::Error::from_raw_os_error(libc::EOPNOTSUPP)))?;
+        Ok(Self { made, folder: None })
     }
 
     /// Allows this below a path that contains no symbolic link. What is not there needs no rule.
@@ -227,18 +232,29 @@ impl Rules {
         access: BitFlags<AccessFs>,
         restricted: &[Identity],
     ) -> Result<(), PathError> {
-        let Ok(entry) = place(path) else { return Ok(()) };
+        let Ok(entry) = self.open(path) else { return Ok(()) };
         if identity(&entry).is_none_or(|entry| restricted.contains(&entry)) {
             return Ok(());
         }
         self.add(&entry, access).map_err(at(path))
     }
 
+    /// Opens an entry of a folder, neither of which is reached by a symbolic link.
+    fn open(&mut self, entry: &Path) -> io::Result<OwnedFd> {
+        let (Some(above), Some(name)) = (entry.parent(), entry.file_name()) else { return place(entry) };
+        let known = self.folder.take_if(|(folder, _)| folder == above).map(|(_, folder)| Ok(folder));
+        let folder = known.unwrap_or_else(|| place(above))?;
+        let opened = kernel::open_entry(folder.as_fd(), name);
+        self.folder = Some((above.to_owned(), folder));
+        opened
+    }
+
     fn add(&mut self, place: &OwnedFd, access: BitFlags<AccessFs>) -> io::Result<()> {
         let about = rustix::fs::fstat(place)?;
         let is_folder = FileType::from_raw_mode(about.st_mode) == FileType::Directory;
         let access = if is_folder { access } else { access & AccessFs::from_file(NEWEST) };
-        let added: Result<_, RulesetError> = (&mut self.0).add_rule(PathBeneath::new(place.as_fd(), access));
+        let added: Result<_, RulesetError> =
+            (&mut self.made).add_rule(PathBeneath::new(place.as_fd(), access));
         added.map(drop).map_err(io::Error::other)
     }
 }

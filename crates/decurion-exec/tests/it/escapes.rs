@@ -367,6 +367,7 @@ const KERNEL: &[Attempt] = &[
     attempt("make a user namespace as a 32-bit program", Reaches, "$PROBE namespace i386"),
     attempt("make a user namespace by x32", Reaches, "$PROBE namespace x32")
         .no_control("kernels are built without x32"),
+    attempt("make an IPC namespace", Reaches, "unshare --ipc true && echo escaped").by_root(),
     attempt("make namespaces by a program", Reaches, "unshare -Urm true && echo escaped"),
     attempt("mount in a namespace", Changes, "unshare -Urm bash -c 'mount -t tmpfs x ../outside; echo x > ../outside/new; umount ../outside; echo x > ../outside/new'"),
     attempt("type into a terminal", Reaches, "$PROBE input"),

@@ -4,8 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use decurion_exec::{Exit, Form, Launch, LaunchError, Reach, Sandbox, shell};
+use decurion_exec::{Exit, Form, Launch, LaunchError, Reach, Sandbox, Stdin, shell};
 use tempfile::TempDir;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::house::{House, children, wait_for_ends, watch, within};
 
@@ -71,6 +73,24 @@ impl Room {
 
     pub async fn run(&self, command: &str, sandbox: Option<Sandbox>) -> (String, Exit) {
         self.house.run(self.launch(command, sandbox)).await
+    }
+
+    /// The reapers of the guard that starts commands in a sandbox of this form.
+    fn reapers(&self, form: Form) -> Vec<Pid> {
+        let guard = &self.house.guard;
+        let guard = if form == Form::Namespaces { guard.sandbox_pid() } else { guard.pid() };
+        children(guard.unwrap())
+    }
+
+    /// Puts another file in the place of a hidden one.
+    fn replace_hidden(&self) {
+        std::fs::write(self.path("work/fresh"), "canary").unwrap();
+        std::fs::rename(self.path("work/fresh"), self.path("work/.env")).unwrap();
+    }
+
+    /// How often commands wrote to the file `log`.
+    fn lines_written(&self) -> usize {
+        std::fs::read_to_string(self.path("work/log")).unwrap_or_default().lines().count()
     }
 
     /// All files below the folder with their modes and contents, but for those of the private temporary folder.
@@ -352,6 +372,96 @@ async fn sandboxes_change_from_command_to_command() {
             let (output, exit) = room.run("cat file", Some(hiding.clone())).await;
             assert!(!exit.success() && !output.contains('x'), "{form:?}: {output}");
         }
+    }
+}
+
+#[tokio::test]
+async fn each_sandbox_has_a_reaper_which_is_filtered_once() {
+    let count_filters = "sed -n 's/^Seccomp_filters:.//p' /proc/self/status";
+    let filters = |pid: Pid| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Seccomp_filters:"));
+        line.unwrap().trim().parse::<usize>().unwrap()
+    };
+    // These tests may run in a sandbox themselves.
+    let before = filters(rustix::process::getpid());
+    for form in [Form::Namespaces, Form::Landlock] {
+        let room = Room::new();
+        room.house.guard.force_form(form);
+        let reading = Sandbox { writable: vec![room.path("tmp")], ..room.sandbox() };
+        let mut reapers = Vec::new();
+        for round in 0..3 {
+            for (sandbox, expected) in
+                [(Some(room.sandbox()), before + 1), (Some(reading.clone()), before + 1), (None, before)]
+            {
+                let (output, exit) = room.run(count_filters, sandbox).await;
+                assert_eq!((output, exit), (format!("{expected}\n"), Exit::Code(0)), "{form:?} {round}");
+            }
+            if round == 0 {
+                reapers = room.reapers(form);
+            }
+        }
+        assert_eq!(room.reapers(form), reapers, "{form:?}: reapers are used again");
+        let mut counts: Vec<usize> = reapers.into_iter().map(|pid| filters(pid) - before).collect();
+        counts.sort_unstable();
+        // Without namespaces the same guard has a reaper for commands without a sandbox.
+        let expected = if form == Form::Namespaces { vec![1, 1] } else { vec![0, 1, 1] };
+        assert_eq!(counts, expected, "{form:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_two_reapers_cannot_start_any_more_is_started_once_by_a_third() {
+    let room = Room::new();
+    room.house.guard.force_form(Form::Namespaces);
+    let launch = |command| Launch { stdin: Stdin::Piped, ..room.launch(command, Some(room.sandbox())) };
+    let wait = "echo x >> log; cat; cat .env";
+    let mut both = Vec::new();
+    for _ in 0..2 {
+        both.push(room.house.guard.start(launch(wait)).await.unwrap());
+    }
+    for process in &mut both {
+        process.stdin = None;
+        within(process.wait()).await;
+    }
+    let idle = room.reapers(Form::Namespaces);
+    assert_eq!(idle.len(), 2);
+    let ends = watch(&idle);
+    room.replace_hidden();
+    let (output, _) = room.run("echo x >> log; cat .env", Some(room.sandbox())).await;
+    assert!(!output.contains("canary"), "{output}");
+    assert_eq!(room.lines_written(), 3);
+    wait_for_ends(&ends);
+    assert_eq!(room.reapers(Form::Namespaces).len(), 1);
+}
+
+#[tokio::test]
+async fn a_command_is_not_started_twice_when_its_reaper_is_killed() {
+    let room = Room::new();
+    room.house.guard.force_form(Form::Namespaces);
+    let mut written = 0;
+    for round in 0..60_u32 {
+        // An idle reaper, which cannot start the next command.
+        let (_, exit) = room.run("echo x >> log", Some(room.sandbox())).await;
+        written += 1;
+        assert_eq!((exit, room.lines_written()), (Exit::Code(0), written), "{round}");
+        room.replace_hidden();
+        let idle = room.reapers(Form::Namespaces);
+        let killer = tokio::task::spawn_blocking(move || {
+            // Each round a little later than the one before, so that the reaper dies at all points of its work.
+            let begun = std::time::Instant::now();
+            while begun.elapsed() < std::time::Duration::from_micros(10) * round {
+                std::hint::spin_loop();
+            }
+            for pid in idle {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        });
+        let (_, exit) = room.run("echo x >> log", Some(room.sandbox())).await;
+        killer.await.unwrap();
+        let now = room.lines_written();
+        assert!(now == written + 1 || exit == Exit::Unknown && now == written, "{round}: {exit:?}");
+        written = now;
     }
 }
 
@@ -669,18 +779,21 @@ async fn what_a_command_shares_by_number_or_name_ends_with_it() {
 #[ignore = "a measurement: run it alone, in a release build, with --nocapture"]
 #[allow(clippy::print_stdout, reason = "it is what the measurement is for")]
 async fn what_a_sandbox_costs() {
-    let rooms = [Form::Namespaces, Form::Landlock, Form::Bubblewrap].map(|form| {
+    let forms = [Form::Namespaces, Form::Namespaces, Form::Landlock, Form::Landlock, Form::Bubblewrap];
+    let rooms = forms.map(|form| {
         let room = Room::new();
         room.house.guard.force_form(form);
         room
     });
-    let [namespaces, alone, wrapped] = &rooms;
+    let [namespaces, changed, alone, changed_alone, wrapped] = &rooms;
     let other = Sandbox { read_only: Vec::new(), ..namespaces.sandbox() };
     let turns = [
         ("none", namespaces, vec![None]),
         ("namespaces, the same", namespaces, vec![Some(namespaces.sandbox())]),
         ("namespaces, two in turn", namespaces, vec![Some(namespaces.sandbox()), Some(other)]),
+        ("namespaces, after a hidden file was replaced", changed, vec![Some(changed.sandbox())]),
         ("landlock", alone, vec![Some(alone.sandbox())]),
+        ("landlock, after a folder was changed", changed_alone, vec![Some(changed_alone.sandbox())]),
         ("bubblewrap", wrapped, vec![Some(wrapped.sandbox())]),
     ];
     // By turns, so that what else the machine does weighs on all alike. The first rounds start guards and reapers. What
@@ -690,8 +803,12 @@ async fn what_a_sandbox_costs() {
     for round in cheap.chain(dear.clone()) {
         let is_due = |what: &str| (what == "bubblewrap") == dear.contains(&round);
         let due = turns.iter().zip(&mut took).filter(|((what, ..), _)| is_due(what));
-        for ((_, room, sandboxes), took) in due {
+        for ((what, room, sandboxes), took) in due {
             let sandbox = sandboxes[round % sandboxes.len()].clone();
+            if what.contains("after") {
+                std::fs::write(room.path("work/fresh"), "canary").unwrap();
+                std::fs::rename(room.path("work/fresh"), room.path("work/.env")).unwrap();
+            }
             let begun = std::time::Instant::now();
             let (_, exit) = room.run("true", sandbox).await;
             took.push(begun.elapsed());
